@@ -169,7 +169,7 @@ def pending(duetime: DueTime, count: int, plan: Any, say: Any) -> dict[str, Any]
 
 
 def _accepted(levels: DueTime, lane: AnyTime, seconds: float) -> dict[str, float]:
-    """Messages/s of a level, and for any time at random."""
+    """Messages/s of levels, and for any time at random."""
 
     async def rate(connecting: Any) -> float:
         sender = await connecting
@@ -180,7 +180,7 @@ def _accepted(levels: DueTime, lane: AnyTime, seconds: float) -> dict[str, float
         return found
 
     return {
-        "levels": asyncio.run(rate(levels.sender("accepted"))),
+        "levels": asyncio.run(rate(levels.scattered_sender("accepted"))),
         "any time": asyncio.run(rate(lane.scattered_sender("accepted"))),
     }
 

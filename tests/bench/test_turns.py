@@ -30,7 +30,7 @@ def test_each_row_has_a_pair_for_each_turn(cluster: DueTime, monkeypatch: pytest
     assert [name for name in found if name.startswith("delayed")] == [
         f"delayed, and read: {name}" for name in ("gateway", "store", "scheduler")
     ]
-    assert turns.table_of(found).row_count == len(found) == 7
+    assert turns.table_of(found).row_count == len(found) == 9
 
 
 def test_a_ratio_is_told_with_its_spread() -> None:
