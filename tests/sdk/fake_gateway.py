@@ -125,7 +125,7 @@ class FakeGateway(gateway_pb2_grpc.GatewayServicer):
         script = self.scripts.popleft() if self.scripts else None
         if self.gate is not None:
             await self.gate.wait()
-        messages = list(request.messages) if self.knows_no_packs else _messages_of(request)
+        messages = list(request.messages) if self.knows_no_packs else messages_of(request)
         response = gateway_pb2.SendResponse()
         if not messages:
             return response, InvalidArgument([Violation("messages", "0 messages; a request has 1 to 4096")])
@@ -246,7 +246,7 @@ async def _abort(context: Any, error: grpc.StatusCode | DueTimeError) -> None:
     await context.abort(error, "as the test wants it")
 
 
-def _messages_of(request: gateway_pb2.SendRequest) -> list[message_pb2.Message]:
+def messages_of(request: gateway_pb2.SendRequest) -> list[message_pb2.Message]:
     """The messages of a request, those of a pack one by one."""
     if not request.HasField("pack"):
         return list(request.messages)

@@ -13,7 +13,7 @@ import pytest
 from duetime import Closed, InvalidMessage, Message, NotFound, Producer, Puller, Receipt
 from duetime.client.sync.background import background
 
-from tests.sdk.fake_gateway import FakeGateway
+from tests.sdk.fake_gateway import FakeGateway, messages_of
 from tests.sdk.threaded import served
 
 
@@ -210,7 +210,7 @@ def test_an_interrupted_send_that_was_not_taken_is_not_sent(threaded_gateway: Fa
         assert len(calls) == 2
         background.call(calls[1])
         producer.send("orders", b"next")
-    assert [message.body for request in threaded_gateway.requests for message in request.messages] == [b"next"]
+    assert [message.body for request in threaded_gateway.requests for message in messages_of(request)] == [b"next"]
 
 
 def test_close_waits_for_the_sends_of_other_threads_and_refuses_more() -> None:

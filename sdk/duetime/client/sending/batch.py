@@ -69,9 +69,10 @@ class SendBatch:
         self.topics.append(topic)
         self.size += len(encoded)
 
-    def is_full_for(self, size: int) -> bool:
-        count = len(self.ids)
-        return count >= REQUEST_COUNT_MAX or (count > 0 and self.size + size > REQUEST_BYTES_MAX)
+    def extend(self, other: "SendBatch") -> None:
+        """Adds another's messages, each of which was encoded by itself."""
+        for encoded, message_id, topic in zip(other.encoded, other.ids, other.topics, strict=True):
+            self.add(encoded, message_id, topic)
 
     def part(self, indices: Iterable[int]) -> "SendBatch":
         encoded = self.encoded

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from duetime.client.errors import DueTimeError
-from duetime.client.sending.batch import SendBatch
+from duetime.client.sending.batch import Batch
+from duetime.client.sending.letters import Letter, LetterBatch
 
 # Concurrent requests: the second is under way while the server flushes the first.
 IN_FLIGHT_MAX = 2
@@ -40,7 +41,7 @@ class _Gathered(Generic[T]):
     """A batch, its senders, and the deadline of the first one (loop time)."""
 
     deadline: float
-    batch: SendBatch = field(default_factory=SendBatch)
+    batch: LetterBatch = field(default_factory=LetterBatch)
     waiters: "list[Waiter[T | DueTimeError]]" = field(default_factory=list)
 
 
@@ -51,7 +52,7 @@ class Gatherer(Generic[T]):
     a linger. The linger grows with the average, from none for a lone sender to 5 ms.
     """
 
-    def __init__(self, deliver: Callable[[SendBatch, float], Awaitable[Sequence[T | DueTimeError]]]) -> None:
+    def __init__(self, deliver: Callable[[Batch, float], Awaitable[Sequence[T | DueTimeError]]]) -> None:
         self._deliver = deliver
         self._waiting: deque[_Gathered[T]] = deque()
         self._timer: asyncio.Handle | None = None
@@ -59,19 +60,17 @@ class Gatherer(Generic[T]):
         # Requests in flight. They end with their sends, which `AsyncProducer.close` waits for.
         self._requests: set[asyncio.Task[None]] = set()
 
-    async def send(self, encoded: bytes, message_id: str, topic: str, deadline: float) -> T | DueTimeError:
+    async def send(self, letter: Letter, deadline: float) -> T | DueTimeError:
         future: asyncio.Future[T | DueTimeError] = asyncio.get_running_loop().create_future()
-        self.add(encoded, message_id, topic, deadline, future)
+        self.add(letter, deadline, future)
         return await future
 
-    def add(
-        self, encoded: bytes, message_id: str, topic: str, deadline: float, waiter: "Waiter[T | DueTimeError]"
-    ) -> None:
+    def add(self, letter: Letter, deadline: float, waiter: "Waiter[T | DueTimeError]") -> None:
         """Takes a message, of which the waiter is told what became of it."""
-        if not self._waiting or self._waiting[-1].batch.is_full_for(len(encoded)):
+        if not self._waiting or self._waiting[-1].batch.is_full_for(letter):
             self._waiting.append(_Gathered(deadline))
         gathered = self._waiting[-1]
-        gathered.batch.add(encoded, message_id, topic)
+        gathered.batch.add(letter)
         gathered.waiters.append(waiter)
         if self._timer is None and len(self._requests) < IN_FLIGHT_MAX:
             # At the loop's next iteration: sends of other tasks in this one join the batch.
@@ -110,7 +109,7 @@ class Gatherer(Generic[T]):
     async def _run(self, gathered: _Gathered[T]) -> None:
         waiters = gathered.waiters
         try:
-            outcomes = await self._deliver(gathered.batch, gathered.deadline)
+            outcomes = await self._deliver(gathered.batch.closed(), gathered.deadline)
             for waiter, outcome in zip(waiters, outcomes, strict=True):
                 if not waiter.done():
                     waiter.set_result(outcome)

@@ -11,12 +11,11 @@ from collections import deque
 from collections.abc import Callable
 
 from duetime.client.errors import Closed, DueTimeError, Overloaded
-from duetime.client.ids import new_id
 from duetime.client.message import Message, Receipt
-from duetime.client.sending.batch import encode, now_ms
 from duetime.client.sending.calls import Calls
 from duetime.client.sending.capacity import Capacity
 from duetime.client.sending.gatherer import Gatherer
+from duetime.client.sending.letters import Letter, Letters
 from duetime.client.sending.outcomes import Outcome
 
 # Calls a function in the loop's thread.
@@ -30,12 +29,10 @@ class _Handed:
     half taken.
     """
 
-    __slots__ = ("_answered", "_outcome", "encoded", "given_up", "leave", "message_id", "topic")
+    __slots__ = ("_answered", "_outcome", "given_up", "leave", "letter")
 
-    def __init__(self, encoded: bytes, message_id: str, topic: str) -> None:
-        self.encoded = encoded
-        self.message_id = message_id
-        self.topic = topic
+    def __init__(self, letter: Letter) -> None:
+        self.letter = letter
         # Its thread was interrupted.
         self.given_up = False
         # Gives back what it has taken, once it has an outcome.
@@ -66,17 +63,20 @@ class _Handed:
     def _settle(self, outcome: Outcome | Exception) -> None:
         self._outcome = outcome
         if self.leave is not None:
-            self.leave(len(self.encoded))
+            self.leave(len(self.letter))
         self._answered.release()
 
 
 class Handing:
     """The way of one producer's single messages from any thread to its event loop."""
 
-    def __init__(self, timeout: float, capacity: Capacity, calls: Calls, gatherer: Gatherer[Receipt]) -> None:
+    def __init__(
+        self, timeout: float, capacity: Capacity, calls: Calls, letters: Letters, gatherer: Gatherer[Receipt]
+    ) -> None:
         self._timeout = timeout
         self._capacity = capacity
         self._calls = calls
+        self._letters = letters
         self._gatherer = gatherer
         # Threads append to the one, and set the other before they call the loop: it takes all that is there.
         self._handed: deque[_Handed] = deque()
@@ -86,8 +86,7 @@ class Handing:
 
     def send(self, message: Message, call: Call) -> Outcome:
         """Sends a message and waits for what becomes of it. In any thread but the loop's."""
-        message_id = message.id or new_id()
-        one = _Handed(encode(message, message_id, now_ms()), message_id, message.topic)
+        one = _Handed(self._letters.letter(message))
         try:
             self._handed.append(one)
             if not self._called:
@@ -117,7 +116,7 @@ class Handing:
             except Closed as error:
                 one.set_result(error)
                 continue
-            if self._capacity.try_acquire(1, len(one.encoded)):
+            if self._capacity.try_acquire(1, len(one.letter)):
                 self._gather(one, deadline)
             else:
                 waiting = loop.create_task(self._wait(one, deadline))
@@ -127,10 +126,10 @@ class Handing:
     async def _wait(self, one: _Handed, deadline: float) -> None:
         """Gathers a message once there is room."""
         try:
-            await self._capacity.acquire_within(1, len(one.encoded), deadline, self._timeout)
+            await self._capacity.acquire_within(1, len(one.letter), deadline, self._timeout)
         except Overloaded as error:
             self._calls.leave()
-            one.set_result(error.about(one.message_id))
+            one.set_result(error.about(one.letter.message_id))
         except BaseException:
             self._calls.leave()
             one.cancel()
@@ -140,7 +139,7 @@ class Handing:
 
     def _gather(self, one: _Handed, deadline: float) -> None:
         one.leave = self._leave
-        self._gatherer.add(one.encoded, one.message_id, one.topic, deadline, one)
+        self._gatherer.add(one.letter, deadline, one)
 
     def _leave(self, size: int) -> None:
         self._capacity.release(1, size)

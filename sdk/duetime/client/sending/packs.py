@@ -20,7 +20,7 @@ PACK_BYTES_MAX = 1024 * 1024
 # Fewer messages that are alike travel among the others: a request of its own costs more than they save.
 ALIKE_COUNT_MIN = 16
 # What a request takes beside one body, at most: topic, tags and id with their lengths.
-_PACK_BYTES = 4096
+PACK_OVERHEAD_BYTES = 4096
 
 # All fields of messages but the body: what is equal in these is alike.
 _FIELDS = attrgetter(*(name for name in Message.__dataclass_fields__ if name != "body"))
@@ -113,6 +113,14 @@ def common_of(message: Message) -> gateway_pb2.Pack:
     return _pack(fields)
 
 
+def born_now(common: gateway_pb2.Pack) -> gateway_pb2.Pack:
+    """A copy for messages of this moment."""
+    fresh = gateway_pb2.Pack()
+    fresh.CopyFrom(common)
+    fresh.born_at_ms = now_ms()
+    return fresh
+
+
 def _pack(fields: dict[str, Any]) -> gateway_pb2.Pack:
     try:
         return gateway_pb2.Pack(**fields)
@@ -146,17 +154,14 @@ class Bodies:
             if (body := _no_bytes(chunk)) is not None:
                 raise TypeError(f"a body is {type(body).__name__}, not bytes; encode it first: body.encode()")
             for part in _fitting(chunk):
-                if len(part) == 1 and len(part[0]) + _PACK_BYTES > MESSAGE_BYTES_MAX:
+                if len(part) == 1 and len(part[0]) + PACK_OVERHEAD_BYTES > MESSAGE_BYTES_MAX:
                     self._parts.append([_too_large(part[0])])
                 else:
                     yield self._next(part)
 
     def _next(self, bodies: list[bytes]) -> tuple[int, Pack]:
         self._parts.append(())
-        common = gateway_pb2.Pack()
-        common.CopyFrom(self._common)
-        common.born_at_ms = now_ms()
-        return len(self._parts) - 1, Pack(common, bodies)
+        return len(self._parts) - 1, Pack(born_now(self._common), bodies)
 
     def note(self, number: int, outcomes: Sequence[Outcome]) -> None:
         """Keeps what became of the messages of a pack."""
@@ -192,7 +197,7 @@ def _fitting(bodies: list[bytes]) -> Iterator[list[bytes]]:
 
 
 def _too_large(body: bytes) -> DueTimeError:
-    text = f"takes {len(body):,} bytes; a request has room for {MESSAGE_BYTES_MAX - _PACK_BYTES:,}"
+    text = f"takes {len(body):,} bytes; a request has room for {MESSAGE_BYTES_MAX - PACK_OVERHEAD_BYTES:,}"
     return InvalidMessage.of("body", text)
 
 
@@ -203,12 +208,13 @@ def alike(messages: Sequence[Message]) -> Iterator[tuple[int, int, Pack]]:
         bodies = [message.body for message in group]
         stop = start + len(bodies)
         first = messages[start]
-        if len(bodies) >= ALIKE_COUNT_MIN and _is_plain(first) and _no_bytes(bodies) is None:
+        if len(bodies) >= ALIKE_COUNT_MIN and is_plain(first) and _no_bytes(bodies) is None:
             # What is malformed is refused message by message, where it is encoded so.
             with suppress(InvalidMessage):
                 yield start, stop, Pack(common_of(first), bodies)
         start = stop
 
 
-def _is_plain(message: Message) -> bool:
+def is_plain(message: Message) -> bool:
+    """Whether it sets nothing that has no place in a pack."""
     return not any(_OWN(message)) and all(value is None for value in _OWN_OR_NONE(message))

@@ -14,9 +14,8 @@ from typing import Any, Self, TypeVar, overload
 from duetime.client import tracing
 from duetime.client.connection import Connection
 from duetime.client.errors import DueTimeError, InvalidArgument, Overloaded
-from duetime.client.ids import new_id
 from duetime.client.message import CancelResult, Message, MessageRef, Receipt, listed
-from duetime.client.sending.batch import Batch, encode, now_ms, whole_batches
+from duetime.client.sending.batch import Batch, whole_batches
 from duetime.client.sending.calls import Calls
 from duetime.client.sending.capacity import Capacity
 from duetime.client.sending.checking import CONCURRENCY_MAX, CheckHandler, UndecidedMessage
@@ -25,6 +24,7 @@ from duetime.client.sending.delivery import Delivery, for_each
 from duetime.client.sending.ending import CancelProgress, Ending, Rescheduled
 from duetime.client.sending.gatherer import Gatherer
 from duetime.client.sending.handing import Handing
+from duetime.client.sending.letters import Letters
 from duetime.client.sending.outcomes import Outcome, Outcomes
 from duetime.client.sending.packs import Bodies
 from duetime.client.sending.sends import Sends
@@ -61,11 +61,12 @@ class AsyncProducer:
         self._whole: Delivery[Receipt] = Delivery(
             self._connection, timeout, _SEND_BATCH, gateway_pb2.SendBatchResponse, Receipt
         )
+        self._letters = Letters()
         self._gatherer = Gatherer(self._sends.deliver)
         self._ending = Ending(self._connection, timeout)
         self._calls = Calls()
         # Of `Producer`.
-        self._handing = Handing(timeout, self._capacity, self._calls, self._gatherer)
+        self._handing = Handing(timeout, self._capacity, self._calls, self._letters, self._gatherer)
         self._transacting = Transacting(self._connection, timeout, self._capacity, self._calls)
 
     async def send(
@@ -422,13 +423,12 @@ class AsyncProducer:
 
     async def _send_gathered(self, message: Message) -> Outcome:
         deadline = asyncio.get_running_loop().time() + self._timeout
-        message_id = message.id or new_id()
-        encoded = encode(message, message_id, now_ms())
-        await self._capacity.acquire_within(1, len(encoded), deadline, self._timeout)
+        letter = self._letters.letter(message)
+        await self._capacity.acquire_within(1, len(letter), deadline, self._timeout)
         try:
-            return await self._gatherer.send(encoded, message_id, message.topic, deadline)
+            return await self._gatherer.send(letter, deadline)
         finally:
-            self._capacity.release(1, len(encoded))
+            self._capacity.release(1, len(letter))
 
     async def _send_batches(
         self, batches: Iterator[tuple[P, Batch]], note: Callable[[P, Sequence[Outcome]], None]

@@ -25,6 +25,7 @@ from duetime.client.sending.checking import Checks
 from duetime.client.sending.chunks import Chunks
 from duetime.client.sending.delivery import Delivery
 from duetime.client.sending.gatherer import Gatherer
+from duetime.client.sending.letters import Letter
 from duetime.client.transaction import STATES, Decision, TransactionRef, TransactionState
 from duetime.v1 import transactions_pb2 as pb
 
@@ -179,7 +180,7 @@ class Transacting:
                     batch = SendBatch([encoded], [message_id], [message.topic], len(encoded), False, pb.PrepareRequest)
                     (outcome,) = await requests.prepares(after_s).deliver(batch, deadline)
                 else:
-                    outcome = await requests.preparing.send(encoded, message_id, message.topic, deadline)
+                    outcome = await requests.preparing.send(Letter(message.topic, message_id, encoded), deadline)
             finally:
                 self._capacity.release(1, len(encoded))
         if isinstance(outcome, DueTimeError):
@@ -244,9 +245,8 @@ class Transacting:
         requests = self._group(transaction.group)
         try:
             with self._calls:
-                outcome = await requests.ending.send(
-                    encoded, transaction.message_id, transaction.topic, self._deadline()
-                )
+                letter = Letter(transaction.topic, transaction.message_id, encoded)
+                outcome = await requests.ending.send(letter, self._deadline())
         except DueTimeError as error:
             outcome = error
         if isinstance(outcome, DueTimeError):
