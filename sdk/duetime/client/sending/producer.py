@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import datetime, timedelta
+from itertools import chain, islice
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
@@ -436,7 +437,7 @@ class AsyncProducer:
         """Sends batches, each of which comes with its place, and notes what became of them."""
         turn = asyncio.Lock()
 
-        async def work() -> None:
+        async def work(batches: Iterator[tuple[P, Batch]]) -> None:
             for place, batch in batches:
                 # The lock is fair: the sender of the earlier batch gets it first.
                 async with turn if batch.ordered else nullcontext():
@@ -444,9 +445,15 @@ class AsyncProducer:
 
         try:
             with self._calls:
+                first = list(islice(batches, 2))
+                if len(first) < 2:
+                    # Tasks would take a third of the time of a small call.
+                    await work(iter(first))
+                    return
+                rest = chain(first, batches)
                 async with asyncio.TaskGroup() as senders:
                     for _ in range(REQUESTS_IN_FLIGHT_MAX):
-                        senders.create_task(work())
+                        senders.create_task(work(rest))
         except ExceptionGroup as group:
             # Only iterating over what the caller gave raises; the caller expects that error, not a group.
             raise group.exceptions[0] from None
