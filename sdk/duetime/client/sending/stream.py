@@ -23,6 +23,8 @@ REQUESTS_UNDER_WAY_MAX = 16
 BYTES_UNDER_WAY_MAX = 16 * 1024 * 1024
 # A stream that nothing was asked in for so long ends: at the server each takes the place of a call.
 IDLE_S = 10.0
+# How long the server may take to end a stream that the producer has finished.
+FINISH_S = 1.0
 
 Answer = asyncio.Future[Any]
 
@@ -63,16 +65,22 @@ class Stream:
                     self._room.release(1, size)
         except TimeoutError:
             if call is not None:
-                self._retire(call)
+                self.let_go(call)
+                call.retire()
             text = f"no answer came from the server at {self._connection.server} within {timeout:.3g} s"
             raise Timeout(text, reason="DEADLINE_EXCEEDED") from None
 
     async def close(self) -> None:
-        """Ends the streams."""
+        """Ends the streams; what is under way fails."""
         calls = list(self._calls)
         for call in calls:
-            call.end()
-        await asyncio.gather(*(call.ended for call in calls), return_exceptions=True)
+            call.finish()
+        tasks = [task for call in calls for task in (call.ended, call.writer)]
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=FINISH_S)
+            for call in calls if late else ():
+                call.end()
+            await asyncio.gather(*late, return_exceptions=True)
 
     def _open(self) -> "_Call":
         if self._current is None or self._current.has_ended:
@@ -84,16 +92,14 @@ class Stream:
             self._calls.add(self._current)
         return self._current
 
-    def _retire(self, call: "_Call") -> None:
+    def let_go(self, call: "_Call") -> None:
         """No request goes there any more."""
         if self._current is call:
             self._current = None
-        call.retire()
 
     def forget(self, call: "_Call", status: grpc.StatusCode | None) -> None:
         """The call has ended, with this status or by us."""
-        if self._current is call:
-            self._current = None
+        self.let_go(call)
         self._calls.discard(call)
         self.unsupported = self.unsupported or status is grpc.StatusCode.UNIMPLEMENTED
 
@@ -110,11 +116,11 @@ class _Call:
         self._more = asyncio.Event()
         # In the order of their requests, those that nobody waits for any more too.
         self._awaited: deque[Answer] = deque()
-        # It takes no more requests.
-        self._retired = False
+        # It takes no more requests; the server is to be told so.
+        self._retired = self._finished = False
         self._used_at = self._loop.time()
         self._idle = self._loop.call_later(IDLE_S, self._look)
-        self._writer = self._loop.create_task(self._write())
+        self.writer = self._loop.create_task(self._write())
         self.ended = self._loop.create_task(self._read())
 
     @property
@@ -130,6 +136,14 @@ class _Call:
         """Fails what is under way."""
         self._call.cancel()
 
+    def finish(self) -> None:
+        """Ends it as the server expects it, or at once if an answer is due."""
+        if self._awaited or self._unwritten:
+            self.end()
+        else:
+            self._retired = self._finished = True
+            self._more.set()
+
     def retire(self) -> None:
         """Ends it once nobody waits for an answer."""
         self._retired = True
@@ -143,8 +157,8 @@ class _Call:
         """Ends the call if it is idle."""
         idle_s = self._loop.time() - self._used_at
         if idle_s >= IDLE_S and not self._is_awaited():
-            self._stream.forget(self, None)
-            self.end()
+            self._stream.let_go(self)
+            self.finish()
         else:
             self._idle = self._loop.call_later(max(IDLE_S - idle_s, IDLE_S / 10), self._look)
 
@@ -158,6 +172,9 @@ class _Call:
                     if not answer.done():
                         self._awaited.append(answer)
                         await self._call.write(payload)
+                if self._finished:
+                    await self._call.done_writing()
+                    return
                 self._more.clear()
                 await self._more.wait()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError):
@@ -184,7 +201,7 @@ class _Call:
             error = _of_all(from_status(raised, self._server))
         finally:
             self._idle.cancel()
-            self._writer.cancel()
+            self.writer.cancel()
             self._call.cancel()
             self._stream.forget(self, status)
             self._fail(error)
