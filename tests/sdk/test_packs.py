@@ -262,11 +262,18 @@ def test_a_generator_of_bodies_runs_in_the_callers_thread(threaded_gateway: Fake
 
 async def test_bodies_wait_for_room_as_messages_do(gateway: FakeGateway) -> None:
     gateway.gate = asyncio.Event()
-    async with AsyncProducer(gateway.address, max_pending=PACK_COUNT_MAX, timeout=0.3) as producer:
-        sending = asyncio.create_task(producer.send_many("orders", bodies=bodies(PACK_COUNT_MAX + 1)))
+    async with AsyncProducer(gateway.address, max_pending=PACK_COUNT_MAX) as producer:
+        sending = asyncio.create_task(producer.send_many("orders", bodies=bodies(PACK_COUNT_MAX * 2)))
         await gateway.arrival(1)
-        outcomes = await sending
-    assert [one.reason for one in (outcomes.errors[0], outcomes.errors[PACK_COUNT_MAX])] == [
-        "DEADLINE_EXCEEDED",
-        "TOO_MANY_PENDING",
-    ]
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(gateway.requests) == 1
+        gateway.gate.set()
+        assert len(receipts(await sending)) == PACK_COUNT_MAX * 2
+
+
+async def test_bodies_without_room_are_an_error_each(gateway: FakeGateway) -> None:
+    async with AsyncProducer(gateway.address, max_pending=1, timeout=0.05) as producer:
+        assert producer._capacity.try_acquire(1, 0)
+        outcomes = await producer.send_many("orders", bodies=bodies(3))
+    assert [error.reason for error in outcomes.errors.values()] == ["TOO_MANY_PENDING"] * 3
