@@ -11,7 +11,7 @@ from duetime import AsyncProducer, InvalidMessage, Message, Outcomes, Producer, 
 from duetime.client.sending.packs import ALIKE_COUNT_MIN, PACK_BYTES_MAX, PACK_COUNT_MAX
 from duetime.v1 import gateway_pb2, message_pb2
 
-from tests.sdk.fake_gateway import FakeGateway, fail, refuse
+from tests.sdk.fake_gateway import FakeGateway, fail, messages_of, refuse
 
 
 def bodies(count: int) -> list[bytes]:
@@ -277,3 +277,67 @@ async def test_bodies_without_room_are_an_error_each(gateway: FakeGateway) -> No
         assert producer._capacity.try_acquire(1, 0)
         outcomes = await producer.send_many("orders", bodies=bodies(3))
     assert [error.reason for error in outcomes.errors.values()] == ["TOO_MANY_PENDING"] * 3
+
+
+def bodies_by_id(gateway: FakeGateway) -> dict[str, bytes]:
+    return {message.id: message.body for request in gateway.requests for message in messages_of(request)}
+
+
+async def send_each(producer: AsyncProducer, gateway: FakeGateway, messages: list[Message]) -> None:
+    """At once, and each receipt must be its own message's."""
+    got = await asyncio.gather(*map(producer.send_message, messages))
+    found = bodies_by_id(gateway)
+    assert [found[receipt.message_id] for receipt in got] == [message.body for message in messages]
+
+
+async def test_concurrent_sends_that_are_alike_become_a_pack(gateway: FakeGateway) -> None:
+    async with AsyncProducer(gateway.address) as producer:
+        await send_each(producer, gateway, [Message("orders", body, "1s", tags="paid") for body in bodies(50)])
+        # The first one of them had none before it to be like.
+        assert [len(request.messages) for request in gateway.requests] == [50]
+        await send_each(producer, gateway, [Message("orders", b"+" + body, "1s", tags="paid") for body in bodies(50)])
+        last = gateway.requests[-1].pack
+        assert (len(last.sizes), last.topic, last.tags, last.delay_ms) == (50, "orders", "paid", 1000)
+
+
+async def test_concurrent_sends_of_several_kinds_stay_what_they_are(gateway: FakeGateway) -> None:
+    kinds: list[dict[str, str]] = [{"delay": "1s"}, {"delay": "2s"}, {"tags": "t"}, {"key": "k"}, {"flag": "1"}]
+    async with AsyncProducer(gateway.address) as producer:
+        for turn in range(3):
+            messages = []
+            for n in range(20):
+                at = n * 7 % len(kinds) if turn == 1 else n % 4 and n // 4
+                fields = {key: int(value) if key == "flag" else value for key, value in kinds[at].items()}
+                messages.append(Message("orders", f"{turn}-{at}-{n}".encode(), **fields))  # type: ignore[arg-type]
+            await send_each(producer, gateway, messages)
+    sent = [message for request in gateway.requests for message in messages_of(request)]
+    assert len(sent) == 60
+    for message in sent:
+        kind = kinds[int(message.body.split(b"-")[1])]
+        assert message.delay_ms == {"1s": 1000, "2s": 2000}.get(kind.get("delay", ""), 0)
+        assert (message.tags, list(message.keys)) == (kind.get("tags", ""), ["k"] if "key" in kind else [])
+
+
+async def test_what_a_message_has_of_its_own_is_seen_though_it_changes_in_place(gateway: FakeGateway) -> None:
+    message = Message("orders", b"x")
+    async with AsyncProducer(gateway.address) as producer:
+        for _ in range(3):
+            await producer.send_message(message)
+        message.properties = properties = {}
+        await producer.send_message(message)
+        properties["a"] = "b"
+        await producer.send_message(message)
+    assert [dict(messages_of(request)[0].properties) for request in gateway.requests] == [{}, {}, {}, {}, {"a": "b"}]
+    assert [request.HasField("pack") for request in gateway.requests] == [False, True, True, True, False]
+
+
+async def test_a_refused_message_among_gathered_ones_harms_no_other(gateway: FakeGateway) -> None:
+    async with AsyncProducer(gateway.address) as producer:
+        await asyncio.gather(*[producer.send("orders", b"x") for _ in range(3)])
+        gateway.scripts.append(refuse(1, 3, "MESSAGE_INVALID", retriable=False))
+        got = await asyncio.gather(*[producer.send("orders", b"x") for _ in range(3)], return_exceptions=True)
+        assert [type(one) for one in got] == [Receipt, InvalidMessage, Receipt]
+        with pytest.raises(TypeError):
+            await producer.send("orders", "text")  # type: ignore[arg-type]
+        with pytest.raises(InvalidMessage, match="a request has room for"):
+            await producer.send("orders", bytes(32 * 1024 * 1024))
