@@ -18,9 +18,9 @@ from typing import Any
 import grpc
 import numpy as np
 from duetime import AsyncPuller, Message
+from duetime.client.ids import new_id
 from duetime.client.message import wire_fields
 from duetime.client.sending.batch import now_ms
-from duetime.client.sending.ids import new_id
 from duetime.v1 import gateway_pb2, gateway_pb2_grpc, message_pb2, pending_pb2
 from rich.console import Console
 
@@ -169,7 +169,7 @@ def pending(duetime: DueTime, count: int, plan: Any, say: Any) -> dict[str, Any]
 
 
 def _accepted(levels: DueTime, lane: AnyTime, seconds: float) -> dict[str, float]:
-    """Messages/s of a level, and for any time at random."""
+    """Messages/s of levels, and for any time at random."""
 
     async def rate(connecting: Any) -> float:
         sender = await connecting
@@ -180,7 +180,7 @@ def _accepted(levels: DueTime, lane: AnyTime, seconds: float) -> dict[str, float
         return found
 
     return {
-        "levels": asyncio.run(rate(levels.sender("accepted"))),
+        "levels": asyncio.run(rate(levels.scattered_sender("accepted"))),
         "any time": asyncio.run(rate(lane.scattered_sender("accepted"))),
     }
 

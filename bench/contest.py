@@ -16,7 +16,7 @@ from bench.consumer import Arrivals, Consumer, consumer
 from bench.figures import ONE_PROCESS, PERCENTILES, RATES, SLOW_RATE
 from bench.load import Send, Target, closed_loop, make, open_loop, produce, send_count
 from bench.machine import Meanwhile
-from bench.peers import BURST_DELAY_S, DELAY_S, FAR_DELAY_S, Peer, Sender
+from bench.peers import BODY, BURST_DELAY_S, DELAY_S, FAR_DELAY_S, Peer, Sender
 from bench.peers.anytime import AnyTime
 from bench.peers.duetime import DueTime
 from bench.processes import cpu_s
@@ -140,6 +140,14 @@ class Contest:
         figures["producer"] = await produce(
             address, "accepted", batch=BATCH, in_flight=BATCHES_IN_FLIGHT, seconds=self.plan.seconds
         )
+        figures["bodies"] = await produce(
+            address,
+            "accepted",
+            batch=BATCH,
+            in_flight=BATCHES_IN_FLIGHT,
+            seconds=self.plan.seconds,
+            of_bodies=True,
+        )
         figures["tasks"] = await one_by_one(address, "accepted", tasks=SENDING_TASKS, seconds=self.plan.seconds)
         figures["threads"] = await asyncio.to_thread(
             from_threads, address, "accepted", threads=SENDING_THREADS, seconds=self.plan.seconds
@@ -208,6 +216,14 @@ class Contest:
                 seconds=self.plan.seconds,
             )
             self.cpu_us[f"{name} {kind}"] = meter.us_each(total)
+        meter = Meter(pids)
+        figures["pack"], total = await closed_loop(
+            lambda count: target.send_bodies("accepted", [BODY] * count),
+            batch=BATCH,
+            in_flight=BATCHES_IN_FLIGHT,
+            seconds=self.plan.seconds,
+        )
+        self.cpu_us[f"{name} pack"] = meter.us_each(total)
         return figures
 
     def _accepted(self, name: str, peer: Peer, number: int, figures: Figures) -> Figures:
@@ -223,7 +239,8 @@ class Contest:
             return rate
 
         found = {"accepted": asyncio.run(accepting(peer.sender("accepted")))}
-        if isinstance(peer, AnyTime):
+        if isinstance(peer, DueTime):
+            found["accepted messages"] = asyncio.run(accepting(peer.message_sender("accepted")))
             found["scattered"] = asyncio.run(accepting(peer.scattered_sender("accepted")))
         return found
 

@@ -2,14 +2,15 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 import grpc
-from duetime import AsyncProducer, DueTimeError, Message
+from duetime import AsyncProducer, DueTimeError, Message, Outcomes
+from duetime.client.ids import new_id
 from duetime.client.message import wire_fields
 from duetime.client.sending.batch import now_ms
-from duetime.client.sending.ids import new_id
+from duetime.client.sending.packs import Pack, common_of
 from duetime.v1 import gateway_pb2
 
 from bench.echo import METHOD
@@ -57,9 +58,14 @@ class Target:
         request = gateway_pb2.SendRequest(messages=[wire_fields(message, new_id(), born_at_ms) for message in messages])
         return self._read(await self._call(request, timeout=CALL_TIMEOUT_S))
 
-    def _encode(self, request: gateway_pb2.SendRequest) -> bytes:
+    async def send_bodies(self, topic: str, bodies: Sequence[bytes]) -> int:
+        """As `send`, of bodies that are sent as a pack."""
+        pack = Pack(common_of(Message(topic, b"", tags="paid")), bodies)
+        return self._read(await self._call(pack.request(), timeout=CALL_TIMEOUT_S))
+
+    def _encode(self, request: gateway_pb2.SendRequest | bytes) -> bytes:
         """Messages stand in a SendBatchRequest as they do in a SendRequest; the topic of all follows."""
-        encoded = request.SerializeToString()
+        encoded = request if isinstance(request, bytes) else request.SerializeToString()
         return encoded + self._head if self._head else encoded
 
     async def close(self) -> None:
@@ -69,7 +75,7 @@ class Target:
 def _read_echo(response: gateway_pb2.SendRequest) -> int:
     for message in response.messages:
         _ = message.id, message.body
-    return len(response.messages)
+    return len(response.messages) or len(response.pack.sizes)
 
 
 def _read_results(response: gateway_pb2.SendResponse) -> int:
@@ -77,7 +83,7 @@ def _read_results(response: gateway_pb2.SendResponse) -> int:
         if result.HasField("fault"):
             raise RefusedError(result.fault.message)
         _ = result.message_id, result.offset
-    return len(response.results)
+    return len(response.results) or sum(one.count for one in response.ranges if not one.first.HasField("fault"))
 
 
 def make(topic: str, count: int, delay: str | int | None = None) -> list[Message]:
@@ -120,8 +126,10 @@ async def send_count(send: Send, count: int, *, batch: int, in_flight: int) -> N
             group.create_task(work())
 
 
-async def produce(address: str, topic: str, *, batch: int, in_flight: int, seconds: float) -> float:
-    """Messages/s through AsyncProducer.send_many."""
+async def produce(
+    address: str, topic: str, *, batch: int, in_flight: int, seconds: float, of_bodies: bool = False
+) -> float:
+    """Messages/s through AsyncProducer.send_many, of Message objects or of prepared bodies."""
     started = time.perf_counter()
     counting_from, end = started + WARM_UP_S, started + WARM_UP_S + seconds
     counted = 0
@@ -129,7 +137,10 @@ async def produce(address: str, topic: str, *, batch: int, in_flight: int, secon
     async def work(producer: AsyncProducer) -> None:
         nonlocal counted
         while time.perf_counter() < end:
-            done = _accepted(await producer.send_many(make(topic, batch)))
+            if of_bodies:
+                done = accepted(await producer.send_many(topic, bodies=[BODY] * batch, tags="paid"))
+            else:
+                done = accepted(await producer.send_many(make(topic, batch)))
             if counting_from <= time.perf_counter() < end:
                 counted += done
 
@@ -167,7 +178,7 @@ async def fill(address: str, topic: str, *, count: int, level: int) -> float:
             taken = min(512, left)
             left -= taken
             messages = [Message(topic, BODY, level=level, tags="paid") for _ in range(taken)]
-            if _accepted(await producer.send_many(messages)) != taken:
+            if accepted(await producer.send_many(messages)) != taken:
                 raise RefusedError("not all pending messages were accepted")
 
     async with AsyncProducer(address, timeout=60) as producer, asyncio.TaskGroup() as group:
@@ -176,7 +187,12 @@ async def fill(address: str, topic: str, *, count: int, level: int) -> float:
     return count / (time.perf_counter() - started)
 
 
-def _accepted(outcomes: list[Any]) -> int:
+def accepted(outcomes: Sequence[Any]) -> int:
+    """How many: all of them. Raises: RefusedError."""
+    if isinstance(outcomes, Outcomes):
+        for error in outcomes.errors.values():
+            raise RefusedError(str(error))
+        return len(outcomes)
     for outcome in outcomes:
         if isinstance(outcome, DueTimeError):
             raise RefusedError(str(outcome))

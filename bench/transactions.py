@@ -2,9 +2,9 @@
 
 import grpc
 from duetime import Message
+from duetime.client.ids import new_id
 from duetime.client.message import wire_fields
 from duetime.client.sending.batch import now_ms
-from duetime.client.sending.ids import new_id
 from duetime.v1 import gateway_pb2_grpc
 from duetime.v1 import transactions_pb2 as pb
 

@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.load import Target, make, send_count
+from bench.peers import FAR_DELAY_S
 from bench.peers.duetime import LEVELS, DueTime
 from bench.processes import cpu_s
 
@@ -54,6 +55,15 @@ async def _batches(cluster: DueTime, count: int) -> None:
     await _send(cluster, count, batch=256, in_flight=8)
 
 
+async def _packs(cluster: DueTime, count: int) -> None:
+    """By the SDK, in its stream."""
+    sender = await cluster.sender("turns")
+    try:
+        await send_count(lambda size: sender.send(size, FAR_DELAY_S), count, batch=256, in_flight=8)
+    finally:
+        await sender.close()
+
+
 async def _single(cluster: DueTime, count: int) -> None:
     await _send(cluster, count, batch=1, in_flight=64)
 
@@ -73,6 +83,7 @@ async def _delayed(cluster: DueTime, count: int) -> None:
 
 WORK = (
     Work("sent in batches of 256", _batches, 50_000),
+    Work("sent as packs of 256", _packs, 100_000),
     Work("sent one by one", _single, 5_000),
     Work("delayed, and read", _delayed, 30_000, SERVICES),
 )

@@ -7,13 +7,15 @@ on the background thread. Signatures and docstrings are copied as they are writt
     def m(...) -> AsyncGenerator[T, None]    def m(...) -> Iterator[T]:    return iterate(self._client.m(...))
     messages: Iterable[T]                    passed on as list(messages): iterated over in the caller's thread
     messages: T | U | Iterable[T | U]        the same, unless it is a T or a U
+    messages: Iterable[T] | str              the same, unless it is a str
+    messages: Iterable[T] | None             the same, unless it is None
     @overload async def m(...) -> T: ...     @overload def m(...) -> T: ...
     def m(...) -> Callable[[F], F]           def m(...):                   return in_loop(self._client.m(...))
     def m(...) -> AsyncT                     def m(...) -> T:              return T(self._client.m(...))
     def m(...) -> T                          def m(...) -> T:              return self._client.m(...)
     For one event loop; ...                  SHARED or UNSHARED: which threads may use it
 
-With blocks and for loops are in the base classes of `facade.py`, written by hand.
+With blocks, for loops and single sends are in the base classes of `facade.py`, written by hand.
 """
 
 import ast
@@ -49,6 +51,10 @@ class Source:
     """The class that the twin runs; empty: the asynchronous class itself."""
     made: bool = False
     """Another twin's method makes it, of the asynchronous one."""
+    by_hand: tuple[str, ...] = ()
+    """Methods that the base has."""
+    copied: tuple[str, ...] = ()
+    """Methods that only call others of their own: copied, without `await`."""
 
     @property
     def twin(self) -> str:
@@ -57,7 +63,7 @@ class Source:
 
 SOURCES = (
     Source("sending.transaction", "AsyncTransaction", base="InBlock", threads=UNSHARED, made=True),
-    Source("sending.producer", "AsyncProducer"),
+    Source("sending.producer", "AsyncProducer", base="Sending", by_hand=("send_message",), copied=("send",)),
     Source("consuming.puller", "AsyncPuller", base="Following", threads=UNSHARED, client="BufferedPuller"),
     Source("consuming.receiver", "AsyncReceiver"),
     Source("finding.finder", "AsyncFinder"),
@@ -108,7 +114,8 @@ class Twin:
             yield f"    _client: {self._source.name}"
         for node in self._class.body:
             constructor = isinstance(node, FunctionNode) and node.name == "__init__" and not self._source.made
-            if isinstance(node, FunctionNode) and (constructor or not node.name.startswith("_")):
+            by_hand = isinstance(node, FunctionNode) and node.name in self._source.by_hand
+            if isinstance(node, FunctionNode) and (constructor or not (by_hand or node.name.startswith("_"))):
                 yield ""
                 yield from self._method(node)
 
@@ -125,6 +132,9 @@ class Twin:
         yield self._signature(node)
         if ast.get_docstring(node) is not None:
             yield self._docstring(node)
+        if node.name in self._source.copied:
+            yield self._copy(node)
+            return
         yield f"        {self._property(node) if is_property else self._call(node)}"
 
     def _signature(self, node: FunctionNode) -> str:
@@ -153,6 +163,13 @@ class Twin:
 
     def _lines(self, start: int, stop: int) -> str:
         return "\n".join(self._text.splitlines()[start - 1 : stop - 1])
+
+    def _copy(self, node: FunctionNode) -> str:
+        """The statements after the docstring, as they are written."""
+        for statement in node.body[1:]:
+            for name in self._names(statement):
+                self._import(name)
+        return self._lines(node.body[1].lineno, (node.end_lineno or 0) + 1).replace("await ", "")
 
     def _property(self, node: FunctionNode) -> str:
         return f"return self._client.{node.name}"
@@ -211,7 +228,7 @@ def _generated(node: FunctionNode) -> str | None:
 
 def _arguments(arguments: ast.arguments) -> Iterator[str]:
     """Every parameter, passed on by position or name as it is declared."""
-    yield from (_value(one) for one in arguments.args[1:])
+    yield from (_value(one) for one in [*arguments.posonlyargs, *arguments.args][1:])
     yield from (f"{one.arg}={_value(one)}" for one in arguments.kwonlyargs)
     if arguments.kwarg is not None:
         yield f"**{arguments.kwarg.arg}"
@@ -220,10 +237,14 @@ def _arguments(arguments: ast.arguments) -> Iterator[str]:
 def _value(parameter: ast.arg) -> str:
     """A parameter passed on; a generator of the caller's must run in the caller's thread."""
     name, kind = parameter.arg, ast.unparse(parameter.annotation) if parameter.annotation else ""
-    if kind.startswith("Iterable["):
+    if re.fullmatch(r"Iterable\[[^\]]+\]", kind):
         return f"list({name})"
     if match := re.fullmatch(r"(\w+(?: \| \w+)*) \| Iterable\[\1\]", kind):
         return f"{name} if isinstance({name}, {match[1]}) else list({name})"
+    if re.fullmatch(r"Iterable\[\w+\] \| str", kind):
+        return f"{name} if isinstance({name}, str) else list({name})"
+    if re.fullmatch(r"Iterable\[\w+\] \| None", kind):
+        return f"None if {name} is None else list({name})"
     assert "Iterable" not in kind, f"{name}: {kind} has no rule"
     return name
 

@@ -2,16 +2,12 @@
 
 import random
 
-from bench.load import Target, make
-from bench.peers import Sender
-from bench.peers.duetime import TIMER_LANE, DueTime
+from bench.peers.duetime import SCATTERED_COUNT, TIMER_LANE, DueTime, DueTimeSender, ScatteredSender
 
 # A level's delay and so much more is no level's.
 OFF_MS = 1
 # Due times at random within an hour, which begins when the run is over.
 SCATTERED_MS = (3_600_000, 7_200_000)
-# Drawn before they are sent: drawing costs the client time that a level's messages do not.
-SCATTERED_COUNT = 65_536
 
 
 class AnyTime(DueTime):
@@ -28,36 +24,9 @@ class AnyTime(DueTime):
     def lane(self, delay_s: float) -> int:
         return TIMER_LANE
 
-    async def sender(self, topic: str) -> "AnyTimeSender":
-        return await self._connected(AnyTimeSender(self.cluster.address, topic))
+    def delay(self, delay_s: float) -> int:
+        return int(delay_s * 1000) + OFF_MS
 
-    async def scattered_sender(self, topic: str) -> "AnyTimeSender":
-        """Whose messages fall due at random, whatever delay they are sent with."""
+    async def scattered_sender(self, topic: str) -> DueTimeSender:
         delays_ms = [random.randrange(*SCATTERED_MS) for _ in range(SCATTERED_COUNT)]
-        return await self._connected(AnyTimeSender(self.cluster.address, topic, delays_ms))
-
-    async def _connected(self, sender: "AnyTimeSender") -> "AnyTimeSender":
-        await sender.target.ready()
-        return sender
-
-
-class AnyTimeSender(Sender):
-    """As DueTimeSender."""
-
-    def __init__(self, address: str, topic: str, scattered_ms: list[int] | None = None) -> None:
-        self.target = Target(address, echo=False)
-        self._topic = topic
-        self._scattered_ms = scattered_ms
-        self._at = 0
-
-    async def send(self, count: int, delay_s: float) -> None:
-        messages = make(self._topic, count, int(delay_s * 1000) + OFF_MS)
-        if self._scattered_ms is not None:
-            self._at = self._at + count if self._at + 2 * count <= len(self._scattered_ms) else 0
-            delays_ms = self._scattered_ms[self._at : self._at + count]
-            for message, delay_ms in zip(messages, delays_ms, strict=True):
-                message.delay = delay_ms
-        await self.target.send(messages)
-
-    async def close(self) -> None:
-        await self.target.close()
+        return await self._ready(ScatteredSender(self, topic, delays_ms))

@@ -1,23 +1,29 @@
-"""DueTime itself: `duetime up`, sent to by gRPC requests, read by AsyncPuller."""
+"""DueTime itself: `duetime up`, sent to by AsyncProducer, read by AsyncPuller."""
 
+import random
 import sys
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import grpc
-from duetime import AsyncPuller, ReceivedMessage
+from duetime import AsyncProducer, AsyncPuller, ReceivedMessage
 from duetime.v1 import gateway_pb2, gateway_pb2_grpc, scheduler_pb2, scheduler_pb2_grpc
 
-from bench.load import Target, make
-from bench.peers import Peer, Receiver, Sender
+from bench.load import accepted, make
+from bench.peers import BODY, Peer, Receiver, Sender
 from bench.processes import Processes, wait_until
 
 CALL_TIMEOUT_S = 10.0
+# An open loop is not to be held up by the SDK's bound.
+PENDING_MAX = 1_000_000
 RECEIVED_MAX = 4096
 # The bench's delays, as the level table names them.
 LEVELS = {1.0: "1s", 5.0: "5s", 3600.0: "1h"}
 LEVEL_NUMBERS = {1.0: 1, 5.0: 2}
+# Levels that end when a run is over; which message has which is drawn before they are sent.
+SCATTERED_LEVELS = ("1h", "2h")
+SCATTERED_COUNT = 65_536
 # Of messages for any time.
 TIMER_LANE = 1000
 CHANNEL_OPTIONS = [("grpc.use_local_subchannel_pool", 1)]
@@ -61,9 +67,25 @@ class DueTime(Peer):
             request = gateway_pb2.CreateTopicRequest(name=name, queue_count=self.queue_count)
             gateway_pb2_grpc.GatewayStub(channel).CreateTopic(request, timeout=CALL_TIMEOUT_S)
 
+    def delay(self, delay_s: float) -> str | int:
+        """As the SDK is told."""
+        return LEVELS[delay_s]
+
     async def sender(self, topic: str) -> "DueTimeSender":
-        sender = DueTimeSender(self.cluster.address, topic)
-        await sender.target.ready()
+        """Of prepared bodies, as the other systems' senders have them."""
+        return await self._ready(BodySender(self, topic))
+
+    async def message_sender(self, topic: str) -> "DueTimeSender":
+        """Of Message objects that it makes."""
+        return await self._ready(MessageSender(self, topic))
+
+    async def scattered_sender(self, topic: str) -> "DueTimeSender":
+        """Whose messages each have a delay of their own, whatever delay they are sent with: one of two levels."""
+        delays = random.choices(SCATTERED_LEVELS, k=SCATTERED_COUNT)
+        return await self._ready(ScatteredSender(self, topic, delays))
+
+    async def _ready(self, sender: "DueTimeSender") -> "DueTimeSender":
+        await sender.producer._connection.channel.channel_ready()
         return sender
 
     def receiver(self, topic: str) -> "DueTimeReceiver":
@@ -95,17 +117,46 @@ class DueTime(Peer):
 
 
 class DueTimeSender(Sender):
-    """One channel; messages are made and encoded by the SDK."""
+    """One producer, and so one stream."""
 
-    def __init__(self, address: str, topic: str) -> None:
-        self.target = Target(address, echo=False)
-        self._topic = topic
-
-    async def send(self, count: int, delay_s: float) -> None:
-        await self.target.send(make(self._topic, count, LEVELS[delay_s]))
+    def __init__(self, peer: DueTime, topic: str) -> None:
+        self.producer = AsyncProducer(peer.cluster.address, timeout=CALL_TIMEOUT_S, max_pending=PENDING_MAX)
+        self.peer = peer
+        self.topic = topic
 
     async def close(self) -> None:
-        await self.target.close()
+        await self.producer.close()
+
+
+class BodySender(DueTimeSender):
+    """Bodies are sent as packs."""
+
+    async def send(self, count: int, delay_s: float) -> None:
+        delay = self.peer.delay(delay_s)
+        accepted(await self.producer.send_many(self.topic, bodies=[BODY] * count, delay=delay, tags="paid"))
+
+
+class MessageSender(DueTimeSender):
+    """Messages are made and sent; the SDK packs what is alike."""
+
+    async def send(self, count: int, delay_s: float) -> None:
+        accepted(await self.producer.send_many(make(self.topic, count, self.peer.delay(delay_s))))
+
+
+class ScatteredSender(DueTimeSender):
+    """As MessageSender, with one of these delays after the other: the messages are not alike."""
+
+    def __init__(self, peer: DueTime, topic: str, delays: Sequence[str | int]) -> None:
+        super().__init__(peer, topic)
+        self._delays = delays
+        self._at = 0
+
+    async def send(self, count: int, delay_s: float) -> None:
+        messages = make(self.topic, count)
+        self._at = self._at + count if self._at + 2 * count <= len(self._delays) else 0
+        for message, delay in zip(messages, self._delays[self._at : self._at + count], strict=True):
+            message.delay = delay
+        accepted(await self.producer.send_many(messages))
 
 
 class DueTimeReceiver(Receiver):

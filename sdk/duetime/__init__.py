@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from duetime.client.finding.transactions import FoundTransaction
     from duetime.client.message import CancelResult, Message, Receipt, to_proto
     from duetime.client.record import ReceivedMessage
-    from duetime.client.sending.batch import Outcome
     from duetime.client.sending.checking import UndecidedMessage
     from duetime.client.sending.ending import CancelProgress, Rescheduled
+    from duetime.client.sending.outcomes import Outcome, Outcomes
     from duetime.client.sending.producer import AsyncProducer
     from duetime.client.sending.transacting import Ended, Prepared
     from duetime.client.sending.transaction import AsyncTransaction
@@ -92,6 +92,7 @@ __all__ = [
     "FailedAttempt",
     "DeadLetterResult",
     "Outcome",
+    "Outcomes",
     "Retry",
     "Reject",
     "Stats",
@@ -117,7 +118,8 @@ __all__ = [
 # Names are loaded on first use: importing the contract alone (duetime.v1) does not load the client, and the command
 # configures gRPC before it is loaded.
 _MODULE_BY_NAME = {
-    "Outcome": "sending.batch",
+    "Outcome": "sending.outcomes",
+    "Outcomes": "sending.outcomes",
     "Consumer": "consuming.consumer",
     "AsyncDeadLetters": "finding.dead_letters",
     "DeadLetter": "finding.dead_letters",

@@ -30,7 +30,7 @@ def test_each_row_has_a_pair_for_each_turn(cluster: DueTime, monkeypatch: pytest
     assert [name for name in found if name.startswith("delayed")] == [
         f"delayed, and read: {name}" for name in ("gateway", "store", "scheduler", "all")
     ]
-    assert turns.table_of(found).row_count == len(found) == 10
+    assert turns.table_of(found).row_count == len(found) == 13
 
 
 def test_one_process_is_compared_by_sums(cluster: DueTime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

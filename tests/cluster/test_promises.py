@@ -192,7 +192,8 @@ async def test_entry_that_can_not_be_restored_does_not_stop_its_lane(tmp_path: P
 
 async def test_shards_each_keep_their_lanes(tmp_path: Path) -> None:
     async with Cluster(tmp_path, shards=2, delay_levels="1s") as cluster, AsyncProducer(cluster.address) as producer:
-        receipts = await producer.send_many([Message("orders", b"%d" % n, level=1) for n in range(400)])
+        sent = [Message("orders", b"%d" % n, level=1, id=f"id{n}") for n in range(400)]
+        receipts = await producer.send_many(sent)
         assert {receipt.shard for receipt in receipts} == {0, 1}
         await cluster.advance("1s")
         found = [*stored(cluster, "orders", 0), *stored(cluster, "orders", 1)]

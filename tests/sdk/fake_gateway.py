@@ -3,14 +3,17 @@
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
 from duetime.v1 import gateway_pb2, gateway_pb2_grpc, message_pb2
+from duetime_core.errors import DueTimeError, InvalidArgument, Violation
+from duetime_core.serving import status_of
 from duetime_format.record import Record, encode, lane_entry
 
+_Answer = tuple[gateway_pb2.SendResponse, grpc.StatusCode | DueTimeError | None]
 # What happens to one Send: None lets it pass; else the status it ends with, or its results changed.
 Script = Callable[[gateway_pb2.SendRequest, gateway_pb2.SendResponse], grpc.StatusCode | None]
 
@@ -33,11 +36,17 @@ class FakeGateway(gateway_pb2_grpc.GatewayServicer):
     # Statuses with which the next commits end.
     commit_errors: deque[grpc.StatusCode] = field(default_factory=deque)
     stored: dict[str, message_pb2.SendResult] = field(default_factory=dict)
+    # As release 0.1 knows none.
+    knows_no_packs: bool = False
+    knows_no_streams: bool = False
+    # Open SendStreams.
+    streams: int = 0
     # Set: Sends wait for it before they are answered.
     gate: asyncio.Event | None = None
     port: int = 0
     _server: grpc.aio.Server | None = None
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    _stream_ended: asyncio.Event = field(default_factory=asyncio.Event)
     _appended: asyncio.Event = field(default_factory=asyncio.Event)
     _turn: Any = field(default_factory=itertools.count)
 
@@ -62,6 +71,12 @@ class FakeGateway(gateway_pb2_grpc.GatewayServicer):
             self._arrived.clear()
             await self._arrived.wait()
 
+    async def streams_left(self, count: int) -> None:
+        """Returns once so many SendStreams are open."""
+        while self.streams != count:
+            self._stream_ended.clear()
+            await self._stream_ended.wait()
+
     def make_topic(self, name: str, queue_count: int | None = None) -> None:
         for queue in range(queue_count or self.queue_count):
             self.queues.setdefault((name, queue), [])
@@ -74,26 +89,63 @@ class FakeGateway(gateway_pb2_grpc.GatewayServicer):
         self._appended = asyncio.Event()
 
     async def Send(self, request: gateway_pb2.SendRequest, context: Any) -> gateway_pb2.SendResponse:
+        response, error = await self._answer(request)
+        if error is not None:
+            await _abort(context, error)
+        return response
+
+    async def SendStream(
+        self, requests: AsyncIterator[gateway_pb2.SendRequest], context: Any
+    ) -> AsyncIterator[gateway_pb2.SendResponse]:
+        if self.knows_no_streams:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "there are no streams")
+        self.streams += 1
+        answering: asyncio.Queue[asyncio.Task[_Answer] | None] = asyncio.Queue()
+
+        async def read() -> None:
+            async for request in requests:
+                answering.put_nowait(asyncio.create_task(self._answer(request)))
+            answering.put_nowait(None)
+
+        reader = asyncio.create_task(read())
+        try:
+            while (answer := await answering.get()) is not None:
+                response, error = await answer
+                if error is not None:
+                    await _abort(context, error)
+                yield response
+        finally:
+            reader.cancel()
+            self.streams -= 1
+            self._stream_ended.set()
+
+    async def _answer(self, request: gateway_pb2.SendRequest) -> "_Answer":
         self.requests.append(request)
         self._arrived.set()
         script = self.scripts.popleft() if self.scripts else None
         if self.gate is not None:
             await self.gate.wait()
-        response = gateway_pb2.SendResponse(
-            results=[self._store(message, request.retry) for message in request.messages]
-        )
+        messages = list(request.messages) if self.knows_no_packs else messages_of(request)
+        response = gateway_pb2.SendResponse()
+        if not messages:
+            return response, InvalidArgument([Violation("messages", "0 messages; a request has 1 to 4096")])
+        # A pack goes to one queue.
+        queue = next(self._turn) % self.queue_count if request.HasField("pack") else None
+        response.results.extend(self._store(message, request.retry, queue) for message in messages)
         if script is not None and (code := script(request, response)) is not None:
-            await context.abort(code, "as the test wants it")
-        return response
+            return response, code
+        return _in_ranges(response) if request.HasField("pack") else response, None
 
-    def _store(self, message: message_pb2.Message, retry: bool) -> message_pb2.SendResult:
+    def _store(self, message: message_pb2.Message, retry: bool, pack_queue: int | None) -> message_pb2.SendResult:
         if retry and message.id in self.stored:
             result = message_pb2.SendResult()
             result.CopyFrom(self.stored[message.id])
             result.duplicate = True
             return result
         self.make_topic(message.topic)
-        queue = message.queue if message.HasField("queue") else next(self._turn) % self.queue_count
+        queue = message.queue if message.HasField("queue") else pack_queue
+        if queue is None:
+            queue = next(self._turn) % self.queue_count
         level = 2 if message.WhichOneof("due") else 0
         due_at_ms = 1_700_000_000_000 if level else 0
         parts = [f"{k}\x01{v}".encode() for k, v in message.properties.items()]
@@ -186,6 +238,40 @@ class FakeGateway(gateway_pb2_grpc.GatewayServicer):
             if topic == request.topic
         ]
         return gateway_pb2.Route(topic=request.topic, queues=queues)
+
+
+async def _abort(context: Any, error: grpc.StatusCode | DueTimeError) -> None:
+    if isinstance(error, DueTimeError):
+        await context.abort_with_status(status_of(error))
+    await context.abort(error, "as the test wants it")
+
+
+def messages_of(request: gateway_pb2.SendRequest) -> list[message_pb2.Message]:
+    """The messages of a request, those of a pack one by one."""
+    if not request.HasField("pack"):
+        return list(request.messages)
+    pack, messages, start = request.pack, [], 0
+    for number, size in enumerate(pack.sizes, pack.first_number):
+        message = message_pb2.Message(topic=pack.topic, tags=pack.tags, born_at_ms=pack.born_at_ms)
+        message.id, message.body = f"{pack.id_prefix}{number:012X}", pack.bodies[start : start + size]
+        if due := pack.WhichOneof("due"):
+            setattr(message, due, getattr(pack, due))
+        messages.append(message)
+        start += size
+    return messages
+
+
+def _in_ranges(response: gateway_pb2.SendResponse) -> gateway_pb2.SendResponse:
+    """The results as a gateway tells those of a pack: a range goes on as long as the offsets do."""
+    ranges: list[gateway_pb2.ResultRange] = []
+    for result in response.results:
+        before = ranges[-1] if ranges else None
+        goes_on = before is not None and not result.HasField("fault") and not before.first.HasField("fault")
+        if before is not None and goes_on and result.offset == before.first.offset + before.count:
+            before.count += 1
+        else:
+            ranges.append(gateway_pb2.ResultRange(first=result, count=1))
+    return gateway_pb2.SendResponse(ranges=ranges)
 
 
 def fail(code: grpc.StatusCode) -> Script:

@@ -4,9 +4,11 @@ import asyncio
 
 import pytest
 from duetime.client.message import Receipt
-from duetime.client.sending.batch import Outcome, SendBatch
+from duetime.client.sending.batch import Batch
 from duetime.client.sending.capacity import Capacity
 from duetime.client.sending.gatherer import Gatherer
+from duetime.client.sending.letters import Letter
+from duetime.client.sending.outcomes import Outcome
 from duetime.v1 import message_pb2
 
 
@@ -16,13 +18,13 @@ class Deliveries:
     def __init__(self) -> None:
         self.counts: list[int] = []
 
-    async def deliver(self, batch: SendBatch, deadline: float) -> list[Outcome]:
+    async def deliver(self, batch: Batch, deadline: float) -> list[Outcome]:
         self.counts.append(len(batch.ids))
         return [Receipt(message_pb2.SendResult(message_id=id_), "orders") for id_ in batch.ids]
 
 
 async def send(gatherer: Gatherer, count: int) -> None:
-    await asyncio.gather(*[gatherer.send(b"x", str(n), "orders", 1e9) for n in range(count)])
+    await asyncio.gather(*[gatherer.send(Letter("orders", str(n), b"x"), 1e9) for n in range(count)])
 
 
 async def test_a_lone_sender_never_lingers() -> None:

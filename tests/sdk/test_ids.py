@@ -3,7 +3,7 @@
 import re
 from concurrent.futures import ThreadPoolExecutor
 
-from duetime.client.sending.ids import new_id
+from duetime.client.ids import new_id
 
 
 def test_an_id_is_32_upper_case_hex_digits() -> None:

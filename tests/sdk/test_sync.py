@@ -1,16 +1,20 @@
 """The synchronous producer and puller, from threads and at the interpreter's exit."""
 
+import asyncio
 import os
 import subprocess
 import sys
 import textwrap
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from duetime import Closed, Message, NotFound, Producer, Puller, Receipt
+from duetime import Closed, InvalidMessage, Message, NotFound, Overloaded, Producer, Puller, Receipt
+from duetime.client.sync.background import background
 
-from tests.sdk.fake_gateway import FakeGateway
+from tests.sdk.fake_gateway import FakeGateway, messages_of
+from tests.sdk.threaded import served
 
 
 def test_what_is_sent_is_pulled(threaded_gateway: FakeGateway) -> None:
@@ -112,7 +116,7 @@ def test_a_forked_child_makes_ids_and_connections_of_its_own(threaded_gateway: F
         """
         import os
         from duetime import Producer
-        from duetime.client.sending.ids import new_id
+        from duetime.client.ids import new_id
         mine = new_id()
         if os.fork() == 0:
             with Producer() as producer:
@@ -153,3 +157,97 @@ def test_ctrl_c_at_any_moment_leaves_the_rest_usable(threaded_gateway: FakeGatew
         threaded_gateway.address,
     )
     assert (done.returncode, done.stdout) == (0, "True b'x'\n"), done.stderr
+
+
+def test_ctrl_c_at_any_moment_of_a_send_leaves_other_threads_sending(threaded_gateway: FakeGateway) -> None:
+    """The interrupted thread may have been the one that was to call the event loop for the others."""
+    done = run_python(
+        """
+        import random, signal, threading
+        from duetime import Producer
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        interrupted, stopped, counts = 0, threading.Event(), [0] * 4
+        def work(number):
+            while not stopped.is_set():
+                producer.send("orders", b"x")
+                counts[number] += 1
+        with Producer() as producer:
+            threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+            for thread in threads:
+                thread.start()
+            for _ in range(1_500):
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-6, 1e-3))
+                    producer.send("orders", b"x")
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                except KeyboardInterrupt:
+                    interrupted += 1
+            before = list(counts)
+            producer.send("orders", b"x")
+            stopped.set()
+            for thread in threads:
+                thread.join(10)
+            print(interrupted > 100, min(before) > 0, any(thread.is_alive() for thread in threads))
+        """,
+        threaded_gateway.address,
+    )
+    assert (done.returncode, done.stdout) == (0, "True True False\n"), done.stderr
+
+
+def test_an_interrupted_send_that_was_not_taken_is_not_sent(threaded_gateway: FakeGateway) -> None:
+    with Producer(threaded_gateway.address) as producer:
+        handing = producer._client._handing
+        calls = []
+
+        def interrupted(take: Callable[[], None]) -> None:
+            calls.append(take)
+            if len(calls) == 1:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            handing.send(Message("orders", b"interrupted"), interrupted)
+        # It calls the loop for others that may rely on it.
+        assert len(calls) == 2
+        background.call(calls[1])
+        producer.send("orders", b"next")
+    assert [message.body for request in threaded_gateway.requests for message in messages_of(request)] == [b"next"]
+
+
+def test_close_waits_for_the_sends_of_other_threads_and_refuses_more() -> None:
+    gateway = FakeGateway()
+    with served(gateway) as loop:
+        gateway.gate = asyncio.Event()
+        producer = Producer(gateway.address)
+        with ThreadPoolExecutor(8) as threads:
+            sending = [threads.submit(producer.send, "orders", b"x") for _ in range(4)]
+            asyncio.run_coroutine_threadsafe(gateway.arrival(1), loop).result(10)
+            closing = threads.submit(producer.close)
+            loop.call_soon_threadsafe(gateway.gate.set)
+            assert len({one.result(10).message_id for one in sending}) == 4
+            closing.result(10)
+        with pytest.raises(Closed, match="the producer is closed"):
+            producer.send("orders", b"x")
+
+
+def test_sends_of_threads_wait_for_room_and_are_overloaded_without_it() -> None:
+    gateway = FakeGateway()
+    with served(gateway) as loop:
+        gateway.gate = asyncio.Event()
+        with Producer(gateway.address, max_pending=1, timeout=5) as producer, ThreadPoolExecutor(4) as threads:
+            first = threads.submit(producer.send, "orders", b"x")
+            asyncio.run_coroutine_threadsafe(gateway.arrival(1), loop).result(10)
+            second = threads.submit(producer.send, "orders", b"y")
+            loop.call_soon_threadsafe(gateway.gate.set)
+            assert first.result(10).message_id != second.result(10).message_id
+        with Producer(gateway.address, max_pending=1, timeout=0.05) as producer:
+            assert producer._client._capacity.try_acquire(1, 0)
+            with pytest.raises(Overloaded, match=r"no room within 0\.05 s"):
+                producer.send("orders", b"x")
+
+
+def test_a_malformed_message_is_refused_in_its_thread(threaded_gateway: FakeGateway) -> None:
+    with Producer(threaded_gateway.address) as producer:
+        with pytest.raises(InvalidMessage, match="delay"):
+            producer.send("orders", b"x", delay="1x")
+        producer.send("orders", b"y")
+    assert len(threaded_gateway.requests) == 1

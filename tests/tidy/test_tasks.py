@@ -24,6 +24,8 @@ ALLOWED = {
     "sdk/duetime/client/sync/background.py": "held by its object, which hands on its result",
     "sdk/duetime/client/consuming/consumer.py": "held by the consumer, awaited by `close`; and races",
     "sdk/duetime/client/sending/gatherer.py": "held in a set until done; awaited by `close`",
+    "sdk/duetime/client/sending/handing.py": "held in a set until done; `close` waits for its call",
+    "sdk/duetime/client/sending/stream.py": "held by the call, awaited by `close`; the reader cancels the writer",
     "sdk/duetime/client/sending/checking.py": "held by group and by transaction until done; awaited by `close`",
     "sdk/duetime/client/consuming/handling.py": "held in a set until done; awaited by the drain",
     "sdk/duetime/client/consuming/puller.py": "held by the puller, which raises its error and cancels it in `close`",

@@ -1,6 +1,7 @@
 """Copies of what the release left, as this version's tests open them."""
 
 import json
+import os
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from duetime_core.testing import Cluster, FakeClock
 
+from tests.upgrade import release
 from tests.upgrade.release import FIXTURES
 
 
@@ -30,6 +32,16 @@ def manifest() -> dict[str, Any]:
     """What scene.py noted of `clean`."""
     loaded: dict[str, Any] = json.loads((FIXTURES / "clean.json").read_text())
     return loaded
+
+
+@pytest.fixture(scope="session")
+def release_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The release's, in an environment of its own; DUETIME_UPGRADE_RELEASE names a directory that is kept for it."""
+    kept = os.environ.get("DUETIME_UPGRADE_RELEASE")
+    try:
+        return release.install(Path(kept) if kept else tmp_path_factory.mktemp("release"))
+    except release.NoRelease as error:
+        pytest.fail(str(error))
 
 
 def cluster_on(directory: Path, clock: FakeClock) -> Cluster:

@@ -4,7 +4,6 @@ Two clients send, pull and consume all the while, one with the release's SDK and
 is accounted for: acknowledged, in its topic once, never early, and done for its group once.
 """
 
-import os
 import signal
 import time
 from collections.abc import Iterator
@@ -26,16 +25,6 @@ THIS = version("duetime")
 # Of load after each replacement.
 STEP_S = 4.0
 DRAIN_S = 120.0
-
-
-@pytest.fixture(scope="module")
-def release_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The release's, in an environment of its own; DUETIME_UPGRADE_RELEASE names a directory that is kept for it."""
-    kept = os.environ.get("DUETIME_UPGRADE_RELEASE")
-    try:
-        return release.install(Path(kept) if kept else tmp_path_factory.mktemp("release"))
-    except release.NoRelease as error:
-        pytest.fail(str(error))
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Annotated, Any, BinaryIO
@@ -19,7 +19,8 @@ from duetime.cli.options import Json, Server, due_time
 from duetime.cli.output import iso, local, print_json
 from duetime.client.errors import DueTimeError
 from duetime.client.message import Message, Receipt
-from duetime.client.sending.batch import Outcome
+from duetime.client.sending.outcomes import Outcome
+from duetime.client.sending.packs import is_plain
 from duetime.client.sending.producer import AsyncProducer
 
 READ_BYTES = 1024 * 1024
@@ -179,7 +180,7 @@ async def _send_lines(server: str | None, make: Callable[..., Message], source: 
             groups = source.line_groups()
             # Reading may wait for a slow pipe; the event loop must keep the connection alive.
             while group := await asyncio.to_thread(next, groups, None):
-                for outcome in await producer.send_many([make(line) for line in group]):
+                for outcome in await _send_group(producer, make, group):
                     failed += isinstance(outcome, DueTimeError)
                     sent += isinstance(outcome, Receipt)
                     _print_outcome(outcome, as_json, failed)
@@ -189,6 +190,16 @@ async def _send_lines(server: str | None, make: Callable[..., Message], source: 
         refused = f", {failed:,} refused" if failed else ""
         print(f"sent {sent:,} messages to {make(b'').topic} in {took_s:.1f} s{refused}")
     return failed
+
+
+async def _send_group(producer: AsyncProducer, make: Callable[..., Message], lines: list[bytes]) -> Sequence[Outcome]:
+    """Lines with nothing of their own but the body are sent as bodies."""
+    one = make(b"")
+    if not is_plain(one):
+        return await producer.send_many([make(line) for line in lines])
+    return await producer.send_many(
+        one.topic, bodies=lines, delay=one.delay, level=one.level, deliver_at=one.deliver_at, tags=one.tags
+    )
 
 
 def _print_outcome(outcome: Outcome, as_json: bool, failed: int) -> None:

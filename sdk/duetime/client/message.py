@@ -11,6 +11,7 @@ from typing import Any
 from duetime_format.levels import DELAY_MS_MAX
 
 from duetime.client.errors import InvalidArgument, InvalidMessage
+from duetime.client.ids import later
 from duetime.client.retry_policy import message_policy
 from duetime.v1 import message_pb2, pending_pb2
 
@@ -276,15 +277,19 @@ def listed(messages: Iterable[MessageRef | str]) -> list[MessageRef | str]:
 class Receipt(MessageRef):
     """The server's receipt for one stored message. Fields are decoded on access."""
 
-    __slots__ = ("_result", "topic")
+    __slots__ = ("_nth", "_result", "topic")
 
-    def __init__(self, result: message_pb2.SendResult, topic: str) -> None:
+    def __init__(self, result: message_pb2.SendResult, topic: str, nth: int = 0) -> None:
+        """`nth`: of messages in a row, of which `result` is the first one's: the ids and offsets of the others go up by
+        one."""
         self._result = result
+        self._nth = nth
         self.topic = topic
 
     @property
     def message_id(self) -> str:
-        return self._result.message_id
+        first = self._result.message_id
+        return later(first, self._nth) if self._nth else first
 
     @property
     def shard(self) -> int:
@@ -298,7 +303,7 @@ class Receipt(MessageRef):
     @property
     def offset(self) -> int:
         """In the topic's queue; for a delayed message, in its lane."""
-        return self._result.offset
+        return self._result.offset + self._nth
 
     @property
     def lane(self) -> int | None:
@@ -337,11 +342,15 @@ class Receipt(MessageRef):
         """Whether an earlier request had stored the message; the receipt is that request's."""
         return self._result.duplicate
 
+    def after(self, count: int) -> "Receipt":
+        """That of the message so many later in a row with the same result; see `__init__`."""
+        return Receipt(self._result, self.topic, self._nth + count)
+
     def _ref(self) -> pending_pb2.PendingRef:
         result = self._result
         # A server of release 0.1 names no lane; there the message is found by its id.
-        place = {"shard": result.shard, "lane": result.lane, "entry": result.offset} if result.lane else {}
-        return pending_pb2.PendingRef(message_id=result.message_id, topic=self.topic, **place)
+        place = {"shard": result.shard, "lane": result.lane, "entry": self.offset} if result.lane else {}
+        return pending_pb2.PendingRef(message_id=self.message_id, topic=self.topic, **place)
 
     def __repr__(self) -> str:
         due = f", lane={self.lane}, deliver_at={self.deliver_at}" if self.lane else ""

@@ -36,8 +36,8 @@ from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.sql.functions import FunctionElement
 
 from duetime.client.errors import InvalidMessage
+from duetime.client.ids import new_id
 from duetime.client.message import Message, delay_ms, moment, to_proto
-from duetime.client.sending.ids import new_id
 from duetime.v1 import message_pb2
 
 if TYPE_CHECKING:

@@ -15,13 +15,20 @@ class Calls:
         self._drained = asyncio.Event()
 
     def __enter__(self) -> None:
-        if self._closing:
-            raise Closed("the producer is closed", reason="CLOSED")
-        self._count += 1
+        self.enter()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.leave()
+
+    def enter(self) -> None:
+        """Begins a call, where no with block fits; pair it with `leave`."""
+        if self._closing:
+            raise Closed("the producer is closed", reason="CLOSED")
+        self._count += 1
+
+    def leave(self) -> None:
         self._count -= 1
         if self._closing and not self._count:
             self._drained.set()

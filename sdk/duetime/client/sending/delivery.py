@@ -6,7 +6,7 @@ batch ──▶ request ──▶ answer or error of each message
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 import grpc
@@ -14,7 +14,8 @@ import grpc
 from duetime.client import tracing
 from duetime.client.connection import Connection, backoff_s, pause
 from duetime.client.errors import DueTimeError, ServerError, from_fault, from_status, unreadable
-from duetime.client.sending.batch import SendBatch
+from duetime.client.sending.batch import Batch, SendBatch
+from duetime.client.sending.outcomes import errors_of
 
 # One attempt of several: a server that hangs must leave time for the next.
 ATTEMPT_TIMEOUT_S = 5.0
@@ -55,17 +56,17 @@ class Delivery(Generic[T]):
         self._repeated = repeated
         self._call: grpc.aio.UnaryUnaryMultiCallable[bytes, Any] | None = None
 
-    async def deliver(self, batch: SendBatch, deadline: float) -> list[T | DueTimeError]:
+    async def deliver(self, batch: Batch, deadline: float) -> Sequence[T | DueTimeError]:
         """Sends a batch until each message is answered or refused for good, or the deadline comes."""
-        outcomes = await self._request(batch, deadline, self._common)
+        outcomes = await self._request(batch, deadline, is_first=True)
         attempts = 1
-        while again := [n for n, one in enumerate(outcomes) if isinstance(one, DueTimeError) and one.retriable]:
-            pause_s = backoff_s(attempts)
+        while again := [n for n, error in errors_of(outcomes).items() if error.retriable]:
+            pause_s, outcomes = backoff_s(attempts), list(outcomes)
             if asyncio.get_running_loop().time() + pause_s >= deadline:
                 self._give_up(outcomes, again, attempts)
                 break
             await pause(pause_s)
-            answers = await self._request(batch.part(again), deadline, self._common + self._repeated)
+            answers = await self._request(batch.part(again), deadline, is_first=False)
             for n, outcome in zip(again, answers, strict=True):
                 outcomes[n] = outcome
             attempts += 1
@@ -78,11 +79,19 @@ class Delivery(Generic[T]):
             if isinstance(error, DueTimeError):
                 outcomes[n] = error.about(error.message_id, f"{error.text}; {tried}")
 
-    async def _request(self, batch: SendBatch, deadline: float, besides: bytes) -> list[T | DueTimeError]:
+    async def _request(self, batch: Batch, deadline: float, *, is_first: bool) -> Sequence[T | DueTimeError]:
         """One attempt: an outcome for each message."""
         left_s = deadline - asyncio.get_running_loop().time()
         timeout = min(max(left_s, ATTEMPT_TIMEOUT_S_MIN), ATTEMPT_TIMEOUT_S)
-        payload = b"".join(batch.encoded) + besides
+        payload = batch.request() + self._common + (b"" if is_first else self._repeated)
+        try:
+            response = await self._ask(payload, timeout, is_first=is_first)
+        except DueTimeError as error:
+            return for_each(error, batch)
+        return self._outcomes(response, batch)
+
+    async def _ask(self, payload: bytes, timeout: float, *, is_first: bool) -> Any:
+        """The answer to a request. Raises: DueTimeError."""
         try:
             if tracing.active is None:
                 response = await self._send(payload, timeout=timeout)
@@ -90,13 +99,18 @@ class Delivery(Generic[T]):
                 with tracing.active.requesting(self._method, payload) as metadata:
                     response = await self._send(payload, timeout=timeout, metadata=metadata)
         except grpc.aio.AioRpcError as error:
-            return _for_each(from_status(error, self._connection.server), batch)
+            raise from_status(error, self._connection.server) from error
         if response is None:
-            return _for_each(unreadable(self._connection.server), batch)
+            raise unreadable(self._connection.server)
+        return response
+
+    def _outcomes(self, response: Any, batch: Batch) -> Sequence[T | DueTimeError]:
+        """What an answer says of each message."""
+        assert isinstance(batch, SendBatch), "no answer but that of Send has ranges"
         results = response.results
-        if len(results) != len(batch.ids):
-            text = f"the server returned {len(results)} results for {len(batch.ids)} messages"
-            return _for_each(ServerError(text, reason="RESULTS_MISSING"), batch)
+        if len(results) != len(batch):
+            text = f"the server returned {len(results)} results for {len(batch)} messages"
+            return for_each(ServerError(text, reason="RESULTS_MISSING"), batch)
         return [
             from_fault(result.fault, message_id) if result.HasField("fault") else self._read(result, topic)
             for result, message_id, topic in zip(results, batch.ids, batch.topics, strict=True)
@@ -111,6 +125,6 @@ class Delivery(Generic[T]):
         return self._call
 
 
-def _for_each(error: DueTimeError, batch: SendBatch) -> list[T | DueTimeError]:
+def for_each(error: DueTimeError, batch: Batch) -> list[Any]:
     """The request's error, once per message."""
     return [error.about(message_id) for message_id in batch.ids]

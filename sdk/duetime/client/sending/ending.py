@@ -15,8 +15,8 @@ from duetime_format import limits
 
 from duetime.client.connection import Connection, backoff_s, pause
 from duetime.client.errors import DueTimeError, InvalidMessage, ServerError, from_fault
+from duetime.client.ids import new_id
 from duetime.client.message import CancelResult, MessageRef, delay_ms, due_ms, moment, pending_filter, ref_of
-from duetime.client.sending.ids import new_id
 from duetime.v1 import pending_pb2 as pb
 
 REQUEST_COUNT_MAX = 1_024

@@ -2,12 +2,13 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from duetime.client.errors import DueTimeError
-from duetime.client.sending.batch import SendBatch
+from duetime.client.sending.batch import Batch
+from duetime.client.sending.letters import Letter, LetterBatch
 
 # Concurrent requests: the second is under way while the server flushes the first.
 IN_FLIGHT_MAX = 2
@@ -20,15 +21,28 @@ LINGER_BATCH = 64
 AVERAGE_OVER = 8
 
 T = TypeVar("T")
+Told = TypeVar("Told", contravariant=True)
+
+
+class Waiter(Protocol[Told]):
+    """A future, or what a thread waits for."""
+
+    def done(self) -> bool: ...
+
+    def set_result(self, outcome: Told, /) -> None: ...
+
+    def set_exception(self, error: Exception, /) -> None: ...
+
+    def cancel(self) -> object: ...
 
 
 @dataclass(slots=True)
 class _Gathered(Generic[T]):
-    """A batch, the futures of its senders, and the deadline of the first one (loop time)."""
+    """A batch, its senders, and the deadline of the first one (loop time)."""
 
     deadline: float
-    batch: SendBatch = field(default_factory=SendBatch)
-    futures: list[asyncio.Future[T | DueTimeError]] = field(default_factory=list)
+    batch: LetterBatch = field(default_factory=LetterBatch)
+    waiters: "list[Waiter[T | DueTimeError]]" = field(default_factory=list)
 
 
 class Gatherer(Generic[T]):
@@ -38,7 +52,7 @@ class Gatherer(Generic[T]):
     a linger. The linger grows with the average, from none for a lone sender to 5 ms.
     """
 
-    def __init__(self, deliver: Callable[[SendBatch, float], Awaitable[list[T | DueTimeError]]]) -> None:
+    def __init__(self, deliver: Callable[[Batch, float], Awaitable[Sequence[T | DueTimeError]]]) -> None:
         self._deliver = deliver
         self._waiting: deque[_Gathered[T]] = deque()
         self._timer: asyncio.Handle | None = None
@@ -46,18 +60,21 @@ class Gatherer(Generic[T]):
         # Requests in flight. They end with their sends, which `AsyncProducer.close` waits for.
         self._requests: set[asyncio.Task[None]] = set()
 
-    async def send(self, encoded: bytes, message_id: str, topic: str, deadline: float) -> T | DueTimeError:
-        loop = asyncio.get_running_loop()
-        if not self._waiting or self._waiting[-1].batch.is_full_for(len(encoded)):
+    async def send(self, letter: Letter, deadline: float) -> T | DueTimeError:
+        future: asyncio.Future[T | DueTimeError] = asyncio.get_running_loop().create_future()
+        self.add(letter, deadline, future)
+        return await future
+
+    def add(self, letter: Letter, deadline: float, waiter: "Waiter[T | DueTimeError]") -> None:
+        """Takes a message, of which the waiter is told what became of it."""
+        if not self._waiting or self._waiting[-1].batch.is_full_for(letter):
             self._waiting.append(_Gathered(deadline))
         gathered = self._waiting[-1]
-        future: asyncio.Future[T | DueTimeError] = loop.create_future()
-        gathered.batch.add(encoded, message_id, topic)
-        gathered.futures.append(future)
+        gathered.batch.add(letter)
+        gathered.waiters.append(waiter)
         if self._timer is None and len(self._requests) < IN_FLIGHT_MAX:
             # At the loop's next iteration: sends of other tasks in this one join the batch.
-            self._timer = loop.call_soon(self._schedule)
-        return await future
+            self._timer = asyncio.get_running_loop().call_soon(self._schedule)
 
     async def close(self) -> None:
         """Cancels the requests whose senders no longer wait."""
@@ -74,7 +91,7 @@ class Gatherer(Generic[T]):
         if not self._waiting or len(self._requests) >= IN_FLIGHT_MAX:
             return
         linger_ms = LINGER_MS_MAX * min(1.0, (self._average - 1.0) / LINGER_BATCH)
-        enough = len(self._waiting) > 1 or len(self._waiting[0].futures) >= self._average - 1.0
+        enough = len(self._waiting) > 1 or len(self._waiting[0].waiters) >= self._average - 1.0
         if enough or linger_ms < LINGER_MS_MIN:
             self._send_first()
         else:
@@ -83,27 +100,27 @@ class Gatherer(Generic[T]):
     def _send_first(self) -> None:
         self._timer = None
         gathered = self._waiting.popleft()
-        self._average += (len(gathered.futures) - self._average) / AVERAGE_OVER
+        self._average += (len(gathered.waiters) - self._average) / AVERAGE_OVER
         task = asyncio.get_running_loop().create_task(self._run(gathered))
         self._requests.add(task)
         task.add_done_callback(self._ended)
         self._schedule()
 
     async def _run(self, gathered: _Gathered[T]) -> None:
-        futures = gathered.futures
+        waiters = gathered.waiters
         try:
-            outcomes = await self._deliver(gathered.batch, gathered.deadline)
-            for future, outcome in zip(futures, outcomes, strict=True):
-                if not future.done():
-                    future.set_result(outcome)
+            outcomes = await self._deliver(gathered.batch.closed(), gathered.deadline)
+            for waiter, outcome in zip(waiters, outcomes, strict=True):
+                if not waiter.done():
+                    waiter.set_result(outcome)
         except Exception as error:
             # Raised for each sender; a cancellation would not say why.
-            for future in futures:
-                if not future.done():
-                    future.set_exception(error)
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_exception(error)
         finally:
-            for future in futures:
-                future.cancel()
+            for waiter in waiters:
+                waiter.cancel()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._requests.discard(task)

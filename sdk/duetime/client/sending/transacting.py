@@ -16,14 +16,16 @@ from duetime_format.limits import CHECK_IMMUNITY_S_MAX
 from duetime.client import tracing
 from duetime.client.connection import Connection, seconds
 from duetime.client.errors import DueTimeError, InvalidArgument, Overloaded
+from duetime.client.ids import new_id
 from duetime.client.message import Message, Receipt, moment
-from duetime.client.sending.batch import Chunks, SendBatch, encode, now_ms
+from duetime.client.sending.batch import Batch, SendBatch, encode, now_ms
 from duetime.client.sending.calls import Calls
 from duetime.client.sending.capacity import Capacity
 from duetime.client.sending.checking import Checks
+from duetime.client.sending.chunks import Chunks
 from duetime.client.sending.delivery import Delivery
 from duetime.client.sending.gatherer import Gatherer
-from duetime.client.sending.ids import new_id
+from duetime.client.sending.letters import Letter
 from duetime.client.transaction import STATES, Decision, TransactionRef, TransactionState
 from duetime.v1 import transactions_pb2 as pb
 
@@ -178,7 +180,7 @@ class Transacting:
                     batch = SendBatch([encoded], [message_id], [message.topic], len(encoded), False, pb.PrepareRequest)
                     (outcome,) = await requests.prepares(after_s).deliver(batch, deadline)
                 else:
-                    outcome = await requests.preparing.send(encoded, message_id, message.topic, deadline)
+                    outcome = await requests.preparing.send(Letter(message.topic, message_id, encoded), deadline)
             finally:
                 self._capacity.release(1, len(encoded))
         if isinstance(outcome, DueTimeError):
@@ -205,9 +207,9 @@ class Transacting:
         async def work() -> None:
             for indices, batch in batches:
                 results = await self._deliver(delivery, batch)
-                for index, outcome in zip(indices, results, strict=True):
-                    chunks.outcomes[index] = outcome
-                    if batch.ordered and isinstance(outcome, Prepared):
+                chunks.note(indices, results)
+                for outcome in results if batch.ordered else ():
+                    if isinstance(outcome, Prepared):
                         outcome.keep_order()
                 if any(isinstance(one, Prepared) for one in results):
                     self._note_prepared(group)
@@ -222,8 +224,8 @@ class Transacting:
             raise errors.exceptions[0] from None
         return [outcome for outcome in chunks.outcomes if outcome is not None]
 
-    async def _deliver(self, delivery: Delivery[Prepared], batch: SendBatch) -> list[Prepared | DueTimeError]:
-        count, deadline = len(batch.ids), self._deadline()
+    async def _deliver(self, delivery: Delivery[Prepared], batch: Batch) -> Sequence[Prepared | DueTimeError]:
+        count, deadline = len(batch), self._deadline()
         try:
             await self._capacity.acquire_within(count, batch.size, deadline, self._timeout)
         except Overloaded as error:
@@ -243,9 +245,8 @@ class Transacting:
         requests = self._group(transaction.group)
         try:
             with self._calls:
-                outcome = await requests.ending.send(
-                    encoded, transaction.message_id, transaction.topic, self._deadline()
-                )
+                letter = Letter(transaction.topic, transaction.message_id, encoded)
+                outcome = await requests.ending.send(letter, self._deadline())
         except DueTimeError as error:
             outcome = error
         if isinstance(outcome, DueTimeError):

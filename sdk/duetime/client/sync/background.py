@@ -4,7 +4,7 @@ import asyncio
 import atexit
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
@@ -52,6 +52,12 @@ class Background:
             if not self._exiting:
                 raise
             raise Closed("the interpreter is exiting", reason="CLOSED") from None
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Calls a function in the loop's thread, some time. Raises: Closed: the interpreter is exiting."""
+        if self._exiting:
+            raise Closed("the interpreter is exiting", reason="CLOSED")
+        self._started().call_soon_threadsafe(function)
 
     def exit(self) -> None:
         """Ends what is still running, so that nothing is half done when the interpreter tears down the loop."""

@@ -9,9 +9,12 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from duetime.client import tracing
 from duetime.client.consuming.puller import AsyncPuller
-from duetime.client.errors import Closed
+from duetime.client.errors import Closed, DueTimeError
+from duetime.client.message import Message, Receipt
 from duetime.client.record import ReceivedMessage
+from duetime.client.sending.producer import AsyncProducer
 from duetime.client.sync.background import background
 
 T = TypeVar("T")
@@ -34,6 +37,23 @@ class Closing(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class Sending(Closing):
+    """A producer whose single messages take a shorter way to the background thread than other calls."""
+
+    _client: AsyncProducer
+
+    def send_message(self, message: Message) -> Receipt:
+        """Sends one message, as `send` does."""
+        if tracing.active is None:
+            outcome = self._client._handing.send(message, background.call)
+        else:
+            with tracing.active.sending(message) as carrying:
+                outcome = self._client._handing.send(carrying, background.call)
+        if isinstance(outcome, DueTimeError):
+            raise outcome
+        return outcome
 
 
 class InBlock:

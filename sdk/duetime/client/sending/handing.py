@@ -1,0 +1,146 @@
+"""Single messages that threads send: handed to the event loop together, each thread waiting for its own.
+
+    thread ──▶ handed ──▶ one call of the loop for all that are ──▶ gatherer ──▶ outcome ──▶ the thread's lock
+
+A coroutine, a task and a wake-up of the loop for each message would take most of its time.
+"""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from duetime.client.errors import Closed, DueTimeError, Overloaded
+from duetime.client.message import Message, Receipt
+from duetime.client.sending.calls import Calls
+from duetime.client.sending.capacity import Capacity
+from duetime.client.sending.gatherer import Gatherer
+from duetime.client.sending.letters import Letter, Letters
+from duetime.client.sending.outcomes import Outcome
+
+# Calls a function in the loop's thread.
+Call = Callable[[Callable[[], None]], None]
+
+
+class _Handed:
+    """A message that a thread waits for; its gatherer takes it for a future.
+
+    The lock is taken until there is an outcome. It is one of the interpreter's own, which an interrupt can't leave
+    half taken.
+    """
+
+    __slots__ = ("_answered", "_outcome", "given_up", "leave", "letter")
+
+    def __init__(self, letter: Letter) -> None:
+        self.letter = letter
+        # Its thread was interrupted.
+        self.given_up = False
+        # Gives back what it has taken, once it has an outcome.
+        self.leave: Callable[[int], None] | None = None
+        self._outcome: Outcome | Exception | None = None
+        self._answered = threading.Lock()
+        self._answered.acquire()
+
+    def wait(self) -> Outcome | Exception:
+        """In its thread."""
+        self._answered.acquire()
+        assert self._outcome is not None
+        return self._outcome
+
+    def done(self) -> bool:
+        return self._outcome is not None
+
+    def set_result(self, outcome: Outcome) -> None:
+        self._settle(outcome)
+
+    def set_exception(self, error: Exception) -> None:
+        self._settle(error)
+
+    def cancel(self) -> None:
+        if self._outcome is None:
+            self._settle(Closed("the producer's event loop has ended", reason="CLOSED"))
+
+    def _settle(self, outcome: Outcome | Exception) -> None:
+        self._outcome = outcome
+        if self.leave is not None:
+            self.leave(len(self.letter))
+        self._answered.release()
+
+
+class Handing:
+    """The way of one producer's single messages from any thread to its event loop."""
+
+    def __init__(
+        self, timeout: float, capacity: Capacity, calls: Calls, letters: Letters, gatherer: Gatherer[Receipt]
+    ) -> None:
+        self._timeout = timeout
+        self._capacity = capacity
+        self._calls = calls
+        self._letters = letters
+        self._gatherer = gatherer
+        # Threads append to the one, and set the other before they call the loop: it takes all that is there.
+        self._handed: deque[_Handed] = deque()
+        self._called = False
+        # Of those that wait for room.
+        self._waiting: set[asyncio.Task[None]] = set()
+
+    def send(self, message: Message, call: Call) -> Outcome:
+        """Sends a message and waits for what becomes of it. In any thread but the loop's."""
+        one = _Handed(self._letters.letter(message))
+        try:
+            self._handed.append(one)
+            if not self._called:
+                self._called = True
+                call(self._take)
+            outcome = one.wait()
+        except BaseException:
+            one.given_up = True
+            # The interrupt may have come between the mark and the call, and nobody else would make it.
+            call(self._take)
+            raise
+        if isinstance(outcome, Receipt | DueTimeError):
+            return outcome
+        raise outcome
+
+    def _take(self) -> None:
+        """In the loop: gathers what was handed over."""
+        self._called = False
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout
+        while self._handed:
+            one = self._handed.popleft()
+            if one.given_up:
+                continue
+            try:
+                self._calls.enter()
+            except Closed as error:
+                one.set_result(error)
+                continue
+            if self._capacity.try_acquire(1, len(one.letter)):
+                self._gather(one, deadline)
+            else:
+                waiting = loop.create_task(self._wait(one, deadline))
+                self._waiting.add(waiting)
+                waiting.add_done_callback(self._waiting.discard)
+
+    async def _wait(self, one: _Handed, deadline: float) -> None:
+        """Gathers a message once there is room."""
+        try:
+            await self._capacity.acquire_within(1, len(one.letter), deadline, self._timeout)
+        except Overloaded as error:
+            self._calls.leave()
+            one.set_result(error.about(one.letter.message_id))
+        except BaseException:
+            self._calls.leave()
+            one.cancel()
+            raise
+        else:
+            self._gather(one, deadline)
+
+    def _gather(self, one: _Handed, deadline: float) -> None:
+        one.leave = self._leave
+        self._gatherer.add(one.letter, deadline, one)
+
+    def _leave(self, size: int) -> None:
+        self._capacity.release(1, size)
+        self._calls.leave()

@@ -1,0 +1,111 @@
+"""Single messages on their way into a batch: one that is like that before it is not encoded, but gathered for a pack.
+
+message ──▶ letter ──▶ gathered ──▶ a pack, where all are alike; else messages
+"""
+
+from dataclasses import dataclass
+from operator import attrgetter
+
+from duetime.client.errors import InvalidMessage
+from duetime.client.ids import new_id
+from duetime.client.message import Message
+from duetime.client.sending.batch import (
+    MESSAGE_BYTES_MAX,
+    REQUEST_BYTES_MAX,
+    REQUEST_COUNT_MAX,
+    Batch,
+    SendBatch,
+    encode,
+    now_ms,
+)
+from duetime.client.sending.packs import PACK_OVERHEAD_BYTES, Pack, born_now, common_of, is_plain
+from duetime.v1 import gateway_pb2
+
+# What plain messages can differ in beside the body. None of it changes in place.
+_KIND = attrgetter("topic", "tags", "delay", "level", "deliver_at")
+_LETTER_BYTES = 64
+
+
+@dataclass(slots=True)
+class Letter:
+    """A message that is well-formed: encoded, or its body and what it has in common with the one before."""
+
+    topic: str
+    message_id: str = ""
+    encoded: bytes = b""
+    body: bytes = b""
+    common: gateway_pb2.Pack | None = None
+
+    def __len__(self) -> int:
+        """Approximately its bytes in a request."""
+        return len(self.encoded) or len(self.body) + _LETTER_BYTES
+
+
+@dataclass(slots=True)
+class _Kind:
+    """What the last plain message was like; `common` once a second one was."""
+
+    fields: tuple[object, ...]
+    common: gateway_pb2.Pack | None = None
+
+
+class Letters:
+    """Makes the letters of one producer, in any thread."""
+
+    def __init__(self) -> None:
+        self._last: _Kind | None = None
+
+    def letter(self, message: Message) -> Letter:
+        """Raises: InvalidMessage: as `encode`."""
+        common = self._common(message)
+        if common is not None:
+            return Letter(message.topic, body=message.body, common=common)
+        message_id = message.id or new_id()
+        return Letter(message.topic, message_id, encode(message, message_id, now_ms()))
+
+    def _common(self, message: Message) -> gateway_pb2.Pack | None:
+        """What it and the plain message before have in common; None: it is encoded by itself."""
+        body = message.body
+        if not is_plain(message) or not isinstance(body, bytes) or len(body) + PACK_OVERHEAD_BYTES > MESSAGE_BYTES_MAX:
+            return None
+        fields, last = _KIND(message), self._last
+        if last is None or last.fields != fields:
+            self._last = _Kind(fields)
+            return None
+        if last.common is None:
+            try:
+                last.common = common_of(message)
+            except InvalidMessage:
+                return None
+        return last.common
+
+
+class LetterBatch:
+    """Letters of one request."""
+
+    __slots__ = ("_letters", "_size")
+
+    def __init__(self) -> None:
+        self._letters: list[Letter] = []
+        self._size = 0
+
+    def add(self, letter: Letter) -> None:
+        self._letters.append(letter)
+        self._size += len(letter)
+
+    def is_full_for(self, letter: Letter) -> bool:
+        count = len(self._letters)
+        return count >= REQUEST_COUNT_MAX or (count > 0 and self._size + len(letter) > REQUEST_BYTES_MAX)
+
+    def closed(self) -> Batch:
+        """The request."""
+        common = self._letters[0].common
+        if common is not None and all(letter.common is common for letter in self._letters):
+            return Pack(born_now(common), [letter.body for letter in self._letters])
+        batch = SendBatch()
+        for letter in self._letters:
+            if letter.common is not None:
+                batch.extend(Pack(born_now(letter.common), [letter.body]).unpacked())
+            else:
+                batch.add(letter.encoded, letter.message_id, letter.topic)
+        return batch

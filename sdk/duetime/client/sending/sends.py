@@ -1,0 +1,63 @@
+"""Sends delivered: in a stream first, packed where the gateway knows packs, and repeated by calls of their own."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from duetime.client import tracing
+from duetime.client.connection import Connection
+from duetime.client.errors import DueTimeError, InvalidArgument
+from duetime.client.message import Receipt
+from duetime.client.sending.batch import Batch
+from duetime.client.sending.delivery import Delivery
+from duetime.client.sending.outcomes import Outcome, errors_of
+from duetime.client.sending.packs import Pack
+from duetime.client.sending.stream import Stream
+from duetime.v1 import gateway_pb2
+
+# How long a gateway that knows no packs is sent none: another one may answer at the address by then.
+UNPACKED_S = 60.0
+
+_SEND = "/duetime.v1.Gateway/Send"
+_SEND_STREAM = "/duetime.v1.Gateway/SendStream"
+_RETRY = gateway_pb2.SendRequest(retry=True).SerializeToString()
+
+
+class Sends(Delivery[Receipt]):
+    """Delivers batches and packs by SendStream and Send."""
+
+    def __init__(self, connection: Connection, timeout: float) -> None:
+        super().__init__(connection, timeout, _SEND, gateway_pb2.SendResponse, Receipt, repeated=_RETRY)
+        self._stream = Stream(connection, _SEND_STREAM, gateway_pb2.SendResponse)
+        # Loop time.
+        self._unpacked_until = 0.0
+
+    async def close(self) -> None:
+        """Ends the stream."""
+        await self._stream.close()
+
+    async def _request(self, batch: Batch, deadline: float, *, is_first: bool) -> Sequence[Outcome]:
+        if not isinstance(batch, Pack):
+            return await super()._request(batch, deadline, is_first=is_first)
+        loop = asyncio.get_running_loop()
+        if loop.time() >= self._unpacked_until:
+            outcomes = await super()._request(batch, deadline, is_first=is_first)
+            if not _knows_no_packs(errors_of(outcomes).get(0)):
+                return outcomes
+            self._unpacked_until = loop.time() + UNPACKED_S
+        return await super()._request(batch.unpacked(), deadline, is_first=is_first)
+
+    async def _ask(self, payload: bytes, timeout: float, *, is_first: bool) -> Any:
+        # A traced request has metadata of its own.
+        if is_first and tracing.active is None and not self._stream.unsupported:
+            return await self._stream.ask(payload, timeout)
+        return await super()._ask(payload, timeout, is_first=is_first)
+
+    def _outcomes(self, response: Any, batch: Batch) -> Sequence[Outcome]:
+        return batch.outcomes(response) if isinstance(batch, Pack) else super()._outcomes(response, batch)
+
+
+def _knows_no_packs(error: DueTimeError | None) -> bool:
+    """Whether a gateway of release 0.1 has refused a pack, which to it is a request without messages: nothing of it is
+    stored. Later ones find no fault with `messages` in a pack of ours."""
+    return type(error) is InvalidArgument and [one.field for one in error.violations] == ["messages"]

@@ -1,0 +1,230 @@
+"""Requests that travel in one stream, answered in order: most of a call's price is its beginning and its end.
+
+    ask ──▶ room ──▶ queue ──▶ writer ──▶ ... ──▶ reader ──▶ the first answer is the first request's
+
+The stream opens with the first request, and anew after it has ended. What is under way then fails, and whoever asked
+repeats it, by a call of its own: so what one request did to the stream, it does to no other again. A request that has
+no answer in time fails alone; the stream that it is in takes no more, since what comes behind it would wait too, and
+ends when nobody waits for its answers any more.
+"""
+
+import asyncio
+from collections import deque
+from typing import Any
+
+import grpc
+
+from duetime.client.connection import Connection
+from duetime.client.errors import DueTimeError, Timeout, Unavailable, from_status, unreadable
+from duetime.client.sending.capacity import Capacity
+
+# As many as a gateway works on at once.
+REQUESTS_UNDER_WAY_MAX = 16
+BYTES_UNDER_WAY_MAX = 16 * 1024 * 1024
+# A stream that nothing was asked in for so long ends: at the server each takes the place of a call.
+IDLE_S = 10.0
+# How long the server may take to end a stream that the producer has finished.
+FINISH_S = 1.0
+
+Answer = asyncio.Future[Any]
+
+
+class Stream:
+    """The requests of one client by one method that streams both ways."""
+
+    def __init__(self, connection: Connection, method: str, response: Any) -> None:
+        """`method`: the full name. `response`: the class of answers."""
+        self._connection = connection
+        self._method = method
+        self._response = response
+        self._room = Capacity(REQUESTS_UNDER_WAY_MAX, BYTES_UNDER_WAY_MAX)
+        self._current: _Call | None = None
+        self._calls: set[_Call] = set()
+        # The server has no such method.
+        self.unsupported = False
+
+    async def ask(self, payload: bytes, timeout: float) -> Any:
+        """The answer to an encoded request.
+
+        Raises:
+            Timeout: there is none within `timeout` seconds. The request may take effect.
+            Unavailable: the stream ended meanwhile. So may it.
+            ServerError: the answer can't be decoded.
+        """
+        answer: Answer = asyncio.get_running_loop().create_future()
+        size = len(payload)
+        call: _Call | None = None
+        try:
+            async with asyncio.timeout(timeout):
+                await self._room.acquire(1, size)
+                try:
+                    call = self._open()
+                    call.put(payload, answer)
+                    return await answer
+                finally:
+                    self._room.release(1, size)
+        except TimeoutError:
+            if call is not None:
+                self.let_go(call)
+                call.retire()
+            text = f"no answer came from the server at {self._connection.server} within {timeout:.3g} s"
+            raise Timeout(text, reason="DEADLINE_EXCEEDED") from None
+
+    async def close(self) -> None:
+        """Ends the streams; what is under way fails."""
+        calls = list(self._calls)
+        for call in calls:
+            call.finish()
+        tasks = [task for call in calls for task in (call.ended, call.writer)]
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=FINISH_S)
+            for call in calls if late else ():
+                call.end()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    def _open(self) -> "_Call":
+        if self._current is None or self._current.has_ended:
+            channel, read = self._connection.channel, self._response.FromString
+            call: grpc.aio.StreamStreamCall[bytes, Any] = channel.stream_stream(
+                self._method, response_deserializer=read
+            )()
+            self._current = _Call(self, call, self._connection.server)
+            self._calls.add(self._current)
+        return self._current
+
+    def let_go(self, call: "_Call") -> None:
+        """No request goes there any more."""
+        if self._current is call:
+            self._current = None
+
+    def forget(self, call: "_Call", status: grpc.StatusCode | None) -> None:
+        """The call has ended, with this status or by us."""
+        self.let_go(call)
+        self._calls.discard(call)
+        self.unsupported = self.unsupported or status is grpc.StatusCode.UNIMPLEMENTED
+
+
+class _Call:
+    """One call, and the requests under way in it."""
+
+    def __init__(self, stream: Stream, call: "grpc.aio.StreamStreamCall[bytes, Any]", server: str) -> None:
+        self._stream = stream
+        self._call = call
+        self._server = server
+        self._loop = asyncio.get_running_loop()
+        self._unwritten: deque[tuple[bytes, Answer]] = deque()
+        self._more = asyncio.Event()
+        # In the order of their requests, those that nobody waits for any more too.
+        self._awaited: deque[Answer] = deque()
+        # It takes no more requests; the server is to be told so.
+        self._retired = self._finished = False
+        self._used_at = self._loop.time()
+        self._idle = self._loop.call_later(IDLE_S, self._look)
+        self.writer = self._loop.create_task(self._write())
+        self.ended = self._loop.create_task(self._read())
+
+    @property
+    def has_ended(self) -> bool:
+        return self.ended.done()
+
+    def put(self, payload: bytes, answer: Answer) -> None:
+        self._used_at = self._loop.time()
+        self._unwritten.append((payload, answer))
+        self._more.set()
+
+    def end(self) -> None:
+        """Fails what is under way."""
+        self._call.cancel()
+
+    def finish(self) -> None:
+        """Ends it as the server expects it, or at once if an answer is due."""
+        if self._awaited or self._unwritten:
+            self.end()
+        else:
+            self._retired = self._finished = True
+            self._more.set()
+
+    def retire(self) -> None:
+        """Ends it once nobody waits for an answer."""
+        self._retired = True
+        if not self._is_awaited():
+            self.end()
+
+    def _is_awaited(self) -> bool:
+        return any(not answer.done() for answer in self._awaited) or any(not one.done() for _, one in self._unwritten)
+
+    def _look(self) -> None:
+        """Ends the call if it is idle."""
+        idle_s = self._loop.time() - self._used_at
+        if idle_s >= IDLE_S and not self._is_awaited():
+            self._stream.let_go(self)
+            self.finish()
+        else:
+            self._idle = self._loop.call_later(max(IDLE_S - idle_s, IDLE_S / 10), self._look)
+
+    async def _write(self) -> None:
+        """Hands requests to gRPC one by one, as the server takes them. Nobody who gives up interrupts a write: gRPC
+        can't take back half of a request."""
+        try:
+            while True:
+                while self._unwritten:
+                    payload, answer = self._unwritten.popleft()
+                    if not answer.done():
+                        self._awaited.append(answer)
+                        await self._call.write(payload)
+                if self._finished:
+                    await self._call.done_writing()
+                    return
+                self._more.clear()
+                await self._more.wait()
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError):
+            return  # it has ended, as the reader learns
+
+    async def _read(self) -> None:
+        """Gives out the answers until the call ends, and then the error to all that still wait."""
+        error: DueTimeError = Unavailable(f"the server at {self._server} ended the stream", reason="STREAM_ENDED")
+        status = None
+        try:
+            while (response := await self._call.read()) is not grpc.aio.EOF:
+                if not self._awaited:
+                    error = Unavailable(
+                        f"the server at {self._server} answered what was not asked", reason="STREAM_ENDED"
+                    )
+                    return
+                answer = self._awaited.popleft()
+                if not answer.done():
+                    _settle(answer, response, self._server)
+                if self._retired and not self._is_awaited():
+                    return
+        except grpc.aio.AioRpcError as raised:
+            status = raised.code()
+            error = _of_all(from_status(raised, self._server))
+        finally:
+            self._idle.cancel()
+            self.writer.cancel()
+            self._call.cancel()
+            self._stream.forget(self, status)
+            self._fail(error)
+
+    def _fail(self, error: DueTimeError) -> None:
+        answers = [*self._awaited, *(answer for _, answer in self._unwritten)]
+        self._awaited.clear()
+        self._unwritten.clear()
+        for answer in answers:
+            if not answer.done():
+                answer.set_exception(error.about(""))
+
+
+def _settle(answer: Answer, response: Any, server: str) -> None:
+    if response is None:
+        answer.set_exception(unreadable(server))
+    else:
+        answer.set_result(response)
+
+
+def _of_all(error: DueTimeError) -> DueTimeError:
+    """The error of all that is under way in a stream: what it says may be about one of the requests, so each is
+    repeated by itself."""
+    if error.retriable:
+        return error
+    return Unavailable(f"the stream ended: {error.text}", reason="STREAM_ENDED")

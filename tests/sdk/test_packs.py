@@ -1,0 +1,343 @@
+"""Packs: what travels as one, what is told of each message, and what a gateway of release 0.1 is sent instead."""
+
+import asyncio
+import threading
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+
+import grpc
+import pytest
+from duetime import AsyncProducer, InvalidMessage, Message, Outcomes, Producer, Receipt, Unavailable
+from duetime.client.sending.packs import ALIKE_COUNT_MIN, PACK_BYTES_MAX, PACK_COUNT_MAX
+from duetime.v1 import gateway_pb2, message_pb2
+
+from tests.sdk.fake_gateway import FakeGateway, fail, messages_of, refuse
+
+
+def bodies(count: int) -> list[bytes]:
+    return [str(n).encode() for n in range(count)]
+
+
+def stored(gateway: FakeGateway) -> list[str]:
+    """Ids in the order of their requests."""
+    return list(gateway.stored)
+
+
+def receipts(outcomes: Iterable[object]) -> list[Receipt]:
+    found = [one for one in outcomes if isinstance(one, Receipt)]
+    assert len(found) == len(list(outcomes)), outcomes
+    return found
+
+
+async def test_bodies_travel_as_packs_and_are_answered_one_by_one(gateway: FakeGateway) -> None:
+    sent = bodies(PACK_COUNT_MAX * 2 + 3)
+    async with AsyncProducer(gateway.address) as producer:
+        outcomes = await producer.send_many("orders", bodies=sent, delay="1m", tags="paid")
+    assert [len(request.pack.sizes) for request in gateway.requests] == [PACK_COUNT_MAX, PACK_COUNT_MAX, 3]
+    assert {(one.pack.topic, one.pack.tags, one.pack.delay_ms) for one in gateway.requests} == {
+        ("orders", "paid", 60_000)
+    }
+    assert b"".join(request.pack.bodies for request in gateway.requests) == b"".join(sent)
+    assert outcomes.errors == {}
+    assert [one.message_id for one in receipts(outcomes)] == stored(gateway)
+    for one in receipts(outcomes):
+        result = gateway.stored[one.message_id]
+        assert (one.topic, one.queue, one.offset) == ("orders", result.queue, result.offset)
+
+
+async def test_outcomes_are_a_sequence(gateway: FakeGateway) -> None:
+    gateway.scripts.append(refuse(3, 3, "MESSAGE_INVALID", retriable=False))
+    async with AsyncProducer(gateway.address) as producer:
+        outcomes = await producer.send_many("orders", bodies=bodies(10))
+    ids = stored(gateway)
+    assert len(outcomes) == 10
+    assert list(outcomes.errors) == [3]
+    assert outcomes[3] is outcomes.errors[3] is outcomes[-7]
+    assert isinstance(outcomes.errors[3], InvalidMessage)
+    assert outcomes.errors[3].message_id == ids[3]
+    assert [one.message_id for one in receipts(outcomes[4:])] == ids[4:]
+    assert [one.message_id for one in receipts(outcomes[8:5:-1])] == ids[8:5:-1]
+    assert [one.message_id for one in outcomes] == ids
+    assert [one.message_id for one in reversed(outcomes)] == ids[::-1]
+    assert repr(outcomes) == "<Outcomes of 10 messages, 1 errors>"
+    for index in (10, -11):
+        with pytest.raises(IndexError, match=f"outcome {index} of 10"):
+            outcomes[index]
+
+
+async def test_no_bodies_are_no_outcomes(gateway: FakeGateway) -> None:
+    async with AsyncProducer(gateway.address) as producer:
+        outcomes = await producer.send_many("orders", bodies=[])
+    assert isinstance(outcomes, Outcomes)
+    assert not outcomes
+    assert not gateway.requests
+
+
+def test_a_receipt_of_a_run_names_its_own_message() -> None:
+    result = message_pb2.SendResult(message_id="7F0000014D2A9C0FF1E3" + "5B2F00A1C3FF", lane=1000, offset=7, shard=3)
+    third = Receipt(result, "orders").after(2)
+    named = third._ref()
+    assert (named.message_id, named.entry) == ("7F0000014D2A9C0FF1E3" + "5B2F00A1C401", 9)
+    assert (named.topic, named.shard, named.lane) == ("orders", 3, 1000)
+    assert (third.message_id, third.offset, third.after(1).offset) == (named.message_id, 9, 10)
+
+
+@pytest.mark.parametrize("indices", [[4], [5, 6, 7], [2, 9, 11]])
+async def test_only_the_failed_messages_of_a_pack_are_sent_again_with_their_ids(
+    gateway: FakeGateway, indices: list[int]
+) -> None:
+    def script(request: gateway_pb2.SendRequest, response: gateway_pb2.SendResponse) -> None:
+        for index in indices:
+            refuse(index, 14, "SHARD_UNAVAILABLE", retriable=True)(request, response)
+
+    gateway.scripts.append(script)
+    async with AsyncProducer(gateway.address) as producer:
+        outcomes = await producer.send_many("orders", bodies=bodies(20))
+    ids = [one.message_id for one in receipts(outcomes)]
+    assert ids == stored(gateway)
+    again = gateway.requests[1]
+    assert again.retry
+    # Neighbours are a pack again.
+    together = len(indices) == indices[-1] - indices[0] + 1
+    assert again.HasField("pack") is together
+    assert len(again.pack.sizes if together else again.messages) == len(indices)
+    assert [n for n, one in enumerate(receipts(outcomes)) if one.duplicate] == indices
+
+
+async def test_a_pack_whose_answer_is_lost_is_sent_again_with_the_same_ids(gateway: FakeGateway) -> None:
+    gateway.scripts.append(fail(grpc.StatusCode.UNAVAILABLE))
+    async with AsyncProducer(gateway.address) as producer:
+        outcomes = await producer.send_many("orders", bodies=bodies(50))
+    first, second = gateway.requests
+    assert first.pack == second.pack
+    assert (first.retry, second.retry) == (False, True)
+    assert all(one.duplicate for one in receipts(outcomes))
+    assert sum(map(len, gateway.queues.values())) == 50
+
+
+async def test_a_pack_that_stays_without_answer_is_an_error_of_each(gateway: FakeGateway) -> None:
+    await gateway.stop()
+    async with AsyncProducer(gateway.address, timeout=0.2) as producer:
+        outcomes = await producer.send_many("orders", bodies=bodies(5))
+    assert len(outcomes.errors) == 5
+    assert all(isinstance(error, Unavailable) and "given up after" in error.text for error in outcomes.errors.values())
+    assert len({error.message_id for error in outcomes.errors.values()}) == 5
+
+
+async def test_packs_have_a_mebibyte_or_one_body(gateway: FakeGateway) -> None:
+    sent = [b"a", bytes(PACK_BYTES_MAX + 1), b"b", bytes(PACK_BYTES_MAX - 1), b"c", b"d"]
+    async with AsyncProducer(gateway.address) as producer:
+        receipts(await producer.send_many("orders", bodies=sent))
+    assert sorted(len(request.pack.sizes) for request in gateway.requests) == [1, 1, 2, 2]
+
+
+async def test_a_body_that_fits_no_request_is_refused_alone(gateway: FakeGateway) -> None:
+    async with AsyncProducer(gateway.address) as producer:
+        outcomes = await producer.send_many("orders", bodies=[b"a", bytes(32 * 1024 * 1024), b"b"])
+    assert [type(one) for one in outcomes] == [Receipt, InvalidMessage, Receipt]
+    assert "33,554,432 bytes" in outcomes.errors[1].text
+
+
+async def test_what_bodies_have_in_common_is_judged_before_any_is_sent(gateway: FakeGateway) -> None:
+    async with AsyncProducer(gateway.address) as producer:
+        for wrong in ({"delay": "1x"}, {"delay": "1s", "level": 1}, {"deliver_at": datetime(2026, 1, 1)}, {"tags": 1}):
+            with pytest.raises(InvalidMessage):
+                await producer.send_many("orders", bodies=[b"x"], **wrong)
+        with pytest.raises(TypeError, match="a body is str, not bytes"):
+            await producer.send_many("orders", bodies=[b"x", "y"])  # type: ignore[list-item]
+        with pytest.raises(TypeError, match="bodies is bytes"):
+            await producer.send_many("orders", bodies=b"xyz")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="has nothing to send"):
+            await producer.send_many("orders")
+        with pytest.raises(TypeError, match="beside messages"):
+            await producer.send_many([Message("orders", b"x")], bodies=[b"x"])
+    assert not gateway.requests
+
+
+async def test_a_due_time_travels_in_a_pack(gateway: FakeGateway) -> None:
+    async with AsyncProducer(gateway.address) as producer:
+        await producer.send_many("orders", bodies=[b"x"], deliver_at=datetime(2030, 1, 1, tzinfo=UTC))
+        await producer.send_many("orders", bodies=[b"x"], level=3)
+    assert [request.pack.WhichOneof("due") for request in gateway.requests] == ["deliver_at_ms", "delay_level"]
+
+
+async def test_messages_that_are_alike_become_packs_and_keep_their_places(gateway: FakeGateway) -> None:
+    messages = [
+        *(Message("orders", f"a{n}".encode(), "1s") for n in range(40)),
+        *(Message("orders", f"b{n}".encode(), "1s", key="k") for n in range(30)),
+        *(Message("orders", f"c{n}".encode(), "2s") for n in range(20)),
+        *(Message("orders", f"d{n}".encode()) for n in range(ALIKE_COUNT_MIN - 1)),
+    ]
+    async with AsyncProducer(gateway.address) as producer:
+        outcomes = receipts(await producer.send_many(messages))
+    assert sorted(len(request.pack.sizes) for request in gateway.requests if request.HasField("pack")) == [20, 40]
+    of_id = {}
+    for request in gateway.requests:
+        start = 0
+        for n, size in enumerate(request.pack.sizes, request.pack.first_number):
+            of_id[f"{request.pack.id_prefix}{n:012X}"] = request.pack.bodies[start : start + size]
+            start += size
+        of_id |= {message.id: message.body for message in request.messages}
+    assert [of_id[one.message_id] for one in outcomes] == [message.body for message in messages]
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"keys": ["k"]},
+        {"key": "k"},
+        {"properties": {"a": "b"}},
+        {"sharding_key": "s"},
+        {"queue": 0},
+        {"id": "A"},
+        {"flag": 1},
+        {"retry": "max=3"},
+        {"replace": True, "key": "k", "delay": "1s"},
+        {"max_wait": "1h"},
+    ],
+)
+async def test_what_has_no_place_in_a_pack_travels_as_messages(gateway: FakeGateway, own: dict[str, object]) -> None:
+    async with AsyncProducer(gateway.address) as producer:
+        await producer.send_many([Message("orders", b"x", **own) for _ in range(20)])  # type: ignore[arg-type]
+    assert not any(request.HasField("pack") for request in gateway.requests)
+    assert [len(request.messages) for request in gateway.requests] == [20]
+
+
+async def test_malformed_messages_that_are_alike_are_refused_each(gateway: FakeGateway) -> None:
+    good = [Message("orders", b"x") for _ in range(20)]
+    async with AsyncProducer(gateway.address) as producer:
+        outcomes = await producer.send_many([*good, *(Message("orders", b"x", "1x") for _ in range(20)), *good])
+    assert [type(one) for one in outcomes] == [Receipt] * 20 + [InvalidMessage] * 20 + [Receipt] * 20
+
+
+async def test_a_gateway_of_release_0_1_is_sent_messages(gateway: FakeGateway) -> None:
+    gateway.knows_no_packs = True
+    async with AsyncProducer(gateway.address) as producer:
+        first = receipts(await producer.send_many("orders", bodies=bodies(100), delay="1s", tags="paid"))
+        assert [one.message_id for one in first] == stored(gateway)
+        seen = len(gateway.requests)
+        # It is not asked again for a while.
+        second = receipts(await producer.send_many("orders", bodies=bodies(100)))
+    assert [one.message_id for one in (*first, *second)] == stored(gateway)
+    assert sum(map(len, gateway.queues.values())) == 200
+    assert [len(request.messages) for request in gateway.requests[seen:]] == [100]
+    message = gateway.requests[seen - 1].messages[7]
+    assert (message.topic, message.body, message.tags, message.delay_ms) == ("orders", b"7", "paid", 1000)
+
+
+async def test_packs_are_tried_again_after_a_while(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("duetime.client.sending.sends.UNPACKED_S", 0.0)
+    gateway.knows_no_packs = True
+    async with AsyncProducer(gateway.address) as producer:
+        receipts(await producer.send_many("orders", bodies=bodies(20)))
+        gateway.knows_no_packs = False
+        receipts(await producer.send_many("orders", bodies=bodies(20)))
+    assert gateway.requests[-1].HasField("pack")
+
+
+async def test_an_answer_with_too_few_results_is_an_error_of_each(gateway: FakeGateway) -> None:
+    def script(request: gateway_pb2.SendRequest, response: gateway_pb2.SendResponse) -> None:
+        del response.results[2:]
+
+    gateway.scripts.append(script)
+    async with AsyncProducer(gateway.address) as producer:
+        outcomes = await producer.send_many("orders", bodies=bodies(5))
+    assert {error.reason for error in outcomes.errors.values()} == {"RESULTS_MISSING"}
+    assert len(outcomes.errors) == 5
+
+
+def test_a_generator_of_bodies_runs_in_the_callers_thread(threaded_gateway: FakeGateway) -> None:
+    threads = set()
+
+    def made() -> Iterator[bytes]:
+        for n in range(5):
+            threads.add(threading.current_thread())
+            yield str(n).encode()
+
+    with Producer(threaded_gateway.address) as producer:
+        outcomes = producer.send_many("orders", bodies=made(), delay="1s")
+    assert len(receipts(outcomes)) == 5
+    assert threads == {threading.current_thread()}
+
+
+async def test_bodies_wait_for_room_as_messages_do(gateway: FakeGateway) -> None:
+    gateway.gate = asyncio.Event()
+    async with AsyncProducer(gateway.address, max_pending=PACK_COUNT_MAX) as producer:
+        sending = asyncio.create_task(producer.send_many("orders", bodies=bodies(PACK_COUNT_MAX * 2)))
+        await gateway.arrival(1)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(gateway.requests) == 1
+        gateway.gate.set()
+        assert len(receipts(await sending)) == PACK_COUNT_MAX * 2
+
+
+async def test_bodies_without_room_are_an_error_each(gateway: FakeGateway) -> None:
+    async with AsyncProducer(gateway.address, max_pending=1, timeout=0.05) as producer:
+        assert producer._capacity.try_acquire(1, 0)
+        outcomes = await producer.send_many("orders", bodies=bodies(3))
+    assert [error.reason for error in outcomes.errors.values()] == ["TOO_MANY_PENDING"] * 3
+
+
+def bodies_by_id(gateway: FakeGateway) -> dict[str, bytes]:
+    return {message.id: message.body for request in gateway.requests for message in messages_of(request)}
+
+
+async def send_each(producer: AsyncProducer, gateway: FakeGateway, messages: list[Message]) -> None:
+    """At once, and each receipt must be its own message's."""
+    got = await asyncio.gather(*map(producer.send_message, messages))
+    found = bodies_by_id(gateway)
+    assert [found[receipt.message_id] for receipt in got] == [message.body for message in messages]
+
+
+async def test_concurrent_sends_that_are_alike_become_a_pack(gateway: FakeGateway) -> None:
+    async with AsyncProducer(gateway.address) as producer:
+        await send_each(producer, gateway, [Message("orders", body, "1s", tags="paid") for body in bodies(50)])
+        # The first one of them had none before it to be like.
+        assert [len(request.messages) for request in gateway.requests] == [50]
+        await send_each(producer, gateway, [Message("orders", b"+" + body, "1s", tags="paid") for body in bodies(50)])
+        last = gateway.requests[-1].pack
+        assert (len(last.sizes), last.topic, last.tags, last.delay_ms) == (50, "orders", "paid", 1000)
+
+
+async def test_concurrent_sends_of_several_kinds_stay_what_they_are(gateway: FakeGateway) -> None:
+    kinds: list[dict[str, str]] = [{"delay": "1s"}, {"delay": "2s"}, {"tags": "t"}, {"key": "k"}, {"flag": "1"}]
+    async with AsyncProducer(gateway.address) as producer:
+        for turn in range(3):
+            messages = []
+            for n in range(20):
+                at = n * 7 % len(kinds) if turn == 1 else n % 4 and n // 4
+                fields = {key: int(value) if key == "flag" else value for key, value in kinds[at].items()}
+                messages.append(Message("orders", f"{turn}-{at}-{n}".encode(), **fields))  # type: ignore[arg-type]
+            await send_each(producer, gateway, messages)
+    sent = [message for request in gateway.requests for message in messages_of(request)]
+    assert len(sent) == 60
+    for message in sent:
+        kind = kinds[int(message.body.split(b"-")[1])]
+        assert message.delay_ms == {"1s": 1000, "2s": 2000}.get(kind.get("delay", ""), 0)
+        assert (message.tags, list(message.keys)) == (kind.get("tags", ""), ["k"] if "key" in kind else [])
+
+
+async def test_what_a_message_has_of_its_own_is_seen_though_it_changes_in_place(gateway: FakeGateway) -> None:
+    message = Message("orders", b"x")
+    async with AsyncProducer(gateway.address) as producer:
+        for _ in range(3):
+            await producer.send_message(message)
+        message.properties = properties = {}
+        await producer.send_message(message)
+        properties["a"] = "b"
+        await producer.send_message(message)
+    assert [dict(messages_of(request)[0].properties) for request in gateway.requests] == [{}, {}, {}, {}, {"a": "b"}]
+    assert [request.HasField("pack") for request in gateway.requests] == [False, True, True, True, False]
+
+
+async def test_a_refused_message_among_gathered_ones_harms_no_other(gateway: FakeGateway) -> None:
+    async with AsyncProducer(gateway.address) as producer:
+        await asyncio.gather(*[producer.send("orders", b"x") for _ in range(3)])
+        gateway.scripts.append(refuse(1, 3, "MESSAGE_INVALID", retriable=False))
+        got = await asyncio.gather(*[producer.send("orders", b"x") for _ in range(3)], return_exceptions=True)
+        assert [type(one) for one in got] == [Receipt, InvalidMessage, Receipt]
+        with pytest.raises(TypeError):
+            await producer.send("orders", "text")  # type: ignore[arg-type]
+        with pytest.raises(InvalidMessage, match="a request has room for"):
+            await producer.send("orders", bytes(32 * 1024 * 1024))
