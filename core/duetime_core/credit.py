@@ -4,8 +4,8 @@ from duetime_core.errors import InvalidArgument, Violation
 
 
 class Credit:
-    """What is left of a reader's credit, of which `bytes_max` are taken at most. An answer may use up more than is left:
-    the first message is given whatever its size."""
+    """What is left of a reader's credit, `bytes_max` at most. An answer may use up more: its first message is given
+    whatever its size."""
 
     def __init__(self, bytes_max: int) -> None:
         self.left = 0

@@ -200,9 +200,7 @@ async def test_reader_that_went_away_leaves_nothing_behind(store: Subscribed) ->
     assert all(store.node.store.queues.find("orders", queue).listeners == () for queue in (0, 1))
 
 
-async def test_more_queues_than_one_look_takes_are_all_read(
-    store: Subscribed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_more_queues_than_one_look_takes_are_all_read(store: Subscribed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscriptions_module, "LOOKED_AT_MAX", 2)
     for queue in range(4):
         await put(store, queue, b"first")

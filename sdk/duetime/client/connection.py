@@ -149,14 +149,25 @@ class Connection:
             call.cancel()
 
     @asynccontextmanager
-    async def both_ways(self, method: str) -> AsyncIterator[Any]:
-        """A call that streams both ways, which has no deadline and ends with the block. Raises: DueTimeError."""
-        call = getattr(self.stub, method)()
+    async def both_ways(self, method: str, *, read: Callable[[bytes], Any] | None = None) -> AsyncIterator[Any]:
+        """A call that streams both ways, which has no deadline and ends with the block. Raises: DueTimeError.
+
+        `read`: how its answers are read, if not as the contract's messages alone.
+        """
+        make = getattr(self.stub, method) if read is None else self._reading(method, read)
+        call = make()
         try:
             with self._errors_translated():
                 yield call
         finally:
             call.cancel()
+
+    def _reading(self, method: str, read: Callable[[bytes], Any]) -> Any:
+        return self.channel.stream_stream(
+            f"/duetime.v1.Gateway/{method}",
+            request_serializer=lambda request: request.SerializeToString(),
+            response_deserializer=read,
+        )
 
     @contextmanager
     def _errors_translated(self) -> Iterator[None]:

@@ -270,7 +270,9 @@ class StoreService(store_pb2_grpc.StoreServicer):
             min(request.wait_ms, limits.WAIT_MS_MAX),
         )
 
-    def Subscribe(self, requests: AsyncIterator[subscriptions_pb2.SubscribeRequest], context: Any) -> AsyncIterator[bytes]:
+    def Subscribe(
+        self, requests: AsyncIterator[subscriptions_pb2.SubscribeRequest], context: Any
+    ) -> AsyncIterator[bytes]:
         caller = caller_of(context.peer(), context.invocation_metadata())
         return self._subscriptions.read(requests, context.peer(), caller)
 

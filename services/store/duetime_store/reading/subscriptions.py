@@ -1,6 +1,6 @@
 """Subscriptions: queues of a topic read in one stream, as far as the reader's credit goes.
 
-    published ──▶ the queue is ready, behind the others ──▶ looked at, as a Pull does ──▶ an answer, taken off the credit
+    published ──▶ the queue is ready, behind the others ──▶ looked at, as a Pull does ──▶ an answer, on credit
                           ▲                                      │
                           └───────── there is more in it ────────┘
 
@@ -67,7 +67,14 @@ class Subscriptions:
     """All subscriptions of one shard."""
 
     def __init__(
-        self, store: Store, reader: Reader, turns: Turns, answers: Room, metrics: StoreMetrics, *, subscriptions_max: int
+        self,
+        store: Store,
+        reader: Reader,
+        turns: Turns,
+        answers: Room,
+        metrics: StoreMetrics,
+        *,
+        subscriptions_max: int,
     ) -> None:
         """`answers`: the room for answers under way."""
         self.store = store
