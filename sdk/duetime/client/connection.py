@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import grpc
 from duetime_format.limits import GRPC_MESSAGE_BYTES_MAX
 
-from duetime.client.errors import Closed, DueTimeError, InvalidArgument, from_status, unreadable
+from duetime.client.errors import Closed, DueTimeError, InvalidArgument, Unavailable, from_status, unreadable
 from duetime.v1 import gateway_pb2_grpc
 
 SERVER_DEFAULT = "localhost:9800"
@@ -158,7 +158,14 @@ class Connection:
         call = make()
         try:
             with self._errors_translated():
-                yield call
+                try:
+                    yield call
+                except grpc.aio.AioRpcError as error:
+                    if error.code() is grpc.StatusCode.INTERNAL and not error.trailing_metadata():
+                        # gRPC's own status for a write into a stream that had just ended: it hides why that was.
+                        text = f"the server at {self.server} ended the stream"
+                        raise Unavailable(text, reason="ENDED") from error
+                    raise
         finally:
             call.cancel()
 
