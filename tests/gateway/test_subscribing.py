@@ -115,17 +115,38 @@ async def test_credit_that_comes_while_there_is_enough_is_read_when_it_runs_low(
     faked: Gateway, fakes: list[FakeStore]
 ) -> None:
     await topic(faked)
-    subscriber = await Subscriber(faked.stub).begin((0, 0), credit=100 * KIB)
+    subscriber = await Subscriber(faked.stub).begin((0, 0), credit=60 * KIB)
     store = await subscribed(fakes)
     await subscriber.give(50 * KIB)
-    store.news.put_nowait(encoded(40 * KIB))
-    await subscriber.next()
-    await faked.stub.GetRoute(gateway_pb2.GetRouteRequest(topic="orders"))
-    assert [one.credit_bytes for one in store.subscribes] == [100 * KIB]
     store.news.put_nowait(encoded(20 * KIB))
     await subscriber.next()
+    await faked.stub.GetRoute(gateway_pb2.GetRouteRequest(topic="orders"))
+    assert [one.credit_bytes for one in store.subscribes] == [60 * KIB]
+    store.news.put_nowait(encoded(15 * KIB))
+    await subscriber.next()
     await store.until(lambda: len(store.subscribes) == 2)
-    assert store.subscribes[1] == subscriptions_pb2.SubscribeRequest(credit_bytes=50 * KIB)
+    # 75 KiB are left to the reader, of which the store has 25 already.
+    assert store.subscribes[1].credit_bytes == pytest.approx(39 * KIB, abs=100)
+
+
+async def test_store_has_little_credit_at_a_time_until_the_reader_takes_large_answers(
+    faked: Gateway, fakes: list[FakeStore]
+) -> None:
+    await topic(faked)
+    subscriber = await Subscriber(faked.stub).begin((0, 0), credit=16 * KIB * KIB)
+    store = await subscribed(fakes)
+    windows, spent = [], 0
+    for _ in range(8):
+        window = sum(one.credit_bytes for one in store.subscribes) - spent
+        windows.append(window)
+        answer = encoded(window)
+        spent += len(answer)
+        count = len(store.subscribes)
+        store.news.put_nowait(answer)
+        await subscriber.next()
+        await store.until(lambda count=count: len(store.subscribes) > count)
+    assert windows[:6] == pytest.approx([64 * KIB << n for n in range(6)], abs=200)
+    assert windows[6:] == pytest.approx([2 * KIB * KIB] * 2, abs=200)
 
 
 async def test_too_much_credit_later_ends_the_stream(faked: Gateway, fakes: list[FakeStore]) -> None:

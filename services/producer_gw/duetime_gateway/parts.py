@@ -129,8 +129,8 @@ def make_parts(settings: GatewaySettings, clock: Clock, registry: CollectorRegis
     pending = _make_pending(settings, clock, routing, traffic)
     transactions = _make_transactions(settings, clock, metrics, database, routing, sender, traffic, tasks)
     batches, analysis = BatchService(sender, metrics), AnalysisService(shards, backlog, metrics)
-    subscribing = Subscribing(places, metrics, tasks, subscriptions_max=settings.subscriptions_max)
-    subscriptions = SubscriptionService(subscribing, traffic.answers)
+    subscribing = Subscribing(places, traffic.answers, metrics, tasks, subscriptions_max=settings.subscriptions_max)
+    subscriptions = SubscriptionService(subscribing)
     face = Face(
         service, batches, consumers, subscriptions, pending, transactions.service, analysis, Scaler(shards, clock)
     )

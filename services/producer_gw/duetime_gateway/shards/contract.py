@@ -97,10 +97,12 @@ def pull_queues_request(pull: PullQueues, shard_queues: Sequence[int]) -> gatewa
     return request
 
 
-def subscribe_request(subscribe: Subscribe, shard_queues: Sequence[int]) -> subscriptions_pb2.SubscribeRequest:
-    """Of the shard's queues, one for each position."""
+def subscribe_request(
+    subscribe: Subscribe, shard_queues: Sequence[int], credit_bytes: int
+) -> subscriptions_pb2.SubscribeRequest:
+    """Of the shard's queues, one for each position; with this credit instead of the reader's own."""
     request = subscriptions_pb2.SubscribeRequest(
-        credit_bytes=subscribe.credit_bytes,
+        credit_bytes=credit_bytes,
         topic=subscribe.topic,
         tags=subscribe.tags,
         sql=subscribe.sql,

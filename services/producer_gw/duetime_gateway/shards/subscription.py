@@ -25,6 +25,8 @@ class ShardSubscription:
         self._call = call
         self._streams = streams
         self._translated = translated
+        # Requests are written one at a time.
+        self._writing = asyncio.Lock()
 
     async def give(self, credit_bytes: int) -> None:
         """The reader takes so much more."""
@@ -33,12 +35,14 @@ class ShardSubscription:
     async def ask(self, request: pb.SubscribeRequest) -> None:
         """Sends a request; where the stream has ended, whoever follows it knows why."""
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            await self._call.write(request)
+            async with self._writing:
+                await self._call.write(request)
 
     async def give_no_more(self) -> None:
         """The stream ends once the credit is used up."""
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            await self._call.done_writing()
+            async with self._writing:
+                await self._call.done_writing()
 
     async def answers(self) -> AsyncIterator[bytes]:
         """Raises: DueTimeError: the store's, SHARD_UNAVAILABLE, or the gateway stops."""
