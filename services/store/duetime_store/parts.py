@@ -201,20 +201,25 @@ def make_parts(base: Base, opened: Opened) -> StoreParts:
         giving_up=giving_up,
         stand_ins=StandIns(store, metrics),
         cleaner=_make_cleaner(base, opened, reader, flusher, checkpointer, groups, offsets, indexer),
-        exporter=Exporter(
-            store,
-            directory.root,
-            clock,
-            metrics,
-            bytes_per_s=settings.export_bytes_per_s,
-            exports_max=settings.exports_max,
-        ),
+        exporter=_make_exporter(base, store),
         subscriptions=Subscriptions(
             store, reader, turns, traffic.answers, metrics, subscriptions_max=settings.subscriptions_max
         ),
         traffic=traffic,
         metrics=metrics,
         turns=turns,
+    )
+
+
+def _make_exporter(base: Base, store: Store) -> Exporter:
+    settings = base.settings
+    return Exporter(
+        store,
+        base.directory.root,
+        base.clock,
+        base.metrics,
+        bytes_per_s=settings.export_bytes_per_s,
+        exports_max=settings.exports_max,
     )
 
 
