@@ -4,8 +4,7 @@ from duetime_core.errors import InvalidArgument, Violation
 
 
 class Credit:
-    """What is left of a reader's credit, `bytes_max` at most. An answer may use up more: its first message is given
-    whatever its size."""
+    """What is left of a reader's credit, `bytes_max` at most. The last answer may use up more than that."""
 
     def __init__(self, bytes_max: int) -> None:
         self.left = 0
@@ -27,6 +26,12 @@ class Credit:
 
     def spend(self, size: int) -> None:
         self.left -= size
+
+    @property
+    def answer_bytes(self) -> int:
+        """How large the next answer may be; 0: there is no credit. What would be left of a large answer is not worth one
+        of its own: an answer has as much as half of the most, however little is left."""
+        return max(self.left, self._most // 2) if self.left > 0 else 0
 
     @property
     def is_low(self) -> bool:

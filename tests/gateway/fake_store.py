@@ -56,6 +56,8 @@ class FakeStore:
         self.waiting = 0
         self.remaining: list[float | None] = []
         self.pull_answer = b""
+        # Calls that it does not know.
+        self.unknown: set[str] = set()
         # What subscribers are told, encoded, and what they asked; None ends them.
         self.news: asyncio.Queue[bytes | None] = asyncio.Queue()
         self.subscribes: list[subscriptions_pb2.SubscribeRequest] = []
@@ -112,6 +114,7 @@ class FakeStore:
             "GetTransaction": unary(self.transaction_call, pb.GetHalfRequest.FromString, serialize),
             "Describe": unary(self.describe, pb.DescribeRequest.FromString, pb.DescribeResponse.SerializeToString),
         }
+        handlers = {name: handler for name, handler in handlers.items() if name not in self.unknown}
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("duetime.v1.Store", handlers),))
         self.port = self._server.add_insecure_port(f"127.0.0.1:{port}")
         await self._server.start()

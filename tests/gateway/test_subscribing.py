@@ -98,14 +98,14 @@ async def test_a_slow_reader_has_what_it_gave_credit_for_and_no_more(gateway: Ga
     for _ in range(4):
         await gateway.send(*(message(bytes(100 * KIB), queue=0) for _ in range(10)))
     subscriber = await Subscriber(gateway.stub).begin((0, 0), credit=1024 * KIB)
-    given = len((await subscriber.bodies(10))[0])
-    assert gateway.metric("duetime_answer_bytes") == 0
+    # 1,024 KiB of credit are ten messages, and one more as some is left.
+    await subscriber.bodies(11)
     reading = asyncio.create_task(subscriber.next())
     await gateway.send(message(b"beside", topic="other"))
-    # 1,024 KiB of credit are ten messages, and one more where some is left.
-    assert given <= 11
+    assert not reading.done()
+    assert gateway.metric("duetime_answer_bytes") == 0
     await subscriber.give(10_000 * KIB)
-    total = given + len(bodies_of((await reading).queues[0].records))
+    total = 11 + len(bodies_of((await reading).queues[0].records))
     while total < 40:
         total += len((await subscriber.bodies(1))[0])
     assert total == 40
@@ -190,6 +190,20 @@ async def test_store_that_goes_away_is_told(faked: Gateway, fakes: list[FakeStor
     store = await subscribed(fakes)
     await store.stop()
     assert await subscriber.status() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_store_of_release_01_knows_no_subscriptions(faked: Gateway, fakes: list[FakeStore]) -> None:
+    await topic(faked)
+    for fake in fakes:
+        await fake.stop()
+        fake.unknown = {"Subscribe"}
+        await fake.start(fake.port)
+    statuses = set()
+    async with asyncio.timeout(10):
+        while grpc.StatusCode.UNIMPLEMENTED not in statuses:
+            statuses.add(await (await Subscriber(faked.stub).begin((0, 0))).status())
+    # Until the stores are reached again, and where the first request meets the end of its stream.
+    assert statuses <= {grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.UNAVAILABLE}
 
 
 async def test_what_a_store_refuses_is_passed_on(faked: Gateway, fakes: list[FakeStore]) -> None:

@@ -112,6 +112,25 @@ async def test_a_filter_by_sql_gives_what_passes(store: Subscribed) -> None:
     assert await subscriber.bodies(2) == {0: [b"a", b"b"]}
 
 
+async def test_reader_that_retention_has_passed_is_told_and_goes_on(tmp_path: Path) -> None:
+    settings = {"retention_ms": 1_000, "retention_check_ms": 10}
+    async with Subscribed(tmp_path / "store", **settings) as store:
+        for first in range(0, 40, 8):
+            await put(store, 0, *(bytes([n]) * 100 * KIB for n in range(first, first + 8)))
+        subscriber = await store.subscriber().begin((0, 0), credit=1)
+        await subscriber.bodies(1)
+        queue = store.node.store.queues.find("orders", 0)
+        async with asyncio.timeout(10):
+            while queue.min_offset == 0:
+                await store.clock.advance(2_000)
+                await store.stub.Describe(store_pb2.DescribeRequest())
+        await subscriber.give(16 * KIB * KIB // 2)
+        (news,) = (await subscriber.next()).queues
+        assert (news.out_of_range, news.next_offset) == (True, news.min_offset)
+        assert news.min_offset > 1
+        assert (await subscriber.bodies(1))[0][0][:1] == bytes([news.min_offset])
+
+
 async def test_no_answer_is_made_without_credit(store: Subscribed) -> None:
     await put(store, 0, *(bytes([n]) * 10 * KIB for n in range(4)))
     subscriber = await store.subscriber().begin((0, 0), credit=15 * KIB)

@@ -81,7 +81,9 @@ class Subscriptions:
         self.reader = reader
         self.turns = turns
         self.answers = answers
-        self.metrics = metrics
+        self.messages_out = metrics.messages_out.labels("subscribe")
+        self.bytes_out = metrics.bytes_out.labels("subscribe")
+        self._running = metrics.subscriptions
         # By the caller's host: at most half of them each, and the last tenth is for hosts that have none.
         self._shares: Shares[str] = Shares(subscriptions_max, -(-subscriptions_max // 2), 1)
         metrics.subscriptions_max.set(subscriptions_max)
@@ -142,7 +144,7 @@ class Subscriptions:
         finally:
             subscription.close()
             self._shares.give(caller)
-            self.metrics.subscriptions.set(self._shares.used)
+            self._running.set(self._shares.used)
 
     def _enter(self, caller: str) -> None:
         shares = self._shares
@@ -150,7 +152,7 @@ class Subscriptions:
             text = f"{shares.used} subscriptions run, {shares.limit} at most; {shares.held(caller)} of {caller}"
             raise Overloaded(f"{text}, {shares.share} at most", reason="SUBSCRIPTIONS_EXHAUSTED")
         shares.take(caller)
-        self.metrics.subscriptions.set(shares.used)
+        self._running.set(shares.used)
 
 
 class _Subscription:
@@ -246,7 +248,7 @@ class _Subscription:
         if answers.shares.room(self._peer) < COUNTED_BYTES_MIN:
             room = answers.wait(self._peer, COUNTED_BYTES_MIN, _CLOCK, ROOM_WAIT_MS_MAX)
             (await self._shared.unless_ended(room)).close()
-        size = min(self._credit.left, limits.SUBSCRIPTION_ANSWER_BYTES_MAX)
+        size = min(self._credit.answer_bytes, limits.SUBSCRIPTION_ANSWER_BYTES_MAX)
         looked_at = list(islice(self._ready, LOOKED_AT_MAX))
         pulled = await self._shared.reader.pull(
             [(one.queue, one.offset) for one in looked_at],
@@ -268,9 +270,8 @@ class _Subscription:
             del self._ready[reading]
             self._ready[reading] = None
         if has_news:
-            metrics = self._shared.metrics
-            metrics.messages_out.labels("subscribe").inc(len(found.sizes))
-            metrics.bytes_out.labels("subscribe").inc(len(found.records))
+            self._shared.messages_out.inc(len(found.sizes))
+            self._shared.bytes_out.inc(len(found.records))
             return reading.message(records=found.records, in_range=found.in_range)
         if reading.offset != reading.told and reading not in self._untold:
             if not self._untold:
