@@ -29,8 +29,8 @@ class Credit:
 
     @property
     def answer_bytes(self) -> int:
-        """How large the next answer may be; 0: there is no credit. What would be left of a large answer is not worth one
-        of its own: an answer has as much as half of the most, however little is left."""
+        """How large the next answer may be; 0: there is no credit. It may be half of the most, however little is left:
+        the rest is not worth an answer of its own."""
         return max(self.left, self._most // 2) if self.left > 0 else 0
 
     @property

@@ -9,6 +9,7 @@ import grpc
 import pytest
 from duetime.v1 import store_pb2
 from duetime_core.testing import FakeClock
+from duetime_store.reading import reader as reader_module
 from duetime_store.reading import subscriptions as subscriptions_module
 
 from tests.store.conftest import sent
@@ -104,6 +105,26 @@ async def test_filtered_messages_do_not_come_and_their_positions_are_told_in_tim
     assert passed_ms >= 500
     (news,) = (await reading).queues
     assert (news.next_offset, news.records) == (2, b"")
+
+
+async def test_queue_of_which_nothing_passes_the_filter_goes_behind_the_others(
+    store: Subscribed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader_module, "SCAN_UNITS_MAX", 2)
+    await put(store, 0, *(b"%d" % n for n in range(6)))
+    await put(store, 1, b"z")
+    pull, asked = store.node.parts.reader.pull, []
+
+    async def seen(positions: Any, *arguments: Any) -> Any:
+        asked.append([queue.queue for queue, _ in positions])
+        return await pull(positions, *arguments)
+
+    monkeypatch.setattr(store.node.parts.reader, "pull", seen)
+    await store.subscriber().begin((0, 0), (1, 0), tags="shipped")
+    async with asyncio.timeout(10):
+        while len(asked) < 4:
+            await store.stub.Describe(store_pb2.DescribeRequest())
+    assert asked[:4] == [[0, 1], [1, 0], [0], [0]]
 
 
 async def test_a_filter_by_sql_gives_what_passes(store: Subscribed) -> None:

@@ -262,14 +262,13 @@ class _Subscription:
 
     def _take(self, reading: _Reading, found: Pulled) -> pb.QueueNews | None:
         """Moves a queue's position and its place among those that are ready; what there is to tell at once."""
+        if found.next_offset != reading.offset or found.next_offset == reading.queue.max_offset:
+            del self._ready[reading]
+            if found.next_offset != reading.queue.max_offset:
+                # Behind the others, also where nothing passed the filter: a look has so many messages for all of them.
+                self._ready[reading] = None
         reading.offset = found.next_offset
-        has_news = bool(found.sizes) or not found.in_range
-        if reading.offset == reading.queue.max_offset:
-            del self._ready[reading]
-        elif has_news:
-            del self._ready[reading]
-            self._ready[reading] = None
-        if has_news:
+        if found.sizes or not found.in_range:
             self._shared.messages_out.inc(len(found.sizes))
             self._shared.bytes_out.inc(len(found.records))
             return reading.message(records=found.records, in_range=found.in_range)
