@@ -75,9 +75,14 @@ def translate(error: grpc.aio.AioRpcError, whom: str, reason: str) -> DueTimeErr
             text = status.message or error.details() or ""
             return Answered(code, text, info.reason or "UNEXPECTED_STATUS", violations)
     text = f"{whom} does not answer: {error.code().name}, {error.details()}"
-    if error.code() in _TROUBLE:
+    if error.code() in _TROUBLE or _fell_into_the_end(error):
         return Unavailable(text, reason=reason)
     return Answered(error.code(), text, "UNEXPECTED_STATUS", ())
+
+
+def _fell_into_the_end(error: grpc.aio.AioRpcError) -> bool:
+    """Whether the status is gRPC's own for a write into a stream that had just ended: it hides why that was."""
+    return error.code() is grpc.StatusCode.INTERNAL and not error.trailing_metadata()
 
 
 def _status(error: grpc.aio.AioRpcError) -> status_pb2.Status | None:

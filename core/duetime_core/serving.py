@@ -68,6 +68,8 @@ SERVER_OPTIONS = (
 )
 # Limit of health and reflection calls, which no other limit may shut out.
 PROBES_IN_FLIGHT_MAX = 1_024
+# Streams whose readers give credit for what they are sent.
+PROMISED = frozenset({"Subscribe"})
 
 
 def status_of(error: DueTimeError) -> grpc.Status:
@@ -109,7 +111,8 @@ class _Border:
         """With a `refusal` the request is not read at all."""
         meter = self._meter.of(method)
         if handler.response_streaming:
-            call = self._call(self._streamed(handler), meter, method, refusal, streams=True)
+            serve = self._streamed(handler, promised=_name_of(method) in PROMISED)
+            call = self._call(serve, meter, method, refusal, streams=True)
             # Behaviours that write answers themselves give messages, all others bytes.
             serializer = handler.response_serializer if _writes(handler) else None
             return grpc.stream_stream_rpc_method_handler(call, response_serializer=serializer)
@@ -168,8 +171,8 @@ class _Border:
 
         return serve
 
-    def _streamed(self, handler: grpc.RpcMethodHandler[Any, Any]) -> _Serve:
-        """Serves a method with several answers."""
+    def _streamed(self, handler: grpc.RpcMethodHandler[Any, Any], *, promised: bool) -> _Serve:
+        """Serves a method with several answers. `promised`: its readers give credit for them."""
         behaviour, parse = _behaviour(handler), handler.request_deserializer
         compose = handler.response_serializer or _as_is
         traffic, is_stream, writes = self._traffic, handler.request_streaming, _writes(handler)
@@ -186,9 +189,14 @@ class _Border:
             # Closed before the call ends: its bytes are free then, whether the answer was taken or not.
             async with aclosing(behaviour(request, context)) as answers:
                 async for answer in answers:
-                    await traffic.write(connection.peer, context, compose(answer))
+                    await traffic.write(connection.peer, context, compose(answer), promised=promised)
 
         return serve
+
+
+def _name_of(method: str) -> str:
+    """`Subscribe` of `/duetime.v1.Store/Subscribe`."""
+    return method.rpartition("/")[2]
 
 
 def _behaviour(handler: grpc.RpcMethodHandler[Any, Any]) -> Any:

@@ -36,7 +36,7 @@ CHECK_MS = 50
 ANSWERS_CHECK_MS = 1_000
 # How long an upload, or the writing of a unary answer, may make no progress to speak of.
 STILL_MS = 10_000
-# How long a stream's reader may leave one message untaken.
+# How long a stream's reader may leave one message untaken for which it gave no credit.
 STREAM_STILL_MS = 120_000
 PROGRESS_BYTES = 16 * 1024
 # The slowest rate at which an answer as a whole may be taken.
@@ -110,12 +110,19 @@ def _answer_room(bytes_max: int) -> Room:
 class _Answer:
     """One answer that gRPC is writing."""
 
-    __slots__ = ("peer", "since_ms", "size")
+    __slots__ = ("peer", "promised", "since_ms", "size")
 
-    def __init__(self, peer: str, size: int, since_ms: float) -> None:
+    def __init__(self, peer: str, size: int, since_ms: float, *, promised: bool = False) -> None:
         self.peer = peer
         self.size = size
         self.since_ms = since_ms
+        # The reader of a stream gave credit for it.
+        self.promised = promised
+
+    @property
+    def still_ms(self) -> float:
+        """How long the reader of a stream may leave it."""
+        return STILL_MS + self.size / ANSWER_BYTES_PER_MS if self.promised else STREAM_STILL_MS
 
 
 class Traffic(Collector):
@@ -286,8 +293,9 @@ class Traffic(Collector):
         answer = self._writing.pop(task)
         self.answers.give(answer.peer, answer.size)
 
-    async def write(self, peer: str, context: Any, data: bytes) -> None:
-        """The next answer of a stream.
+    async def write(self, peer: str, context: Any, data: bytes, *, promised: bool = False) -> None:
+        """The next answer of a stream. `promised`: its reader gave credit for it, and takes it as it would take a unary
+        answer.
 
         Raises:
             Overloaded: the reader did not take it.
@@ -296,7 +304,7 @@ class Traffic(Collector):
         assert task is not None
         size = len(data) or 1
         self.answers.shares.take(peer, size)
-        self._streaming[task] = _Answer(peer, size, self._clock.monotonic_ms())
+        self._streaming[task] = _Answer(peer, size, self._clock.monotonic_ms(), promised=promised)
         self._arm()
         try:
             await context.write(data)
@@ -308,9 +316,9 @@ class Traffic(Collector):
 
     def _check_answers(self, now_ms: float) -> None:
         for task, answer in self._streaming.items():
-            if now_ms - answer.since_ms > STREAM_STILL_MS and task not in self._refusals:
+            if now_ms - answer.since_ms > answer.still_ms and task not in self._refusals:
                 self.refused_count += 1
-                text = f"an answer of {answer.size} bytes was not taken for {STREAM_STILL_MS} ms"
+                text = f"an answer of {answer.size} bytes was not taken for {answer.still_ms:.0f} ms"
                 self._refusals[task] = Overloaded(text, reason="ANSWERS_EXHAUSTED")
                 task.cancel()
         old: dict[str, _Answer] = {}

@@ -20,6 +20,12 @@ PULL_COUNT_MAX = 1_024
 PULL_ANSWER_BYTES_MAX = 4 * 1024 * 1024
 PULL_BYTES_DEFAULT = PULL_ANSWER_BYTES_MAX
 PULL_BYTES_MAX = 16 * 1024 * 1024
+# One answer of a subscription, the credit that one may have left, and how soon positions are told that have passed
+# filtered messages only.
+SUBSCRIPTION_COUNT_MAX = 4_096
+SUBSCRIPTION_ANSWER_BYTES_MAX = 1024 * 1024
+CREDIT_BYTES_MAX = 16 * 1024 * 1024
+UNTOLD_MS_DEFAULT = 1_000
 # Of a filter, its tags and its SQL each.
 FILTER_CHARS_MAX = 2_048
 # Of its SQL: names, values, signs, keywords and parentheses, which cost some 10 us each to parse; and comparisons, each

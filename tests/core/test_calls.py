@@ -81,6 +81,14 @@ def test_details_hold_where_grpc_says_something_else() -> None:
     assert (type(client).__name__, client.text, client.reason) == ("Conflict", "another filter", "FILTER_CONFLICT")
 
 
+def test_a_write_into_a_stream_that_has_ended_is_no_answer() -> None:
+    error = translate(rpc_error(grpc.StatusCode.INTERNAL, "Internal error from Core"), "shard 0", REASON)
+    assert (type(error), error.reason) == (Unavailable, REASON)
+    told = ("grpc-status-details-bin", details_of(DueTimeError("a defect")))
+    error = translate(rpc_error(grpc.StatusCode.INTERNAL, "a defect", told), "shard 0", REASON)
+    assert error.status is grpc.StatusCode.INTERNAL
+
+
 @pytest.mark.parametrize("code", [0, -1, 17, 2**31 - 1])
 def test_unknown_code_in_the_details_leaves_grpcs(code: int) -> None:
     packed = any_pb2.Any()

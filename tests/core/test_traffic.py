@@ -9,7 +9,7 @@ import grpc
 import pytest
 from duetime_core.serving import Server, make_channel
 from duetime_core.testing import FakeClock
-from duetime_core.traffic import CHECK_MS, STILL_MS, STREAM_STILL_MS, Traffic, TrafficLimits
+from duetime_core.traffic import ANSWER_BYTES_PER_MS, CHECK_MS, STILL_MS, STREAM_STILL_MS, Traffic, TrafficLimits
 
 from tests.hostile.raw import Raw, request
 
@@ -31,6 +31,8 @@ class Served:
             "Get": grpc.unary_unary_rpc_method_handler(self._get),
             "Stream": grpc.stream_stream_rpc_method_handler(self._stream),
             "Export": grpc.unary_stream_rpc_method_handler(self._export),
+            # Its readers give credit for what they are sent.
+            "Subscribe": grpc.unary_stream_rpc_method_handler(self._export),
         }
         self.server.grpc.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("T", handlers)])
         self.ended = asyncio.Event()
@@ -183,6 +185,21 @@ async def test_a_stream_whose_reader_is_gone_for_minutes_ends() -> None:
         async with asyncio.timeout(DEADLINE_S):
             await served.ended.wait()
         assert served.traffic.refused_count == 1
+
+
+async def test_a_stream_whose_reader_gave_credit_and_takes_nothing_ends_as_soon_as_a_unary_answer() -> None:
+    async with serving() as served:
+        raw = served.raw()
+        raw.send(request("/T/Subscribe", 1, b""))
+        await served.until(lambda: served.given, "it has begun")
+        allowed_ms = STILL_MS + MIB / ANSWER_BYTES_PER_MS
+        await served.looks(allowed_ms - 1_500)
+        assert not served.ended.is_set()
+        await served.looks(3_000)
+        async with asyncio.timeout(DEADLINE_S):
+            await served.ended.wait()
+        assert served.traffic.refused_count == 1
+        assert served.traffic.answers.shares.used == 0
 
 
 async def test_bytes_that_are_no_request_are_refused() -> None:

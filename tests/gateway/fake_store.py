@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import grpc
-from duetime.v1 import consumer_pb2, gateway_pb2, pending_pb2, store_pb2, transactions_pb2
+from duetime.v1 import consumer_pb2, gateway_pb2, pending_pb2, store_pb2, subscriptions_pb2, transactions_pb2
 from duetime_core.calls import fault_of
 from duetime_core.errors import DueTimeError
 from duetime_core.serving import SERVER_OPTIONS, status_of
@@ -56,6 +56,11 @@ class FakeStore:
         self.waiting = 0
         self.remaining: list[float | None] = []
         self.pull_answer = b""
+        # Calls that it does not know.
+        self.unknown: set[str] = set()
+        # What subscribers are told, encoded, and what they asked; None ends them.
+        self.news: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self.subscribes: list[subscriptions_pb2.SubscribeRequest] = []
         # What is there to lease, as receipts; what was asked; the leases that are out.
         self.ready: list[bytes] = []
         self.receives: list[consumer_pb2.ReceiveRequest] = []
@@ -76,6 +81,9 @@ class FakeStore:
         handlers = {
             "PutStream": grpc.stream_stream_rpc_method_handler(
                 self.put_stream, pb.PutRequest.FromString, pb.PutResponse.SerializeToString
+            ),
+            "Subscribe": grpc.stream_stream_rpc_method_handler(
+                self.subscribe, subscriptions_pb2.SubscribeRequest.FromString, None
             ),
             "Pull": unary(self.pull, gateway_pb2.PullRequest.FromString, None),
             "PutTopics": unary(self.put_topics, pb.PutTopicsRequest.FromString, pb.PutTopicsResponse.SerializeToString),
@@ -106,6 +114,7 @@ class FakeStore:
             "GetTransaction": unary(self.transaction_call, pb.GetHalfRequest.FromString, serialize),
             "Describe": unary(self.describe, pb.DescribeRequest.FromString, pb.DescribeResponse.SerializeToString),
         }
+        handlers = {name: handler for name, handler in handlers.items() if name not in self.unknown}
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("duetime.v1.Store", handlers),))
         self.port = self._server.add_insecure_port(f"127.0.0.1:{port}")
         await self._server.start()
@@ -207,6 +216,22 @@ class FakeStore:
     async def pull(self, request: gateway_pb2.PullRequest, context: Any) -> bytes:
         await self._enter(context)
         return self.pull_answer
+
+    async def subscribe(self, requests: Any, context: Any) -> None:
+        """Tells what a test puts into `news`, whatever the credit, until it puts None."""
+        await self._enter(context)
+        subscribed = asyncio.get_running_loop().create_task(self._take_credit(requests))
+        try:
+            while (answer := await self.news.get()) is not None:
+                await context.write(answer)
+        finally:
+            subscribed.cancel()
+
+    async def _take_credit(self, requests: Any) -> None:
+        async for request in requests:
+            async with self.changed:
+                self.subscribes.append(request)
+                self.changed.notify_all()
 
     async def put_ready(self, *offsets: int) -> None:
         """There is something to lease."""

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import grpc
 import pytest
 from duetime import Message, Producer
-from duetime.v1 import gateway_pb2, message_pb2
+from duetime.v1 import gateway_pb2, message_pb2, subscriptions_pb2
 
 from tests.hostile.bystander import Bystander, Phase
 from tests.hostile.raw import Raw, many, request
@@ -21,6 +21,7 @@ GATEWAY_MB_MAX = 512
 STORE_MB_MAX = 768
 MIB = 1024 * 1024
 SEND, PULL = "/duetime.v1.Gateway/Send", "/duetime.v1.Gateway/Pull"
+SUBSCRIBE = "/duetime.v1.Gateway/Subscribe"
 
 
 class Peaks:
@@ -102,6 +103,27 @@ def test_answers_that_nobody_takes_take_little_memory_and_are_cut_off(start: Cal
         while (left := rig.gateways[0].metrics()["duetime_answer_bytes"]) and time.monotonic() < deadline:
             time.sleep(0.5)
         assert left == 0
+        for raw in raws:
+            raw.close()
+
+
+def test_subscriptions_that_nobody_reads_take_little_memory_and_are_ended(start: Callable[..., Rig]) -> None:
+    rig = start()
+    with Producer(rig.address, timeout=30) as producer:
+        for _ in range(4):
+            producer.send_many([Message("large", bytes(1 * MIB // 2), queue=0)] * 10)
+    subscribe = subscriptions_pb2.SubscribeRequest(credit_bytes=16 * MIB, topic="large")
+    subscribe.queues.add(queue=0)
+    with measured(rig, "150 unread subscriptions", 3.0):
+        raws = many(rig.address, 150, lambda raw: raw.send(request(SUBSCRIBE, 1, subscribe.SerializeToString())))
+        time.sleep(3.0)
+        assert rig.gateways[0].metrics()["duetime_gateway_subscriptions"] > 10
+        deadline = time.monotonic() + 60
+        while (left := rig.gateways[0].metrics()["duetime_gateway_subscriptions"] - 1) > 0:
+            assert time.monotonic() < deadline, f"{left} subscriptions are left"
+            time.sleep(0.5)
+        assert rig.gateways[0].metrics()["duetime_answer_bytes"] < MIB
+        assert rig.stores[0].metrics()["duetime_answer_bytes"] < MIB
         for raw in raws:
             raw.close()
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
-from duetime.v1 import gateway_pb2, gateway_pb2_grpc, message_pb2
+from duetime.v1 import gateway_pb2, gateway_pb2_grpc, message_pb2, subscriptions_pb2
 from duetime_core.errors import DueTimeError, InvalidArgument, Violation
 from duetime_core.serving import status_of
 from duetime_format.record import Record, encode, lane_entry
@@ -29,6 +29,13 @@ class FakeGateway(gateway_pb2_grpc.GatewayServicer):
     min_offset: int = 0
     scripts: deque[Script] = field(default_factory=deque)
     requests: list[gateway_pb2.SendRequest] = field(default_factory=list)
+    # Whether Subscribe is known, as it is not in release 0.1.
+    streams: bool = True
+    # Messages in one answer to a subscription.
+    answer_count: int = 4_096
+    # What subscriptions asked for, their later requests too, and how many answers they were given.
+    subscribes: list[subscriptions_pb2.SubscribeRequest] = field(default_factory=list)
+    answer_sizes: list[int] = field(default_factory=list)
     pulls: list[gateway_pb2.PullQueuesRequest] = field(default_factory=list)
     commits: list[gateway_pb2.CommitOffsetsRequest] = field(default_factory=list)
     # Next offset by group, topic and queue.
@@ -169,6 +176,51 @@ class FakeGateway(gateway_pb2_grpc.GatewayServicer):
         if not response.queues:
             await self._wait(request.wait_ms)
             response = self._read(request)
+        return response
+
+    async def Subscribe(self, requests: Any, context: Any) -> AsyncIterator[subscriptions_pb2.SubscribeResponse]:
+        if not self.streams:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+        first = await anext(requests)
+        self.subscribes.append(first)
+        credit, offsets = first.credit_bytes, {one.queue: one.offset for one in first.queues}
+        if len({self._shard(queue) for queue in offsets}) != 1:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "queues of several shards")
+        while True:
+            while credit <= 0:
+                self.subscribes.append(await anext(requests))
+                credit += self.subscribes[-1].credit_bytes
+            appended = self._appended
+            answer = self._news(first.topic, offsets, credit)
+            if answer.queues:
+                credit -= answer.ByteSize()
+                self.answer_sizes.append(answer.ByteSize())
+                yield answer
+            else:
+                await appended.wait()
+
+    def _news(self, topic: str, offsets: dict[int, int], size: int) -> subscriptions_pb2.SubscribeResponse:
+        """What subscribers of these queues are told next; the offsets move, and a queue that was told goes behind."""
+        response, room = subscriptions_pb2.SubscribeResponse(), self.answer_count
+        for queue, offset in list(offsets.items()):
+            records = self.queues[topic, queue]
+            nearest = min(max(offset, self.min_offset), len(records))
+            found = records[nearest : nearest + room] if nearest == offset else []
+            while len(found) > 1 and sum(map(len, found)) > size:
+                found.pop()
+            if size <= 0 or not (found or nearest != offset):
+                continue
+            room, size = room - len(found), size - sum(map(len, found))
+            del offsets[queue]
+            offsets[queue] = nearest + len(found)
+            response.queues.add(
+                queue=queue,
+                records=b"".join(found),
+                next_offset=offsets[queue],
+                min_offset=self.min_offset,
+                max_offset=len(records),
+                out_of_range=nearest != offset,
+            )
         return response
 
     def _shard(self, queue: int) -> int:

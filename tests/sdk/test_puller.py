@@ -1,14 +1,26 @@
-"""Pullers: start, order, positions, filters, bounds, reconnecting, ends."""
+"""Pullers: start, order, positions, filters, bounds, reconnecting, ends; by subscriptions, and by long polls."""
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
+from typing import Any
 
 import grpc
 import pytest
 from duetime import AsyncPuller, Closed, NotFound
 from duetime.client.consuming import puller as puller_module
+from duetime.client.consuming import subscription as subscription_module
 
 from tests.sdk.fake_gateway import FakeGateway
+
+
+@pytest.fixture(params=["subscribed", "polled"])
+async def gateway(request: pytest.FixtureRequest) -> AsyncIterator[FakeGateway]:
+    """One that knows subscriptions, and one of release 0.1."""
+    gateway = FakeGateway(streams=request.param == "subscribed")
+    await gateway.start()
+    yield gateway
+    await gateway.stop()
 
 
 @pytest.fixture
@@ -78,7 +90,8 @@ async def test_poll_gives_at_most_max_and_nothing_after_the_wait(filled: FakeGat
 async def test_filters_are_the_servers_to_apply(filled: FakeGateway) -> None:
     async with AsyncPuller(filled.address, "orders", tags="odd || none", sql="size > 5") as puller:
         assert len(await take(puller, 8)) == 8
-    assert {(request.tags, request.sql) for request in filled.pulls} == {("odd || none", "size > 5")}
+    asked = filled.subscribes if filled.streams else filled.pulls
+    assert {(request.tags, request.sql) for request in asked} == {("odd || none", "size > 5")}
 
 
 @pytest.mark.parametrize("tags", [None, "", "*"])
@@ -103,20 +116,24 @@ async def test_an_offset_out_of_range_moves_to_the_nearest_and_says_so(
     ]
 
 
-async def test_no_more_is_fetched_than_two_answers_a_shard(
-    gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(puller_module, "PULL_COUNT_MAX", 10)
+async def test_no_more_is_fetched_than_the_window_has(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscription_module, "WINDOW_BYTES", 20_000)
+    monkeypatch.setattr(subscription_module, "PULL_BYTES_MAX", 5_000)
+    monkeypatch.setattr(subscription_module, "PULL_COUNT_MAX", 5)
+    gateway.answer_count = 5
     gateway.make_topic("orders", 1)
     for n in range(100):
-        gateway.append("orders", 0, str(n).encode())
+        gateway.append("orders", 0, bytes([n]) * 1_000)
     async with AsyncPuller(gateway.address, "orders") as puller:
-        assert await take(puller, 1) == [b"0"]
-        await puller.poll(wait=0)
+        assert await take(puller, 1) == [bytes(1_000)]
         for _ in range(200):
             await asyncio.sleep(0)
-        assert len(gateway.pulls) <= 4
-        assert len(await take(puller, 70)) == 70
+        fetched = sum(gateway.answer_sizes) if gateway.streams else 5_500 * len(gateway.pulls)
+        # One answer of five messages more, as some credit was left for it.
+        assert fetched <= 26_000
+        assert len(await take(puller, 90)) == 90
+    # What was handed out is given back, in halves of the window.
+    assert all(request.credit_bytes >= 10_000 for request in gateway.subscribes)
 
 
 async def test_queues_of_one_shard_are_asked_for_in_one_call(gateway: FakeGateway) -> None:
@@ -127,14 +144,16 @@ async def test_queues_of_one_shard_are_asked_for_in_one_call(gateway: FakeGatewa
             gateway.append("orders", queue, str(queue).encode())
             assert await take(puller, 1) == [str(queue).encode()]
         assert puller.positions == dict.fromkeys(range(5), 1)
-    asked = {frozenset(position.queue for position in request.queues) for request in gateway.pulls}
+    requests = gateway.subscribes if gateway.streams else gateway.pulls
+    asked = {frozenset(position.queue for position in request.queues) for request in requests}
     assert asked == {frozenset({0, 2, 4}), frozenset({1, 3})}
 
 
 async def test_a_busy_queue_delays_no_other_by_more_than_an_answer(
     gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(puller_module, "PULL_COUNT_MAX", 10)
+    monkeypatch.setattr(subscription_module, "PULL_COUNT_MAX", 10)
+    gateway.answer_count = 10
     gateway.make_topic("orders", 4)
     for n in range(200):
         gateway.append("orders", n % 2, b"busy")
@@ -179,10 +198,15 @@ async def test_a_start_at_a_queue_that_does_not_exist_is_not_found(filled: FakeG
 
 
 async def test_a_pull_that_is_refused_ends_the_polls(filled: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse_stream(self: FakeGateway, requests: object, context: Any) -> AsyncIterator[object]:
+        await refuse(self, requests, context)
+        yield
+
     async def refuse(self: FakeGateway, request: object, context: grpc.aio.ServicerContext[object, object]) -> None:
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "tags: too many")
 
     monkeypatch.setattr(FakeGateway, "PullQueues", refuse)
+    monkeypatch.setattr(FakeGateway, "Subscribe", refuse_stream)
     await filled.stop()
     await filled.start()
     async with AsyncPuller(filled.address, "orders") as puller:
@@ -284,3 +308,33 @@ def test_a_start_that_is_no_start_is_refused(start: str) -> None:
 async def test_a_wait_that_is_no_length_is_refused(gateway: FakeGateway, wait: str | float) -> None:
     with pytest.raises(ValueError, match="wait"):
         await AsyncPuller(gateway.address, "orders").poll(wait=wait)
+
+
+async def test_a_server_that_learns_subscriptions_is_subscribed_to_after_its_restart(filled: FakeGateway) -> None:
+    async with AsyncPuller(filled.address, "orders") as puller:
+        assert len(await take(puller, 8)) == 8
+        await filled.stop()
+        filled.streams = not filled.streams
+        filled.append("orders", 1, b"new")
+        await filled.start()
+        assert await take(puller, 1) == [b"new"]
+        assert puller.positions == {0: 5, 1: 4}
+    assert filled.subscribes
+    assert filled.pulls
+
+
+async def test_what_was_fetched_before_a_stream_ended_comes_once(
+    gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway.answer_count = 3
+    gateway.make_topic("orders", 2)
+    for n in range(60):
+        gateway.append("orders", n % 2, b"%d" % n)
+    bodies: list[bytes] = []
+    async with AsyncPuller(gateway.address, "orders") as puller:
+        while len(bodies) < 60:
+            bodies += await take(puller, 6)
+            await gateway.stop()
+            await gateway.start()
+    assert [body for body in bodies if int(body) % 2 == 0] == [b"%d" % n for n in range(0, 60, 2)]
+    assert [body for body in bodies if int(body) % 2] == [b"%d" % n for n in range(1, 60, 2)]

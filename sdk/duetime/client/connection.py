@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import grpc
 from duetime_format.limits import GRPC_MESSAGE_BYTES_MAX
 
-from duetime.client.errors import Closed, DueTimeError, InvalidArgument, from_status, unreadable
+from duetime.client.errors import Closed, DueTimeError, InvalidArgument, Unavailable, from_status, unreadable
 from duetime.v1 import gateway_pb2_grpc
 
 SERVER_DEFAULT = "localhost:9800"
@@ -149,14 +149,32 @@ class Connection:
             call.cancel()
 
     @asynccontextmanager
-    async def both_ways(self, method: str) -> AsyncIterator[Any]:
-        """A call that streams both ways, which has no deadline and ends with the block. Raises: DueTimeError."""
-        call = getattr(self.stub, method)()
+    async def both_ways(self, method: str, *, read: Callable[[bytes], Any] | None = None) -> AsyncIterator[Any]:
+        """A call that streams both ways, which has no deadline and ends with the block. Raises: DueTimeError.
+
+        `read`: how its answers are read, if not as the contract's messages alone.
+        """
+        make = getattr(self.stub, method) if read is None else self._reading(method, read)
+        call = make()
         try:
             with self._errors_translated():
-                yield call
+                try:
+                    yield call
+                except grpc.aio.AioRpcError as error:
+                    if error.code() is grpc.StatusCode.INTERNAL and not error.trailing_metadata():
+                        # gRPC's own status for a write into a stream that had just ended: it hides why that was.
+                        text = f"the server at {self.server} ended the stream"
+                        raise Unavailable(text, reason="ENDED") from error
+                    raise
         finally:
             call.cancel()
+
+    def _reading(self, method: str, read: Callable[[bytes], Any]) -> Any:
+        return self.channel.stream_stream(
+            f"/duetime.v1.Gateway/{method}",
+            request_serializer=lambda request: request.SerializeToString(),
+            response_deserializer=read,
+        )
 
     @contextmanager
     def _errors_translated(self) -> Iterator[None]:

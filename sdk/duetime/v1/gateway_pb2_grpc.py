@@ -9,6 +9,7 @@ from duetime.v1 import export_pb2 as duetime_dot_v1_dot_export__pb2
 from duetime.v1 import gateway_pb2 as duetime_dot_v1_dot_gateway__pb2
 from duetime.v1 import pending_pb2 as duetime_dot_v1_dot_pending__pb2
 from duetime.v1 import retry_pb2 as duetime_dot_v1_dot_retry__pb2
+from duetime.v1 import subscriptions_pb2 as duetime_dot_v1_dot_subscriptions__pb2
 from duetime.v1 import transactions_pb2 as duetime_dot_v1_dot_transactions__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
@@ -94,6 +95,11 @@ class GatewayStub:
                 '/duetime.v1.Gateway/PullQueues',
                 request_serializer=duetime_dot_v1_dot_gateway__pb2.PullQueuesRequest.SerializeToString,
                 response_deserializer=duetime_dot_v1_dot_gateway__pb2.PullQueuesResponse.FromString,
+                _registered_method=True)
+        self.Subscribe = channel.stream_stream(
+                '/duetime.v1.Gateway/Subscribe',
+                request_serializer=duetime_dot_v1_dot_subscriptions__pb2.SubscribeRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_subscriptions__pb2.SubscribeResponse.FromString,
                 _registered_method=True)
         self.SearchOffset = channel.unary_unary(
                 '/duetime.v1.Gateway/SearchOffset',
@@ -366,6 +372,15 @@ class GatewayServicer:
         """Reads several queues of a topic that lie on one shard (GetRoute), in one call: with wait_ms, the first arrival in any
         of them answers it. Changes nothing. INVALID_ARGUMENT: no queue, one twice, or queues of different shards.
         NOT_FOUND: no such topic or queue.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Subscribe(self, request_iterator, context):
+        """Reads several queues of a topic that lie on one shard in one stream, as far as the reader's credit goes. Changes
+        nothing: a reader that has lost its stream subscribes again from where it was. Ends when the reader goes away, or once
+        its credit is used up and it gives no more. Errors as for PullQueues, INVALID_ARGUMENT too: more credit than 16 MiB.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -677,6 +692,11 @@ def add_GatewayServicer_to_server(servicer, server):
                     servicer.PullQueues,
                     request_deserializer=duetime_dot_v1_dot_gateway__pb2.PullQueuesRequest.FromString,
                     response_serializer=duetime_dot_v1_dot_gateway__pb2.PullQueuesResponse.SerializeToString,
+            ),
+            'Subscribe': grpc.stream_stream_rpc_method_handler(
+                    servicer.Subscribe,
+                    request_deserializer=duetime_dot_v1_dot_subscriptions__pb2.SubscribeRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_subscriptions__pb2.SubscribeResponse.SerializeToString,
             ),
             'SearchOffset': grpc.unary_unary_rpc_method_handler(
                     servicer.SearchOffset,
@@ -1124,6 +1144,33 @@ class Gateway:
             '/duetime.v1.Gateway/PullQueues',
             duetime_dot_v1_dot_gateway__pb2.PullQueuesRequest.SerializeToString,
             duetime_dot_v1_dot_gateway__pb2.PullQueuesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Subscribe(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/duetime.v1.Gateway/Subscribe',
+            duetime_dot_v1_dot_subscriptions__pb2.SubscribeRequest.SerializeToString,
+            duetime_dot_v1_dot_subscriptions__pb2.SubscribeResponse.FromString,
             options,
             channel_credentials,
             insecure,

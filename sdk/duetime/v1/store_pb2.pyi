@@ -3,6 +3,7 @@ from duetime.v1 import export_pb2 as _export_pb2
 from duetime.v1 import gateway_pb2 as _gateway_pb2
 from duetime.v1 import message_pb2 as _message_pb2
 from duetime.v1 import pending_pb2 as _pending_pb2
+from duetime.v1 import subscriptions_pb2 as _subscriptions_pb2
 from duetime.v1 import transactions_pb2 as _transactions_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper

@@ -8,6 +8,7 @@ from duetime.v1 import export_pb2 as duetime_dot_v1_dot_export__pb2
 from duetime.v1 import gateway_pb2 as duetime_dot_v1_dot_gateway__pb2
 from duetime.v1 import pending_pb2 as duetime_dot_v1_dot_pending__pb2
 from duetime.v1 import store_pb2 as duetime_dot_v1_dot_store__pb2
+from duetime.v1 import subscriptions_pb2 as duetime_dot_v1_dot_subscriptions__pb2
 from duetime.v1 import transactions_pb2 as duetime_dot_v1_dot_transactions__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
@@ -129,6 +130,11 @@ class StoreStub:
                 '/duetime.v1.Store/PullQueues',
                 request_serializer=duetime_dot_v1_dot_gateway__pb2.PullQueuesRequest.SerializeToString,
                 response_deserializer=duetime_dot_v1_dot_gateway__pb2.PullQueuesResponse.FromString,
+                _registered_method=True)
+        self.Subscribe = channel.stream_stream(
+                '/duetime.v1.Store/Subscribe',
+                request_serializer=duetime_dot_v1_dot_subscriptions__pb2.SubscribeRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_subscriptions__pb2.SubscribeResponse.FromString,
                 _registered_method=True)
         self.SearchOffset = channel.unary_unary(
                 '/duetime.v1.Store/SearchOffset',
@@ -426,6 +432,13 @@ class StoreServicer:
 
     def PullQueues(self, request, context):
         """As Gateway.PullQueues, of the queues `shard_queue`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Subscribe(self, request_iterator, context):
+        """As Gateway.Subscribe, of the queues `shard_queue`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -741,6 +754,11 @@ def add_StoreServicer_to_server(servicer, server):
                     servicer.PullQueues,
                     request_deserializer=duetime_dot_v1_dot_gateway__pb2.PullQueuesRequest.FromString,
                     response_serializer=duetime_dot_v1_dot_gateway__pb2.PullQueuesResponse.SerializeToString,
+            ),
+            'Subscribe': grpc.stream_stream_rpc_method_handler(
+                    servicer.Subscribe,
+                    request_deserializer=duetime_dot_v1_dot_subscriptions__pb2.SubscribeRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_subscriptions__pb2.SubscribeResponse.SerializeToString,
             ),
             'SearchOffset': grpc.unary_unary_rpc_method_handler(
                     servicer.SearchOffset,
@@ -1363,6 +1381,33 @@ class Store:
             '/duetime.v1.Store/PullQueues',
             duetime_dot_v1_dot_gateway__pb2.PullQueuesRequest.SerializeToString,
             duetime_dot_v1_dot_gateway__pb2.PullQueuesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Subscribe(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/duetime.v1.Store/Subscribe',
+            duetime_dot_v1_dot_subscriptions__pb2.SubscribeRequest.SerializeToString,
+            duetime_dot_v1_dot_subscriptions__pb2.SubscribeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -90,7 +90,7 @@ class GatewayMetrics:
         )
         self._bytes = Counter(
             "duetime_gateway_bytes",
-            "Bytes of Send requests (in) and of Pull and Receive answers (out).",
+            "Bytes of Send requests (in) and of answers to Pull, Subscribe and Receive (out).",
             ["direction"],
             registry=registry,
         )
@@ -124,6 +124,10 @@ class GatewayMetrics:
             "duetime_gateway_shard_up", "1 while the shard answers, 0 after it did not.", ["shard"], registry=registry
         )
         self.pulls = Counter("duetime_gateway_pulls", "Pulls answered.", registry=registry)
+        self.subscriptions = Gauge("duetime_gateway_subscriptions", "Subscriptions that run.", registry=registry)
+        self.subscriptions_max = Gauge(
+            "duetime_gateway_subscriptions_max", "Subscriptions beyond which more are refused.", registry=registry
+        )
         self.receives = Counter("duetime_gateway_receives", "Receives answered.", registry=registry)
         self.receipts = Counter(
             "duetime_gateway_receipts", "Receipts of Ack and ChangeInvisible, by call.", ["call"], registry=registry

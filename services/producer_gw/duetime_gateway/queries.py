@@ -78,6 +78,20 @@ class PullQueues:
 
 
 @dataclass(slots=True)
+class Subscribe:
+    """Several queues of one shard to be read from now on, as far as the credit goes."""
+
+    topic: str
+    positions: Sequence[Position]
+    tags: str
+    sql: str
+    # Of answers, encoded.
+    credit_bytes: int
+    # How long positions may stay untold that have passed filtered messages only; 0: the default.
+    untold_ms: int
+
+
+@dataclass(slots=True)
 class Receive:
     """Messages of a topic to be leased to a member of a group."""
 

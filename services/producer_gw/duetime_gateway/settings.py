@@ -41,6 +41,7 @@ class GatewaySettings(StoreClientSettings):
         description="bytes of Send requests in work, each of which takes several times its size; others wait",
     )
 
+    subscriptions_max: int = Field(2_048, ge=1, description="subscriptions at once; more are refused")
     watchers_max: int = Field(
         1_024, ge=1, le=1_024, description="streams of WatchTransactions at once; more are refused"
     )

@@ -20,6 +20,10 @@ class StoreMetrics:
         )
         self.export_bytes = Counter("duetime_store_export_bytes", "File bytes given to exports", registry=registry)
         self.exports = Gauge("duetime_store_exports", "Exports that run", registry=registry)
+        self.subscriptions = Gauge("duetime_store_subscriptions", "Subscriptions that run", registry=registry)
+        self.subscriptions_max = Gauge(
+            "duetime_store_subscriptions_max", "Subscriptions beyond which more are refused", registry=registry
+        )
         self.refused = Counter("duetime_store_records_refused_total", "Records refused", ["status"], registry=registry)
         self.damaged = Counter(
             "duetime_store_records_damaged_total", "Damaged records met by recovery and readers", registry=registry

@@ -43,6 +43,7 @@ from duetime_store.queues import queuetable
 from duetime_store.queues.queuetable import TableFile
 from duetime_store.queues.topics import TopicFile
 from duetime_store.reading.reader import Reader
+from duetime_store.reading.subscriptions import Subscriptions
 from duetime_store.reading.turns import Turns
 from duetime_store.recovery.checkpointer import Checkpointer
 from duetime_store.recovery.idsaving import IdKeeper
@@ -137,6 +138,7 @@ class StoreParts:
     stand_ins: StandIns
     cleaner: Cleaner
     exporter: Exporter
+    subscriptions: Subscriptions
     traffic: Traffic
     metrics: StoreMetrics
     turns: Turns
@@ -149,7 +151,7 @@ def make_parts(base: Base, opened: Opened) -> StoreParts:
     base.registry.register(ShardCollector(store))
     metrics.scanning_seconds.set_function(lambda: turns.taken_s)
     metrics.scans_waiting.set_function(lambda: turns.waiting_count)
-    alarm = Alarm(store.clock)
+    alarm, traffic = Alarm(store.clock), Traffic(settings.traffic_limits, base.registry)
     reader = Reader(store, alarm, metrics, turns)
     late = LateWriter(store, threads.checkpoint, clock, metrics)
     watch, flusher = _make_flusher(base, store, late)
@@ -199,17 +201,25 @@ def make_parts(base: Base, opened: Opened) -> StoreParts:
         giving_up=giving_up,
         stand_ins=StandIns(store, metrics),
         cleaner=_make_cleaner(base, opened, reader, flusher, checkpointer, groups, offsets, indexer),
-        exporter=Exporter(
-            store,
-            directory.root,
-            clock,
-            metrics,
-            bytes_per_s=settings.export_bytes_per_s,
-            exports_max=settings.exports_max,
+        exporter=_make_exporter(base, store),
+        subscriptions=Subscriptions(
+            store, reader, turns, traffic.answers, metrics, subscriptions_max=settings.subscriptions_max
         ),
-        traffic=Traffic(settings.traffic_limits, base.registry),
+        traffic=traffic,
         metrics=metrics,
         turns=turns,
+    )
+
+
+def _make_exporter(base: Base, store: Store) -> Exporter:
+    settings = base.settings
+    return Exporter(
+        store,
+        base.directory.root,
+        base.clock,
+        base.metrics,
+        bytes_per_s=settings.export_bytes_per_s,
+        exports_max=settings.exports_max,
     )
 
 

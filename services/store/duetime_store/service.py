@@ -15,6 +15,7 @@ from duetime.v1 import (
     pending_pb2,
     store_pb2,
     store_pb2_grpc,
+    subscriptions_pb2,
     transactions_pb2,
 )
 from duetime_core.callers import caller_of
@@ -75,6 +76,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         self._offsets = parts.offsets
         self._groups = parts.group_calls
         self._exporter = parts.exporter
+        self._subscriptions = parts.subscriptions
         self._backlog = parts.backlog
         self._pending_list = parts.pending_list
         self._preparing = parts.preparing
@@ -91,12 +93,15 @@ class StoreService(store_pb2_grpc.StoreServicer):
         self.store_host = b""
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        """Registers all calls. Export comes first and by hand: its answers are encoded already, which generated code
+        """Registers all calls. Some come first and by hand: their answers are encoded already, which generated code
         does not expect."""
-        export: grpc.RpcMethodHandler[Any, Any] = grpc.unary_stream_rpc_method_handler(
-            self.Export, request_deserializer=export_pb2.ExportRequest.FromString, response_serializer=None
-        )
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_NAME, {"Export": export}),))
+        encoded: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            "Export": grpc.unary_stream_rpc_method_handler(self.Export, export_pb2.ExportRequest.FromString),
+            "Subscribe": grpc.stream_stream_rpc_method_handler(
+                self.Subscribe, subscriptions_pb2.SubscribeRequest.FromString
+            ),
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_NAME, encoded),))
         store_pb2_grpc.add_StoreServicer_to_server(self, server)  # type: ignore[no-untyped-call]
 
     async def Put(self, request: store_pb2.PutRequest, context: Any) -> store_pb2.PutResponse:
@@ -116,8 +121,9 @@ class StoreService(store_pb2_grpc.StoreServicer):
                 yield response
 
     def end_streams(self) -> None:
-        """Streams end once what they have taken is answered, and none begins."""
+        """Streams end once what they have taken is answered, subscriptions at once, and none begins."""
         self._put_streams.end()
+        self._subscriptions.end()
 
     def _put_response(self, outcome: Outcome) -> store_pb2.PutResponse:
         response = self._fill(store_pb2.PutResponse(duplicate_queues=outcome.duplicate_queues), outcome)
@@ -263,6 +269,12 @@ class StoreService(store_pb2_grpc.StoreServicer):
             lambda: self._answers.left(peer, max_bytes, COUNTED_BYTES_MIN),
             min(request.wait_ms, limits.WAIT_MS_MAX),
         )
+
+    def Subscribe(
+        self, requests: AsyncIterator[subscriptions_pb2.SubscribeRequest], context: Any
+    ) -> AsyncIterator[bytes]:
+        caller = caller_of(context.peer(), context.invocation_metadata())
+        return self._subscriptions.read(requests, context.peer(), caller)
 
     def _fill_pull(self, response: gateway_pb2.PullResponse, pulled: Pulled, request: AnyPull) -> None:
         """Fills in the answer of one queue."""

@@ -156,4 +156,5 @@ class StoreSettings(NodeSettings):
         100_000_000, ge=0, description="most bytes a second that all exports together read; 0: no limit"
     )
     exports_max: int = Field(32, ge=1, description="most exports at a time")
+    subscriptions_max: int = Field(4_096, ge=1, description="most subscriptions at a time, which are calls in work too")
     calls_in_flight_max: int = Field(8_192, ge=1, description="most calls in work, long polls included")

@@ -1,11 +1,8 @@
-"""Reading a topic: a long poll per shard, prefetched answers, one position per queue.
+"""Reading a topic: a subscription for each shard, and one position for each queue.
 
-    route ──▶ reader of shard 0, queues 0, 2 ──▶ ┐
-              reader of shard 1, queues 1, 3 ──▶ ├ batches, first come, first served ──▶ poll, iteration
-              ...                                ┘   of at most two answers of each shard
-
-A reader asks for all its queues at once. The server reads them in the given order up to a limit, and a queue that
-returned messages moves to the end of the next call's order: a busy queue delays others by one answer at most.
+    route ──▶ subscription at shard 0, queues 0, 2 ──▶ ┐
+              subscription at shard 1, queues 1, 3 ──▶ ├ messages, first come, first served ──▶ poll, iteration
+              ...                                      ┘
 
 A queue's position moves when its message is handed out, not when it is fetched.
 """
@@ -14,46 +11,29 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from duetime_format.limits import PULL_COUNT_MAX, WAIT_MS_MAX
+from duetime_format.limits import WAIT_MS_MAX
 
-from duetime.client.connection import Connection, backoff_s, pause, repeated, seconds
+from duetime.client.connection import Connection, pause, repeated, seconds
+from duetime.client.consuming.subscription import CALL_TIMEOUT_S, Fetched, Subscription, Wanted
 from duetime.client.errors import Closed, DueTimeError, InvalidArgument, NotFound
 from duetime.client.message import at_ms
-from duetime.client.record import ReceivedMessage, split_records
+from duetime.client.record import ReceivedMessage
 from duetime.v1 import gateway_pb2
 
 log = logging.getLogger("duetime")
 
 Start = Literal["earliest", "latest"] | datetime | Mapping[int, int]
 
-# In one answer, which has PULL_COUNT_MAX messages at most.
-PULL_BYTES_MAX = 2 * 1024 * 1024
-# How long one request waits at the server. The minimum keeps an idle puller from polling at full speed.
+# How long positions that pass filtered messages only stay untold, and one long poll waits at the server. The minimum
+# keeps an idle puller from polling at full speed.
 LONG_POLL_S = 15.0
 LONG_POLL_S_MIN = 0.01
 LONG_POLL_S_MAX = WAIT_MS_MAX / 1000
-# What an answer may take beyond the wait.
-CALL_TIMEOUT_S = 5.0
-# Answers of one shard that are being fetched, or fetched and not handed out yet. At this number all queues of the shard
-# pause: a queue that is left out of a long poll would have to wait for its end.
-PREFETCH_MAX = 2
 ROUTE_INTERVAL_S = 15.0
-
-
-@dataclass(slots=True)
-class _Fetched:
-    """One answer's messages of a queue; `next_offset` is the queue's position once all of them are handed out."""
-
-    queue: int
-    messages: deque[ReceivedMessage]
-    next_offset: int
-    # Set on the last queue of an answer: released once it is handed out, so that the reader fetches the next answer.
-    prefetch: asyncio.Semaphore | None = None
 
 
 class AsyncPuller:
@@ -70,8 +50,8 @@ class AsyncPuller:
         tags: `"a || b"`: only messages with one of these tags.
         sql: `"size > 5 AND color = 'red'"`: only messages whose properties match (docs/consuming.md).
         timeout: seconds to wait for the topic's description when it is opened; once open it waits without limit.
-        long_poll: how long one request waits at the server, up to 30 s. Positions pass filtered messages at the end of
-            a queue only when it is over.
+        long_poll: how long positions may stay behind that pass filtered messages only, up to 30 s; with a server of
+            release 0.1, how long one request waits there.
     """
 
     def __init__(
@@ -97,12 +77,11 @@ class AsyncPuller:
         self._group = group
         # The group's offsets at the server.
         self._committed: dict[int, int] = {}
-        self._tags = tags or ""
-        self._sql = sql or ""
+        wait_ms = int(min(max(seconds(long_poll), LONG_POLL_S_MIN), LONG_POLL_S_MAX) * 1000)
+        self._wanted = Wanted(topic, tags or "", sql or "", wait_ms)
         self._timeout = timeout
-        self._long_poll_ms = int(min(max(seconds(long_poll), LONG_POLL_S_MIN), LONG_POLL_S_MAX) * 1000)
         self._positions: dict[int, int] = {}
-        self._fetched: deque[_Fetched] = deque()
+        self._fetched: deque[Fetched] = deque()
         self._arrived = asyncio.Event()
         self._readers: asyncio.Task[None] | None = None
         self._opening = asyncio.Lock()
@@ -220,8 +199,7 @@ class AsyncPuller:
                 taken += first.messages
                 self._positions[first.queue] = first.next_offset
                 self._fetched.popleft()
-                if first.prefetch is not None:
-                    first.prefetch.release()
+                first.window.release(first.size)
             else:
                 taken += [first.messages.popleft() for _ in range(room)]
                 self._positions[first.queue] = first.messages[0].offset
@@ -272,7 +250,8 @@ class AsyncPuller:
                         offset = self._positions.setdefault(queue.queue, self._committed.get(queue.queue, 0))
                         by_shard.setdefault(queue.shard, {})[queue.queue] = offset
                     for shard, offsets in by_shard.items():
-                        readers.create_task(self._read(shard, offsets))
+                        subscription = Subscription(self._connection, self._wanted, shard, offsets, self._hand_over)
+                        readers.create_task(subscription.read())
                     await pause(ROUTE_INTERVAL_S)
                     queues = await self._new_queues()
         except ExceptionGroup as group:
@@ -294,79 +273,9 @@ class AsyncPuller:
             return []
         return found
 
-    async def _read(self, shard: int, offsets: dict[int, int]) -> None:
-        """Fetches queues of one shard from their offsets on, until cancelled or refused."""
-        prefetch = asyncio.Semaphore(PREFETCH_MAX)
-        answer: list[gateway_pb2.PulledQueue] = []
-        while True:
-            if prefetch.locked():
-                self._hand_over(answer, prefetch)
-                answer = []
-            await prefetch.acquire()
-            fetching = asyncio.get_running_loop().create_task(self._fetch(shard, offsets))
-            try:
-                if answer:
-                    # After two iterations of the loop the next call is on its way while this answer is decoded.
-                    await pause(0)
-                    await pause(0)
-                    self._hand_over(answer, prefetch)
-                answer = await fetching
-            finally:
-                fetching.cancel()
-
-    async def _fetch(self, shard: int, offsets: dict[int, int]) -> list[gateway_pb2.PulledQueue]:
-        """Queues with new messages, at least one. Advances their offsets and moves them to the end of the order."""
-        failures = 0
-        while True:
-            try:
-                response = await self._pull(offsets)
-            except DueTimeError as error:
-                if not error.retriable:
-                    raise
-                failures += 1
-                log.log(
-                    logging.WARNING if failures == 1 else logging.DEBUG, "%s, shard %d: %s", self.topic, shard, error
-                )
-                await pause(backoff_s(failures))
-                continue
-            if failures:
-                log.info("%s, shard %d: reading again after %d errors", self.topic, shard, failures)
-                failures = 0
-            answer = [one for one in response.queues if one.pull.next_offset != offsets[one.queue]]
-            for one in answer:
-                pull, offset = one.pull, offsets.pop(one.queue)
-                offsets[one.queue] = pull.next_offset
-                if pull.status == gateway_pb2.PULL_STATUS_OFFSET_OUT_OF_RANGE:
-                    log.warning(
-                        "queue %d of %s: offset %d is outside %d to %d; continuing at %d",
-                        *(one.queue, self.topic, offset, pull.min_offset, pull.max_offset, pull.next_offset),
-                    )
-            if answer:
-                return answer
-
-    def _hand_over(self, answer: list[gateway_pb2.PulledQueue], prefetch: asyncio.Semaphore) -> None:
-        for one in answer:
-            messages = split_records(one.pull.records, one.queue)
-            self._fetched.append(_Fetched(one.queue, deque(messages), one.pull.next_offset))
-        if answer:
-            self._fetched[-1].prefetch = prefetch
-            self._arrived.set()
-
-    async def _pull(self, offsets: Mapping[int, int]) -> gateway_pb2.PullQueuesResponse:
-        request = gateway_pb2.PullQueuesRequest(
-            topic=self.topic,
-            queues=[gateway_pb2.QueuePosition(queue=queue, offset=offset) for queue, offset in offsets.items()],
-            max_count=PULL_COUNT_MAX,
-            max_bytes=PULL_BYTES_MAX,
-            wait_ms=self._long_poll_ms,
-            tags=self._tags,
-            sql=self._sql,
-            encoding=gateway_pb2.PULL_ENCODING_RECORDS,
-        )
-        response: gateway_pb2.PullQueuesResponse = await self._connection.call(
-            "PullQueues", request, self._long_poll_ms / 1000.0 + CALL_TIMEOUT_S
-        )
-        return response
+    def _hand_over(self, fetched: list[Fetched]) -> None:
+        self._fetched += fetched
+        self._arrived.set()
 
 
 def _start_positions(description: gateway_pb2.TopicDescription, start: str | Mapping[int, int]) -> dict[int, int]:

@@ -430,8 +430,8 @@ class Puller(Following):
         tags: `"a || b"`: only messages with one of these tags.
         sql: `"size > 5 AND color = 'red'"`: only messages whose properties match (docs/consuming.md).
         timeout: seconds to wait for the topic's description when it is opened; once open it waits without limit.
-        long_poll: how long one request waits at the server, up to 30 s. Positions pass filtered messages at the end of
-            a queue only when it is over.
+        long_poll: how long positions may stay behind that pass filtered messages only, up to 30 s; with a server of
+            release 0.1, how long one request waits there.
     """
 
     def __init__(

@@ -10,7 +10,7 @@ from duetime_core.errors import Violation
 from duetime_format import limits
 from duetime_format.names import SCHEDULE_TOPIC, retry_topic
 
-from duetime_gateway.queries import Encoding, Extension, Position, Pull, PullQueues, Receive, Selection
+from duetime_gateway.queries import Encoding, Extension, Position, Pull, PullQueues, Receive, Selection, Subscribe
 from duetime_gateway.rules import INT64_MAX, filter_violations, group_violations, outside, refuse, topic_violations
 
 
@@ -28,6 +28,15 @@ def check_pull_queues(pull: PullQueues) -> None:
     found += _positions_violations(pull.positions)
     found += outside(*_bounds(pull.selection, limits.PULL_COUNT_MAX))
     found += filter_violations(pull.selection.tags, pull.selection.sql)
+    refuse(found)
+
+
+def check_subscribe(subscribe: Subscribe) -> None:
+    """See the module."""
+    found = list(topic_violations("topic", subscribe.topic, system=True))
+    found += _positions_violations(subscribe.positions)
+    found += outside(("untold_ms", subscribe.untold_ms, limits.WAIT_MS_MAX))
+    found += filter_violations(subscribe.tags, subscribe.sql)
     refuse(found)
 
 

@@ -1,12 +1,10 @@
 """Pulls: queues read from an offset, each by the shard that has it."""
 
-from duetime_core.errors import InvalidArgument, Violation
-
 from duetime_gateway.consuming.admission import check_pull, check_pull_queues
 from duetime_gateway.deadlines import timeout_of
 from duetime_gateway.metrics import GatewayMetrics
 from duetime_gateway.queries import Encoding, Pull, PullQueues
-from duetime_gateway.routing.places import Places, place_of
+from duetime_gateway.routing.places import Places, on_one_shard, place_of
 from duetime_gateway.shards.contract import renumbered_pull, renumbered_queues
 
 
@@ -38,13 +36,8 @@ class Puller:
         """As `pull`, the PullQueuesResponse of the one shard that has all the queues."""
         check_pull_queues(pull)
         places = await self._places.of(pull.topic)
-        found = [place_of(places, pull.topic, position.queue) for position in pull.positions]
-        numbers = {number for number, _ in found}
-        if len(numbers) > 1:
-            text = f"lie on the shards {sorted(numbers)}; a call reads those of one shard (GetRoute)"
-            raise InvalidArgument([Violation("queues", text)])
-        shard_queues = [shard_queue for _, shard_queue in found]
-        shard = await self._places.ready_shard(numbers.pop(), pull.topic)
+        number, shard_queues = on_one_shard(places, pull.topic, pull.positions)
+        shard = await self._places.ready_shard(number, pull.topic)
         timeout_ms = timeout_of(self._timeout_ms, remaining_ms, pull.selection.wait_ms)
         answer = self._counted(await shard.store.pull_queues(pull, shard_queues, timeout_ms))
         same = shard_queues == [position.queue for position in pull.positions]

@@ -9,6 +9,7 @@ from duetime_gateway.face.pending_service import PendingService
 from duetime_gateway.face.scaler import SERVICE_NAME as SCALER_NAME
 from duetime_gateway.face.scaler import Scaler
 from duetime_gateway.face.service import GatewayService
+from duetime_gateway.face.subscription_service import SubscriptionService
 from duetime_gateway.face.transaction_service import TransactionService
 
 SERVICE_NAME = "duetime.v1.Gateway"
@@ -23,6 +24,7 @@ class Face:
         service: GatewayService,
         batches: BatchService,
         consumers: ConsumerService,
+        subscriptions: SubscriptionService,
         pending: PendingService,
         transactions: TransactionService,
         analysis: AnalysisService,
@@ -31,6 +33,7 @@ class Face:
         self._service = service
         self._batches = batches
         self._consumers = consumers
+        self._subscriptions = subscriptions
         self._pending = pending
         self._transactions = transactions
         self._analysis = analysis
@@ -42,6 +45,7 @@ class Face:
             **self._service.handlers(),
             **self._batches.handlers(),
             **self._consumers.handlers(),
+            **self._subscriptions.handlers(),
             **self._pending.handlers(),
             **self._transactions.handlers(),
             **self._analysis.handlers(),

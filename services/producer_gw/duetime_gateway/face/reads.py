@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from duetime.v1 import consumer_pb2, gateway_pb2
+from duetime.v1 import consumer_pb2, gateway_pb2, subscriptions_pb2
 
 from duetime_gateway.queries import (
     Extension,
@@ -15,6 +15,7 @@ from duetime_gateway.queries import (
     QueueEnd,
     Receive,
     Selection,
+    Subscribe,
 )
 from duetime_gateway.routing.catalog import TopicInfo
 from duetime_gateway.routing.places import TopicDescription
@@ -28,6 +29,12 @@ def pull_of(request: gateway_pb2.PullRequest) -> Pull:
 def pull_queues_of(request: gateway_pb2.PullQueuesRequest) -> PullQueues:
     """A PullQueues."""
     return PullQueues(request.topic, positions_of(request.queues), _selection_of(request))
+
+
+def subscribe_of(request: subscriptions_pb2.SubscribeRequest) -> Subscribe:
+    """The first request of a Subscribe."""
+    positions = [Position(one.queue, one.offset) for one in request.queues]
+    return Subscribe(request.topic, positions, request.tags, request.sql, request.credit_bytes, request.untold_ms)
 
 
 def receive_of(request: consumer_pb2.ReceiveRequest) -> Receive:

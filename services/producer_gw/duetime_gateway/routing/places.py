@@ -1,12 +1,13 @@
 """Which shard has a queue of a topic, system topics included."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from duetime_core.errors import DueTimeError, NotFound
+from duetime_core.errors import DueTimeError, InvalidArgument, NotFound, Violation
 
+from duetime_gateway.queries import Position
 from duetime_gateway.routing.catalog import TopicInfo
 from duetime_gateway.routing.topics import Topics
 from duetime_gateway.shards.route import Route, shard_places
@@ -96,6 +97,23 @@ class Places:
         }
         queues = [QueueBounds(queue, place[0], *bounds.get(place, (0, 0))) for queue, place in places.items()]
         return TopicDescription(info, queues)
+
+
+def on_one_shard(
+    places: Mapping[int, tuple[int, int]], topic: str, positions: Sequence[Position]
+) -> tuple[int, list[int]]:
+    """The shard that has the queues of all positions, and their numbers there.
+
+    Raises:
+        NotFound: there is no such queue.
+        InvalidArgument: they lie on several shards.
+    """
+    found = [place_of(places, topic, position.queue) for position in positions]
+    shards = {shard for shard, _ in found}
+    if len(shards) > 1:
+        text = f"lie on the shards {sorted(shards)}; a call reads those of one shard (GetRoute)"
+        raise InvalidArgument([Violation("queues", text)])
+    return shards.pop(), [shard_queue for _, shard_queue in found]
 
 
 def place_of(places: Mapping[int, tuple[int, int]], topic: str, queue: int) -> tuple[int, int]:

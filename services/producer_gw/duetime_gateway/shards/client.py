@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from typing import Any, TypeVar
 
 import grpc
-from duetime.v1 import consumer_pb2, gateway_pb2, store_pb2, store_pb2_grpc
+from duetime.v1 import consumer_pb2, gateway_pb2, store_pb2, store_pb2_grpc, subscriptions_pb2
 from duetime_core.callers import CALLER_KEY, ClusterSecret
 from duetime_core.calls import Answered, readable, refused, translate
 from duetime_core.defects import outcome
@@ -29,6 +29,7 @@ from duetime_gateway.shards.contract import (
 )
 from duetime_gateway.shards.pipe import Pipe
 from duetime_gateway.shards.streams import Streams, as_is
+from duetime_gateway.shards.subscription import ShardSubscription
 
 T = TypeVar("T")
 
@@ -72,6 +73,11 @@ class StoreClient:
             response_deserializer=store_pb2.PutResponse.FromString,
         )
         self._puts: Pipe[store_pb2.PutRequest, store_pb2.PutResponse] = Pipe(puts, whom, self._translated, tasks)
+        self._subscribe: Any = self._channel.stream_stream(
+            "/duetime.v1.Store/Subscribe",
+            request_serializer=subscriptions_pb2.SubscribeRequest.SerializeToString,
+            response_deserializer=as_is,
+        )
         self._replace = self._channel.unary_unary(
             "/duetime.v1.Store/Replace",
             request_serializer=as_is,
@@ -86,7 +92,7 @@ class StoreClient:
         )
 
     def end_polls(self) -> None:
-        """Long polls and exports end now: a stop does not wait for them."""
+        """Long polls, subscriptions and exports end now: a stop does not wait for them."""
         self._polls_end = True
         for call in self._polls:
             call.cancel()
@@ -250,6 +256,11 @@ class StoreClient:
         """By the shard's queue; those without an offset are missing."""
         request = gateway_pb2.GetOffsetsRequest(group=group, topic=topic)
         return offsets_of(await self._call(self._stub.GetOffsets(request, timeout=self._timeout_ms / 1000.0)))
+
+    def subscribe(self, caller: str) -> ShardSubscription:
+        """A Subscribe for a host, without its first request."""
+        call = self._subscribe(None, metadata=((CALLER_KEY, caller),))
+        return ShardSubscription(call, self._streams, self._translated)
 
     # --- finding ------------------------------------------------------------------------------------------------------
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from duetime.v1 import consumer_pb2, gateway_pb2, store_pb2
+from duetime.v1 import consumer_pb2, gateway_pb2, store_pb2, subscriptions_pb2
 from duetime_core.calls import refused
 
-from duetime_gateway.queries import Encoding, Pull, PullQueues, QueueEnd, ReceiptStatus, Receive, Selection
+from duetime_gateway.queries import Encoding, Pull, PullQueues, QueueEnd, ReceiptStatus, Receive, Selection, Subscribe
 from duetime_gateway.shards.batcher import DUPLICATE, Stored
 
 assert DUPLICATE == store_pb2.PUT_STATUS_DUPLICATE
@@ -93,6 +93,23 @@ def pull_queues_request(pull: PullQueues, shard_queues: Sequence[int]) -> gatewa
     request = gateway_pb2.PullQueuesRequest(topic=pull.topic, **_selected(pull.selection))
     add = request.queues.add
     for position, shard_queue in zip(pull.positions, shard_queues, strict=True):
+        add(queue=position.queue, offset=position.offset, shard_queue=shard_queue)
+    return request
+
+
+def subscribe_request(
+    subscribe: Subscribe, shard_queues: Sequence[int], credit_bytes: int
+) -> subscriptions_pb2.SubscribeRequest:
+    """Of the shard's queues, one for each position; with this credit instead of the reader's own."""
+    request = subscriptions_pb2.SubscribeRequest(
+        credit_bytes=credit_bytes,
+        topic=subscribe.topic,
+        tags=subscribe.tags,
+        sql=subscribe.sql,
+        untold_ms=subscribe.untold_ms,
+    )
+    add = request.queues.add
+    for position, shard_queue in zip(subscribe.positions, shard_queues, strict=True):
         add(queue=position.queue, offset=position.offset, shard_queue=shard_queue)
     return request
 

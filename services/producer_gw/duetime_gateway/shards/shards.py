@@ -52,7 +52,7 @@ class Shards:
             shard.start()
 
     def end_polls(self) -> None:
-        """Long polls and exports end now: a stop does not wait for them."""
+        """Long polls, subscriptions and exports end now: a stop does not wait for them."""
         for shard in self.all():
             shard.store.end_polls()
 

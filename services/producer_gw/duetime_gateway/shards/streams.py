@@ -8,7 +8,7 @@ import grpc
 
 from duetime_gateway.errors import stopping
 
-Stream = grpc.aio.UnaryStreamCall[Any, bytes]
+Stream = grpc.aio.UnaryStreamCall[Any, bytes] | grpc.aio.StreamStreamCall[Any, bytes]
 
 
 def as_is(data: bytes) -> bytes:

@@ -1,0 +1,181 @@
+"""Subscriptions: a reader's stream, and the one that serves it at the shard that has the queues.
+
+    reader ──credit──▶ read where it runs low ──▶ a window of it ──▶ store
+           ◀────────────────── answers, as the store encoded them ──
+
+The store makes no answer without credit. It is given what the reader gave, but never more than a window at a time,
+which grows while the reader takes large answers: of one that takes nothing, little is held here, in gRPC's buffers too.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+from functools import partial
+
+from duetime_core.callers import host_of
+from duetime_core.credit import Credit
+from duetime_core.defects import defect
+from duetime_core.errors import DueTimeError, Overloaded
+from duetime_core.room import Room
+from duetime_core.shares import Shares
+from duetime_core.traffic import COUNTED_BYTES_MIN
+from duetime_format.limits import CREDIT_BYTES_MAX, SUBSCRIPTION_ANSWER_BYTES_MAX
+
+from duetime_gateway.consuming.admission import check_subscribe
+from duetime_gateway.metrics import GatewayMetrics
+from duetime_gateway.queries import Subscribe
+from duetime_gateway.routing.places import Places, on_one_shard
+from duetime_gateway.shards.contract import subscribe_request
+from duetime_gateway.shards.subscription import ShardSubscription
+
+# The store's credit at a time: at first as much as is not counted of any answer, then one answer under way beside the
+# one that the reader takes.
+WINDOW_BYTES_MIN = COUNTED_BYTES_MIN
+WINDOW_BYTES_MAX = 2 * SUBSCRIPTION_ANSWER_BYTES_MAX
+
+
+class Subscribing:
+    """All subscriptions through one gateway."""
+
+    def __init__(
+        self,
+        places: Places,
+        answers: Room,
+        metrics: GatewayMetrics,
+        tasks: asyncio.TaskGroup,
+        *,
+        subscriptions_max: int,
+    ) -> None:
+        """`answers`: the room for answers under way. `tasks`: of those that pass credit on."""
+        self._places = places
+        self._answers = answers
+        self._metrics = metrics
+        self._tasks = tasks
+        # By the caller's host: at most half of them each, and the last tenth is for hosts that have none.
+        self._shares: Shares[str] = Shares(subscriptions_max, -(-subscriptions_max // 2), 1)
+        metrics.subscriptions_max.set(subscriptions_max)
+
+    async def answers(self, subscribe: Subscribe, given: AsyncIterator[int], peer: str) -> AsyncGenerator[bytes, None]:
+        """The store's SubscribeResponses, encoded. `given`: credit that comes later.
+
+        Raises:
+            DueTimeError: bad fields, no such topic or queue, too many subscriptions, no room for an answer, or what the
+                shard answered.
+        """
+        check_subscribe(subscribe)
+        places = await self._places.of(subscribe.topic)
+        number, shard_queues = on_one_shard(places, subscribe.topic, subscribe.positions)
+        shard = await self._places.ready_shard(number, subscribe.topic)
+        host = host_of(peer)
+        self._enter(host)
+        room = partial(self._answers.shares.room, peer)
+        relay = _Relay(shard.store.subscribe(host), given, room, self._tasks)
+        try:
+            async with aclosing(relay.answers(subscribe, shard_queues)) as answers:
+                async for answer in answers:
+                    if COUNTED_BYTES_MIN < len(answer) > room():
+                        raise self._answers.refused(peer)
+                    self._metrics.bytes_out.inc(len(answer))
+                    yield answer
+        finally:
+            relay.close()
+            self._shares.give(host)
+            self._metrics.subscriptions.set(self._shares.used)
+
+    def _enter(self, host: str) -> None:
+        shares = self._shares
+        if not shares.may_take(host):
+            text = f"{shares.used} subscriptions run, {shares.limit} at most; {shares.held(host)} of {host}"
+            raise Overloaded(f"{text}, {shares.share} at most", reason="SUBSCRIPTIONS_EXHAUSTED")
+        shares.take(host)
+        self._metrics.subscriptions.set(shares.used)
+
+
+class _Relay:
+    """One subscription: answers one way, credit the other."""
+
+    def __init__(
+        self,
+        stream: ShardSubscription,
+        given: AsyncIterator[int],
+        room: Callable[[], int],
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        """`room`: how many bytes of answers the reader's connection has room for."""
+        self._stream = stream
+        self._given = given
+        self._room = room
+        self._tasks = tasks
+        # The reader's; of it the store has `_ahead`, up to `_window`.
+        self._credit = Credit(CREDIT_BYTES_MAX)
+        self._ahead = 0
+        self._window = WINDOW_BYTES_MIN
+        self._has_ended = False
+        # Reads credit; made whenever it is low, and left where it is once there is no more.
+        self._passing: asyncio.Task[None] | None = None
+        # Why no more credit can be read.
+        self._error: DueTimeError | None = None
+
+    async def answers(self, subscribe: Subscribe, shard_queues: list[int]) -> AsyncGenerator[bytes, None]:
+        self._credit.give(subscribe.credit_bytes)
+        self._ahead = min(self._credit.left, self._window)
+        await self._stream.ask(subscribe_request(subscribe, shard_queues, self._ahead))
+        try:
+            async for answer in self._stream.answers():
+                size = len(answer)
+                self._credit.spend(size)
+                self._ahead -= size
+                if self._credit.is_low and self._passing is None:
+                    self._passing = self._tasks.create_task(self._read_credit())
+                yield answer
+                # The reader has taken it.
+                del answer
+                self._fit_window(size)
+                await self._pass_on()
+        except asyncio.CancelledError:
+            if self._error is not None:
+                raise self._error from None
+            raise
+
+    def _fit_window(self, size: int) -> None:
+        """An answer that took half of the window, or more, makes it wider; small ones narrow it."""
+        if size >= self._window // 2 and self._room() >= 2 * self._window:
+            self._window = min(2 * self._window, WINDOW_BYTES_MAX)
+        elif size < self._window // 8 or self._room() < self._window:
+            self._window = max(self._window // 2, WINDOW_BYTES_MIN)
+
+    async def _pass_on(self) -> None:
+        """Gives the store what it lacks of a window."""
+        size = min(self._window, self._credit.left) - self._ahead
+        if size > 0 and self._ahead < self._window // 2:
+            self._ahead += size
+            await self._stream.give(size)
+        if self._has_ended and self._ahead >= self._credit.left:
+            await self._stream.give_no_more()
+
+    async def _read_credit(self) -> None:
+        """Reads what the reader gives until it is enough. Never raises."""
+        try:
+            while self._credit.is_low:
+                size = await anext(self._given, None)
+                if size is None:
+                    self._has_ended = True
+                    await self._pass_on()
+                    return
+                self._credit.give(size)
+                await self._pass_on()
+            self._passing = None
+        except DueTimeError as error:
+            self._fail(error)
+        except Exception as error:
+            self._fail(defect(error, "Subscribe"))
+
+    def _fail(self, error: DueTimeError) -> None:
+        """The stream ends with the error."""
+        self._error = error
+        self._stream.close()
+
+    def close(self) -> None:
+        if self._passing is not None:
+            self._passing.cancel()
+        self._stream.close()

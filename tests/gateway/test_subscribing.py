@@ -1,0 +1,232 @@
+"""Subscriptions through the gateway: routed, renumbered, on credit, limited, and ended with what they read from."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from duetime.v1 import gateway_pb2, subscriptions_pb2
+from duetime_core.errors import Overloaded
+
+from tests.gateway.conftest import Gateway, message, real_store
+from tests.gateway.fake_store import FakeStore
+from tests.gateway.test_adoption import two_with_one_topic
+from tests.store.subscribing import Subscriber, bodies_of
+
+KIB = 1024
+
+
+def encoded(size: int) -> bytes:
+    """A SubscribeResponse of about that size."""
+    return subscriptions_pb2.SubscribeResponse(
+        queues=[subscriptions_pb2.QueueNews(records=bytes(size))]
+    ).SerializeToString()
+
+
+async def topic(gateway: Gateway, queue_count: int = 1) -> None:
+    await gateway.stub.CreateTopic(gateway_pb2.CreateTopicRequest(name="orders", queue_count=queue_count))
+
+
+async def metric_is(gateway: Gateway, name: str, value: float) -> None:
+    async with asyncio.timeout(10):
+        while gateway.metric(name) != value:
+            await gateway.stub.GetRoute(gateway_pb2.GetRouteRequest(topic="orders"))
+
+
+async def subscribed(fakes: list[FakeStore]) -> FakeStore:
+    """The store that has a subscription."""
+    waits = [asyncio.ensure_future(fake.until(lambda fake=fake: bool(fake.subscribes))) for fake in fakes]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
+    return next(fake for fake in fakes if fake.subscribes)
+
+
+async def test_messages_come_from_the_shard_that_has_the_queues(two_shards: Gateway) -> None:
+    results = await two_shards.send(*(message(b"%d" % n, queue=n % 4) for n in range(40)))
+    shards = {result.queue: result.shard for result in results}
+    for shard in (0, 1):
+        queues = [queue for queue in range(4) if shards[queue] == shard]
+        subscriber = await Subscriber(two_shards.stub).begin(*((queue, 0) for queue in queues))
+        found = await subscriber.bodies(20)
+        assert found == {queue: [b"%d" % n for n in range(queue, 40, 4)] for queue in queues}
+        await two_shards.send(message(b"new", queue=queues[0]))
+        assert await subscriber.bodies(1) == {queues[0]: [b"new"]}
+
+
+async def test_queues_of_several_shards_are_refused(two_shards: Gateway) -> None:
+    await topic(two_shards, 4)
+    subscriber = await Subscriber(two_shards.stub).begin(*((queue, 0) for queue in range(4)))
+    assert await subscriber.status() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "lie on the shards [0, 1]" in (await subscriber.call.details() or "")
+
+
+async def test_queues_have_the_numbers_of_the_topic(tmp_path: Path) -> None:
+    async with two_with_one_topic(tmp_path) as gateway:
+        subscriber = await Subscriber(gateway.stub).begin((2, 0), (3, 0), (4, 0))
+        assert {queue: len(bodies) for queue, bodies in (await subscriber.bodies(3)).items()} == {2: 1, 3: 1, 4: 1}
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"topic": "a b"}, "topic"),
+        ({"positions": ()}, "queues: 0 queues"),
+        ({"positions": ((0, -1),)}, r"queues[0].offset"),
+        ({"untold_ms": 30_001}, "untold_ms"),
+        ({"tags": "x" * 2_049}, "tags"),
+        ({"credit": 0}, "credit_bytes"),
+        ({"sql": "a LIKE 'b'"}, "line 1, column 3"),
+    ],
+)
+async def test_what_is_wrong_with_a_request_is_told(gateway: Gateway, fields: dict[str, Any], text: str) -> None:
+    await topic(gateway)
+    subscriber = Subscriber(gateway.stub)
+    await subscriber.begin(*fields.pop("positions", ((0, 0),)), **fields)
+    assert await subscriber.status() is grpc.StatusCode.INVALID_ARGUMENT
+    assert text in (await subscriber.call.details() or "")
+
+
+async def test_topic_that_does_not_exist_is_not_found(gateway: Gateway) -> None:
+    subscriber = await Subscriber(gateway.stub).begin((0, 0), topic="nothing")
+    assert await subscriber.status() is grpc.StatusCode.NOT_FOUND
+
+
+async def test_a_slow_reader_has_what_it_gave_credit_for_and_no_more(gateway: Gateway) -> None:
+    await topic(gateway)
+    for _ in range(4):
+        await gateway.send(*(message(bytes(100 * KIB), queue=0) for _ in range(10)))
+    subscriber = await Subscriber(gateway.stub).begin((0, 0), credit=1024 * KIB)
+    # 1,024 KiB of credit are ten messages, and one more as some is left.
+    await subscriber.bodies(11)
+    reading = asyncio.create_task(subscriber.next())
+    await gateway.send(message(b"beside", topic="other"))
+    assert not reading.done()
+    assert gateway.metric("duetime_answer_bytes") == 0
+    await subscriber.give(10_000 * KIB)
+    total = 11 + len(bodies_of((await reading).queues[0].records))
+    while total < 40:
+        total += len((await subscriber.bodies(1))[0])
+    assert total == 40
+
+
+async def test_credit_that_comes_while_there_is_enough_is_read_when_it_runs_low(
+    faked: Gateway, fakes: list[FakeStore]
+) -> None:
+    await topic(faked)
+    subscriber = await Subscriber(faked.stub).begin((0, 0), credit=60 * KIB)
+    store = await subscribed(fakes)
+    await subscriber.give(50 * KIB)
+    store.news.put_nowait(encoded(20 * KIB))
+    await subscriber.next()
+    await faked.stub.GetRoute(gateway_pb2.GetRouteRequest(topic="orders"))
+    assert [one.credit_bytes for one in store.subscribes] == [60 * KIB]
+    store.news.put_nowait(encoded(15 * KIB))
+    await subscriber.next()
+    await store.until(lambda: len(store.subscribes) == 2)
+    # 75 KiB are left to the reader, of which the store has 25 already.
+    assert store.subscribes[1].credit_bytes == pytest.approx(39 * KIB, abs=100)
+
+
+async def test_store_has_little_credit_at_a_time_until_the_reader_takes_large_answers(
+    faked: Gateway, fakes: list[FakeStore]
+) -> None:
+    await topic(faked)
+    subscriber = await Subscriber(faked.stub).begin((0, 0), credit=16 * KIB * KIB)
+    store = await subscribed(fakes)
+    windows, spent = [], 0
+    for _ in range(8):
+        window = sum(one.credit_bytes for one in store.subscribes) - spent
+        windows.append(window)
+        answer = encoded(window)
+        spent += len(answer)
+        count = len(store.subscribes)
+        store.news.put_nowait(answer)
+        await subscriber.next()
+        await store.until(lambda count=count: len(store.subscribes) > count)
+    assert windows[:6] == pytest.approx([64 * KIB << n for n in range(6)], abs=200)
+    assert windows[6:] == pytest.approx([2 * KIB * KIB] * 2, abs=200)
+
+
+async def test_too_much_credit_later_ends_the_stream(faked: Gateway, fakes: list[FakeStore]) -> None:
+    await topic(faked)
+    subscriber = await Subscriber(faked.stub).begin((0, 0), credit=KIB)
+    store = await subscribed(fakes)
+    await subscriber.give(17 * KIB * KIB)
+    store.news.put_nowait(encoded(KIB))
+    await subscriber.next()
+    assert await subscriber.status() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "credit_bytes" in (await subscriber.call.details() or "")
+
+
+async def test_an_answer_without_room_ends_the_stream_for_a_while(tmp_path: Path, fakes: list[FakeStore]) -> None:
+    async with Gateway(tmp_path, {0: fakes[0].port}, answer_bytes_max=32 * KIB * KIB) as gateway:
+        await topic(gateway)
+        subscriber = await Subscriber(gateway.stub).begin((0, 0))
+        await subscribed(fakes)
+        fakes[0].news.put_nowait(encoded(17 * KIB * KIB))
+        assert await subscriber.status() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "answers are under way" in (await subscriber.call.details() or "")
+
+
+async def test_subscriptions_past_the_limit_are_refused(tmp_path: Path) -> None:
+    async with real_store(tmp_path) as store, Gateway(tmp_path, {0: store.port}, subscriptions_max=2) as gateway:
+        await topic(gateway)
+        first = await Subscriber(gateway.stub).begin((0, 0))
+        await metric_is(gateway, "duetime_gateway_subscriptions", 1)
+        second = await Subscriber(gateway.stub).begin((0, 0))
+        assert await second.status() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        first.call.cancel()
+        await metric_is(gateway, "duetime_gateway_subscriptions", 0)
+        third = await Subscriber(gateway.stub).begin((0, 0))
+        await gateway.send(message(b"a"))
+        assert await third.bodies(1) == {0: [b"a"]}
+
+
+async def test_store_that_goes_away_is_told(faked: Gateway, fakes: list[FakeStore]) -> None:
+    await topic(faked)
+    subscriber = await Subscriber(faked.stub).begin((0, 0))
+    store = await subscribed(fakes)
+    await store.stop()
+    assert await subscriber.status() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_store_of_release_01_knows_no_subscriptions(faked: Gateway, fakes: list[FakeStore]) -> None:
+    await topic(faked)
+    for fake in fakes:
+        await fake.stop()
+        fake.unknown = {"Subscribe"}
+        await fake.start(fake.port)
+    statuses = set()
+    async with asyncio.timeout(10):
+        while grpc.StatusCode.UNIMPLEMENTED not in statuses:
+            statuses.add(await (await Subscriber(faked.stub).begin((0, 0))).status())
+    # Until the stores are reached again, and where the first request meets the end of its stream.
+    assert statuses <= {grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.UNAVAILABLE}
+
+
+async def test_what_a_store_refuses_is_passed_on(faked: Gateway, fakes: list[FakeStore]) -> None:
+    await topic(faked)
+    for fake in fakes:
+        fake.error = Overloaded("4096 subscriptions run", reason="SUBSCRIPTIONS_EXHAUSTED")
+    subscriber = await Subscriber(faked.stub).begin((0, 0))
+    assert await subscriber.status() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert await subscriber.call.details() == "4096 subscriptions run"
+
+
+async def test_gateway_that_stops_ends_subscriptions_at_once(tmp_path: Path) -> None:
+    async with real_store(tmp_path) as store:
+        gateway = Gateway(tmp_path, {0: store.port}, drain_ms=60_000)
+        async with gateway:
+            await topic(gateway)
+            await gateway.send(message(b"a"))
+            idle = await Subscriber(gateway.stub).begin((0, 1))
+            slow = await Subscriber(gateway.stub).begin((0, 0), credit=1)
+            await slow.next()
+            await metric_is(gateway, "duetime_gateway_subscriptions", 2)
+            async with asyncio.timeout(10):
+                await gateway.node.stop()
+            for one in (idle, slow):
+                assert await one.status() is grpc.StatusCode.UNAVAILABLE
+                assert "stopping" in (await one.call.details() or "")
