@@ -27,6 +27,8 @@ from duetime_store.groups.metrics import GroupCollector
 from duetime_store.groups.offsets import GroupOffsets
 from duetime_store.groups.persistence import GroupKeeper
 from duetime_store.groups.receiving import Receiver
+from duetime_store.groups.streams import Parts as StreamParts
+from duetime_store.groups.streams import ReceiveStreams
 from duetime_store.groups.subscription_groups import SubscriptionGroups
 from duetime_store.groups.unread import unread
 from duetime_store.lanes.alarm import Alarm
@@ -116,6 +118,7 @@ class StoreParts:
     groups: Groups
     receiver: Receiver
     group_calls: GroupCalls
+    receive_streams: ReceiveStreams
     checkpointer: Checkpointer
     # None: the setting is off.
     indexer: Indexer | None
@@ -168,6 +171,7 @@ def make_parts(base: Base, opened: Opened) -> StoreParts:
     targets = Targets(store, search, turns)
     transactions, results = opened.transactions, Results(store, shard=shard)
     giving_up, checks = _make_checks(base, opened, alarm, flusher)
+    traffic = Traffic(settings.traffic_limits, base.registry)
     return StoreParts(
         store=store,
         alarm=alarm,
@@ -180,6 +184,7 @@ def make_parts(base: Base, opened: Opened) -> StoreParts:
         groups=groups,
         receiver=receiver,
         group_calls=GroupCalls(store, reader, groups, receiver, admin, metrics, turns, shard=shard),
+        receive_streams=ReceiveStreams(StreamParts(groups, receiver, flusher, turns, traffic.answers, metrics, shard)),
         checkpointer=checkpointer,
         indexer=indexer,
         reader=reader,
@@ -207,7 +212,7 @@ def make_parts(base: Base, opened: Opened) -> StoreParts:
             bytes_per_s=settings.export_bytes_per_s,
             exports_max=settings.exports_max,
         ),
-        traffic=Traffic(settings.traffic_limits, base.registry),
+        traffic=traffic,
         metrics=metrics,
         turns=turns,
     )
