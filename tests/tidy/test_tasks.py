@@ -12,6 +12,7 @@ from tests.tidy.sources import files, name, tree
 RACE = "waits for the first of two events, and cancels the other in `finally`"
 LOOPS = "the node's task group; `failed` awaits it, `stop` cancels it"
 ALLOWED = {
+    "core/duetime_core/leasestreams.py": "held by its stream, which ends it and waits for it",
     "core/duetime_core/metadata/database.py": "awaited by the `stop` that makes it",
     "core/duetime_core/node.py": RACE,
     "core/duetime_core/testing/cluster.py": "held by node until it stops; or awaited by the function that makes it",
@@ -32,7 +33,6 @@ ALLOWED = {
     "services/store/duetime_store/recovery/checkpointer.py": RACE,
     "services/store/duetime_store/finding/finder.py": RACE,
     "services/store/duetime_store/node.py": LOOPS,
-    "services/store/duetime_store/groups/streams.py": "held by its stream, which ends it and waits for it",
     "services/store/duetime_store/writing/streams.py": "held by its stream, which ends it and waits for it",
     "services/store/duetime_store/writing/watch.py": RACE,
 }

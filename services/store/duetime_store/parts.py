@@ -27,8 +27,7 @@ from duetime_store.groups.metrics import GroupCollector
 from duetime_store.groups.offsets import GroupOffsets
 from duetime_store.groups.persistence import GroupKeeper
 from duetime_store.groups.receiving import Receiver
-from duetime_store.groups.streams import Parts as StreamParts
-from duetime_store.groups.streams import ReceiveStreams
+from duetime_store.groups.streams import ReceiveStreams, StreamParts
 from duetime_store.groups.subscription_groups import SubscriptionGroups
 from duetime_store.groups.unread import unread
 from duetime_store.lanes.alarm import Alarm

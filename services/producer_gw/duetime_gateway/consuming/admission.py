@@ -55,6 +55,11 @@ def check_receive(receive: Receive) -> None:
     refuse(found)
 
 
+def check_take(selection: Selection) -> None:
+    """See the module."""
+    refuse(list(outside(*((f"takes.{field}", *rest) for field, *rest in _bounds(selection, limits.RECEIVE_COUNT_MAX)))))
+
+
 def check_ack(group: str, receipts: Sequence[bytes]) -> None:
     """See the module."""
     refuse([*group_violations("group", group), *_receipt_violations(len(receipts))])

@@ -1,23 +1,18 @@
-"""ReceiveStream: takes and acks of one receiver in one stream, each answered by number as soon as it can be.
+"""ReceiveStream: a take is a Receive and an ack an Ack, of which `receiving` and `groups` keep the promises.
 
-    requests ──(one task reads)──▶ acks: staged ──(flush)──┐
-                                   takes: a task each ─────┴──▶ ready ──▶ the stream's responses
-
-A take is a Receive and an ack an Ack: what they promise is in `receiving` and `groups`. What one request brings is
-staged together, acks first, and what is ready when a response is taken goes with it. Leases of an answer stay the
-stream's until its response is written; a stream that ends before gives them back.
+What one request brings is staged together, acks first, and made durable by one flush. Leases of an answer that was not
+written go back.
 """
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from duetime.v1 import consumer_pb2, leases_pb2
 from duetime_core.calls import fault_of
-from duetime_core.defects import defect
-from duetime_core.errors import DueTimeError, InvalidArgument, Overloaded, Unavailable, Violation
+from duetime_core.errors import DueTimeError, InvalidArgument, Unavailable, Violation
+from duetime_core.leasestreams import Answer, LeaseStream, LeaseStreams, Requests
 from duetime_core.room import Room
 from duetime_core.traffic import COUNTED_BYTES_MIN
 from duetime_format import limits, receipts
@@ -33,12 +28,9 @@ from duetime_store.reading.filters import parsed
 from duetime_store.reading.turns import Turns
 from duetime_store.writing.flusher import Flusher
 
-# Bytes of messages in one response, the last answer not counted: others go with the next.
-RESPONSE_BYTES = 1024 * 1024
-
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class StreamParts:
     """What all streams work with."""
 
     groups: Groups
@@ -51,6 +43,23 @@ class Parts:
     shard: int
 
 
+class ReceiveStreams:
+    """All streams of one store."""
+
+    def __init__(self, parts: StreamParts) -> None:
+        self._parts = parts
+        self._streams = LeaseStreams("store")
+        parts.metrics.receive_streams.set_function(lambda: self._streams.count)
+
+    def end(self) -> None:
+        """Streams end once what they have taken is answered, and none begins."""
+        self._streams.end()
+
+    def responses(self, requests: Requests, peer: str) -> AsyncIterator[leases_pb2.ReceiveStreamResponse]:
+        """See `LeaseStreams`."""
+        return self._streams.responses(_Stream(self._parts, peer), requests)
+
+
 @dataclass(frozen=True, slots=True)
 class _Subscription:
     """What takes have in common."""
@@ -60,237 +69,47 @@ class _Subscription:
     numbers: dict[tuple[bool, int], int]
 
 
-@dataclass(slots=True)
-class _Answer:
-    """The answer to a take, and the leases in it that nobody has yet."""
+class _Stream(LeaseStream):
+    """One receiver's."""
 
-    taken: leases_pb2.Taken
-    given: Sequence[Given] = ()
-    size: int = 0
-
-
-class ReceiveStreams:
-    """All streams of one store."""
-
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: StreamParts, peer: str) -> None:
+        super().__init__()
         self._parts = parts
-        self._ending = False
-        self._readers: set[asyncio.Task[None]] = set()
-
-    def end(self) -> None:
-        """Streams end once what they have taken is answered, and none begins."""
-        self._ending = True
-        for reader in self._readers:
-            reader.cancel()
-
-    async def responses(
-        self, requests: AsyncIterator[leases_pb2.ReceiveStreamRequest], peer: str
-    ) -> AsyncGenerator[leases_pb2.ReceiveStreamResponse, None]:
-        """The responses to a stream of requests.
-
-        Raises:
-            Unavailable: the store stops.
-            InvalidArgument: a subscription that breaks rules, or there is none.
-            DueTimeError: a request can't be read.
-        """
-        if self._ending:
-            raise _stopping()
-        stream = _Stream(self._parts, requests, peer)
-        reader = asyncio.create_task(stream.read())
-        self._readers.add(reader)
-        self._parts.metrics.receive_streams.inc()
-        try:
-            while (response := await stream.next()) is not None:
-                yield response
-        finally:
-            self._parts.metrics.receive_streams.dec()
-            self._readers.discard(reader)
-            reader.cancel()
-            await asyncio.gather(reader, return_exceptions=True)
-            await stream.close()
-
-
-class _Stream:
-    """One stream: what it is asked, and the answers that wait to be taken."""
-
-    def __init__(self, parts: Parts, requests: AsyncIterator[leases_pb2.ReceiveStreamRequest], peer: str) -> None:
-        self._parts = parts
-        self._requests = requests
         self._peer = peer
-        self._subscription: _Subscription | None = None
-        self._takes: dict[int, asyncio.Task[None]] = {}
-        self._acks = asyncio.Semaphore(limits.ACKS_UNDER_WAY_MAX)
-        # Acks that are staged and not durable.
-        self._staged_count = 0
-        self._taken: deque[_Answer] = deque()
-        self._acked: list[leases_pb2.Acked] = []
-        # In the response that is being written.
-        self._leaving: list[_Answer] = []
-        self._changed = asyncio.Event()
-        self._is_read = False
-        # Why no more requests are read; None: there are no more.
-        self._error: DueTimeError | None = None
+        self._subscription: _Subscription
 
-    # --- responses --------------------------------------------------------------------------------------------------
-
-    async def next(self) -> leases_pb2.ReceiveStreamResponse | None:
-        """What is ready, after waiting for it; None: there is no more. The response before has been written.
-
-        Raises:
-            DueTimeError: why no more requests are read.
-        """
-        self._written()
-        while not self._taken and not self._acked:
-            if self._is_read and not self._takes and not self._staged_count:
-                if self._error is not None:
-                    raise self._error
-                return None
-            self._changed.clear()
-            await self._changed.wait()
-        response = leases_pb2.ReceiveStreamResponse(acked=self._acked)
-        for _ in self._acked:
-            self._acks.release()
-        self._acked.clear()
-        size = 0
-        while self._taken and size < RESPONSE_BYTES:
-            answer = self._taken.popleft()
-            response.taken.append(answer.taken)
-            self._leaving.append(answer)
-            size += answer.size
-        return response
-
-    def _written(self) -> None:
-        for answer in self._leaving:
-            self._parts.answers.give(self._peer, answer.size)
-        self._leaving.clear()
-
-    async def close(self) -> None:
-        """Gives back what nobody has got; takes end."""
-        self._drop(list(self._takes))
-        await asyncio.gather(*self._takes.values(), return_exceptions=True)
-        unread = [*self._leaving, *self._taken]
-        self._leaving.clear()
-        self._taken.clear()
-        for answer in unread:
-            self._parts.answers.give(self._peer, answer.size)
-        leased = [(one.lease, one.offsets) for answer in unread for one in answer.given]
-        if leased:
-            self._parts.groups.not_received(leased)
-            self._parts.flusher.wake()
-
-    # --- requests ---------------------------------------------------------------------------------------------------
-
-    async def read(self) -> None:
-        """Begins what requests ask for, as they come. Never raises."""
-        try:
-            async for request in self._requests:
-                await self._begin(request)
-        except asyncio.CancelledError:
-            self._error = _stopping()
-        except DueTimeError as error:
-            self._error = error
-        except Exception as error:
-            # Here it would be lost with its task.
-            self._error = defect(error, "ReceiveStream")
-        finally:
-            self._is_read = True
-            self._drop(list(self._takes))
-            self._changed.set()
-
-    async def _begin(self, request: leases_pb2.ReceiveStreamRequest) -> None:
-        if request.HasField("subscription"):
-            await self._subscribe(request.subscription)
-        subscription = self._subscription
-        if subscription is None:
-            raise InvalidArgument([Violation("subscription", "is missing from the first request")])
-        self._drop(request.dropped)
-        for ack in request.acks:
-            if self._acks.locked():
-                self._parts.flusher.wake()
-            await self._acks.acquire()
-            self._ack(subscription.asked.group, ack)
-        for take in request.takes:
-            self._begin_take(subscription, take)
-        # After the takes, whose tasks run before the flusher does: one flush is for all.
-        if request.acks:
-            self._parts.flusher.wake()
-
-    async def _subscribe(self, subscription: consumer_pb2.ReceiveRequest) -> None:
+    async def subscribe(self, subscription: consumer_pb2.ReceiveRequest) -> None:
         wanted = await parsed(self._parts.turns, subscription.tags, subscription.sql)
         self._subscription = _Subscription(asked_of(subscription, self._peer, wanted), numbers_of(subscription))
 
-    # --- acks -------------------------------------------------------------------------------------------------------
+    def begun(self) -> None:
+        """The flusher wakes after the tasks of takes have had their first turn: one flush is for all."""
+        self._parts.flusher.wake()
 
-    def _ack(self, group: str, ack: leases_pb2.AckLeases) -> None:
-        try:
-            rest = acking.ack(self._parts.groups, group, ack.leases)
-        except DueTimeError as error:
-            self._put_acked(leases_pb2.Acked(number=ack.number, fault=fault_of(error)))
-            return
+    def ack(self, ack: leases_pb2.AckLeases) -> None:
+        rest = acking.ack(self._parts.groups, self._subscription.asked.group, ack.leases)
         answer = leases_pb2.Acked(number=ack.number, rest=acking.wire(rest))
         durable = self._parts.groups.store.when_events_durable()
         if durable is None:
-            self._put_acked(answer)
-            return
-        self._staged_count += 1
-        durable.add_done_callback(partial(self._durable, answer))
+            self.put_acked(answer)
+        else:
+            durable.add_done_callback(partial(self._durable, answer))
 
     def _durable(self, answer: leases_pb2.Acked, done: "asyncio.Future[None]") -> None:
-        self._staged_count -= 1
-        error = _stopping() if done.cancelled() else done.exception()
+        error = Unavailable("the store is stopping", reason="STOPPING") if done.cancelled() else done.exception()
         if error is not None:
             assert isinstance(error, DueTimeError), "flushes fail with errors of the store"
             answer = leases_pb2.Acked(number=answer.number, fault=fault_of(error))
-        self._put_acked(answer)
+        self.put_acked(answer)
 
-    def _put_acked(self, answer: leases_pb2.Acked) -> None:
-        self._acked.append(answer)
-        self._changed.set()
+    async def take(self, take: leases_pb2.Take) -> Answer:
+        subscription = self._subscription
+        given = await self._parts.receiver.receive(self._asked(subscription.asked, take))
+        return self._answer(take.number, given, subscription.numbers)
 
-    # --- takes ------------------------------------------------------------------------------------------------------
-
-    def _drop(self, numbers: Sequence[int]) -> None:
-        """Takes that are still under way get nothing."""
-        for number in numbers:
-            task = self._takes.get(number)
-            if task is not None:
-                task.cancel()
-
-    def _begin_take(self, subscription: _Subscription, take: leases_pb2.Take) -> None:
-        if take.number in self._takes:
-            raise InvalidArgument([Violation("takes.number", f"{take.number} is under way")])
-        if len(self._takes) >= limits.TAKES_MAX:
-            text = f"{len(self._takes)} takes of the stream are under way, {limits.TAKES_MAX} at most"
-            self._put_taken(_refused(take.number, Overloaded(text, reason="TAKES_EXHAUSTED")))
-            return
-        task = self._takes[take.number] = asyncio.create_task(self._take(subscription, take))
-        task.add_done_callback(partial(self._end_take, take.number))
-
-    async def _take(self, subscription: _Subscription, take: leases_pb2.Take) -> None:
-        """Answers a take. If cancelled, whatever was leased goes back."""
-        try:
-            given = await self._parts.receiver.receive(self._wanted(subscription.asked, take))
-            answer = self._answer(take.number, given, subscription.numbers)
-        except DueTimeError as error:
-            answer = _refused(take.number, error)
-        except Exception as error:
-            answer = _refused(take.number, defect(error, "ReceiveStream"))
-        # Not when the task is done, which is a turn of the loop later: acks of the same flush would go alone.
-        self._put_taken(answer)
-
-    def _end_take(self, number: int, task: asyncio.Task[None]) -> None:
-        del self._takes[number]
-        if task.cancelled():
-            self._put_taken(_Answer(leases_pb2.Taken(number=number)))
-        self._changed.set()
-
-    def _put_taken(self, answer: _Answer) -> None:
-        self._taken.append(answer)
-        self._changed.set()
-
-    def _wanted(self, asked: Asked, take: leases_pb2.Take) -> Asked:
+    def _asked(self, asked: Asked, take: leases_pb2.Take) -> Asked:
         """Raises: InvalidArgument, Overloaded."""
-        check_take(take)
+        _check(take)
         wanted = take.max_bytes or limits.PULL_BYTES_DEFAULT
         return replace(
             asked,
@@ -299,17 +118,16 @@ class _Stream:
             wait_ms=take.wait_ms,
         )
 
-    def _answer(self, number: int, given: Sequence[Given], numbers: dict[tuple[bool, int], int]) -> _Answer:
+    def _answer(self, number: int, given: Sequence[Given], numbers: dict[tuple[bool, int], int]) -> Answer:
         taken = leases_pb2.Taken(number=number)
         for one in given:
             key, same = one.lease.place.key, len(set(one.attempts)) == 1
+            name = receipts.lease_name(self._parts.shard, one.lease.id)
             taken.runs.add(
                 topic=key.queue_topic,
                 queue=numbers[key.queue_topic != key.topic, key.queue],
                 records=one.records,
-                lease=leases_pb2.LeaseOffsets(
-                    lease=receipts.lease_name(self._parts.shard, one.lease.id), offsets=ranges(one.offsets)
-                ),
+                lease=leases_pb2.LeaseOffsets(lease=name, offsets=ranges(one.offsets)),
                 attempts=one.attempts[:1] if same else one.attempts,
                 lease_ends_at_ms=one.until_ms,
             )
@@ -317,10 +135,18 @@ class _Stream:
         self._parts.answers.shares.take(self._peer, size)
         self._parts.metrics.messages_out.labels("receive").inc(sum(len(one.sizes) for one in given))
         self._parts.metrics.bytes_out.labels("receive").inc(size)
-        return _Answer(taken, given, size)
+        leased = [(one.lease, one.offsets) for one in given]
+
+        def done(written: bool) -> None:
+            self._parts.answers.give(self._peer, size)
+            if leased and not written:
+                self._parts.groups.not_received(leased)
+                self._parts.flusher.wake()
+
+        return Answer(taken, size, done)
 
 
-def check_take(take: leases_pb2.Take) -> None:
+def _check(take: leases_pb2.Take) -> None:
     """Raises: InvalidArgument."""
     bounds = (
         ("max_count", take.max_count, limits.RECEIVE_COUNT_MAX),
@@ -334,11 +160,3 @@ def check_take(take: leases_pb2.Take) -> None:
     ]
     if faults:
         raise InvalidArgument(faults)
-
-
-def _refused(number: int, error: DueTimeError) -> _Answer:
-    return _Answer(leases_pb2.Taken(number=number, fault=fault_of(error)))
-
-
-def _stopping() -> Unavailable:
-    return Unavailable("the store is stopping", reason="STOPPING")
