@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 from duetime.client import record as chosen
-from duetime.client.consuming.leases import LeasedMessage
+from duetime.client.consuming.leased import LeasedMessage
 from duetime_format import layout, record, view
 from hypothesis import example, given
 from hypothesis import strategies as st

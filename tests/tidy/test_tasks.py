@@ -23,6 +23,7 @@ ALLOWED = {
     "sdk/duetime/client/sending/gatherer.py": "held in a set until done; awaited by `close`",
     "sdk/duetime/client/sending/checking.py": "held by group and by transaction until done; awaited by `close`",
     "sdk/duetime/client/consuming/handling.py": "held in a set until done; awaited by the drain",
+    "sdk/duetime/client/consuming/lease_stream.py": "held in a set until done; awaited by `close`",
     "sdk/duetime/client/consuming/puller.py": "held by the puller, which raises its error and cancels it in `close`",
     "sdk/duetime/client/consuming/settling.py": "held by the settling, awaited by `close`",
     "services/producer_gw/duetime_gateway/node.py": LOOPS,

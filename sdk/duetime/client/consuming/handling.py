@@ -26,7 +26,8 @@ from duetime_format.limits import RECEIPTS_MAX, RECEIVE_COUNT_MAX
 from duetime.client import tracing
 from duetime.client.connection import Connection, backoff_s, pause
 from duetime.client.consuming.failing import Reject, Retry, text_of, without_own_frames
-from duetime.client.consuming.leases import LeasedMessage, Leases, Subscription, shard_of
+from duetime.client.consuming.leased import LeasedMessage, shard_of
+from duetime.client.consuming.leases import Leases, Subscription
 from duetime.client.consuming.logs import current, log, log_about
 from duetime.client.consuming.settling import Settler, Stats
 from duetime.client.errors import Closed, DueTimeError, InvalidArgument
@@ -133,6 +134,7 @@ class Handling:
                 task.cancel()
             await asyncio.wait(self._handlers, timeout=CANCEL_S)
         await self._settler.flush(flush_s)
+        await self._leases.close()
 
     def _fail_on_error(self, task: asyncio.Task[Any]) -> None:
         """Ends the consumer with the error of a task."""
@@ -362,7 +364,7 @@ class Handling:
         for message, status in zip(messages, statuses, strict=True):
             # One that was settled meanwhile has no lease to renew.
             if status != consumer_pb2.RECEIPT_STATUS_OK and message in self._open:
-                message.lost = True
+                message.lose()
                 self._stats.lost += 1
                 log_about(
                     logging.WARNING,

@@ -18,7 +18,8 @@ from duetime_format.limits import NACKS_MAX, RECEIPTS_MAX
 from duetime.client import tracing
 from duetime.client.connection import pause
 from duetime.client.consuming.failing import nack
-from duetime.client.consuming.leases import LeasedMessage, Leases, shard_of
+from duetime.client.consuming.leased import LeasedMessage, shard_of
+from duetime.client.consuming.leases import Leases
 from duetime.client.consuming.logs import log, log_about
 from duetime.client.errors import Closed, DueTimeError, InvalidArgument, Unavailable
 from duetime.client.fault_log import FaultLog

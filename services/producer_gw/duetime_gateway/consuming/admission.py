@@ -57,7 +57,8 @@ def check_receive(receive: Receive) -> None:
 
 def check_take(selection: Selection) -> None:
     """See the module."""
-    refuse(list(outside(*((f"takes.{field}", *rest) for field, *rest in _bounds(selection, limits.RECEIVE_COUNT_MAX)))))
+    bounds = _bounds(selection, limits.RECEIVE_COUNT_MAX)
+    refuse(list(outside(*((f"takes.{field}", value, most) for field, value, most in bounds))))
 
 
 def check_ack(group: str, receipts: Sequence[bytes]) -> None:

@@ -5,7 +5,7 @@ are asked again: no lease is made that nobody takes.
 """
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import Generic, Protocol, TypeVar
 
 import grpc
@@ -35,7 +35,7 @@ class Asking(Protocol[A]):
     def measure(self, answer: A) -> tuple[int, int]:
         """Messages and bytes."""
 
-    def give_back(self, number: int, answers: Sequence[A]) -> None:
+    def give_back(self, number: int, answers: list[A]) -> None:
         """Ends leases whose receiver never gets the answer."""
 
 

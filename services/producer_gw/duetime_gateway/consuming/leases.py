@@ -50,7 +50,7 @@ class _Calls:
     def measure(self, answer: bytes) -> tuple[int, int]:
         return len(receipts_of(answer)), len(answer)
 
-    def give_back(self, number: int, answers: Sequence[bytes]) -> None:
+    def give_back(self, number: int, answers: list[bytes]) -> None:
         self.leases.give_back(self.group, number, [receipt for answer in answers for receipt in receipts_of(answer)])
 
 
@@ -94,7 +94,8 @@ class Leases:
         else:
             calls: Asking[bytes] = _Calls(self, receive.group, remaining_ms)
             # Several encoded answers, one after the other, are one answer.
-            answer = b"".join(await self.gatherer.gather(calls, selection, parts, remaining_ms))
+            answers: list[bytes] = await self.gatherer.gather(calls, selection, parts, remaining_ms)
+            answer = b"".join(answers)
         self._metrics.receives.inc()
         self._metrics.bytes_out.inc(len(answer))
         return answer

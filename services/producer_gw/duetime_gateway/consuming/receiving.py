@@ -104,7 +104,7 @@ class StreamReceiver:
         """See `gathering.Asking`."""
         return lease_messages.count(answer), lease_messages.size(answer)
 
-    def give_back(self, number: int, answers: Sequence[Taken]) -> None:
+    def give_back(self, number: int, answers: list[Taken]) -> None:
         """Ends leases whose receiver never got the answer."""
         names = [name for taken in answers for name in lease_messages.taken_receipts(taken)]
         self._all.leases.give_back(self._receive.group, number, names)
