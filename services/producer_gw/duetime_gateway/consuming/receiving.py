@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from duetime_core.errors import Overloaded
 
 from duetime_gateway.answers import raise_first
-from duetime_gateway.consuming.admission import check_receive, check_take
+from duetime_gateway.consuming.admission import check_acked, check_receive, check_take
 from duetime_gateway.consuming.leases import Leases
 from duetime_gateway.deadlines import timeout_of
 from duetime_gateway.metrics import GatewayMetrics
@@ -119,9 +119,9 @@ class StreamReceiver:
         """Those that are not done; durable.
 
         Raises:
-            DueTimeError: what a shard answered; the others have done their part, and it may be repeated.
+            DueTimeError: bad fields, or what a shard answered; the others have done their part, and it may be repeated.
         """
-        self._all.metrics.receipts.labels("ReceiveStream").inc(lease_messages.acked_count(messages))
+        self._all.metrics.receipts.labels("ReceiveStream").inc(check_acked(messages))
         parts = self._parts or await self._find_parts()
         mine, strange = lease_messages.by_shard(messages, parts)
         if len(mine) == 1 and not strange:

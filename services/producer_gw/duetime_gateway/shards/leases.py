@@ -6,7 +6,6 @@ from typing import Any
 from duetime.v1 import leases_pb2
 from duetime_core.calls import refused
 from duetime_format import receipts
-from duetime_format.errors import Damaged
 from duetime_format.ranges import count_of, offsets_of
 
 # Leases of one shard, and their messages as the shard gave them; messages of leases, by which they are acknowledged.
@@ -40,11 +39,8 @@ def taken_receipts(taken: Taken) -> list[bytes]:
 
 
 def acked_count(messages: Iterable[Messages]) -> int:
-    """How many are named; whose offsets are none is refused by its store."""
-    try:
-        return sum(count_of(one.offsets) for one in messages)
-    except Damaged:
-        return 0
+    """How many are named. Raises: Damaged: offsets that are none."""
+    return sum(count_of(one.offsets) for one in messages)
 
 
 def shard(taken: Taken) -> int:
