@@ -217,6 +217,11 @@ def has_names(message: LeasedMessage) -> bool:
     return message._delivery.receipts is None
 
 
+def lease_of(message: LeasedMessage) -> bytes:
+    """The name of its lease."""
+    return message._delivery.lease
+
+
 def shard_of(message: LeasedMessage) -> bytes:
     """A key that the messages of one shard share."""
     return message._delivery.lease[:_SHARD_BYTES]
