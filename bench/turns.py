@@ -8,6 +8,7 @@ turns, and its spread.
 
 import argparse
 import asyncio
+import secrets
 import statistics
 import tempfile
 from collections import defaultdict
@@ -18,6 +19,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from bench.consume import RECEIVERS, stock, take
 from bench.load import Target, make, send_count
 from bench.peers.duetime import LEVELS, DueTime
 from bench.processes import cpu_s
@@ -26,6 +28,8 @@ SERVICES = ("gateway", "store", "scheduler")
 DELAY_S = 1.0
 RECEIVE_WAIT_S = 1.0
 LEAST_US = 0.01
+# Messages of the topic that groups take.
+STOCK = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +73,16 @@ async def _delayed(cluster: DueTime, count: int) -> None:
         await receiver.close()
 
 
+async def _received(cluster: DueTime, count: int) -> None:
+    """Taken by lease and acknowledged by a group of its own."""
+    await take(cluster.cluster.address, "stock", f"group-{secrets.token_hex(8)}", count, RECEIVERS)
+
+
 WORK = (
     Work("sent in batches of 256", _batches, 50_000),
     Work("sent one by one", _single, 5_000),
     Work("delayed, and read", _delayed, 30_000, SERVICES),
+    Work("received and acknowledged", _received, STOCK),
 )
 
 
@@ -127,6 +137,8 @@ def main() -> None:
             for name, cluster in (("base", base), ("new", new)):
                 cluster.start(Path(root) / name)
                 cluster.make_topic("turns")
+                cluster.make_topic("stock")
+                asyncio.run(stock(cluster.cluster.address, "stock", STOCK))
             found = compare(base, new, arguments.turns, Console(stderr=True))
         finally:
             for cluster in (base, new):

@@ -151,7 +151,7 @@ def make_parts(base: Base, opened: Opened) -> StoreParts:
     base.registry.register(ShardCollector(store))
     metrics.scanning_seconds.set_function(lambda: turns.taken_s)
     metrics.scans_waiting.set_function(lambda: turns.waiting_count)
-    alarm = Alarm(store.clock)
+    alarm, traffic = Alarm(store.clock), Traffic(settings.traffic_limits, base.registry)
     reader = Reader(store, alarm, metrics, turns)
     late = LateWriter(store, threads.checkpoint, clock, metrics)
     watch, flusher = _make_flusher(base, store, late)
@@ -170,7 +170,6 @@ def make_parts(base: Base, opened: Opened) -> StoreParts:
     targets = Targets(store, search, turns)
     transactions, results = opened.transactions, Results(store, shard=shard)
     giving_up, checks = _make_checks(base, opened, alarm, flusher)
-    traffic = Traffic(settings.traffic_limits, base.registry)
     return StoreParts(
         store=store,
         alarm=alarm,

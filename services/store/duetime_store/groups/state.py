@@ -260,9 +260,8 @@ class Progress:
                 settling.discard(offset)
         for hold, count in ended.items():
             self._leave(hold, count)
-        total = sum(ended.values())
-        self.shares.give(place.key.group, total)
-        return total
+        self.shares.give(place.key.group, sum(ended.values()))
+        return sum(ended.values())
 
     def end_whoever(self, place: Place, offsets: Iterable[int]) -> None:
         """Recovery: ends messages whatever is known of them."""
