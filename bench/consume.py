@@ -36,7 +36,7 @@ async def consume(address: str, topic: str, *, count: int, groups: int) -> float
     started = time.perf_counter()
     async with asyncio.TaskGroup() as tasks:
         for number in range(groups):
-            tasks.create_task(_take(address, topic, f"{topic}-{number}", count, max(1, RECEIVERS // groups)))
+            tasks.create_task(take(address, topic, f"{topic}-{number}", count, max(1, RECEIVERS // groups)))
     return groups * count / (time.perf_counter() - started)
 
 
@@ -70,7 +70,8 @@ async def fail(address: str, topic: str, *, count: int) -> float:
     return count / (time.perf_counter() - started)
 
 
-async def _take(address: str, topic: str, group: str, count: int, receivers: int) -> None:
+async def take(address: str, topic: str, group: str, count: int, receivers: int) -> None:
+    """Takes and acknowledges a topic's `count` messages. Raises: RuntimeError: as `consume`."""
     ids: set[str] = set()
     taken = 0
     heard = time.monotonic()

@@ -25,7 +25,7 @@ import matplotlib
 matplotlib.use("agg")
 import matplotlib.pyplot as plt
 from duetime import AsyncProducer, Consumer, Message
-from duetime.client.consuming.leases import LeasedMessage
+from duetime.client.consuming.leased import LeasedMessage
 from matplotlib.ticker import EngFormatter
 
 from bench.processes import NAMES, Processes, wait_until

@@ -8,6 +8,7 @@ turns, and its spread. With `--together` the new one is one process, and the sum
 
 import argparse
 import asyncio
+import secrets
 import statistics
 import tempfile
 from collections import defaultdict
@@ -18,6 +19,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from bench.consume import RECEIVERS, stock, take
 from bench.load import Target, make, send_count
 from bench.peers import FAR_DELAY_S
 from bench.peers.duetime import LEVELS, DueTime
@@ -29,6 +31,8 @@ ALL = "all"
 DELAY_S = 1.0
 RECEIVE_WAIT_S = 1.0
 LEAST_US = 0.01
+# Messages of the topic that groups take.
+STOCK = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +85,17 @@ async def _delayed(cluster: DueTime, count: int) -> None:
         await receiver.close()
 
 
+async def _received(cluster: DueTime, count: int) -> None:
+    """Taken by lease and acknowledged by a group of its own."""
+    await take(cluster.cluster.address, "stock", f"group-{secrets.token_hex(8)}", count, RECEIVERS)
+
+
 WORK = (
     Work("sent in batches of 256", _batches, 50_000),
     Work("sent as packs of 256", _packs, 100_000),
     Work("sent one by one", _single, 5_000),
     Work("delayed, and read", _delayed, 30_000, SERVICES),
+    Work("received and acknowledged", _received, STOCK),
 )
 
 
@@ -144,6 +154,8 @@ def main() -> None:
             for name, cluster in (("base", base), ("new", new)):
                 cluster.start(Path(root) / name)
                 cluster.make_topic("turns")
+                cluster.make_topic("stock")
+                asyncio.run(stock(cluster.cluster.address, "stock", STOCK))
             found = compare(base, new, arguments.turns, Console(stderr=True))
         finally:
             for cluster in (base, new):

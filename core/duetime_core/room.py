@@ -35,6 +35,15 @@ class Reservation:
         if size - self.size > self._room.shares.room(self.peer):
             raise self._room.refused(self.peer)
 
+    def keep(self, size: int) -> None:
+        """The answer has come: of the room only its size is needed, or more, where it is larger."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if size > self.size:
+            self._room.shares.take(self.peer, size - self.size)
+            self.size = size
+        self._shrink(size)
+
     def close_after(self, seconds: float) -> None:
         """Gives the room to others only after `seconds`, although nothing is under way any more."""
         if self._timer is not None:

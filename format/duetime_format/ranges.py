@@ -39,3 +39,20 @@ def offsets_of(data: bytes) -> list[int]:
     for first, count in ranges_of(data):
         found += range(first, first + count)
     return found
+
+
+def count_of(data: bytes) -> int:
+    """How many offsets the ranges have. Raises: Damaged."""
+    if len(data) == RANGE.size:
+        return int.from_bytes(data[8:], "big")
+    return sum(count for _, count in ranges_of(data))
+
+
+def are_ascending(data: bytes) -> bool:
+    """Whether each range begins behind the one before it, and has offsets, from 0 on. Raises: Damaged."""
+    end = 0
+    for first, count in ranges_of(data):
+        if first < end or not count:
+            return False
+        end = first + count
+    return True

@@ -4,6 +4,8 @@
 
 A lease covers the messages of one queue that one Receive gave; the offset says which of them. Routers read the first
 two bytes. The check, CRC-16/XMODEM of all before it, finds bytes that never were a receipt; it is no signature.
+
+The first ten bytes name the lease. Streams give and acknowledge a lease's messages by that name and their offsets.
 """
 
 from binascii import crc_hqx
@@ -12,6 +14,7 @@ from struct import Struct
 from typing import NamedTuple
 
 RECEIPT_BYTES = 20
+LEASE_BYTES = 10
 _SHARD_LEASE = Struct(">HQ")
 _RECEIPT = Struct(">HQQH")
 _CHECKED = RECEIPT_BYTES - 2
@@ -27,10 +30,27 @@ class Receipt(NamedTuple):
 
 def pack(shard: int, lease: int, offsets: Iterable[int]) -> list[bytes]:
     """The receipts of a lease's messages, in order."""
-    front = _SHARD_LEASE.pack(shard, lease)
-    check = crc_hqx(front, 0)
+    return of_lease(lease_name(shard, lease), offsets)
+
+
+def lease_name(shard: int, lease: int) -> bytes:
+    """What the receipts of a lease begin with."""
+    return _SHARD_LEASE.pack(shard, lease)
+
+
+def parse_lease(name: bytes) -> tuple[int, int] | None:
+    """Shard and lease; None: this is no name of a lease."""
+    if len(name) != LEASE_BYTES:
+        return None
+    shard, lease = _SHARD_LEASE.unpack(name)
+    return shard, lease
+
+
+def of_lease(name: bytes, offsets: Iterable[int]) -> list[bytes]:
+    """The receipts of messages of a lease, in order."""
+    check = crc_hqx(name, 0)
     parts = [offset.to_bytes(8, "big") for offset in offsets]
-    return [front + part + crc_hqx(part, check).to_bytes(2, "big") for part in parts]
+    return [name + part + crc_hqx(part, check).to_bytes(2, "big") for part in parts]
 
 
 def parse(receipt: bytes) -> Receipt | None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from duetime.client.consuming.consumer import Consumer
     from duetime.client.consuming.failing import Reject, Retry
-    from duetime.client.consuming.leases import LeasedMessage
+    from duetime.client.consuming.leased import LeasedMessage
     from duetime.client.consuming.logs import MessageFilter
     from duetime.client.consuming.puller import AsyncPuller
     from duetime.client.consuming.receiver import AsyncReceiver

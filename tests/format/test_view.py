@@ -11,7 +11,8 @@ from types import ModuleType
 
 import pytest
 from duetime.client import record as chosen
-from duetime.client.consuming.leases import LeasedMessage
+from duetime.client.consuming.leased import Delivery, LeasedMessage
+from duetime.client.consuming.leased import leased as leased_messages
 from duetime_format import layout, record, view
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -182,8 +183,9 @@ def test_either_reads_what_the_other_has_pickled(
 
 def test_messages_are_copied_with_what_classes_on_top_of_them_hold() -> None:
     data = record.encode(record.Record("orders", 1, b"body", b""))
-    leased = LeasedMessage(data, 3, "orders", False, b"receipt", 2, 99, 1.5)
-    leased.lost = True
+    delivery = Delivery("orders", False, b"0123456789", 99, 1.5, receipts={0: b"receipt"})
+    (leased,) = leased_messages(data, 3, delivery, [2])
+    leased.lose()
     for copied in (copy.copy(leased), copy.deepcopy(leased), pickle.loads(pickle.dumps(leased))):
         assert type(copied) is LeasedMessage
         assert told(copied) == told(leased)

@@ -28,9 +28,10 @@ def threaded_gateway() -> Iterator[FakeGroups]:
         yield gateway
 
 
-@pytest.fixture
-async def groups() -> AsyncIterator[FakeGroups]:
-    gateway = FakeGroups()
+@pytest.fixture(params=[True, False], ids=["stream", "calls"])
+async def groups(request: pytest.FixtureRequest) -> AsyncIterator[FakeGroups]:
+    """One that knows of ReceiveStream, and one that does not."""
+    gateway = FakeGroups(has_streams=request.param)
     await gateway.start()
     yield gateway
     await gateway.stop()

@@ -5,17 +5,22 @@ No lease ends by itself: a test ends them, and releases failed messages for anot
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
-from duetime.v1 import consumer_pb2
+import grpc
+from duetime.v1 import consumer_pb2, leases_pb2
 from duetime_core.errors import AlreadyExists, DueTimeError
+from duetime_core.leasestreams import LeaseStreams
 from duetime_core.serving import status_of
+from duetime_format import receipts
 from duetime_format import record as codec
 from duetime_format.record import Record, decode
 
 from tests.sdk.fake_gateway import FakeGateway
+from tests.sdk.fake_leases import FakeStream
 
 OK = consumer_pb2.RECEIPT_STATUS_OK
 EXPIRED = consumer_pb2.RECEIPT_STATUS_EXPIRED
@@ -59,7 +64,11 @@ class FakeGroups(FakeGateway):
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     # Receives that wait.
     waiting_count: int = 0
-    _receipt_count: int = 0
+    # Whether it knows of ReceiveStream, and the streams that were opened.
+    has_streams: bool = True
+    streams: LeaseStreams = field(default_factory=lambda: LeaseStreams("gateway"))
+    stream_count: int = 0
+    _lease_count: int = 0
     _loop: asyncio.AbstractEventLoop | None = None
 
     async def start(self) -> None:
@@ -83,11 +92,11 @@ class FakeGroups(FakeGateway):
 
     def come_again(self, topic: str) -> None:
         """Makes failed messages available again, as retries."""
-        for entry in self.failed:
+        for number, entry in enumerate(self.failed):
             found = decode(entry.record)
             place = f"\x02{codec.ORIGIN}\x01{entry.queue}:{found.queue_offset}\x02{codec.VISIBLE_AT}\x01{NOW_MS}"
             properties = found.properties + place.encode()
-            copied = codec.encode(Record("%RETRY%billing", 0, found.body, properties, queue_offset=99))
+            copied = codec.encode(Record("%RETRY%billing", 0, found.body, properties, queue_offset=99 + number))
             self.returned[topic].append(Entry("%RETRY%billing", 0, copied, entry.attempt + 1))
         self.failed.clear()
         self._change()
@@ -121,9 +130,28 @@ class FakeGroups(FakeGateway):
         return self.group
 
     async def Receive(self, request: consumer_pb2.ReceiveRequest, context: Any) -> consumer_pb2.ReceiveResponse:
+        try:
+            return await self.give(request)
+        except DueTimeError as error:
+            await context.abort_with_status(status_of(error))
+            raise
+
+    async def ReceiveStream(self, requests: Any, context: Any) -> AsyncIterator[leases_pb2.ReceiveStreamResponse]:
+        if not self.has_streams:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+        self.stream_count += 1
+        try:
+            async with aclosing(self.streams.responses(FakeStream(self), requests)) as responses:
+                async for response in responses:
+                    yield response
+        except DueTimeError as error:
+            await context.abort_with_status(status_of(error))
+
+    async def give(self, request: consumer_pb2.ReceiveRequest) -> consumer_pb2.ReceiveResponse:
+        """Leases, after waiting for the first. Raises: DueTimeError: the next fault."""
         self.receives.append(request)
         self._change()
-        await self._begin("Receive", context)
+        await self._begin("Receive")
         response = self._lease(request)
         if not response.runs:
             arrived = asyncio.create_task(self._appended.wait())
@@ -140,6 +168,13 @@ class FakeGroups(FakeGateway):
             response = self._lease(request)
         self._change()
         return response
+
+    def take_back(self, given: Sequence[bytes]) -> None:
+        """Leases whose receiver never got them."""
+        for receipt in given:
+            if receipt in self.leases:
+                self._give_back(receipt, self.leases[receipt].attempt)
+        self._change()
 
     def _lease(self, request: consumer_pb2.ReceiveRequest) -> consumer_pb2.ReceiveResponse:
         response = consumer_pb2.ReceiveResponse()
@@ -163,11 +198,14 @@ class FakeGroups(FakeGateway):
         return self.group is not None and self.group.ordered
 
     def _add(self, response: consumer_pb2.ReceiveResponse, entry: Entry, request: consumer_pb2.ReceiveRequest) -> None:
-        self._receipt_count += 1
-        receipt = self._shard(entry.queue).to_bytes(2, "big") + self._receipt_count.to_bytes(18, "big")
-        self.leases[receipt] = entry
         runs = response.runs
-        run = runs[-1] if runs and (runs[-1].topic, runs[-1].queue) == (entry.topic, entry.queue) else runs.add()
+        if runs and (runs[-1].topic, runs[-1].queue) == (entry.topic, entry.queue):
+            run = runs[-1]
+        else:
+            self._lease_count += 1
+            run = runs.add()
+        (receipt,) = receipts.pack(self._shard(entry.queue), self._lease_count, [decode(entry.record).queue_offset])
+        self.leases[receipt] = entry
         run.topic, run.queue, run.lease_ends_at_ms = entry.topic, entry.queue, NOW_MS + request.invisible_ms
         run.records += entry.record
         run.receipts.append(receipt)
@@ -175,15 +213,24 @@ class FakeGroups(FakeGateway):
         self.log.append(("receive", entry.body))
 
     async def Ack(self, request: consumer_pb2.AckRequest, context: Any) -> consumer_pb2.AckResponse:
-        await self._begin("Ack", context)
+        try:
+            statuses = await self.acknowledge(request.receipts)
+        except DueTimeError as error:
+            await context.abort_with_status(status_of(error))
+            raise
+        return consumer_pb2.AckResponse(statuses=statuses if any(statuses) else [])
+
+    async def acknowledge(self, given: Sequence[bytes]) -> list[Any]:
+        """A status for each. Raises: DueTimeError: the next fault."""
+        await self._begin("Ack")
         statuses = []
-        for receipt in request.receipts:
+        for receipt in given:
             entry = self.leases.pop(receipt, None)
             statuses.append(EXPIRED if entry is None else OK)
             if entry is not None:
                 self.log.append(("ack", entry.body))
         self._change()
-        return consumer_pb2.AckResponse(statuses=statuses if any(statuses) else [])
+        return statuses
 
     async def Nack(self, request: consumer_pb2.NackRequest, context: Any) -> consumer_pb2.NackResponse:
         await self._begin("Nack", context)
@@ -226,13 +273,15 @@ class FakeGroups(FakeGateway):
         entry.attempt = attempt
         self.returned[entry.topic].append(entry)
 
-    async def _begin(self, call: str, context: Any) -> None:
+    async def _begin(self, call: str, context: Any = None) -> None:
         if call in self.before:
             await self.before[call]()
         self.calls[call] += 1
         fault = self.faults[call].popleft() if self.faults[call] else None
         self._change()
         if fault is not None:
+            if context is None:
+                raise fault
             await context.abort_with_status(status_of(fault))
 
     def _change(self) -> None:

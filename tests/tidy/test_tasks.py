@@ -12,6 +12,7 @@ from tests.tidy.sources import files, name, tree
 RACE = "waits for the first of two events, and cancels the other in `finally`"
 LOOPS = "the node's task group; `failed` awaits it, `stop` cancels it"
 ALLOWED = {
+    "core/duetime_core/leasestreams.py": "held by its stream, which ends it and waits for it",
     "core/duetime_core/metadata/database.py": "awaited by the `stop` that makes it",
     "core/duetime_core/node.py": RACE,
     "core/duetime_core/together.py": "awaited by the function that makes it, in the variables of a node",
@@ -28,6 +29,7 @@ ALLOWED = {
     "sdk/duetime/client/sending/stream.py": "held by the call, awaited by `close`; the reader cancels the writer",
     "sdk/duetime/client/sending/checking.py": "held by group and by transaction until done; awaited by `close`",
     "sdk/duetime/client/consuming/handling.py": "held in a set until done; awaited by the drain",
+    "sdk/duetime/client/consuming/lease_stream.py": "held in a set until done; awaited by `close`",
     "sdk/duetime/client/consuming/puller.py": "held by the puller, which raises its error and cancels it in `close`",
     "sdk/duetime/client/consuming/subscription.py": "gives credit: held by its stream, which cancels it in `finally`",
     "sdk/duetime/client/consuming/settling.py": "held by the settling, awaited by `close`",

@@ -19,7 +19,7 @@ from duetime.cli.options import Json, Server
 from duetime.cli.output import iso, print_json
 from duetime.client.consuming.consumer import Consumer
 from duetime.client.consuming.failing import Reject, Retry
-from duetime.client.consuming.leases import LeasedMessage
+from duetime.client.consuming.leased import LeasedMessage
 from duetime.client.errors import Damaged
 
 # sysexits.h: EX_TEMPFAIL.

@@ -144,10 +144,10 @@ _CLASS_BY_CODE: dict[int, type[DueTimeError]] = {
 
 
 def from_fault(fault: message_pb2.Fault, message_id: str) -> DueTimeError:
-    """The error of one message of a batch."""
+    """The error of one message of a batch; without an id, of one question of a stream."""
     kind = _CLASS_BY_CODE.get(fault.code, ServerError)
     violations = [Violation(v.field, v.description) for v in fault.violations]
-    error = (InvalidMessage if kind is InvalidArgument else kind)(
+    error = (InvalidMessage if kind is InvalidArgument and message_id else kind)(
         fault.message, reason=fault.reason, violations=violations, message_id=message_id
     )
     error.retriable = fault.retriable

@@ -1,6 +1,7 @@
 from duetime.v1 import backlog_pb2 as _backlog_pb2
 from duetime.v1 import consumer_pb2 as _consumer_pb2
 from duetime.v1 import export_pb2 as _export_pb2
+from duetime.v1 import leases_pb2 as _leases_pb2
 from duetime.v1 import message_pb2 as _message_pb2
 from duetime.v1 import pending_pb2 as _pending_pb2
 from duetime.v1 import retry_pb2 as _retry_pb2

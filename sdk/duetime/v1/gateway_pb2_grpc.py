@@ -7,6 +7,7 @@ from duetime.v1 import backlog_pb2 as duetime_dot_v1_dot_backlog__pb2
 from duetime.v1 import consumer_pb2 as duetime_dot_v1_dot_consumer__pb2
 from duetime.v1 import export_pb2 as duetime_dot_v1_dot_export__pb2
 from duetime.v1 import gateway_pb2 as duetime_dot_v1_dot_gateway__pb2
+from duetime.v1 import leases_pb2 as duetime_dot_v1_dot_leases__pb2
 from duetime.v1 import pending_pb2 as duetime_dot_v1_dot_pending__pb2
 from duetime.v1 import retry_pb2 as duetime_dot_v1_dot_retry__pb2
 from duetime.v1 import subscriptions_pb2 as duetime_dot_v1_dot_subscriptions__pb2
@@ -160,6 +161,11 @@ class GatewayStub:
                 '/duetime.v1.Gateway/Ack',
                 request_serializer=duetime_dot_v1_dot_consumer__pb2.AckRequest.SerializeToString,
                 response_deserializer=duetime_dot_v1_dot_consumer__pb2.AckResponse.FromString,
+                _registered_method=True)
+        self.ReceiveStream = channel.stream_stream(
+                '/duetime.v1.Gateway/ReceiveStream',
+                request_serializer=duetime_dot_v1_dot_leases__pb2.ReceiveStreamRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_leases__pb2.ReceiveStreamResponse.FromString,
                 _registered_method=True)
         self.ChangeInvisible = channel.unary_unary(
                 '/duetime.v1.Gateway/ChangeInvisible',
@@ -486,6 +492,17 @@ class GatewayServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReceiveStream(self, request_iterator, context):
+        """Receive and Ack in one stream: takes and acks are answered by number, each as soon as it can be, and promise what the
+        calls promise. Leases of an answer that the caller did not get come back, uncounted. At most 64 takes (TAKES_EXHAUSTED)
+        and 64 acks of a stream are worked on at once; with more acks, reading stops until one is answered. It ends with the
+        caller's requests, after all that it has taken is answered, and with UNAVAILABLE (STOPPING) when the gateway stops.
+        RESOURCE_EXHAUSTED, STREAMS_EXHAUSTED: the gateway has as many of these streams as it takes.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ChangeInvisible(self, request, context):
         """Moves the end of leases: later for a slow handler, or to now, which gives the messages back. Idempotent.
         """
@@ -757,6 +774,11 @@ def add_GatewayServicer_to_server(servicer, server):
                     servicer.Ack,
                     request_deserializer=duetime_dot_v1_dot_consumer__pb2.AckRequest.FromString,
                     response_serializer=duetime_dot_v1_dot_consumer__pb2.AckResponse.SerializeToString,
+            ),
+            'ReceiveStream': grpc.stream_stream_rpc_method_handler(
+                    servicer.ReceiveStream,
+                    request_deserializer=duetime_dot_v1_dot_leases__pb2.ReceiveStreamRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_leases__pb2.ReceiveStreamResponse.SerializeToString,
             ),
             'ChangeInvisible': grpc.unary_unary_rpc_method_handler(
                     servicer.ChangeInvisible,
@@ -1495,6 +1517,33 @@ class Gateway:
             '/duetime.v1.Gateway/Ack',
             duetime_dot_v1_dot_consumer__pb2.AckRequest.SerializeToString,
             duetime_dot_v1_dot_consumer__pb2.AckResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReceiveStream(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/duetime.v1.Gateway/ReceiveStream',
+            duetime_dot_v1_dot_leases__pb2.ReceiveStreamRequest.SerializeToString,
+            duetime_dot_v1_dot_leases__pb2.ReceiveStreamResponse.FromString,
             options,
             channel_credentials,
             insecure,

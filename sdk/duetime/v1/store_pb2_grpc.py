@@ -6,6 +6,7 @@ import warnings
 from duetime.v1 import consumer_pb2 as duetime_dot_v1_dot_consumer__pb2
 from duetime.v1 import export_pb2 as duetime_dot_v1_dot_export__pb2
 from duetime.v1 import gateway_pb2 as duetime_dot_v1_dot_gateway__pb2
+from duetime.v1 import leases_pb2 as duetime_dot_v1_dot_leases__pb2
 from duetime.v1 import pending_pb2 as duetime_dot_v1_dot_pending__pb2
 from duetime.v1 import store_pb2 as duetime_dot_v1_dot_store__pb2
 from duetime.v1 import subscriptions_pb2 as duetime_dot_v1_dot_subscriptions__pb2
@@ -190,6 +191,11 @@ class StoreStub:
                 '/duetime.v1.Store/ChangeInvisible',
                 request_serializer=duetime_dot_v1_dot_consumer__pb2.ChangeInvisibleRequest.SerializeToString,
                 response_deserializer=duetime_dot_v1_dot_consumer__pb2.ChangeInvisibleResponse.FromString,
+                _registered_method=True)
+        self.ReceiveStream = channel.stream_stream(
+                '/duetime.v1.Store/ReceiveStream',
+                request_serializer=duetime_dot_v1_dot_leases__pb2.ReceiveStreamRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_leases__pb2.ReceiveStreamResponse.FromString,
                 _registered_method=True)
         self.AwaitMessages = channel.unary_unary(
                 '/duetime.v1.Store/AwaitMessages',
@@ -521,6 +527,13 @@ class StoreServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReceiveStream(self, request_iterator, context):
+        """As Gateway.ReceiveStream, of this shard's queues, as above.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def AwaitMessages(self, request, context):
         """Waits until Receive would find something, at most wait_ms. Leases nothing.
         """
@@ -814,6 +827,11 @@ def add_StoreServicer_to_server(servicer, server):
                     servicer.ChangeInvisible,
                     request_deserializer=duetime_dot_v1_dot_consumer__pb2.ChangeInvisibleRequest.FromString,
                     response_serializer=duetime_dot_v1_dot_consumer__pb2.ChangeInvisibleResponse.SerializeToString,
+            ),
+            'ReceiveStream': grpc.stream_stream_rpc_method_handler(
+                    servicer.ReceiveStream,
+                    request_deserializer=duetime_dot_v1_dot_leases__pb2.ReceiveStreamRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_leases__pb2.ReceiveStreamResponse.SerializeToString,
             ),
             'AwaitMessages': grpc.unary_unary_rpc_method_handler(
                     servicer.AwaitMessages,
@@ -1705,6 +1723,33 @@ class Store:
             '/duetime.v1.Store/ChangeInvisible',
             duetime_dot_v1_dot_consumer__pb2.ChangeInvisibleRequest.SerializeToString,
             duetime_dot_v1_dot_consumer__pb2.ChangeInvisibleResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReceiveStream(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/duetime.v1.Store/ReceiveStream',
+            duetime_dot_v1_dot_leases__pb2.ReceiveStreamRequest.SerializeToString,
+            duetime_dot_v1_dot_leases__pb2.ReceiveStreamResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -130,7 +130,14 @@ class GatewayMetrics:
         )
         self.receives = Counter("duetime_gateway_receives", "Receives answered.", registry=registry)
         self.receipts = Counter(
-            "duetime_gateway_receipts", "Receipts of Ack and ChangeInvisible, by call.", ["call"], registry=registry
+            "duetime_gateway_receipts",
+            "Receipts of Ack and ChangeInvisible, and messages acknowledged in ReceiveStream, by call.",
+            ["call"],
+            registry=registry,
+        )
+        self.receive_streams = Gauge("duetime_gateway_receive_streams", "Streams of ReceiveStream.", registry=registry)
+        self.receive_streams_max = Gauge(
+            "duetime_gateway_receive_streams_max", "Streams beyond which more are refused.", registry=registry
         )
         self.leases_left = Counter(
             "duetime_gateway_leases_left",

@@ -17,12 +17,14 @@ from duetime_gateway.administration.groups import ConsumerGroups
 from duetime_gateway.consuming.leases import Leases
 from duetime_gateway.consuming.offsets import GroupOffsets
 from duetime_gateway.consuming.puller import Puller
+from duetime_gateway.consuming.receiving import Receivers
 from duetime_gateway.consuming.subscribing import Subscribing
 from duetime_gateway.face.analysis_service import AnalysisService
 from duetime_gateway.face.batches import BatchService
 from duetime_gateway.face.consumer_service import ConsumerService
 from duetime_gateway.face.face import SERVICE_NAMES, Face
 from duetime_gateway.face.pending_service import PendingService
+from duetime_gateway.face.receive_streams import ReceiveStreamService
 from duetime_gateway.face.scaler import Scaler
 from duetime_gateway.face.service import GatewayService
 from duetime_gateway.face.subscription_service import SubscriptionService
@@ -126,13 +128,24 @@ def make_parts(settings: GatewaySettings, clock: Clock, registry: CollectorRegis
         tasks,
     )
     consumers = ConsumerService(leases, ConsumerGroups(groups, places, shards, clock), retry, traffic.answers)
+    receivers_max = settings.receive_streams_max
+    receivers = Receivers(leases, places, shards, metrics, timeout_ms=timeout_ms, receivers_max=receivers_max)
+    streams = ReceiveStreamService(receivers, traffic.answers, tasks)
     pending = _make_pending(settings, clock, routing, traffic)
     transactions = _make_transactions(settings, clock, metrics, database, routing, sender, traffic, tasks)
     batches, analysis = BatchService(sender, metrics), AnalysisService(shards, backlog, metrics)
     subscribing = Subscribing(places, traffic.answers, metrics, tasks, subscriptions_max=settings.subscriptions_max)
     subscriptions = SubscriptionService(subscribing)
     face = Face(
-        service, batches, consumers, subscriptions, pending, transactions.service, analysis, Scaler(shards, clock)
+        service,
+        batches,
+        consumers,
+        subscriptions,
+        streams,
+        pending,
+        transactions.service,
+        analysis,
+        Scaler(shards, clock),
     )
     server = Server(SERVICE_NAMES, settings.calls_in_flight_max, registry, traffic=traffic)
     face.add_to(server.grpc)

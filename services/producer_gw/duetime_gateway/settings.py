@@ -46,6 +46,10 @@ class GatewaySettings(StoreClientSettings):
         1_024, ge=1, le=1_024, description="streams of WatchTransactions at once; more are refused"
     )
 
+    receive_streams_max: int = Field(
+        2_048, ge=1, le=1_000_000, description="streams of ReceiveStream at once; more are refused"
+    )
+
     @field_validator("retry_address")
     @classmethod
     def _address_parses(cls, text: str) -> str:

@@ -18,6 +18,7 @@ class StoreMetrics:
         self.bytes_out = Counter(
             "duetime_store_bytes_out", "Record bytes given to readers", ["call"], registry=registry
         )
+        self.receive_streams = Gauge("duetime_store_receive_streams", "Streams of ReceiveStream", registry=registry)
         self.export_bytes = Counter("duetime_store_export_bytes", "File bytes given to exports", registry=registry)
         self.exports = Gauge("duetime_store_exports", "Exports that run", registry=registry)
         self.subscriptions = Gauge("duetime_store_subscriptions", "Subscriptions that run", registry=registry)

@@ -27,6 +27,7 @@ from duetime_store.groups.metrics import GroupCollector
 from duetime_store.groups.offsets import GroupOffsets
 from duetime_store.groups.persistence import GroupKeeper
 from duetime_store.groups.receiving import Receiver
+from duetime_store.groups.streams import ReceiveStreams, StreamParts
 from duetime_store.groups.subscription_groups import SubscriptionGroups
 from duetime_store.groups.unread import unread
 from duetime_store.lanes.alarm import Alarm
@@ -117,6 +118,7 @@ class StoreParts:
     groups: Groups
     receiver: Receiver
     group_calls: GroupCalls
+    receive_streams: ReceiveStreams
     checkpointer: Checkpointer
     # None: the setting is off.
     indexer: Indexer | None
@@ -182,6 +184,7 @@ def make_parts(base: Base, opened: Opened) -> StoreParts:
         groups=groups,
         receiver=receiver,
         group_calls=GroupCalls(store, reader, groups, receiver, admin, metrics, turns, shard=shard),
+        receive_streams=ReceiveStreams(StreamParts(groups, receiver, flusher, turns, traffic.answers, metrics, shard)),
         checkpointer=checkpointer,
         indexer=indexer,
         reader=reader,

@@ -11,6 +11,7 @@ from duetime.v1 import (
     consumer_pb2,
     export_pb2,
     gateway_pb2,
+    leases_pb2,
     message_pb2,
     pending_pb2,
     store_pb2,
@@ -89,6 +90,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         self._turns = parts.turns
         self._shard = shard
         self._put_streams = PutStreams(parts.store, parts.flusher)
+        self._receive_streams = parts.receive_streams
         # Set once the server listens.
         self.store_host = b""
 
@@ -124,6 +126,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         """Streams end once what they have taken is answered, subscriptions at once, and none begins."""
         self._put_streams.end()
         self._subscriptions.end()
+        self._receive_streams.end()
 
     def _put_response(self, outcome: Outcome) -> store_pb2.PutResponse:
         response = self._fill(store_pb2.PutResponse(duplicate_queues=outcome.duplicate_queues), outcome)
@@ -388,6 +391,11 @@ class StoreService(store_pb2_grpc.StoreServicer):
             wanted = request.max_bytes or limits.PULL_BYTES_DEFAULT
             request.max_bytes = self._answers.left(peer, wanted, COUNTED_BYTES_MIN)
         return await self._groups.receive(request, peer)
+
+    def ReceiveStream(
+        self, requests: AsyncIterator[leases_pb2.ReceiveStreamRequest], context: Any
+    ) -> AsyncIterator[leases_pb2.ReceiveStreamResponse]:
+        return self._receive_streams.responses(requests, context.peer())
 
     async def AwaitMessages(
         self, request: consumer_pb2.ReceiveRequest, context: Any

@@ -32,6 +32,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from prometheus_client import CollectorRegistry
 
 from tests.store.conftest import HandClock, Shard, sent, unhurried
+from tests.store.groups.by_offsets import ack_by_offsets
 
 GROUP, TOPIC, SHARD = "g", "orders", 3
 KEY = Key(GROUP, TOPIC, TOPIC, 0)
@@ -179,8 +180,8 @@ class Machine(RuleBasedStateMachine):
             assert self.next == self.sent
             assert all(one.state != RETURNED for one in self.messages.values())
 
-    @rule(data=st.data())
-    def ack(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), by_offsets=st.booleans())
+    def ack(self, data: st.DataObject, by_offsets: bool) -> None:
         names = self.some(data)
         self.expire()
         expected = []
@@ -189,7 +190,7 @@ class Machine(RuleBasedStateMachine):
             offset = self.open_under(name)
             offsets.append(offset)
             expected.append(OK if offset is not None else None)
-        statuses = self.groups.ack(GROUP, names)
+        statuses = ack_by_offsets(self.groups, GROUP, names) if by_offsets else self.groups.ack(GROUP, names)
         for name, offset, status, wanted in zip(names, offsets, statuses, expected, strict=True):
             if wanted is not None:
                 assert status == OK
@@ -244,7 +245,7 @@ class Machine(RuleBasedStateMachine):
                 return self.groups.settle(one, (topic, queue, at))
 
             settle_records(self.shard.store, sent("copy", topic="%RETRY%g"), (), settle)
-            assert self.groups.ack(GROUP, [name]) == [EXPIRED]
+            assert self.groups.ack(GROUP, [name]) == ack_by_offsets(self.groups, GROUP, [name]) == [EXPIRED]
             if stored:
                 self.flush()
                 del self.messages[offset]
@@ -273,6 +274,7 @@ class Machine(RuleBasedStateMachine):
         names = [name for name in self.given if self.open_under(name) is not None]
         self.groups.reset(KEY, offset)
         assert self.groups.ack(GROUP, names) == [UNKNOWN] * len(names)
+        assert ack_by_offsets(self.groups, GROUP, names) == [UNKNOWN] * len(names)
         self.messages.clear()
         self.was_reset.update(self.given)
         self.done = set(range(offset))

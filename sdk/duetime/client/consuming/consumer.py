@@ -17,7 +17,8 @@ from typing import Any, Literal, Self, TypeVar
 
 from duetime.client.connection import Connection, resolve_server, seconds
 from duetime.client.consuming.handling import CANCEL_S, Handler, Handling
-from duetime.client.consuming.leases import CALL_TIMEOUT_S, LeasedMessage, Subscription, lease_s, named
+from duetime.client.consuming.leased import LeasedMessage
+from duetime.client.consuming.leases import CALL_TIMEOUT_S, Subscription, lease_s, named
 from duetime.client.consuming.logs import log
 from duetime.client.consuming.settling import Stats
 from duetime.client.errors import AlreadyExists, Closed, DueTimeError, InvalidArgument

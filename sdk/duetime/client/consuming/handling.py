@@ -26,7 +26,8 @@ from duetime_format.limits import RECEIPTS_MAX, RECEIVE_COUNT_MAX
 from duetime.client import tracing
 from duetime.client.connection import Connection, backoff_s, pause
 from duetime.client.consuming.failing import Reject, Retry, text_of, without_own_frames
-from duetime.client.consuming.leases import LeasedMessage, Leases, Subscription, shard_of
+from duetime.client.consuming.leased import LeasedMessage, shard_of
+from duetime.client.consuming.leases import Leases, Subscription
 from duetime.client.consuming.logs import current, log, log_about
 from duetime.client.consuming.settling import Settler, Stats
 from duetime.client.errors import Closed, DueTimeError, InvalidArgument
@@ -81,6 +82,11 @@ class Handling:
         self._leases = Leases(connection, handler.subscription)
         self._stats = stats
         self._ordered = ordered
+        self._loop = asyncio.get_running_loop()
+        # What handlers begin with: each in a copy.
+        self._context = copy_context()
+        # A handler is awaited, and nothing else.
+        self._is_plain = handler.asynchronous and handler.timeout_s is None
         self._stopping = stopping
         # Ends the consumer with an error.
         self._fail = fail
@@ -99,7 +105,7 @@ class Handling:
 
     async def run(self, drain_s: float) -> None:
         """Returns when the consumer was stopped and everything has ended. If cancelled, it cancels the handlers."""
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         self._paced_at_s = loop.time()
         receiving, renewing = loop.create_task(self._receive_all()), loop.create_task(self._renew_all())
         for task in (receiving, renewing):
@@ -133,6 +139,7 @@ class Handling:
                 task.cancel()
             await asyncio.wait(self._handlers, timeout=CANCEL_S)
         await self._settler.flush(flush_s)
+        await self._leases.close()
 
     def _fail_on_error(self, task: asyncio.Task[Any]) -> None:
         """Ends the consumer with the error of a task."""
@@ -188,20 +195,24 @@ class Handling:
     # --- handling -------------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        handle: Callable[[Any], Any] = self._handle_run if self._ordered else self._handle
-        create_task, handlers, ended = asyncio.get_running_loop().create_task, self._handlers, self._ended
+        work: Callable[[Any], Any] = self._handle_run if self._ordered else self._handle
+        create_task, handlers, copied = self._loop.create_task, self._handlers, self._context.copy
         while self._waiting and len(handlers) < self._handler.concurrency and not self._stopping.is_set():
-            task = create_task(handle(self._waiting.popleft()))
-            handlers.add(task)
-            task.add_done_callback(ended)
+            # Begun by the end of another handler, it must have nothing of that one's context.
+            handlers.add(create_task(self._work(work, self._waiting.popleft()), context=copied()))
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._handlers.discard(task)
-        if self._waiting:
-            self._start()
-        if len(self._open) <= self._open_max:
-            self._room.set()
-        self._fail_on_error(task)
+    async def _work(self, work: Callable[[Any], Any], item: Any) -> None:
+        """A task's work, after which others may begin. No callback of the task, which would cost a turn of the loop."""
+        try:
+            await work(item)
+        except Exception as error:
+            self._fail(error)
+        finally:
+            # Of the loop that the task has, even where that has ended: None then.
+            self._handlers.discard(asyncio.current_task(self._loop))
+            if self._waiting:
+                self._start()
+            self._wake_receiver()
 
     async def _handle_run(self, run: list[LeasedMessage]) -> None:
         """Handles messages one after the other; if one is not done, those after it are given back."""
@@ -223,14 +234,14 @@ class Handling:
         if self._stopping.is_set():
             self._give_back((message,), begun=False)
             return False
-        if message.lost or message.ends_at_s <= asyncio.get_running_loop().time():
+        if message.lost or message.ends_at_s <= self._loop.time():
             self._drop(message)
             return False
         current.set(message)
         self._begun_count += 1
         try:
             if tracing.active is None:
-                await self._call(message)
+                await (handler.function(message) if self._is_plain else self._call(message))
             else:
                 with tracing.active.processing(message, handler.subscription.group):
                     await self._call(message)
@@ -362,7 +373,7 @@ class Handling:
         for message, status in zip(messages, statuses, strict=True):
             # One that was settled meanwhile has no lease to renew.
             if status != consumer_pb2.RECEIPT_STATUS_OK and message in self._open:
-                message.lost = True
+                message.lose()
                 self._stats.lost += 1
                 log_about(
                     logging.WARNING,

@@ -7,7 +7,7 @@ A line about a message has its id in the text, and `message_id`, `topic` and `at
 import logging
 from contextvars import ContextVar
 
-from duetime.client.consuming.leases import LeasedMessage
+from duetime.client.consuming.leased import LeasedMessage
 
 log = logging.getLogger("duetime.consumer")
 

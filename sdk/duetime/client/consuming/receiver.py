@@ -12,7 +12,8 @@ from duetime_format.limits import RECEIPTS_MAX, RECEIVE_COUNT_MAX, WAIT_MS_MAX
 
 from duetime.client.connection import Connection, repeated, seconds
 from duetime.client.consuming.failing import Reject, Retry, nack
-from duetime.client.consuming.leases import LeasedMessage, Leases, Subscription, lease_s, named
+from duetime.client.consuming.leased import LeasedMessage
+from duetime.client.consuming.leases import Leases, Subscription, lease_s, named
 from duetime.client.errors import InvalidArgument, from_fault
 from duetime.client.message import moment
 from duetime.client.retry_policy import Backoff, handler_policy
@@ -132,7 +133,10 @@ class AsyncReceiver:
 
     async def close(self) -> None:
         """Disconnects. Leased messages are delivered again when their leases end."""
-        await self._connection.close()
+        try:
+            await self._leases.close()
+        finally:
+            await self._connection.close()
 
     async def __aenter__(self) -> Self:
         return self

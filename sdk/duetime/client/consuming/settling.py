@@ -18,7 +18,8 @@ from duetime_format.limits import NACKS_MAX, RECEIPTS_MAX
 from duetime.client import tracing
 from duetime.client.connection import pause
 from duetime.client.consuming.failing import nack
-from duetime.client.consuming.leases import LeasedMessage, Leases, shard_of
+from duetime.client.consuming.leased import LeasedMessage, lease_of, shard_of
+from duetime.client.consuming.leases import Leases
 from duetime.client.consuming.logs import log, log_about
 from duetime.client.errors import Closed, DueTimeError, InvalidArgument, Unavailable
 from duetime.client.fault_log import FaultLog
@@ -68,6 +69,9 @@ class Settler:
         self._progress = progress
         self._fail = fail
         self._outboxes: dict[tuple[str, bytes], _Outbox] = {}
+        # The lease of the last ack, and where acks of its shard go.
+        self._acked_lease: bytes | None = None
+        self._acks: _Outbox
         self._calls: dict[str, tuple[Callable[[list[Any], bool], Awaitable[list[Any]]], int]] = {
             "ack": (self._ack, RECEIPTS_MAX),
             "nack": (self._nack, NACKS_MAX),
@@ -81,7 +85,11 @@ class Settler:
         return sum(len(outbox.waiting) + outbox.sent_count for outbox in self._outboxes.values())
 
     def ack(self, message: LeasedMessage) -> None:
-        self._outbox("ack", message).add(message)
+        lease = lease_of(message)
+        if lease is not self._acked_lease:
+            # Messages of one lease mostly follow each other.
+            self._acked_lease, self._acks = lease, self._outbox("ack", message)
+        self._acks.add(message)
 
     def nack(self, message: LeasedMessage, error: BaseException) -> None:
         self._outbox("nack", message).add(_Failure(message, nack(message.receipt, error)))

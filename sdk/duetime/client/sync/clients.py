@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Literal, Unpack, overload
 
-from duetime.client.consuming.leases import LeasedMessage
+from duetime.client.consuming.leased import LeasedMessage
 from duetime.client.consuming.puller import LONG_POLL_S, Start
 from duetime.client.consuming.receiver import AsyncReceiver, Failed
 from duetime.client.errors import DueTimeError

@@ -6,12 +6,14 @@ Each `check_` raises InvalidArgument with all that can be found wrong without kn
 from collections.abc import Iterator, Sequence
 
 from duetime_core.bounds import shown
-from duetime_core.errors import Violation
+from duetime_core.errors import InvalidArgument, Violation
 from duetime_format import limits
+from duetime_format.errors import Damaged
 from duetime_format.names import SCHEDULE_TOPIC, retry_topic
 
 from duetime_gateway.queries import Encoding, Extension, Position, Pull, PullQueues, Receive, Selection, Subscribe
 from duetime_gateway.rules import INT64_MAX, filter_violations, group_violations, outside, refuse, topic_violations
+from duetime_gateway.shards.leases import Messages, acked_count
 
 
 def check_pull(pull: Pull) -> None:
@@ -64,9 +66,26 @@ def check_receive(receive: Receive) -> None:
     refuse(found)
 
 
+def check_take(selection: Selection) -> None:
+    """See the module."""
+    bounds = _bounds(selection, limits.RECEIVE_COUNT_MAX)
+    refuse(list(outside(*((f"takes.{field}", value, most) for field, value, most in bounds))))
+
+
 def check_ack(group: str, receipts: Sequence[bytes]) -> None:
     """See the module."""
     refuse([*group_violations("group", group), *_receipt_violations(len(receipts))])
+
+
+def check_acked(messages: Sequence[Messages]) -> int:
+    """See the module. Returns how many messages are named."""
+    try:
+        count = acked_count(messages)
+    except Damaged as error:
+        raise InvalidArgument([Violation("acks.leases.offsets", error.text)]) from error
+    if not 1 <= count <= limits.RECEIPTS_MAX:
+        refuse([Violation("acks.leases", f"{count} messages; an ack has 1 to {limits.RECEIPTS_MAX}")])
+    return count
 
 
 def check_extension(extension: Extension) -> None:

@@ -1,18 +1,15 @@
 """Leases: which shards a Receive asks and what for, and which shards gave the receipts of an ack or an extension.
 
-With one shard a Receive is passed on with its wait. With several, each that has queues of the topic is asked in turn,
-without a wait, until there is enough; each Receive begins with another one. If none has anything, all are asked to
-answer when they have, and then those that do are asked again: no lease is made that nobody takes. A lease whose
-receiver went away before it had the answer is given back, and does not count as an attempt.
+With one shard a Receive is passed on with its wait; `gathering` asks several. A lease whose receiver went away before
+it had the answer is given back, and does not count as an attempt.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 
-import grpc
 from duetime_core.clock import Clock
 from duetime_core.defects import outcome
-from duetime_core.errors import DueTimeError
 from duetime_core.logs import sparing
 from duetime_core.metadata import Groups
 from duetime_format import limits
@@ -20,6 +17,7 @@ from duetime_format.names import retry_topic
 
 from duetime_gateway.answers import raise_first
 from duetime_gateway.consuming.admission import check_ack, check_extension, check_receive
+from duetime_gateway.consuming.gathering import Asking, Gatherer, Parts
 from duetime_gateway.deadlines import timeout_of
 from duetime_gateway.metrics import GatewayMetrics
 from duetime_gateway.queries import Extension, ReceiptStatus, Receive
@@ -27,7 +25,6 @@ from duetime_gateway.routing.places import Places
 from duetime_gateway.routing.topics import Topics
 from duetime_gateway.shards.client import StoreClient
 from duetime_gateway.shards.contract import ReceivePart, receipts_of
-from duetime_gateway.shards.shard import Shard
 from duetime_gateway.shards.shards import Shards
 
 log = sparing()
@@ -35,34 +32,26 @@ log = sparing()
 # A shard's queue of %RETRY%group has a public number only once a retry service has made it; until the gateway knows of
 # it, which it looks for so often, the queue is asked for under the shard's own number.
 RETRY_ROUTE_MS = 5_000
-# Of the errors with which a shard is left out as long as others have something.
-_PASSING = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED}
-
-Parts = Mapping[int, ReceivePart]
 # Ends or moves the leases of some receipts at a store.
 Settle = Callable[[StoreClient, Sequence[bytes]], Awaitable[Sequence[int]]]
 
 
-class _Taken:
-    """What a Receive has leased so far, and what it may still lease."""
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    """Shards asked by a Receive each; answers are encoded ReceiveResponses. See `gathering.Asking`."""
 
-    def __init__(self, receive: Receive) -> None:
-        self.count_left = receive.selection.max_count or limits.RECEIVE_COUNT_DEFAULT
-        self.bytes_left = receive.selection.max_bytes or limits.PULL_BYTES_DEFAULT
-        self.answers: dict[int, list[bytes]] = {}
-        # Of the shards that did not answer, or could not.
-        self.failures: dict[int, DueTimeError] = {}
+    leases: "Leases"
+    group: str
+    remaining_ms: float | None
 
-    def add(self, shard: int, answer: bytes) -> None:
-        count = len(receipts_of(answer))
-        if count:
-            self.count_left -= count
-            self.bytes_left -= len(answer)
-            self.answers.setdefault(shard, []).append(answer)
+    async def ask(self, number: int, part: ReceivePart, max_count: int, max_bytes: int, wait_ms: int) -> bytes:
+        return await self.leases.ask(number, part, self.remaining_ms, max_count, max_bytes, wait_ms)
 
-    @property
-    def enough(self) -> bool:
-        return self.count_left <= 0 or self.bytes_left <= 0
+    def measure(self, answer: bytes) -> tuple[int, int]:
+        return len(receipts_of(answer)), len(answer)
+
+    def give_back(self, number: int, answers: list[bytes]) -> None:
+        self.leases.give_back(self.group, number, [receipt for answer in answers for receipt in receipts_of(answer)])
 
 
 class Leases:
@@ -84,11 +73,10 @@ class Leases:
         self._places = places
         self._shards = shards
         self._groups = groups
-        self._clock = clock
         self._metrics = metrics
         self._tasks = tasks
         self._timeout_ms = timeout_ms
-        self._turn = 0
+        self.gatherer = Gatherer(shards, clock, tasks, timeout_ms=timeout_ms)
 
     async def receive(self, receive: Receive, remaining_ms: float | None, peer: str) -> bytes:
         """The stores' ReceiveResponse, encoded.
@@ -97,20 +85,22 @@ class Leases:
             DueTimeError: bad fields, no such topic, or what a shard answered.
         """
         check_receive(receive)
-        parts = await self._parts(receive, peer)
+        parts, selection = await self.parts(receive, peer), receive.selection
         if len(parts) == 1:
             ((number, part),) = parts.items()
-            selection = receive.selection
-            answer = await self._ask(
+            answer = await self.ask(
                 number, part, remaining_ms, selection.max_count, selection.max_bytes, selection.wait_ms
             )
         else:
-            answer = await self._gather(receive, parts, remaining_ms)
+            calls: Asking[bytes] = _Calls(self, receive.group, remaining_ms)
+            # Several encoded answers, one after the other, are one answer.
+            answers: list[bytes] = await self.gatherer.gather(calls, selection, parts, remaining_ms)
+            answer = b"".join(answers)
         self._metrics.receives.inc()
         self._metrics.bytes_out.inc(len(answer))
         return answer
 
-    async def _parts(self, receive: Receive, peer: str) -> Parts:
+    async def parts(self, receive: Receive, peer: str) -> Parts:
         """What each shard that has queues of the topic is asked. Raises: DueTimeError: no such topic."""
         places = await self._places.of(receive.topic)
         group = await self._groups.ensure(receive.group)
@@ -145,87 +135,26 @@ class Leases:
                 places[shard if shard not in places else next(spare)] = (shard, 0)
         return places
 
-    async def _ask(
+    async def ask(
         self, number: int, part: ReceivePart, remaining_ms: float | None, max_count: int, max_bytes: int, wait_ms: int
     ) -> bytes:
+        """An encoded ReceiveResponse of one shard. Raises: DueTimeError."""
         group = part.receive.group
         shard = await self._places.ready_shard(number, part.receive.topic)
         return await shard.store.receive(
             part,
             timeout_of(self._timeout_ms, remaining_ms, wait_ms),
-            lambda answer: self._give_back(group, shard, [answer]),
+            lambda answer: self.give_back(group, number, receipts_of(answer)),
             max_count=max_count,
             max_bytes=max_bytes,
             wait_ms=wait_ms,
         )
 
-    async def _gather(self, receive: Receive, parts: Parts, remaining_ms: float | None) -> bytes:
-        """The answers of several shards one after the other, which are one answer."""
-        ends_at_ms = self._clock.monotonic_ms() + receive.selection.wait_ms
-        taken = _Taken(receive)
-        self._turn += 1
-        numbers = list(parts)
-        first = self._turn % len(numbers)
-        ready: Collection[int] = numbers[first:] + numbers[:first]
-        try:
-            while ready:
-                await self._take(ready, parts, taken, remaining_ms)
-                left_ms = ends_at_ms - self._clock.monotonic_ms()
-                if taken.answers or left_ms < 1:
-                    break
-                ready = await self._ready(parts, taken, int(left_ms), remaining_ms)
-        except BaseException:
-            for number, answers in taken.answers.items():
-                self._give_back(receive.group, self._shards.get(number), answers)
-            raise
-        if not taken.answers and taken.failures:
-            raise next(iter(taken.failures.values()))
-        return b"".join(answer for answers in taken.answers.values() for answer in answers)
-
-    async def _take(self, numbers: Iterable[int], parts: Parts, taken: _Taken, remaining_ms: float | None) -> None:
-        """Leases from the shards in turn until there is enough."""
-        for number in numbers:
-            try:
-                answer = await self._ask(number, parts[number], remaining_ms, taken.count_left, taken.bytes_left, 0)
-                taken.add(number, answer)
-                taken.failures.pop(number, None)
-            except DueTimeError as error:
-                if error.status not in _PASSING:
-                    raise
-                taken.failures[number] = error
-            if taken.enough:
-                return
-
-    async def _ready(self, parts: Parts, taken: _Taken, wait_ms: int, remaining_ms: float | None) -> list[int]:
-        """The shards that have something, as soon as one has; none: the time is over, or no shard answers."""
-        timeout_ms = timeout_of(self._timeout_ms, remaining_ms, wait_ms)
-
-        async def ready(number: int, part: ReceivePart) -> bool:
-            found, error = await outcome(
-                lambda: self._shards.get(number).store.await_messages(part, wait_ms, timeout_ms), "AwaitMessages"
-            )
-            if error is not None:
-                taken.failures[number] = error
-            return bool(found)
-
-        asked = {self._tasks.create_task(ready(number, part)): number for number, part in parts.items()}
-        waiting = set(asked)
-        try:
-            while waiting:
-                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                found = [asked[one] for one in done if not one.cancelled() and one.result()]
-                if found:
-                    return found
-            return []
-        finally:
-            for one in waiting:
-                one.cancel()
-
-    def _give_back(self, group: str, shard: Shard, answers: Sequence[bytes]) -> None:
-        """Ends leases whose receiver never got the answer."""
-        receipts = [receipt for answer in answers for receipt in receipts_of(answer)]
+    def give_back(self, group: str, number: int, receipts: Sequence[bytes]) -> None:
+        """Ends leases of a shard whose receiver never got the answer."""
         if not receipts:
             return
+        shard = self._shards.get(number)
         self._metrics.leases_left.inc(len(receipts))
         extension = Extension(group, receipts, 0, not_attempted=True)
 

@@ -6,6 +6,7 @@ from duetime_gateway.face.analysis_service import AnalysisService
 from duetime_gateway.face.batches import BatchService
 from duetime_gateway.face.consumer_service import ConsumerService
 from duetime_gateway.face.pending_service import PendingService
+from duetime_gateway.face.receive_streams import ReceiveStreamService
 from duetime_gateway.face.scaler import SERVICE_NAME as SCALER_NAME
 from duetime_gateway.face.scaler import Scaler
 from duetime_gateway.face.service import GatewayService
@@ -25,6 +26,7 @@ class Face:
         batches: BatchService,
         consumers: ConsumerService,
         subscriptions: SubscriptionService,
+        receive_streams: ReceiveStreamService,
         pending: PendingService,
         transactions: TransactionService,
         analysis: AnalysisService,
@@ -34,6 +36,7 @@ class Face:
         self._batches = batches
         self._consumers = consumers
         self._subscriptions = subscriptions
+        self._receive_streams = receive_streams
         self._pending = pending
         self._transactions = transactions
         self._analysis = analysis
@@ -46,6 +49,7 @@ class Face:
             **self._batches.handlers(),
             **self._consumers.handlers(),
             **self._subscriptions.handlers(),
+            **self._receive_streams.handlers(),
             **self._pending.handlers(),
             **self._transactions.handlers(),
             **self._analysis.handlers(),
@@ -56,6 +60,7 @@ class Face:
     def end_streams(self) -> None:
         """Streams, which last as long as their clients like, end once what is in work is answered."""
         self._service.end_streams()
+        self._receive_streams.end_streams()
         self._pending.end_streams()
         self._transactions.end_streams()
         self._scaler.end()

@@ -27,6 +27,8 @@ from duetime_gateway.shards.contract import (
     search_request,
     stored_of,
 )
+from duetime_gateway.shards.leasepipe import LeasePipe
+from duetime_gateway.shards.leases import Taken
 from duetime_gateway.shards.pipe import Pipe
 from duetime_gateway.shards.streams import Streams, as_is
 from duetime_gateway.shards.subscription import ShardSubscription
@@ -218,6 +220,11 @@ class StoreClient:
         if error is not None:
             raise error
         return data or b""
+
+    def receive_stream(self, unread: Callable[[Taken], None]) -> LeasePipe:
+        """For one receiver. `unread` gets what comes after it has gone away."""
+        method, timeout_ms = self._stub.ReceiveStream, self._timeout_ms
+        return LeasePipe(method, self._whom, self._translated, self._tasks, unread, timeout_ms=timeout_ms)
 
     async def await_messages(self, part: ReceivePart, wait_ms: int, timeout_ms: float) -> bool:
         """Whether a Receive would find something, within `wait_ms`. Leases nothing."""

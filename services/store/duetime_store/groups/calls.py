@@ -67,7 +67,7 @@ class GroupCalls:
     async def receive(self, request: consumer_pb2.ReceiveRequest, peer: str) -> consumer_pb2.ReceiveResponse:
         given = await self._receiver.receive(await self._asked(request, peer))
         response = consumer_pb2.ReceiveResponse()
-        numbers = _numbers(request)
+        numbers = numbers_of(request)
         for one in given:
             self._add(response, one, numbers, request)
         self._metrics.messages_out.labels("receive").inc(sum(len(one.sizes) for one in given))
@@ -75,7 +75,7 @@ class GroupCalls:
         return response
 
     async def _asked(self, request: consumer_pb2.ReceiveRequest, peer: str) -> Asked:
-        return _asked(request, peer, await parsed(self._turns, request.tags, request.sql))
+        return asked_of(request, peer, await parsed(self._turns, request.tags, request.sql))
 
     def _add(
         self,
@@ -281,7 +281,7 @@ class GroupCalls:
         return place.topic, place.queue, place.offset
 
 
-def _asked(request: consumer_pb2.ReceiveRequest, peer: str, wanted: Filter) -> Asked:
+def asked_of(request: consumer_pb2.ReceiveRequest, peer: str, wanted: Filter) -> Asked:
     """Raises: InvalidArgument."""
     check_group(request.group)
     faults = []
@@ -316,7 +316,7 @@ def _asked(request: consumer_pb2.ReceiveRequest, peer: str, wanted: Filter) -> A
     )
 
 
-def _numbers(request: consumer_pb2.ReceiveRequest) -> dict[tuple[bool, int], int]:
+def numbers_of(request: consumer_pb2.ReceiveRequest) -> dict[tuple[bool, int], int]:
     """The public number of each queue, by whether it is one of the retry topic, and its number on the shard."""
     numbers = {(False, one.shard_queue): one.queue for one in request.queues}
     numbers.update(((True, one.shard_queue), one.queue) for one in request.retry_queues)

@@ -5,7 +5,7 @@ Every method is synchronous; its change is durable once `Store.when_events_durab
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from duetime_core.errors import Overloaded
@@ -23,7 +23,7 @@ log = sparing()
 
 OK, EXPIRED, UNKNOWN = range(3)
 # The status of a message that is done already, as for a repeated Ack.
-_DONE = -1
+DONE = -1
 
 # Messages whose leases end in one step, some 2 us each, before others have their turn.
 EXPIRE_STEP = 512
@@ -116,7 +116,10 @@ class Groups:
         parsed = receipts.parse(receipt)
         if parsed is None or parsed.shard != self.shard:
             return UNKNOWN
-        _, lease_id, offset = parsed
+        return self.find(group, parsed.lease, parsed.offset, now_ms)
+
+    def find(self, group: str, lease_id: int, offset: int, now_ms: int) -> int | Open:
+        """The message of a lease of this shard, or EXPIRED, UNKNOWN or DONE."""
         lease = self.progress.leases.get(lease_id)
         if lease is None:
             ended = self.progress.ended.leases.get(lease_id)
@@ -124,13 +127,13 @@ class Groups:
                 return EXPIRED if lease_id <= self.progress.last_lease_id else UNKNOWN
             if ended.group != group or ended.was_reset:
                 return UNKNOWN
-            return EXPIRED if offset in ended.returned else _DONE
+            return EXPIRED if offset in ended.returned else DONE
         place = lease.place
         if place.key.group != group:
             return UNKNOWN
         hold = place.entries.get(offset)
         if hold is None or hold.lease is not lease:
-            return EXPIRED if lease.returned is not None and offset in lease.returned else _DONE
+            return EXPIRED if lease.returned is not None and offset in lease.returned else DONE
         if hold.until_ms <= now_ms or offset in place.settling:
             return EXPIRED
         return Open(place, lease, offset, hold)
@@ -144,7 +147,7 @@ class Groups:
         for receipt in names:
             one = self._inspect(group, receipt, now_ms)
             if isinstance(one, int):
-                statuses.append(done if one == _DONE else one)
+                statuses.append(done if one == DONE else one)
             else:
                 statuses.append(OK)
                 found.setdefault(one.lease, []).append(one.offset)
@@ -153,13 +156,18 @@ class Groups:
     def open_one(self, group: str, receipt: bytes) -> Open | int:
         """The message under a receipt, or EXPIRED or UNKNOWN."""
         one = self._inspect(group, receipt, self.store.clock.now_ms())
-        return EXPIRED if one == _DONE else one
+        return EXPIRED if one == DONE else one
 
     # --- changes ----------------------------------------------------------------------------------------------------
 
     def ack(self, group: str, names: Sequence[bytes]) -> list[int]:
         self.store.gate.check_write()
         statuses, found = self._open(group, names, OK)
+        self.end(group, found)
+        return statuses
+
+    def end(self, group: str, found: Mapping[Lease, list[int]]) -> None:
+        """Ends messages that are under leases of a group: they are done."""
         count = 0
         for lease, offsets in found.items():
             place = lease.place
@@ -168,7 +176,6 @@ class Groups:
             self._unblocked(place)
         if count:
             self._active(group).acks.add(self.store.clock.now_ms(), count)
-        return statuses
 
     def change(self, group: str, names: Sequence[bytes], invisible_ms: int, *, not_attempted: bool) -> list[int]:
         self.store.gate.check_write()

@@ -18,7 +18,7 @@ Expiry is no event: it follows from the hold and the time, and the next lease re
 """
 
 import heapq
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 
 from duetime_core.shares import Shares
@@ -245,19 +245,23 @@ class Progress:
         place.frontier = frontier
         self.hold(Hold(place, RETURNED, offsets, attempt=attempt))
 
-    def end(self, place: Place, lease_id: int, offsets: Iterable[int]) -> int:
-        """Ends messages that are under this lease (0: under none). Returns how many."""
-        entries = place.entries
-        count = 0
-        for offset in offsets:
-            hold = entries.get(offset)
-            if hold is not None and (hold.lease.id if hold.lease else 0) == lease_id:
+    def end(self, place: Place, lease_id: int, offsets: Sequence[int]) -> int:
+        """Ends messages that are under this lease (0: under none); `offsets` has each once. Returns how many."""
+        entries, settling = place.entries, place.settling
+        holds = [entries.get(offset) for offset in offsets]
+        ended = {
+            hold: count
+            for hold, count in Counter(holds).items()
+            if hold is not None and (hold.lease.id if hold.lease else 0) == lease_id
+        }
+        for offset, hold in zip(offsets, holds, strict=True):
+            if hold in ended:
                 del entries[offset]
-                place.settling.discard(offset)
-                self._leave(hold, 1)
-                count += 1
-        self.shares.give(place.key.group, count)
-        return count
+                settling.discard(offset)
+        for hold, count in ended.items():
+            self._leave(hold, count)
+        self.shares.give(place.key.group, sum(ended.values()))
+        return sum(ended.values())
 
     def end_whoever(self, place: Place, offsets: Iterable[int]) -> None:
         """Recovery: ends messages whatever is known of them."""

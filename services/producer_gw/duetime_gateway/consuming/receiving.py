@@ -1,0 +1,159 @@
+"""Receivers with streams: takes and acks of one receiver, by a stream of its own to each store that it needs.
+
+A take is a Receive: with one shard it is passed on with its wait, and `gathering` asks several. An ack goes to the
+shards whose leases it names.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from duetime_core.errors import Overloaded
+
+from duetime_gateway.answers import raise_first
+from duetime_gateway.consuming.admission import check_acked, check_receive, check_take
+from duetime_gateway.consuming.leases import Leases
+from duetime_gateway.deadlines import timeout_of
+from duetime_gateway.metrics import GatewayMetrics
+from duetime_gateway.queries import ReceiptStatus, Receive, Selection
+from duetime_gateway.routing.places import Places
+from duetime_gateway.shards import leases as lease_messages
+from duetime_gateway.shards.contract import ReceivePart
+from duetime_gateway.shards.leasepipe import LeasePipe
+from duetime_gateway.shards.leases import Messages, Taken, Unacked
+from duetime_gateway.shards.shards import Shards
+
+
+class Receivers:
+    """All receivers that have streams."""
+
+    def __init__(
+        self,
+        leases: Leases,
+        places: Places,
+        shards: Shards,
+        metrics: GatewayMetrics,
+        *,
+        timeout_ms: int,
+        receivers_max: int,
+    ) -> None:
+        self.leases = leases
+        self.places = places
+        self.shards = shards
+        self.metrics = metrics
+        self.timeout_ms = timeout_ms
+        self._receivers_max = receivers_max
+        self._count = 0
+        metrics.receive_streams_max.set(receivers_max)
+
+    def open(self, receive: Receive, peer: str) -> "StreamReceiver":
+        """A receiver; close it.
+
+        Raises:
+            InvalidArgument: bad fields.
+            Overloaded: there are as many as there may be.
+        """
+        check_receive(receive)
+        if self._count >= self._receivers_max:
+            text = f"{self._count} receivers have streams here, {self._receivers_max} at most"
+            raise Overloaded(text, reason="STREAMS_EXHAUSTED")
+        self._count += 1
+        self.metrics.receive_streams.inc()
+        return StreamReceiver(self, receive, peer)
+
+    def closed(self) -> None:
+        """One is closed."""
+        self._count -= 1
+        self.metrics.receive_streams.dec()
+
+
+class StreamReceiver:
+    """One receiver, and its streams to stores."""
+
+    def __init__(self, receivers: Receivers, receive: Receive, peer: str) -> None:
+        self._all = receivers
+        self._receive = receive
+        self._peer = peer
+        self._pipes: dict[int, LeasePipe] = {}
+        # What shards were asked for last.
+        self._parts: dict[int, ReceivePart] = {}
+
+    async def take(self, selection: Selection) -> list[Taken]:
+        """Leases, by shard; if the caller goes away, they go back.
+
+        Raises:
+            DueTimeError: bad fields, no such topic, or what a shard answered.
+        """
+        check_take(selection)
+        parts = await self._find_parts()
+        if len(parts) == 1:
+            ((number, part),) = parts.items()
+            answers = [await self.ask(number, part, selection.max_count, selection.max_bytes, selection.wait_ms)]
+        else:
+            answers = await self._all.leases.gatherer.gather(self, selection, parts, None)
+        self._all.metrics.receives.inc()
+        self._all.metrics.bytes_out.inc(sum(map(lease_messages.size, answers)))
+        return answers
+
+    async def ask(self, number: int, part: ReceivePart, max_count: int, max_bytes: int, wait_ms: int) -> Taken:
+        """See `gathering.Asking`."""
+        await self._all.places.ready_shard(number, self._receive.topic)
+        timeout_ms = timeout_of(self._all.timeout_ms, None, wait_ms)
+        return await self._pipe(number).take(part, max_count, max_bytes, wait_ms, timeout_ms)
+
+    def measure(self, answer: Taken) -> tuple[int, int]:
+        """See `gathering.Asking`."""
+        return lease_messages.count(answer), lease_messages.size(answer)
+
+    def give_back(self, number: int, answers: list[Taken]) -> None:
+        """Ends leases whose receiver never got the answer."""
+        names = [name for taken in answers for name in lease_messages.taken_receipts(taken)]
+        self._all.leases.give_back(self._receive.group, number, names)
+
+    def give_back_all(self, answers: Sequence[Taken]) -> None:
+        """As `give_back`, of any shards."""
+        for taken in answers:
+            if taken.runs:
+                self.give_back(lease_messages.shard(taken), [taken])
+
+    async def ack(self, messages: Sequence[Messages]) -> list[Unacked]:
+        """Those that are not done; durable.
+
+        Raises:
+            DueTimeError: bad fields, or what a shard answered; the others have done their part, and it may be repeated.
+        """
+        self._all.metrics.receipts.labels("ReceiveStream").inc(check_acked(messages))
+        parts = self._parts or await self._find_parts()
+        mine, strange = lease_messages.by_shard(messages, parts)
+        if len(mine) == 1 and not strange:
+            ((number, own),) = mine.items()
+            return list(await self._ack(number, own))
+        answers = raise_first(
+            await asyncio.gather(
+                *(self._ack(number, own) for number, own in mine.items()),
+                return_exceptions=True,
+            )
+        )
+        rest = [one for answer in answers for one in answer]
+        return rest + lease_messages.unacked(ReceiptStatus.UNKNOWN, strange)
+
+    async def _ack(self, number: int, messages: Sequence[Messages]) -> Sequence[Unacked]:
+        return await self._pipe(number).ack(self._parts[number], messages, self._all.timeout_ms)
+
+    def close(self) -> None:
+        """What is under way is answered, and leases that nobody waits for go back."""
+        for pipe in self._pipes.values():
+            pipe.close()
+        self._all.closed()
+
+    async def _find_parts(self) -> dict[int, ReceivePart]:
+        """What shards are asked for. A shard that the topic has left still gets acks of its leases."""
+        parts = dict(await self._all.leases.parts(self._receive, self._peer))
+        self._parts |= parts
+        return parts
+
+    def _pipe(self, number: int) -> LeasePipe:
+        pipe = self._pipes.get(number)
+        if pipe is None:
+            store = self._all.shards.get(number).store
+            pipe = self._pipes[number] = store.receive_stream(lambda taken: self.give_back(number, [taken]))
+        return pipe

@@ -1,0 +1,162 @@
+"""ReceiveStream: a take is a Receive and an ack an Ack, of which `receiving` and `groups` keep the promises.
+
+What one request brings is staged together, acks first, and made durable by one flush. Leases of an answer that was not
+written go back.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from duetime.v1 import consumer_pb2, leases_pb2
+from duetime_core.calls import fault_of
+from duetime_core.errors import DueTimeError, InvalidArgument, Unavailable, Violation
+from duetime_core.leasestreams import Answer, LeaseStream, LeaseStreams, Requests
+from duetime_core.room import Room
+from duetime_core.traffic import COUNTED_BYTES_MIN
+from duetime_format import limits, receipts
+from duetime_format.ranges import ranges
+
+from duetime_store.groups import acking
+from duetime_store.groups.calls import asked_of, numbers_of
+from duetime_store.groups.fetch import Asked, Given
+from duetime_store.groups.groups import Groups
+from duetime_store.groups.receiving import Receiver
+from duetime_store.metrics import StoreMetrics
+from duetime_store.reading.filters import parsed
+from duetime_store.reading.turns import Turns
+from duetime_store.writing.flusher import Flusher
+
+
+@dataclass(frozen=True, slots=True)
+class StreamParts:
+    """What all streams work with."""
+
+    groups: Groups
+    receiver: Receiver
+    flusher: Flusher
+    turns: Turns
+    # Room for answers, shared with all calls.
+    answers: Room
+    metrics: StoreMetrics
+    shard: int
+
+
+class ReceiveStreams:
+    """All streams of one store."""
+
+    def __init__(self, parts: StreamParts) -> None:
+        self._parts = parts
+        self._streams = LeaseStreams("store")
+        parts.metrics.receive_streams.set_function(lambda: self._streams.count)
+
+    def end(self) -> None:
+        """Streams end once what they have taken is answered, and none begins."""
+        self._streams.end()
+
+    def responses(self, requests: Requests, peer: str) -> AsyncIterator[leases_pb2.ReceiveStreamResponse]:
+        """See `LeaseStreams`."""
+        return self._streams.responses(_Stream(self._parts, peer), requests)
+
+
+@dataclass(frozen=True, slots=True)
+class _Subscription:
+    """What takes have in common."""
+
+    asked: Asked
+    # Public numbers of queues, by whether they are the retry topic's, and their number here.
+    numbers: dict[tuple[bool, int], int]
+
+
+class _Stream(LeaseStream):
+    """One receiver's."""
+
+    def __init__(self, parts: StreamParts, peer: str) -> None:
+        super().__init__()
+        self._parts = parts
+        self._peer = peer
+        self._subscription: _Subscription
+
+    async def subscribe(self, subscription: consumer_pb2.ReceiveRequest) -> None:
+        wanted = await parsed(self._parts.turns, subscription.tags, subscription.sql)
+        self._subscription = _Subscription(asked_of(subscription, self._peer, wanted), numbers_of(subscription))
+
+    def begun(self) -> None:
+        """The flusher wakes after the tasks of takes have had their first turn: one flush is for all."""
+        self._parts.flusher.wake()
+
+    def ack(self, ack: leases_pb2.AckLeases) -> None:
+        rest = acking.ack(self._parts.groups, self._subscription.asked.group, ack.leases)
+        answer = leases_pb2.Acked(number=ack.number, rest=acking.wire(rest))
+        durable = self._parts.groups.store.when_events_durable()
+        if durable is None:
+            self.put_acked(answer)
+        else:
+            durable.add_done_callback(partial(self._durable, answer))
+
+    def _durable(self, answer: leases_pb2.Acked, done: "asyncio.Future[None]") -> None:
+        error = Unavailable("the store is stopping", reason="STOPPING") if done.cancelled() else done.exception()
+        if error is not None:
+            assert isinstance(error, DueTimeError), "flushes fail with errors of the store"
+            answer = leases_pb2.Acked(number=answer.number, fault=fault_of(error))
+        self.put_acked(answer)
+
+    async def take(self, take: leases_pb2.Take) -> Answer:
+        subscription = self._subscription
+        given = await self._parts.receiver.receive(self._asked(subscription.asked, take))
+        return self._answer(take.number, given, subscription.numbers)
+
+    def _asked(self, asked: Asked, take: leases_pb2.Take) -> Asked:
+        """Raises: InvalidArgument, Overloaded."""
+        _check(take)
+        wanted = take.max_bytes or limits.PULL_BYTES_DEFAULT
+        return replace(
+            asked,
+            max_count=take.max_count or limits.RECEIVE_COUNT_DEFAULT,
+            max_bytes=self._parts.answers.left(self._peer, wanted, COUNTED_BYTES_MIN),
+            wait_ms=take.wait_ms,
+        )
+
+    def _answer(self, number: int, given: Sequence[Given], numbers: dict[tuple[bool, int], int]) -> Answer:
+        taken = leases_pb2.Taken(number=number)
+        for one in given:
+            key, same = one.lease.place.key, len(set(one.attempts)) == 1
+            name = receipts.lease_name(self._parts.shard, one.lease.id)
+            taken.runs.add(
+                topic=key.queue_topic,
+                queue=numbers[key.queue_topic != key.topic, key.queue],
+                records=one.records,
+                lease=leases_pb2.LeaseOffsets(lease=name, offsets=ranges(one.offsets)),
+                attempts=one.attempts[:1] if same else one.attempts,
+                lease_ends_at_ms=one.until_ms,
+            )
+        size = sum(len(one.records) for one in given)
+        self._parts.answers.shares.take(self._peer, size)
+        self._parts.metrics.messages_out.labels("receive").inc(sum(len(one.sizes) for one in given))
+        self._parts.metrics.bytes_out.labels("receive").inc(size)
+        leased = [(one.lease, one.offsets) for one in given]
+
+        def done(written: bool) -> None:
+            self._parts.answers.give(self._peer, size)
+            if leased and not written:
+                self._parts.groups.not_received(leased)
+                self._parts.flusher.wake()
+
+        return Answer(taken, size, done)
+
+
+def _check(take: leases_pb2.Take) -> None:
+    """Raises: InvalidArgument."""
+    bounds = (
+        ("max_count", take.max_count, limits.RECEIVE_COUNT_MAX),
+        ("max_bytes", take.max_bytes, limits.PULL_BYTES_MAX),
+        ("wait_ms", take.wait_ms, limits.WAIT_MS_MAX),
+    )
+    faults = [
+        Violation(f"takes.{field}", f"{value} is not within 0 and {most}")
+        for field, value, most in bounds
+        if not 0 <= value <= most
+    ]
+    if faults:
+        raise InvalidArgument(faults)
