@@ -30,7 +30,7 @@ class FakeGateway(gateway_pb2_grpc.GatewayServicer):
     scripts: deque[Script] = field(default_factory=deque)
     requests: list[gateway_pb2.SendRequest] = field(default_factory=list)
     # Whether Subscribe is known, as it is not in release 0.1.
-    streams: bool = True
+    knows_subscribe: bool = True
     # Messages in one answer to a subscription.
     answer_count: int = 4_096
     # What subscriptions asked for, their later requests too, and how many answers they were given.
@@ -179,7 +179,7 @@ class FakeGateway(gateway_pb2_grpc.GatewayServicer):
         return response
 
     async def Subscribe(self, requests: Any, context: Any) -> AsyncIterator[subscriptions_pb2.SubscribeResponse]:
-        if not self.streams:
+        if not self.knows_subscribe:
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
         first = await anext(requests)
         self.subscribes.append(first)

@@ -17,7 +17,7 @@ from tests.sdk.fake_gateway import FakeGateway
 @pytest.fixture(params=["subscribed", "polled"])
 async def gateway(request: pytest.FixtureRequest) -> AsyncIterator[FakeGateway]:
     """One that knows subscriptions, and one of release 0.1."""
-    gateway = FakeGateway(streams=request.param == "subscribed")
+    gateway = FakeGateway(knows_subscribe=request.param == "subscribed")
     await gateway.start()
     yield gateway
     await gateway.stop()
@@ -90,7 +90,7 @@ async def test_poll_gives_at_most_max_and_nothing_after_the_wait(filled: FakeGat
 async def test_filters_are_the_servers_to_apply(filled: FakeGateway) -> None:
     async with AsyncPuller(filled.address, "orders", tags="odd || none", sql="size > 5") as puller:
         assert len(await take(puller, 8)) == 8
-    asked = filled.subscribes if filled.streams else filled.pulls
+    asked = filled.subscribes if filled.knows_subscribe else filled.pulls
     assert {(request.tags, request.sql) for request in asked} == {("odd || none", "size > 5")}
 
 
@@ -128,7 +128,7 @@ async def test_no_more_is_fetched_than_the_window_has(gateway: FakeGateway, monk
         assert await take(puller, 1) == [bytes(1_000)]
         for _ in range(200):
             await asyncio.sleep(0)
-        fetched = sum(gateway.answer_sizes) if gateway.streams else 5_500 * len(gateway.pulls)
+        fetched = sum(gateway.answer_sizes) if gateway.knows_subscribe else 5_500 * len(gateway.pulls)
         # One answer of five messages more, as some credit was left for it.
         assert fetched <= 26_000
         assert len(await take(puller, 90)) == 90
@@ -144,7 +144,7 @@ async def test_queues_of_one_shard_are_asked_for_in_one_call(gateway: FakeGatewa
             gateway.append("orders", queue, str(queue).encode())
             assert await take(puller, 1) == [str(queue).encode()]
         assert puller.positions == dict.fromkeys(range(5), 1)
-    requests = gateway.subscribes if gateway.streams else gateway.pulls
+    requests = gateway.subscribes if gateway.knows_subscribe else gateway.pulls
     asked = {frozenset(position.queue for position in request.queues) for request in requests}
     assert asked == {frozenset({0, 2, 4}), frozenset({1, 3})}
 
@@ -314,7 +314,7 @@ async def test_a_server_that_learns_subscriptions_is_subscribed_to_after_its_res
     async with AsyncPuller(filled.address, "orders") as puller:
         assert len(await take(puller, 8)) == 8
         await filled.stop()
-        filled.streams = not filled.streams
+        filled.knows_subscribe = not filled.knows_subscribe
         filled.append("orders", 1, b"new")
         await filled.start()
         assert await take(puller, 1) == [b"new"]
