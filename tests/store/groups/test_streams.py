@@ -7,12 +7,13 @@ from typing import Any
 
 import grpc
 import pytest
-from duetime.v1 import leases_pb2, store_pb2
+from duetime.v1 import leases_pb2, store_pb2, store_pb2_grpc
 from duetime_format import limits, receipts
 from duetime_format.ranges import offsets_of, ranges
 from google.rpc import code_pb2
 
 from tests.store.groups.running import EXPIRED, INVISIBLE_MS, OK, TOPIC, UNKNOWN, Consuming, told
+from tests.store.running import MIB
 from tests.store.test_put_stream import Held
 
 Run = leases_pb2.LeaseRun
@@ -278,6 +279,32 @@ async def test_a_first_request_without_a_subscription_ends_the_stream(store: Con
     bad = Stream(store)
     await bad.ask(subscription={"sql": "a LIKE 'b'"})
     assert await bad.call.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_a_receiver_that_reads_nothing_holds_its_share_of_answers_and_no_more(tmp_path: Path) -> None:
+    count = 24
+    async with Consuming(tmp_path / "store", segment_bytes=64 * MIB, answer_bytes_max=32 * MIB) as store:
+        for number in range(count):
+            await store.send(f"m{number}", body=bytes(MIB))
+        stream = Stream(store)
+        answers, groups = store.node.parts.traffic.answers.shares, store.node.parts.groups
+        # Half of the room is one connection's.
+        for number in range(16):
+            await stream.ask(takes={number: {"max_count": 1}})
+            await until(store, lambda least=number: groups.progress.outstanding > least)
+        await stream.ask(takes={number: {"max_count": 1} for number in range(16, count)})
+        # On a connection of its own.
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{store.node.port}", options) as channel:
+            other = store_pb2_grpc.StoreStub(channel)
+            assert len((await other.Receive(store.request(max_count=1), timeout=10)).messages) == 1
+        assert answers.used < 20 * MIB
+        while len(stream.taken) < count:
+            await stream.read()
+        given = [run for one in stream.taken.values() for run in one.runs]
+        assert {one.fault.reason for one in stream.taken.values() if one.HasField("fault")} == {"ANSWERS_EXHAUSTED"}
+        assert 16 <= len(given) < count
+        assert groups.progress.outstanding == len(given) + 1
 
 
 async def test_a_stop_answers_what_was_taken_and_ends_the_stream(store: Consuming) -> None:

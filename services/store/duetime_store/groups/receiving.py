@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
 
 from duetime_core.bounds import shown
 from duetime_core.clock import turn
@@ -29,6 +31,19 @@ log = sparing()
 FILTER_MS = 60_000
 # Characters of each filter that the error shows.
 FILTER_SHOWN_CHARS = 256
+
+
+class AnswerRoom(Protocol):
+    """Room for the answer that a call gets, asked for and counted in the step in which messages are leased: other calls
+    of its caller may have waited for the same messages."""
+
+    def left(self, wanted: int) -> int:
+        """How many of the `wanted` bytes there is room for. Raises: Overloaded: for too few."""
+        ...
+
+    def take(self, size: int) -> None:
+        """So many bytes are leased."""
+        ...
 
 
 class Receiver:
@@ -67,20 +82,23 @@ class Receiver:
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
-    async def receive(self, asked: Asked) -> list[Given]:
+    async def receive(self, asked: Asked, room: AnswerRoom | None = None) -> list[Given]:
         """Leases messages, after waiting for the first; durable on return. A caller that goes away meanwhile gives
         them back.
 
         Raises:
             FailedPrecondition: the group uses another filter.
-            Overloaded: the limit of outstanding messages is reached.
+            Overloaded: the limit of outstanding messages is reached, or there is no room for the answer.
             NotFound: no such topic or queue.
         """
         given: list[Given] = []
 
         def take(line: Line, walk: Walk) -> Fetched:
-            fetched = self._fetch(asked, line, walk, peek=False)
+            fitting = asked if room is None else replace(asked, max_bytes=room.left(asked.max_bytes))
+            fetched = self._fetch(fitting, line, walk, peek=False)
             given.extend(fetched.given)
+            if room is not None:
+                room.take(sum(len(one.records) for one in fetched.given))
             return fetched
 
         try:

@@ -69,6 +69,26 @@ class _Subscription:
     numbers: dict[tuple[bool, int], int]
 
 
+class _TakeRoom:
+    """What one take holds of the room for its connection's answers, until its answer is written."""
+
+    def __init__(self, answers: Room, peer: str) -> None:
+        self._answers = answers
+        self._peer = peer
+        self.size = 0
+
+    def left(self, wanted: int) -> int:
+        return self._answers.left(self._peer, wanted, COUNTED_BYTES_MIN)
+
+    def take(self, size: int) -> None:
+        self._answers.shares.take(self._peer, size)
+        self.size += size
+
+    def give(self) -> None:
+        self._answers.give(self._peer, self.size)
+        self.size = 0
+
+
 class _Stream(LeaseStream):
     """One receiver's."""
 
@@ -103,22 +123,27 @@ class _Stream(LeaseStream):
         self.put_acked(answer)
 
     async def take(self, take: leases_pb2.Take) -> Answer:
-        subscription = self._subscription
-        given = await self._parts.receiver.receive(self._asked(subscription.asked, take))
-        return self._answer(take.number, given, subscription.numbers)
+        subscription, room = self._subscription, _TakeRoom(self._parts.answers, self._peer)
+        try:
+            given = await self._parts.receiver.receive(self._asked(subscription.asked, take), room)
+        except BaseException:
+            room.give()
+            raise
+        return self._answer(take.number, given, subscription.numbers, room)
 
     def _asked(self, asked: Asked, take: leases_pb2.Take) -> Asked:
-        """Raises: InvalidArgument, Overloaded."""
+        """Raises: InvalidArgument."""
         _check(take)
-        wanted = take.max_bytes or limits.PULL_BYTES_DEFAULT
         return replace(
             asked,
             max_count=take.max_count or limits.RECEIVE_COUNT_DEFAULT,
-            max_bytes=self._parts.answers.left(self._peer, wanted, COUNTED_BYTES_MIN),
+            max_bytes=take.max_bytes or limits.PULL_BYTES_DEFAULT,
             wait_ms=take.wait_ms,
         )
 
-    def _answer(self, number: int, given: Sequence[Given], numbers: dict[tuple[bool, int], int]) -> Answer:
+    def _answer(
+        self, number: int, given: Sequence[Given], numbers: dict[tuple[bool, int], int], room: "_TakeRoom"
+    ) -> Answer:
         taken = leases_pb2.Taken(number=number)
         for one in given:
             key, same = one.lease.place.key, len(set(one.attempts)) == 1
@@ -131,14 +156,13 @@ class _Stream(LeaseStream):
                 attempts=one.attempts[:1] if same else one.attempts,
                 lease_ends_at_ms=one.until_ms,
             )
-        size = sum(len(one.records) for one in given)
-        self._parts.answers.shares.take(self._peer, size)
+        size = room.size
         self._parts.metrics.messages_out.labels("receive").inc(sum(len(one.sizes) for one in given))
         self._parts.metrics.bytes_out.labels("receive").inc(size)
         leased = [(one.lease, one.offsets) for one in given]
 
         def done(written: bool) -> None:
-            self._parts.answers.give(self._peer, size)
+            room.give()
             if leased and not written:
                 self._parts.groups.not_received(leased)
                 self._parts.flusher.wake()
