@@ -4,7 +4,7 @@
                                    takes: a task each ─┴──▶ ready ──▶ the stream's responses
 
 What is ready when a response is taken goes with it. An answer with leases stays the server's until its response is
-written; a stream that ends before has `unread` called for it.
+written; of a stream that ends before, they go back.
 """
 
 import asyncio

@@ -80,3 +80,14 @@ async def test_who_waits_in_vain_is_refused_and_leaves_its_turn() -> None:
     await asyncio.gather(waiting, return_exceptions=True)
     (await room.wait("d", 60, CLOCK, 0)).close()
     assert room.shares.refused_count == 1
+
+
+def test_a_reservation_keeps_what_its_answer_needs() -> None:
+    room = make()
+    with Reservation(room, "a", 50) as one:
+        one.keep(20)
+        assert room.shares.used == 20
+        # What has come is counted, whatever was reserved for it.
+        one.keep(70)
+        assert (one.size, room.shares.held("a")) == (70, 70)
+    assert room.shares.used == 0
