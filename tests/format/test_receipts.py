@@ -35,3 +35,11 @@ def test_a_flipped_bit_is_noticed(shard: int, lease: int, offset: int, bit: int)
 def test_receipts_are_told_apart_by_shard() -> None:
     mine, other = receipts.pack(7, 1, [1, 2]), receipts.pack(0, 1, [1])
     assert receipts.by_shard([mine[0], b"junk", other[0], mine[1]]) == ({7: [0, 3], 0: [2]}, [1])
+
+
+@given(st.integers(0, 65_535), U64, st.lists(U64))
+def test_receipts_of_a_lease_are_made_of_its_name(shard: int, lease: int, offsets: list[int]) -> None:
+    name = receipts.lease_name(shard, lease)
+    assert receipts.parse_lease(name) == (shard, lease)
+    assert receipts.of_lease(name, offsets) == receipts.pack(shard, lease, offsets)
+    assert receipts.parse_lease(name[1:]) is None
