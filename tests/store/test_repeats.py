@@ -102,7 +102,7 @@ def test_half_message_is_known_by_the_topic_that_it_goes_to(shard: Shard) -> Non
     intake = shard.store.admit(record.encode(half))
     shard.store.stage_sent(intake, Outcome([], stored_at_ms=shard.clock.wall_ms))
     for _ in range(2):
-        first = shard.store.first_copy(shard.store.admit(sent("A")), 0)
+        first = shard.store.first_copies(shard.store.admit(sent("A")), [0]).get(0)
         assert first is not None
         assert (first.name, first.topic_queue, first.is_delayed) == ((b"orders", b"A", b""), 1, False)
         shard.flush()

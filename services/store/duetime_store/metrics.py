@@ -12,19 +12,6 @@ class StoreMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.messages_in = Counter("duetime_store_messages_in_total", "Messages made durable", registry=registry)
         self.bytes_in = Counter("duetime_store_bytes_in", "Log bytes made durable", registry=registry)
-        self.messages_out = Counter(
-            "duetime_store_messages_out_total", "Messages given to readers", ["call"], registry=registry
-        )
-        self.bytes_out = Counter(
-            "duetime_store_bytes_out", "Record bytes given to readers", ["call"], registry=registry
-        )
-        self.receive_streams = Gauge("duetime_store_receive_streams", "Streams of ReceiveStream", registry=registry)
-        self.export_bytes = Counter("duetime_store_export_bytes", "File bytes given to exports", registry=registry)
-        self.exports = Gauge("duetime_store_exports", "Exports that run", registry=registry)
-        self.subscriptions = Gauge("duetime_store_subscriptions", "Subscriptions that run", registry=registry)
-        self.subscriptions_max = Gauge(
-            "duetime_store_subscriptions_max", "Subscriptions beyond which more are refused", registry=registry
-        )
         self.refused = Counter("duetime_store_records_refused_total", "Records refused", ["status"], registry=registry)
         self.damaged = Counter(
             "duetime_store_records_damaged_total", "Damaged records met by recovery and readers", registry=registry
@@ -77,11 +64,27 @@ class StoreMetrics:
             "Log bytes that a look-up has to read, since no index has them",
             registry=registry,
         )
+        self._count_reads(registry)
         self._count_scans(registry)
         self._count_retention(registry)
         self._count_lanes(registry)
         self._count_endings(registry)
         self._count_transactions(registry)
+
+    def _count_reads(self, registry: CollectorRegistry) -> None:
+        self.messages_out = Counter(
+            "duetime_store_messages_out_total", "Messages given to readers", ["call"], registry=registry
+        )
+        self.bytes_out = Counter(
+            "duetime_store_bytes_out", "Record bytes given to readers", ["call"], registry=registry
+        )
+        self.receive_streams = Gauge("duetime_store_receive_streams", "Streams of ReceiveStream", registry=registry)
+        self.export_bytes = Counter("duetime_store_export_bytes", "File bytes given to exports", registry=registry)
+        self.exports = Gauge("duetime_store_exports", "Exports that run", registry=registry)
+        self.subscriptions = Gauge("duetime_store_subscriptions", "Subscriptions that run", registry=registry)
+        self.subscriptions_max = Gauge(
+            "duetime_store_subscriptions_max", "Subscriptions beyond which more are refused", registry=registry
+        )
 
     def _count_scans(self, registry: CollectorRegistry) -> None:
         self.scanning_seconds = Gauge(

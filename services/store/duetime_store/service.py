@@ -25,7 +25,6 @@ from duetime_core.errors import InvalidArgument, ReadOnly, Violation
 from duetime_core.serving import code_of
 from duetime_core.traffic import COUNTED_BYTES_MIN
 from duetime_format import limits
-from duetime_format.units import Ints
 from grpc import StatusCode
 
 from duetime_store.exporting import encoded_chunk
@@ -130,7 +129,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
 
     def _put_response(self, outcome: Outcome) -> store_pb2.PutResponse:
         response = self._fill(store_pb2.PutResponse(duplicate_queues=outcome.duplicate_queues), outcome)
-        response.due_at_ms.extend(_dues(outcome))
+        response.due_at_ms.extend(outcome.dues)
         response.past.extend(outcome.past)
         return response
 
@@ -144,7 +143,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
     async def Settle(self, request: store_pb2.SettleRequest, context: Any) -> store_pb2.SettleResponse:
         outcome = await self._durably(self._groups.settle(request.records, request.settles))
         response = self._fill(store_pb2.SettleResponse(), outcome)
-        response.due_at_ms.extend(_dues(outcome))
+        response.due_at_ms.extend(outcome.dues)
         return response
 
     async def Cancel(self, request: pending_pb2.CancelRequest, context: Any) -> pending_pb2.CancelResponse:
@@ -213,7 +212,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         else:
             outcome = await self._durably(self._store.put(request.records))
         response = store_pb2.PutMessageResponse(
-            watermark=outcome.watermark, duplicate_queues=outcome.duplicate_queues, due_at_ms=_dues(outcome)
+            watermark=outcome.watermark, duplicate_queues=outcome.duplicate_queues, due_at_ms=outcome.dues
         )
         return self._fill(response, outcome)
 
@@ -345,7 +344,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
             sizes=due.sizes,
             due_at_ms=due.due_at_ms,
             watermark=due.watermark,
-            entries=() if _are_consecutive(due.entries) else due.entries.tolist(),
+            entries=() if (np.diff(due.entries) == 1).all() else due.entries.tolist(),
             next=due.next,
             damages=due.damages or None,
             damaged_positions=due.damaged_positions or None,
@@ -497,11 +496,3 @@ class StoreService(store_pb2_grpc.StoreServicer):
         caller = caller_of(context.peer(), context.invocation_metadata())
         async for data in self._exporter.read(request.path, request.offset, request.length, caller):
             yield encoded_chunk(data)
-
-
-def _are_consecutive(entries: Ints) -> bool:
-    return bool((np.diff(entries) == 1).all())
-
-
-def _dues(outcome: Outcome) -> list[int]:
-    return outcome.due_at_ms if any(outcome.due_at_ms) else []

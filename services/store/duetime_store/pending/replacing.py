@@ -211,7 +211,7 @@ class Replacing:
             old = None
         if old is not None and old.message_id == job.message_id:
             return self._upserted_before(old.lane, old.entry, job)
-        first = self._store.first_copy(job.intake, 0)
+        first = self._store.first_copies(job.intake, [0]).get(0)
         lane = lane_of(first.topic.decode(), first.queue) if first is not None else None
         if first is not None and lane is not None and lane in self._store.lanes:
             return self._upserted_before(lane, first.queue_offset, job)

@@ -70,6 +70,11 @@ class Outcome:
         else:
             self.due_at_ms = np.array(dues)[key_of].tolist()
 
+    @property
+    def dues(self) -> list[int]:
+        """The due times; empty: there are none."""
+        return self.due_at_ms if any(self.due_at_ms) else []
+
     def take_places(self, chosen: Sequence[int], stored: "Outcome") -> None:
         """Copies the places of the chosen records from `stored`."""
         for index, offset, due_at_ms in zip(chosen, stored.queue_offsets, stored.due_at_ms, strict=True):
@@ -140,6 +145,23 @@ class FlushBatch:
     def is_promised(self) -> bool:
         """Whether plans that are durable decide all of its places: readers may see it before it is durable."""
         return self.promised_count == self.count and all(promise.is_durable for promise in self.promises)
+
+    def repoint(self, may_have_ended: Callable[[ConsumeQueue], bool]) -> OSError | None:
+        """The copies are durable: units name them. Returns the error that kept units from being written; they go on
+        naming the first copies, which stay until the units are replaced.
+
+        Args:
+            may_have_ended: whether entries of a queue end; they may have since the copies were staged.
+        """
+        trouble = None
+        for queue, offsets, units in self.moved:
+            if may_have_ended(queue):
+                units["tags"] = queue.read_at(offsets)["tags"]
+            try:
+                queue.repoint(offsets, units)
+            except OSError as error:
+                trouble = error
+        return trouble
 
     def end_entries(self) -> OSError | None:
         """The ends are durable: their entries are marked. Returns the error that kept marks from being written."""

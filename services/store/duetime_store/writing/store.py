@@ -221,13 +221,8 @@ class Store:
     def unpublished(self) -> list[FlushBatch]:
         return [self._staged, *filter(None, (self._flushing,))]
 
-    def first_copy(self, intake: Intake, index: int) -> FirstCopy | None:
-        """The stored or staged record that a record repeats, if it is one of the newest: answered with its place once
-        all that is staged is durable."""
-        return self.first_copies(intake, [index]).get(index)
-
     def first_copies(self, intake: Intake, asked: Sequence[int]) -> dict[int, FirstCopy]:
-        """As `first_copy`, by index."""
+        """By index: the newest records that some repeat, whose places hold once all that is staged is durable."""
         return self.repeats.find(intake, asked, self.published_end, (self._staged, self._flushing))
 
     @property
@@ -427,15 +422,7 @@ class Store:
             self.quarantined_count += aside
             if len(dues):
                 lane.lateness.observe(dues, now_ms)
-        for moved, offsets, units in batch.moved:
-            if self.lanes.of(moved) is not None or moved is self.halves.queue:
-                # They may have ended since the copies were staged.
-                units["tags"] = moved.read_at(offsets)["tags"]
-            try:
-                moved.repoint(offsets, units)
-            except OSError as error:
-                # They still name the first copies, which stay until the units are replaced.
-                trouble = error
+        trouble = batch.repoint(self._may_have_ended) or trouble
         trouble = batch.end_entries() or trouble
         self.new_keys.publish(batch.keys)
         self._flushing = None
@@ -452,6 +439,9 @@ class Store:
         for queue in batch.queues:
             queue.wake()
         return trouble
+
+    def _may_have_ended(self, queue: ConsumeQueue) -> bool:
+        return self.lanes.of(queue) is not None or queue is self.halves.queue
 
     def undo(self) -> "list[asyncio.Future[None]]":
         """Drops everything that is staged and not published. Returns the waiting callers, who have to get an error. The
