@@ -108,8 +108,6 @@ class Store:
         self._flushing: FlushBatch | None = None
         self._publish_waiters: list[asyncio.Future[None]] = []
 
-    # --- writing --------------------------------------------------------------------------------------------------
-
     def put(self, records: bytes, batches: Sequence[int] = ()) -> Outcome:
         """Stages records; the outcome holds once the batch is durable (`when_durable`). Those that repeat one of the
         newest messages are answered with its place.
@@ -386,8 +384,6 @@ class Store:
     def next_publish(self) -> "asyncio.Future[None]":
         """Done at the next publish, and when what was published is durable."""
         return waiter(self._publish_waiters)
-
-    # --- flushing -------------------------------------------------------------------------------------------------
 
     def take(self) -> FlushBatch | None:
         """The staged batch, for the flusher to make durable; None: nothing is staged."""
