@@ -99,6 +99,13 @@ WORK = (
 )
 
 
+def prepare(cluster: DueTime, count: int = STOCK) -> None:
+    """Makes the topics, and `count` messages to be received."""
+    for topic in ("turns", "stock"):
+        cluster.make_topic(topic)
+    asyncio.run(stock(cluster.cluster.address, "stock", count))
+
+
 async def turn(cluster: DueTime, work: Work) -> dict[str, float]:
     """Microseconds a message, by process and in all."""
     pids = cluster.cluster.pids()
@@ -153,9 +160,7 @@ def main() -> None:
         try:
             for name, cluster in (("base", base), ("new", new)):
                 cluster.start(Path(root) / name)
-                cluster.make_topic("turns")
-                cluster.make_topic("stock")
-                asyncio.run(stock(cluster.cluster.address, "stock", STOCK))
+                prepare(cluster)
             found = compare(base, new, arguments.turns, Console(stderr=True))
         finally:
             for cluster in (base, new):

@@ -11,34 +11,37 @@ from rich.console import Console
 from bench import turns
 from bench.peers.duetime import DueTime
 
+# Messages of each turn.
+COUNT = 500
+
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[DueTime]:
     cluster = DueTime("sync", 2, python=sys.executable)
     cluster.start(tmp_path)
     try:
-        cluster.make_topic("turns")
+        turns.prepare(cluster, COUNT)
         yield cluster
     finally:
         cluster.stop()
 
 
 def test_each_row_has_a_pair_for_each_turn(cluster: DueTime, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "WORK", tuple(replace(work, count=500) for work in turns.WORK))
+    monkeypatch.setattr(turns, "WORK", tuple(replace(work, count=COUNT) for work in turns.WORK))
     found = turns.compare(cluster, cluster, 2, Console(quiet=True))
     assert {len(pairs) for pairs in found.values()} == {2}
     assert [name for name in found if name.startswith("delayed")] == [
         f"delayed, and read: {name}" for name in ("gateway", "store", "scheduler", "all")
     ]
-    assert turns.table_of(found).row_count == len(found) == 13
+    assert turns.table_of(found).row_count == len(found) == 16
 
 
 def test_one_process_is_compared_by_sums(cluster: DueTime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "WORK", tuple(replace(work, count=500) for work in turns.WORK))
+    monkeypatch.setattr(turns, "WORK", tuple(replace(work, count=COUNT) for work in turns.WORK))
     together = DueTime("sync", 2, together=True)
     together.start(tmp_path / "together")
     try:
-        together.make_topic("turns")
+        turns.prepare(together, COUNT)
         found = turns.compare(cluster, together, 1, Console(quiet=True))
     finally:
         together.stop()
