@@ -64,12 +64,21 @@ def keep_promises(store: Store, plans: Iterable[tuple[int, Plan]]) -> int:
 
 def _pending(store: Store, plans: Iterable[tuple[int, Plan]]) -> Iterator[_Promised]:
     """The rows of entries that are pending."""
-    for made_at_ms, plan in plans:
-        if plan.lane in store.lanes:
-            lane = store.lanes[plan.lane]
-            is_pending = lane.states(plan.rows["entry"].astype(np.int64)) == PENDING
-            for number, entry, offset in plan.rows[is_pending].tolist():
-                yield _Promised(made_at_ms, lane, entry, plan.queues[number], offset)
+    known = [(made_at_ms, plan) for made_at_ms, plan in plans if plan.lane in store.lanes]
+    of_lane: dict[int, list[int]] = {}
+    for index, (_, plan) in enumerate(known):
+        of_lane.setdefault(plan.lane, []).append(index)
+    rows = [plan.rows for _, plan in known]
+    for number, own in of_lane.items():
+        # One look for all: nearly none is pending.
+        joined = np.concatenate([rows[index] for index in own])
+        is_pending = store.lanes[number].states(joined["entry"].astype(np.int64)) == PENDING
+        ends = np.cumsum([len(rows[index]) for index in own])
+        for index, mask in zip(own, np.split(is_pending, ends[:-1]), strict=True):
+            rows[index] = rows[index][mask]
+    for (made_at_ms, plan), left in zip(known, rows, strict=True):
+        for number, entry, offset in left.tolist():
+            yield _Promised(made_at_ms, store.lanes[plan.lane], entry, plan.queues[number], offset)
 
 
 def _keep(store: Store, one: _Promised) -> bool:
