@@ -145,8 +145,10 @@ async def test_who_gives_up_waiting_cancels_the_call(served: Served, kind: str) 
     if kind == "UnaryStream":
         # By a socket nobody who has not read yet cancels the call by giving up.
         assert await call.read() == b"wait"
-    waiting = asyncio.ensure_future(call if kind == "Unary" else call.read())
     await served.servicer.waiting.acquire()
+    waiting = asyncio.ensure_future(call if kind == "Unary" else call.read())
+    # It begins to wait.
+    await asyncio.to_thread(lambda: None)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
