@@ -35,6 +35,9 @@ PULL_BYTES_MAX = 2 * 1024 * 1024
 CALL_TIMEOUT_S = 5.0
 # A stream that has lasted so long was none of the failures before it.
 STEADY_S = 10.0
+# How long polls go on before a subscription is tried again: gRPC may carry a call over a server's restart, so that none
+# fails when a newer one takes over.
+POLLING_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +136,10 @@ class Subscription:
                 await self._failed(error)
 
     async def _poll(self) -> None:
-        """Polls until a call fails: the server that answers next may be a newer one."""
-        while True:
+        """Polls until a call fails, or for POLLING_S: the server that answers next may be a newer one."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + POLLING_S
+        while loop.time() < until_s:
             try:
                 await self._pull()
             except DueTimeError as error:
