@@ -97,3 +97,9 @@ def host_of(peer: str) -> str:
 def caller_of(peer: str, metadata: Sequence[tuple[str, Any]] | None) -> str:
     """The host that a call is made for: the one that a process of the cluster names, else the peer's own."""
     return next((str(value) for key, value in metadata or () if key == CALLER_KEY), "") or host_of(peer)
+
+
+def sharer_of(user: str, caller: str) -> str:
+    """Whom limits that callers share are counted for: the user, or where nobody asks who callers are, the caller as it is
+    known otherwise: its host or its connection."""
+    return f"user {user}" if user else caller

@@ -128,6 +128,7 @@ def fault_of(error: DueTimeError) -> message_pb2.Fault:
         message=short.text,
         violations=[message_pb2.FieldViolation(field=v.field, description=v.description) for v in short.violations],
         retriable=error.retriable,
+        retry_after_ms=error.retry_after_ms,
     )
 
 

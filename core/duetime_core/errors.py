@@ -9,7 +9,8 @@
     ├── PermissionDenied       PERMISSION_DENIED    TRANSACTION_OF_ANOTHER_GROUP
     ├── Unauthenticated        UNAUTHENTICATED      CLUSTER_SECRET_REFUSED
     ├── Overloaded             RESOURCE_EXHAUSTED   TOO_MANY_REQUESTS      retriable, after a pause
-    │   └── DiskFull           RESOURCE_EXHAUSTED   DISK_FULL
+    │   ├── DiskFull           RESOURCE_EXHAUSTED   DISK_FULL
+    │   └── QuotaExceeded      RESOURCE_EXHAUSTED   QUOTA_EXCEEDED         carries when to come back
     ├── Unavailable            UNAVAILABLE          SHARD_UNAVAILABLE, ... retriable
     │   ├── Stalled            UNAVAILABLE          FLUSH_STALLED
     │   └── ReadOnly           UNAVAILABLE          STORE_READ_ONLY
@@ -46,6 +47,8 @@ class DueTimeError(Exception):
     status: grpc.StatusCode = grpc.StatusCode.INTERNAL
     reason: str = "INTERNAL"
     retriable: bool = False
+    # How long the caller waits before it repeats the call; 0: as it likes.
+    retry_after_ms: int = 0
 
     def __init__(self, text: str, *, reason: str | None = None) -> None:
         super().__init__(text)
@@ -127,6 +130,16 @@ class DiskFull(Overloaded):
     """A shard's disk has no room: nothing of the call is stored, and sends are taken again once there is room."""
 
     reason = "DISK_FULL"
+
+
+class QuotaExceeded(Overloaded):
+    """A user or a topic has had what its quota allows; after `retry_after_ms` the same call fits."""
+
+    reason = "QUOTA_EXCEEDED"
+
+    def __init__(self, text: str, retry_after_ms: int) -> None:
+        super().__init__(text)
+        self.retry_after_ms = retry_after_ms
 
 
 class Unavailable(DueTimeError):

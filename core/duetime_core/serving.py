@@ -73,7 +73,8 @@ PROMISED = frozenset({"Subscribe"})
 
 
 def status_of(error: DueTimeError) -> grpc.Status:
-    """The gRPC status of an error, with ErrorInfo and, for bad input, BadRequest details: below 4 KiB in all."""
+    """The gRPC status of an error, with ErrorInfo, for bad input BadRequest, and RetryInfo where it says when to come
+    back: below 4 KiB in all."""
     short = brief(error)
     details = [error_details_pb2.ErrorInfo(reason=short.reason, domain=DOMAIN)]
     if short.violations:
@@ -82,6 +83,10 @@ def status_of(error: DueTimeError) -> grpc.Status:
             for v in short.violations
         ]
         details.append(error_details_pb2.BadRequest(field_violations=fields))
+    if error.retry_after_ms:
+        retry = error_details_pb2.RetryInfo()
+        retry.retry_delay.FromMilliseconds(error.retry_after_ms)
+        details.append(retry)
     packed = []
     for detail in details:
         packed.append(any_pb2.Any())

@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from duetime_core.members import MemberWatch
 from duetime_core.metadata import Database, LaneLeaseModel, SchedulerModel, upgrade
 from duetime_scheduler.leases import LaneLeases, Tick
-from duetime_scheduler.sharing import LaneKey, MemberWatch
+from duetime_scheduler.sharing import LaneKey
 from sqlalchemy import select
 
 TICK_MS = 500

@@ -1,7 +1,8 @@
 """Who serves what: tables of the pure decisions."""
 
 import pytest
-from duetime_scheduler.sharing import LeaseRow, MemberWatch, claims, held, share_out
+from duetime_core.members import MemberWatch
+from duetime_scheduler.sharing import LeaseRow, claims, held, share_out
 from hypothesis import given
 from hypothesis import strategies as st
 

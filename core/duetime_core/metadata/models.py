@@ -10,6 +10,8 @@ ADDRESS_CHARS_MAX = 255
 POLICY_CHARS_MAX = 1_024
 JOB_CHARS_MAX = 64
 SNAPSHOT_ID_CHARS_MAX = 128
+QUOTA_KIND_CHARS_MAX = 16
+USER_CHARS_MAX = 255
 
 
 class Base(DeclarativeBase):
@@ -67,6 +69,31 @@ class ProducerGroupModel(Base):
 
     name: Mapped[str] = mapped_column(String(GROUP_CHARS_MAX), primary_key=True)
     created_at_ms: Mapped[int] = mapped_column(BigInteger)
+
+
+class QuotaModel(Base):
+    """What a user or a topic may take. Written by gateways."""
+
+    __tablename__ = "quotas"
+
+    # `user` or `topic`.
+    kind: Mapped[str] = mapped_column(String(QUOTA_KIND_CHARS_MAX), primary_key=True)
+    name: Mapped[str] = mapped_column(String(USER_CHARS_MAX), primary_key=True)
+    # JSON: {"messages_per_s": 0, ...}.
+    limits: Mapped[str] = mapped_column(Text)
+
+
+class GatewayModel(Base):
+    """A gateway that keeps quotas, alive as long as its heartbeat moves. Written by itself; removed by itself or as
+    dead."""
+
+    __tablename__ = "gateways"
+
+    member_id: Mapped[str] = mapped_column(String(MEMBER_CHARS_MAX), primary_key=True)
+    # A counter, as of schedulers.
+    heartbeat: Mapped[int] = mapped_column(BigInteger)
+    # JSON: what was asked of each quota lately.
+    use: Mapped[str] = mapped_column(Text)
 
 
 class SchedulerModel(Base):

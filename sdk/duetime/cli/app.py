@@ -15,6 +15,7 @@ from duetime.cli.lanes import lanes
 from duetime.cli.pending import pending
 from duetime.cli.plugins import Commands
 from duetime.cli.pull import pull
+from duetime.cli.quotas import quotas
 from duetime.cli.send import send
 from duetime.cli.show import show
 from duetime.cli.topics import topics
@@ -59,6 +60,7 @@ app.command()(find)
 app.command()(trace)
 app.add_typer(topics, name="topics")
 app.add_typer(groups, name="groups")
+app.add_typer(quotas, name="quotas")
 app.add_typer(dlq, name="dlq")
 app.add_typer(transactions, name="transactions")
 app.command()(lanes)

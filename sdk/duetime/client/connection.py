@@ -72,10 +72,12 @@ def seconds(length: str | float | timedelta, field: str = "wait") -> float:
     return value
 
 
-def backoff_s(attempt: int) -> float:
-    """The pause after failed attempt 1, 2, ...: it doubles; up to half of it is random, to spread callers."""
+def backoff_s(attempt: int, *errors: DueTimeError) -> float:
+    """The pause after failed attempt 1, 2, ...: it doubles; up to half of it is random, to spread callers. It is no
+    shorter than what the server has said with one of the errors."""
     longest = min(BACKOFF_S_MAX, BACKOFF_S_MIN * 2.0 ** min(attempt - 1, 16))
-    return longest * random.uniform(0.5, 1.0)
+    told = max((error.retry_after_s for error in errors), default=0.0)
+    return max(longest * random.uniform(0.5, 1.0), told * random.uniform(1.0, 1.1))
 
 
 async def pause(length_s: float) -> None:
@@ -93,7 +95,7 @@ async def repeated(call: Callable[[float], Awaitable[T]], timeout: float) -> T:
         try:
             return await call(max(deadline - loop.time(), 0.001))
         except DueTimeError as error:
-            pause_s = backoff_s(attempt)
+            pause_s = backoff_s(attempt, error)
             if not error.retriable or loop.time() + pause_s >= deadline:
                 raise
             await pause(pause_s)

@@ -44,6 +44,8 @@ class DueTimeError(Exception):
     """
 
     retriable: bool = False
+    # How long to wait before the same call is made again, as the server has said; 0: as one likes.
+    retry_after_s: float = 0.0
 
     def __init__(
         self, text: str, *, reason: str = "", violations: Sequence[Violation] = (), message_id: str = ""
@@ -57,7 +59,7 @@ class DueTimeError(Exception):
     def about(self, message_id: str, text: str = "") -> Self:
         """The same error about one message."""
         error = type(self)(text or self.text, reason=self.reason, violations=self.violations, message_id=message_id)
-        error.retriable = self.retriable
+        error.retriable, error.retry_after_s = self.retriable, self.retry_after_s
         return error
 
 
@@ -150,7 +152,7 @@ def from_fault(fault: message_pb2.Fault, message_id: str) -> DueTimeError:
     error = (InvalidMessage if kind is InvalidArgument and message_id else kind)(
         fault.message, reason=fault.reason, violations=violations, message_id=message_id
     )
-    error.retriable = fault.retriable
+    error.retriable, error.retry_after_s = fault.retriable, fault.retry_after_ms / 1000
     return error
 
 
@@ -159,9 +161,11 @@ def from_status(error: grpc.aio.AioRpcError, server: str) -> DueTimeError:
     status = error.code()
     code, text, reason = status.value[0], error.details() or status.name, ""
     violations: list[Violation] = []
+    retry_after_s = 0.0
     for key, value in error.trailing_metadata() or ():
         if key == "grpc-status-details-bin" and isinstance(value, bytes):
             reason, violations = _details(value)
+            retry_after_s = _retry_after_s(value)
             if reason:
                 # gRPC substitutes a status of its own when headers or messages exceed its limits.
                 code, text = _code_and_text(value, code, text)
@@ -170,7 +174,9 @@ def from_status(error: grpc.aio.AioRpcError, server: str) -> DueTimeError:
     elif status is grpc.StatusCode.CANCELLED:
         text = f"the server at {server} ended the call"
     kind = _CLASS_BY_CODE.get(code, ServerError)
-    return kind(text, reason=reason or status.name, violations=violations)
+    made = kind(text, reason=reason or status.name, violations=violations)
+    made.retry_after_s = retry_after_s
+    return made
 
 
 def unreadable(server: str) -> DueTimeError:
@@ -208,6 +214,18 @@ def _details(status: bytes) -> tuple[str, list[Violation]]:
     except (IndexError, ValueError):
         pass  # the status message has the same in words
     return reason, violations
+
+
+def _retry_after_s(status: bytes) -> float:
+    """Of the RetryInfo (retry_delay = 1: seconds = 1, nanos = 2) in an encoded google.rpc.Status; 0: it has none."""
+    try:
+        for detail in _fields(status, 3):
+            if b"".join(_fields(detail, 1)).endswith(b"google.rpc.RetryInfo"):
+                delay = b"".join(_fields(b"".join(_fields(detail, 2)), 1))
+                return next(_numbers(delay, 1), 0) + next(_numbers(delay, 2), 0) / 1e9
+    except (IndexError, ValueError):
+        pass
+    return 0.0
 
 
 def _fields(encoded: bytes, field_number: int) -> Iterator[bytes]:

@@ -26,7 +26,7 @@ class FaultLog:
     async def pause(self, error: DueTimeError) -> None:
         """As `add`; then waits until it is time to try again."""
         self.add(error)
-        await pause(backoff_s(self._count))
+        await pause(backoff_s(self._count, error))
 
     def clear(self) -> None:
         """Logs that it works again."""

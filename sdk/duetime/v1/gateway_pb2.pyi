@@ -4,6 +4,7 @@ from duetime.v1 import export_pb2 as _export_pb2
 from duetime.v1 import leases_pb2 as _leases_pb2
 from duetime.v1 import message_pb2 as _message_pb2
 from duetime.v1 import pending_pb2 as _pending_pb2
+from duetime.v1 import quotas_pb2 as _quotas_pb2
 from duetime.v1 import retry_pb2 as _retry_pb2
 from duetime.v1 import subscriptions_pb2 as _subscriptions_pb2
 from duetime.v1 import transactions_pb2 as _transactions_pb2
@@ -68,12 +69,14 @@ class SendRequest(_message.Message):
     def __init__(self, messages: _Optional[_Iterable[_Union[_message_pb2.Message, _Mapping]]] = ..., retry: _Optional[bool] = ..., pack: _Optional[_Union[Pack, _Mapping]] = ...) -> None: ...
 
 class SendResponse(_message.Message):
-    __slots__ = ("results", "ranges")
+    __slots__ = ("results", "ranges", "fault")
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     RANGES_FIELD_NUMBER: _ClassVar[int]
+    FAULT_FIELD_NUMBER: _ClassVar[int]
     results: _containers.RepeatedCompositeFieldContainer[_message_pb2.SendResult]
     ranges: _containers.RepeatedCompositeFieldContainer[ResultRange]
-    def __init__(self, results: _Optional[_Iterable[_Union[_message_pb2.SendResult, _Mapping]]] = ..., ranges: _Optional[_Iterable[_Union[ResultRange, _Mapping]]] = ...) -> None: ...
+    fault: _message_pb2.Fault
+    def __init__(self, results: _Optional[_Iterable[_Union[_message_pb2.SendResult, _Mapping]]] = ..., ranges: _Optional[_Iterable[_Union[ResultRange, _Mapping]]] = ..., fault: _Optional[_Union[_message_pb2.Fault, _Mapping]] = ...) -> None: ...
 
 class Pack(_message.Message):
     __slots__ = ("topic", "tags", "delay_level", "delay_ms", "deliver_at_ms", "id_prefix", "first_number", "born_at_ms", "sizes", "bodies")

@@ -9,6 +9,7 @@ from duetime.v1 import export_pb2 as duetime_dot_v1_dot_export__pb2
 from duetime.v1 import gateway_pb2 as duetime_dot_v1_dot_gateway__pb2
 from duetime.v1 import leases_pb2 as duetime_dot_v1_dot_leases__pb2
 from duetime.v1 import pending_pb2 as duetime_dot_v1_dot_pending__pb2
+from duetime.v1 import quotas_pb2 as duetime_dot_v1_dot_quotas__pb2
 from duetime.v1 import retry_pb2 as duetime_dot_v1_dot_retry__pb2
 from duetime.v1 import subscriptions_pb2 as duetime_dot_v1_dot_subscriptions__pb2
 from duetime.v1 import transactions_pb2 as duetime_dot_v1_dot_transactions__pb2
@@ -276,6 +277,21 @@ class GatewayStub:
                 '/duetime.v1.Gateway/GetBacklogReport',
                 request_serializer=duetime_dot_v1_dot_backlog__pb2.GetBacklogReportRequest.SerializeToString,
                 response_deserializer=duetime_dot_v1_dot_backlog__pb2.GetBacklogReportResponse.FromString,
+                _registered_method=True)
+        self.SetQuota = channel.unary_unary(
+                '/duetime.v1.Gateway/SetQuota',
+                request_serializer=duetime_dot_v1_dot_quotas__pb2.SetQuotaRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_quotas__pb2.Quota.FromString,
+                _registered_method=True)
+        self.ListQuotas = channel.unary_unary(
+                '/duetime.v1.Gateway/ListQuotas',
+                request_serializer=duetime_dot_v1_dot_quotas__pb2.ListQuotasRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_quotas__pb2.ListQuotasResponse.FromString,
+                _registered_method=True)
+        self.RemoveQuota = channel.unary_unary(
+                '/duetime.v1.Gateway/RemoveQuota',
+                request_serializer=duetime_dot_v1_dot_quotas__pb2.RemoveQuotaRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_quotas__pb2.RemoveQuotaResponse.FromString,
                 _registered_method=True)
 
 
@@ -657,6 +673,28 @@ class GatewayServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetQuota(self, request, context):
+        """Sets what a user or a topic may take, in place of what was set before; every gateway keeps it within 5 s. Idempotent.
+        RESOURCE_EXHAUSTED (QUOTAS_EXHAUSTED): there are 1,000 quotas.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListQuotas(self, request, context):
+        """All quotas, or one of them, with what is used of each as gateways last told.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveQuota(self, request, context):
+        """Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_GatewayServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -889,6 +927,21 @@ def add_GatewayServicer_to_server(servicer, server):
                     servicer.GetBacklogReport,
                     request_deserializer=duetime_dot_v1_dot_backlog__pb2.GetBacklogReportRequest.FromString,
                     response_serializer=duetime_dot_v1_dot_backlog__pb2.GetBacklogReportResponse.SerializeToString,
+            ),
+            'SetQuota': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetQuota,
+                    request_deserializer=duetime_dot_v1_dot_quotas__pb2.SetQuotaRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_quotas__pb2.Quota.SerializeToString,
+            ),
+            'ListQuotas': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListQuotas,
+                    request_deserializer=duetime_dot_v1_dot_quotas__pb2.ListQuotasRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_quotas__pb2.ListQuotasResponse.SerializeToString,
+            ),
+            'RemoveQuota': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveQuota,
+                    request_deserializer=duetime_dot_v1_dot_quotas__pb2.RemoveQuotaRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_quotas__pb2.RemoveQuotaResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -2138,6 +2191,87 @@ class Gateway:
             '/duetime.v1.Gateway/GetBacklogReport',
             duetime_dot_v1_dot_backlog__pb2.GetBacklogReportRequest.SerializeToString,
             duetime_dot_v1_dot_backlog__pb2.GetBacklogReportResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetQuota(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Gateway/SetQuota',
+            duetime_dot_v1_dot_quotas__pb2.SetQuotaRequest.SerializeToString,
+            duetime_dot_v1_dot_quotas__pb2.Quota.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListQuotas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Gateway/ListQuotas',
+            duetime_dot_v1_dot_quotas__pb2.ListQuotasRequest.SerializeToString,
+            duetime_dot_v1_dot_quotas__pb2.ListQuotasResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveQuota(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Gateway/RemoveQuota',
+            duetime_dot_v1_dot_quotas__pb2.RemoveQuotaRequest.SerializeToString,
+            duetime_dot_v1_dot_quotas__pb2.RemoveQuotaResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,11 +1,12 @@
 """The gateway's metrics, updated per call or batch and never per message."""
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 from duetime.v1 import backlog_pb2
 from duetime_core.room import Room
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 _COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
@@ -209,3 +210,43 @@ class BacklogMetrics(Collector):
             ("duetime_gateway_backlog_drift", "What the two disagree about, movement set off", compared.drift),
         ):
             yield GaugeMetricFamily(name, text, value)
+
+
+class QuotaFigure(NamedTuple):
+    """One limit of one quota."""
+
+    kind: str
+    name: str
+    limit: str
+    value: float
+    used: float
+    refused: int
+
+
+class QuotaMetrics(Collector):
+    """Quotas at this gateway: what is used of each limit that is set, and what was refused for it."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._figures: Callable[[], Iterable[QuotaFigure]] = tuple
+        self.exchanges = Counter(
+            "duetime_gateway_quota_exchanges",
+            "Times that quotas were read, and their use was told: done or failed.",
+            ["outcome"],
+            registry=registry,
+        )
+        registry.register(self)
+
+    def follow(self, figures: Callable[[], Iterable[QuotaFigure]]) -> None:
+        self._figures = figures
+
+    def collect(self) -> Iterable[CounterMetricFamily | GaugeMetricFamily]:
+        labels = ["kind", "name", "limit"]
+        used = GaugeMetricFamily("duetime_gateway_quota_used", "What is asked for here, or held", labels=labels)
+        value = GaugeMetricFamily("duetime_gateway_quota_limit", "The limit, of all gateways together", labels=labels)
+        refused = CounterMetricFamily("duetime_gateway_quota_refused", "Requests refused here", labels=labels)
+        for one in self._figures():
+            of = [one.kind, one.name, one.limit]
+            used.add_metric(of, one.used)
+            value.add_metric(of, one.value)
+            refused.add_metric(of, one.refused)
+        yield from (used, value, refused)

@@ -45,6 +45,8 @@ class GatewayNode:
         await self._start_tasks()
         await parts.shards.check()
         await parts.adoption.start([shard for shard in parts.shards.all() if shard.reached])
+        await parts.quotas.keeper.exchange()
+        self._started.push_async_callback(parts.quotas.keeper.leave)
         self._started.push_async_callback(self._stop_serving)
         await parts.server.start(settings.host, settings.port)
 
@@ -64,6 +66,7 @@ class GatewayNode:
             parts.transactions.groups.start(tasks)
             parts.transactions.watching.start()
             tasks.create_task(parts.backlog.run())
+            tasks.create_task(parts.quotas.keeper.run())
             running.set()
             try:
                 await asyncio.Event().wait()

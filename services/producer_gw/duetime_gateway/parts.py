@@ -23,19 +23,25 @@ from duetime_gateway.face.analysis_service import AnalysisService
 from duetime_gateway.face.batches import BatchService
 from duetime_gateway.face.consumer_service import ConsumerService
 from duetime_gateway.face.face import SERVICE_NAMES, Face
+from duetime_gateway.face.gate import Gate
 from duetime_gateway.face.pending_service import PendingService
+from duetime_gateway.face.quota_service import QuotaService
 from duetime_gateway.face.receive_streams import ReceiveStreamService
 from duetime_gateway.face.scaler import Scaler
 from duetime_gateway.face.service import GatewayService
 from duetime_gateway.face.subscription_service import SubscriptionService
 from duetime_gateway.face.transaction_service import TransactionService
 from duetime_gateway.finding.finder import Finder
-from duetime_gateway.metrics import BacklogMetrics, GatewayMetrics
+from duetime_gateway.metrics import BacklogMetrics, GatewayMetrics, QuotaMetrics
 from duetime_gateway.pending.asking import Holders
 from duetime_gateway.pending.counting import Counting
 from duetime_gateway.pending.ending import Ending
 from duetime_gateway.pending.listing import Listing
 from duetime_gateway.pending.matching import Matching
+from duetime_gateway.quotas.book import Book
+from duetime_gateway.quotas.keeper import Keeper
+from duetime_gateway.quotas.pending import PendingCounts
+from duetime_gateway.quotas.quotas import Quotas
 from duetime_gateway.routing.adoption import Adoption, MissingTopics
 from duetime_gateway.routing.catalog import TopicCatalog
 from duetime_gateway.routing.places import Places
@@ -78,6 +84,14 @@ class Transactions:
 
 
 @dataclass(frozen=True)
+class Limited:
+    """What users and topics may take."""
+
+    quotas: Quotas
+    keeper: Keeper
+
+
+@dataclass(frozen=True)
 class GatewayParts:
     """What a node starts and stops."""
 
@@ -95,6 +109,7 @@ class GatewayParts:
     leases: Leases
     backlog: Backlog
     transactions: Transactions
+    quotas: Limited
     face: Face
     server: Server
 
@@ -110,7 +125,8 @@ def make_parts(settings: GatewaySettings, clock: Clock, registry: CollectorRegis
     routing = _make_routing(settings, clock, metrics, database, groups, tasks)
     shards, topics, places = routing.shards, routing.topics, routing.places
     timeout_ms = settings.store_timeout_ms
-    sender = _make_sender(settings, clock, metrics, topics, shards)
+    limited = _make_quotas(clock, registry, database, routing)
+    sender = _make_sender(settings, clock, metrics, routing, limited.quotas)
     leases = Leases(topics, places, shards, groups, clock, metrics, tasks, timeout_ms=timeout_ms)
     backlog = Backlog(database, shards, clock, BacklogMetrics(registry))
     puller, offsets = Puller(places, metrics, timeout_ms=timeout_ms), GroupOffsets(places)
@@ -145,7 +161,9 @@ def make_parts(settings: GatewaySettings, clock: Clock, registry: CollectorRegis
         pending,
         transactions.service,
         analysis,
+        QuotaService(limited.quotas, limited.keeper),
         Scaler(shards, clock),
+        Gate(limited.quotas),
     )
     server = Server(SERVICE_NAMES, settings.calls_in_flight_max, registry, traffic=traffic)
     face.add_to(server.grpc)
@@ -163,6 +181,7 @@ def make_parts(settings: GatewaySettings, clock: Clock, registry: CollectorRegis
         leases=leases,
         backlog=backlog,
         transactions=transactions,
+        quotas=limited,
         face=face,
         server=server,
     )
@@ -238,10 +257,19 @@ def _make_routing(
 
 
 def _make_sender(
-    settings: GatewaySettings, clock: Clock, metrics: GatewayMetrics, topics: Topics, shards: Shards
+    settings: GatewaySettings, clock: Clock, metrics: GatewayMetrics, routing: Routing, quotas: Quotas
 ) -> Sender:
     ids = MessageIds(settings.host, os.getpid(), secrets.token_bytes(4), clock.now_ms)
     requests = request_room(settings.request_bytes_max)
     metrics.follow_requests(requests)
     encoder = Encoder(Rules(settings.levels, ids, body_bytes_min=int(settings.refuse_empty_bodies)))
-    return Sender(topics, shards, encoder, clock, metrics, requests, settings.store_timeout_ms)
+    timeout_ms = settings.store_timeout_ms
+    return Sender(routing.topics, routing.shards, encoder, clock, metrics, requests, quotas, timeout_ms)
+
+
+def _make_quotas(clock: Clock, registry: CollectorRegistry, database: Database, routing: Routing) -> Limited:
+    quotas = Quotas(clock)
+    # Several gateways may be of one process.
+    book = Book(database, f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}")
+    counts = PendingCounts(quotas, routing.places, routing.shards)
+    return Limited(quotas, Keeper(quotas, book, counts, clock, QuotaMetrics(registry)))

@@ -4,11 +4,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+from duetime_core.members import MemberWatch
 from duetime_core.metadata import Database, LaneLeaseModel, SchedulerModel
 from sqlalchemy import CursorResult, delete, insert, select, update
 from sqlalchemy.orm import Session
 
-from duetime_scheduler.sharing import LaneKey, LeaseRow, MemberWatch, claims, held
+from duetime_scheduler.sharing import LaneKey, LeaseRow, claims, held
 
 
 @dataclass(frozen=True, slots=True)

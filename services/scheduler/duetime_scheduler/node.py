@@ -10,6 +10,7 @@ import grpc
 import structlog
 from duetime.v1 import scheduler_pb2_grpc, store_pb2_grpc
 from duetime_core.clock import Clock
+from duetime_core.members import MemberWatch
 from duetime_core.metadata import Database
 from duetime_core.probes import Health
 from duetime_core.serving import Server, make_channel
@@ -21,7 +22,7 @@ from duetime_scheduler.metrics import SchedulerMetrics
 from duetime_scheduler.service import SchedulerService
 from duetime_scheduler.serving import Serving
 from duetime_scheduler.settings import SchedulerSettings
-from duetime_scheduler.sharing import LaneKey, MemberWatch
+from duetime_scheduler.sharing import LaneKey
 
 log = structlog.get_logger()
 

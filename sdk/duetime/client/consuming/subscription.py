@@ -155,7 +155,7 @@ class Subscription:
         self._failures += 1
         level = logging.WARNING if self._failures == 1 else logging.DEBUG
         log.log(level, "%s, shard %d: %s", self._wanted.topic, self._shard, error)
-        await pause(backoff_s(self._failures))
+        await pause(backoff_s(self._failures, error))
 
     async def _follow(self) -> None:
         """One stream, from the offsets on. Raises: DueTimeError: it has ended."""

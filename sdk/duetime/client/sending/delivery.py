@@ -61,7 +61,8 @@ class Delivery(Generic[T]):
         outcomes = await self._request(batch, deadline, is_first=True)
         attempts = 1
         while again := [n for n, error in errors_of(outcomes).items() if error.retriable]:
-            pause_s, outcomes = backoff_s(attempts), list(outcomes)
+            errors = errors_of(outcomes)
+            pause_s, outcomes = backoff_s(attempts, *(errors[n] for n in again)), list(outcomes)
             if asyncio.get_running_loop().time() + pause_s >= deadline:
                 self._give_up(outcomes, again, attempts)
                 break

@@ -187,7 +187,8 @@ class Ending:
                 for n, answer in zip(again, answers, strict=True):
                     outcomes[n] = answer
             again = [n for n, one in enumerate(outcomes) if isinstance(one, DueTimeError) and one.retriable]
-            pause_s = backoff_s(attempt)
+            failed = (outcomes[n] for n in again)
+            pause_s = backoff_s(attempt, *(one for one in failed if isinstance(one, DueTimeError)))
             if not again or loop.time() + pause_s >= deadline:
                 return outcomes
             await pause(pause_s)

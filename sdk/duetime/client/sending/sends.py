@@ -6,10 +6,10 @@ from typing import Any
 
 from duetime.client import tracing
 from duetime.client.connection import Connection
-from duetime.client.errors import DueTimeError, InvalidArgument
+from duetime.client.errors import DueTimeError, InvalidArgument, from_fault
 from duetime.client.message import Receipt
 from duetime.client.sending.batch import Batch
-from duetime.client.sending.delivery import Delivery
+from duetime.client.sending.delivery import Delivery, for_each
 from duetime.client.sending.outcomes import Outcome, errors_of
 from duetime.client.sending.packs import Pack
 from duetime.client.sending.stream import Stream
@@ -54,6 +54,8 @@ class Sends(Delivery[Receipt]):
         return await super()._ask(payload, timeout, is_first=is_first)
 
     def _outcomes(self, response: Any, batch: Batch) -> Sequence[Outcome]:
+        if response.HasField("fault"):
+            return for_each(from_fault(response.fault, batch.ids[0]), batch)
         return batch.outcomes(response) if isinstance(batch, Pack) else super()._outcomes(response, batch)
 
 

@@ -12,10 +12,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from functools import partial
 
-from duetime_core.callers import host_of
+from duetime_core.callers import host_of, sharer_of
 from duetime_core.credit import Credit
 from duetime_core.defects import defect
 from duetime_core.errors import DueTimeError, Overloaded
+from duetime_core.principal import current
 from duetime_core.room import Room
 from duetime_core.shares import Shares
 from duetime_core.traffic import COUNTED_BYTES_MIN
@@ -51,7 +52,7 @@ class Subscribing:
         self._answers = answers
         self._metrics = metrics
         self._tasks = tasks
-        # By the caller's host: at most half of them each, and the last tenth is for hosts that have none.
+        # By the caller, a user or a host: at most half of them each, and the last tenth is for those that have none.
         self._shares: Shares[str] = Shares(subscriptions_max, -(-subscriptions_max // 2), 1)
         metrics.subscriptions_max.set(subscriptions_max)
 
@@ -67,7 +68,8 @@ class Subscribing:
         number, shard_queues = on_one_shard(places, subscribe.topic, subscribe.positions)
         shard = await self._places.ready_shard(number, subscribe.topic)
         host = host_of(peer)
-        self._enter(host)
+        sharer = sharer_of(current().name, host)
+        self._enter(sharer)
         room = partial(self._answers.shares.room, peer)
         relay = _Relay(shard.store.subscribe(host), given, room, self._tasks)
         try:
@@ -79,15 +81,15 @@ class Subscribing:
                     yield answer
         finally:
             relay.close()
-            self._shares.give(host)
+            self._shares.give(sharer)
             self._metrics.subscriptions.set(self._shares.used)
 
-    def _enter(self, host: str) -> None:
+    def _enter(self, sharer: str) -> None:
         shares = self._shares
-        if not shares.may_take(host):
-            text = f"{shares.used} subscriptions run, {shares.limit} at most; {shares.held(host)} of {host}"
+        if not shares.may_take(sharer):
+            text = f"{shares.used} subscriptions run, {shares.limit} at most; {shares.held(sharer)} of {sharer}"
             raise Overloaded(f"{text}, {shares.share} at most", reason="SUBSCRIPTIONS_EXHAUSTED")
-        shares.take(host)
+        shares.take(sharer)
         self._metrics.subscriptions.set(shares.used)
 
 

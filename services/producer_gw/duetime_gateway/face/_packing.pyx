@@ -543,6 +543,24 @@ cdef class PlainRequest:
         """(shard, how many records) of each part; those of one shard are in order."""
         return [(self._groups[n].shard, self._groups[n].count) for n in range(self._group_count)]
 
+    def costs(self):
+        """By topic: how many messages and bytes of bodies; and of these, what is delayed."""
+        cdef int64_t[NAMES_MAX][4] sums
+        cdef Message_ *m
+        cdef int n
+        memset(sums, 0, sizeof(sums))
+        for n in range(self.count):
+            m = &self._messages[n]
+            sums[m.way][0] += 1
+            sums[m.way][1] += m.body.size
+            if m.level or m.due:
+                sums[m.way][2] += 1
+                sums[m.way][3] += m.body.size
+        return {
+            (<Way>self._ways[n]).route.topic: (sums[n][0], sums[n][1], sums[n][2], sums[n][3])
+            for n in range(len(self._ways))
+        }
+
     def records(self, int part):
         """Those of a part, back to back. Written when asked for: a large request need not be written in one go."""
         cdef int n

@@ -5,7 +5,9 @@ import grpc
 from duetime_gateway.face.analysis_service import AnalysisService
 from duetime_gateway.face.batches import BatchService
 from duetime_gateway.face.consumer_service import ConsumerService
+from duetime_gateway.face.gate import Gate
 from duetime_gateway.face.pending_service import PendingService
+from duetime_gateway.face.quota_service import QuotaService
 from duetime_gateway.face.receive_streams import ReceiveStreamService
 from duetime_gateway.face.scaler import SERVICE_NAME as SCALER_NAME
 from duetime_gateway.face.scaler import Scaler
@@ -30,7 +32,9 @@ class Face:
         pending: PendingService,
         transactions: TransactionService,
         analysis: AnalysisService,
+        quotas: QuotaService,
         scaler: Scaler,
+        gate: Gate,
     ) -> None:
         self._service = service
         self._batches = batches
@@ -40,7 +44,9 @@ class Face:
         self._pending = pending
         self._transactions = transactions
         self._analysis = analysis
+        self._quotas = quotas
         self._scaler = scaler
+        self._gate = gate
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Registers all calls."""
@@ -54,7 +60,9 @@ class Face:
             **self._transactions.handlers(),
             **self._analysis.handlers(),
         }
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_NAME, handlers),))
+        # Quotas are mended also by a user who has used them up.
+        behind = {**self._gate.around(handlers), **self._quotas.handlers()}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_NAME, behind),))
         self._scaler.add_to(server)
 
     def end_streams(self) -> None:

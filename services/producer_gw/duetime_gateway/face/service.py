@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import grpc
 from duetime.v1 import consumer_pb2, gateway_pb2
+from duetime_core.calls import fault_of
+from duetime_core.errors import DueTimeError
 from duetime_core.metadata import Database
 from duetime_core.room import Room
 from duetime_format.limits import BODY_BYTES_MAX, PULL_BYTES_MAX
@@ -29,6 +31,7 @@ from duetime_gateway.face.reads import (
 )
 from duetime_gateway.face.sends import EncodedRequest, encoded_response
 from duetime_gateway.finding.finder import Finder
+from duetime_gateway.quotas.meters import REFUSALS
 from duetime_gateway.routing.places import Places
 from duetime_gateway.routing.topics import Topics
 from duetime_gateway.rules import check_topic
@@ -41,10 +44,15 @@ STREAM_REQUESTS_MAX = 16
 
 
 class _Begun(NamedTuple):
-    """A request of a stream in work, and whether its results are told as ranges."""
+    """A request of a stream in work, and whether its results are told as ranges; or what a quota says against it."""
 
-    sending: Sending
-    in_ranges: bool
+    sending: Sending | DueTimeError
+    in_ranges: bool = False
+
+    async def response(self) -> bytes:
+        if isinstance(self.sending, DueTimeError):
+            return gateway_pb2.SendResponse(fault=fault_of(self.sending)).SerializeToString()
+        return encoded_response(await self.sending.outcome(), in_ranges=self.in_ranges)
 
 
 class GatewayService:
@@ -143,14 +151,14 @@ class GatewayService:
             while (sending := await begun.get()) is not None:
                 if isinstance(sending, Exception):
                     raise sending
-                yield encoded_response(await sending.sending.outcome(), in_ranges=sending.in_ranges)
+                yield await sending.response()
                 room.release()
         finally:
             self._readers.discard(reader)
             reader.cancel()
             while not begun.empty():
                 left = begun.get_nowait()
-                if isinstance(left, _Begun):
+                if isinstance(left, _Begun) and isinstance(left.sending, Sending):
                     left.sending.cancel()
 
     async def _read(
@@ -166,8 +174,7 @@ class GatewayService:
             await room.acquire()
             async for data in requests:
                 request = EncodedRequest(data)
-                sending = await self._sender.begin(request, caller(context), order)
-                begun.put_nowait(_Begun(sending, request.in_ranges))
+                begun.put_nowait(await self._begin(request, context, order))
                 del request, data
                 await room.acquire()
             begun.put_nowait(None)
@@ -177,6 +184,16 @@ class GatewayService:
         except Exception as error:
             # Raised again by the stream, so that it ends as a status: here it would end the process.
             begun.put_nowait(error)
+
+    async def _begin(self, request: EncodedRequest, context: Context, order: object) -> _Begun:
+        """A quota refuses a request of a stream, and not the stream."""
+        try:
+            sending = await self._sender.begin(request, caller(context), order)
+        except DueTimeError as error:
+            if error.reason not in REFUSALS:
+                raise
+            return _Begun(error)
+        return _Begun(sending, request.in_ranges)
 
     async def pull(self, request: gateway_pb2.PullRequest, context: Context) -> bytes:
         pull = pull_of(request)

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from duetime_core.callers import sharer_of
 from duetime_core.errors import Violation
 from duetime_format.levels import DelayLevels
 from duetime_format.policy import Policy
@@ -125,6 +126,9 @@ class Packed(Protocol):
     def columns(self) -> tuple[list[str], list[int], list[int], list[int], list[int]]:
         """(ids, queues, levels, lanes, which part each message is in), where not all of it is stored."""
 
+    def costs(self) -> dict[str, tuple[int, int, int, int]]:
+        """By topic: how many messages and bytes of bodies; and of these, what is delayed."""
+
     @property
     def timer_lanes(self) -> dict[int, int]:
         """How many lanes for any time the shards have that messages for any time go to."""
@@ -189,3 +193,10 @@ class Caller(NamedTuple):
     host: bytes
     # Until the caller's deadline; None: it has none.
     remaining_ms: float | None
+    # Who it is; empty: callers are not asked.
+    user: str = ""
+
+    @property
+    def sharer(self) -> str:
+        """Whom limits that callers share are counted for."""
+        return sharer_of(self.user, self.peer)

@@ -13,9 +13,10 @@ from duetime_format import limits
 
 from duetime_gateway.errors import shard_unavailable
 from duetime_gateway.metrics import GatewayMetrics
+from duetime_gateway.quotas.quotas import Quotas
 from duetime_gateway.routing.topics import Topics, not_made
-from duetime_gateway.sending.admission import check_send
-from duetime_gateway.sending.drafts import Caller, Packed, Request, WholeDrafts
+from duetime_gateway.sending.admission import check_send, is_delayed
+from duetime_gateway.sending.drafts import Caller, Drafts, Packed, Request, WholeDrafts
 from duetime_gateway.sending.encoding import Batch, Encoder, Group
 from duetime_gateway.sending.outcomes import Sending
 from duetime_gateway.sending.whole import check_batch
@@ -49,6 +50,17 @@ LITTLE_BYTES = 1024 * 1024
 Halves = Callable[[float], Awaitable[bytes]]
 
 
+def costs_of(drafts: Drafts) -> dict[str, tuple[int, int, int, int]]:
+    """As `Packed.costs`."""
+    costs: dict[str, tuple[int, int, int, int]] = {}
+    for index in range(len(drafts)):
+        draft = drafts[index]
+        size, waits = len(draft.body), is_delayed(draft)
+        count, total, pending, pending_size = costs.get(draft.topic, (0, 0, 0, 0))
+        costs[draft.topic] = count + 1, total + size, pending + waits, pending_size + size * waits
+    return costs
+
+
 def request_room(bytes_max: int) -> Room:
     """Room for requests in work: one of the largest at a time, and small ones beside it."""
     return Room(
@@ -67,6 +79,7 @@ class Sender:
         clock: Clock,
         metrics: GatewayMetrics,
         requests: Room,
+        quotas: Quotas,
         timeout_ms: int,
     ) -> None:
         self._topics = topics
@@ -75,6 +88,7 @@ class Sender:
         self._clock = clock
         self._metrics = metrics
         self._requests = requests
+        self._quotas = quotas
         self._timeout_ms = timeout_ms
         # Requests that are not large.
         self._little_count = 0
@@ -89,22 +103,22 @@ class Sender:
 
         Raises:
             InvalidArgument: the request as a whole is refused. Anything less is a fault of single messages.
-            Overloaded: too many bytes of other requests are in work.
+            Overloaded: too many bytes of other requests are in work, or a quota is used up.
         """
         size, timeout_ms = request.size, float(self._timeout_ms)
         if caller.remaining_ms is not None:
             timeout_ms = min(caller.remaining_ms, timeout_ms)
         self._little_count += size <= LITTLE_BYTES
         if not ROOMLESS_BYTES_MAX < size <= limits.REQUEST_BYTES_MAX:
-            return await self._begin(request, caller.host, timeout_ms, order, halves)
+            return await self._begin(request, caller, timeout_ms, order, halves)
         try:
-            room = await self._requests.wait(caller.peer, size, self._clock, timeout_ms)
+            room = await self._requests.wait(caller.sharer, size, self._clock, timeout_ms)
         except Overloaded:
             self._metrics.requests_refused.inc()
             raise
         leave = partial(self._leave, room, time.perf_counter(), self._little_count)
         try:
-            sending = await self._begin(request, caller.host, timeout_ms, order, halves)
+            sending = await self._begin(request, caller, timeout_ms, order, halves)
         except BaseException:
             room.close()
             raise
@@ -119,19 +133,23 @@ class Sender:
             room.close()
 
     async def _begin(
-        self, request: Request, born_host: bytes, timeout_ms: float, order: object | None, halves: Halves | None
+        self, request: Request, caller: Caller, timeout_ms: float, order: object | None, halves: Halves | None
     ) -> Sending:
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         now_ms, size = self._clock.now_ms(), request.size
-        pack = partial(self._encoder.pack, request, self._topics.routes, now_ms, born_host)
+        pack = partial(self._encoder.pack, request, self._topics.routes, now_ms, caller.host)
         packed = pack()
         if packed is not None:
+            if self._quotas.active:
+                self._quotas.send(caller.user, caller.peer, packed.count, size, packed.costs)
             return await self._begin_packed(packed, size, deadline_ms, order, is_batch=request.is_batch)
         drafts = request.drafts()
         count = len(drafts)
         check_send(count, size)
+        if self._quotas.active:
+            self._quotas.send(caller.user, caller.peer, count, size, partial(costs_of, drafts))
         half = None if halves is None else await halves(timeout_ms * KNOWN_BY)
-        batch = Batch(drafts, now_ms, born_host, half)
+        batch = Batch(drafts, now_ms, caller.host, half)
         sending = Sending(batch, size, self._metrics)
         if request.is_batch:
             packed = await self._encode_whole(cast("WholeDrafts", drafts), batch, timeout_ms, deadline_ms, pack)

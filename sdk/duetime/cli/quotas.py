@@ -1,0 +1,142 @@
+"""`duetime quotas`: what users and topics may take."""
+
+from typing import Annotated, Any
+
+import typer
+
+from duetime.cli.gateway import call
+from duetime.cli.options import Json, Server
+from duetime.cli.output import print_json, print_table
+from duetime.v1 import quotas_pb2 as pb
+
+quotas = typer.Typer(
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="""What users and topics may take.
+
+\b
+Examples:
+  duetime quotas set user alice --messages-per-s 1000 --streams 50
+  duetime quotas set user '*' --bytes-per-s 10000000
+  duetime quotas set topic orders --messages-per-s 5000 --pending-count 1000000
+  duetime quotas list
+""",
+)
+_set = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Set a quota, in place of what was set before.")
+quotas.add_typer(_set, name="set")
+
+_Name = Annotated[str, typer.Argument(metavar="NAME")]
+_Kind = Annotated[str, typer.Argument(metavar="user|topic")]
+_Rate = Annotated[int, typer.Option(min=0, help="Messages a second that are sent.")]
+_Bytes = Annotated[int, typer.Option(min=0, help="Bytes a second that are sent.")]
+_Burst = Annotated[int, typer.Option(min=0, help="Messages at once after a rest. Default: a second's, 2,048 at least.")]
+_BurstBytes = Annotated[int, typer.Option(min=0, help="Bytes at once. Default: a second's, 4 MiB and 64 KiB at least.")]
+
+_LIMITS = (
+    "messages_per_s", "bytes_per_s", "burst_messages", "burst_bytes", "connections", "streams", "pending_count",
+    "pending_bytes",
+)  # fmt: skip
+_USED = ("messages_per_s", "bytes_per_s", "connections", "streams", "pending_count", "pending_bytes")
+
+
+@_set.command()
+def user(
+    name: _Name,
+    messages_per_s: _Rate = 0,
+    bytes_per_s: _Bytes = 0,
+    burst_messages: _Burst = 0,
+    burst_bytes: _BurstBytes = 0,
+    connections: Annotated[int, typer.Option(min=0, help="Connections at once.")] = 0,
+    streams: Annotated[int, typer.Option(min=0, help="Streams and long polls at once.")] = 0,
+    per_host: Annotated[bool, typer.Option(help="With NAME *: a host without a name counts as a user.")] = False,
+    server: Server = None,
+    as_json: Json = False,
+) -> None:
+    """Set what a user may take; NAME * is each user without a quota of their own."""
+    quota = pb.Quota(
+        of=pb.QuotaOf(user=name),
+        messages_per_s=messages_per_s,
+        bytes_per_s=bytes_per_s,
+        burst_messages=burst_messages,
+        burst_bytes=burst_bytes,
+        connections=connections,
+        streams=streams,
+        per_host=per_host,
+    )
+    _print([pb.QuotaUse(quota=call(server, "SetQuota", pb.SetQuotaRequest(quota=quota)))], as_json)
+
+
+@_set.command()
+def topic(
+    name: _Name,
+    messages_per_s: _Rate = 0,
+    bytes_per_s: _Bytes = 0,
+    burst_messages: _Burst = 0,
+    burst_bytes: _BurstBytes = 0,
+    pending_count: Annotated[int, typer.Option(min=0, help="Messages that wait for their due time.")] = 0,
+    pending_bytes: Annotated[int, typer.Option(min=0, help="Bytes of their bodies.")] = 0,
+    server: Server = None,
+    as_json: Json = False,
+) -> None:
+    """Set what a topic may take. Its most delay is set where it is made: `duetime topics create --max-delay`."""
+    quota = pb.Quota(
+        of=pb.QuotaOf(topic=name),
+        messages_per_s=messages_per_s,
+        bytes_per_s=bytes_per_s,
+        burst_messages=burst_messages,
+        burst_bytes=burst_bytes,
+        pending_count=pending_count,
+        pending_bytes=pending_bytes,
+    )
+    _print([pb.QuotaUse(quota=call(server, "SetQuota", pb.SetQuotaRequest(quota=quota)))], as_json)
+
+
+@quotas.command("list")
+def list_quotas(server: Server = None, as_json: Json = False) -> None:
+    """List all quotas, with what is used of them at all gateways."""
+    listed = call(server, "ListQuotas", pb.ListQuotasRequest()).quotas
+    if listed or as_json:
+        _print(listed, as_json)
+    else:
+        print("no quotas are set: nobody is limited")
+
+
+@quotas.command()
+def show(kind: _Kind, name: _Name, server: Server = None, as_json: Json = False) -> None:
+    """Show one quota."""
+    found = call(server, "ListQuotas", pb.ListQuotasRequest(of=_of(kind, name))).quotas
+    if found or as_json:
+        _print(found, as_json)
+    else:
+        print(f"{kind} {name} has no quota of its own")
+
+
+@quotas.command()
+def remove(kind: _Kind, name: _Name, server: Server = None) -> None:
+    """Remove a quota."""
+    call(server, "RemoveQuota", pb.RemoveQuotaRequest(of=_of(kind, name)))
+    print(f"{kind} {name} has no quota of its own")
+
+
+def _of(kind: str, name: str) -> pb.QuotaOf:
+    if kind not in ("user", "topic"):
+        raise typer.BadParameter(f"{kind!r} is neither user nor topic")
+    return pb.QuotaOf(user=name) if kind == "user" else pb.QuotaOf(topic=name)
+
+
+def _print(found: Any, as_json: bool) -> None:
+    rows = []
+    for one in found:
+        of = one.quota.of
+        kind = of.WhichOneof("of")
+        limits = {name: getattr(one.quota, name) for name in _LIMITS if getattr(one.quota, name)}
+        used = {name: getattr(one, name) for name in _USED if name in limits}
+        if as_json:
+            per_host = {"per_host": True} if one.quota.per_host else {}
+            print_json({kind: getattr(of, kind), "limits": limits | per_host, "used": used})
+        rows += [
+            (f"{kind} {getattr(of, kind)}", name, f"{limit:,}", f"{used.get(name, 0):,.0f}" if name in used else "-")
+            for name, limit in limits.items()
+        ]
+    if not as_json:
+        print_table(["quota", "limit", "#at most", "#used"], rows)

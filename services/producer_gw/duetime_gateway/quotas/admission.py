@@ -1,0 +1,43 @@
+"""Which quotas may be set. Pure."""
+
+from collections.abc import Mapping
+
+from duetime_core.bounds import shown
+from duetime_core.errors import InvalidArgument, Violation
+from duetime_format.limits import ID_CHARS_MAX
+
+from duetime_gateway.quotas.limits import EVERYBODY, OF_TOPICS, OF_USERS, QUOTA_MAX, TOPIC, USER, Limits, Of
+from duetime_gateway.rules import topic_violations
+
+
+def check_of(of: Of) -> None:
+    """Judges whose quota it is. Raises: InvalidArgument."""
+    found = list(topic_violations("of.topic", of.name)) if of.kind == TOPIC else []
+    if not of.kind:
+        found.append(Violation("of", "names neither a user nor a topic"))
+    if of.kind == USER and not 1 <= len(of.name) <= ID_CHARS_MAX:
+        found.append(Violation("of.user", f"{shown(of.name)} has not 1 to {ID_CHARS_MAX} characters"))
+    if found:
+        raise InvalidArgument(found)
+
+
+def check_quota(of: Of, given: Mapping[str, int]) -> Limits:
+    """The limits. Raises: InvalidArgument: they break rules, or there are none."""
+    check_of(of)
+    found = [
+        Violation(name, f"{value} is not within 0 and {QUOTA_MAX}")
+        for name, value in given.items()
+        if not 0 <= value <= QUOTA_MAX
+    ]
+    strange = OF_TOPICS if of.kind == USER else OF_USERS
+    found += [Violation(name, f"is none of a {of.kind}'s limits") for name in strange if given[name]]
+    if given["per_host"] and of != Of(USER, EVERYBODY):
+        found.append(Violation("per_host", f"is for the quota of {EVERYBODY} only"))
+    for burst, rate in (("burst_messages", "messages_per_s"), ("burst_bytes", "bytes_per_s")):
+        if given[burst] and not given[rate]:
+            found.append(Violation(burst, f"is set without {rate}"))
+    if not any(value for name, value in given.items() if name != "per_host"):
+        found.append(Violation("quota", "sets no limit; remove it instead"))
+    if found:
+        raise InvalidArgument(found)
+    return Limits(**given)

@@ -1,0 +1,226 @@
+"""The use of one user or topic at this gateway, and what its quota says of more. Pure."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from duetime_core.errors import DueTimeError, InvalidArgument, QuotaExceeded, Violation
+
+from duetime_gateway.quotas.bucket import Bucket
+from duetime_gateway.quotas.limits import Limits, Of
+from duetime_gateway.quotas.shares import share_of
+
+# Connections, streams and pending messages are counted anew so often; before that more are no use.
+AGAIN_MS = 1_000
+# The reasons with which quotas refuse requests.
+REFUSALS = frozenset({QuotaExceeded.reason, "QUOTA_BURST_EXCEEDED"})
+
+
+class Cost(NamedTuple):
+    """What one request takes of one quota. `pending_*`: of these, what waits for its due time."""
+
+    messages: int
+    size: int
+    pending_count: int = 0
+    pending_bytes: int = 0
+
+
+class Use(NamedTuple):
+    """What is used at one gateway, as it tells the others."""
+
+    messages_per_s: float = 0.0
+    bytes_per_s: float = 0.0
+    connections: int = 0
+    streams: int = 0
+    pending_per_s: float = 0.0
+
+
+class Pending:
+    """Messages of a topic that wait: as counted last, and those that were let in since."""
+
+    def __init__(self) -> None:
+        # Of each shard. None: not counted yet, and nothing is refused.
+        self.counted: dict[int, int] | None = None
+        # This gateway's share of the room that was left then.
+        self.part = 1.0
+        self.since = 0
+        self.demand = 0.0
+        # Of bodies let in, older ones weighing less: their mean makes bytes of a count.
+        self._bodies = 0.0
+        self._bytes = 0.0
+
+    @property
+    def count(self) -> int:
+        return sum(self.counted.values()) if self.counted else 0
+
+    @property
+    def mean_bytes(self) -> float:
+        return self._bytes / self._bodies if self._bodies else 0.0
+
+    def add(self, cost: Cost) -> None:
+        self.since += cost.pending_count
+        self._bodies += cost.pending_count
+        self._bytes += cost.pending_bytes
+
+    def note(self, counted: dict[int, int], before: int) -> None:
+        """A count has come; `before` of those let in since the last one were so when it was asked for."""
+        self.counted = counted
+        self.demand = float(before)
+        self.since -= before
+        if self._bodies > 1_000_000:
+            self._bodies, self._bytes = self._bodies / 2, self._bytes / 2
+
+    def fits(self, limit: int, cost: int, unit: float) -> bool:
+        """Whether so many more (messages, or bytes of them: `unit` is what one takes) are within the limit."""
+        return cost <= (limit - self.count * unit) * self.part - self.since * unit
+
+
+class Meter:
+    """One user or topic. `refused`: counts refusals by limit, of all users that have one quota together."""
+
+    def __init__(self, of: Of, limits: Limits, now_ms: float, refused: Counter[str]) -> None:
+        self.of = of
+        self.limits = limits
+        self.messages: Bucket | None = None
+        self.bytes: Bucket | None = None
+        # Peers, of a user whose connections are limited.
+        self.peers: set[str] = set()
+        self.streams = 0
+        # At other gateways.
+        self.other_connections = self.other_streams = 0
+        self.pending: Pending | None = None
+        self.bound(limits, now_ms, refused)
+
+    def bound(self, limits: Limits, now_ms: float, refused: Counter[str]) -> None:
+        """Sets the limits, whatever is used now."""
+        self.limits = limits
+        self._refused = refused
+        self.messages = _bound(self.messages, limits.messages_per_s, limits.messages_at_once, now_ms)
+        self.bytes = _bound(self.bytes, limits.bytes_per_s, limits.bytes_at_once, now_ms)
+        if not limits.connections:
+            self.peers.clear()
+        if not (limits.pending_count or limits.pending_bytes):
+            self.pending = None
+        elif self.pending is None:
+            self.pending = Pending()
+
+    def check(self, cost: Cost, now_ms: float) -> None:
+        """Raises: QuotaExceeded: it does not fit now; InvalidArgument: it never does."""
+        if self.messages is not None:
+            self._check_rate(self.messages, cost.messages, now_ms, "messages")
+        if self.bytes is not None:
+            self._check_rate(self.bytes, cost.size, now_ms, "bytes")
+        if self.pending is not None and cost.pending_count:
+            self._check_pending(self.pending, cost)
+
+    def take(self, cost: Cost) -> None:
+        """Counts what was checked."""
+        if self.messages is not None:
+            self.messages.take(cost.messages)
+        if self.bytes is not None:
+            self.bytes.take(cost.size)
+        if self.pending is not None:
+            self.pending.add(cost)
+
+    def _check_rate(self, bucket: Bucket, cost: int, now_ms: float, what: str) -> None:
+        if cost > bucket.burst:
+            raise self._never(f"{what}_per_s", cost, f"the burst of {self.of}, {bucket.burst} {what}")
+        if wait_ms := bucket.wait_ms(cost, now_ms):
+            text = f"{cost} {what} are above what is left to {self.of} of its quota, {bucket.rate} {what}/s"
+            raise self._exceeded(f"{what}_per_s", text, wait_ms)
+
+    def _check_pending(self, pending: Pending, cost: Cost) -> None:
+        limits = self.limits
+        for name, limit, own, unit, what in (
+            ("pending_count", limits.pending_count, cost.pending_count, 1.0, "pending messages"),
+            ("pending_bytes", limits.pending_bytes, cost.pending_bytes, pending.mean_bytes, "bytes of pending bodies"),
+        ):
+            if not limit:
+                continue
+            if own > limit:
+                raise self._never(name, own, f"the quota of {self.of}, {limit} {what}")
+            if pending.counted is not None and not pending.fits(limit, own, unit):
+                has = int(pending.count * unit)
+                text = f"{own} more {what} are above what is left to {self.of}, which has {has} of {limit}"
+                raise self._exceeded(name, text, AGAIN_MS)
+
+    def check_one_more(self, name: str, used: int, limit: int, what: str) -> None:
+        """Of connections and streams. `used`: here. Raises: QuotaExceeded."""
+        others = self.other_connections if name == "connections" else self.other_streams
+        if used + others >= limit:
+            text = f"{self.of} has {used + others} {what}, {limit} at most by its quota"
+            raise self._exceeded(name, text, AGAIN_MS)
+
+    def _exceeded(self, name: str, text: str, wait_ms: int) -> QuotaExceeded:
+        self._refused[name] += 1
+        return QuotaExceeded(f"{text}: come back in {wait_ms} ms", wait_ms)
+
+    def _never(self, name: str, cost: int, limit: str) -> DueTimeError:
+        self._refused[name] += 1
+        text = f"{cost} are above {limit}: so much in one request never fits"
+        return InvalidArgument([Violation("messages", text)], reason="QUOTA_BURST_EXCEEDED")
+
+    def used(self) -> dict[str, float]:
+        """By the limits that are set, as of the last second."""
+        limits, pending = self.limits, self.pending or Pending()
+        used = {
+            "messages_per_s": self.messages.demand if self.messages else 0.0,
+            "bytes_per_s": self.bytes.demand if self.bytes else 0.0,
+            "connections": len(self.peers),
+            "streams": self.streams,
+            "pending_count": pending.count + pending.since,
+            "pending_bytes": (pending.count + pending.since) * pending.mean_bytes,
+        }
+        return {name: value for name, value in used.items() if getattr(limits, name)}
+
+    # --- once a second ----------------------------------------------------------------------------------------------
+
+    def roll(self, passed_s: float) -> Use:
+        """What is used here, after so many seconds."""
+        for bucket in self._buckets():
+            bucket.roll(passed_s)
+        return Use(
+            self.messages.demand if self.messages else 0.0,
+            self.bytes.demand if self.bytes else 0.0,
+            len(self.peers),
+            self.streams,
+            self.pending.demand if self.pending else 0.0,
+        )
+
+    def share(self, others: Sequence[Use], now_ms: float) -> None:
+        """Takes this gateway's share beside the others that live."""
+        if self.messages is not None:
+            demands = [one.messages_per_s for one in others]
+            self.messages.share(share_of(self.messages.rate, self.messages.demand, demands), now_ms)
+        if self.bytes is not None:
+            demands = [one.bytes_per_s for one in others]
+            self.bytes.share(share_of(self.bytes.rate, self.bytes.demand, demands), now_ms)
+        if self.pending is not None:
+            asked = [self.pending.demand, *(one.pending_per_s for one in others)]
+            # Of the room as a whole: only the proportions count.
+            scale = sum(asked) or 1.0
+            self.pending.part = share_of(1.0, asked[0] / scale, [one / scale for one in asked[1:]])
+        self.other_connections = sum(one.connections for one in others)
+        self.other_streams = sum(one.streams for one in others)
+
+    def is_idle(self, now_ms: float) -> bool:
+        """Whether nothing is lost by forgetting it."""
+        return (
+            not self.peers
+            and not self.streams
+            and all(not bucket.demand and bucket.is_full(now_ms) for bucket in self._buckets())
+        )
+
+    def _buckets(self) -> Iterator[Bucket]:
+        for bucket in (self.messages, self.bytes):
+            if bucket is not None:
+                yield bucket
+
+
+def _bound(bucket: Bucket | None, rate: int, burst: int, now_ms: float) -> Bucket | None:
+    if not rate:
+        return None
+    if bucket is None:
+        return Bucket(rate, burst, now_ms)
+    bucket.bound(rate, burst)
+    return bucket

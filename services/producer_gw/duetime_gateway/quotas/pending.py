@@ -1,0 +1,56 @@
+"""Counts the pending messages of topics with a quota of them: the stores say how many, each exactly.
+
+The count is asked for once a second, and only of topics that had something pending, or to which a gateway has sent
+something delayed since. In between, what this gateway lets in is added, and nothing is taken off that falls due.
+"""
+
+import asyncio
+
+from duetime.v1 import pending_pb2
+from duetime_core.defects import outcome
+
+from duetime_gateway.quotas.meters import Pending
+from duetime_gateway.quotas.quotas import Quotas
+from duetime_gateway.routing.places import Places
+from duetime_gateway.shards.shards import Shards
+
+TIMEOUT_MS = 2_000
+
+
+class PendingCounts:
+    """Asks the shards."""
+
+    def __init__(self, quotas: Quotas, places: Places, shards: Shards) -> None:
+        self._quotas = quotas
+        self._places = places
+        self._shards = shards
+
+    async def refresh(self) -> None:
+        """Counts anew. A shard that does not answer counts as it did before; a topic that nobody has made has none."""
+        for of, meter in list(self._quotas.meters.items()):
+            pending = meter.pending
+            if pending is None:
+                continue
+            others = any(told[of].pending_per_s for told in self._quotas.others.values() if of in told)
+            if pending.counted is None or pending.since or pending.count or others:
+                await self._count(of.name, pending)
+
+    async def _count(self, topic: str, pending: Pending) -> None:
+        before = pending.since
+        places, error = await outcome(lambda: self._places.of(topic), "quotas")
+        if error is not None or places is None:
+            return
+        numbers = sorted({shard for shard, _ in places.values()})
+        counted = dict(pending.counted or {})
+        for number, count in zip(
+            numbers, await asyncio.gather(*(self._ask(one, topic) for one in numbers)), strict=True
+        ):
+            if count is not None:
+                counted[number] = count
+        pending.note(counted, before)
+
+    async def _ask(self, number: int, topic: str) -> int | None:
+        request = pending_pb2.BacklogRequest(topic=topic, all_lanes_together=True)
+        store = self._shards.get(number).store
+        answer, _ = await outcome(lambda: store.ask("Backlog", request, TIMEOUT_MS), "quotas")
+        return None if answer is None else int(answer.pending_count)

@@ -1,0 +1,329 @@
+"""Quotas: buckets and shares by themselves, a gateway that keeps them, and two that share them."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from duetime.client.errors import from_status
+from duetime.v1 import gateway_pb2, message_pb2, quotas_pb2
+from duetime_core import serving
+from duetime_core.errors import InvalidArgument, QuotaExceeded, Unavailable
+from duetime_core.principal import Principal, serve_for
+from duetime_core.testing.clock import FakeClock
+from duetime_gateway.quotas.bucket import Bucket
+from duetime_gateway.quotas.limits import HOST, TOPIC, USER, Limits, Of
+from duetime_gateway.quotas.meters import Use
+from duetime_gateway.quotas.quotas import Quotas
+from duetime_gateway.quotas.shares import share_of
+
+from tests.gateway.conftest import Gateway, error_of, message, real_store, request
+
+ALICE, BOB = Of(USER, "alice"), Of(USER, "bob")
+PEER = "ipv4:127.0.0.1:5000"
+
+
+def nothing() -> dict[str, tuple[int, int, int, int]]:
+    return {}
+
+
+def made(clock: FakeClock, **limits: Limits) -> Quotas:
+    quotas = Quotas(clock)
+    quotas.set({Of(USER, name): one for name, one in limits.items()})
+    return quotas
+
+
+# --- buckets and shares ---------------------------------------------------------------------------------------------
+
+
+def test_a_bucket_gives_its_burst_then_its_rate() -> None:
+    bucket = Bucket(100, 50, 0.0)
+    assert bucket.wait_ms(50, 0.0) == 0
+    bucket.take(50)
+    assert bucket.wait_ms(10, 0.0) == 100
+    assert bucket.wait_ms(10, 99.0) == 1
+    assert bucket.wait_ms(10, 100.0) == 0
+
+
+def test_a_burst_fits_a_gateway_that_has_half_of_it_and_is_paid_for_later() -> None:
+    bucket = Bucket(100, 100, 0.0)
+    bucket.share(50.0, 0.0)
+    assert bucket.wait_ms(100, 0.0) == 0
+    bucket.take(100)
+    assert bucket.wait_ms(1, 0.0) == 1_020
+
+
+@pytest.mark.parametrize(
+    "demands", [[0, 0], [100, 0], [1_000, 1_000], [1_000, 10, 30], [5, 5, 5, 5], [90, 0, 0], [40, 50]]
+)
+def test_shares_are_the_limit_together_and_follow_demand(demands: list[float]) -> None:
+    shares = [share_of(100, one, demands[:n] + demands[n + 1 :]) for n, one in enumerate(demands)]
+    assert sum(shares) == pytest.approx(100)
+    assert all(share >= 10 / len(demands) for share in shares)
+    assert sorted(shares) == [share for _, share in sorted(zip(demands, shares, strict=True))]
+    if demands == [100, 0]:
+        assert shares[0] == pytest.approx(95)
+
+
+# --- one gateway's decisions ----------------------------------------------------------------------------------------
+
+
+def test_one_user_that_floods_is_refused_and_another_is_not() -> None:
+    clock = FakeClock()
+    quotas = made(clock, alice=Limits(messages_per_s=100, burst_messages=100), bob=Limits(messages_per_s=100))
+    sent: Counter[str] = Counter()
+    for _ in range(100):
+        for user, count in (("alice", 50), ("bob", 1)):
+            try:
+                quotas.send(user, PEER, count, 100, nothing)
+                sent[user] += count
+            except QuotaExceeded as refused:
+                assert "user alice" in refused.text
+                assert "100 messages/s" in refused.text
+                assert refused.retry_after_ms > 0
+        clock.move(100)
+    assert sent["bob"] == 100
+    # Ten seconds and the burst.
+    assert 1_000 <= sent["alice"] <= 1_100
+
+
+def test_after_the_time_that_a_refusal_says_the_request_fits() -> None:
+    clock = FakeClock()
+    quotas = made(clock, alice=Limits(bytes_per_s=1_000, burst_bytes=1_000))
+    quotas.send("alice", PEER, 1, 1_000, nothing)
+    with pytest.raises(QuotaExceeded) as refused:
+        quotas.send("alice", PEER, 1, 700, nothing)
+    assert refused.value.retry_after_ms == 700
+    clock.move(700)
+    quotas.send("alice", PEER, 1, 700, nothing)
+
+
+def test_a_request_above_the_burst_is_refused_as_never_fitting() -> None:
+    quotas = made(FakeClock(), alice=Limits(messages_per_s=10, burst_messages=20))
+    with pytest.raises(InvalidArgument) as refused:
+        quotas.send("alice", PEER, 21, 1, nothing)
+    assert refused.value.reason == "QUOTA_BURST_EXCEEDED"
+    assert not refused.value.retriable
+    assert "never fits" in refused.value.text
+
+
+def test_a_topic_is_limited_whoever_sends() -> None:
+    quotas = Quotas(FakeClock())
+    quotas.set({Of(TOPIC, "orders"): Limits(messages_per_s=10, burst_messages=10)})
+    quotas.send("", PEER, 10, 100, lambda: {"orders": (10, 50, 0, 0), "others": (1, 1, 0, 0)})
+    with pytest.raises(QuotaExceeded):
+        quotas.send("", PEER, 1, 100, lambda: {"orders": (1, 5, 0, 0)})
+    quotas.send("", PEER, 1, 100, lambda: {"others": (1, 5, 0, 0)})
+
+
+def test_everybody_has_a_quota_of_their_own_and_hosts_only_where_so_set() -> None:
+    limits = Limits(messages_per_s=10, burst_messages=10)
+    quotas = made(FakeClock(), **{"*": limits})
+    quotas.send("alice", PEER, 10, 1, nothing)
+    quotas.send("bob", PEER, 10, 1, nothing)
+    with pytest.raises(QuotaExceeded):
+        quotas.send("alice", PEER, 1, 1, nothing)
+    for _ in range(20):
+        quotas.send("", PEER, 10, 1, nothing)
+    quotas.set({Of(USER, "*"): Limits(messages_per_s=10, burst_messages=10, per_host=True)})
+    quotas.send("", PEER, 10, 1, nothing)
+    with pytest.raises(QuotaExceeded):
+        quotas.send("", "ipv4:127.0.0.1:6000", 1, 1, nothing)
+    assert Of(HOST, "ipv4:127.0.0.1") in quotas.meters
+
+
+def test_streams_are_counted_with_those_of_other_gateways_and_freed_at_their_end() -> None:
+    quotas = made(FakeClock(), alice=Limits(streams=2))
+    quotas.share({"other": {ALICE: Use(streams=1)}})
+    with quotas.stream("alice", PEER):
+        with pytest.raises(QuotaExceeded), quotas.stream("alice", PEER):
+            pass
+    with quotas.stream("alice", PEER):
+        pass
+    quotas.share({})
+    with quotas.stream("alice", PEER), quotas.stream("alice", PEER):
+        pass
+
+
+def test_users_that_rest_are_forgotten() -> None:
+    clock = FakeClock()
+    quotas = made(clock, **{"*": Limits(messages_per_s=10)})
+    quotas.send("alice", PEER, 1, 1, nothing)
+    for _ in range(20):
+        clock.move(1_000)
+        quotas.roll()
+    assert ALICE not in quotas.meters
+
+
+# --- over gRPC ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def as_alice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every call is alice's, as if the border had asked who calls."""
+    enter = serving._Border._enter
+
+    def entered(self: Any) -> None:
+        serve_for(Principal("alice"))
+        enter(self)
+
+    monkeypatch.setattr(serving._Border, "_enter", entered)
+
+
+async def limit(gateway: Gateway, **limits: Any) -> quotas_pb2.Quota:
+    of = quotas_pb2.QuotaOf(topic=limits.pop("topic")) if "topic" in limits else quotas_pb2.QuotaOf(user="alice")
+    return await gateway.stub.SetQuota(quotas_pb2.SetQuotaRequest(quota=quotas_pb2.Quota(of=of, **limits)), timeout=10)
+
+
+@pytest.mark.usefixtures("as_alice")
+async def test_a_refusal_says_when_to_come_back_and_nothing_is_stored(gateway: Gateway) -> None:
+    await gateway.send(message())
+    await limit(gateway, messages_per_s=1, burst_messages=2)
+    await gateway.send(message(), message())
+    status = await error_of(gateway.stub.Send(request(message(), message()), timeout=10))
+    assert status.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    error = from_status(status, "server")
+    assert error.reason == "QUOTA_EXCEEDED"
+    assert error.retriable
+    assert 1.0 < error.retry_after_s <= 2.0
+    labels = {"kind": "user", "name": "alice", "limit": "messages_per_s"}
+    assert gateway.metric("duetime_gateway_quota_refused_total", **labels) == 1
+
+
+@pytest.mark.usefixtures("as_alice")
+async def test_a_stream_goes_on_after_a_request_that_is_refused(gateway: Gateway) -> None:
+    await limit(gateway, messages_per_s=1, burst_messages=2)
+    stream = gateway.stub.SendStream()
+    for count in (2, 2, 3):
+        await stream.write(request(*[message()] * count))
+    stored, refused, never = [await stream.read() for _ in range(3)]
+    assert len(stored.results) == 2
+    assert not stored.HasField("fault")
+    assert refused.fault.reason == "QUOTA_EXCEEDED"
+    assert 1_000 < refused.fault.retry_after_ms <= 2_000
+    assert never.fault.reason == "QUOTA_BURST_EXCEEDED"
+    await stream.done_writing()
+    assert await stream.read() is grpc.aio.EOF
+
+
+@pytest.mark.usefixtures("as_alice")
+async def test_connections_and_long_polls_are_counted_until_they_end(gateway: Gateway) -> None:
+    await gateway.send(message(queue=0))
+    await limit(gateway, connections=1, streams=1)
+    meter = gateway.node.parts.quotas.quotas.meters[ALICE]
+    poll = asyncio.ensure_future(gateway.pull(offset=1, wait_ms=20_000))
+    async with asyncio.timeout(10):
+        while not meter.streams:
+            await asyncio.sleep(0)
+    assert (await error_of(gateway.pull(offset=1, wait_ms=1))).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    other = serving.make_channel(f"127.0.0.1:{gateway.node.port}")
+    call = other.unary_unary("/duetime.v1.Gateway/ListTopics")
+    assert "1 connections, 1 at most" in ((await error_of(call(b"", timeout=10))).details() or "")
+    await gateway.send(message(queue=0))
+    await poll
+    assert meter.streams == 0
+    await other.close()
+
+
+async def test_pending_messages_of_a_topic_are_limited(gateway: Gateway) -> None:
+    await gateway.send(message())
+    await limit(gateway, topic="orders", pending_count=3)
+    await gateway.send(message(delay_level=5), message(delay_level=5))
+    status = await error_of(gateway.stub.Send(request(*[message(delay_level=5)] * 2), timeout=10))
+    assert "pending messages" in (status.details() or "")
+    await gateway.send(message(), message())
+    await gateway.node.parts.quotas.keeper.exchange()
+    pending = gateway.node.parts.quotas.quotas.meters[Of(TOPIC, "orders")].pending
+    assert pending is not None
+    assert (pending.count, pending.since) == (2, 0)
+    await gateway.send(message(delay_level=5))
+
+
+async def test_quotas_that_can_not_be_are_refused_and_others_are_listed(gateway: Gateway) -> None:
+    status = await error_of(limit(gateway, burst_messages=1, pending_count=1, per_host=True))
+    assert status.code() is grpc.StatusCode.INVALID_ARGUMENT
+    for field in ("burst_messages", "pending_count", "per_host"):
+        assert field in (status.details() or "")
+    await limit(gateway, messages_per_s=5)
+    await limit(gateway, topic="orders", bytes_per_s=7)
+    listed = await gateway.stub.ListQuotas(quotas_pb2.ListQuotasRequest(), timeout=10)
+    assert [one.quota.of.WhichOneof("of") for one in listed.quotas] == ["user", "topic"]
+    assert listed.gateway_count == 1
+    await gateway.stub.RemoveQuota(quotas_pb2.RemoveQuotaRequest(of=quotas_pb2.QuotaOf(user="alice")), timeout=10)
+    of = quotas_pb2.ListQuotasRequest(of=quotas_pb2.QuotaOf(user="alice"))
+    assert not (await gateway.stub.ListQuotas(of, timeout=10)).quotas
+
+
+@asynccontextmanager
+async def two_gateways(root: Path) -> AsyncIterator[tuple[Gateway, Gateway]]:
+    async with (
+        real_store(root) as store,
+        Gateway(root, {0: store.port}) as first,
+        Gateway(root, {0: store.port}) as second,
+    ):
+        yield first, second
+
+
+async def test_two_gateways_share_a_quota_and_the_dead_one_gives_its_share_back(tmp_path: Path) -> None:
+    async with two_gateways(tmp_path) as (first, second):
+        await limit(first, messages_per_s=1_000, burst_messages=100)
+        keepers = [one.node.parts.quotas.keeper for one in (first, second)]
+        quotas = [one.node.parts.quotas.quotas for one in (first, second)]
+        clock = FakeClock()
+        for one in quotas:
+            one._clock = clock
+        for keeper in keepers:
+            keeper._clock = clock
+            await keeper.exchange()
+        sent = [0, 0]
+        for second_number in range(10):
+            for keeper in keepers:
+                await keeper.exchange()
+            for _ in range(100):
+                clock.move(10)
+                # All of the demand is at the first gateway for five seconds, then both ask for all of it.
+                for n in range(2 if second_number >= 5 else 1):
+                    try:
+                        quotas[n].send("alice", PEER, 10, 1, nothing)
+                        sent[n] += 10
+                    except QuotaExceeded:
+                        pass
+        # Ten seconds of the rate and the burst; what moves of the demand is over-granted for two seconds at most.
+        assert 8_500 <= sum(sent) <= 10_100 + 1_000
+        assert sent[1] >= 2_000
+        # The second one falls silent: after three seconds all is the first one's.
+        for _ in range(5):
+            clock.move(1_000)
+            quotas[0].send("alice", PEER, 1, 1, nothing)
+            await keepers[0].exchange()
+        bucket = quotas[0].meters[ALICE].messages
+        assert bucket is not None
+        assert bucket.own_rate == pytest.approx(1_000)
+        assert quotas[0].others == {}
+
+
+async def test_quotas_stay_as_they_were_while_the_database_is_away(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await limit(gateway, messages_per_s=5)
+    parts = gateway.node.parts
+
+    async def away(*_: Any) -> None:
+        raise Unavailable("away")
+
+    monkeypatch.setattr(parts.database, "run", away)
+    await parts.quotas.keeper.exchange()
+    assert parts.quotas.quotas.active
+    assert ALICE in parts.quotas.quotas.meters
+    assert gateway.metric("duetime_gateway_quota_exchanges_total", outcome="failed") == 1
+
+
+def test_a_fault_tells_the_time_too() -> None:
+    from duetime.client.errors import from_fault
+
+    assert from_fault(message_pb2.Fault(code=8, retriable=True, retry_after_ms=1_500), "id").retry_after_s == 1.5
+    assert gateway_pb2.SendResponse().HasField("fault") is False
