@@ -100,6 +100,6 @@ def caller_of(peer: str, metadata: Sequence[tuple[str, Any]] | None) -> str:
 
 
 def sharer_of(user: str, caller: str) -> str:
-    """Whom limits that callers share are counted for: the user, or where nobody asks who callers are, the caller as it is
-    known otherwise: its host or its connection."""
+    """Whom limits that callers share are counted for: the user; where nobody asks who callers are, the caller as known
+    otherwise, by host or connection."""
     return f"user {user}" if user else caller

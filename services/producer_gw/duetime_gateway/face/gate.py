@@ -1,8 +1,8 @@
-"""What every call passes where quotas are set: its connection is counted, and streams and long polls while they last."""
+"""What calls pass where quotas are set: connections are counted, and streams and long polls while they last."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from duetime_core.principal import current
@@ -10,7 +10,8 @@ from duetime_core.principal import current
 from duetime_gateway.face.callers import Context
 from duetime_gateway.quotas.quotas import Quotas
 
-Handler = grpc.RpcMethodHandler[Any, Any]
+if TYPE_CHECKING:
+    Handler = grpc.RpcMethodHandler[Any, Any]
 
 
 class Gate:
@@ -19,11 +20,11 @@ class Gate:
     def __init__(self, quotas: Quotas) -> None:
         self._quotas = quotas
 
-    def around(self, handlers: Mapping[str, Handler]) -> dict[str, Handler]:
+    def around(self, handlers: "Mapping[str, Handler]") -> "dict[str, Handler]":
         """The same calls behind the gate."""
         return {name: self._around(handler) for name, handler in handlers.items()}
 
-    def _around(self, handler: Any) -> Handler:
+    def _around(self, handler: Any) -> "Handler":
         read, write = handler.request_deserializer, handler.response_serializer
         if not handler.response_streaming:
             return grpc.unary_unary_rpc_method_handler(self._unary(handler.unary_unary), read, write)

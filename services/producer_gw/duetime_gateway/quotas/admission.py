@@ -1,6 +1,7 @@
 """Which quotas may be set. Pure."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from duetime_core.bounds import shown
 from duetime_core.errors import InvalidArgument, Violation
@@ -21,7 +22,7 @@ def check_of(of: Of) -> None:
         raise InvalidArgument(found)
 
 
-def check_quota(of: Of, given: Mapping[str, int]) -> Limits:
+def check_quota(of: Of, given: Mapping[str, Any]) -> Limits:
     """The limits. Raises: InvalidArgument: they break rules, or there are none."""
     check_of(of)
     found = [

@@ -110,7 +110,7 @@ class Keeper:
         await self.exchange()
 
     async def leave(self) -> None:
-        """Gives the shares to the others at once. Never raises: else they wait until this gateway is seen to be dead."""
+        """Gives the shares to the others at once, if the database answers. Never raises."""
         if self._is_member:
             self._is_member = False
             try:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from duetime_core.errors import Overloaded
 from duetime_format.limits import BATCH_BYTES_MAX
@@ -71,5 +71,5 @@ FIELDS = tuple(one.name for one in fields(Limits))
 
 def parse(text: str) -> Limits:
     """As `Limits.text` gave it; what a newer version has added is left out."""
-    found: Mapping[str, int] = json.loads(text)
+    found: Mapping[str, Any] = json.loads(text)
     return Limits(**{name: value for name, value in found.items() if name in FIELDS})

@@ -42,11 +42,8 @@ class PendingCounts:
             return
         numbers = sorted({shard for shard, _ in places.values()})
         counted = dict(pending.counted or {})
-        for number, count in zip(
-            numbers, await asyncio.gather(*(self._ask(one, topic) for one in numbers)), strict=True
-        ):
-            if count is not None:
-                counted[number] = count
+        answers = await asyncio.gather(*(self._ask(one, topic) for one in numbers))
+        counted |= {number: count for number, count in zip(numbers, answers, strict=True) if count is not None}
         pending.note(counted, before)
 
     async def _ask(self, number: int, topic: str) -> int | None:

@@ -44,6 +44,7 @@ class Quotas:
         self.refused: dict[Of, Counter[str]] = {}
         self._has_topics = False
         self._rolled_ms = clock.monotonic_ms()
+        self._told: dict[Of, Use] = {}
 
     def send(self, user: str, peer: str, messages: int, size: int, topics: Callable[[], TopicCosts]) -> None:
         """Counts a request; `topics` is asked only where topics have quotas.
@@ -140,7 +141,9 @@ class Quotas:
     def roll(self) -> dict[Of, Use]:
         """What is used here, to be told to others; users that rest are forgotten."""
         now_ms = self._clock.monotonic_ms()
-        passed_s = max((now_ms - self._rolled_ms) / 1000, ROLL_S_MIN)
+        passed_s = (now_ms - self._rolled_ms) / 1000
+        if passed_s < ROLL_S_MIN:
+            return self._told
         self._rolled_ms = now_ms
         if any(meter.peers for meter in self.meters.values()):
             self._sockets.scan()
@@ -150,7 +153,8 @@ class Quotas:
             used[of] = meter.roll(passed_s)
             if of not in self.limits and meter.is_idle(now_ms):
                 del self.meters[of], used[of]
-        return {of: use for of, use in used.items() if any(use)}
+        self._told = {of: use for of, use in used.items() if any(use)}
+        return self._told
 
     def set(self, limits: Mapping[Of, Limits]) -> None:
         """Keeps these quotas from now on, and no others."""
