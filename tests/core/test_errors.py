@@ -22,6 +22,7 @@ ERRORS = [
     ),
     (errors.Overloaded("full"), grpc.StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY_REQUESTS", True),
     (errors.Unavailable("away"), grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE", True),
+    (errors.QuotaExceeded("enough", 1_500), grpc.StatusCode.RESOURCE_EXHAUSTED, "QUOTA_EXCEEDED", True),
     (errors.DiskFull("no room"), grpc.StatusCode.RESOURCE_EXHAUSTED, "DISK_FULL", True),
     (errors.Stalled("no answer"), grpc.StatusCode.UNAVAILABLE, "FLUSH_STALLED", True),
     (errors.ReadOnly("flush"), grpc.StatusCode.UNAVAILABLE, "STORE_READ_ONLY", True),
@@ -33,7 +34,7 @@ def read_status(status: grpc.Status) -> tuple[status_pb2.Status, list[object]]:
     """The google.rpc.Status of the trailing metadata, and its details."""
     trailers = dict(status.trailing_metadata)
     packed = status_pb2.Status.FromString(trailers["grpc-status-details-bin"])
-    known = (error_details_pb2.ErrorInfo, error_details_pb2.BadRequest)
+    known = (error_details_pb2.ErrorInfo, error_details_pb2.BadRequest, error_details_pb2.RetryInfo)
     details = []
     for detail in packed.details:
         kind = next(kind for kind in known if detail.Is(kind.DESCRIPTOR))
