@@ -149,18 +149,17 @@ def make_parts(settings: GatewaySettings, clock: Clock, registry: CollectorRegis
     streams = ReceiveStreamService(receivers, traffic.answers, tasks)
     pending = _make_pending(settings, clock, routing, traffic)
     transactions = _make_transactions(settings, clock, metrics, database, routing, sender, traffic, tasks)
-    batches, analysis = BatchService(sender, metrics), AnalysisService(shards, backlog, metrics)
     subscribing = Subscribing(places, traffic.answers, metrics, tasks, subscriptions_max=settings.subscriptions_max)
     subscriptions = SubscriptionService(subscribing)
     face = Face(
         service,
-        batches,
+        BatchService(sender, metrics),
         consumers,
         subscriptions,
         streams,
         pending,
         transactions.service,
-        analysis,
+        AnalysisService(shards, backlog, metrics),
         QuotaService(limited.quotas, limited.keeper),
         Scaler(shards, clock),
         Gate(limited.quotas),

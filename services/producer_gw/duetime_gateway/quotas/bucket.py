@@ -57,7 +57,7 @@ class Bucket:
         self._tokens -= cost
 
     def roll(self, passed_s: float) -> None:
-        """Tells the demand from what was asked for: it rises at once, and falls by three quarters where less is asked."""
+        """Tells the demand from what was asked for: it rises at once, and falls by three quarters a roll."""
         rate, self.asked = self.asked / passed_s, 0
         self.demand = max(rate, (self.demand + 3 * rate) / 4)
         if self.demand < 0.01:
