@@ -36,6 +36,10 @@ _LENGTH_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 BACKOFF_S_MIN = 0.05
 BACKOFF_S_MAX = 2.0
 
+# How long a server of an older release is not asked again for what it does not know: a newer one may answer at the
+# address by then.
+OLDER_SERVER_S = 60.0
+
 T = TypeVar("T")
 
 
