@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
-FLAGS = ["-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
+FLAGS = ["-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined"]
 TOOLS = ["cython", "hatchling", "setuptools"]
 COPIED = ["format", "sdk", "core", "services", "spark", "tests", "bench", "hatch_build.py", "pyproject.toml"]
 INPUTS = "4000"
