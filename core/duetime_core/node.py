@@ -107,6 +107,7 @@ def serve_metrics(
         start_response(f"{status} {HTTPStatus(status).phrase}", [("Content-Type", "text/plain; charset=utf-8")])
         return [text.encode()]
 
+    server: ScrapeServer
     kind = type("_Family", (ScrapeServer,), {"address_family": AF_INET6 if ":" in host else AF_INET})
     try:
         server = make_server(host, port, answer, kind, ScrapeHandler)

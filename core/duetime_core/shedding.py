@@ -25,6 +25,7 @@ CHECK_MS = 1_000
 SHORT, ENOUGH = 0.8, 0.7
 # Above this share of the connections that may be, hosts with more than the LITTLEth part of them give some up.
 SHARED, LITTLE = 0.9, 100
+OTHERS_CHECKS = 60
 # Checks without a call after which a connection counts as quiet: one that never made a call, and one that did. A long
 # poll lasts half as long.
 NEVER_CHECKS, QUIET_CHECKS = 5, 60
@@ -47,6 +48,8 @@ class Shedding(Collector):
         self._silent: dict[str, int] = {}
         self._timer: Timer | None = None
         self._port = 0
+        # Descriptors that were no connections at the last look, and checks since.
+        self._others = self._unscanned_checks = 0
         if registry is not None:
             registry.register(self)
 
@@ -67,13 +70,19 @@ class Shedding(Collector):
             self.shed(used - int(ENOUGH * most))
         else:
             self._silent.clear()
-        # No scan while even all descriptors are fewer than that.
-        if used > SHARED * self._traffic.connections_max:
-            self.share()
+        self._check_shares(used)
 
-    def share(self) -> None:
+    def _check_shares(self, used: int) -> None:
+        """Looks at connections where so many descriptors may be too many of them. A store has as many files: what is
+        none of connections is counted anew after a minute, or when there seem to be too many."""
+        shared = SHARED * self._traffic.connections_max
+        self._unscanned_checks += 1
+        if used - self._others > shared or (used > shared and self._unscanned_checks > OTHERS_CHECKS):
+            self._others, self._unscanned_checks = used - self.share(), 0
+
+    def share(self) -> int:
         """Ends connections until what is left for others is free: of the host that has most, those never used first,
-        then the newest."""
+        then the newest. How many there were."""
         self._sockets.scan()
         peers = self._sockets.peers_of(self._port)
         most, known, counts = self._traffic.connections_max, self._traffic.connections, Counter(map(host_of, peers))
@@ -86,6 +95,7 @@ class Shedding(Collector):
             self._traffic.cut_count += len(chosen)
             hosts = len(set(map(host_of, chosen)))
             log.warning("connections ended: their hosts have too many", count=len(chosen), hosts=hosts, most=most)
+        return len(peers)
 
     def shed(self, count: int) -> None:
         """Ends up to `count` quiet connections, those never used first."""

@@ -94,7 +94,9 @@ async def test_a_connection_has_so_many_streams_and_the_next_one_waits(served: S
 async def test_connections_beyond_the_limit_are_not_let_in(served: Served) -> None:
     raws = [served.raw() for _ in range(25)]
     # Not in the order in which they came: several are let in at once.
-    assert sum([await asyncio.to_thread(raw.ended, 0.3) for raw in raws]) == 5
+    ended = sum([await asyncio.to_thread(raw.ended, 0.3) for raw in raws])
+    # The server's own look may have ended those of the last tenth.
+    assert 5 <= ended <= 7
 
 
 async def test_a_host_with_many_connections_leaves_some_to_others(served: Served) -> None:

@@ -138,7 +138,7 @@ def table_of(value: Mapping[str, Any] | None, name: str) -> dict[str, Any]:
 
 def count_of(entry: Any, name: str, default: int = 0) -> int:
     count = entry.get(name) if isinstance(entry, dict) else None
-    return count if _is_count(count) else default
+    return count if isinstance(count, int) and _is_count(count) else default
 
 
 def _is_number(text: str) -> bool:
