@@ -9,6 +9,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
+from math import ceil
 from pathlib import Path
 
 from tests.fuzz.all_targets import TARGETS
@@ -20,7 +21,7 @@ from tests.fuzz.target import Target
 def shares(count: int) -> dict[str, int]:
     """The inputs of each target."""
     whole = sum(1 / target.cost for target in TARGETS.values())
-    return {name: -(-count // round(whole * target.cost)) for name, target in TARGETS.items()}
+    return {name: ceil(count / whole / target.cost) for name, target in TARGETS.items()}
 
 
 def by_mutations(target: Target, runs: int, seed: int) -> str:
