@@ -103,6 +103,12 @@ class NodeSettings(BaseSettings):
         ge=2 * PULL_BYTES_MAX,
         description="bytes of answers that are made or written; beyond it they are shorter, then refused",
     )
+    connections_max: int = Field(
+        TrafficLimits.connections_max,
+        ge=16,
+        le=1_000_000,
+        description="connections to the gRPC port; the last tenth is for hosts that have few",
+    )
     drain_ms: int = Field(5_000, ge=0, le=600_000, description="longest time that a stop waits for calls in flight")
 
     @field_validator("delay_levels")
@@ -119,7 +125,7 @@ class NodeSettings(BaseSettings):
 
     @property
     def traffic_limits(self) -> TrafficLimits:
-        return TrafficLimits(self.upload_bytes_max, self.answer_bytes_max)
+        return TrafficLimits(self.upload_bytes_max, self.answer_bytes_max, self.connections_max)
 
     @property
     def secret(self) -> ClusterSecret:
