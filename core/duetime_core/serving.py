@@ -36,6 +36,7 @@ from duetime_core.errors import (
     Unauthenticated,
     Violation,
 )
+from duetime_core.gatekeeping import Gatekeeper
 from duetime_core.logs import sparing
 from duetime_core.meter import CallMeter, MethodMeter
 from duetime_core.probes import Health, Stuck, never_stuck
@@ -99,7 +100,11 @@ class _Border:
     decide when a request is read, and know whether an answer was taken. On the wire there is no difference.
     """
 
-    def __init__(self, calls_in_flight_max: int, meter: CallMeter, traffic: Traffic) -> None:
+    def __init__(
+        self, calls_in_flight_max: int, meter: CallMeter, traffic: Traffic, gatekeeper: Gatekeeper | None = None
+    ) -> None:
+        """`gatekeeper`: asked about each call before its request is read."""
+        self._gatekeeper = gatekeeper
         self._free = calls_in_flight_max
         self._limit = calls_in_flight_max
         self._meter = meter
@@ -127,6 +132,8 @@ class _Border:
     def _call(
         self, serve: _Serve, meter: MethodMeter, method: str, refusal: DueTimeError | None, *, streams: bool
     ) -> Any:
+        gatekeeper = self._gatekeeper
+
         async def call(_: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             started, code, entered = perf_counter(), "CANCELLED", False
             meter.running += 1
@@ -135,6 +142,8 @@ class _Border:
                     raise refusal
                 self._enter()
                 entered = True
+                if gatekeeper is not None:
+                    await gatekeeper.admit(method, context)
                 if tracing.active is None or streams:
                     answer = await serve(context)
                 else:
@@ -145,11 +154,19 @@ class _Border:
             except grpc.aio.AbortError:
                 code = _code_name(context)
                 raise
+            except asyncio.CancelledError:
+                lost = gatekeeper.ended() if gatekeeper is not None else None
+                if lost is None:
+                    raise
+                code = lost.status.name
+                await _refuse(context, lost)
             except Exception as error:
                 code = _status_name(error)
                 await _end(method, context, error)
             finally:
                 self._free += entered
+                if gatekeeper is not None:
+                    gatekeeper.left()
                 meter.running -= 1
                 meter.ended(perf_counter() - started, code)
 
@@ -322,12 +339,14 @@ class Server:
         stuck: Stuck = never_stuck,
         secret: ClusterSecret | None = None,
         traffic: Traffic | None = None,
+        gatekeeper: Gatekeeper | None = None,
     ) -> None:
+        """`gatekeeper`: decides who may call; health and reflection are for anybody."""
         self._server = grpc.aio.server(options=SERVER_OPTIONS)
         self._traffic = traffic or Traffic(TrafficLimits(), registry)
         self._shedding = Shedding(self._traffic, SystemClock())
         callers = Callers(secret)
-        border = _Border(calls_in_flight_max, CallMeter(calls_in_flight_max, registry), self._traffic)
+        border = _Border(calls_in_flight_max, CallMeter(calls_in_flight_max, registry), self._traffic, gatekeeper)
         self._handlers: list[grpc.GenericRpcHandler] = []
         self._registrar = _Registrar(self._server, self._handlers, border, callers)
         self.health = Health(list(service_names), stuck)
