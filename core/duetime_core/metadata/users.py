@@ -218,10 +218,15 @@ def _change(session: Session, name: str) -> UserModel:
     version = _count_up(session)
     user = session.get(UserModel, name)
     if user is None:
-        raise NotFound(f"there is no user {name}", reason="USER_NOT_FOUND")
+        raise no_user(name)
     user.version = version
     session.flush()
     return user
+
+
+def no_user(name: str) -> NotFound:
+    """There is none of this name."""
+    return NotFound(f"there is no user {name}", reason="USER_NOT_FOUND")
 
 
 def _count_up(session: Session) -> int:

@@ -35,8 +35,8 @@ def check_signature(
 ) -> str:
     """The access key that a call is signed with.
 
-    `secret_of`: the secret of an access key; None: there is no such key. `is_private`: nobody reads the call on its way:
-    it came over TLS, or from this machine.
+    `secret_of`: the secret of an access key; None: there is no such key. `is_private`: nobody reads the call on its
+    way: it came over TLS, or from this machine.
 
     Raises:
         Unauthenticated: there is no signature, a wrong one, or one that others could have read.

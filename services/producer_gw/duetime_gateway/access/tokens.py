@@ -11,7 +11,7 @@ import re
 import secrets
 from typing import NamedTuple
 
-from duetime_core.metadata.models import TOKEN_ID_CHARS
+from duetime_core.metadata.models import ACCESS_KEY_CHARS, TOKEN_ID_CHARS
 
 PREFIX = "dt"
 SECRET_CHARS = 52
@@ -35,6 +35,11 @@ class Token(NamedTuple):
 def new_token() -> Token:
     """One that nobody has."""
     return Token(_letters(8)[:TOKEN_ID_CHARS], _letters(32))
+
+
+def new_access_key() -> tuple[str, str]:
+    """An access key of ACCESS_KEY_CHARS characters, and its secret."""
+    return "DTMQ" + _letters(16)[: ACCESS_KEY_CHARS - 4].upper(), _letters(32)
 
 
 def parse_token(text: str) -> Token | None:
