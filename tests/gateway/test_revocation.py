@@ -17,7 +17,7 @@ from tests.gateway.people import People, reason_of, shown
 
 # What is promised.
 WITHIN_S = 5.0
-READS = ("receive topic orders", "receive group billing")
+READS = ("receive topic orders", "receive group billing*")
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
@@ -43,12 +43,13 @@ def subscribed(gateway: Gateway, metadata: Any) -> Any:
     return gateway.stub.Subscribe(requests(), metadata=metadata)
 
 
-def receiving(gateway: Gateway, metadata: Any) -> Any:
+def receiving(gateway: Gateway, metadata: Any, group: str) -> Any:
+    """A stream that is given the message, and waits for another."""
+
     async def requests() -> AsyncIterator[leases_pb2.ReceiveStreamRequest]:
-        subscription = consumer_pb2.ReceiveRequest(topic="orders", group="billing", invisible_ms=60_000)
-        yield leases_pb2.ReceiveStreamRequest(
-            subscription=subscription, takes=[leases_pb2.Take(number=1, max_count=1, wait_ms=30_000)]
-        )
+        subscription = consumer_pb2.ReceiveRequest(topic="orders", group=group, invisible_ms=60_000)
+        takes = [leases_pb2.Take(number=number, max_count=1, wait_ms=30_000) for number in (1, 2)]
+        yield leases_pb2.ReceiveStreamRequest(subscription=subscription, takes=takes)
         await asyncio.Event().wait()
 
     return gateway.stub.ReceiveStream(requests(), metadata=metadata)
@@ -75,8 +76,9 @@ async def test_revoked_user_is_out_at_every_gateway(tmp_path: Path, database_url
         other = shown(await people.add("other", *READS))
         await both[0].stub.Send(request(message(queue=0)), metadata=admin, timeout=10)
         calls: list[Any] = []
-        for gateway in both:
-            streams = [subscribed(gateway, lost), receiving(gateway, lost), subscribed(gateway, other)]
+        for number, gateway in enumerate(both):
+            received = receiving(gateway, lost, f"billing{number}")
+            streams = [subscribed(gateway, lost), received, subscribed(gateway, other)]
             for stream in streams:
                 assert await stream.read() is not grpc.aio.EOF
             calls += streams
