@@ -142,7 +142,7 @@ def test_secret_key_is_shown_once_and_kept_encrypted(
 
 
 def test_user_has_as_many_tokens_and_grants_as_the_limits_say(typed: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("duetime_gateway.commands.hash_of", lambda secret: "scrypt$")
+    monkeypatch.setattr("duetime_gateway.commands.users.hash_of", lambda secret: "scrypt$")
     typed("users", "create", "shop")
     codes = [typed("users", "rotate", "shop")[0] for _ in range(TOKENS_OF_A_USER_MAX)]
     assert codes == [0] * (TOKENS_OF_A_USER_MAX - 1) + [1]

@@ -1,7 +1,7 @@
 """The tables of the metadata database. A change here needs a migration beside it (`migrations/versions`)."""
 
 from duetime_format.limits import GROUP_CHARS_MAX, TOPIC_CHARS_MAX
-from sqlalchemy import BigInteger, ForeignKey, String, Text, UniqueConstraint
+from sqlalchemy import BigInteger, ForeignKey, Index, String, Text, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 MEMBER_CHARS_MAX = 255
@@ -153,6 +153,7 @@ class TokenModel(Base):
     """A token, of which only a hash is kept."""
 
     __tablename__ = "user_tokens"
+    __table_args__ = (Index("user_tokens_of_a_user", "user_name"),)
 
     id: Mapped[str] = mapped_column(String(TOKEN_ID_CHARS), primary_key=True)
     user: Mapped[str] = _of_user()
@@ -166,6 +167,7 @@ class AccessKeyModel(Base):
     """A key pair for RocketMQ's signature, whose check needs the secret: it is encrypted."""
 
     __tablename__ = "user_keys"
+    __table_args__ = (Index("user_keys_of_a_user", "user_name"),)
 
     access_key: Mapped[str] = mapped_column(String(ACCESS_KEY_CHARS), primary_key=True)
     user: Mapped[str] = _of_user()
