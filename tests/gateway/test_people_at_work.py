@@ -90,6 +90,31 @@ async def test_messages_without_a_right_are_faults_and_others_are_stored(site: S
     assert {topic.name for topic in listed.topics} == {"orders", "invoices"}
 
 
+async def test_topic_that_others_send_to_is_refused_to_who_may_not(site: Site) -> None:
+    """The gateway knows its route, and packs others' requests by it."""
+    admin = shown(await site.people.add("ops", "admin"))
+    token = await site.people.add("sender", "send topic orders")
+    stub = site.gateway.stub
+    for topic in ("orders", "secrets", "orders", "secrets"):
+        answer = await stub.Send(request(message(topic=topic)), metadata=admin, timeout=10)
+        assert not answer.results[0].HasField("fault")
+    for _ in range(2):
+        for topic, reason in (("orders", ""), ("secrets", "RIGHT_MISSING")):
+            answer = await stub.Send(
+                request(message(topic=topic), message(topic=topic)), metadata=shown(token), timeout=10
+            )
+            assert [one.fault.reason for one in answer.results] == [reason] * 2
+    pack = gateway_pb2.Pack(topic="secrets", sizes=[1, 1], bodies=b"ab", id_prefix="A" * 20)
+    for metadata, reason in ((admin, ""), (shown(token), "RIGHT_MISSING")):
+        answer = await stub.Send(gateway_pb2.SendRequest(pack=pack), metadata=metadata, timeout=10)
+        assert answer.ranges[0].first.fault.reason == reason
+    batch = gateway_pb2.SendBatchRequest(topic="secrets", messages=[message(topic="")])
+    refused = await error_of(stub.SendBatch(batch, metadata=shown(token), timeout=10))
+    assert refused.code() is grpc.StatusCode.PERMISSION_DENIED
+    listed = await stub.DescribeTopic(gateway_pb2.DescribeTopicRequest(name="secrets"), metadata=admin, timeout=10)
+    assert sum(queue.max_offset for queue in listed.queues) == 4
+
+
 async def test_packed_requests_stay_packed_for_who_may_send_to_some_topics(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,8 +185,13 @@ async def test_transactions_are_their_groups(site: Site) -> None:
 async def test_group_of_a_prepare_is_checked_when_another_has_made_it_known(site: Site) -> None:
     owner = shown(await site.people.add("owner", "send topic orders", "send group shops"))
     other = shown(await site.people.add("other", "send topic orders", "send group mine"))
-    request_ = transactions_pb2.PrepareRequest(group="shops", messages=[message()])
+
+    def prepare(group: str) -> transactions_pb2.PrepareRequest:
+        return transactions_pb2.PrepareRequest(group=group, messages=[message()])
+
+    # Both groups and the topic are known, so that requests are packed.
     for _ in range(2):
-        await site.gateway.stub.Prepare(request_, metadata=owner, timeout=10)
-    refused = await error_of(site.gateway.stub.Prepare(request_, metadata=other, timeout=10))
+        await site.gateway.stub.Prepare(prepare("shops"), metadata=owner, timeout=10)
+        await site.gateway.stub.Prepare(prepare("mine"), metadata=other, timeout=10)
+    refused = await error_of(site.gateway.stub.Prepare(prepare("shops"), metadata=other, timeout=10))
     assert refused.code() is grpc.StatusCode.PERMISSION_DENIED

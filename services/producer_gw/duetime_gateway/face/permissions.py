@@ -92,7 +92,8 @@ _GATEWAY = {
     "SearchOffset": _READS,
     "QueryMessages": _READS,
     "GetMessage": _READS,
-    "TraceMessage": _READS,
+    # It tells of the groups that failed it too, and is sought among the pending and dead ones of all topics.
+    "TraceMessage": Rule(needs=(_topic(RECEIVE, _everything),)),
     "Cancel": Rule(needs=(_topic(SEND, lambda request: {one.topic for one in request.messages}),)),
     "CancelMatching": Rule(needs=(_topic(SEND, _of_filter),)),
     "Reschedule": Rule(needs=(_topic(SEND, lambda request: {one.message.topic for one in request.messages}),)),
