@@ -45,11 +45,12 @@ class Permitted:
             own.routes, own.edition = {}, self._topics.routes_edition
         return own.routes
 
-    def learn(self, routes: dict[str, Route], names: Collection[str]) -> None:
-        """Adds topics that a caller turned out to send to, and may, to the routes of theirs."""
-        known = self._topics.routes
+    def learn(self, access: Access, names: Collection[str]) -> None:
+        """Adds topics that a caller sends to to the routes of theirs, as far as they may."""
+        routes, known = self.routes(access), self._topics.routes
         if routes is not known:
-            routes.update((name, known[name]) for name in names if name in known)
+            allowed = (name for name in names if access.may(Right.SEND, Kind.TOPIC, name))
+            routes.update((name, known[name]) for name in allowed if name in known)
 
     def faults(self, access: Access, names: Collection[str]) -> dict[str, DueTimeError]:
         """The topics among these that the caller may not send to, and why."""

@@ -140,7 +140,7 @@ class Sender:
         names = drafts.topics()
         new_count = sum(name not in self._topics.routes for name in names)
         routes = await self._routes(names, caller.access, timeout_ms * MADE_BY)
-        self._permitted.learn(permitted, [name for name in names if isinstance(routes[name], Route)])
+        self._permitted.learn(caller.access, names)
         if request.is_batch:
             packed = await self._encode_whole(cast("WholeDrafts", drafts), batch, routes, timeout_ms, deadline_ms, pack)
             if packed is not None:
