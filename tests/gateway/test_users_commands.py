@@ -105,6 +105,8 @@ def test_grants_are_added_once_listed_and_removed(typed: Run) -> None:
         (("users", "create", "shop"), "exists"),
         (("users", "create", "new", "--expires", "0s"), "never counts"),
         (("users", "show", "nobody"), "there is no user nobody"),
+        (("users", "rotate", "group:ops"), "has no tokens"),
+        (("users", "add-key", "group:ops"), "has no keys"),
         (("users", "add-key", "shop"), "DUETIME_SECRETS_KEY is not set"),
         (("grants", "add", "shop", "fly", "orders"), "is no right"),
         (("grants", "add", "shop", "send"), "name some"),

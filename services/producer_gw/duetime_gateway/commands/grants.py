@@ -16,13 +16,13 @@ from duetime_gateway.commands.shared import (
     Name,
     Url,
     checked,
-    database,
     found,
     grant_object,
     is_json,
     print_done,
     print_grants,
-    work,
+    transact,
+    url_of,
 )
 
 _HELP = """List what users may do; with a command, add or remove a right.
@@ -52,7 +52,7 @@ def list_all_grants(context: typer.Context, database_url: Url = "", as_json: Jso
     if context.invoked_subcommand is not None:
         context.obj = (database_url, as_json)
         return
-    _list_grants(list(work(database_url, table.read_users).values()), as_json=as_json)
+    _list_grants(list(transact(database_url, table.read_users).values()), as_json=as_json)
 
 
 @grants.command("list")
@@ -63,7 +63,7 @@ def list_grants(context: typer.Context, name: Name, database_url: Url = "", as_j
     Examples:
       duetime grants list shop
     """
-    user = work(*database(context, database_url), lambda session: found(session, name))
+    user = transact(url_of(context, database_url), lambda session: found(session, name))
     _list_grants([user], as_json=is_json(context, as_json))
 
 
@@ -87,7 +87,7 @@ def add(
       duetime grants add ops admin
     """
     wanted = _grants_of(right, topics, groups)
-    work(*database(context, database_url), lambda session: table.add_grants(session, name, wanted))
+    transact(url_of(context, database_url), lambda session: table.add_grants(session, name, wanted))
     print_done(name, f"may {_sentence(wanted)}", as_json=is_json(context, as_json))
 
 
@@ -113,7 +113,7 @@ def remove(
         for grant in wanted:
             table.remove_grant(session, name, grant)
 
-    work(*database(context, database_url), change)
+    transact(url_of(context, database_url), change)
     print_done(name, f"may no longer {_sentence(wanted)}", as_json=is_json(context, as_json))
 
 

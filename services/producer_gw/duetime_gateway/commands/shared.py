@@ -33,7 +33,7 @@ Url = Annotated[
 Name = Annotated[str, typer.Argument(metavar="USER", help="1 to 120 printable characters without blanks.")]
 
 
-def work(database_url: str, work: Callable[[Session], T]) -> T:
+def transact(database_url: str, work: Callable[[Session], T]) -> T:
     """One transaction, from outside any event loop. Raises: ClientError."""
 
     async def run() -> T:
@@ -57,8 +57,9 @@ def checked(work: Callable[[], T]) -> T:
         raise ClientError(masked(error.text), reason=error.reason) from error
 
 
-def database(context: typer.Context, database_url: str) -> tuple[str]:
-    return (database_url or context.obj[0],)
+def url_of(context: typer.Context, database_url: str) -> str:
+    """An option before the command counts where the command has none."""
+    return database_url or str(context.obj[0])
 
 
 def is_json(context: typer.Context, as_json: bool) -> bool:
@@ -66,10 +67,11 @@ def is_json(context: typer.Context, as_json: bool) -> bool:
 
 
 def found(session: Session, name: str) -> table.StoredUser:
-    found = table.read_users(session, [name])
-    if name not in found:
+    """Raises: NotFound."""
+    users = table.read_users(session, [name])
+    if name not in users:
         raise table.no_user(name)
-    return found[name]
+    return users[name]
 
 
 def print_done(name: str, state: str, *, as_json: bool) -> None:

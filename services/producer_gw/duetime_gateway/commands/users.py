@@ -19,13 +19,13 @@ from duetime_gateway.commands.shared import (
     Name,
     Url,
     checked,
-    database,
     found,
     grant_object,
     is_json,
     print_done,
     print_grants,
-    work,
+    transact,
+    url_of,
 )
 
 _HELP = """List the users; with a command, create, show, revoke, restore or delete one, or change tokens and keys.
@@ -50,7 +50,7 @@ def list_users(context: typer.Context, database_url: Url = "", as_json: Json = F
     if context.invoked_subcommand is not None:
         context.obj = (database_url, as_json)  # options before the command apply to it too
         return
-    found = work(database_url, table.read_users).values()
+    found = transact(database_url, table.read_users).values()
     if as_json:
         for user in found:
             print_json(_user_object(user))
@@ -90,7 +90,7 @@ def create(
         if admin:
             table.add_grants(session, name, [admin_grant()])
 
-    work(*database(context, database_url), change)
+    transact(url_of(context, database_url), change)
     _print_token(name, token, stored, as_json=is_json(context, as_json))
 
 
@@ -102,7 +102,7 @@ def show(context: typer.Context, name: Name, database_url: Url = "", as_json: Js
     Examples:
       duetime users show shop --json
     """
-    user, keys = work(*database(context, database_url), lambda one: (found(one, name), table.read_keys(one, name)))
+    user, keys = transact(url_of(context, database_url), lambda one: (found(one, name), table.read_keys(one, name)))
     if is_json(context, as_json):
         print_json(_user_object(user) | {"keys": [_key_object(key) for key in keys]})
         return
@@ -133,6 +133,7 @@ def rotate(
       duetime users rotate shop --old-ends 24h
       duetime users rotate shop --old-ends 0s          at once
     """
+    _refuse_group(name, "tokens")
     token = new_token()
     stored, ends_at_ms = _stored(token, expires), now_ms() + delay_ms(old_ends, "--old-ends")
 
@@ -140,7 +141,7 @@ def rotate(
         table.add_token(session, name, stored)
         table.end_others(session, name, stored.id, ends_at_ms)
 
-    work(*database(context, database_url), change)
+    transact(url_of(context, database_url), change)
     _print_token(name, token, stored, as_json=is_json(context, as_json))
 
 
@@ -166,7 +167,7 @@ def revoke(
         else:
             table.set_revoked(session, name, revoked=True)
 
-    work(*database(context, database_url), change)
+    transact(url_of(context, database_url), change)
     print_done(name, f"token {token} is deleted" if token else "is revoked", as_json=is_json(context, as_json))
 
 
@@ -178,7 +179,7 @@ def restore(context: typer.Context, name: Name, database_url: Url = "", as_json:
     Examples:
       duetime users restore shop
     """
-    work(*database(context, database_url), lambda session: table.set_revoked(session, name, revoked=False))
+    transact(url_of(context, database_url), lambda session: table.set_revoked(session, name, revoked=False))
     print_done(name, "is active", as_json=is_json(context, as_json))
 
 
@@ -190,7 +191,7 @@ def delete_user(context: typer.Context, name: Name, database_url: Url = "", as_j
     Examples:
       duetime users delete shop
     """
-    work(*database(context, database_url), lambda session: table.delete_user(session, name))
+    transact(url_of(context, database_url), lambda session: table.delete_user(session, name))
     print_done(name, "is deleted", as_json=is_json(context, as_json))
 
 
@@ -204,9 +205,10 @@ def add_key(context: typer.Context, name: Name, database_url: Url = "", as_json:
     Examples:
       duetime users add-key shop
     """
+    _refuse_group(name, "keys")
     access_key, secret = new_access_key()
     key = table.StoredKey(access_key, name, _seal().close(access_key, secret), now_ms())
-    work(*database(context, database_url), lambda session: table.add_key(session, key))
+    transact(url_of(context, database_url), lambda session: table.add_key(session, key))
     if is_json(context, as_json):
         print_json({"user": name, "access_key": access_key, "secret_key": secret})
     else:
@@ -227,11 +229,16 @@ def delete_key(
     Examples:
       duetime users delete-key DTMQ7XWQ2ZC4TAK5RNLB3YHV
     """
-    work(*database(context, database_url), lambda session: table.delete_key(session, access_key))
+    transact(url_of(context, database_url), lambda session: table.delete_key(session, access_key))
     if is_json(context, as_json):
         print_json({"access_key": access_key, "state": "is deleted"})
     else:
         print(f"key {access_key} is deleted")
+
+
+def _refuse_group(name: str, what: str) -> None:
+    if name.startswith(GROUP_PREFIX):
+        raise ClientError(f"{name} stands for an identity provider's users, and has no {what}")
 
 
 def _stored(token: Token, expires: str | None) -> table.StoredToken:
