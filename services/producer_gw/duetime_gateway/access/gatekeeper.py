@@ -139,8 +139,8 @@ class Gatekeeper:
         elif found.edition != book.edition or (not found.token_id and self._is_old(found)):
             found = await self._look_again(text, fingerprint, found)
         if 0 < found.ends_at_ms <= self._clock.now_ms():
-            del self._passes[fingerprint]
-            raise _expired()
+            self._passes.pop(fingerprint, None)
+            raise Unauthenticated("the token has expired", reason="TOKEN_EXPIRED")
         return found
 
     async def _look(self, text: str, fingerprint: bytes, host: str) -> Pass:
@@ -234,11 +234,13 @@ class Gatekeeper:
         return None
 
     def _end(self, lost: Iterable[tuple[Task, DueTimeError]]) -> None:
-        for task, reason in lost:
-            if task not in self._ended:
-                self._ended[task] = reason
-                self._metrics.ended.labels(reason.reason.lower()).inc()
-                task.cancel()
+        new = {task: reason for task, reason in lost if task not in self._ended}
+        for task, reason in new.items():
+            self._ended[task] = reason
+            self._metrics.ended.labels(reason.reason.lower()).inc()
+            task.cancel()
+        if new:
+            log.info("calls ended, whose callers lost rights", count=len(new))
 
 
 def _token_in(metadata: Any) -> str:
@@ -254,7 +256,3 @@ def _token_in(metadata: Any) -> str:
 
 def _invalid() -> Unauthenticated:
     return Unauthenticated("the token is not valid", reason="TOKEN_INVALID")
-
-
-def _expired() -> Unauthenticated:
-    return Unauthenticated("the token has expired", reason="TOKEN_EXPIRED")
