@@ -90,6 +90,8 @@ class Access:
             if grant.right in RIGHTS and grant.kind in KINDS:
                 self._patterns[Kind(grant.kind)].append(_Pattern(RIGHTS[grant.right], grant.pattern))
         self._answers: dict[tuple[Right, Kind, str], bool] = {}
+        # Asked for each request to send.
+        self.sends_everywhere = self.may(Right.SEND, Kind.TOPIC, "")
         # Methods that were found to be within the user's rights, whatever they name.
         self.methods: set[str] = set()
 

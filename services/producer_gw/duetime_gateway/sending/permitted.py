@@ -5,7 +5,6 @@ right to send everywhere has a dict of their own, which grows by the topics that
 """
 
 from collections.abc import Collection
-from weakref import WeakKeyDictionary
 
 from duetime_core.errors import DueTimeError
 
@@ -15,6 +14,8 @@ from duetime_gateway.shards.route import Route
 
 # Topics of one caller that are remembered.
 ROUTES_MAX = 10_000
+# Callers whose topics are.
+CALLERS_MAX = 1_024
 
 
 class _Own:
@@ -32,14 +33,16 @@ class Permitted:
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
-        self._own: WeakKeyDictionary[Access, _Own] = WeakKeyDictionary()
+        self._own: dict[Access, _Own] = {}
 
     def routes(self, access: Access) -> dict[str, Route]:
         """Of topics that the caller may send to; not all of them need be there."""
-        if access.may(Right.SEND, Kind.TOPIC, ""):
+        if access.sends_everywhere:
             return self._topics.routes
         own = self._own.get(access)
         if own is None:
+            if len(self._own) >= CALLERS_MAX:
+                self._own.clear()
             own = self._own[access] = _Own()
         if own.edition != self._topics.routes_edition or len(own.routes) > ROUTES_MAX:
             own.routes, own.edition = {}, self._topics.routes_edition
