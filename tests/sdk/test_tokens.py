@@ -214,8 +214,10 @@ def test_token_is_shown_to_this_machine(make: Any, this_machine: str) -> None:
 
 def test_variable_allows_plain_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(tokens.TOKEN_VARIABLE, "t0ken")
-    with pytest.raises(InvalidArgument):
-        Connection("db.example:9800")
+    for text in ("", "0"):
+        monkeypatch.setenv(tokens.IN_PLAIN_VARIABLE, text)
+        with pytest.raises(InvalidArgument):
+            Connection("db.example:9800")
     monkeypatch.setenv(tokens.IN_PLAIN_VARIABLE, "1")
     Connection("db.example:9800")
 

@@ -82,7 +82,7 @@ def credentials_for(server: str, token: TokenSource | None, *, encrypted: bool =
         if token is None:
             return Credentials(None)
     if not isinstance(token, Token):
-        token = Token(token, in_plain=bool(_variable(IN_PLAIN_VARIABLE)))
+        token = Token(token, in_plain=_variable(IN_PLAIN_VARIABLE) == "1")
     if not (encrypted or token.in_plain or _is_loopback(server)):
         text = f"would be sent to {server} as plain text, which others can read; Token(..., in_plain=True) or \
 {IN_PLAIN_VARIABLE}=1 allows it"
