@@ -19,9 +19,9 @@ def access(*grants: str) -> Access:
         ("orders", "orders", True),
         ("orders", "orders2", False),
         ("orders", "ORDERS", False),
-        ("orders.*", "orders.eu", True),
-        ("orders.*", "orders", False),
-        ("orders.*", "ordersXeu", False),
+        ("orders-*", "orders-eu", True),
+        ("orders-*", "orders", False),
+        ("orders-*", "orders_eu", False),
         ("o?ders", "orders", True),
         ("*", "anything", True),
         # All topics: no name at all.
@@ -46,7 +46,7 @@ def test_pattern_matches_what_it_says(pattern: str, name: str, matches: bool) ->
     assert not found.may(Right.RECEIVE, Kind.GROUP, name)
 
 
-@pytest.mark.parametrize("pattern", ["", "a b", "[a-z]", "a\n", "ä", "a" * (PATTERN_CHARS_MAX + 1), "a/b"])
+@pytest.mark.parametrize("pattern", ["", "a b", "[a-z]", "a\n", "ä", "a" * (PATTERN_CHARS_MAX + 1), "a/b", "orders.*"])
 def test_pattern_that_no_name_can_match_is_refused(pattern: str) -> None:
     with pytest.raises(InvalidArgument):
         check_pattern(pattern)

@@ -32,7 +32,7 @@ def test_caller_with_a_right_to_all_topics_has_all_routes() -> None:
 
 
 def test_caller_learns_the_topics_that_are_theirs_and_no_others() -> None:
-    topics = FakeTopics({name: object() for name in ("orders", "orders.eu", "secrets")})
+    topics = FakeTopics({name: object() for name in ("orders", "orders-eu", "secrets")})
     permitted, user, other = made(topics), access("send topic orders*"), access("send topic orders*")
     assert permitted.routes(user) == {}
     permitted.learn(user, ["orders", "secrets", "orders.unknown"])

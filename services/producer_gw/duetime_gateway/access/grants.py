@@ -24,7 +24,7 @@ GROUP_PREFIX = "group:"
 # Answers that are remembered for one user.
 ANSWERS_MAX = 1_000
 
-_PATTERN = re.compile(r"[%|a-zA-Z0-9_.*?-]+")
+_PATTERN = re.compile(r"[%|a-zA-Z0-9_*?-]+")
 
 
 class Right(Flag):
@@ -57,7 +57,7 @@ def admin_grant() -> StoredGrant:
 def check_pattern(pattern: str) -> None:
     """Raises: InvalidArgument."""
     if not (len(pattern) <= PATTERN_CHARS_MAX and _PATTERN.fullmatch(pattern)):
-        text = f"{pattern[:PATTERN_CHARS_MAX]!r} is not 1 to {PATTERN_CHARS_MAX} characters of [%|a-zA-Z0-9_-.*?]"
+        text = f"{pattern[:PATTERN_CHARS_MAX]!r} is not 1 to {PATTERN_CHARS_MAX} characters of [%|a-zA-Z0-9_*?-]"
         raise InvalidArgument([Violation("pattern", text)])
 
 

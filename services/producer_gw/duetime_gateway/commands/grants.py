@@ -32,10 +32,10 @@ user named group:NAME stands for all of its group NAME.
 
 \b
 Examples:
-  duetime grants add shop send 'orders.*'
+  duetime grants add shop send 'orders-*'
   duetime grants add billing receive orders --group 'billing*'
   duetime grants add ops admin
-  duetime grants remove shop send 'orders.*'
+  duetime grants remove shop send 'orders-*'
 """
 
 grants = typer.Typer(name="grants", help=_HELP, rich_markup_mode=None, add_completion=False)
@@ -81,7 +81,7 @@ def add(
 
     \b
     Examples:
-      duetime grants add shop send 'orders.*'
+      duetime grants add shop send 'orders-*'
       duetime grants add billing receive orders --group billing
       duetime grants add planner manage '*' --group '*'
       duetime grants add ops admin
@@ -105,7 +105,7 @@ def remove(
 
     \b
     Examples:
-      duetime grants remove shop send 'orders.*'
+      duetime grants remove shop send 'orders-*'
     """
     wanted = _grants_of(right, topics, groups)
 
@@ -128,7 +128,7 @@ def _grants_of(right: str, topics: str | None, groups: str | None) -> Sequence[t
     given = [(Kind.TOPIC, topics), (Kind.GROUP, groups)]
     wanted = [table.StoredGrant(right, kind.value, pattern) for kind, pattern in given if pattern is not None]
     if not wanted:
-        raise ClientError(f"{right} is a right on topics or groups: name some, such as 'orders.*' or --group billing")
+        raise ClientError(f"{right} is a right on topics or groups: name some, such as 'orders-*' or --group billing")
     for grant in wanted:
         checked(partial(check_pattern, grant.pattern))
     return wanted
