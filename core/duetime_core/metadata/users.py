@@ -7,7 +7,7 @@ and reads those users alone that changed since the last it has seen.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import delete, func, select, text, update
 from sqlalchemy.orm import Session
 
 from duetime_core.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound, Overloaded, Violation
@@ -230,7 +230,13 @@ def no_user(name: str) -> NotFound:
 
 
 def _count_up(session: Session) -> int:
-    """The number of a change. Its row is locked until the transaction ends, so that changes have an order."""
+    """The number of a change, which others wait for until the transaction ends, so that changes have an order.
+
+    It is a transaction's first statement. PostgreSQL would make it fail after the wait, since its snapshot were older
+    than the other's change; to wait for a table's lock takes no snapshot.
+    """
+    if session.connection().dialect.name == "postgresql":
+        session.execute(text("LOCK TABLE users_version IN EXCLUSIVE MODE"))
     counted = update(UsersVersionModel).values(version=UsersVersionModel.version + 1)
     return session.scalar(counted.returning(UsersVersionModel.version)) or 0
 
