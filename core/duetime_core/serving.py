@@ -35,6 +35,7 @@ from duetime_core.errors import (
     Unauthenticated,
     Violation,
 )
+from duetime_core.gatekeeping import Gatekeeper
 from duetime_core.inflight import InFlight
 from duetime_core.logs import sparing
 from duetime_core.meter import CallMeter, MethodMeter
@@ -110,7 +111,11 @@ class _Border:
     decide when a request is read, and know whether an answer was taken. On the wire there is no difference.
     """
 
-    def __init__(self, calls_in_flight_max: int, meter: CallMeter, traffic: Traffic) -> None:
+    def __init__(
+        self, calls_in_flight_max: int, meter: CallMeter, traffic: Traffic, gatekeeper: Gatekeeper | None = None
+    ) -> None:
+        """`gatekeeper`: asked about each call before its request is read."""
+        self._gatekeeper = gatekeeper
         self._in_flight = InFlight(calls_in_flight_max)
         self._meter = meter
         self._traffic = traffic
@@ -132,6 +137,8 @@ class _Border:
     def _call(
         self, serve: _Serve, meter: MethodMeter, method: str, refusal: DueTimeError | None, *, streams: bool
     ) -> Any:
+        gatekeeper = self._gatekeeper
+
         async def call(_: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             started, code, host = perf_counter(), "CANCELLED", ""
             meter.running += 1
@@ -139,6 +146,8 @@ class _Border:
                 if refusal is not None:
                     raise refusal
                 host = self._in_flight.enter(context.peer())
+                if gatekeeper is not None:
+                    await gatekeeper.admit(method, context)
                 if tracing.active is None or streams:
                     answer = await serve(context)
                 else:
@@ -149,12 +158,20 @@ class _Border:
             except grpc.aio.AbortError:
                 code = _code_name(context)
                 raise
+            except asyncio.CancelledError:
+                lost = gatekeeper.ended() if gatekeeper is not None else None
+                if lost is None:
+                    raise
+                code = lost.status.name
+                await _refuse(context, lost)
             except Exception as error:
                 code = _status_name(error)
                 await _end(method, context, error)
             finally:
                 if host:
                     self._in_flight.leave(host)
+                if gatekeeper is not None:
+                    gatekeeper.left()
                 meter.running -= 1
                 meter.ended(perf_counter() - started, code)
 
@@ -327,7 +344,9 @@ class Server:
         stuck: Stuck = never_stuck,
         secret: ClusterSecret | None = None,
         traffic: Traffic | None = None,
+        gatekeeper: Gatekeeper | None = None,
     ) -> None:
+        """`gatekeeper`: decides who may call; health and reflection are for anybody."""
         self._traffic = traffic or Traffic(TrafficLimits(), registry)
         bounds = (
             ("grpc.max_allowed_incoming_connections", self._traffic.connections_max),
@@ -337,7 +356,7 @@ class Server:
         self._server = grpc.aio.server(options=(*SERVER_OPTIONS, *bounds))
         self._shedding = Shedding(self._traffic, SystemClock(), registry=registry)
         callers = Callers(secret)
-        border = _Border(calls_in_flight_max, CallMeter(calls_in_flight_max, registry), self._traffic)
+        border = _Border(calls_in_flight_max, CallMeter(calls_in_flight_max, registry), self._traffic, gatekeeper)
         self._handlers: list[grpc.GenericRpcHandler] = []
         self._registrar = _Registrar(self._server, self._handlers, border, callers)
         self.health = Health(list(service_names), stuck)

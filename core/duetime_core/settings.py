@@ -29,6 +29,8 @@ SHARED_VARIABLES = frozenset(
 SHARED_PREFIXES = ("DUETIME_DELAY", "DUETIME_LOG", "DUETIME_CLUSTER", "DUETIME_TRANSACTION")
 # For commands, which are no processes of the cluster: a password does not belong on a command line.
 DATABASE_URL_VARIABLE = "DUETIME_DATABASE_URL"
+# What secrets of access keys are encrypted with in the metadata database.
+SECRETS_KEY_VARIABLE = "DUETIME_SECRETS_KEY"
 
 
 class ProcessSettings(Protocol):
@@ -175,6 +177,11 @@ def transaction_timeout_of_all() -> str:
 def database_url_of_commands() -> str:
     """The value of DUETIME_DATABASE_URL; empty without it."""
     return os.environ.get(DATABASE_URL_VARIABLE, "")
+
+
+def secrets_key_of_commands() -> str:
+    """The value of DUETIME_SECRETS_KEY; empty without it."""
+    return os.environ.get(SECRETS_KEY_VARIABLE, "")
 
 
 def cluster_secret_of_commands() -> ClusterSecret:

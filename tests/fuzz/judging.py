@@ -49,10 +49,10 @@ def judge(target: Target, data: bytes) -> None:
     except Exception as error:
         raise Finding(target.name, data, f"{type(error).__name__}: {error}"[:500]) from error
     took_s, grown_mb = time.thread_time() - started, peak_mb() - before
-    if took_s > INPUT_S_MAX:
-        raise Finding(target.name, data, f"it took {took_s:.1f} s")
     if grown_mb > GROWTH_MB_MAX:
         raise Finding(target.name, data, f"the process grew by {grown_mb} MiB")
+    if took_s > INPUT_S_MAX:
+        raise Finding(target.name, data, f"it took {took_s:.1f} s")
 
 
 def judge_all(target: Target, inputs: Iterable[bytes]) -> int:

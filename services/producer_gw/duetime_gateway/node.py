@@ -64,6 +64,9 @@ class GatewayNode:
             parts.transactions.groups.start(tasks)
             parts.transactions.watching.start()
             tasks.create_task(parts.backlog.run())
+            if parts.access is not None:
+                tasks.create_task(parts.access.book.follow())
+                tasks.create_task(parts.access.gatekeeper.watch())
             running.set()
             try:
                 await asyncio.Event().wait()

@@ -12,6 +12,10 @@ from duetime_core.serving import Server
 from duetime_core.traffic import Traffic
 from prometheus_client import CollectorRegistry
 
+from duetime_gateway.access.book import Book
+from duetime_gateway.access.gatekeeper import Gatekeeper
+from duetime_gateway.access.metrics import AccessMetrics
+from duetime_gateway.access.oidc import Tokens
 from duetime_gateway.administration.backlog import Backlog
 from duetime_gateway.administration.groups import ConsumerGroups
 from duetime_gateway.consuming.leases import Leases
@@ -24,6 +28,7 @@ from duetime_gateway.face.batches import BatchService
 from duetime_gateway.face.consumer_service import ConsumerService
 from duetime_gateway.face.face import SERVICE_NAMES, Face
 from duetime_gateway.face.pending_service import PendingService
+from duetime_gateway.face.permissions import RULES
 from duetime_gateway.face.receive_streams import ReceiveStreamService
 from duetime_gateway.face.scaler import Scaler
 from duetime_gateway.face.service import GatewayService
@@ -78,6 +83,14 @@ class Transactions:
 
 
 @dataclass(frozen=True)
+class AccessParts:
+    """Who calls, and what they may do."""
+
+    book: Book
+    gatekeeper: Gatekeeper
+
+
+@dataclass(frozen=True)
 class GatewayParts:
     """What a node starts and stops."""
 
@@ -97,6 +110,8 @@ class GatewayParts:
     transactions: Transactions
     face: Face
     server: Server
+    # None: nobody asks who calls.
+    access: AccessParts | None
 
 
 def make_parts(settings: GatewaySettings, clock: Clock, registry: CollectorRegistry) -> GatewayParts:
@@ -147,8 +162,10 @@ def make_parts(settings: GatewaySettings, clock: Clock, registry: CollectorRegis
         analysis,
         Scaler(shards, clock),
     )
-    server = Server(SERVICE_NAMES, settings.calls_in_flight_max, registry, traffic=traffic)
-    face.add_to(server.grpc)
+    access = _make_access(settings, clock, registry, database) if settings.asks_who_calls else None
+    gatekeeper = access.gatekeeper if access is not None else None
+    server = Server(SERVICE_NAMES, settings.calls_in_flight_max, registry, traffic=traffic, gatekeeper=gatekeeper)
+    face.add_to(server.grpc, gatekeeper.note if gatekeeper is not None else None)
     return GatewayParts(
         tasks=tasks,
         database=database,
@@ -165,7 +182,17 @@ def make_parts(settings: GatewaySettings, clock: Clock, registry: CollectorRegis
         transactions=transactions,
         face=face,
         server=server,
+        access=access,
     )
+
+
+def _make_access(
+    settings: GatewaySettings, clock: Clock, registry: CollectorRegistry, database: Database
+) -> AccessParts:
+    metrics = AccessMetrics(registry)
+    book = Book(database, clock, metrics, settings.rights_keep_ms)
+    provider = Tokens(settings.provider, clock) if settings.provider is not None else None
+    return AccessParts(book, Gatekeeper(book, RULES, clock, metrics, provider))
 
 
 def _make_pending(settings: GatewaySettings, clock: Clock, routing: Routing, traffic: Traffic) -> PendingService:
