@@ -13,12 +13,10 @@ from duetime.client.connection import pause
 from duetime.client.errors import from_fault, from_status
 from duetime.client.sending import delivery
 from duetime.client.sending.outcomes import errors_of
-from duetime.v1 import gateway_pb2, message_pb2, quotas_pb2
-from duetime_core import serving
+from duetime.v1 import gateway_pb2, gateway_pb2_grpc, message_pb2, quotas_pb2
 from duetime_core.clock import turn
 from duetime_core.errors import InvalidArgument, QuotaExceeded, Unavailable
 from duetime_core.metadata import Database, upgrade
-from duetime_core.principal import Principal, serve_for
 from duetime_core.testing.clock import FakeClock
 from duetime_gateway.metrics import QuotaMetrics
 from duetime_gateway.quotas.book import Book
@@ -33,7 +31,8 @@ from duetime_gateway.routing.places import Places
 from duetime_gateway.shards.shards import Shards
 from prometheus_client import CollectorRegistry
 
-from tests.gateway.conftest import Gateway, error_of, message, request
+from tests.gateway.conftest import Gateway, error_of, message, real_store, request
+from tests.gateway.people import People, Showing, shown
 
 ALICE, BOB = Of(USER, "alice"), Of(USER, "bob")
 PEER = "ipv4:127.0.0.1:5000"
@@ -172,42 +171,53 @@ def test_users_that_rest_are_forgotten() -> None:
 # --- over gRPC ------------------------------------------------------------------------------------------------------
 
 
+class Site(Gateway):
+    """A gateway that asks who calls, and alice, who makes the calls; quotas are an admin's."""
+
+    def __init__(self, root: Path, stores: dict[int, int], people: People) -> None:
+        super().__init__(root, stores, auth="required")
+        self._people = people
+
+    async def __aenter__(self) -> "Site":
+        await super().__aenter__()
+        self.token = str(await self._people.add("alice", "send topic *", "receive topic *", "send group *"))
+        self.admin = gateway_pb2_grpc.GatewayStub(Showing(self.channel, await self._people.add("admin", "admin")))
+        self.stub = gateway_pb2_grpc.GatewayStub(Showing(self.channel, self.token))
+        return self
+
+
 @pytest.fixture
-def as_alice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every call is alice's, as if the border had asked who calls."""
-    enter = serving._Border._enter
-
-    def entered(self: Any) -> None:
-        serve_for(Principal("alice"))
-        enter(self)
-
-    monkeypatch.setattr(serving._Border, "_enter", entered)
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    async with (
+        People(f"sqlite:///{tmp_path / 'meta.db'}") as people,
+        real_store(tmp_path) as store,
+        Site(tmp_path, {0: store.port}, people) as site,
+    ):
+        yield site
 
 
-async def limit(gateway: Gateway, **limits: Any) -> quotas_pb2.Quota:
+async def limit(site: Site, **limits: Any) -> quotas_pb2.Quota:
     of = quotas_pb2.QuotaOf(topic=limits.pop("topic")) if "topic" in limits else quotas_pb2.QuotaOf(user="alice")
-    return await gateway.stub.SetQuota(quotas_pb2.SetQuotaRequest(quota=quotas_pb2.Quota(of=of, **limits)), timeout=10)
+    return await site.admin.SetQuota(quotas_pb2.SetQuotaRequest(quota=quotas_pb2.Quota(of=of, **limits)), timeout=10)
 
 
-@pytest.mark.usefixtures("as_alice")
-async def test_a_refusal_says_when_to_come_back_and_nothing_is_stored(gateway: Gateway) -> None:
-    await gateway.send(message())
-    await limit(gateway, messages_per_s=1, burst_messages=2)
-    await gateway.send(message(), message())
-    status = await error_of(gateway.stub.Send(request(message(), message()), timeout=10))
+async def test_a_refusal_says_when_to_come_back_and_nothing_is_stored(site: Site) -> None:
+    await site.send(message())
+    await limit(site, messages_per_s=1, burst_messages=2)
+    await site.send(message(), message())
+    status = await error_of(site.stub.Send(request(message(), message()), timeout=10))
     assert status.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     error = from_status(status, "server")
     assert error.reason == "QUOTA_EXCEEDED"
     assert error.retriable
     assert 1.0 < error.retry_after_s <= 2.0
     labels = {"kind": "user", "name": "alice", "limit": "messages_per_s"}
-    assert gateway.node.registry.get_sample_value("duetime_gateway_quota_refused_total", labels) == 1
+    assert site.node.registry.get_sample_value("duetime_gateway_quota_refused_total", labels) == 1
 
 
-@pytest.mark.usefixtures("as_alice")
-async def test_a_stream_goes_on_after_a_request_that_is_refused(gateway: Gateway) -> None:
-    await limit(gateway, messages_per_s=1, burst_messages=2)
-    stream = gateway.stub.SendStream()
+async def test_a_stream_goes_on_after_a_request_that_is_refused(site: Site) -> None:
+    await limit(site, messages_per_s=1, burst_messages=2)
+    stream = site.stub.SendStream()
     for count in (2, 2, 3):
         await stream.write(request(*[message()] * count))
     stored, refused, never = [await stream.read() for _ in range(3)]
@@ -220,54 +230,55 @@ async def test_a_stream_goes_on_after_a_request_that_is_refused(gateway: Gateway
     assert await stream.read() is grpc.aio.EOF
 
 
-@pytest.mark.usefixtures("as_alice")
-async def test_connections_and_long_polls_are_counted_until_they_end(gateway: Gateway) -> None:
-    await gateway.send(message(queue=0))
-    await limit(gateway, connections=1, streams=1)
-    meter = gateway.node.parts.quotas.quotas.meters[ALICE]
-    poll = asyncio.ensure_future(gateway.pull(offset=1, wait_ms=20_000))
+async def test_connections_and_long_polls_are_counted_until_they_end(site: Site) -> None:
+    await site.send(message(queue=0))
+    await limit(site, connections=1, streams=1)
+    meter = site.node.parts.quotas.quotas.meters[ALICE]
+    poll = asyncio.ensure_future(site.pull(offset=1, wait_ms=20_000))
     async with asyncio.timeout(10):
         while not meter.streams:
             await turn()
-    assert (await error_of(gateway.pull(offset=1, wait_ms=1))).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert (await error_of(site.pull(offset=1, wait_ms=1))).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     # A connection of its own.
     options = (("grpc.use_local_subchannel_pool", 1),)
-    other = grpc.aio.insecure_channel(f"127.0.0.1:{gateway.node.port}", options=options)
+    other = grpc.aio.insecure_channel(f"127.0.0.1:{site.node.port}", options=options)
     call = other.unary_unary("/duetime.v1.Gateway/ListTopics")
-    assert "1 connections, 1 at most" in ((await error_of(call(b"", timeout=10))).details() or "")
-    await gateway.send(message(queue=0))
+    assert "1 connections, 1 at most" in (
+        (await error_of(call(b"", metadata=shown(site.token), timeout=10))).details() or ""
+    )
+    await site.send(message(queue=0))
     await poll
     assert meter.streams == 0
     await other.close()
 
 
-async def test_pending_messages_of_a_topic_are_limited(gateway: Gateway) -> None:
-    await gateway.send(message())
-    await limit(gateway, topic="orders", pending_count=3)
-    await gateway.send(message(delay_level=5), message(delay_level=5))
-    status = await error_of(gateway.stub.Send(request(*[message(delay_level=5)] * 2), timeout=10))
+async def test_pending_messages_of_a_topic_are_limited(site: Site) -> None:
+    await site.send(message())
+    await limit(site, topic="orders", pending_count=3)
+    await site.send(message(delay_level=5), message(delay_level=5))
+    status = await error_of(site.stub.Send(request(*[message(delay_level=5)] * 2), timeout=10))
     assert "pending messages" in (status.details() or "")
-    await gateway.send(message(), message())
-    await gateway.node.parts.quotas.keeper.exchange()
-    pending = gateway.node.parts.quotas.quotas.meters[Of(TOPIC, "orders")].pending
+    await site.send(message(), message())
+    await site.node.parts.quotas.keeper.exchange()
+    pending = site.node.parts.quotas.quotas.meters[Of(TOPIC, "orders")].pending
     assert pending is not None
     assert (pending.count, pending.since) == (2, 0)
-    await gateway.send(message(delay_level=5))
+    await site.send(message(delay_level=5))
 
 
-async def test_quotas_that_can_not_be_are_refused_and_others_are_listed(gateway: Gateway) -> None:
-    status = await error_of(limit(gateway, burst_messages=1, pending_count=1, per_host=True))
+async def test_quotas_that_can_not_be_are_refused_and_others_are_listed(site: Site) -> None:
+    status = await error_of(limit(site, burst_messages=1, pending_count=1, per_host=True))
     assert status.code() is grpc.StatusCode.INVALID_ARGUMENT
     for field in ("burst_messages", "pending_count", "per_host"):
         assert field in (status.details() or "")
-    await limit(gateway, messages_per_s=5)
-    await limit(gateway, topic="orders", bytes_per_s=7)
-    listed = await gateway.stub.ListQuotas(quotas_pb2.ListQuotasRequest(), timeout=10)
+    await limit(site, messages_per_s=5)
+    await limit(site, topic="orders", bytes_per_s=7)
+    listed = await site.admin.ListQuotas(quotas_pb2.ListQuotasRequest(), timeout=10)
     assert [one.quota.of.WhichOneof("of") for one in listed.quotas] == ["user", "topic"]
     assert listed.gateway_count == 1
-    await gateway.stub.RemoveQuota(quotas_pb2.RemoveQuotaRequest(of=quotas_pb2.QuotaOf(user="alice")), timeout=10)
+    await site.admin.RemoveQuota(quotas_pb2.RemoveQuotaRequest(of=quotas_pb2.QuotaOf(user="alice")), timeout=10)
     of = quotas_pb2.ListQuotasRequest(of=quotas_pb2.QuotaOf(user="alice"))
-    assert not (await gateway.stub.ListQuotas(of, timeout=10)).quotas
+    assert not (await site.admin.ListQuotas(of, timeout=10)).quotas
 
 
 class Sharing:
@@ -338,8 +349,7 @@ async def test_a_gateway_that_dies_or_ends_gives_its_share_back(sharing: tuple[F
     assert await own_rate(first, seconds=1) == pytest.approx(1_000)
 
 
-@pytest.mark.usefixtures("as_alice")
-async def test_a_producer_waits_as_long_as_it_is_told(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_producer_waits_as_long_as_it_is_told(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
 
     async def paused(length_s: float) -> None:
@@ -347,8 +357,8 @@ async def test_a_producer_waits_as_long_as_it_is_told(gateway: Gateway, monkeypa
         await pause(length_s)
 
     monkeypatch.setattr(delivery, "pause", paused)
-    await limit(gateway, messages_per_s=20, burst_messages=20)
-    producer = AsyncProducer(f"127.0.0.1:{gateway.node.port}", timeout=10)
+    await limit(site, messages_per_s=20, burst_messages=20)
+    producer = AsyncProducer(f"127.0.0.1:{site.node.port}", token=site.token, timeout=10)
     try:
         assert not errors_of(await producer.send_many("orders", bodies=[b"body"] * 20))
         assert not errors_of(await producer.send_many("orders", bodies=[b"body"] * 10))
@@ -359,11 +369,9 @@ async def test_a_producer_waits_as_long_as_it_is_told(gateway: Gateway, monkeypa
     assert 0.2 < pauses[0] < 0.6
 
 
-async def test_quotas_stay_as_they_were_while_the_database_is_away(
-    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await limit(gateway, messages_per_s=5)
-    parts = gateway.node.parts
+async def test_quotas_stay_as_they_were_while_the_database_is_away(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    await limit(site, messages_per_s=5)
+    parts = site.node.parts
 
     async def away(*_: Any) -> None:
         raise Unavailable("away")
@@ -372,7 +380,7 @@ async def test_quotas_stay_as_they_were_while_the_database_is_away(
     await parts.quotas.keeper.exchange()
     assert parts.quotas.quotas.active
     assert ALICE in parts.quotas.quotas.meters
-    assert gateway.metric("duetime_gateway_quota_exchanges_total", outcome="failed") == 1
+    assert site.metric("duetime_gateway_quota_exchanges_total", outcome="failed") == 1
 
 
 def test_a_fault_tells_the_time_too() -> None:

@@ -1,7 +1,7 @@
 """The tables of the metadata database. A change here needs a migration beside it (`migrations/versions`)."""
 
 from duetime_format.limits import GROUP_CHARS_MAX, TOPIC_CHARS_MAX
-from sqlalchemy import BigInteger, ForeignKey, String, Text, UniqueConstraint
+from sqlalchemy import BigInteger, ForeignKey, Index, String, Text, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 MEMBER_CHARS_MAX = 255
@@ -11,7 +11,11 @@ POLICY_CHARS_MAX = 1_024
 JOB_CHARS_MAX = 64
 SNAPSHOT_ID_CHARS_MAX = 128
 QUOTA_KIND_CHARS_MAX = 16
-USER_CHARS_MAX = 255
+QUOTA_NAME_CHARS_MAX = 255
+USER_CHARS_MAX = 120
+TOKEN_ID_CHARS = 12
+ACCESS_KEY_CHARS = 24
+PATTERN_CHARS_MAX = TOPIC_CHARS_MAX
 
 
 class Base(DeclarativeBase):
@@ -78,7 +82,7 @@ class QuotaModel(Base):
 
     # `user` or `topic`.
     kind: Mapped[str] = mapped_column(String(QUOTA_KIND_CHARS_MAX), primary_key=True)
-    name: Mapped[str] = mapped_column(String(USER_CHARS_MAX), primary_key=True)
+    name: Mapped[str] = mapped_column(String(QUOTA_NAME_CHARS_MAX), primary_key=True)
     # JSON: {"messages_per_s": 0, ...}.
     limits: Mapped[str] = mapped_column(Text)
 
@@ -151,3 +155,69 @@ class BacklogReportModel(Base):
     sources: Mapped[str] = mapped_column(Text)
     snapshots: Mapped[str] = mapped_column(Text)
     summary: Mapped[str] = mapped_column(Text)
+
+
+class UserModel(Base):
+    """Somebody who may call a gateway, or (by a name with the prefix of groups) all of an identity provider's group.
+    Written by `duetime users`."""
+
+    __tablename__ = "users"
+
+    name: Mapped[str] = mapped_column(String(USER_CHARS_MAX), primary_key=True)
+    # Shut out, whatever tokens there are.
+    revoked: Mapped[bool] = mapped_column(default=False)
+    # Of all users' changes, the number of the last one to this user.
+    version: Mapped[int] = mapped_column(BigInteger)
+    created_at_ms: Mapped[int] = mapped_column(BigInteger)
+
+
+def _of_user(*, primary_key: bool = False) -> Mapped[str]:
+    user = ForeignKey("users.name", ondelete="CASCADE")
+    return mapped_column("user_name", String(USER_CHARS_MAX), user, primary_key=primary_key)
+
+
+class TokenModel(Base):
+    """A token, of which only a hash is kept."""
+
+    __tablename__ = "user_tokens"
+    __table_args__ = (Index("user_tokens_of_a_user", "user_name"),)
+
+    id: Mapped[str] = mapped_column(String(TOKEN_ID_CHARS), primary_key=True)
+    user: Mapped[str] = _of_user()
+    hashed: Mapped[str] = mapped_column(String(255))
+    created_at_ms: Mapped[int] = mapped_column(BigInteger)
+    # 0: never.
+    expires_at_ms: Mapped[int] = mapped_column(BigInteger)
+
+
+class AccessKeyModel(Base):
+    """A key pair for RocketMQ's signature, whose check needs the secret: it is encrypted."""
+
+    __tablename__ = "user_keys"
+    __table_args__ = (Index("user_keys_of_a_user", "user_name"),)
+
+    access_key: Mapped[str] = mapped_column(String(ACCESS_KEY_CHARS), primary_key=True)
+    user: Mapped[str] = _of_user()
+    sealed: Mapped[str] = mapped_column(String(255))
+    created_at_ms: Mapped[int] = mapped_column(BigInteger)
+
+
+class GrantModel(Base):
+    """One right of a user, on the topics or groups whose names a pattern matches."""
+
+    __tablename__ = "user_grants"
+
+    user: Mapped[str] = _of_user(primary_key=True)
+    right: Mapped[str] = mapped_column(String(16), primary_key=True)
+    kind: Mapped[str] = mapped_column(String(16), primary_key=True)
+    pattern: Mapped[str] = mapped_column(String(PATTERN_CHARS_MAX), primary_key=True)
+
+
+class UsersVersionModel(Base):
+    """One row, counted up by each change of users in its own transaction: readers see changes in the order of their
+    numbers, and that there are none by reading one number."""
+
+    __tablename__ = "users_version"
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    version: Mapped[int] = mapped_column(BigInteger)

@@ -67,6 +67,9 @@ class GatewayNode:
             parts.transactions.watching.start()
             tasks.create_task(parts.backlog.run())
             tasks.create_task(parts.quotas.keeper.run())
+            if parts.access is not None:
+                tasks.create_task(parts.access.book.follow())
+                tasks.create_task(parts.access.gatekeeper.watch())
             running.set()
             try:
                 await asyncio.Event().wait()

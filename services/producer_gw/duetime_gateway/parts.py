@@ -12,6 +12,10 @@ from duetime_core.serving import Server
 from duetime_core.traffic import Traffic
 from prometheus_client import CollectorRegistry
 
+from duetime_gateway.access.book import Book
+from duetime_gateway.access.gatekeeper import Gatekeeper
+from duetime_gateway.access.metrics import AccessMetrics
+from duetime_gateway.access.oidc import Tokens
 from duetime_gateway.administration.backlog import Backlog
 from duetime_gateway.administration.groups import ConsumerGroups
 from duetime_gateway.consuming.leases import Leases
@@ -25,6 +29,7 @@ from duetime_gateway.face.consumer_service import ConsumerService
 from duetime_gateway.face.face import SERVICE_NAMES, Face
 from duetime_gateway.face.gate import Gate
 from duetime_gateway.face.pending_service import PendingService
+from duetime_gateway.face.permissions import RULES
 from duetime_gateway.face.quota_service import QuotaService
 from duetime_gateway.face.receive_streams import ReceiveStreamService
 from duetime_gateway.face.scaler import Scaler
@@ -38,7 +43,7 @@ from duetime_gateway.pending.counting import Counting
 from duetime_gateway.pending.ending import Ending
 from duetime_gateway.pending.listing import Listing
 from duetime_gateway.pending.matching import Matching
-from duetime_gateway.quotas.book import Book
+from duetime_gateway.quotas.book import Book as QuotaBook
 from duetime_gateway.quotas.keeper import Keeper
 from duetime_gateway.quotas.pending import PendingCounts
 from duetime_gateway.quotas.quotas import Quotas
@@ -92,6 +97,14 @@ class Limited:
 
 
 @dataclass(frozen=True)
+class AccessParts:
+    """Who calls, and what they may do."""
+
+    book: Book
+    gatekeeper: Gatekeeper
+
+
+@dataclass(frozen=True)
 class GatewayParts:
     """What a node starts and stops."""
 
@@ -112,6 +125,8 @@ class GatewayParts:
     quotas: Limited
     face: Face
     server: Server
+    # None: nobody asks who calls.
+    access: AccessParts | None
 
 
 def make_parts(settings: GatewaySettings, clock: Clock, registry: CollectorRegistry) -> GatewayParts:
@@ -151,21 +166,13 @@ def make_parts(settings: GatewaySettings, clock: Clock, registry: CollectorRegis
     transactions = _make_transactions(settings, clock, metrics, database, routing, sender, traffic, tasks)
     subscribing = Subscribing(places, traffic.answers, metrics, tasks, subscriptions_max=settings.subscriptions_max)
     subscriptions = SubscriptionService(subscribing)
-    face = Face(
-        service,
-        BatchService(sender, metrics),
-        consumers,
-        subscriptions,
-        streams,
-        pending,
-        transactions.service,
-        AnalysisService(shards, backlog, metrics),
-        QuotaService(limited.quotas, limited.keeper),
-        Scaler(shards, clock),
-        Gate(limited.quotas),
-    )
-    server = Server(SERVICE_NAMES, settings.calls_in_flight_max, registry, traffic=traffic)
-    face.add_to(server.grpc)
+    batches, analysis = BatchService(sender, metrics), AnalysisService(shards, backlog, metrics)
+    parts = service, batches, consumers, subscriptions, streams, pending, transactions.service, analysis
+    face = Face(*parts, QuotaService(limited.quotas, limited.keeper), Scaler(shards, clock), Gate(limited.quotas))
+    access = _make_access(settings, clock, registry, database) if settings.asks_who_calls else None
+    gatekeeper = access.gatekeeper if access is not None else None
+    server = Server(SERVICE_NAMES, settings.calls_in_flight_max, registry, traffic=traffic, gatekeeper=gatekeeper)
+    face.add_to(server.grpc, gatekeeper.note if gatekeeper is not None else None)
     return GatewayParts(
         tasks=tasks,
         database=database,
@@ -183,7 +190,17 @@ def make_parts(settings: GatewaySettings, clock: Clock, registry: CollectorRegis
         quotas=limited,
         face=face,
         server=server,
+        access=access,
     )
+
+
+def _make_access(
+    settings: GatewaySettings, clock: Clock, registry: CollectorRegistry, database: Database
+) -> AccessParts:
+    metrics = AccessMetrics(registry)
+    book = Book(database, clock, metrics, settings.rights_keep_ms)
+    provider = Tokens(settings.provider, clock) if settings.provider is not None else None
+    return AccessParts(book, Gatekeeper(book, RULES, clock, metrics, provider))
 
 
 def _make_pending(settings: GatewaySettings, clock: Clock, routing: Routing, traffic: Traffic) -> PendingService:
@@ -269,6 +286,6 @@ def _make_sender(
 def _make_quotas(clock: Clock, registry: CollectorRegistry, database: Database, routing: Routing) -> Limited:
     quotas = Quotas(clock)
     # Several gateways may be of one process.
-    book = Book(database, f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}")
+    book = QuotaBook(database, f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}")
     counts = PendingCounts(quotas, routing.places, routing.shards)
     return Limited(quotas, Keeper(quotas, book, counts, clock, QuotaMetrics(registry)))

@@ -8,6 +8,7 @@ import grpc
 from duetime_core.principal import current
 from duetime_format import record
 
+from duetime_gateway.access import permit
 from duetime_gateway.sending.drafts import Caller
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -18,7 +19,7 @@ _NO_HOST = record.host_bytes("127.0.0.1", 0)
 def caller(context: Context) -> Caller:
     """Of a call that sends."""
     peer = context.peer()
-    return Caller(peer, host_of_peer(peer), remaining_ms(context), current().name)
+    return Caller(peer, host_of_peer(peer), remaining_ms(context), permit.current(), current().name)
 
 
 def remaining_ms(context: Context) -> float | None:

@@ -6,6 +6,7 @@ from duetime_gateway.face.analysis_service import AnalysisService
 from duetime_gateway.face.batches import BatchService
 from duetime_gateway.face.consumer_service import ConsumerService
 from duetime_gateway.face.gate import Gate
+from duetime_gateway.face.guards import Refused, guarded
 from duetime_gateway.face.pending_service import PendingService
 from duetime_gateway.face.quota_service import QuotaService
 from duetime_gateway.face.receive_streams import ReceiveStreamService
@@ -48,9 +49,10 @@ class Face:
         self._scaler = scaler
         self._gate = gate
 
-    def add_to(self, server: grpc.aio.Server) -> None:
-        """Registers all calls."""
-        handlers = {
+    def add_to(self, server: grpc.aio.Server, refused: Refused | None) -> None:
+        """Registers all calls. `refused`: what callers ask for is held to their rights, and this is told of errors;
+        None: nobody asks who calls."""
+        limited = {
             **self._service.handlers(),
             **self._batches.handlers(),
             **self._consumers.handlers(),
@@ -61,8 +63,10 @@ class Face:
             **self._analysis.handlers(),
         }
         # Quotas are mended also by a user who has used them up.
-        behind = {**self._gate.around(handlers), **self._quotas.handlers()}
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_NAME, behind),))
+        handlers = {**self._gate.around(limited), **self._quotas.handlers()}
+        if refused is not None:
+            handlers = guarded(SERVICE_NAME, handlers, refused)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_NAME, handlers),))
         self._scaler.add_to(server)
 
     def end_streams(self) -> None:

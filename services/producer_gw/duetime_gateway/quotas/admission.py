@@ -5,7 +5,7 @@ from typing import Any
 
 from duetime_core.bounds import shown
 from duetime_core.errors import InvalidArgument, Violation
-from duetime_format.limits import ID_CHARS_MAX
+from duetime_core.metadata.models import USER_CHARS_MAX
 
 from duetime_gateway.quotas.limits import EVERYBODY, OF_TOPICS, OF_USERS, QUOTA_MAX, TOPIC, USER, Limits, Of
 from duetime_gateway.rules import topic_violations
@@ -16,8 +16,8 @@ def check_of(of: Of) -> None:
     found = list(topic_violations("of.topic", of.name)) if of.kind == TOPIC else []
     if not of.kind:
         found.append(Violation("of", "names neither a user nor a topic"))
-    if of.kind == USER and not 1 <= len(of.name) <= ID_CHARS_MAX:
-        found.append(Violation("of.user", f"{shown(of.name)} has not 1 to {ID_CHARS_MAX} characters"))
+    if of.kind == USER and not 1 <= len(of.name) <= USER_CHARS_MAX:
+        found.append(Violation("of.user", f"{shown(of.name)} has not 1 to {USER_CHARS_MAX} characters"))
     if found:
         raise InvalidArgument(found)
 
