@@ -4,7 +4,7 @@ CHECKOUT is another tree after `make setup` there, or this one, with other setti
 is told by `--base . --base-setting DUETIME_STORE_RECENT_IDS_COUNT=0`. A cluster of each runs at the same time, and they
 take turns at the same work, so that what else the machine does falls on both alike. Read the ratio of each pair of
 turns, and its spread. With `--together` the new one is one process, and the sums of both count. What it costs to know
-callers is told by `--base . --callers`.
+callers is told by `--base . --callers`, what quotas cost that refuse nothing by `--base . --quotas`.
 """
 
 import argparse
@@ -163,6 +163,16 @@ def make_caller(directory: Path) -> None:
             run("grants", "add", "turns", right, topic, "--group", "group-*")
 
 
+def set_quotas(cluster: DueTime) -> None:
+    """Of each host and of each topic, and none that refuses anything."""
+    much = str(1 << 40)
+    rates = ("--messages-per-s", much, "--bytes-per-s", much, "--server", cluster.cluster.address)
+    whose = [("user", "*", "--per-host", "--streams", "1000000"), *(("topic", topic) for topic in TOPICS)]
+    for words in whose:
+        command = [sys.executable, "-m", "duetime", "quotas", "set", *words, *rates]
+        subprocess.run(command, check=True, capture_output=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--base", type=Path, required=True, help="the other tree, with its .venv")
@@ -170,6 +180,7 @@ def main() -> None:
     parser.add_argument("--base-setting", action="append", default=[], metavar="NAME=VALUE", help="of the base only")
     parser.add_argument("--together", action="store_true", help="the new one is one process")
     parser.add_argument("--callers", action="store_true", help="the new one asks who calls; all calls show a token")
+    parser.add_argument("--quotas", action="store_true", help="the new one keeps quotas")
     arguments = parser.parse_args()
     python = arguments.base.resolve() / ".venv/bin/python"
     if not python.exists():
@@ -186,6 +197,8 @@ def main() -> None:
                     make_caller(Path(root) / name)
             for cluster in (base, new):
                 prepare(cluster)
+            if arguments.quotas:
+                set_quotas(new)
             found = compare(base, new, arguments.turns, Console(stderr=True))
         finally:
             for cluster in (base, new):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from inspect import iscoroutinefunction
 from time import perf_counter
@@ -39,9 +40,11 @@ from duetime_core.gatekeeping import Gatekeeper
 from duetime_core.inflight import InFlight
 from duetime_core.logs import sparing
 from duetime_core.meter import CallMeter, MethodMeter
+from duetime_core.principal import current
 from duetime_core.probes import Health, Stuck, never_stuck
 from duetime_core.shedding import Shedding
 from duetime_core.traffic import COUNTED_BYTES_MIN, Traffic, TrafficLimits
+from duetime_core.turns import Turn, Turns
 from duetime_core.within.places import Place, place_of
 from duetime_core.within.server import Within
 
@@ -82,6 +85,8 @@ SERVER_OPTIONS = (
 PROBES_IN_FLIGHT_MAX = 1_024
 # Streams whose readers give credit for what they are sent.
 PROMISED = frozenset({"Subscribe"})
+# Streams with an answer for each request, in their order.
+ANSWERED = frozenset({"SendStream"})
 
 
 def status_of(error: DueTimeError) -> grpc.Status:
@@ -117,10 +122,16 @@ class _Border:
     """
 
     def __init__(
-        self, calls_in_flight_max: int, meter: CallMeter, traffic: Traffic, gatekeeper: Gatekeeper | None = None
+        self,
+        calls_in_flight_max: int,
+        meter: CallMeter,
+        traffic: Traffic,
+        gatekeeper: Gatekeeper | None = None,
+        turns: Turns | None = None,
     ) -> None:
-        """`gatekeeper`: asked about each call before its request is read."""
+        """`gatekeeper`: asked about each call before its request is read. `turns`: for each request once it is read."""
         self._gatekeeper = gatekeeper
+        self._turns = turns
         self._in_flight = InFlight(calls_in_flight_max)
         self._meter = meter
         self._traffic = traffic
@@ -131,7 +142,8 @@ class _Border:
         """With a `refusal` the request is not read at all."""
         meter = self._meter.of(method)
         if handler.response_streaming:
-            serve = self._streamed(handler, promised=_name_of(method) in PROMISED)
+            name = _name_of(method)
+            serve = self._streamed(handler, promised=name in PROMISED, answered=name in ANSWERED)
             call = self._call(serve, meter, method, refusal, streams=True)
             # Behaviours that write answers themselves give messages, all others bytes.
             serializer = handler.response_serializer if _writes(handler) else None
@@ -187,36 +199,57 @@ class _Border:
         behaviour: Any = handler.unary_unary
         parse = handler.request_deserializer
         compose = handler.response_serializer or _as_is
-        traffic = self._traffic
+        traffic, turns = self._traffic, self._turns
 
         async def serve(context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
             connection = traffic.connection(context.peer())
-            answer = compose(await behaviour(_only(parse, await traffic.read(connection, context)), context))
+            if turns is None:
+                answer = compose(await behaviour(_only(parse, await traffic.read(connection, context)), context))
+            else:
+                data: Any = await traffic.read(connection, context)
+                with await turns.enter(current().name, _size(data)) as turn:
+                    request = _only(parse, data)
+                    if getattr(request, "wait_ms", 0) > 0:
+                        turn.leave_soon()
+                    begun = behaviour(request, context)
+                    del data, request
+                    answer = compose(await begun)
             if len(answer) > COUNTED_BYTES_MIN:
                 traffic.answer(connection.peer, len(answer))
             return answer
 
         return serve
 
-    def _streamed(self, handler: grpc.RpcMethodHandler[Any, Any], *, promised: bool) -> _Serve:
-        """Serves a method with several answers. `promised`: its readers give credit for them."""
+    def _streamed(self, handler: grpc.RpcMethodHandler[Any, Any], *, promised: bool, answered: bool) -> _Serve:
+        """Serves a method with several answers. `promised`: its readers give credit for them. `answered`: there is one
+        for each request."""
         behaviour, parse = _behaviour(handler), handler.request_deserializer
         compose = handler.response_serializer or _as_is
         traffic, is_stream, writes = self._traffic, handler.request_streaming, _writes(handler)
+        turns = self._turns if answered else None
 
         async def serve(context: grpc.aio.ServicerContext[Any, Any]) -> None:
             connection = traffic.connection(context.peer())
-            if is_stream:
-                request: Any = decoded(parse, traffic.requests(connection, context))
+            begun: deque[Turn] = deque()
+            if turns is not None:
+                request: Any = decoded(parse, _in_turn(turns, begun, traffic.requests(connection, context)))
+            elif is_stream:
+                request = decoded(parse, traffic.requests(connection, context))
             else:
                 request = _only(parse, await traffic.read(connection, context))
             if writes:
                 await behaviour(request, context)
                 return
             # Closed before the call ends: its bytes are free then, whether the answer was taken or not.
-            async with aclosing(behaviour(request, context)) as answers:
-                async for answer in answers:
-                    await traffic.write(connection.peer, context, compose(answer), promised=promised)
+            try:
+                async with aclosing(behaviour(request, context)) as answers:
+                    async for answer in answers:
+                        if begun:
+                            begun.popleft().leave()
+                        await traffic.write(connection.peer, context, compose(answer), promised=promised)
+            finally:
+                for turn in begun:
+                    turn.leave()
 
         return serve
 
@@ -237,6 +270,18 @@ def _writes(handler: grpc.RpcMethodHandler[Any, Any]) -> bool:
 
 def _as_is(data: bytes) -> bytes:
     return data
+
+
+def _size(data: Any) -> int:
+    """Of a request, or of none."""
+    return 0 if data is grpc.aio.EOF else len(data)
+
+
+async def _in_turn(turns: Turns, begun: deque[Turn], requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    """The requests of a stream, each once its caller's turn has come, which `begun` has then."""
+    async for data in requests:
+        begun.append(await turns.enter(current().name, len(data)))
+        yield data
 
 
 def _only(parse: Parse | None, data: Any) -> Any:
@@ -350,8 +395,10 @@ class Server:
         secret: ClusterSecret | None = None,
         traffic: Traffic | None = None,
         gatekeeper: Gatekeeper | None = None,
+        turns: Turns | None = None,
     ) -> None:
-        """`gatekeeper`: decides who may call; health and reflection are for anybody."""
+        """`gatekeeper`: decides who may call; health and reflection are for anybody. `turns`: shares work out between
+        users."""
         self._traffic = traffic or Traffic(TrafficLimits(), registry)
         bounds = (
             ("grpc.max_allowed_incoming_connections", self._traffic.connections_max),
@@ -361,7 +408,8 @@ class Server:
         self._server = grpc.aio.server(options=(*SERVER_OPTIONS, *bounds))
         self._shedding = Shedding(self._traffic, SystemClock(), registry=registry)
         callers = Callers(secret)
-        border = _Border(calls_in_flight_max, CallMeter(calls_in_flight_max, registry), self._traffic, gatekeeper)
+        meter = CallMeter(calls_in_flight_max, registry)
+        border = _Border(calls_in_flight_max, meter, self._traffic, gatekeeper, turns)
         self._handlers: list[grpc.GenericRpcHandler] = []
         self._registrar = _Registrar(self._server, self._handlers, border, callers)
         self.health = Health(list(service_names), stuck)

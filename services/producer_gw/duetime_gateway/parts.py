@@ -10,6 +10,7 @@ from duetime_core.clock import Clock
 from duetime_core.metadata import Database, Groups
 from duetime_core.serving import Server
 from duetime_core.traffic import Traffic
+from duetime_core.turns import Turns
 from prometheus_client import CollectorRegistry
 
 from duetime_gateway.access.book import Book
@@ -171,7 +172,10 @@ def make_parts(settings: GatewaySettings, clock: Clock, registry: CollectorRegis
     face = Face(*parts, QuotaService(limited.quotas, limited.keeper), Scaler(shards, clock), Gate(limited.quotas))
     access = _make_access(settings, clock, registry, database) if settings.asks_who_calls else None
     gatekeeper = access.gatekeeper if access is not None else None
-    server = Server(SERVICE_NAMES, settings.calls_in_flight_max, registry, traffic=traffic, gatekeeper=gatekeeper)
+    # Where nobody asks who calls, all would be one user.
+    turns = Turns(clock, registry) if access is not None else None
+    calls_max = settings.calls_in_flight_max
+    server = Server(SERVICE_NAMES, calls_max, registry, traffic=traffic, gatekeeper=gatekeeper, turns=turns)
     face.add_to(server.grpc, gatekeeper.note if gatekeeper is not None else None)
     return GatewayParts(
         tasks=tasks,

@@ -1,0 +1,139 @@
+"""Whose requests are worked on, where users are known: one that floods has no more in work than a part.
+
+    a request is read ──▶ is there room in its user's part? ── yes ──▶ decoded, worked on, answered ──▶ the room is free
+                                        │ no
+                                        └──▶ waits for earlier ones of the same user
+
+A user with nothing in work never waits, so what others have in work is all that a request may find before it: a part
+for each. A user who was alone lately has no bounds: there is nobody to be held back for.
+"""
+
+import asyncio
+from collections import deque
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from duetime_core.clock import Clock
+
+# What all users have in work together, as far as they have more than one request each; those with requests in work
+# have equal parts of it. With twice as much, a flood of single sends made another's wait more than twice as long
+# (docs/adr/0050-quotas-are-shared-by-demand.md).
+WORK_BYTES = 64 * 1024
+# A request costs as much as so many bytes of bodies, beside its size.
+REQUEST_COST = 8 * 1024
+# Users that called within this time are held back for each other.
+RECENT_MS = 10_000
+_SWEEP_MS = 1_000
+# A request that may wait for something to happen is in work for so long at most.
+POLL_S = 0.02
+
+
+class _User:
+    """Of one user: what is in work, and what waits for that."""
+
+    __slots__ = ("held", "seen_ms", "waiting")
+
+    def __init__(self) -> None:
+        self.held = 0
+        self.seen_ms = 0.0
+        self.waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+
+class Turn:
+    """A request in work, until `leave`."""
+
+    __slots__ = ("_cost", "_timer", "_turns", "_user")
+
+    def __init__(self, turns: "Turns", user: _User, cost: int) -> None:
+        self._turns = turns
+        self._user = user
+        self._cost = cost
+        self._timer: asyncio.TimerHandle | None = None
+
+    def leave(self) -> None:
+        """Idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._cost:
+            self._turns._leave(self._user, self._cost)
+            self._cost = 0
+
+    def leave_soon(self) -> None:
+        """The request may wait for long: then it is not in work."""
+        self._timer = asyncio.get_running_loop().call_later(POLL_S, self.leave)
+
+    def __enter__(self) -> "Turn":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.leave()
+
+
+class Turns:
+    """The requests in work at one server. State changes in synchronous methods only."""
+
+    def __init__(self, clock: Clock, registry: CollectorRegistry | None = None) -> None:
+        self._clock = clock
+        self._users: dict[str, _User] = {}
+        # Those with requests in work.
+        self._busy_count = 0
+        self._swept_ms = 0.0
+        self.waiting_count = 0
+        name, text = "duetime_turns_waiting", "Requests that wait for others of the same user"
+        Gauge(name, text, registry=registry).set_function(lambda: self.waiting_count)
+        self._waited = Counter(
+            "duetime_turns_waited", "Requests that had to wait for others of the same user", registry=registry
+        )
+
+    async def enter(self, name: str, size: int) -> Turn:
+        """Waits until a request of `size` bytes may be worked on."""
+        user, cost = self._user(name), REQUEST_COST + size
+        if user.waiting or not self._fits(user, cost):
+            await self._wait(user, cost)
+        else:
+            self._take(user, cost)
+        return Turn(self, user, cost)
+
+    def _user(self, name: str) -> _User:
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._swept_ms >= _SWEEP_MS:
+            self._swept_ms = now_ms
+            self._users = {key: one for key, one in self._users.items() if one.held or now_ms - one.seen_ms < RECENT_MS}
+        user = self._users.get(name)
+        if user is None:
+            user = self._users[name] = _User()
+        user.seen_ms = now_ms
+        return user
+
+    def _fits(self, user: _User, cost: int) -> bool:
+        return not user.held or len(self._users) == 1 or user.held + cost <= WORK_BYTES // self._busy_count
+
+    def _take(self, user: _User, cost: int) -> None:
+        self._busy_count += not user.held
+        user.held += cost
+
+    def _leave(self, user: _User, cost: int) -> None:
+        user.held -= cost
+        self._busy_count -= not user.held
+        # Whoever waits has something in work, and is looked at again when that ends: so nobody else need be now.
+        while user.waiting and self._fits(user, user.waiting[0][0]):
+            own, turn = user.waiting.popleft()
+            self._take(user, own)
+            turn.set_result(None)
+
+    async def _wait(self, user: _User, cost: int) -> None:
+        self._waited.inc()
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        place = cost, turn
+        user.waiting.append(place)
+        self.waiting_count += 1
+        try:
+            await turn
+        except BaseException:
+            if turn.cancelled():
+                user.waiting.remove(place)
+            else:
+                self._leave(user, cost)
+            raise
+        finally:
+            self.waiting_count -= 1

@@ -1,0 +1,98 @@
+"""Two users at one gateway, one of whom floods: the other's requests are not behind all of the flood."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+import pytest
+from duetime.v1 import gateway_pb2, gateway_pb2_grpc
+
+from tests.gateway.conftest import Gateway, message, real_store, request
+from tests.gateway.people import People, Showing
+
+
+class Neighbours:
+    """Alice, who floods, and bob, each with a connection of their own."""
+
+    def __init__(self, gateway: Gateway, alice: object, bob: object) -> None:
+        options = (("grpc.use_local_subchannel_pool", 1),)
+        address = f"127.0.0.1:{gateway.node.port}"
+        self.channels = [grpc.aio.insecure_channel(address, options=options) for _ in range(2)]
+        self.alice = gateway_pb2_grpc.GatewayStub(Showing(self.channels[0], alice))
+        self.bob = gateway_pb2_grpc.GatewayStub(Showing(self.channels[1], bob))
+        self.gateway = gateway
+
+    async def of_bob(self) -> None:
+        """One message of bob's is sent and stored."""
+        answer = await self.bob.Send(request(message()), timeout=30)
+        assert not answer.results[0].HasField("fault")
+
+
+@pytest.fixture
+async def neighbours(tmp_path: Path) -> AsyncIterator[Neighbours]:
+    async with (
+        People(f"sqlite:///{tmp_path / 'meta.db'}") as people,
+        real_store(tmp_path) as store,
+        Gateway(tmp_path, {0: store.port}, auth="required") as gateway,
+    ):
+        users = [await people.add(name, "send topic *", "receive topic *") for name in ("alice", "bob")]
+        found = Neighbours(gateway, *users)
+        await found.of_bob()
+        yield found
+        for channel in found.channels:
+            await channel.close()
+
+
+async def test_a_send_is_not_behind_all_calls_of_one_who_floods(neighbours: Neighbours) -> None:
+    count = 600
+    flood = [asyncio.ensure_future(neighbours.alice.Send(request(message()), timeout=60)) for _ in range(count)]
+    # All of them are there before bob's.
+    async with asyncio.timeout(30):
+        while not neighbours.gateway.metric("duetime_turns_waiting"):
+            await asyncio.wait(flood, timeout=0.001)
+    await neighbours.of_bob()
+    done = sum(one.done() for one in flood)
+    assert done < count / 2
+    for answer in await asyncio.gather(*flood):
+        assert not answer.results[0].HasField("fault")
+
+
+async def test_a_send_is_not_behind_all_of_a_stream_that_floods(neighbours: Neighbours) -> None:
+    large = request(*[message(b"x" * 1_000)] * 300)
+    stream = neighbours.alice.SendStream()
+    counts: list[int] = []
+
+    async def read() -> None:
+        while (answer := await stream.read()) is not grpc.aio.EOF:
+            counts.append(len(answer.results))
+
+    reader = asyncio.ensure_future(read())
+    await stream.write(large)
+    async with asyncio.timeout(30):
+        for _ in range(15):
+            await stream.write(large)
+        while not neighbours.gateway.metric("duetime_turns_waiting"):
+            await asyncio.wait([reader], timeout=0.001)
+    before = len(counts)
+    await neighbours.of_bob()
+    # What was in work already, and no more than one after it.
+    assert len(counts) - before <= 4
+    await stream.done_writing()
+    await reader
+    assert counts == [300] * 16
+
+
+async def test_long_polls_hold_up_nobody(neighbours: Neighbours) -> None:
+    one = message(topic="polled", queue=0)
+    await neighbours.alice.Send(request(one), timeout=30)
+    pull = gateway_pb2.PullRequest(topic="polled", offset=1, wait_ms=20_000)
+    polls = [asyncio.ensure_future(neighbours.alice.Pull(pull, timeout=60)) for _ in range(100)]
+    async with asyncio.timeout(15):
+        while not neighbours.gateway.metric("duetime_turns_waited_total"):
+            await asyncio.wait(polls, timeout=0.001)
+        # It comes after her polls, which wait for it.
+        await neighbours.alice.Send(request(one), timeout=30)
+        await neighbours.of_bob()
+        for answer in await asyncio.gather(*polls):
+            assert len(answer.messages) == 1
