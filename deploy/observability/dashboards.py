@@ -322,7 +322,68 @@ PROCESSES = Dashboard(
     ),
 )
 
-DASHBOARDS = (OVERVIEW, STORES, GROUPS, PROCESSES)
+CALLERS = Dashboard(
+    "callers",
+    "DueTime: who calls",
+    (
+        (
+            stat("Users", "max(duetime_gateway_users)"),
+            stat("Rights were read ago", "max(duetime_gateway_rights_age_seconds)", "s", 10),
+            stat(
+                "Of connections_max",
+                "max(duetime_connections / duetime_connections_max)",
+                "percentunit",
+                0.8,
+            ),
+            stat("Connections cut, last hour", "sum(increase(duetime_connections_cut_total[1h])) or vector(0)"),
+        ),
+        (
+            panel(
+                "Calls refused a second",
+                (f"sum by (reason) (rate(duetime_gateway_refused_total{RATE}))", "{{reason}}"),
+                text="For who calls. A burst of token_invalid: somebody tries tokens, or shows one that was rotated.",
+            ),
+            panel(
+                "Calls ended a second",
+                (f"sum by (reason) (rate(duetime_gateway_calls_ended_total{RATE}))", "{{reason}}"),
+                text="Streams and waiting calls whose caller lost a right.",
+            ),
+        ),
+        (
+            panel("Connections", ("sum by (job, instance) (duetime_connections)", "{{job}} {{instance}}")),
+            panel(
+                "Calls admitted by rights that are out of date, a second",
+                (f"sum by (instance) (rate(duetime_gateway_stale_calls_total{RATE}))", "{{instance}}"),
+            ),
+        ),
+        (
+            panel(
+                "Of its quota, what each has asked for or holds",
+                (
+                    "sum by (kind, name, limit) (duetime_gateway_quota_used)"
+                    " / max by (kind, name, limit) (duetime_gateway_quota_limit)",
+                    "{{kind}} {{name}}: {{limit}}",
+                ),
+                unit="percentunit",
+                text="Of pending messages each gateway tells the whole: with several gateways it is counted so often.",
+            ),
+            panel(
+                "Requests refused for a quota, a second",
+                (
+                    f"sum by (kind, name, limit) (rate(duetime_gateway_quota_refused_total{RATE}))",
+                    "{{kind}} {{name}}: {{limit}}",
+                ),
+            ),
+            panel(
+                "Requests that wait for others of their user",
+                ("sum by (instance) (duetime_turns_waiting)", "{{instance}}"),
+                text="Somebody sends more than is worked on at once, and waits so that others need not.",
+            ),
+        ),
+    ),
+)
+
+DASHBOARDS = (OVERVIEW, STORES, GROUPS, PROCESSES, CALLERS)
 
 
 def to_json(dashboard: Dashboard) -> str:
