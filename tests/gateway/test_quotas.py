@@ -176,12 +176,13 @@ class Site(Gateway):
 
     def __init__(self, root: Path, stores: dict[int, int], people: People) -> None:
         super().__init__(root, stores, auth="required")
-        self._people = people
+        self.people = people
 
     async def __aenter__(self) -> "Site":
         await super().__aenter__()
-        self.token = str(await self._people.add("alice", "send topic *", "receive topic *", "send group *"))
-        self.admin = gateway_pb2_grpc.GatewayStub(Showing(self.channel, await self._people.add("admin", "admin")))
+        self.token = str(await self.people.add("alice", "send topic *", "receive topic *", "send group *"))
+        self.admin = gateway_pb2_grpc.GatewayStub(Showing(self.channel, await self.people.add("admin", "admin")))
+        self.anybody = self.stub
         self.stub = gateway_pb2_grpc.GatewayStub(Showing(self.channel, self.token))
         return self
 
@@ -228,6 +229,16 @@ async def test_a_stream_goes_on_after_a_request_that_is_refused(site: Site) -> N
     assert never.fault.reason == "QUOTA_BURST_EXCEEDED"
     await stream.done_writing()
     assert await stream.read() is grpc.aio.EOF
+
+
+async def test_who_may_not_send_to_a_topic_takes_nothing_of_its_quota(site: Site) -> None:
+    await site.send(message())
+    await limit(site, topic="orders", messages_per_s=1, burst_messages=2)
+    other = shown(await site.people.add("other", "send topic others"))
+    sent = request(message(topic="others"), *[message()] * 20)
+    results = (await site.anybody.Send(sent, metadata=other, timeout=10)).results
+    assert [one.fault.reason for one in results] == ["", *["RIGHT_MISSING"] * 20]
+    await site.send(message(), message())
 
 
 async def test_connections_and_long_polls_are_counted_until_they_end(site: Site) -> None:

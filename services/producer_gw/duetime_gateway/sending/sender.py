@@ -11,7 +11,7 @@ from duetime_core.errors import DueTimeError, Overloaded
 from duetime_core.room import Reservation, Room
 from duetime_format import limits
 
-from duetime_gateway.access.grants import Access
+from duetime_gateway.access.grants import Access, Kind, Right
 from duetime_gateway.errors import shard_unavailable
 from duetime_gateway.metrics import GatewayMetrics
 from duetime_gateway.quotas.quotas import Quotas
@@ -52,11 +52,14 @@ LITTLE_BYTES = 1024 * 1024
 Halves = Callable[[float], Awaitable[bytes]]
 
 
-def costs_of(drafts: Drafts) -> dict[str, tuple[int, int, int, int]]:
-    """As `Packed.costs`."""
+def costs_of(drafts: Drafts, access: Access) -> dict[str, tuple[int, int, int, int]]:
+    """As `Packed.costs`, of topics that the caller may send to: nobody uses up what others have of their topic."""
+    allowed = {name for name in drafts.topics() if access.may(Right.SEND, Kind.TOPIC, name)}
     costs: dict[str, tuple[int, int, int, int]] = {}
     for index in range(len(drafts)):
         draft = drafts[index]
+        if draft.topic not in allowed:
+            continue
         size, waits = len(draft.body), is_delayed(draft)
         count, total, pending, pending_size = costs.get(draft.topic, (0, 0, 0, 0))
         costs[draft.topic] = count + 1, total + size, pending + waits, pending_size + size * waits
@@ -151,7 +154,7 @@ class Sender:
         count = len(drafts)
         check_send(count, size)
         if self._quotas.active:
-            self._quotas.send(caller.user, caller.peer, count, size, partial(costs_of, drafts))
+            self._quotas.send(caller.user, caller.peer, count, size, partial(costs_of, drafts, caller.access))
         half = None if halves is None else await halves(timeout_ms * KNOWN_BY)
         batch = Batch(drafts, now_ms, caller.host, half)
         sending = Sending(batch, size, self._metrics)
