@@ -19,7 +19,7 @@ from tests.gateway.fake_store import FakeStore
 
 
 class Transactions:
-    """Counts them, and holds those that make topics until `go`."""
+    """Counts them, but for those that read quotas now and then, and holds those that make topics until `go`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -28,6 +28,8 @@ class Transactions:
         run = Database.run
 
         async def counted(database: Database, work: Any) -> Any:
+            if work.__module__.startswith("duetime_gateway.quotas."):
+                return await run(database, work)
             self.count += 1
             if self.count >= self.held_from:
                 await self.go.wait()
