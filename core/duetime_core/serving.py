@@ -20,6 +20,7 @@ from grpc_status import rpc_status
 from prometheus_client import CollectorRegistry
 
 from duetime_core import tracing
+from duetime_core.audit.audit import Audit, MethodAudit
 from duetime_core.bounds import brief
 from duetime_core.callers import Callers, ClusterSecret
 from duetime_core.channels import CHANNEL_OPTIONS, MESSAGE_OPTIONS, make_channel
@@ -36,7 +37,6 @@ from duetime_core.errors import (
     Unauthenticated,
     Violation,
 )
-from duetime_core.logs import sparing
 from duetime_core.meter import CallMeter, MethodMeter
 from duetime_core.probes import Health, Stuck, never_stuck
 from duetime_core.shedding import Shedding
@@ -45,8 +45,6 @@ from duetime_core.within.places import Place, place_of
 from duetime_core.within.server import Within
 
 __all__ = ["CHANNEL_OPTIONS", "SERVER_OPTIONS", "Server", "code_of", "make_channel", "status_of"]
-
-log = sparing()
 
 _Serve = Callable[["grpc.aio.ServicerContext[Any, Any]"], Awaitable[Any]]
 
@@ -99,24 +97,25 @@ class _Border:
     decide when a request is read, and know whether an answer was taken. On the wire there is no difference.
     """
 
-    def __init__(self, calls_in_flight_max: int, meter: CallMeter, traffic: Traffic) -> None:
+    def __init__(self, calls_in_flight_max: int, meter: CallMeter, traffic: Traffic, audit: Audit) -> None:
         self._free = calls_in_flight_max
         self._limit = calls_in_flight_max
         self._meter = meter
         self._traffic = traffic
+        self._audit = audit
 
     def wrap(
         self, method: str, handler: grpc.RpcMethodHandler[Any, Any], refusal: DueTimeError | None = None
     ) -> grpc.RpcMethodHandler[Any, Any]:
         """With a `refusal` the request is not read at all."""
-        meter = self._meter.of(method)
+        meter, audited = self._meter.of(method), self._audit.of(method)
         if handler.response_streaming:
-            serve = self._streamed(handler, promised=_name_of(method) in PROMISED)
-            call = self._call(serve, meter, method, refusal, streams=True)
+            serve = self._streamed(handler, audited, promised=_name_of(method) in PROMISED)
+            call = self._call(serve, meter, audited, method, refusal, streams=True)
             # Behaviours that write answers themselves give messages, all others bytes.
             serializer = handler.response_serializer if _writes(handler) else None
             return grpc.stream_stream_rpc_method_handler(call, response_serializer=serializer)
-        call = self._call(self._single(handler), meter, method, refusal, streams=False)
+        call = self._call(self._single(handler, audited), meter, audited, method, refusal, streams=False)
         return grpc.stream_unary_rpc_method_handler(call)
 
     def _enter(self) -> None:
@@ -125,10 +124,17 @@ class _Border:
         self._free -= 1
 
     def _call(
-        self, serve: _Serve, meter: MethodMeter, method: str, refusal: DueTimeError | None, *, streams: bool
+        self,
+        serve: _Serve,
+        meter: MethodMeter,
+        audited: MethodAudit,
+        method: str,
+        refusal: DueTimeError | None,
+        *,
+        streams: bool,
     ) -> Any:
         async def call(_: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-            started, code, entered = perf_counter(), "CANCELLED", False
+            started, code, reason, entered = perf_counter(), "CANCELLED", "", False
             meter.running += 1
             try:
                 if refusal is not None:
@@ -146,43 +152,46 @@ class _Border:
                 code = _code_name(context)
                 raise
             except Exception as error:
-                code = _status_name(error)
+                code, reason = _status_name(error), getattr(error, "reason", "")
                 await _end(method, context, error)
             finally:
                 self._free += entered
                 meter.running -= 1
                 meter.ended(perf_counter() - started, code)
+                audited.ended(context, code, reason)
 
         return call
 
-    def _single(self, handler: grpc.RpcMethodHandler[Any, Any]) -> _Serve:
+    def _single(self, handler: grpc.RpcMethodHandler[Any, Any], audited: MethodAudit) -> _Serve:
         """Serves a method with one answer. Keeps no reference to the request."""
         behaviour: Any = handler.unary_unary
         parse = handler.request_deserializer
         compose = handler.response_serializer or _as_is
+        reader = _reader(parse, audited)
         traffic = self._traffic
 
         async def serve(context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
             connection = traffic.connection(context.peer())
-            answer = compose(await behaviour(_only(parse, await traffic.read(connection, context)), context))
+            answer = compose(await behaviour(reader(await traffic.read(connection, context)), context))
             if len(answer) > COUNTED_BYTES_MIN:
                 traffic.answer(connection.peer, len(answer))
             return answer
 
         return serve
 
-    def _streamed(self, handler: grpc.RpcMethodHandler[Any, Any], *, promised: bool) -> _Serve:
+    def _streamed(self, handler: grpc.RpcMethodHandler[Any, Any], audited: MethodAudit, *, promised: bool) -> _Serve:
         """Serves a method with several answers. `promised`: its readers give credit for them."""
         behaviour, parse = _behaviour(handler), handler.request_deserializer
         compose = handler.response_serializer or _as_is
         traffic, is_stream, writes = self._traffic, handler.request_streaming, _writes(handler)
+        reader = _reader(parse, audited)
 
         async def serve(context: grpc.aio.ServicerContext[Any, Any]) -> None:
             connection = traffic.connection(context.peer())
             if is_stream:
                 request: Any = decoded(parse, traffic.requests(connection, context))
             else:
-                request = _only(parse, await traffic.read(connection, context))
+                request = reader(await traffic.read(connection, context))
             if writes:
                 await behaviour(request, context)
                 return
@@ -212,11 +221,18 @@ def _as_is(data: bytes) -> bytes:
     return data
 
 
-def _only(parse: Parse | None, data: Any) -> Any:
-    """The request of a call with one request. Raises: InvalidArgument."""
-    if data is grpc.aio.EOF:
-        raise InvalidArgument([Violation("request", "there is none: the call ended before it")])
-    return data if parse is None else decode(parse, data)
+def _reader(parse: Parse | None, audited: MethodAudit) -> Callable[[Any], Any]:
+    """What makes the request of a call with one request of its bytes. It raises InvalidArgument."""
+    is_audited = audited.is_read
+
+    def read(data: Any) -> Any:
+        if data is grpc.aio.EOF:
+            raise InvalidArgument([Violation("request", "there is none: the call ended before it")])
+        if is_audited:
+            audited.read(data)
+        return data if parse is None else decode(parse, data)
+
+    return read
 
 
 def _status_name(error: Exception) -> str:
@@ -266,7 +282,6 @@ class _Bordered(grpc.GenericRpcHandler):
         fault = self._callers.fault(method, handler_call_details.invocation_metadata)
         if not fault:
             return handler
-        log.warning("call refused", why=fault)
         return self._border.wrap(method, handler, Unauthenticated(fault))
 
 
@@ -322,17 +337,20 @@ class Server:
         stuck: Stuck = never_stuck,
         secret: ClusterSecret | None = None,
         traffic: Traffic | None = None,
+        audit: Audit | None = None,
     ) -> None:
+        """Without an `audit`, refusals are told as log lines."""
         self._server = grpc.aio.server(options=SERVER_OPTIONS)
         self._traffic = traffic or Traffic(TrafficLimits(), registry)
         self._shedding = Shedding(self._traffic, SystemClock())
+        self._audit = audit or Audit(SystemClock())
         callers = Callers(secret)
-        border = _Border(calls_in_flight_max, CallMeter(calls_in_flight_max, registry), self._traffic)
+        border = _Border(calls_in_flight_max, CallMeter(calls_in_flight_max, registry), self._traffic, self._audit)
         self._handlers: list[grpc.GenericRpcHandler] = []
         self._registrar = _Registrar(self._server, self._handlers, border, callers)
         self.health = Health(list(service_names), stuck)
         self._stopping = asyncio.Event()
-        probes = _Border(PROBES_IN_FLIGHT_MAX, CallMeter(PROBES_IN_FLIGHT_MAX, None), self._traffic)
+        probes = _Border(PROBES_IN_FLIGHT_MAX, CallMeter(PROBES_IN_FLIGHT_MAX, None), self._traffic, self._audit)
         unlimited = _Registrar(self._server, self._handlers, probes, callers)
         health_pb2_grpc.add_HealthServicer_to_server(self.health, unlimited)
         reflected = reflection.aio.ReflectionServicer((*service_names, health.SERVICE_NAME, reflection.SERVICE_NAME))
@@ -387,6 +405,7 @@ class Server:
         await asyncio.gather(*ends)
         self._shedding.stop()
         self._traffic.stop()
+        self._audit.stop()
 
 
 def code_of(status: grpc.StatusCode) -> int:

@@ -22,6 +22,7 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from duetime.v1 import audit_pb2 as duetime_dot_v1_dot_audit__pb2
 from duetime.v1 import backlog_pb2 as duetime_dot_v1_dot_backlog__pb2
 from duetime.v1 import consumer_pb2 as duetime_dot_v1_dot_consumer__pb2
 from duetime.v1 import export_pb2 as duetime_dot_v1_dot_export__pb2
@@ -33,89 +34,89 @@ from duetime.v1 import subscriptions_pb2 as duetime_dot_v1_dot_subscriptions__pb
 from duetime.v1 import transactions_pb2 as duetime_dot_v1_dot_transactions__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x64uetime/v1/gateway.proto\x12\nduetime.v1\x1a\x18\x64uetime/v1/backlog.proto\x1a\x19\x64uetime/v1/consumer.proto\x1a\x17\x64uetime/v1/export.proto\x1a\x17\x64uetime/v1/leases.proto\x1a\x18\x64uetime/v1/message.proto\x1a\x18\x64uetime/v1/pending.proto\x1a\x16\x64uetime/v1/retry.proto\x1a\x1e\x64uetime/v1/subscriptions.proto\x1a\x1d\x64uetime/v1/transactions.proto\"c\n\x0bSendRequest\x12%\n\x08messages\x18\x01 \x03(\x0b\x32\x13.duetime.v1.Message\x12\r\n\x05retry\x18\x02 \x01(\x08\x12\x1e\n\x04pack\x18\x03 \x01(\x0b\x32\x10.duetime.v1.Pack\"`\n\x0cSendResponse\x12\'\n\x07results\x18\x01 \x03(\x0b\x32\x16.duetime.v1.SendResult\x12\'\n\x06ranges\x18\x02 \x03(\x0b\x32\x17.duetime.v1.ResultRange\"\xca\x01\n\x04Pack\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0c\n\x04tags\x18\x02 \x01(\t\x12\x15\n\x0b\x64\x65lay_level\x18\x03 \x01(\x05H\x00\x12\x12\n\x08\x64\x65lay_ms\x18\x04 \x01(\x03H\x00\x12\x17\n\rdeliver_at_ms\x18\x05 \x01(\x03H\x00\x12\x11\n\tid_prefix\x18\x06 \x01(\t\x12\x14\n\x0c\x66irst_number\x18\x07 \x01(\x03\x12\x12\n\nborn_at_ms\x18\x08 \x01(\x03\x12\r\n\x05sizes\x18\t \x03(\x05\x12\x0e\n\x06\x62odies\x18\n \x01(\x0c\x42\x05\n\x03\x64ue\"C\n\x0bResultRange\x12\r\n\x05\x63ount\x18\x01 \x01(\x05\x12%\n\x05\x66irst\x18\x02 \x01(\x0b\x32\x16.duetime.v1.SendResult\"|\n\x10SendBatchRequest\x12%\n\x08messages\x18\x01 \x03(\x0b\x32\x13.duetime.v1.Message\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x12\n\x05queue\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x14\n\x0csharding_key\x18\x04 \x01(\tB\x08\n\x06_queue\"<\n\x11SendBatchResponse\x12\'\n\x07results\x18\x01 \x03(\x0b\x32\x16.duetime.v1.SendResult\"\xb9\x01\n\x0bPullRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x11\n\tmax_count\x18\x04 \x01(\x05\x12\x11\n\tmax_bytes\x18\x05 \x01(\x05\x12\x0f\n\x07wait_ms\x18\x06 \x01(\x05\x12\x0c\n\x04tags\x18\x07 \x01(\t\x12*\n\x08\x65ncoding\x18\x08 \x01(\x0e\x32\x18.duetime.v1.PullEncoding\x12\x0b\n\x03sql\x18\t \x01(\t\"\xb1\x01\n\x0cPullResponse\x12&\n\x06status\x18\x01 \x01(\x0e\x32\x16.duetime.v1.PullStatus\x12+\n\x08messages\x18\x02 \x03(\x0b\x32\x19.duetime.v1.StoredMessage\x12\x13\n\x0bnext_offset\x18\x03 \x01(\x03\x12\x12\n\nmin_offset\x18\x04 \x01(\x03\x12\x12\n\nmax_offset\x18\x05 \x01(\x03\x12\x0f\n\x07records\x18\x06 \x01(\x0c\"C\n\rQueuePosition\x12\r\n\x05queue\x18\x01 \x01(\x05\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x13\n\x0bshard_queue\x18\x03 \x01(\x05\"\xcb\x01\n\x11PullQueuesRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12)\n\x06queues\x18\x02 \x03(\x0b\x32\x19.duetime.v1.QueuePosition\x12\x11\n\tmax_count\x18\x03 \x01(\x05\x12\x11\n\tmax_bytes\x18\x04 \x01(\x05\x12\x0f\n\x07wait_ms\x18\x05 \x01(\x05\x12\x0c\n\x04tags\x18\x06 \x01(\t\x12*\n\x08\x65ncoding\x18\x07 \x01(\x0e\x32\x18.duetime.v1.PullEncoding\x12\x0b\n\x03sql\x18\x08 \x01(\t\"D\n\x0bPulledQueue\x12\r\n\x05queue\x18\x01 \x01(\x05\x12&\n\x04pull\x18\x02 \x01(\x0b\x32\x18.duetime.v1.PullResponse\"=\n\x12PullQueuesResponse\x12\'\n\x06queues\x18\x01 \x03(\x0b\x32\x17.duetime.v1.PulledQueue\"p\n\x13SearchOffsetRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\x05\x12\x0f\n\x05\x61t_ms\x18\x03 \x01(\x03H\x00\x12\x12\n\x08\x65\x61rliest\x18\x04 \x01(\x08H\x00\x12\x10\n\x06latest\x18\x05 \x01(\x08H\x00\x42\x04\n\x02\x61t\"&\n\x14SearchOffsetResponse\x12\x0e\n\x06offset\x18\x01 \x01(\x03\"e\n\x14QueryMessagesRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x0f\n\x07\x66rom_ms\x18\x03 \x01(\x03\x12\r\n\x05to_ms\x18\x04 \x01(\x03\x12\x11\n\tmax_count\x18\x05 \x01(\x05\"Q\n\x15QueryMessagesResponse\x12*\n\x08messages\x18\x01 \x03(\x0b\x32\x18.duetime.v1.FoundMessage\x12\x0c\n\x04more\x18\x02 \x01(\x08\".\n\x11GetMessageRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\"\xb8\x01\n\x0c\x46oundMessage\x12*\n\x07message\x18\x01 \x01(\x0b\x32\x19.duetime.v1.StoredMessage\x12\'\n\x05state\x18\x02 \x01(\x0e\x32\x18.duetime.v1.MessageState\x12\r\n\x05shard\x18\x03 \x01(\x05\x12\x11\n\toffset_id\x18\x04 \x01(\t\x12\x0c\n\x04lane\x18\x05 \x01(\x05\x12\r\n\x05\x65ntry\x18\x06 \x01(\x03\x12\x14\n\x0c\x62\x65\x66ore_count\x18\x07 \x01(\x03\"_\n\x14\x43ommitOffsetsRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12)\n\x06queues\x18\x03 \x03(\x0b\x32\x19.duetime.v1.QueuePosition\"\x17\n\x15\x43ommitOffsetsResponse\"1\n\x11GetOffsetsRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\"?\n\x12GetOffsetsResponse\x12)\n\x06queues\x18\x01 \x03(\x0b\x32\x19.duetime.v1.QueuePosition\"M\n\x12\x43reateTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bqueue_count\x18\x02 \x01(\x05\x12\x14\n\x0cmax_delay_ms\x18\x03 \x01(\x03\"W\n\x05Topic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bqueue_count\x18\x02 \x01(\x05\x12\x15\n\rcreated_at_ms\x18\x03 \x01(\x03\x12\x14\n\x0cmax_delay_ms\x18\x04 \x01(\x03\"$\n\x14\x44\x65scribeTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"X\n\x10QueueDescription\x12\r\n\x05queue\x18\x01 \x01(\x05\x12\r\n\x05shard\x18\x02 \x01(\x05\x12\x12\n\nmin_offset\x18\x03 \x01(\x03\x12\x12\n\nmax_offset\x18\x04 \x01(\x03\"b\n\x10TopicDescription\x12 \n\x05topic\x18\x01 \x01(\x0b\x32\x11.duetime.v1.Topic\x12,\n\x06queues\x18\x02 \x03(\x0b\x32\x1c.duetime.v1.QueueDescription\"\x13\n\x11ListTopicsRequest\"7\n\x12ListTopicsResponse\x12!\n\x06topics\x18\x01 \x03(\x0b\x32\x11.duetime.v1.Topic\" \n\x0fGetRouteRequest\x12\r\n\x05topic\x18\x01 \x01(\t\"*\n\nQueueRoute\x12\r\n\x05queue\x18\x01 \x01(\x05\x12\r\n\x05shard\x18\x02 \x01(\x05\">\n\x05Route\x12\r\n\x05topic\x18\x01 \x01(\t\x12&\n\x06queues\x18\x02 \x03(\x0b\x32\x16.duetime.v1.QueueRoute\"$\n\x10ListLanesRequest\x12\x10\n\x08\x61head_ms\x18\x01 \x01(\x03\"\xb5\x02\n\x04Lane\x12\r\n\x05shard\x18\x01 \x01(\x05\x12\r\n\x05level\x18\x02 \x01(\x05\x12\x10\n\x08\x64\x65lay_ms\x18\x03 \x01(\x03\x12\x15\n\rpending_count\x18\x04 \x01(\x03\x12\x18\n\x10oldest_due_at_ms\x18\x05 \x01(\x03\x12\x16\n\x0enext_due_at_ms\x18\x06 \x01(\x03\x12\x11\n\twatermark\x18\x07 \x01(\x03\x12\x12\n\nmax_offset\x18\x08 \x01(\x03\x12\r\n\x05owner\x18\t \x01(\t\x12\x0e\n\x06paused\x18\n \x01(\x08\x12\x13\n\x0blate_p50_ms\x18\x0b \x01(\x01\x12\x13\n\x0blate_p99_ms\x18\x0c \x01(\x01\x12\x16\n\x0erestored_count\x18\r \x01(\x03\x12\x19\n\x11quarantined_count\x18\x0e \x01(\x03\x12\x11\n\tdue_count\x18\x0f \x01(\x03\"P\n\x11ListLanesResponse\x12\x1f\n\x05lanes\x18\x01 \x03(\x0b\x32\x10.duetime.v1.Lane\x12\x1a\n\x12unreachable_shards\x18\x02 \x03(\x05*\x97\x01\n\nPullStatus\x12\x1b\n\x17PULL_STATUS_UNSPECIFIED\x10\x00\x12\x15\n\x11PULL_STATUS_FOUND\x10\x01\x12\x16\n\x12PULL_STATUS_NO_NEW\x10\x02\x12\x18\n\x14PULL_STATUS_NO_MATCH\x10\x03\x12#\n\x1fPULL_STATUS_OFFSET_OUT_OF_RANGE\x10\x04*E\n\x0cPullEncoding\x12\x1a\n\x16PULL_ENCODING_MESSAGES\x10\x00\x12\x19\n\x15PULL_ENCODING_RECORDS\x10\x01*\x8d\x02\n\x0cMessageState\x12\x1d\n\x19MESSAGE_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14MESSAGE_STATE_STORED\x10\x01\x12\x19\n\x15MESSAGE_STATE_PENDING\x10\x02\x12\x1d\n\x19MESSAGE_STATE_QUARANTINED\x10\x03\x12\x1b\n\x17MESSAGE_STATE_CANCELLED\x10\x04\x12\x16\n\x12MESSAGE_STATE_DEAD\x10\x05\x12\x1a\n\x16MESSAGE_STATE_PREPARED\x10\x06\x12\x1a\n\x16MESSAGE_STATE_GIVEN_UP\x10\x07\x12\x1d\n\x19MESSAGE_STATE_ROLLED_BACK\x10\x08\x32\xce\x1b\n\x07Gateway\x12\x39\n\x04Send\x12\x17.duetime.v1.SendRequest\x1a\x18.duetime.v1.SendResponse\x12\x43\n\nSendStream\x12\x17.duetime.v1.SendRequest\x1a\x18.duetime.v1.SendResponse(\x01\x30\x01\x12H\n\tSendBatch\x12\x1c.duetime.v1.SendBatchRequest\x1a\x1d.duetime.v1.SendBatchResponse\x12\x42\n\x07Prepare\x12\x1a.duetime.v1.PrepareRequest\x1a\x1b.duetime.v1.PrepareResponse\x12W\n\x0e\x45ndTransaction\x12!.duetime.v1.EndTransactionRequest\x1a\".duetime.v1.EndTransactionResponse\x12\x64\n\x11WatchTransactions\x12$.duetime.v1.WatchTransactionsRequest\x1a%.duetime.v1.WatchTransactionsResponse(\x01\x30\x01\x12]\n\x10ListTransactions\x12#.duetime.v1.ListTransactionsRequest\x1a$.duetime.v1.ListTransactionsResponse\x12W\n\x0eGetTransaction\x12!.duetime.v1.GetTransactionRequest\x1a\".duetime.v1.GetTransactionResponse\x12\x39\n\x04Pull\x12\x17.duetime.v1.PullRequest\x1a\x18.duetime.v1.PullResponse\x12K\n\nPullQueues\x12\x1d.duetime.v1.PullQueuesRequest\x1a\x1e.duetime.v1.PullQueuesResponse\x12L\n\tSubscribe\x12\x1c.duetime.v1.SubscribeRequest\x1a\x1d.duetime.v1.SubscribeResponse(\x01\x30\x01\x12Q\n\x0cSearchOffset\x12\x1f.duetime.v1.SearchOffsetRequest\x1a .duetime.v1.SearchOffsetResponse\x12T\n\rQueryMessages\x12 .duetime.v1.QueryMessagesRequest\x1a!.duetime.v1.QueryMessagesResponse\x12\x45\n\nGetMessage\x12\x1d.duetime.v1.GetMessageRequest\x1a\x18.duetime.v1.FoundMessage\x12?\n\x06\x43\x61ncel\x12\x19.duetime.v1.CancelRequest\x1a\x1a.duetime.v1.CancelResponse\x12Q\n\x0e\x43\x61ncelMatching\x12!.duetime.v1.CancelMatchingRequest\x1a\x1a.duetime.v1.CancelProgress0\x01\x12K\n\nReschedule\x12\x1d.duetime.v1.RescheduleRequest\x1a\x1e.duetime.v1.RescheduleResponse\x12N\n\x0bListPending\x12\x1e.duetime.v1.ListPendingRequest\x1a\x1f.duetime.v1.ListPendingResponse\x12\x42\n\x07\x42\x61\x63klog\x12\x1a.duetime.v1.BacklogRequest\x1a\x1b.duetime.v1.BacklogResponse\x12T\n\rCommitOffsets\x12 .duetime.v1.CommitOffsetsRequest\x1a!.duetime.v1.CommitOffsetsResponse\x12K\n\nGetOffsets\x12\x1d.duetime.v1.GetOffsetsRequest\x1a\x1e.duetime.v1.GetOffsetsResponse\x12\x42\n\x07Receive\x12\x1a.duetime.v1.ReceiveRequest\x1a\x1b.duetime.v1.ReceiveResponse\x12\x36\n\x03\x41\x63k\x12\x16.duetime.v1.AckRequest\x1a\x17.duetime.v1.AckResponse\x12X\n\rReceiveStream\x12 .duetime.v1.ReceiveStreamRequest\x1a!.duetime.v1.ReceiveStreamResponse(\x01\x30\x01\x12Z\n\x0f\x43hangeInvisible\x12\".duetime.v1.ChangeInvisibleRequest\x1a#.duetime.v1.ChangeInvisibleResponse\x12\x39\n\x04Nack\x12\x17.duetime.v1.NackRequest\x1a\x18.duetime.v1.NackResponse\x12@\n\x0b\x43reateGroup\x12\x1e.duetime.v1.CreateGroupRequest\x1a\x11.duetime.v1.Group\x12@\n\x0bUpdateGroup\x12\x1e.duetime.v1.UpdateGroupRequest\x1a\x11.duetime.v1.Group\x12K\n\nListGroups\x12\x1d.duetime.v1.ListGroupsRequest\x1a\x1e.duetime.v1.ListGroupsResponse\x12O\n\rDescribeGroup\x12 .duetime.v1.DescribeGroupRequest\x1a\x1c.duetime.v1.GroupDescription\x12K\n\nResetGroup\x12\x1d.duetime.v1.ResetGroupRequest\x1a\x1e.duetime.v1.ResetGroupResponse\x12N\n\x0b\x44\x65leteGroup\x12\x1e.duetime.v1.DeleteGroupRequest\x1a\x1f.duetime.v1.DeleteGroupResponse\x12Z\n\x0fListDeadLetters\x12\".duetime.v1.ListDeadLettersRequest\x1a#.duetime.v1.ListDeadLettersResponse\x12P\n\x12RedriveDeadLetters\x12\x1a.duetime.v1.RedriveRequest\x1a\x1c.duetime.v1.DeadLetterResult0\x01\x12P\n\x12\x44iscardDeadLetters\x12\x1a.duetime.v1.DiscardRequest\x1a\x1c.duetime.v1.DeadLetterResult0\x01\x12Q\n\x0cTraceMessage\x12\x1f.duetime.v1.TraceMessageRequest\x1a .duetime.v1.TraceMessageResponse\x12@\n\x0b\x43reateTopic\x12\x1e.duetime.v1.CreateTopicRequest\x1a\x11.duetime.v1.Topic\x12O\n\rDescribeTopic\x12 .duetime.v1.DescribeTopicRequest\x1a\x1c.duetime.v1.TopicDescription\x12K\n\nListTopics\x12\x1d.duetime.v1.ListTopicsRequest\x1a\x1e.duetime.v1.ListTopicsResponse\x12:\n\x08GetRoute\x12\x1b.duetime.v1.GetRouteRequest\x1a\x11.duetime.v1.Route\x12H\n\tListLanes\x12\x1c.duetime.v1.ListLanesRequest\x1a\x1d.duetime.v1.ListLanesResponse\x12\x45\n\x08SendBack\x12\x1b.duetime.v1.SendBackRequest\x1a\x1c.duetime.v1.SendBackResponse\x12K\n\nListShards\x12\x1d.duetime.v1.ListShardsRequest\x1a\x1e.duetime.v1.ListShardsResponse\x12H\n\tListFiles\x12\x1c.duetime.v1.ListFilesRequest\x1a\x1d.duetime.v1.ListFilesResponse\x12>\n\x06\x45xport\x12\x19.duetime.v1.ExportRequest\x1a\x17.duetime.v1.ExportChunk0\x01\x12]\n\x10GetBacklogReport\x12#.duetime.v1.GetBacklogReportRequest\x1a$.duetime.v1.GetBacklogReportResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x64uetime/v1/gateway.proto\x12\nduetime.v1\x1a\x16\x64uetime/v1/audit.proto\x1a\x18\x64uetime/v1/backlog.proto\x1a\x19\x64uetime/v1/consumer.proto\x1a\x17\x64uetime/v1/export.proto\x1a\x17\x64uetime/v1/leases.proto\x1a\x18\x64uetime/v1/message.proto\x1a\x18\x64uetime/v1/pending.proto\x1a\x16\x64uetime/v1/retry.proto\x1a\x1e\x64uetime/v1/subscriptions.proto\x1a\x1d\x64uetime/v1/transactions.proto\"c\n\x0bSendRequest\x12%\n\x08messages\x18\x01 \x03(\x0b\x32\x13.duetime.v1.Message\x12\r\n\x05retry\x18\x02 \x01(\x08\x12\x1e\n\x04pack\x18\x03 \x01(\x0b\x32\x10.duetime.v1.Pack\"`\n\x0cSendResponse\x12\'\n\x07results\x18\x01 \x03(\x0b\x32\x16.duetime.v1.SendResult\x12\'\n\x06ranges\x18\x02 \x03(\x0b\x32\x17.duetime.v1.ResultRange\"\xca\x01\n\x04Pack\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0c\n\x04tags\x18\x02 \x01(\t\x12\x15\n\x0b\x64\x65lay_level\x18\x03 \x01(\x05H\x00\x12\x12\n\x08\x64\x65lay_ms\x18\x04 \x01(\x03H\x00\x12\x17\n\rdeliver_at_ms\x18\x05 \x01(\x03H\x00\x12\x11\n\tid_prefix\x18\x06 \x01(\t\x12\x14\n\x0c\x66irst_number\x18\x07 \x01(\x03\x12\x12\n\nborn_at_ms\x18\x08 \x01(\x03\x12\r\n\x05sizes\x18\t \x03(\x05\x12\x0e\n\x06\x62odies\x18\n \x01(\x0c\x42\x05\n\x03\x64ue\"C\n\x0bResultRange\x12\r\n\x05\x63ount\x18\x01 \x01(\x05\x12%\n\x05\x66irst\x18\x02 \x01(\x0b\x32\x16.duetime.v1.SendResult\"|\n\x10SendBatchRequest\x12%\n\x08messages\x18\x01 \x03(\x0b\x32\x13.duetime.v1.Message\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x12\n\x05queue\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x14\n\x0csharding_key\x18\x04 \x01(\tB\x08\n\x06_queue\"<\n\x11SendBatchResponse\x12\'\n\x07results\x18\x01 \x03(\x0b\x32\x16.duetime.v1.SendResult\"\xb9\x01\n\x0bPullRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x11\n\tmax_count\x18\x04 \x01(\x05\x12\x11\n\tmax_bytes\x18\x05 \x01(\x05\x12\x0f\n\x07wait_ms\x18\x06 \x01(\x05\x12\x0c\n\x04tags\x18\x07 \x01(\t\x12*\n\x08\x65ncoding\x18\x08 \x01(\x0e\x32\x18.duetime.v1.PullEncoding\x12\x0b\n\x03sql\x18\t \x01(\t\"\xb1\x01\n\x0cPullResponse\x12&\n\x06status\x18\x01 \x01(\x0e\x32\x16.duetime.v1.PullStatus\x12+\n\x08messages\x18\x02 \x03(\x0b\x32\x19.duetime.v1.StoredMessage\x12\x13\n\x0bnext_offset\x18\x03 \x01(\x03\x12\x12\n\nmin_offset\x18\x04 \x01(\x03\x12\x12\n\nmax_offset\x18\x05 \x01(\x03\x12\x0f\n\x07records\x18\x06 \x01(\x0c\"C\n\rQueuePosition\x12\r\n\x05queue\x18\x01 \x01(\x05\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x13\n\x0bshard_queue\x18\x03 \x01(\x05\"\xcb\x01\n\x11PullQueuesRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12)\n\x06queues\x18\x02 \x03(\x0b\x32\x19.duetime.v1.QueuePosition\x12\x11\n\tmax_count\x18\x03 \x01(\x05\x12\x11\n\tmax_bytes\x18\x04 \x01(\x05\x12\x0f\n\x07wait_ms\x18\x05 \x01(\x05\x12\x0c\n\x04tags\x18\x06 \x01(\t\x12*\n\x08\x65ncoding\x18\x07 \x01(\x0e\x32\x18.duetime.v1.PullEncoding\x12\x0b\n\x03sql\x18\x08 \x01(\t\"D\n\x0bPulledQueue\x12\r\n\x05queue\x18\x01 \x01(\x05\x12&\n\x04pull\x18\x02 \x01(\x0b\x32\x18.duetime.v1.PullResponse\"=\n\x12PullQueuesResponse\x12\'\n\x06queues\x18\x01 \x03(\x0b\x32\x17.duetime.v1.PulledQueue\"p\n\x13SearchOffsetRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\x05\x12\x0f\n\x05\x61t_ms\x18\x03 \x01(\x03H\x00\x12\x12\n\x08\x65\x61rliest\x18\x04 \x01(\x08H\x00\x12\x10\n\x06latest\x18\x05 \x01(\x08H\x00\x42\x04\n\x02\x61t\"&\n\x14SearchOffsetResponse\x12\x0e\n\x06offset\x18\x01 \x01(\x03\"e\n\x14QueryMessagesRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x0f\n\x07\x66rom_ms\x18\x03 \x01(\x03\x12\r\n\x05to_ms\x18\x04 \x01(\x03\x12\x11\n\tmax_count\x18\x05 \x01(\x05\"Q\n\x15QueryMessagesResponse\x12*\n\x08messages\x18\x01 \x03(\x0b\x32\x18.duetime.v1.FoundMessage\x12\x0c\n\x04more\x18\x02 \x01(\x08\".\n\x11GetMessageRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\"\xb8\x01\n\x0c\x46oundMessage\x12*\n\x07message\x18\x01 \x01(\x0b\x32\x19.duetime.v1.StoredMessage\x12\'\n\x05state\x18\x02 \x01(\x0e\x32\x18.duetime.v1.MessageState\x12\r\n\x05shard\x18\x03 \x01(\x05\x12\x11\n\toffset_id\x18\x04 \x01(\t\x12\x0c\n\x04lane\x18\x05 \x01(\x05\x12\r\n\x05\x65ntry\x18\x06 \x01(\x03\x12\x14\n\x0c\x62\x65\x66ore_count\x18\x07 \x01(\x03\"_\n\x14\x43ommitOffsetsRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12)\n\x06queues\x18\x03 \x03(\x0b\x32\x19.duetime.v1.QueuePosition\"\x17\n\x15\x43ommitOffsetsResponse\"1\n\x11GetOffsetsRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\"?\n\x12GetOffsetsResponse\x12)\n\x06queues\x18\x01 \x03(\x0b\x32\x19.duetime.v1.QueuePosition\"M\n\x12\x43reateTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bqueue_count\x18\x02 \x01(\x05\x12\x14\n\x0cmax_delay_ms\x18\x03 \x01(\x03\"W\n\x05Topic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bqueue_count\x18\x02 \x01(\x05\x12\x15\n\rcreated_at_ms\x18\x03 \x01(\x03\x12\x14\n\x0cmax_delay_ms\x18\x04 \x01(\x03\"$\n\x14\x44\x65scribeTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"X\n\x10QueueDescription\x12\r\n\x05queue\x18\x01 \x01(\x05\x12\r\n\x05shard\x18\x02 \x01(\x05\x12\x12\n\nmin_offset\x18\x03 \x01(\x03\x12\x12\n\nmax_offset\x18\x04 \x01(\x03\"b\n\x10TopicDescription\x12 \n\x05topic\x18\x01 \x01(\x0b\x32\x11.duetime.v1.Topic\x12,\n\x06queues\x18\x02 \x03(\x0b\x32\x1c.duetime.v1.QueueDescription\"\x13\n\x11ListTopicsRequest\"7\n\x12ListTopicsResponse\x12!\n\x06topics\x18\x01 \x03(\x0b\x32\x11.duetime.v1.Topic\" \n\x0fGetRouteRequest\x12\r\n\x05topic\x18\x01 \x01(\t\"*\n\nQueueRoute\x12\r\n\x05queue\x18\x01 \x01(\x05\x12\r\n\x05shard\x18\x02 \x01(\x05\">\n\x05Route\x12\r\n\x05topic\x18\x01 \x01(\t\x12&\n\x06queues\x18\x02 \x03(\x0b\x32\x16.duetime.v1.QueueRoute\"$\n\x10ListLanesRequest\x12\x10\n\x08\x61head_ms\x18\x01 \x01(\x03\"\xb5\x02\n\x04Lane\x12\r\n\x05shard\x18\x01 \x01(\x05\x12\r\n\x05level\x18\x02 \x01(\x05\x12\x10\n\x08\x64\x65lay_ms\x18\x03 \x01(\x03\x12\x15\n\rpending_count\x18\x04 \x01(\x03\x12\x18\n\x10oldest_due_at_ms\x18\x05 \x01(\x03\x12\x16\n\x0enext_due_at_ms\x18\x06 \x01(\x03\x12\x11\n\twatermark\x18\x07 \x01(\x03\x12\x12\n\nmax_offset\x18\x08 \x01(\x03\x12\r\n\x05owner\x18\t \x01(\t\x12\x0e\n\x06paused\x18\n \x01(\x08\x12\x13\n\x0blate_p50_ms\x18\x0b \x01(\x01\x12\x13\n\x0blate_p99_ms\x18\x0c \x01(\x01\x12\x16\n\x0erestored_count\x18\r \x01(\x03\x12\x19\n\x11quarantined_count\x18\x0e \x01(\x03\x12\x11\n\tdue_count\x18\x0f \x01(\x03\"P\n\x11ListLanesResponse\x12\x1f\n\x05lanes\x18\x01 \x03(\x0b\x32\x10.duetime.v1.Lane\x12\x1a\n\x12unreachable_shards\x18\x02 \x03(\x05*\x97\x01\n\nPullStatus\x12\x1b\n\x17PULL_STATUS_UNSPECIFIED\x10\x00\x12\x15\n\x11PULL_STATUS_FOUND\x10\x01\x12\x16\n\x12PULL_STATUS_NO_NEW\x10\x02\x12\x18\n\x14PULL_STATUS_NO_MATCH\x10\x03\x12#\n\x1fPULL_STATUS_OFFSET_OUT_OF_RANGE\x10\x04*E\n\x0cPullEncoding\x12\x1a\n\x16PULL_ENCODING_MESSAGES\x10\x00\x12\x19\n\x15PULL_ENCODING_RECORDS\x10\x01*\x8d\x02\n\x0cMessageState\x12\x1d\n\x19MESSAGE_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14MESSAGE_STATE_STORED\x10\x01\x12\x19\n\x15MESSAGE_STATE_PENDING\x10\x02\x12\x1d\n\x19MESSAGE_STATE_QUARANTINED\x10\x03\x12\x1b\n\x17MESSAGE_STATE_CANCELLED\x10\x04\x12\x16\n\x12MESSAGE_STATE_DEAD\x10\x05\x12\x1a\n\x16MESSAGE_STATE_PREPARED\x10\x06\x12\x1a\n\x16MESSAGE_STATE_GIVEN_UP\x10\x07\x12\x1d\n\x19MESSAGE_STATE_ROLLED_BACK\x10\x08\x32\xaa\x1c\n\x07Gateway\x12\x39\n\x04Send\x12\x17.duetime.v1.SendRequest\x1a\x18.duetime.v1.SendResponse\x12\x43\n\nSendStream\x12\x17.duetime.v1.SendRequest\x1a\x18.duetime.v1.SendResponse(\x01\x30\x01\x12H\n\tSendBatch\x12\x1c.duetime.v1.SendBatchRequest\x1a\x1d.duetime.v1.SendBatchResponse\x12\x42\n\x07Prepare\x12\x1a.duetime.v1.PrepareRequest\x1a\x1b.duetime.v1.PrepareResponse\x12W\n\x0e\x45ndTransaction\x12!.duetime.v1.EndTransactionRequest\x1a\".duetime.v1.EndTransactionResponse\x12\x64\n\x11WatchTransactions\x12$.duetime.v1.WatchTransactionsRequest\x1a%.duetime.v1.WatchTransactionsResponse(\x01\x30\x01\x12]\n\x10ListTransactions\x12#.duetime.v1.ListTransactionsRequest\x1a$.duetime.v1.ListTransactionsResponse\x12W\n\x0eGetTransaction\x12!.duetime.v1.GetTransactionRequest\x1a\".duetime.v1.GetTransactionResponse\x12\x39\n\x04Pull\x12\x17.duetime.v1.PullRequest\x1a\x18.duetime.v1.PullResponse\x12K\n\nPullQueues\x12\x1d.duetime.v1.PullQueuesRequest\x1a\x1e.duetime.v1.PullQueuesResponse\x12L\n\tSubscribe\x12\x1c.duetime.v1.SubscribeRequest\x1a\x1d.duetime.v1.SubscribeResponse(\x01\x30\x01\x12Q\n\x0cSearchOffset\x12\x1f.duetime.v1.SearchOffsetRequest\x1a .duetime.v1.SearchOffsetResponse\x12T\n\rQueryMessages\x12 .duetime.v1.QueryMessagesRequest\x1a!.duetime.v1.QueryMessagesResponse\x12\x45\n\nGetMessage\x12\x1d.duetime.v1.GetMessageRequest\x1a\x18.duetime.v1.FoundMessage\x12?\n\x06\x43\x61ncel\x12\x19.duetime.v1.CancelRequest\x1a\x1a.duetime.v1.CancelResponse\x12Q\n\x0e\x43\x61ncelMatching\x12!.duetime.v1.CancelMatchingRequest\x1a\x1a.duetime.v1.CancelProgress0\x01\x12K\n\nReschedule\x12\x1d.duetime.v1.RescheduleRequest\x1a\x1e.duetime.v1.RescheduleResponse\x12N\n\x0bListPending\x12\x1e.duetime.v1.ListPendingRequest\x1a\x1f.duetime.v1.ListPendingResponse\x12\x42\n\x07\x42\x61\x63klog\x12\x1a.duetime.v1.BacklogRequest\x1a\x1b.duetime.v1.BacklogResponse\x12T\n\rCommitOffsets\x12 .duetime.v1.CommitOffsetsRequest\x1a!.duetime.v1.CommitOffsetsResponse\x12K\n\nGetOffsets\x12\x1d.duetime.v1.GetOffsetsRequest\x1a\x1e.duetime.v1.GetOffsetsResponse\x12\x42\n\x07Receive\x12\x1a.duetime.v1.ReceiveRequest\x1a\x1b.duetime.v1.ReceiveResponse\x12\x36\n\x03\x41\x63k\x12\x16.duetime.v1.AckRequest\x1a\x17.duetime.v1.AckResponse\x12X\n\rReceiveStream\x12 .duetime.v1.ReceiveStreamRequest\x1a!.duetime.v1.ReceiveStreamResponse(\x01\x30\x01\x12Z\n\x0f\x43hangeInvisible\x12\".duetime.v1.ChangeInvisibleRequest\x1a#.duetime.v1.ChangeInvisibleResponse\x12\x39\n\x04Nack\x12\x17.duetime.v1.NackRequest\x1a\x18.duetime.v1.NackResponse\x12@\n\x0b\x43reateGroup\x12\x1e.duetime.v1.CreateGroupRequest\x1a\x11.duetime.v1.Group\x12@\n\x0bUpdateGroup\x12\x1e.duetime.v1.UpdateGroupRequest\x1a\x11.duetime.v1.Group\x12K\n\nListGroups\x12\x1d.duetime.v1.ListGroupsRequest\x1a\x1e.duetime.v1.ListGroupsResponse\x12O\n\rDescribeGroup\x12 .duetime.v1.DescribeGroupRequest\x1a\x1c.duetime.v1.GroupDescription\x12K\n\nResetGroup\x12\x1d.duetime.v1.ResetGroupRequest\x1a\x1e.duetime.v1.ResetGroupResponse\x12N\n\x0b\x44\x65leteGroup\x12\x1e.duetime.v1.DeleteGroupRequest\x1a\x1f.duetime.v1.DeleteGroupResponse\x12Z\n\x0fListDeadLetters\x12\".duetime.v1.ListDeadLettersRequest\x1a#.duetime.v1.ListDeadLettersResponse\x12P\n\x12RedriveDeadLetters\x12\x1a.duetime.v1.RedriveRequest\x1a\x1c.duetime.v1.DeadLetterResult0\x01\x12P\n\x12\x44iscardDeadLetters\x12\x1a.duetime.v1.DiscardRequest\x1a\x1c.duetime.v1.DeadLetterResult0\x01\x12Q\n\x0cTraceMessage\x12\x1f.duetime.v1.TraceMessageRequest\x1a .duetime.v1.TraceMessageResponse\x12@\n\x0b\x43reateTopic\x12\x1e.duetime.v1.CreateTopicRequest\x1a\x11.duetime.v1.Topic\x12O\n\rDescribeTopic\x12 .duetime.v1.DescribeTopicRequest\x1a\x1c.duetime.v1.TopicDescription\x12K\n\nListTopics\x12\x1d.duetime.v1.ListTopicsRequest\x1a\x1e.duetime.v1.ListTopicsResponse\x12:\n\x08GetRoute\x12\x1b.duetime.v1.GetRouteRequest\x1a\x11.duetime.v1.Route\x12H\n\tListLanes\x12\x1c.duetime.v1.ListLanesRequest\x1a\x1d.duetime.v1.ListLanesResponse\x12\x45\n\x08SendBack\x12\x1b.duetime.v1.SendBackRequest\x1a\x1c.duetime.v1.SendBackResponse\x12K\n\nListShards\x12\x1d.duetime.v1.ListShardsRequest\x1a\x1e.duetime.v1.ListShardsResponse\x12H\n\tListFiles\x12\x1c.duetime.v1.ListFilesRequest\x1a\x1d.duetime.v1.ListFilesResponse\x12>\n\x06\x45xport\x12\x19.duetime.v1.ExportRequest\x1a\x17.duetime.v1.ExportChunk0\x01\x12]\n\x10GetBacklogReport\x12#.duetime.v1.GetBacklogReportRequest\x1a$.duetime.v1.GetBacklogReportResponse\x12Z\n\x0fListAuditEvents\x12\".duetime.v1.ListAuditEventsRequest\x1a#.duetime.v1.ListAuditEventsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'duetime.v1.gateway_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PULLSTATUS']._serialized_start=3581
-  _globals['_PULLSTATUS']._serialized_end=3732
-  _globals['_PULLENCODING']._serialized_start=3734
-  _globals['_PULLENCODING']._serialized_end=3803
-  _globals['_MESSAGESTATE']._serialized_start=3806
-  _globals['_MESSAGESTATE']._serialized_end=4075
-  _globals['_SENDREQUEST']._serialized_start=282
-  _globals['_SENDREQUEST']._serialized_end=381
-  _globals['_SENDRESPONSE']._serialized_start=383
-  _globals['_SENDRESPONSE']._serialized_end=479
-  _globals['_PACK']._serialized_start=482
-  _globals['_PACK']._serialized_end=684
-  _globals['_RESULTRANGE']._serialized_start=686
-  _globals['_RESULTRANGE']._serialized_end=753
-  _globals['_SENDBATCHREQUEST']._serialized_start=755
-  _globals['_SENDBATCHREQUEST']._serialized_end=879
-  _globals['_SENDBATCHRESPONSE']._serialized_start=881
-  _globals['_SENDBATCHRESPONSE']._serialized_end=941
-  _globals['_PULLREQUEST']._serialized_start=944
-  _globals['_PULLREQUEST']._serialized_end=1129
-  _globals['_PULLRESPONSE']._serialized_start=1132
-  _globals['_PULLRESPONSE']._serialized_end=1309
-  _globals['_QUEUEPOSITION']._serialized_start=1311
-  _globals['_QUEUEPOSITION']._serialized_end=1378
-  _globals['_PULLQUEUESREQUEST']._serialized_start=1381
-  _globals['_PULLQUEUESREQUEST']._serialized_end=1584
-  _globals['_PULLEDQUEUE']._serialized_start=1586
-  _globals['_PULLEDQUEUE']._serialized_end=1654
-  _globals['_PULLQUEUESRESPONSE']._serialized_start=1656
-  _globals['_PULLQUEUESRESPONSE']._serialized_end=1717
-  _globals['_SEARCHOFFSETREQUEST']._serialized_start=1719
-  _globals['_SEARCHOFFSETREQUEST']._serialized_end=1831
-  _globals['_SEARCHOFFSETRESPONSE']._serialized_start=1833
-  _globals['_SEARCHOFFSETRESPONSE']._serialized_end=1871
-  _globals['_QUERYMESSAGESREQUEST']._serialized_start=1873
-  _globals['_QUERYMESSAGESREQUEST']._serialized_end=1974
-  _globals['_QUERYMESSAGESRESPONSE']._serialized_start=1976
-  _globals['_QUERYMESSAGESRESPONSE']._serialized_end=2057
-  _globals['_GETMESSAGEREQUEST']._serialized_start=2059
-  _globals['_GETMESSAGEREQUEST']._serialized_end=2105
-  _globals['_FOUNDMESSAGE']._serialized_start=2108
-  _globals['_FOUNDMESSAGE']._serialized_end=2292
-  _globals['_COMMITOFFSETSREQUEST']._serialized_start=2294
-  _globals['_COMMITOFFSETSREQUEST']._serialized_end=2389
-  _globals['_COMMITOFFSETSRESPONSE']._serialized_start=2391
-  _globals['_COMMITOFFSETSRESPONSE']._serialized_end=2414
-  _globals['_GETOFFSETSREQUEST']._serialized_start=2416
-  _globals['_GETOFFSETSREQUEST']._serialized_end=2465
-  _globals['_GETOFFSETSRESPONSE']._serialized_start=2467
-  _globals['_GETOFFSETSRESPONSE']._serialized_end=2530
-  _globals['_CREATETOPICREQUEST']._serialized_start=2532
-  _globals['_CREATETOPICREQUEST']._serialized_end=2609
-  _globals['_TOPIC']._serialized_start=2611
-  _globals['_TOPIC']._serialized_end=2698
-  _globals['_DESCRIBETOPICREQUEST']._serialized_start=2700
-  _globals['_DESCRIBETOPICREQUEST']._serialized_end=2736
-  _globals['_QUEUEDESCRIPTION']._serialized_start=2738
-  _globals['_QUEUEDESCRIPTION']._serialized_end=2826
-  _globals['_TOPICDESCRIPTION']._serialized_start=2828
-  _globals['_TOPICDESCRIPTION']._serialized_end=2926
-  _globals['_LISTTOPICSREQUEST']._serialized_start=2928
-  _globals['_LISTTOPICSREQUEST']._serialized_end=2947
-  _globals['_LISTTOPICSRESPONSE']._serialized_start=2949
-  _globals['_LISTTOPICSRESPONSE']._serialized_end=3004
-  _globals['_GETROUTEREQUEST']._serialized_start=3006
-  _globals['_GETROUTEREQUEST']._serialized_end=3038
-  _globals['_QUEUEROUTE']._serialized_start=3040
-  _globals['_QUEUEROUTE']._serialized_end=3082
-  _globals['_ROUTE']._serialized_start=3084
-  _globals['_ROUTE']._serialized_end=3146
-  _globals['_LISTLANESREQUEST']._serialized_start=3148
-  _globals['_LISTLANESREQUEST']._serialized_end=3184
-  _globals['_LANE']._serialized_start=3187
-  _globals['_LANE']._serialized_end=3496
-  _globals['_LISTLANESRESPONSE']._serialized_start=3498
-  _globals['_LISTLANESRESPONSE']._serialized_end=3578
-  _globals['_GATEWAY']._serialized_start=4078
-  _globals['_GATEWAY']._serialized_end=7612
+  _globals['_PULLSTATUS']._serialized_start=3605
+  _globals['_PULLSTATUS']._serialized_end=3756
+  _globals['_PULLENCODING']._serialized_start=3758
+  _globals['_PULLENCODING']._serialized_end=3827
+  _globals['_MESSAGESTATE']._serialized_start=3830
+  _globals['_MESSAGESTATE']._serialized_end=4099
+  _globals['_SENDREQUEST']._serialized_start=306
+  _globals['_SENDREQUEST']._serialized_end=405
+  _globals['_SENDRESPONSE']._serialized_start=407
+  _globals['_SENDRESPONSE']._serialized_end=503
+  _globals['_PACK']._serialized_start=506
+  _globals['_PACK']._serialized_end=708
+  _globals['_RESULTRANGE']._serialized_start=710
+  _globals['_RESULTRANGE']._serialized_end=777
+  _globals['_SENDBATCHREQUEST']._serialized_start=779
+  _globals['_SENDBATCHREQUEST']._serialized_end=903
+  _globals['_SENDBATCHRESPONSE']._serialized_start=905
+  _globals['_SENDBATCHRESPONSE']._serialized_end=965
+  _globals['_PULLREQUEST']._serialized_start=968
+  _globals['_PULLREQUEST']._serialized_end=1153
+  _globals['_PULLRESPONSE']._serialized_start=1156
+  _globals['_PULLRESPONSE']._serialized_end=1333
+  _globals['_QUEUEPOSITION']._serialized_start=1335
+  _globals['_QUEUEPOSITION']._serialized_end=1402
+  _globals['_PULLQUEUESREQUEST']._serialized_start=1405
+  _globals['_PULLQUEUESREQUEST']._serialized_end=1608
+  _globals['_PULLEDQUEUE']._serialized_start=1610
+  _globals['_PULLEDQUEUE']._serialized_end=1678
+  _globals['_PULLQUEUESRESPONSE']._serialized_start=1680
+  _globals['_PULLQUEUESRESPONSE']._serialized_end=1741
+  _globals['_SEARCHOFFSETREQUEST']._serialized_start=1743
+  _globals['_SEARCHOFFSETREQUEST']._serialized_end=1855
+  _globals['_SEARCHOFFSETRESPONSE']._serialized_start=1857
+  _globals['_SEARCHOFFSETRESPONSE']._serialized_end=1895
+  _globals['_QUERYMESSAGESREQUEST']._serialized_start=1897
+  _globals['_QUERYMESSAGESREQUEST']._serialized_end=1998
+  _globals['_QUERYMESSAGESRESPONSE']._serialized_start=2000
+  _globals['_QUERYMESSAGESRESPONSE']._serialized_end=2081
+  _globals['_GETMESSAGEREQUEST']._serialized_start=2083
+  _globals['_GETMESSAGEREQUEST']._serialized_end=2129
+  _globals['_FOUNDMESSAGE']._serialized_start=2132
+  _globals['_FOUNDMESSAGE']._serialized_end=2316
+  _globals['_COMMITOFFSETSREQUEST']._serialized_start=2318
+  _globals['_COMMITOFFSETSREQUEST']._serialized_end=2413
+  _globals['_COMMITOFFSETSRESPONSE']._serialized_start=2415
+  _globals['_COMMITOFFSETSRESPONSE']._serialized_end=2438
+  _globals['_GETOFFSETSREQUEST']._serialized_start=2440
+  _globals['_GETOFFSETSREQUEST']._serialized_end=2489
+  _globals['_GETOFFSETSRESPONSE']._serialized_start=2491
+  _globals['_GETOFFSETSRESPONSE']._serialized_end=2554
+  _globals['_CREATETOPICREQUEST']._serialized_start=2556
+  _globals['_CREATETOPICREQUEST']._serialized_end=2633
+  _globals['_TOPIC']._serialized_start=2635
+  _globals['_TOPIC']._serialized_end=2722
+  _globals['_DESCRIBETOPICREQUEST']._serialized_start=2724
+  _globals['_DESCRIBETOPICREQUEST']._serialized_end=2760
+  _globals['_QUEUEDESCRIPTION']._serialized_start=2762
+  _globals['_QUEUEDESCRIPTION']._serialized_end=2850
+  _globals['_TOPICDESCRIPTION']._serialized_start=2852
+  _globals['_TOPICDESCRIPTION']._serialized_end=2950
+  _globals['_LISTTOPICSREQUEST']._serialized_start=2952
+  _globals['_LISTTOPICSREQUEST']._serialized_end=2971
+  _globals['_LISTTOPICSRESPONSE']._serialized_start=2973
+  _globals['_LISTTOPICSRESPONSE']._serialized_end=3028
+  _globals['_GETROUTEREQUEST']._serialized_start=3030
+  _globals['_GETROUTEREQUEST']._serialized_end=3062
+  _globals['_QUEUEROUTE']._serialized_start=3064
+  _globals['_QUEUEROUTE']._serialized_end=3106
+  _globals['_ROUTE']._serialized_start=3108
+  _globals['_ROUTE']._serialized_end=3170
+  _globals['_LISTLANESREQUEST']._serialized_start=3172
+  _globals['_LISTLANESREQUEST']._serialized_end=3208
+  _globals['_LANE']._serialized_start=3211
+  _globals['_LANE']._serialized_end=3520
+  _globals['_LISTLANESRESPONSE']._serialized_start=3522
+  _globals['_LISTLANESRESPONSE']._serialized_end=3602
+  _globals['_GATEWAY']._serialized_start=4102
+  _globals['_GATEWAY']._serialized_end=7728
 # @@protoc_insertion_point(module_scope)

@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from duetime.v1 import audit_pb2 as duetime_dot_v1_dot_audit__pb2
 from duetime.v1 import backlog_pb2 as duetime_dot_v1_dot_backlog__pb2
 from duetime.v1 import consumer_pb2 as duetime_dot_v1_dot_consumer__pb2
 from duetime.v1 import export_pb2 as duetime_dot_v1_dot_export__pb2
@@ -276,6 +277,11 @@ class GatewayStub:
                 '/duetime.v1.Gateway/GetBacklogReport',
                 request_serializer=duetime_dot_v1_dot_backlog__pb2.GetBacklogReportRequest.SerializeToString,
                 response_deserializer=duetime_dot_v1_dot_backlog__pb2.GetBacklogReportResponse.FromString,
+                _registered_method=True)
+        self.ListAuditEvents = channel.unary_unary(
+                '/duetime.v1.Gateway/ListAuditEvents',
+                request_serializer=duetime_dot_v1_dot_audit__pb2.ListAuditEventsRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_audit__pb2.ListAuditEventsResponse.FromString,
                 _registered_method=True)
 
 
@@ -657,6 +663,14 @@ class GatewayServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListAuditEvents(self, request, context):
+        """The audit log: admin acts and refusals, the newest first, page by page. An event is in it about a second after its
+        call, as long as the metadata database answers. INVALID_ARGUMENT: a page token that is none of this call's.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_GatewayServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -889,6 +903,11 @@ def add_GatewayServicer_to_server(servicer, server):
                     servicer.GetBacklogReport,
                     request_deserializer=duetime_dot_v1_dot_backlog__pb2.GetBacklogReportRequest.FromString,
                     response_serializer=duetime_dot_v1_dot_backlog__pb2.GetBacklogReportResponse.SerializeToString,
+            ),
+            'ListAuditEvents': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListAuditEvents,
+                    request_deserializer=duetime_dot_v1_dot_audit__pb2.ListAuditEventsRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_audit__pb2.ListAuditEventsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -2138,6 +2157,33 @@ class Gateway:
             '/duetime.v1.Gateway/GetBacklogReport',
             duetime_dot_v1_dot_backlog__pb2.GetBacklogReportRequest.SerializeToString,
             duetime_dot_v1_dot_backlog__pb2.GetBacklogReportResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListAuditEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Gateway/ListAuditEvents',
+            duetime_dot_v1_dot_audit__pb2.ListAuditEventsRequest.SerializeToString,
+            duetime_dot_v1_dot_audit__pb2.ListAuditEventsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -6,8 +6,9 @@ import secrets
 import socket
 from dataclasses import dataclass
 
+from duetime_core.audit.audit import Audit
 from duetime_core.clock import Clock
-from duetime_core.metadata import Database, Groups
+from duetime_core.metadata import AuditTable, Database, Groups, Trail
 from duetime_core.serving import Server
 from duetime_core.traffic import Traffic
 from prometheus_client import CollectorRegistry
@@ -19,7 +20,9 @@ from duetime_gateway.consuming.offsets import GroupOffsets
 from duetime_gateway.consuming.puller import Puller
 from duetime_gateway.consuming.receiving import Receivers
 from duetime_gateway.consuming.subscribing import Subscribing
+from duetime_gateway.face.acts import ACTS
 from duetime_gateway.face.analysis_service import AnalysisService
+from duetime_gateway.face.audit_service import AuditService
 from duetime_gateway.face.batches import BatchService
 from duetime_gateway.face.consumer_service import ConsumerService
 from duetime_gateway.face.face import SERVICE_NAMES, Face
@@ -95,6 +98,7 @@ class GatewayParts:
     leases: Leases
     backlog: Backlog
     transactions: Transactions
+    trail: Trail
     face: Face
     server: Server
 
@@ -145,9 +149,12 @@ def make_parts(settings: GatewaySettings, clock: Clock, registry: CollectorRegis
         pending,
         transactions.service,
         analysis,
+        AuditService(AuditTable(database)),
         Scaler(shards, clock),
     )
-    server = Server(SERVICE_NAMES, settings.calls_in_flight_max, registry, traffic=traffic)
+    trail = Trail("gateway", database, clock, registry, settings.audit_keep_days)
+    audit = Audit(clock, ACTS, trail.add)
+    server = Server(SERVICE_NAMES, settings.calls_in_flight_max, registry, traffic=traffic, audit=audit)
     face.add_to(server.grpc)
     return GatewayParts(
         tasks=tasks,
@@ -163,6 +170,7 @@ def make_parts(settings: GatewaySettings, clock: Clock, registry: CollectorRegis
         leases=leases,
         backlog=backlog,
         transactions=transactions,
+        trail=trail,
         face=face,
         server=server,
     )

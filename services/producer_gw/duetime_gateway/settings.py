@@ -50,6 +50,8 @@ class GatewaySettings(StoreClientSettings):
         2_048, ge=1, le=1_000_000, description="streams of ReceiveStream at once; more are refused"
     )
 
+    audit_keep_days: int = Field(90, ge=1, le=3_650, description="how long the audit log keeps an event")
+
     @field_validator("retry_address")
     @classmethod
     def _address_parses(cls, text: str) -> str:

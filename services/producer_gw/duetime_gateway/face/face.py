@@ -3,6 +3,7 @@
 import grpc
 
 from duetime_gateway.face.analysis_service import AnalysisService
+from duetime_gateway.face.audit_service import AuditService
 from duetime_gateway.face.batches import BatchService
 from duetime_gateway.face.consumer_service import ConsumerService
 from duetime_gateway.face.pending_service import PendingService
@@ -30,6 +31,7 @@ class Face:
         pending: PendingService,
         transactions: TransactionService,
         analysis: AnalysisService,
+        audit: AuditService,
         scaler: Scaler,
     ) -> None:
         self._service = service
@@ -40,6 +42,7 @@ class Face:
         self._pending = pending
         self._transactions = transactions
         self._analysis = analysis
+        self._audit = audit
         self._scaler = scaler
 
     def add_to(self, server: grpc.aio.Server) -> None:
@@ -53,6 +56,7 @@ class Face:
             **self._pending.handlers(),
             **self._transactions.handlers(),
             **self._analysis.handlers(),
+            **self._audit.handlers(),
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_NAME, handlers),))
         self._scaler.add_to(server)
