@@ -23,9 +23,9 @@ import uvloop
 from duetime_format.compiled import in_use
 from prometheus_client import CollectorRegistry, Histogram, make_wsgi_app
 
-from duetime_core.channels import is_loopback
 from duetime_core.clock import Clock, SystemClock
 from duetime_core.errors import StartupError
+from duetime_core.exposure import refuse_exposed
 from duetime_core.lag import LoopLag
 from duetime_core.logs import configure_logs, sparing
 from duetime_core.meter import export_process
@@ -148,6 +148,8 @@ def main(process: str, settings_class: type[S], make: Callable[[S, Clock], Node]
     gc.set_threshold(START_GC_THRESHOLD)
     try:
         settings = settings_class.read()
+        for listener in settings.listeners:
+            refuse_exposed(*listener, settings.insecure)
         configure_logs(process, settings.log_level, settings.log_format)
         sys.setswitchinterval(SWITCH_S)
         _keep_heap()
@@ -182,10 +184,7 @@ async def _run(process: str, settings: S, make: Callable[[S, Clock], Node]) -> N
         with_metrics.callback(lag.stop)
         ready: dict[str, Any] = {"serving": process, "port": node.port, "metrics_port": metrics_port}
         log.info("serving", **ready, compiled=in_use)
-        if not is_loopback(settings.host):
-            log.warning("listening beyond this machine without TLS and authentication", host=settings.host, **ready)
-            if not settings.secret:
-                log.warning("no cluster secret is set: whoever reaches this port is obeyed", process=process)
+        _warn_of_exposed(settings)
         if supervised:
             print(json.dumps(ready), flush=True)
         stopped, failed = asyncio.create_task(stop.wait()), asyncio.create_task(node.failed())
@@ -203,6 +202,18 @@ async def _run(process: str, settings: S, make: Callable[[S, Clock], Node]) -> N
         await node.stop()
         await exporting.stop()
     log.info("stopped")
+
+
+def _warn_of_exposed(settings: ProcessSettings) -> None:
+    """In one line."""
+    exposed = [one for one in settings.listeners if one.is_exposed]
+    if exposed:
+        log.warning(
+            "listening beyond this machine without TLS and authentication",
+            hosts=sorted({one.host for one in exposed}),
+            tls=all(one.tls for one in exposed),
+            authenticated=all(one.authenticated for one in exposed),
+        )
 
 
 def _calm_collector(registry: CollectorRegistry) -> None:

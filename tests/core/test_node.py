@@ -9,7 +9,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import grpc
@@ -23,10 +23,11 @@ DEADLINE_S = 30
 class Process:
     """One run of the sample node."""
 
-    def __init__(self, *arguments: str, supervised: bool = True) -> None:
+    def __init__(self, *arguments: str, supervised: bool = True, variables: Mapping[str, str] | None = None) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("DUETIME_")}
         if supervised:
             environment["DUETIME_SUPERVISED"] = "1"
+        environment |= variables or {}
         self.popen = subprocess.Popen(
             [sys.executable, SAMPLE, *arguments],
             env=environment,

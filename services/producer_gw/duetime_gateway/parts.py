@@ -153,8 +153,7 @@ def make_parts(settings: GatewaySettings, clock: Clock, registry: CollectorRegis
         Scaler(shards, clock),
     )
     trail = Trail("gateway", database, clock, registry, settings.audit_keep_days)
-    audit = Audit(clock, ACTS, trail.add)
-    server = Server(SERVICE_NAMES, settings.calls_in_flight_max, registry, traffic=traffic, audit=audit)
+    server = _make_server(settings, clock, registry, traffic, trail)
     face.add_to(server.grpc)
     return GatewayParts(
         tasks=tasks,
@@ -174,6 +173,13 @@ def make_parts(settings: GatewaySettings, clock: Clock, registry: CollectorRegis
         face=face,
         server=server,
     )
+
+
+def _make_server(
+    settings: GatewaySettings, clock: Clock, registry: CollectorRegistry, traffic: Traffic, trail: Trail
+) -> Server:
+    audit = Audit(clock, ACTS, trail.add)
+    return Server(SERVICE_NAMES, settings.calls_in_flight_max, registry, traffic=traffic, audit=audit)
 
 
 def _make_pending(settings: GatewaySettings, clock: Clock, routing: Routing, traffic: Traffic) -> PendingService:
