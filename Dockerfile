@@ -3,20 +3,14 @@
 # A builder without BuildKit runs every stage above its target, so what only `spark` needs stands at the end.
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 
-# Copied on by content: a change of pyproject.toml that asks for no new package installs none again.
-FROM ${PYTHON_IMAGE} AS requirements
-WORKDIR /build
-COPY pyproject.toml deploy/docker/requirements.py ./
-RUN for extra in server otel spark build; do python requirements.py $extra > $extra.txt || exit 1; done
-
 FROM ${PYTHON_IMAGE} AS packages
 WORKDIR /build
 RUN python -m venv --without-pip /opt/duetime
-COPY constraints.txt ./
-COPY --from=requirements /build/server.txt /build/otel.txt ./
-# Exactly the lock file's versions, as wheels only: nothing is built here. Bytecode is checked by content, not by time.
+COPY deploy/docker/requirements-servers.txt ./
+# Exactly the lock file's versions, and of each the files that were there when it was locked (`make requirements`); as
+# wheels only: nothing is built here. Bytecode is checked by content, not by time.
 RUN python -m pip --python /opt/duetime/bin/python install --quiet --no-cache-dir --no-compile \
-       --only-binary :all: --constraint constraints.txt --requirement server.txt --requirement otel.txt \
+       --only-binary :all: --require-hashes --requirement requirements-servers.txt \
     && find /opt/duetime/lib -type d -name tests -prune -exec rm -r {} + \
     && /opt/duetime/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/duetime/lib
 
@@ -30,10 +24,9 @@ RUN apt-get update -qq \
 
 FROM compiler AS wheel
 WORKDIR /build
-COPY constraints.txt ./
-COPY --from=requirements /build/build.txt ./
+COPY deploy/docker/requirements-build.txt ./
 RUN python -m venv /opt/build \
-    && /opt/build/bin/pip install --quiet --no-cache-dir --constraint constraints.txt --requirement build.txt
+    && /opt/build/bin/pip install --quiet --no-cache-dir --require-hashes --requirement requirements-build.txt
 COPY pyproject.toml hatch_build.py ./
 RUN touch README.md
 COPY format format
@@ -114,9 +107,9 @@ HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
 ENTRYPOINT ["python", "-P", "-m", "duetime_retry"]
 
 FROM packages AS pipeline
-COPY --from=requirements /build/spark.txt ./
+COPY deploy/docker/requirements-spark.txt ./
 RUN python -m pip --python /opt/duetime/bin/python install --quiet --no-cache-dir --no-compile \
-       --constraint constraints.txt --requirement spark.txt \
+       --require-hashes --requirement requirements-spark.txt \
     && find /opt/duetime/lib -type d -name tests -prune -exec rm -r {} + \
     && /opt/duetime/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/duetime/lib
 

@@ -6,10 +6,12 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BENCH_STAMP := $(VENV)/.bench-installed
 TASKS_STAMP := $(VENV)/.tasks-installed
+FUZZ_STAMP := $(VENV)/.fuzz-installed
+SUPPLY_STAMP := $(VENV)/.supply-installed
 SOURCES := format sdk core services spark deploy tests bench hatch_build.py
 TWINS := $(wildcard format/*/*.p?[xd] services/*/*/_*.pyx services/*/*/*/_*.pyx spark/*/*/_*.p??)
 
-.PHONY: help setup java run test repeat compose-test k8s-test upgrade-test release-fixtures hostile soak check format proto sync torture explore lives races transactions bench bench-any-time bench-turns bench-spark bench-docs clean
+.PHONY: help setup java run test repeat compose-test k8s-test upgrade-test release-fixtures hostile fuzz sanitize requirements sbom soak check format proto sync torture explore lives races transactions bench bench-any-time bench-turns bench-spark bench-docs clean
 
 help: ## list the tasks
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -95,8 +97,22 @@ release-fixtures: setup ## what tests/upgrade keeps of the release that tests/up
 hostile: setup ## an adversary with valid requests, slow connections, full disks and lost databases; an hour at most
 	$(BIN)/pytest tests/hostile -m "hostile or not hostile" -s -p no:randomly
 
+fuzz: $(FUZZ_STAMP) ## hostile bytes for every decoder; what is found stays in tests/fuzz/corpus; COUNT=10000000 SEED=1 TARGETS=
+	$(BIN)/python -m tests.fuzz --count $(or $(COUNT),10000000) --seed $(or $(SEED),1) $(TARGETS)
+
+sanitize: setup ## the compiled twins under ASan and UBSan: their tests, and hostile bytes; needs gcc
+	$(BIN)/python -m tests.fuzz.sanitize .sanitize
+
 soak: setup ## ten minutes of mixed delays on segments that soon leave, on a fast clock; MINUTES=10 SEED=0
 	DUETIME_SOAK_MINUTES=$(or $(MINUTES),10) DUETIME_SOAK_SEED=$(or $(SEED),0) $(BIN)/pytest tests/soak -s
+
+requirements: $(SUPPLY_STAMP) ## the images' packages with their hashes, by constraints.txt: deploy/docker/requirements-*.txt
+	$(BIN)/python deploy/docker/lock.py
+
+sbom: $(SUPPLY_STAMP) ## what the images' packages are, as CycloneDX: dist/sbom/*.cdx.json
+	@mkdir -p dist/sbom
+	for image in servers spark; do $(BIN)/cyclonedx-py requirements --output-reproducible --of JSON --sv 1.6 \
+	  --pyproject pyproject.toml --mc-type application -o dist/sbom/$$image.cdx.json deploy/docker/requirements-$$image.txt || exit 1; done
 
 bench: setup $(if $(PEERS),$(BENCH_STAMP)) $(if $(findstring tasks,$(PEERS)),$(TASKS_STAMP)) ## measure beside a PostgreSQL queue and a bare grpcio echo; PEERS=all: and more servers; PEERS=tasks: Celery, dramatiq, Taskiq
 	$(BIN)/python -m bench $(if $(PEERS),--peers $(PEERS))
@@ -122,5 +138,13 @@ $(TASKS_STAMP): $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[tasks]'
 	@touch $@
 
+$(FUZZ_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]'
+	@touch $@
+
+$(SUPPLY_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[supply]'
+	@touch $@
+
 clean: ## remove what the tasks made, the data directory excepted
-	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .fuzz .sanitize

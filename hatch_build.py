@@ -3,6 +3,7 @@
 import shutil
 import sysconfig
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 # Where packages lie, and where `cimport` finds what twins share.
 ROOTS = ("core", "format", "services/producer_gw", "services/scheduler", "services/store", "spark")
+FLAGS = ("-O3", "-g0", "-Wno-unused-function")
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 
 
@@ -18,7 +20,7 @@ class CompiledTwins(BuildHookInterface):  # type: ignore[type-arg]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         try:
-            built = _compile(Path(self.root))
+            built = compile_twins(Path(self.root))
         except Exception as error:
             # Every twin has its Python beside it, so that an install does not fail for want of a compiler.
             self.app.display_warning(f"compiled twins are left out, Python does their work: {error}")
@@ -28,8 +30,8 @@ class CompiledTwins(BuildHookInterface):  # type: ignore[type-arg]
         build_data["infer_tag"] = True
 
 
-def _compile(root: Path) -> list[str]:
-    """Paths of the built extension modules, relative to `root`."""
+def compile_twins(root: Path, flags: Sequence[str] = FLAGS) -> list[str]:
+    """Paths of the built extension modules, relative to `root`; `flags` are the C compiler's, and the linker's."""
     from Cython.Build import cythonize
     from setuptools import Distribution, Extension
     from setuptools.command.build_ext import build_ext
@@ -42,7 +44,7 @@ def _compile(root: Path) -> list[str]:
     with tempfile.TemporaryDirectory() as scratch:
         extensions = cythonize(
             [
-                Extension(name, [str(source)], extra_compile_args=["-O3", "-g0", "-Wno-unused-function"])
+                Extension(name, [str(source)], extra_compile_args=list(flags), extra_link_args=list(flags))
                 for name, source in sources.items()
             ],
             include_path=[str(root / base) for base in ROOTS],

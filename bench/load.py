@@ -11,6 +11,7 @@ from duetime.client.ids import new_id
 from duetime.client.message import wire_fields
 from duetime.client.sending.batch import now_ms
 from duetime.client.sending.packs import Pack, common_of
+from duetime.client.tokens import credentials_for, showing
 from duetime.v1 import gateway_pb2
 
 from bench.echo import METHOD
@@ -38,7 +39,8 @@ class Target:
     def __init__(self, address: str, *, echo: bool, whole: str = "") -> None:
         """`whole`: of this topic each request is a batch that is stored all or none."""
         self._head = gateway_pb2.SendBatchRequest(topic=whole).SerializeToString()
-        self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self._channel = showing(channel, credentials_for(address, None))
         response = gateway_pb2.SendRequest if echo else gateway_pb2.SendResponse
         self._call = self._channel.unary_unary(
             METHOD if echo else SEND_BATCH_METHOD if whole else SEND_METHOD,

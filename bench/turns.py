@@ -3,19 +3,24 @@
 CHECKOUT is another tree after `make setup` there, or this one, with other settings: what the window of recent ids costs
 is told by `--base . --base-setting DUETIME_STORE_RECENT_IDS_COUNT=0`. A cluster of each runs at the same time, and they
 take turns at the same work, so that what else the machine does falls on both alike. Read the ratio of each pair of
-turns, and its spread. With `--together` the new one is one process, and the sums of both count.
+turns, and its spread. With `--together` the new one is one process, and the sums of both count. What it costs to know
+callers is told by `--base . --callers`.
 """
 
 import argparse
 import asyncio
+import os
 import secrets
 import statistics
+import subprocess
+import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from duetime.client.tokens import TOKEN_VARIABLE
 from rich.console import Console
 from rich.table import Table
 
@@ -33,6 +38,7 @@ RECEIVE_WAIT_S = 1.0
 LEAST_US = 0.01
 # Messages of the topic that groups take.
 STOCK = 50_000
+TOPICS = ("turns", "stock")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +107,7 @@ WORK = (
 
 def prepare(cluster: DueTime, count: int = STOCK) -> None:
     """Makes the topics, and `count` messages to be received."""
-    for topic in ("turns", "stock"):
+    for topic in TOPICS:
         cluster.make_topic(topic)
     asyncio.run(stock(cluster.cluster.address, "stock", count))
 
@@ -143,12 +149,27 @@ def table_of(found: dict[str, list[tuple[float, float]]]) -> Table:
     return table
 
 
+def make_caller(directory: Path) -> None:
+    """A user with rights to what is measured and to nothing else, whose token all calls from here show."""
+    (database,) = directory.rglob("metadata.db")
+
+    def run(*words: str) -> str:
+        command = [sys.executable, "-m", "duetime", *words, "--database-url", f"sqlite:///{database}"]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    os.environ[TOKEN_VARIABLE] = run("users", "create", "turns")
+    for topic in TOPICS:
+        for right in ("send", "receive", "manage"):
+            run("grants", "add", "turns", right, topic, "--group", "group-*")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--base", type=Path, required=True, help="the other tree, with its .venv")
     parser.add_argument("--turns", type=int, default=12)
     parser.add_argument("--base-setting", action="append", default=[], metavar="NAME=VALUE", help="of the base only")
     parser.add_argument("--together", action="store_true", help="the new one is one process")
+    parser.add_argument("--callers", action="store_true", help="the new one asks who calls; all calls show a token")
     arguments = parser.parse_args()
     python = arguments.base.resolve() / ".venv/bin/python"
     if not python.exists():
@@ -156,10 +177,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="duetime-turns-") as root:
         settings = dict(one.split("=", 1) for one in arguments.base_setting)
         base = DueTime("sync", 8, python=str(python), settings=settings)
-        new = DueTime("sync", 8, together=arguments.together)
+        asks = {"DUETIME_GATEWAY_AUTH": "required"} if arguments.callers else None
+        new = DueTime("sync", 8, settings=asks, together=arguments.together)
         try:
             for name, cluster in (("base", base), ("new", new)):
                 cluster.start(Path(root) / name)
+                if cluster is new and arguments.callers:
+                    make_caller(Path(root) / name)
+            for cluster in (base, new):
                 prepare(cluster)
             found = compare(base, new, arguments.turns, Console(stderr=True))
         finally:

@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 from duetime import AsyncProducer, AsyncPuller, ReceivedMessage
+from duetime.client.tokens import credentials_for, showing
 from duetime.v1 import gateway_pb2, gateway_pb2_grpc, scheduler_pb2, scheduler_pb2_grpc
 
 from bench.load import accepted, make
@@ -65,6 +66,7 @@ class DueTime(Peer):
     def make_topic(self, name: str) -> None:
         with grpc.insecure_channel(self.cluster.address, options=CHANNEL_OPTIONS) as channel:
             request = gateway_pb2.CreateTopicRequest(name=name, queue_count=self.queue_count)
+            showing(channel, credentials_for(self.cluster.address, None))
             gateway_pb2_grpc.GatewayStub(channel).CreateTopic(request, timeout=CALL_TIMEOUT_S)
 
     def delay(self, delay_s: float) -> str | int:

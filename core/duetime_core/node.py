@@ -13,10 +13,9 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from http import HTTPStatus
 from socket import AF_INET, AF_INET6
-from socketserver import ThreadingMixIn
 from threading import Thread
 from typing import Any, Protocol, TypeVar
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from wsgiref.simple_server import make_server
 
 import structlog
 import uvloop
@@ -27,16 +26,15 @@ from duetime_core.clock import Clock, SystemClock
 from duetime_core.errors import StartupError
 from duetime_core.exposure import refuse_exposed
 from duetime_core.lag import LoopLag
-from duetime_core.logs import configure_logs, sparing
+from duetime_core.logs import configure_logs
 from duetime_core.meter import export_process
 from duetime_core.probes import Condition, Pages
+from duetime_core.scrapes import ScrapeHandler, ScrapeServer
 from duetime_core.secrets import masked
 from duetime_core.settings import ProcessSettings
 from duetime_core.tracing import Exporting
 
 log = structlog.get_logger()
-# For log lines that callers cause.
-often = sparing()
 
 S = TypeVar("S", bound=ProcessSettings)
 
@@ -93,21 +91,6 @@ class Node(Protocol):
         ...
 
 
-class _Threads(ThreadingMixIn, WSGIServer):
-    """A thread for each request: a scrape must not wait for a probe."""
-
-    daemon_threads = True
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A caller that went away, or sent no HTTP: the base class prints a trace of ten lines for each."""
-        often.warning("metrics not answered", error=repr(sys.exception()))
-
-
-class _Silent(WSGIRequestHandler):
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the base class's name for it
-        """Requests are not logged."""
-
-
 def serve_metrics(
     registry: CollectorRegistry, host: str, port: int, pages: Pages | None = None
 ) -> tuple[int, Callable[[], None]]:
@@ -124,10 +107,10 @@ def serve_metrics(
         start_response(f"{status} {HTTPStatus(status).phrase}", [("Content-Type", "text/plain; charset=utf-8")])
         return [text.encode()]
 
-    server: WSGIServer
-    kind = type("_Family", (_Threads,), {"address_family": AF_INET6 if ":" in host else AF_INET})
+    server: ScrapeServer
+    kind = type("_Family", (ScrapeServer,), {"address_family": AF_INET6 if ":" in host else AF_INET})
     try:
-        server = make_server(host, port, answer, kind, _Silent)
+        server = make_server(host, port, answer, kind, ScrapeHandler)
     except OSError as error:
         raise StartupError(f"can't serve metrics on {host}:{port}: {str(error.strerror).lower()}") from error
     thread = Thread(target=server.serve_forever, name="metrics", daemon=True)

@@ -32,11 +32,12 @@ from duetime_core.errors import (
     DataLoss,
     DueTimeError,
     InvalidArgument,
-    Overloaded,
     StartupError,
     Unauthenticated,
     Violation,
 )
+from duetime_core.gatekeeping import Gatekeeper
+from duetime_core.inflight import InFlight
 from duetime_core.meter import CallMeter, MethodMeter
 from duetime_core.probes import Health, Stuck, never_stuck
 from duetime_core.shedding import Shedding
@@ -48,11 +49,22 @@ __all__ = ["CHANNEL_OPTIONS", "SERVER_OPTIONS", "Server", "code_of", "make_chann
 
 _Serve = Callable[["grpc.aio.ServicerContext[Any, Any]"], Awaitable[Any]]
 
+# Of the names and values of one call's metadata, 32 bytes more for each.
+METADATA_BYTES_MAX = 32 * 1024
+PING_INTERVAL_MS_MIN = 5_000
 SERVER_OPTIONS = (
     *MESSAGE_OPTIONS,
     # Without SO_REUSEPORT a second process on the same port fails instead of taking half of the calls.
     ("grpc.so_reuseport", 0),
-    ("grpc.http2.max_ping_strikes", 0),
+    # A client that pings more often than this, three times in a row, is a flood. The SDK pings after 20 s of silence,
+    # and what other clients may set is 10 s at least.
+    ("grpc.http2.max_ping_strikes", 2),
+    ("grpc.http2.min_ping_interval_without_data_ms", PING_INTERVAL_MS_MIN),
+    # Also where no call runs: else a ping an hour is too many there, and a peer that is gone is not noticed.
+    ("grpc.keepalive_permit_without_calls", 1),
+    # Above the first a call may be refused, above the second it is: with RESOURCE_EXHAUSTED, before anybody sees it.
+    ("grpc.max_metadata_size", METADATA_BYTES_MAX // 2),
+    ("grpc.absolute_max_metadata_size", METADATA_BYTES_MAX),
     # With probing, windows grow to some MiB of a request that is not read yet. These hold most batches, in one frame:
     # with windows of 64 KiB and frames of 16, the defaults without probing, a batch cost 8 % more processor time.
     ("grpc.http2.bdp_probe", 0),
@@ -97,9 +109,17 @@ class _Border:
     decide when a request is read, and know whether an answer was taken. On the wire there is no difference.
     """
 
-    def __init__(self, calls_in_flight_max: int, meter: CallMeter, traffic: Traffic, audit: Audit) -> None:
-        self._free = calls_in_flight_max
-        self._limit = calls_in_flight_max
+    def __init__(
+        self,
+        calls_in_flight_max: int,
+        meter: CallMeter,
+        traffic: Traffic,
+        audit: Audit,
+        gatekeeper: Gatekeeper | None = None,
+    ) -> None:
+        """`gatekeeper`: asked about each call before its request is read."""
+        self._gatekeeper = gatekeeper
+        self._in_flight = InFlight(calls_in_flight_max)
         self._meter = meter
         self._traffic = traffic
         self._audit = audit
@@ -118,11 +138,6 @@ class _Border:
         call = self._call(self._single(handler, audited), meter, audited, method, refusal, streams=False)
         return grpc.stream_unary_rpc_method_handler(call)
 
-    def _enter(self) -> None:
-        if self._free <= 0:
-            raise Overloaded(f"{self._limit} calls are in flight, the most this process takes")
-        self._free -= 1
-
     def _call(
         self,
         serve: _Serve,
@@ -133,14 +148,17 @@ class _Border:
         *,
         streams: bool,
     ) -> Any:
+        gatekeeper = self._gatekeeper
+
         async def call(_: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-            started, code, reason, entered = perf_counter(), "CANCELLED", "", False
+            started, code, reason, host = perf_counter(), "CANCELLED", "", ""
             meter.running += 1
             try:
                 if refusal is not None:
                     raise refusal
-                self._enter()
-                entered = True
+                host = self._in_flight.enter(context.peer())
+                if gatekeeper is not None:
+                    await gatekeeper.admit(method, context)
                 if tracing.active is None or streams:
                     answer = await serve(context)
                 else:
@@ -151,11 +169,20 @@ class _Border:
             except grpc.aio.AbortError:
                 code = _code_name(context)
                 raise
+            except asyncio.CancelledError:
+                lost = gatekeeper.ended() if gatekeeper is not None else None
+                if lost is None:
+                    raise
+                code = lost.status.name
+                await _refuse(context, lost)
             except Exception as error:
                 code, reason = _status_name(error), getattr(error, "reason", "")
                 await _end(method, context, error)
             finally:
-                self._free += entered
+                if host:
+                    self._in_flight.leave(host)
+                if gatekeeper is not None:
+                    gatekeeper.left()
                 meter.running -= 1
                 meter.ended(perf_counter() - started, code)
                 audited.ended(context, code, reason)
@@ -338,14 +365,22 @@ class Server:
         secret: ClusterSecret | None = None,
         traffic: Traffic | None = None,
         audit: Audit | None = None,
+        gatekeeper: Gatekeeper | None = None,
     ) -> None:
-        """Without an `audit`, refusals are told as log lines."""
-        self._server = grpc.aio.server(options=SERVER_OPTIONS)
+        """`gatekeeper`: decides who may call; health and reflection are for anybody. Without an `audit`, refusals are
+        told as log lines."""
         self._traffic = traffic or Traffic(TrafficLimits(), registry)
-        self._shedding = Shedding(self._traffic, SystemClock())
+        bounds = (
+            ("grpc.max_allowed_incoming_connections", self._traffic.connections_max),
+            # A limit makes gRPC also count streams that a client opens and resets at once.
+            ("grpc.max_concurrent_streams", calls_in_flight_max + PROBES_IN_FLIGHT_MAX),
+        )
+        self._server = grpc.aio.server(options=(*SERVER_OPTIONS, *bounds))
+        self._shedding = Shedding(self._traffic, SystemClock(), registry=registry)
         self._audit = audit or Audit(SystemClock())
         callers = Callers(secret)
-        border = _Border(calls_in_flight_max, CallMeter(calls_in_flight_max, registry), self._traffic, self._audit)
+        meter = CallMeter(calls_in_flight_max, registry)
+        border = _Border(calls_in_flight_max, meter, self._traffic, self._audit, gatekeeper)
         self._handlers: list[grpc.GenericRpcHandler] = []
         self._registrar = _Registrar(self._server, self._handlers, border, callers)
         self.health = Health(list(service_names), stuck)

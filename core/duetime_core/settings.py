@@ -32,6 +32,8 @@ SHARED_VARIABLES = frozenset(
 SHARED_PREFIXES = ("DUETIME_DELAY", "DUETIME_LOG", "DUETIME_CLUSTER", "DUETIME_TRANSACTION", "DUETIME_INSECURE")
 # For commands, which are no processes of the cluster: a password does not belong on a command line.
 DATABASE_URL_VARIABLE = "DUETIME_DATABASE_URL"
+# What secrets of access keys are encrypted with in the metadata database.
+SECRETS_KEY_VARIABLE = "DUETIME_SECRETS_KEY"
 
 
 def insecure_of_all() -> Any:
@@ -119,6 +121,12 @@ class NodeSettings(BaseSettings):
         ge=2 * PULL_BYTES_MAX,
         description="bytes of answers that are made or written; beyond it they are shorter, then refused",
     )
+    connections_max: int = Field(
+        TrafficLimits.connections_max,
+        ge=16,
+        le=1_000_000,
+        description="connections to the gRPC port; the last tenth is for hosts that have few",
+    )
     drain_ms: int = Field(5_000, ge=0, le=600_000, description="longest time that a stop waits for calls in flight")
 
     @field_validator("delay_levels")
@@ -145,7 +153,7 @@ class NodeSettings(BaseSettings):
 
     @property
     def traffic_limits(self) -> TrafficLimits:
-        return TrafficLimits(self.upload_bytes_max, self.answer_bytes_max)
+        return TrafficLimits(self.upload_bytes_max, self.answer_bytes_max, self.connections_max)
 
     @property
     def secret(self) -> ClusterSecret:
@@ -195,6 +203,11 @@ def transaction_timeout_of_all() -> str:
 def database_url_of_commands() -> str:
     """The value of DUETIME_DATABASE_URL; empty without it."""
     return os.environ.get(DATABASE_URL_VARIABLE, "")
+
+
+def secrets_key_of_commands() -> str:
+    """The value of DUETIME_SECRETS_KEY; empty without it."""
+    return os.environ.get(SECRETS_KEY_VARIABLE, "")
 
 
 def cluster_secret_of_commands() -> ClusterSecret:

@@ -1,8 +1,18 @@
-"""Ends connections that make no calls when descriptors run short; the others stay as long as they like."""
+"""Ends connections: those that make no calls when descriptors run short, and those of a host that has too many.
+
+The others stay as long as they like. gRPC itself lets no connection in beyond `connections_max`; this keeps the last
+tenth of them free for hosts that have few.
+"""
 
 import resource
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from duetime_core.callers import host_of
 from duetime_core.clock import Clock, Timer
 from duetime_core.logs import sparing
 from duetime_core.sockets import Sockets, open_files
@@ -13,15 +23,24 @@ log = sparing()
 CHECK_MS = 1_000
 # Shares of the process's descriptors: above the first, quiet connections are ended down to the second.
 SHORT, ENOUGH = 0.8, 0.7
+# Above this share of the connections that may be, hosts with more than the LITTLEth part of them give some up.
+SHARED, LITTLE = 0.9, 100
+OTHERS_CHECKS = 60
 # Checks without a call after which a connection counts as quiet: one that never made a call, and one that did. A long
 # poll lasts half as long.
 NEVER_CHECKS, QUIET_CHECKS = 5, 60
 
 
-class Shedding:
+class Shedding(Collector):
     """Watches over the connections to one server."""
 
-    def __init__(self, traffic: Traffic, clock: Clock, sockets: Sockets | None = None) -> None:
+    def __init__(
+        self,
+        traffic: Traffic,
+        clock: Clock,
+        sockets: Sockets | None = None,
+        registry: CollectorRegistry | None = None,
+    ) -> None:
         self._traffic = traffic
         self._clock = clock
         self._sockets = sockets or Sockets()
@@ -29,6 +48,10 @@ class Shedding:
         self._silent: dict[str, int] = {}
         self._timer: Timer | None = None
         self._port = 0
+        # Descriptors that were no connections at the last look, and checks since.
+        self._others = self._unscanned_checks = 0
+        if registry is not None:
+            registry.register(self)
 
     def start(self, port: int) -> None:
         """Checks connections to this port from now on."""
@@ -47,6 +70,32 @@ class Shedding:
             self.shed(used - int(ENOUGH * most))
         else:
             self._silent.clear()
+        self._check_shares(used)
+
+    def _check_shares(self, used: int) -> None:
+        """Looks at connections where so many descriptors may be too many of them. A store has as many files: what is
+        none of connections is counted anew after a minute, or when there seem to be too many."""
+        shared = SHARED * self._traffic.connections_max
+        self._unscanned_checks += 1
+        if used - self._others > shared or (used > shared and self._unscanned_checks > OTHERS_CHECKS):
+            self._others, self._unscanned_checks = used - self.share(), 0
+
+    def share(self) -> int:
+        """Ends connections until what is left for others is free: of the host that has most, those never used first,
+        then the newest. How many there were."""
+        self._sockets.scan()
+        peers = self._sockets.peers_of(self._port)
+        most, known, counts = self._traffic.connections_max, self._traffic.connections, Counter(map(host_of, peers))
+        surplus = max(len(peers) - int(SHARED * most), 0)
+        order = sorted(enumerate(peers), key=lambda one: (-counts[host_of(one[1])], one[1] in known, -one[0]))
+        chosen = [peer for _, peer in order if counts[host_of(peer)] > max(most // LITTLE, 1)][:surplus]
+        for peer in chosen:
+            self._sockets.cut(peer)
+        if chosen:
+            self._traffic.cut_count += len(chosen)
+            hosts = len(set(map(host_of, chosen)))
+            log.warning("connections ended: their hosts have too many", count=len(chosen), hosts=hosts, most=most)
+        return len(peers)
 
     def shed(self, count: int) -> None:
         """Ends up to `count` quiet connections, those never used first."""
@@ -66,6 +115,15 @@ class Shedding:
         if chosen:
             self._traffic.cut_count += len(chosen)
             log.warning("quiet connections ended: descriptors run short", count=len(chosen), **_some(known, chosen))
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        # A scrape's thread has sockets of its own to look at.
+        sockets = Sockets()
+        sockets.scan()
+        yield GaugeMetricFamily(
+            "duetime_connections", "Connections to the gRPC port", len(sockets.peers_of(self._port))
+        )
+        yield GaugeMetricFamily("duetime_connections_max", "The most that are let in", self._traffic.connections_max)
 
 
 def _some(known: Mapping[str, Connection], chosen: list[str]) -> dict[str, int]:

@@ -54,6 +54,7 @@ class TrafficLimits:
 
     upload_bytes_max: int = 128 * 1024 * 1024
     answer_bytes_max: int = 96 * 1024 * 1024
+    connections_max: int = 4_096
 
 
 class Connection:
@@ -136,6 +137,7 @@ class Traffic(Collector):
         sockets: Sockets | None = None,
     ) -> None:
         self.upload_bytes_max = limits.upload_bytes_max
+        self.connections_max = limits.connections_max
         self._upload_share = max(limits.upload_bytes_max // 2, GRPC_MESSAGE_BYTES_MAX)
         self.answers = _answer_room(limits.answer_bytes_max)
         # The network's time, also where everything else has a fake one.

@@ -88,7 +88,7 @@ def decode(text: str) -> History:
     try:
         parsed = json.loads(text)
         return History(tuple(_attempt(fields) for fields in parsed["attempts"]), int(parsed.get("left_out", 0)))
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         return History((Attempt(0, 0, 0, UNREADABLE, str(error)[:MESSAGE_CHARS_MAX]),))
 
 

@@ -6,6 +6,8 @@ from struct import Struct
 from duetime_format.errors import Damaged
 
 RANGE = Struct(">qI")
+# Twelve bytes may name four thousand million offsets. A lease has RECEIVE_COUNT_MAX, an event no more than a look does.
+OFFSETS_MAX = 1 << 20
 
 
 def ranges(offsets: list[int]) -> bytes:
@@ -35,6 +37,8 @@ def ranges_of(data: bytes) -> Iterator[tuple[int, int]]:
 
 def offsets_of(data: bytes) -> list[int]:
     """All offsets of the ranges. Raises: Damaged."""
+    if (total := count_of(data)) > OFFSETS_MAX:
+        raise Damaged(f"{len(data)} bytes of ranges name {total} offsets, {OFFSETS_MAX} at most")
     found: list[int] = []
     for first, count in ranges_of(data):
         found += range(first, first + count)

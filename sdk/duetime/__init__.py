@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         PermissionDenied,
         ServerError,
         Timeout,
+        Unauthenticated,
         Unavailable,
         Unsupported,
         Violation,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from duetime.client.sending.transacting import Ended, Prepared
     from duetime.client.sending.transaction import AsyncTransaction
     from duetime.client.sync.clients import DeadLetters, Finder, Producer, Puller, Receiver, Transaction
+    from duetime.client.tokens import Token
     from duetime.client.transaction import Decision
 
 __all__ = [
@@ -96,12 +98,14 @@ __all__ = [
     "Retry",
     "Reject",
     "Stats",
+    "Token",
     "MessageFilter",
     "to_proto",
     "DueTimeError",
     "InvalidArgument",
     "InvalidMessage",
     "Unsupported",
+    "Unauthenticated",
     "PermissionDenied",
     "NotFound",
     "AlreadyExists",
@@ -159,6 +163,7 @@ _MODULE_BY_NAME = {
     "Receiver": "sync.clients",
     "Trace": "finding.trace",
     "TraceEvent": "finding.trace",
+    "Token": "tokens",
 }
 
 

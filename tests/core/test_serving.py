@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 import pytest
-from duetime_core.errors import NotFound, StartupError
+from duetime_core.errors import DueTimeError, NotFound, StartupError, Unauthenticated
 from duetime_core.serving import Server, make_channel
 from duetime_format.limits import REQUEST_BYTES_MAX
 from google.rpc import error_details_pb2
@@ -55,8 +55,10 @@ class Service:
 
 
 @asynccontextmanager
-async def serving(calls_in_flight_max: int = 100) -> AsyncIterator[tuple[Service, grpc.aio.Channel, Server]]:
-    service, server = Service(), Server([SERVICE], calls_in_flight_max)
+async def serving(
+    calls_in_flight_max: int = 100, gatekeeper: Any = None
+) -> AsyncIterator[tuple[Service, grpc.aio.Channel, Server]]:
+    service, server = Service(), Server([SERVICE], calls_in_flight_max, gatekeeper=gatekeeper)
     handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         "Unary": grpc.unary_unary_rpc_method_handler(service.unary),
         "Stream": grpc.stream_stream_rpc_method_handler(service.stream),
@@ -214,3 +216,66 @@ async def test_ipv6_is_listened_on() -> None:
     finally:
         await server.stop(0)
     assert server.port > 0
+
+
+class Porter:
+    """A gatekeeper that refuses, or ends, what it is told to."""
+
+    def __init__(self) -> None:
+        self.refuses = False
+        self.inside: dict[asyncio.Task[Any], str] = {}
+        self._ended: dict[asyncio.Task[Any], DueTimeError] = {}
+
+    async def admit(self, method: str, context: Any) -> None:
+        if self.refuses:
+            raise Unauthenticated("nobody knows you", reason="TOKEN_INVALID")
+        task = asyncio.current_task()
+        assert task is not None
+        self.inside[task] = method
+
+    def ended(self) -> DueTimeError | None:
+        task = asyncio.current_task()
+        assert task is not None
+        reason = self._ended.pop(task, None)
+        if reason is not None:
+            task.uncancel()
+        return reason
+
+    def left(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self.inside.pop(task, None)
+
+    def end_all(self) -> None:
+        for task in self.inside:
+            self._ended[task] = Unauthenticated("you were shut out", reason="USER_REVOKED")
+            task.cancel()
+
+
+async def test_call_that_the_gatekeeper_refuses_is_not_read() -> None:
+    porter = Porter()
+    porter.refuses = True
+    async with serving(gatekeeper=porter) as (service, channel, _):
+        for kind, method in (("unary_unary", "Unary"), ("stream_stream", "Stream"), ("unary_stream", "UnaryStream")):
+            call = getattr(channel, kind)(f"/{SERVICE}/{method}")
+            made = call(iter([b"wait"]) if kind == "stream_stream" else b"wait")
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await (made if kind == "unary_unary" else made.read())
+            assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        assert service.waiting.locked()
+        assert not porter.inside
+
+
+@pytest.mark.parametrize(("kind", "method"), [("unary_unary", "Unary"), ("stream_stream", "Stream")])
+async def test_call_that_the_gatekeeper_ends_has_its_reason(kind: str, method: str) -> None:
+    porter = Porter()
+    async with serving(gatekeeper=porter) as (service, channel, _):
+        made = getattr(channel, kind)(f"/{SERVICE}/{method}")(iter([b"wait"]) if kind == "stream_stream" else b"wait")
+        ending = asyncio.ensure_future(made if kind == "unary_unary" else made.read())
+        await service.waiting.acquire()
+        porter.end_all()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await ending
+        assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        assert caught.value.details() == "you were shut out"
+        assert not porter.inside

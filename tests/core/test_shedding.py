@@ -3,7 +3,7 @@
 import asyncio
 
 import grpc
-from duetime_core.shedding import NEVER_CHECKS, QUIET_CHECKS, Shedding
+from duetime_core.shedding import NEVER_CHECKS, OTHERS_CHECKS, QUIET_CHECKS, Shedding
 from duetime_core.testing import FakeClock
 
 from tests.core.test_traffic import DEADLINE_S, serving
@@ -46,3 +46,25 @@ async def test_a_connection_on_which_a_stream_waits_stays() -> None:
         assert served.traffic.cut_count == 0
         await stream.done_writing()
         assert await stream.read() is grpc.aio.EOF
+
+
+async def test_files_that_are_no_connections_are_not_looked_for_every_second() -> None:
+    async with serving(connections_max=20) as served:
+        shedding = Shedding(served.traffic, FakeClock())
+        shedding.start(served.server.port)
+        shedding.stop()
+        looks: list[int] = []
+
+        def share() -> int:
+            looks.append(1)
+            return 3
+
+        shedding.share = share  # type: ignore[method-assign]
+        for _ in range(OTHERS_CHECKS + 2):
+            shedding._check_shares(500)
+        # At first, and a minute later; then whenever there are many more.
+        assert len(looks) == 2
+        shedding._check_shares(497 + 18)
+        assert len(looks) == 2
+        shedding._check_shares(497 + 19)
+        assert len(looks) == 3

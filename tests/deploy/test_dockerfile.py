@@ -94,3 +94,50 @@ def test_what_an_image_is_made_of_is_in_the_lock_file() -> None:
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True)
     direct = {re.split(r"[\[>=<]", line)[0] for line in done.stdout.splitlines()}
     assert direct - {name.replace("_", "-") for name in locked} == set()
+
+
+LOCKS = {"servers": ("server", "otel"), "spark": ("spark", "otel"), "build": ("build",)}
+
+
+def plain(name: str) -> str:
+    """A package's name as indexes compare it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def locked(name: str) -> dict[str, tuple[str, list[str]]]:
+    """Version and hashes by package."""
+    text = (PROJECT / "deploy" / "docker" / f"requirements-{name}.txt").read_text().replace("\\\n", "")
+    lines = [line.split() for line in text.splitlines() if line and not line.startswith("#")]
+    found = {}
+    for requirement, *hashes in lines:
+        package, _, version = requirement.partition("==")
+        assert re.fullmatch(r"[\w.-]+", package), f"{requirement} is more than a package"
+        found[plain(package)] = version, hashes
+    return found
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_images_packages_are_pinned_with_hashes_in_the_versions_of_the_constraints(name: str) -> None:
+    constraints = dict(line.split("==") for line in (PROJECT / "constraints.txt").read_text().split())
+    versions = {plain(package): version for package, version in constraints.items()}
+    for package, (version, hashes) in locked(name).items():
+        assert versions[package] == version, package
+        assert hashes, package
+        assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", one) for one in hashes), package
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_images_packages_are_all_that_the_extras_ask_for(name: str) -> None:
+    command = [sys.executable, "deploy/docker/requirements.py", *LOCKS[name]]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True)
+    asked = {plain(re.split(r"[\[>=<]", line)[0]) for line in done.stdout.splitlines()}
+    assert asked <= locked(name).keys()
+
+
+def test_images_install_nothing_without_its_hash() -> None:
+    lines = DOCKERFILE.replace("\\\n", " ").splitlines()
+    installs = [part for line in lines for part in line.split("&&") if re.search(r"\bpip\b.* install ", part)]
+    assert len(installs) == 4
+    for one in installs:
+        assert "--require-hashes" in one or "--no-deps" in one, one
+    assert {f"requirements-{name}.txt" for name in LOCKS} == set(re.findall(r"--requirement (\S+)", DOCKERFILE))

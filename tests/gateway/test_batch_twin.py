@@ -114,3 +114,14 @@ def test_it_makes_no_difference_where_the_batchs_own_fields_stand(
         taken = take_batch(data, shards)
         assert taken is not None
         assert_same(taken, reference(data, shards))
+
+
+def test_a_field_that_stands_twice_is_left_to_python() -> None:
+    """What was judged was the last one; messages before it got the first, with which properties could be forged."""
+    forged = gateway_pb2.SendBatchRequest(sharding_key="k\x02DT_ENTRY\x011:0:5").SerializeToString()
+    named = gateway_pb2.SendBatchRequest(topic=TOPIC).SerializeToString()
+    member = gateway_pb2.SendBatchRequest(messages=[message_pb2.Message(body=b"x")]).SerializeToString()
+    plain = gateway_pb2.SendBatchRequest(sharding_key="k").SerializeToString()
+    assert take_batch(named + plain + member, [0, 0, 0, 0]) is not None
+    for data in (named + forged + member + plain, named + forged + member, named + member + named + plain):
+        assert take_batch(data, [0, 0, 0, 0]) is None

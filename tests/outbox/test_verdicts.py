@@ -3,7 +3,18 @@
 from datetime import timedelta
 
 import pytest
-from duetime import Conflict, DueTimeError, InvalidMessage, NotFound, Overloaded, Receipt, ServerError, Unavailable
+from duetime import (
+    Conflict,
+    DueTimeError,
+    InvalidMessage,
+    NotFound,
+    Overloaded,
+    PermissionDenied,
+    Receipt,
+    ServerError,
+    Unauthenticated,
+    Unavailable,
+)
 from duetime.client.finding.finder import FoundMessage
 from duetime.outbox.verdicts import PAUSE_MS_MAX, Trust, Verdict, is_away, of_outcomes
 from duetime.v1 import gateway_pb2, message_pb2
@@ -13,6 +24,8 @@ RECEIPT = Receipt(message_pb2.SendResult(message_id="a"), "orders")
 FOUND = FoundMessage(gateway_pb2.FoundMessage())
 NO_SERVER = Unavailable("no DueTime server answers", reason="UNAVAILABLE")
 NO_SHARD = Unavailable("shard 1 does not answer", reason="SHARD_UNAVAILABLE")
+UNKNOWN = Unauthenticated("the token is not valid", reason="TOKEN_INVALID")
+SHUT_OUT = PermissionDenied("no right", reason="RIGHT_MISSING")
 ABSENT = NotFound("no message a", reason="MESSAGE_NOT_FOUND")
 TRUST = Trust(timedelta(minutes=5), timedelta(hours=1))
 
@@ -29,6 +42,9 @@ TRUST = Trust(timedelta(minutes=5), timedelta(hours=1))
         (Overloaded("full", reason="OVERLOADED"), "waiting"),
         (ServerError("a fault of its own", reason="INTERNAL"), "waiting"),
         (DueTimeError("new", reason="NEW"), "waiting"),
+        # An operator mends it, and no message is lost for that.
+        (UNKNOWN, "waiting"),
+        (SHUT_OUT, "waiting"),
     ],
 )
 def test_only_what_was_surely_refused_fails(outcome: Receipt | DueTimeError, state: str) -> None:
@@ -76,8 +92,9 @@ def test_absence_is_proof_while_the_server_keeps_what_it_was_sent() -> None:
     assert str(ABSENT) in verdict.error
 
 
-def test_shards_that_do_not_answer_are_asked_again() -> None:
-    assert TRUST.of_answer(NO_SHARD, 0, NOW_MS) == Verdict("waiting", str(NO_SHARD), NOW_MS + PAUSE_MS_MAX)
+@pytest.mark.parametrize("answer", [NO_SHARD, UNKNOWN, SHUT_OUT])
+def test_who_does_not_answer_is_asked_again(answer: DueTimeError) -> None:
+    assert TRUST.of_answer(answer, 0, NOW_MS) == Verdict("waiting", str(answer), NOW_MS + PAUSE_MS_MAX)
 
 
 @pytest.mark.parametrize(

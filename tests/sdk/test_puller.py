@@ -314,7 +314,7 @@ async def test_a_server_that_learns_subscriptions_is_subscribed_to_after_its_res
     filled: FakeGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # So that it makes no difference whether a poll fails at the restart, or gRPC carries it over.
-    monkeypatch.setattr(subscription_module, "POLLING_S", 0.05)
+    monkeypatch.setattr(subscription_module, "OLDER_SERVER_S", 0.05)
     async with AsyncPuller(filled.address, "orders") as puller:
         assert len(await take(puller, 8)) == 8
         await filled.stop()

@@ -6,9 +6,16 @@ from datetime import UTC, datetime
 
 import pytest
 from duetime import Damaged
-from duetime.client.record import RESERVED_PROPERTIES, ReceivedMessage, split_records
+from duetime.client.record import (
+    DECOMPRESSED_BYTES_MAX,
+    RESERVED_PROPERTIES,
+    ReceivedMessage,
+    decompressed,
+    split_records,
+)
 from duetime_format import layout
 from duetime_format import record as codec
+from duetime_format.layout import SYS_COMPRESSED
 from duetime_format.properties import encode_properties
 from hypothesis import given
 from hypothesis import strategies as st
@@ -129,3 +136,14 @@ def test_what_the_codec_encodes_is_read_back(properties: dict[str, str], body: b
     message = ReceivedMessage(codec.encode(replace(RECORD, properties=encoded, body=body)))
     assert message.body == body
     assert message.properties == {k: v for k, v in properties.items() if k not in RESERVED_PROPERTIES}
+
+
+def test_compressed_body_that_is_too_large_is_refused_before_it_is_there() -> None:
+    bomb = zlib.compress(bytes(DECOMPRESSED_BYTES_MAX + 1))
+    assert len(bomb) < 100_000
+    with pytest.raises(Damaged, match=f"more than {DECOMPRESSED_BYTES_MAX} bytes") as caught:
+        decompressed(bomb, SYS_COMPRESSED)
+    assert caught.value.reason == "BODY_COMPRESSION"
+    assert len(decompressed(zlib.compress(bytes(DECOMPRESSED_BYTES_MAX)), SYS_COMPRESSED)) == DECOMPRESSED_BYTES_MAX
+    with pytest.raises(Damaged, match="cut short"):
+        decompressed(zlib.compress(b"body")[:-1], SYS_COMPRESSED)

@@ -1,5 +1,6 @@
 """One Spark session for all tests: it takes seconds to start."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
+    if "libasan" in os.environ.get("LD_PRELOAD", ""):
+        pytest.skip("Java hangs under AddressSanitizer")
     session = start("local[2]", {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"})
     yield session
     session.stop()

@@ -13,6 +13,10 @@ SNAPSHOT_ID_CHARS_MAX = 128
 # Of a text of the audit log, and of its shorter ones.
 AUDIT_CHARS_MAX = 255
 AUDIT_NAME_CHARS_MAX = 64
+USER_CHARS_MAX = 120
+TOKEN_ID_CHARS = 12
+ACCESS_KEY_CHARS = 24
+PATTERN_CHARS_MAX = TOPIC_CHARS_MAX
 
 
 class Base(DeclarativeBase):
@@ -154,3 +158,69 @@ class AuditModel(Base):
     status: Mapped[str] = mapped_column(String(AUDIT_NAME_CHARS_MAX))
     reason: Mapped[str] = mapped_column(String(AUDIT_CHARS_MAX))
     left_out_count: Mapped[int] = mapped_column(BigInteger)
+
+
+class UserModel(Base):
+    """Somebody who may call a gateway, or (by a name with the prefix of groups) all of an identity provider's group.
+    Written by `duetime users`."""
+
+    __tablename__ = "users"
+
+    name: Mapped[str] = mapped_column(String(USER_CHARS_MAX), primary_key=True)
+    # Shut out, whatever tokens there are.
+    revoked: Mapped[bool] = mapped_column(default=False)
+    # Of all users' changes, the number of the last one to this user.
+    version: Mapped[int] = mapped_column(BigInteger)
+    created_at_ms: Mapped[int] = mapped_column(BigInteger)
+
+
+def _of_user(*, primary_key: bool = False) -> Mapped[str]:
+    user = ForeignKey("users.name", ondelete="CASCADE")
+    return mapped_column("user_name", String(USER_CHARS_MAX), user, primary_key=primary_key)
+
+
+class TokenModel(Base):
+    """A token, of which only a hash is kept."""
+
+    __tablename__ = "user_tokens"
+    __table_args__ = (Index("user_tokens_of_a_user", "user_name"),)
+
+    id: Mapped[str] = mapped_column(String(TOKEN_ID_CHARS), primary_key=True)
+    user: Mapped[str] = _of_user()
+    hashed: Mapped[str] = mapped_column(String(255))
+    created_at_ms: Mapped[int] = mapped_column(BigInteger)
+    # 0: never.
+    expires_at_ms: Mapped[int] = mapped_column(BigInteger)
+
+
+class AccessKeyModel(Base):
+    """A key pair for RocketMQ's signature, whose check needs the secret: it is encrypted."""
+
+    __tablename__ = "user_keys"
+    __table_args__ = (Index("user_keys_of_a_user", "user_name"),)
+
+    access_key: Mapped[str] = mapped_column(String(ACCESS_KEY_CHARS), primary_key=True)
+    user: Mapped[str] = _of_user()
+    sealed: Mapped[str] = mapped_column(String(255))
+    created_at_ms: Mapped[int] = mapped_column(BigInteger)
+
+
+class GrantModel(Base):
+    """One right of a user, on the topics or groups whose names a pattern matches."""
+
+    __tablename__ = "user_grants"
+
+    user: Mapped[str] = _of_user(primary_key=True)
+    right: Mapped[str] = mapped_column(String(16), primary_key=True)
+    kind: Mapped[str] = mapped_column(String(16), primary_key=True)
+    pattern: Mapped[str] = mapped_column(String(PATTERN_CHARS_MAX), primary_key=True)
+
+
+class UsersVersionModel(Base):
+    """One row, counted up by each change of users in its own transaction: readers see changes in the order of their
+    numbers, and that there are none by reading one number."""
+
+    __tablename__ = "users_version"
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    version: Mapped[int] = mapped_column(BigInteger)

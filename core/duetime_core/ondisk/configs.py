@@ -28,6 +28,7 @@ GROUPS = "subscriptionGroup.json"
 STORE = "duetimeStore.json"
 # Ours too: how far the index files are on disk.
 INDEX = "duetimeIndex.json"
+_I32_MAX, _I64_MAX = (1 << 31) - 1, (1 << 63) - 1
 CRC = "duetimeCrc32"
 
 
@@ -112,13 +113,14 @@ def crc_of(value: Mapping[str, Any]) -> int:
 def delay_offsets(value: Mapping[str, Any] | None) -> dict[int, int]:
     """Next entry to deliver by level, from the content of delayOffset.json."""
     table = table_of(value, "offsetTable")
-    return {int(level): offset for level, offset in table.items() if level.isdigit() and isinstance(offset, int)}
+    return {int(level): offset for level, offset in table.items() if _is_number(level) and _is_count(offset)}
 
 
 def topic_counts(value: Mapping[str, Any] | None) -> dict[str, int]:
     """Queues to read by topic, from the content of topics.json."""
     table = table_of(value, "topicConfigTable")
-    return {name: count_of(entry, "readQueueNums") for name, entry in table.items() if isinstance(entry, dict)}
+    counts = {name: count_of(entry, "readQueueNums") for name, entry in table.items() if isinstance(entry, dict)}
+    return {name: count if count <= _I32_MAX else 0 for name, count in counts.items()}
 
 
 def groups(value: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
@@ -136,4 +138,14 @@ def table_of(value: Mapping[str, Any] | None, name: str) -> dict[str, Any]:
 
 def count_of(entry: Any, name: str, default: int = 0) -> int:
     count = entry.get(name) if isinstance(entry, dict) else None
-    return count if isinstance(count, int) else default
+    return count if isinstance(count, int) and _is_count(count) else default
+
+
+def _is_number(text: str) -> bool:
+    """Whether `int` reads it; a superscript is a digit as well, and no number."""
+    return text.isascii() and text.isdigit() and len(text) < 10
+
+
+def _is_count(value: Any) -> bool:
+    """JSON knows numbers that no file of a broker's has: true is one, and so is 1e400."""
+    return type(value) is int and 0 <= value <= _I64_MAX

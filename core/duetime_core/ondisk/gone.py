@@ -162,7 +162,7 @@ class GoneLetters:
                 at += _HEAD.size
                 name, bits = data[at : at + name_bytes], data[at + name_bytes : at + name_bytes + bit_bytes]
                 at += name_bytes + bit_bytes
-                if base < 0 or base & 7 or at > len(data):
+                if base < 0 or base & 7 or not bits or at > len(data):
                     raise Damaged(f"dead letters from offset {base} on, {bit_bytes} bytes of bits: no such part")
                 count = int(np.bitwise_count(np.frombuffer(bits, np.uint8)).sum())
                 gone._queues[name.decode(), queue] = _Bits(base, bytearray(bits), count)

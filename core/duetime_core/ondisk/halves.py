@@ -176,7 +176,7 @@ def _half(found: Record) -> _Half:
         found.size,
         _key(found),
         halves.checks_of(properties),
-        int(first) if first.isdigit() and len(first) < 19 else None,
+        int(first) if first.isascii() and first.isdigit() and len(first) < 19 else None,
         found.born_at_ms,
         found.stored_at_ms,
         halves.immunity_ms(properties, 0),

@@ -11,6 +11,8 @@ from duetime_format.units import Ints
 
 from duetime_core.errors import StartupError
 
+_I64_MAX = (1 << 63) - 1
+
 
 @dataclass(frozen=True, slots=True)
 class Since:
@@ -86,9 +88,9 @@ class LevelHistory:
                 Since(int(entry["fromPosition"]), int(entry.get("fromMs", 0)), DelayLevels.parse(entry["delayLevels"]))
                 for entry in entries
             ]
-        except (AttributeError, KeyError, TypeError, ValueError):
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
             return None
-        if not since:
+        if not since or not all(0 <= number <= _I64_MAX for one in since for number in (one.position, one.at_ms)):
             return None
         history = cls(tuple(since))
         if history.current != levels and not accept:

@@ -189,7 +189,7 @@ def queue_directories(files: Files) -> list[tuple[str, int]]:
         for topic, kind in files.listed("consumequeue")
         if kind == IS_FOLDER
         for name, inner in files.listed(f"consumequeue/{topic}")
-        if inner == IS_FOLDER and name.isdigit()
+        if inner == IS_FOLDER and name.isascii() and name.isdigit()
     ]
 
 

@@ -35,9 +35,19 @@ def decode(data: bytes) -> tuple[dict[str, int], int]:
         if crc != b"%08x" % zlib.crc32(text):
             damaged += 1
             continue
-        name, count = json.loads(text)
-        add(counts, {name: count})
+        topic = _topic(text)
+        damaged += topic is None
+        add(counts, dict([topic] if topic else []))
     return counts, damaged
+
+
+def _topic(text: bytes) -> tuple[str, int] | None:
+    """Name and count of a line's JSON; None: it is something else, though its CRC is right."""
+    try:
+        name, count = json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        return None
+    return (name, count) if type(name) is str and type(count) is int else None
 
 
 def add(counts: dict[str, int], more: Mapping[str, int]) -> None:

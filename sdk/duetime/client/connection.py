@@ -13,6 +13,7 @@ import grpc
 from duetime_format.limits import GRPC_MESSAGE_BYTES_MAX
 
 from duetime.client.errors import Closed, DueTimeError, InvalidArgument, Unavailable, from_status, unreadable
+from duetime.client.tokens import TokenSource, credentials_for, showing
 from duetime.v1 import gateway_pb2_grpc
 
 SERVER_DEFAULT = "localhost:9800"
@@ -35,6 +36,10 @@ _LENGTH_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 BACKOFF_S_MIN = 0.05
 BACKOFF_S_MAX = 2.0
+
+# How long a server of an older release is not asked again for what it does not know: a newer one may answer at the
+# address by then.
+OLDER_SERVER_S = 60.0
 
 T = TypeVar("T")
 
@@ -102,8 +107,10 @@ async def repeated(call: Callable[[float], Awaitable[T]], timeout: float) -> T:
 class Connection:
     """A channel to the gateway, opened by the first call on the event loop of that call."""
 
-    def __init__(self, server: str | None) -> None:
+    def __init__(self, server: str | None, token: TokenSource | None = None) -> None:
+        """`token`: shown by each call; None: that of the environment, if it has one."""
         self.server = resolve_server(server)
+        self._credentials = credentials_for(self.server, token)
         self.closed = False
         self._channel: grpc.aio.Channel | None = None
         self._stub: gateway_pb2_grpc.GatewayStub | None = None
@@ -113,7 +120,8 @@ class Connection:
         if self.closed:
             raise Closed("the client is closed", reason="CLOSED")
         if self._channel is None:
-            self._channel = grpc.aio.insecure_channel(self.server, options=_CHANNEL_OPTIONS)
+            channel = grpc.aio.insecure_channel(self.server, options=_CHANNEL_OPTIONS)
+            self._channel = showing(channel, self._credentials)
         return self._channel
 
     @property

@@ -4,7 +4,8 @@
     ├── InvalidArgument (ValueError)      INVALID_ARGUMENT     rules are broken; `violations` lists them all
     │   ├── InvalidMessage                                     a message breaks them
     │   └── Unsupported                   UNIMPLEMENTED        well-formed, but not supported
-    ├── PermissionDenied                  PERMISSION_DENIED    it is another group's
+    ├── Unauthenticated                   UNAUTHENTICATED      no token, or none that counts
+    ├── PermissionDenied                  PERMISSION_DENIED    the user has no right to it, or it is another group's
     ├── NotFound                          NOT_FOUND            no such topic, queue, ...
     ├── AlreadyExists                     ALREADY_EXISTS       the name is taken by something different
     ├── Conflict                          FAILED_PRECONDITION  the state forbids it: FILTER_CONFLICT, ...
@@ -82,8 +83,12 @@ class Unsupported(InvalidArgument):
     """Well-formed, but not supported."""
 
 
+class Unauthenticated(DueTimeError):
+    """The server does not know who calls: there is no token, or it is wrong, has expired or was revoked."""
+
+
 class PermissionDenied(DueTimeError):
-    """It belongs to somebody else: a transaction to another producer group."""
+    """The user has no right to it, whether it exists or not; or a transaction is another producer group's."""
 
 
 class NotFound(DueTimeError):
@@ -140,6 +145,7 @@ _CLASS_BY_CODE: dict[int, type[DueTimeError]] = {
     12: Unsupported,
     14: Unavailable,
     15: Damaged,
+    16: Unauthenticated,
 }
 
 

@@ -14,6 +14,8 @@ from duetime.client.message import moment
 
 __all__ = ["RESERVED_PROPERTIES", "ReceivedMessage", "decompressed", "slices", "split_records"]
 
+# Of a body that its sender has compressed: 4 MiB of zeros, a thousand times compressed, would be 4 GiB.
+DECOMPRESSED_BYTES_MAX = 64 * 1024 * 1024
 _COMPRESSION_SHIFT = 8
 _COMPRESSION_NAMES = {1: "LZ4", 2: "ZSTD"}
 
@@ -72,10 +74,17 @@ def decompressed(body: bytes, sys_flag: int) -> bytes:
     if algorithm not in (0, 3):
         name = _COMPRESSION_NAMES.get(algorithm, f"algorithm {algorithm}")
         raise Damaged(f"the body is compressed by {name}, which the SDK does not read", reason="BODY_COMPRESSION")
+    inflater = zlib.decompressobj()
     try:
-        return zlib.decompress(body)
+        found = inflater.decompress(body, DECOMPRESSED_BYTES_MAX)
     except zlib.error as error:
         raise Damaged(f"the compressed body is damaged: {error}", reason="BODY_DAMAGED") from error
+    if inflater.eof:
+        return found
+    if len(found) < DECOMPRESSED_BYTES_MAX:
+        raise Damaged("the compressed body is damaged: it is cut short", reason="BODY_DAMAGED")
+    text = f"the compressed body has more than {DECOMPRESSED_BYTES_MAX} bytes"
+    raise Damaged(text, reason="BODY_COMPRESSION")
 
 
 def split_records(records: bytes, queue: int | None = None) -> list[ReceivedMessage]:

@@ -4,7 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from duetime.client.errors import AlreadyExists, Conflict, DueTimeError, InvalidArgument, NotFound
+from duetime.client.errors import (
+    AlreadyExists,
+    Conflict,
+    DueTimeError,
+    InvalidArgument,
+    NotFound,
+    PermissionDenied,
+    Unauthenticated,
+)
 from duetime.client.finding.finder import FoundMessage
 from duetime.client.message import Receipt, moment
 from duetime.outbox.table import DOUBTFUL, FAILED, SENT, WAITING
@@ -15,6 +23,8 @@ PAUSE_MS_MAX = 30_000
 
 # The server has looked at the message and does not take it. Any other error leaves open whether it was stored.
 _REFUSALS = (InvalidArgument, NotFound, AlreadyExists, Conflict)
+# The server was not asked about the message: it does not let the relay in, or not do this.
+_SHUT_OUT = (Unauthenticated, PermissionDenied)
 # gRPC's own: nobody answers at the address. What a shard or a limit behind it refuses has other reasons.
 _AWAY = ("UNAVAILABLE", "CANCELLED")
 
@@ -47,7 +57,7 @@ class Trust:
         """What becomes of a row whose id the server was asked for; None: it was never stored, and can be sent."""
         if isinstance(answer, FoundMessage):
             return Verdict(SENT)
-        if answer.retriable:
+        if answer.retriable or isinstance(answer, _SHUT_OUT):
             return Verdict(WAITING, str(answer), now_ms + PAUSE_MS_MAX)
         if answer.reason == "MESSAGE_NOT_FOUND" and now_ms - handed_at_ms < self.retention // timedelta(milliseconds=1):
             return None

@@ -66,6 +66,9 @@ class GatewayNode:
             parts.transactions.watching.start()
             tasks.create_task(parts.backlog.run())
             tasks.create_task(parts.trail.run())
+            if parts.access is not None:
+                tasks.create_task(parts.access.book.follow())
+                tasks.create_task(parts.access.gatekeeper.watch())
             running.set()
             try:
                 await asyncio.Event().wait()

@@ -13,6 +13,10 @@ from duetime_core.serving import Server
 from duetime_core.traffic import Traffic
 from prometheus_client import CollectorRegistry
 
+from duetime_gateway.access.book import Book
+from duetime_gateway.access.gatekeeper import Gatekeeper
+from duetime_gateway.access.metrics import AccessMetrics
+from duetime_gateway.access.oidc import Tokens
 from duetime_gateway.administration.backlog import Backlog
 from duetime_gateway.administration.groups import ConsumerGroups
 from duetime_gateway.consuming.leases import Leases
@@ -27,6 +31,7 @@ from duetime_gateway.face.batches import BatchService
 from duetime_gateway.face.consumer_service import ConsumerService
 from duetime_gateway.face.face import SERVICE_NAMES, Face
 from duetime_gateway.face.pending_service import PendingService
+from duetime_gateway.face.permissions import RULES
 from duetime_gateway.face.receive_streams import ReceiveStreamService
 from duetime_gateway.face.scaler import Scaler
 from duetime_gateway.face.service import GatewayService
@@ -81,6 +86,14 @@ class Transactions:
 
 
 @dataclass(frozen=True)
+class AccessParts:
+    """Who calls, and what they may do."""
+
+    book: Book
+    gatekeeper: Gatekeeper
+
+
+@dataclass(frozen=True)
 class GatewayParts:
     """What a node starts and stops."""
 
@@ -101,6 +114,8 @@ class GatewayParts:
     trail: Trail
     face: Face
     server: Server
+    # None: nobody asks who calls.
+    access: AccessParts | None
 
 
 def make_parts(settings: GatewaySettings, clock: Clock, registry: CollectorRegistry) -> GatewayParts:
@@ -152,9 +167,11 @@ def make_parts(settings: GatewaySettings, clock: Clock, registry: CollectorRegis
         AuditService(AuditTable(database)),
         Scaler(shards, clock),
     )
+    access = _make_access(settings, clock, registry, database) if settings.asks_who_calls else None
+    gatekeeper = access.gatekeeper if access is not None else None
     trail = Trail("gateway", database, clock, registry, settings.audit_keep_days)
-    server = _make_server(settings, clock, registry, traffic, trail)
-    face.add_to(server.grpc)
+    server = _make_server(settings, clock, registry, traffic, trail, gatekeeper)
+    face.add_to(server.grpc, gatekeeper.note if gatekeeper is not None else None)
     return GatewayParts(
         tasks=tasks,
         database=database,
@@ -172,14 +189,31 @@ def make_parts(settings: GatewaySettings, clock: Clock, registry: CollectorRegis
         trail=trail,
         face=face,
         server=server,
+        access=access,
     )
 
 
 def _make_server(
-    settings: GatewaySettings, clock: Clock, registry: CollectorRegistry, traffic: Traffic, trail: Trail
+    settings: GatewaySettings,
+    clock: Clock,
+    registry: CollectorRegistry,
+    traffic: Traffic,
+    trail: Trail,
+    gatekeeper: Gatekeeper | None,
 ) -> Server:
     audit = Audit(clock, ACTS, trail.add)
-    return Server(SERVICE_NAMES, settings.calls_in_flight_max, registry, traffic=traffic, audit=audit)
+    return Server(
+        SERVICE_NAMES, settings.calls_in_flight_max, registry, traffic=traffic, audit=audit, gatekeeper=gatekeeper
+    )
+
+
+def _make_access(
+    settings: GatewaySettings, clock: Clock, registry: CollectorRegistry, database: Database
+) -> AccessParts:
+    metrics = AccessMetrics(registry)
+    book = Book(database, clock, metrics, settings.rights_keep_ms)
+    provider = Tokens(settings.provider, clock) if settings.provider is not None else None
+    return AccessParts(book, Gatekeeper(book, RULES, clock, metrics, provider))
 
 
 def _make_pending(settings: GatewaySettings, clock: Clock, routing: Routing, traffic: Traffic) -> PendingService:

@@ -1,9 +1,13 @@
 """Settings of the gateway process."""
 
+from typing import Self
+
 from duetime_core.settings import StoreClientSettings
 from duetime_format.limits import QUEUE_COUNT_MAX, REQUEST_BYTES_MAX, TOPICS_MAX_DEFAULT
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
+
+from duetime_gateway.access.oidc import Provider, check_url
 
 MIB = 1024 * 1024
 
@@ -52,10 +56,50 @@ class GatewaySettings(StoreClientSettings):
 
     audit_keep_days: int = Field(90, ge=1, le=3_650, description="how long the audit log keeps an event")
 
+    auth: str = Field(
+        "off",
+        pattern="^(off|required)$",
+        description="off: any caller may do everything; required: callers show a token, and have its user's rights",
+    )
+    rights_keep_ms: int = Field(
+        3_600_000, ge=0, description="how long users keep their last rights while the metadata database does not answer"
+    )
+    oidc_issuer: str = Field("", description="identity provider whose tokens count too, by its issuer URL; empty: none")
+    oidc_audience: str = Field("", description="audience that tokens of the identity provider must be for")
+    oidc_keys_url: str = Field("", description="where its keys (JWKS) are; empty: where its discovery page says")
+    oidc_name_claim: str = Field("sub", min_length=1, description="claim that names the user")
+    oidc_groups_claim: str = Field("groups", min_length=1, description="claim that lists the user's groups")
+    oidc_skew_s: int = Field(30, ge=0, le=300, description="by how much the provider's clock may differ")
+
+    @field_validator("oidc_issuer", "oidc_keys_url")
+    @classmethod
+    def _provider_is_safe(cls, url: str) -> str:
+        if url:
+            check_url(url)
+        return url
+
+    @model_validator(mode="after")
+    def _provider_is_whole(self) -> Self:
+        if bool(self.oidc_issuer) != bool(self.oidc_audience):
+            raise ValueError("oidc_issuer and oidc_audience stand together: each issuer has tokens for others too")
+        return self
+
+    @property
+    def asks_who_calls(self) -> bool:
+        return self.auth == "required"
+
     @property
     def authenticated(self) -> bool:
-        """Clients are not asked who they are."""
-        return False
+        """Whether callers prove who they are: clients know no secret of the cluster."""
+        return self.asks_who_calls
+
+    @property
+    def provider(self) -> Provider | None:
+        """None: only our own tokens count."""
+        if not self.oidc_issuer:
+            return None
+        names = self.oidc_name_claim, self.oidc_groups_claim
+        return Provider(self.oidc_issuer, self.oidc_audience, self.oidc_keys_url, *names, self.oidc_skew_s)
 
     @field_validator("retry_address")
     @classmethod

@@ -78,7 +78,9 @@ cdef inline int put(Text *text, const uint8_t *at, int64_t size) except -1:
     """One value more, as it is."""
     if text.used + size > text.room or text.count == text.count_max:
         grow(text, size)
-    memcpy(text.data + text.used, at, size)
+    # Nothing is copied to nowhere: a column without a byte has no room yet.
+    if size:
+        memcpy(text.data + text.used, at, size)
     text.used += size
     if text.valid != NULL:
         text.valid[text.count] = 1

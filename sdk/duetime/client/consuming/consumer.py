@@ -21,11 +21,19 @@ from duetime.client.consuming.leased import LeasedMessage
 from duetime.client.consuming.leases import CALL_TIMEOUT_S, Subscription, lease_s, named
 from duetime.client.consuming.logs import log
 from duetime.client.consuming.settling import Stats
-from duetime.client.errors import AlreadyExists, Closed, DueTimeError, InvalidArgument
+from duetime.client.errors import (
+    AlreadyExists,
+    Closed,
+    DueTimeError,
+    InvalidArgument,
+    PermissionDenied,
+    Unauthenticated,
+)
 from duetime.client.fault_log import FaultLog
 from duetime.client.message import at_ms
 from duetime.client.retry_policy import Backoff, handler_policy
 from duetime.client.threads import is_asynchronous
+from duetime.client.tokens import TokenSource, credentials_for
 from duetime.v1 import consumer_pb2
 
 F = TypeVar("F", bound=Callable[[LeasedMessage], Any])
@@ -38,6 +46,8 @@ class Consumer:
 
     Arguments:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
+        token: what the server is shown, or a function that gives it; see `Token`. None: DUETIME_TOKEN, or the file of
+            DUETIME_TOKEN_FILE.
         group: created if it does not exist.
         ordered: for a new group: messages of one queue are handled one after the other, and a failed one holds up its
             queue. None: whatever the group is.
@@ -54,8 +64,11 @@ class Consumer:
         ordered: bool | None = None,
         start: Literal["earliest", "latest"] | datetime = "earliest",
         drain: str | float | timedelta = "30s",
+        token: TokenSource | None = None,
     ) -> None:
         self._server = resolve_server(server)
+        credentials_for(self._server, token)  # refuses what a connection would
+        self._token = token
         self.group = named("group", group)
         self._ordered = ordered
         self._new_group = _new_group(group, bool(ordered), start)
@@ -147,7 +160,7 @@ class Consumer:
         self._loop, self._error, self._stopping = asyncio.get_running_loop(), None, asyncio.Event()
         if self._stop_asked:
             self._stopping.set()
-        connection = Connection(self._server)
+        connection = Connection(self._server, self._token)
         try:
             await self._work(connection)
         finally:
@@ -261,7 +274,7 @@ class Consumer:
                     request = consumer_pb2.CreateGroupRequest(group=self._new_group)
                     group = await connection.call("CreateGroup", request, CALL_TIMEOUT_S)
                 break
-            except (InvalidArgument, Closed):
+            except (InvalidArgument, Unauthenticated, PermissionDenied, Closed):
                 raise
             except AlreadyExists:
                 continue  # another consumer was faster: its settings hold

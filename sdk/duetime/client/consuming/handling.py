@@ -30,7 +30,7 @@ from duetime.client.consuming.leased import LeasedMessage, shard_of
 from duetime.client.consuming.leases import Leases, Subscription
 from duetime.client.consuming.logs import current, log, log_about
 from duetime.client.consuming.settling import Settler, Stats
-from duetime.client.errors import Closed, DueTimeError, InvalidArgument
+from duetime.client.errors import Closed, DueTimeError, InvalidArgument, PermissionDenied, Unauthenticated
 from duetime.client.fault_log import FaultLog
 from duetime.client.threads import Threads
 from duetime.v1 import consumer_pb2
@@ -154,7 +154,7 @@ class Handling:
             count = await self._wait_for_room()
             try:
                 runs = await self._leases.receive(count, LONG_POLL_MS)
-            except (InvalidArgument, Closed) as error:
+            except (InvalidArgument, Unauthenticated, PermissionDenied, Closed) as error:
                 # It would always be refused.
                 self._fail(error)
                 return

@@ -86,7 +86,7 @@ class LeasedMessage(ReceivedMessage):
     def due_at(self) -> datetime | None:
         """When this delivery was due, by the server's clock, after a delay or as a retry; None: it was not delayed."""
         visible = self.text_of(_VISIBLE_AT) if self._delivery.is_retry else ""
-        return moment(int(visible)) if visible.isdigit() else super().due_at
+        return moment(int(visible)) if visible.isdecimal() else super().due_at
 
     @property
     def late_ms(self) -> int | None:
@@ -119,7 +119,7 @@ class LeasedMessage(ReceivedMessage):
     def _origin(self) -> list[str]:
         """Queue and offset of the first delivery; those of the retry if it does not have them."""
         parts = self.text_of(_ORIGIN).split(":")
-        if len(parts) != 2 or not all(part.isdigit() for part in parts):
+        if len(parts) != 2 or not all(part.isdecimal() for part in parts):
             return [str(super().queue), str(super().offset)]
         return parts
 

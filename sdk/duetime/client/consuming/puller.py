@@ -22,6 +22,7 @@ from duetime.client.consuming.subscription import CALL_TIMEOUT_S, Fetched, Subsc
 from duetime.client.errors import Closed, DueTimeError, InvalidArgument, NotFound
 from duetime.client.message import at_ms
 from duetime.client.record import ReceivedMessage
+from duetime.client.tokens import TokenSource
 from duetime.v1 import gateway_pb2
 
 log = logging.getLogger("duetime")
@@ -43,6 +44,8 @@ class AsyncPuller:
 
     Arguments:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
+        token: what the server is shown, or a function that gives it; see `Token`. None: DUETIME_TOKEN, or the file of
+            DUETIME_TOKEN_FILE.
         start: "earliest", "latest" (messages stored after the puller is entered, opened or first used), a datetime
             (messages stored then or later; local time if it has no time zone) or {queue: offset}. Queues that are not
             in the mapping start with their earliest message.
@@ -65,13 +68,14 @@ class AsyncPuller:
         sql: str | None = None,
         timeout: float = 10.0,
         long_poll: str | float | timedelta = LONG_POLL_S,
+        token: TokenSource | None = None,
     ) -> None:
         if not topic:
             raise InvalidArgument.of("topic", "is empty")
         if isinstance(start, str) and start not in ("earliest", "latest"):
             description = f"{start!r} is neither 'earliest', 'latest', a datetime nor {{queue: offset}}"
             raise InvalidArgument.of("start", description)
-        self._connection = Connection(server)
+        self._connection = Connection(server, token)
         self.topic = topic
         self._start = start
         self._group = group

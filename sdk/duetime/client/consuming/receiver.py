@@ -17,6 +17,7 @@ from duetime.client.consuming.leases import Leases, Subscription, lease_s, named
 from duetime.client.errors import InvalidArgument, from_fault
 from duetime.client.message import moment
 from duetime.client.retry_policy import Backoff, handler_policy
+from duetime.client.tokens import TokenSource
 from duetime.v1 import consumer_pb2
 
 T = TypeVar("T")
@@ -40,6 +41,8 @@ class AsyncReceiver:
 
     Arguments:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
+        token: what the server is shown, or a function that gives it; see `Token`. None: DUETIME_TOKEN, or the file of
+            DUETIME_TOKEN_FILE.
         group: created if it does not exist.
         lease: how long messages are the receiver's: "60s", seconds or a timedelta.
         tags, sql, max_attempts, backoff: as for `Consumer.handler`.
@@ -58,8 +61,9 @@ class AsyncReceiver:
         max_attempts: int | None = None,
         backoff: Backoff | None = None,
         timeout: float = 10.0,
+        token: TokenSource | None = None,
     ) -> None:
-        self._connection = Connection(server)
+        self._connection = Connection(server, token)
         policy = handler_policy(backoff, max_attempts)
         subscription = Subscription(
             named("group", group), named("topic", topic), tags or "", sql or "", lease_s(lease), policy

@@ -19,7 +19,7 @@ from typing import Any
 import grpc
 from duetime_format.limits import PULL_COUNT_MAX
 
-from duetime.client.connection import Connection, backoff_s, pause
+from duetime.client.connection import OLDER_SERVER_S, Connection, backoff_s, pause
 from duetime.client.errors import DueTimeError, Unavailable, Unsupported, unreadable
 from duetime.client.record import ReceivedMessage, split_records
 from duetime.v1 import gateway_pb2
@@ -35,9 +35,6 @@ PULL_BYTES_MAX = 2 * 1024 * 1024
 CALL_TIMEOUT_S = 5.0
 # A stream that has lasted so long was none of the failures before it.
 STEADY_S = 10.0
-# How long polls go on before a subscription is tried again: gRPC may carry a call over a server's restart, so that none
-# fails when a newer one takes over.
-POLLING_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +133,10 @@ class Subscription:
                 await self._failed(error)
 
     async def _poll(self) -> None:
-        """Polls until a call fails, or for POLLING_S: the server that answers next may be a newer one."""
+        """Polls until a call fails, or for OLDER_SERVER_S: the server that answers next may be newer, and gRPC may
+        carry a call over the restart, so that none fails."""
         loop = asyncio.get_running_loop()
-        until_s = loop.time() + POLLING_S
+        until_s = loop.time() + OLDER_SERVER_S
         while loop.time() < until_s:
             try:
                 await self._pull()

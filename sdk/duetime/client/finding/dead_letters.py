@@ -11,6 +11,7 @@ from typing import Any, Literal, Self, TypedDict, Unpack
 from duetime.client.connection import Connection
 from duetime.client.errors import DueTimeError, InvalidArgument, from_fault
 from duetime.client.message import moment, range_ms
+from duetime.client.tokens import TokenSource
 from duetime.client.view import MessageView
 from duetime.v1 import consumer_pb2
 
@@ -177,12 +178,16 @@ class AsyncDeadLetters:
 
     Arguments:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
+        token: what the server is shown, or a function that gives it; see `Token`. None: DUETIME_TOKEN, or the file of
+            DUETIME_TOKEN_FILE.
         timeout: seconds that one page of a list may take; redrives and discards have no limit.
     """
 
-    def __init__(self, server: str | None = None, group: str = "", *, timeout: float = 10.0) -> None:
+    def __init__(
+        self, server: str | None = None, group: str = "", *, timeout: float = 10.0, token: TokenSource | None = None
+    ) -> None:
         self.group = group
-        self._connection = Connection(server)
+        self._connection = Connection(server, token)
         self._timeout = timeout
 
     async def list(self, **criteria: Unpack[DeadLetterCriteria]) -> AsyncGenerator[DeadLetter, None]:

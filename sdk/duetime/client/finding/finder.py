@@ -12,6 +12,7 @@ from duetime.client.finding.pending import Backlog, PendingMessage
 from duetime.client.finding.trace import Trace
 from duetime.client.finding.transactions import FoundTransaction
 from duetime.client.message import MessageRef, at_ms, moment, pending_filter, range_ms
+from duetime.client.tokens import TokenSource
 from duetime.client.transaction import STATES
 from duetime.client.view import MessageView
 from duetime.v1 import consumer_pb2, gateway_pb2, pending_pb2, transactions_pb2
@@ -142,11 +143,13 @@ class AsyncFinder:
 
     Arguments:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
+        token: what the server is shown, or a function that gives it; see `Token`. None: DUETIME_TOKEN, or the file of
+            DUETIME_TOKEN_FILE.
         timeout: seconds that one call may take.
     """
 
-    def __init__(self, server: str | None = None, *, timeout: float = 10.0) -> None:
-        self._connection = Connection(server)
+    def __init__(self, server: str | None = None, *, timeout: float = 10.0, token: TokenSource | None = None) -> None:
+        self._connection = Connection(server, token)
         self._timeout = timeout
 
     async def find(

@@ -12,7 +12,7 @@ from duetime.client.sending.letters import Letter, LetterBatch
 
 # Concurrent requests: the second is under way while the server flushes the first.
 IN_FLIGHT_MAX = 2
-LINGER_MS_MAX = 5.0
+LINGER_MS_MAX = 1.0
 # Below this a timer costs more than it gains.
 LINGER_MS_MIN = 0.1
 # The average batch, less one, at which the linger is longest.
@@ -49,7 +49,7 @@ class Gatherer(Generic[T]):
     """Hands batches of concurrent sends to `deliver`, in order.
 
     While fewer than two are in flight, a batch is sent when it is full, when it has reached the average size, or after
-    a linger. The linger grows with the average, from none for a lone sender to 5 ms.
+    a linger. The linger grows with the average, from none for a lone sender to 1 ms.
     """
 
     def __init__(self, deliver: Callable[[Batch, float], Awaitable[Sequence[T | DueTimeError]]]) -> None:

@@ -31,6 +31,7 @@ from duetime.client.sending.packs import Bodies
 from duetime.client.sending.sends import Sends
 from duetime.client.sending.transacting import Ended, Prepared, Transacting
 from duetime.client.sending.transaction import AsyncTransaction
+from duetime.client.tokens import TokenSource
 from duetime.client.transaction import Decision, TransactionRef
 from duetime.v1 import gateway_pb2
 
@@ -50,12 +51,21 @@ class AsyncProducer:
 
     Arguments:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
+        token: what the server is shown, or a function that gives it; see `Token`. None: DUETIME_TOKEN, or the file of
+            DUETIME_TOKEN_FILE.
         timeout: seconds that a send may take, including all attempts and the wait for capacity.
         max_pending: messages that may be on their way; further sends wait.
     """
 
-    def __init__(self, server: str | None = None, *, timeout: float = 10.0, max_pending: int = 20_000) -> None:
-        self._connection = Connection(server)
+    def __init__(
+        self,
+        server: str | None = None,
+        *,
+        timeout: float = 10.0,
+        max_pending: int = 20_000,
+        token: TokenSource | None = None,
+    ) -> None:
+        self._connection = Connection(server, token)
         self._timeout = timeout
         self._capacity = Capacity(max_pending, PENDING_BYTES_MAX)
         self._sends = Sends(self._connection, timeout)

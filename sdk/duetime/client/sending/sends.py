@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from duetime.client import tracing
-from duetime.client.connection import Connection
+from duetime.client.connection import OLDER_SERVER_S, Connection
 from duetime.client.errors import DueTimeError, InvalidArgument
 from duetime.client.message import Receipt
 from duetime.client.sending.batch import Batch
@@ -14,9 +14,6 @@ from duetime.client.sending.outcomes import Outcome, errors_of
 from duetime.client.sending.packs import Pack
 from duetime.client.sending.stream import Stream
 from duetime.v1 import gateway_pb2
-
-# How long a gateway that knows no packs is sent none: another one may answer at the address by then.
-UNPACKED_S = 60.0
 
 _SEND = "/duetime.v1.Gateway/Send"
 _SEND_STREAM = "/duetime.v1.Gateway/SendStream"
@@ -44,7 +41,7 @@ class Sends(Delivery[Receipt]):
             outcomes = await super()._request(batch, deadline, is_first=is_first)
             if not _knows_no_packs(errors_of(outcomes).get(0)):
                 return outcomes
-            self._unpacked_until = loop.time() + UNPACKED_S
+            self._unpacked_until = loop.time() + OLDER_SERVER_S
         return await super()._request(batch.unpacked(), deadline, is_first=is_first)
 
     async def _ask(self, payload: bytes, timeout: float, *, is_first: bool) -> Any:

@@ -23,6 +23,7 @@ from duetime.client.sending.transacting import Ended, Prepared
 from duetime.client.sending.transaction import AsyncTransaction
 from duetime.client.sync.background import background
 from duetime.client.sync.facade import BufferedPuller, Closing, Following, InBlock, Sending, in_loop, iterate
+from duetime.client.tokens import TokenSource
 from duetime.client.transaction import Decision, TransactionRef
 
 
@@ -94,12 +95,21 @@ class Producer(Sending):
 
     Arguments:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
+        token: what the server is shown, or a function that gives it; see `Token`. None: DUETIME_TOKEN, or the file of
+            DUETIME_TOKEN_FILE.
         timeout: seconds that a send may take, including all attempts and the wait for capacity.
         max_pending: messages that may be on their way; further sends wait.
     """
 
-    def __init__(self, server: str | None = None, *, timeout: float = 10.0, max_pending: int = 20_000) -> None:
-        self._client = AsyncProducer(server, timeout=timeout, max_pending=max_pending)
+    def __init__(
+        self,
+        server: str | None = None,
+        *,
+        timeout: float = 10.0,
+        max_pending: int = 20_000,
+        token: TokenSource | None = None,
+    ) -> None:
+        self._client = AsyncProducer(server, timeout=timeout, max_pending=max_pending, token=token)
 
     def send(
         self,
@@ -423,6 +433,8 @@ class Puller(Following):
 
     Arguments:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
+        token: what the server is shown, or a function that gives it; see `Token`. None: DUETIME_TOKEN, or the file of
+            DUETIME_TOKEN_FILE.
         start: "earliest", "latest" (messages stored after the puller is entered, opened or first used), a datetime
             (messages stored then or later; local time if it has no time zone) or {queue: offset}. Queues that are not
             in the mapping start with their earliest message.
@@ -445,9 +457,18 @@ class Puller(Following):
         sql: str | None = None,
         timeout: float = 10.0,
         long_poll: str | float | timedelta = LONG_POLL_S,
+        token: TokenSource | None = None,
     ) -> None:
         self._client = BufferedPuller(
-            server, topic, start=start, group=group, tags=tags, sql=sql, timeout=timeout, long_poll=long_poll
+            server,
+            topic,
+            start=start,
+            group=group,
+            tags=tags,
+            sql=sql,
+            timeout=timeout,
+            long_poll=long_poll,
+            token=token,
         )
 
     @property
@@ -495,6 +516,8 @@ class Receiver(Closing):
 
     Arguments:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
+        token: what the server is shown, or a function that gives it; see `Token`. None: DUETIME_TOKEN, or the file of
+            DUETIME_TOKEN_FILE.
         group: created if it does not exist.
         lease: how long messages are the receiver's: "60s", seconds or a timedelta.
         tags, sql, max_attempts, backoff: as for `Consumer.handler`.
@@ -513,6 +536,7 @@ class Receiver(Closing):
         max_attempts: int | None = None,
         backoff: Backoff | None = None,
         timeout: float = 10.0,
+        token: TokenSource | None = None,
     ) -> None:
         self._client = AsyncReceiver(
             server,
@@ -524,6 +548,7 @@ class Receiver(Closing):
             max_attempts=max_attempts,
             backoff=backoff,
             timeout=timeout,
+            token=token,
         )
 
     def receive(self, max: int = 32, wait: str | float | timedelta = "15s") -> list[LeasedMessage]:  # noqa: A002
@@ -582,11 +607,13 @@ class Finder(Closing):
 
     Arguments:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
+        token: what the server is shown, or a function that gives it; see `Token`. None: DUETIME_TOKEN, or the file of
+            DUETIME_TOKEN_FILE.
         timeout: seconds that one call may take.
     """
 
-    def __init__(self, server: str | None = None, *, timeout: float = 10.0) -> None:
-        self._client = AsyncFinder(server, timeout=timeout)
+    def __init__(self, server: str | None = None, *, timeout: float = 10.0, token: TokenSource | None = None) -> None:
+        self._client = AsyncFinder(server, timeout=timeout, token=token)
 
     def find(
         self,
@@ -702,11 +729,15 @@ class DeadLetters(Closing):
 
     Arguments:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
+        token: what the server is shown, or a function that gives it; see `Token`. None: DUETIME_TOKEN, or the file of
+            DUETIME_TOKEN_FILE.
         timeout: seconds that one page of a list may take; redrives and discards have no limit.
     """
 
-    def __init__(self, server: str | None = None, group: str = "", *, timeout: float = 10.0) -> None:
-        self._client = AsyncDeadLetters(server, group, timeout=timeout)
+    def __init__(
+        self, server: str | None = None, group: str = "", *, timeout: float = 10.0, token: TokenSource | None = None
+    ) -> None:
+        self._client = AsyncDeadLetters(server, group, timeout=timeout, token=token)
 
     def list(self, **criteria: Unpack[DeadLetterCriteria]) -> Iterator[DeadLetter]:
         """Lists dead letters shard by shard, oldest first.

@@ -1,5 +1,5 @@
 # The packer's classes, for what packs requests of other forms.
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from duetime_gateway.face._message cimport Group, Message_
 from duetime_gateway.face._wire cimport Text
@@ -31,6 +31,8 @@ cdef class PlainRequest:
     cdef list _hosts, _ways
     # Of a batch: all messages have these.
     cdef bint _is_batch, _has_queue
+    # Of the fields that are no messages, those that this walk has met.
+    cdef uint32_t _fields_seen
     cdef Text _topic, _sharding_key
     cdef int32_t _queue
     # Of half messages: what they are prepared with, and the properties that all have for it.

@@ -169,6 +169,7 @@ cdef class PlainRequest:
         if PyBytes_GET_SIZE(data) > REQUEST_BYTES_MAX:
             return False
         room = self._count_messages(at, end)
+        self._fields_seen = 0
         if room < 1 or room > COUNT_MAX:
             return False
         if self._is_batch and not _is_printable(self._sharding_key):
@@ -200,10 +201,15 @@ cdef class PlainRequest:
         return 0
 
     cdef bint read_field(self, const uint8_t **at, const uint8_t *end) noexcept:
-        """Reads a field that is no message."""
+        """Reads a field that is no message. One that stands twice is left to Python: what counts is the last one, and
+        what was judged is not what messages before it would get."""
         cdef uint8_t key = at[0][0]
+        cdef uint32_t bit = <uint32_t>1 << (key >> 3 & 31)
         cdef uint64_t number
         at[0] += 1
+        if self._fields_seen & bit:
+            return False
+        self._fields_seen |= bit
         if key == RETRY and not self._is_batch and not self.is_half:
             if not _varint(at, end, &number):
                 return False

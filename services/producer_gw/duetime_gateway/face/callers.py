@@ -7,6 +7,7 @@ from urllib.parse import unquote
 import grpc
 from duetime_format import record
 
+from duetime_gateway.access import permit
 from duetime_gateway.sending.drafts import Caller
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -17,7 +18,7 @@ _NO_HOST = record.host_bytes("127.0.0.1", 0)
 def caller(context: Context) -> Caller:
     """Of a call that sends."""
     peer = context.peer()
-    return Caller(peer, host_of_peer(peer), remaining_ms(context))
+    return Caller(peer, host_of_peer(peer), remaining_ms(context), permit.current())
 
 
 def remaining_ms(context: Context) -> float | None:

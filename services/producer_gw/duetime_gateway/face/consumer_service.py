@@ -8,6 +8,8 @@ from duetime.v1 import consumer_pb2 as pb
 from duetime_core.room import Room
 from duetime_format.limits import PULL_BYTES_MAX
 
+from duetime_gateway.access import permit
+from duetime_gateway.access.grants import ANY_RIGHT, Kind
 from duetime_gateway.administration.groups import ConsumerGroups
 from duetime_gateway.consuming.leases import Leases
 from duetime_gateway.face.answering import room_for, room_in_turn
@@ -83,7 +85,10 @@ class ConsumerService:
         return await self._groups.update(request)
 
     async def list_groups(self, request: pb.ListGroupsRequest, context: Context) -> pb.ListGroupsResponse:
-        return await self._groups.list()
+        answer, access = await self._groups.list(), permit.current()
+        return pb.ListGroupsResponse(
+            groups=[one for one in answer.groups if access.may(ANY_RIGHT, Kind.GROUP, one.name)]
+        )
 
     async def describe_group(self, request: pb.DescribeGroupRequest, context: Context) -> pb.GroupDescription:
         return await self._groups.describe(request.name)

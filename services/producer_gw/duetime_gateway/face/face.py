@@ -6,6 +6,7 @@ from duetime_gateway.face.analysis_service import AnalysisService
 from duetime_gateway.face.audit_service import AuditService
 from duetime_gateway.face.batches import BatchService
 from duetime_gateway.face.consumer_service import ConsumerService
+from duetime_gateway.face.guards import Refused, guarded
 from duetime_gateway.face.pending_service import PendingService
 from duetime_gateway.face.receive_streams import ReceiveStreamService
 from duetime_gateway.face.scaler import SERVICE_NAME as SCALER_NAME
@@ -45,8 +46,9 @@ class Face:
         self._audit = audit
         self._scaler = scaler
 
-    def add_to(self, server: grpc.aio.Server) -> None:
-        """Registers all calls."""
+    def add_to(self, server: grpc.aio.Server, refused: Refused | None) -> None:
+        """Registers all calls. `refused`: what callers ask for is held to their rights, and this is told of errors;
+        None: nobody asks who calls."""
         handlers = {
             **self._service.handlers(),
             **self._batches.handlers(),
@@ -58,6 +60,8 @@ class Face:
             **self._analysis.handlers(),
             **self._audit.handlers(),
         }
+        if refused is not None:
+            handlers = guarded(SERVICE_NAME, handlers, refused)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_NAME, handlers),))
         self._scaler.add_to(server)
 

@@ -10,6 +10,8 @@ from duetime_core.metadata import Database
 from duetime_core.room import Room
 from duetime_format.limits import BODY_BYTES_MAX, PULL_BYTES_MAX
 
+from duetime_gateway.access import permit
+from duetime_gateway.access.grants import ANY_RIGHT, Kind
 from duetime_gateway.administration.lanes import list_lanes
 from duetime_gateway.consuming.offsets import GroupOffsets
 from duetime_gateway.consuming.puller import Puller
@@ -238,7 +240,9 @@ class GatewayService:
     async def list_topics(
         self, request: gateway_pb2.ListTopicsRequest, context: Context
     ) -> gateway_pb2.ListTopicsResponse:
-        return gateway_pb2.ListTopicsResponse(topics=map(topic_message, await self._topics.list()))
+        access = permit.current()
+        infos = [info for info in await self._topics.list() if access.may(ANY_RIGHT, Kind.TOPIC, info.name)]
+        return gateway_pb2.ListTopicsResponse(topics=map(topic_message, infos))
 
     async def get_route(self, request: gateway_pb2.GetRouteRequest, context: Context) -> gateway_pb2.Route:
         check_topic("topic", request.topic)

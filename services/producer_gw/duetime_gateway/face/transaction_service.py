@@ -1,6 +1,7 @@
 """The Gateway's gRPC surface for transactions."""
 
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import Any
 
 import grpc
@@ -12,6 +13,8 @@ from duetime_format.errors import Damaged
 from duetime_format.limits import BODY_BYTES_MAX, PULL_ANSWER_BYTES_MAX
 from duetime_format.properties import decode_properties
 
+from duetime_gateway.access import permit
+from duetime_gateway.access.grants import Kind, Right
 from duetime_gateway.face import ends
 from duetime_gateway.face.answering import room_in_turn
 from duetime_gateway.face.callers import Context, caller, remaining_ms
@@ -71,7 +74,7 @@ class TransactionService:
         self._watching.end()
 
     async def prepare(self, data: bytes, context: Context) -> bytes:
-        request = EncodedPrepare(data, self._preparer.half_of)
+        request = EncodedPrepare(data, partial(self._preparer.half_of, permit.current()))
         del data
         return prepare_response(await self._preparer.prepare(request, caller(context)))
 
@@ -80,6 +83,8 @@ class TransactionService:
         del data
         if request.given_up:
             name_resource(f"given up transactions of group {request.group}")
+        # What was given up is an operator's to end.
+        permit.current().check(Right.MANAGE if request.given_up else Right.SEND, Kind.GROUP, request.group)
         ended = await self._ender.end(request.group, request.ends, remaining_ms(context), given_up=request.given_up)
         return ends.write(request.ends, ended)
 

@@ -16,6 +16,8 @@ class RouteTable:
         # Of topics that may be written to.
         self.writable: dict[str, Route] = {}
         self._system: dict[str, Route] = {}
+        # Counts routes that were replaced or dropped: what others remember of them is outdated.
+        self.edition = 0
 
     def get(self, name: str) -> Route | None:
         """None: it was not read, or there is none."""
@@ -28,6 +30,7 @@ class RouteTable:
         # Two look-ups of one topic may have run at once: the first one's turns go on.
         route = routes.get(name)
         if route is None or len(route.shards) < len(shards):
+            self.edition += route is not None
             route = routes[name] = Route(name, shards, numbers, max_delay_ms)
         self._metrics.topics.set(len(self.writable) + len(self._system))
         return route
@@ -43,3 +46,4 @@ class RouteTable:
             for routes in (self.writable, self._system):
                 if name in routes and shard not in routes[name].shards:
                     del routes[name]
+                    self.edition += 1

@@ -99,6 +99,11 @@ class Topics:
         """Those that are known of topics that may be written to."""
         return self._table.writable
 
+    @property
+    def routes_edition(self) -> int:
+        """Another one: some of `routes` are others now, or gone."""
+        return self._table.edition
+
     def known(self, name: str) -> Route | None:
         """The route, if it was read before."""
         return self._table.get(name)

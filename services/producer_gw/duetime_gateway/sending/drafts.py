@@ -13,6 +13,7 @@ from duetime_core.errors import Violation
 from duetime_format.levels import DelayLevels
 from duetime_format.policy import Policy
 
+from duetime_gateway.access.grants import EVERYTHING, Access
 from duetime_gateway.sending.ids import MessageIds
 from duetime_gateway.shards.route import Route
 
@@ -189,3 +190,4 @@ class Caller(NamedTuple):
     host: bytes
     # Until the caller's deadline; None: it has none.
     remaining_ms: float | None
+    access: Access = EVERYTHING

@@ -11,6 +11,7 @@ from duetime_core.errors import DueTimeError, Overloaded
 from duetime_core.room import Reservation, Room
 from duetime_format import limits
 
+from duetime_gateway.access.grants import Access
 from duetime_gateway.errors import shard_unavailable
 from duetime_gateway.metrics import GatewayMetrics
 from duetime_gateway.routing.topics import Topics, not_made
@@ -18,6 +19,7 @@ from duetime_gateway.sending.admission import check_send
 from duetime_gateway.sending.drafts import Caller, Packed, Request, WholeDrafts
 from duetime_gateway.sending.encoding import Batch, Encoder, Group
 from duetime_gateway.sending.outcomes import Sending
+from duetime_gateway.sending.permitted import Permitted
 from duetime_gateway.sending.whole import check_batch
 from duetime_gateway.shards.batcher import PUT_BYTES_MAX, Batcher, Stored
 from duetime_gateway.shards.contract import replacements
@@ -76,6 +78,7 @@ class Sender:
         self._metrics = metrics
         self._requests = requests
         self._timeout_ms = timeout_ms
+        self._permitted = Permitted(topics)
         # Requests that are not large.
         self._little_count = 0
 
@@ -96,7 +99,7 @@ class Sender:
             timeout_ms = min(caller.remaining_ms, timeout_ms)
         self._little_count += size <= LITTLE_BYTES
         if not ROOMLESS_BYTES_MAX < size <= limits.REQUEST_BYTES_MAX:
-            return await self._begin(request, caller.host, timeout_ms, order, halves)
+            return await self._begin(request, caller, timeout_ms, order, halves)
         try:
             room = await self._requests.wait(caller.peer, size, self._clock, timeout_ms)
         except Overloaded:
@@ -104,7 +107,7 @@ class Sender:
             raise
         leave = partial(self._leave, room, time.perf_counter(), self._little_count)
         try:
-            sending = await self._begin(request, caller.host, timeout_ms, order, halves)
+            sending = await self._begin(request, caller, timeout_ms, order, halves)
         except BaseException:
             room.close()
             raise
@@ -119,11 +122,12 @@ class Sender:
             room.close()
 
     async def _begin(
-        self, request: Request, born_host: bytes, timeout_ms: float, order: object | None, halves: Halves | None
+        self, request: Request, caller: Caller, timeout_ms: float, order: object | None, halves: Halves | None
     ) -> Sending:
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         now_ms, size = self._clock.now_ms(), request.size
-        pack = partial(self._encoder.pack, request, self._topics.routes, now_ms, born_host)
+        permitted = self._permitted.routes(caller.access)
+        pack = partial(self._encoder.pack, request, permitted, now_ms, caller.host)
         packed = pack()
         if packed is not None:
             return await self._begin_packed(packed, size, deadline_ms, order, is_batch=request.is_batch)
@@ -131,17 +135,18 @@ class Sender:
         count = len(drafts)
         check_send(count, size)
         half = None if halves is None else await halves(timeout_ms * KNOWN_BY)
-        batch = Batch(drafts, now_ms, born_host, half)
+        batch = Batch(drafts, now_ms, caller.host, half)
         sending = Sending(batch, size, self._metrics)
+        names = drafts.topics()
+        new_count = sum(name not in self._topics.routes for name in names)
+        routes = await self._routes(names, caller.access, timeout_ms * MADE_BY)
+        self._permitted.learn(caller.access, names)
         if request.is_batch:
-            packed = await self._encode_whole(cast("WholeDrafts", drafts), batch, timeout_ms, deadline_ms, pack)
+            packed = await self._encode_whole(cast("WholeDrafts", drafts), batch, routes, timeout_ms, deadline_ms, pack)
             if packed is not None:
                 return await self._begin_packed(packed, size, deadline_ms, order, is_batch=True)
             self._submit_whole(sending, batch, deadline_ms)
             return sending
-        names = drafts.topics()
-        new_count = sum(name not in self._topics.routes for name in names)
-        routes = await self._routes(names, timeout_ms * MADE_BY)
         announced_by_ms = deadline_ms - timeout_ms * (1 - ANNOUNCED_BY)
         if new_count <= NEW_AT_ONCE:
             packed = await self._encode(batch, range(count), routes, announced_by_ms, pack)
@@ -167,6 +172,7 @@ class Sender:
         self,
         drafts: WholeDrafts,
         batch: Batch,
+        routes: Mapping[str, Route | DueTimeError],
         timeout_ms: float,
         deadline_ms: float,
         pack: Callable[[], Packed | None],
@@ -176,9 +182,7 @@ class Sender:
         Raises:
             DueTimeError: it is refused.
         """
-        names = drafts.topics()
-        routes = await self._routes(names, timeout_ms * MADE_BY)
-        topic, first = next(iter(names)), drafts[0]
+        topic, first = next(iter(drafts.topics())), drafts[0]
         route = routes[topic]
         if isinstance(route, Route):
             self._encoder.choose_one(batch, first, route)
@@ -273,11 +277,15 @@ class Sender:
             stored = _submit(batcher, part, stop - start, is_retry, deadline_ms, order_of_parts)
             sending.add(batcher.shard, group.indices[start:stop], stored)
 
-    async def _routes(self, names: Collection[str], wait_ms: float) -> Mapping[str, Route | DueTimeError]:
+    async def _routes(
+        self, names: Collection[str], access: Access, wait_ms: float
+    ) -> Mapping[str, Route | DueTimeError]:
+        """Of each topic; where it has none, or the caller may not send to it, why that is so."""
         known = self._topics.routes
-        if all(name in known for name in names):
+        refused = self._permitted.faults(access, names)
+        if not refused and all(name in known for name in names):
             return known
-        return await self._topics.routes_to_write(names, wait_ms)
+        return refused | await self._topics.routes_to_write([name for name in names if name not in refused], wait_ms)
 
     async def _announce(
         self, batch: Batch, routes: Mapping[str, Route | DueTimeError], wait_ms: float

@@ -2,6 +2,7 @@
 
 from duetime_format.limits import CHECK_IMMUNITY_S_MAX
 
+from duetime_gateway.access.grants import Access, Kind, Right
 from duetime_gateway.sending.drafts import Caller, HalfRequest
 from duetime_gateway.sending.encoding import half_properties
 from duetime_gateway.sending.outcomes import AllStored, Outcomes
@@ -17,9 +18,10 @@ class Preparer:
         self._sender = sender
         self._groups = groups
 
-    def half_of(self, group: str, check_immunity_s: int) -> bytes | None:
+    def half_of(self, access: Access, group: str, check_immunity_s: int) -> bytes | None:
         """The properties that half messages of a known group have; None: that takes a closer look."""
-        if not (self._groups.is_known(group) and 0 <= check_immunity_s <= CHECK_IMMUNITY_S_MAX):
+        is_right = 0 <= check_immunity_s <= CHECK_IMMUNITY_S_MAX and access.may(Right.SEND, Kind.GROUP, group)
+        if not (is_right and self._groups.is_known(group)):
             return None
         return half_properties(group, check_immunity_s)
 
@@ -28,6 +30,7 @@ class Preparer:
 
         Raises:
             InvalidArgument: the request as a whole is refused. Anything less is a fault of single messages.
+            PermissionDenied: the group is not the caller's.
             Overloaded: too many bytes of other requests are in work.
             Unavailable: the group is new, and the metadata database does not answer.
         """
@@ -35,6 +38,7 @@ class Preparer:
         async def halves(wait_ms: float) -> bytes:
             group, check_immunity_s = request.transactions()
             check_prepare(group, check_immunity_s)
+            caller.access.check(Right.SEND, Kind.GROUP, group)
             await self._groups.ensure(group, wait_ms)
             return half_properties(group, check_immunity_s)
 

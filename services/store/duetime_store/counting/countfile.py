@@ -9,12 +9,14 @@
 Big-endian. The file is sealed, and kept beside its checkpoint, as duetime_store.files.derived says.
 """
 
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
 
 import numpy as np
+from duetime_format.errors import Damaged
 
 from duetime_store.counting.cells import Column, Grain, chained, pieces, summed, topics_of
 from duetime_store.counting.counts import Counts, Snapshot
@@ -56,6 +58,14 @@ def encode(snapshot: Snapshot, names: Sequence[bytes], position: int) -> bytes:
 def decode(data: bytes) -> Saved:
     """Raises: Damaged."""
     derived.check(data, MAGIC, VERSION)
+    try:
+        return _decode(data)
+    except (struct.error, ValueError) as error:
+        raise Damaged(f"its counts name more than its {len(data)} bytes: {error}") from error
+
+
+def _decode(data: bytes) -> Saved:
+    """Raises: struct.error, ValueError: the bytes end before what the head counts."""
     lane_count, topic_count, cell_count, position = _HEAD.unpack_from(data, derived.SEAL_BYTES)
     at = derived.SEAL_BYTES + _HEAD.size
     grains, names = {}, []

@@ -111,7 +111,8 @@ def file_paths(directory: Path) -> list[Path]:
     """The index files of a directory, oldest first. Brokers take any name that is a number."""
     if not directory.is_dir():
         return []
-    return sorted((path for path in directory.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
+    found = (path for path in directory.iterdir() if path.name.isascii() and path.name.isdigit())
+    return sorted(found, key=lambda path: int(path.name))
 
 
 class IndexFile:

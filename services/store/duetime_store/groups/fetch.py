@@ -344,7 +344,7 @@ def _by_attempt(offsets: list[int], attempts: list[int]) -> list[tuple[list[int]
 
 
 def _number(value: bytes | None) -> int:
-    return int(value) if value and value.isdigit() and len(value) <= _I64_DIGITS_MAX else 0
+    return int(value) if value and value.isascii() and value.isdigit() and len(value) <= _I64_DIGITS_MAX else 0
 
 
 def _fitting(sizes: list[int], size: int, least: int) -> int:

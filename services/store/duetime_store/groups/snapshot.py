@@ -23,7 +23,7 @@ from duetime_format import group_file
 from duetime_format.errors import Damaged
 from duetime_format.events import Key
 from duetime_format.group_file import COUNT, ENDED, HEAD_BYTES, Head
-from duetime_format.ranges import RANGE, offsets_of, ranges
+from duetime_format.ranges import RANGE, count_of, offsets_of, ranges
 
 from duetime_store.files.disk import Disk
 from duetime_store.groups.memory import Ended
@@ -36,6 +36,8 @@ _LEASE = Struct(">QqHB")
 _HOLD = Struct(">BQIqBII")
 _PAIR = Struct(">qq")
 _ORDERED, _TAKEN = 1, 2
+# What a file may name of messages: more than any shard has memory for.
+_OFFSETS_MAX = 1 << 23
 
 
 @dataclass(slots=True)
@@ -123,6 +125,7 @@ def _place(place: Place, frontier: int, entries: dict[int, Hold], returned: dict
 class _Cursor:
     def __init__(self, data: bytes, at: int) -> None:
         self.data, self.at = data, at
+        self._offsets = 0
 
     def read(self, layout: Struct) -> tuple[int, ...]:
         values = layout.unpack_from(self.data, self.at)
@@ -139,7 +142,11 @@ class _Cursor:
         return self.bytes(self.bytes(1)[0]).decode()
 
     def offsets(self, count: int) -> list[int]:
-        return offsets_of(self.bytes(count * RANGE.size))
+        data = self.bytes(count * RANGE.size)
+        self._offsets += count_of(data)
+        if self._offsets > _OFFSETS_MAX:
+            raise Damaged(f"it names more than {_OFFSETS_MAX} messages")
+        return offsets_of(data)
 
 
 def decode(data: bytes) -> Loaded:

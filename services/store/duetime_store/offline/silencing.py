@@ -52,7 +52,7 @@ def with_roll(properties: bytes) -> bytes:
     no room for one."""
     parts = dict(_parts(properties))
     rolls = parts.pop(_ROLLS, b"0")
-    parts = {_ROLLS: b"%d" % (int(rolls) + 1 if rolls.isdigit() else 1), **parts}
+    parts = {_ROLLS: b"%d" % (int(rolls) + 1 if rolls.isdigit() and len(rolls) <= 18 else 1), **parts}
     joined = _joined(list(parts.items()))
     marked = record.with_crc_mark(joined) if record.has_crc_mark(properties) else joined
     return marked if len(marked) <= limits.PROPERTIES_BYTES_MAX else properties

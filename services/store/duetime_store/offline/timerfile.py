@@ -42,7 +42,7 @@ def _fields(timer: Record, due_at_ms: int) -> dict[str, Any]:
     own = {name: value for name, value in properties.items() if name not in record.RESERVED_PROPERTIES}
     return {
         "topic": properties.get(record.REAL_TOPIC),
-        "queue": int(queue) if queue.isdigit() else 0,
+        "queue": int(queue) if queue.isascii() and queue.isdigit() and len(queue) <= 10 else 0,
         "dueAtMs": due_at_ms,
         "id": properties.get(record.UNIQ_KEY),
         "keys": properties.get(record.KEYS),

@@ -1,0 +1,36 @@
+"""The calls that a server works on: so many, and the last tenth of them for hosts that have few."""
+
+from duetime_core.callers import host_of
+from duetime_core.errors import Overloaded
+from duetime_core.shares import Shares
+from duetime_core.within.server import PEER
+
+# A host that has less than this part of all calls finds room in the last tenth too.
+LITTLE = 100
+
+
+class InFlight:
+    """Counts calls by the host that makes them. Those of this process's own nodes are nobody's share."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._shares: Shares[str] = Shares(limit, share=limit, little=max(limit // LITTLE, 1))
+
+    def enter(self, peer: str) -> str:
+        """Takes a place for a call; what to give to `leave`.
+
+        Raises:
+            Overloaded: no place is left, or none for this host.
+        """
+        shares = self._shares
+        if shares.used >= self._limit:
+            raise Overloaded(f"{self._limit} calls are in flight, the most this process takes")
+        host = host_of(peer)
+        if not peer.startswith(PEER) and not shares.may_take(host):
+            text = f"{shares.held(host)} calls of this host are in flight, and the last tenth of {self._limit}"
+            raise Overloaded(f"{text} is for hosts that have few")
+        shares.take(host)
+        return host
+
+    def leave(self, host: str) -> None:
+        self._shares.give(host)

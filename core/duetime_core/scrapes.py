@@ -1,0 +1,71 @@
+"""The HTTP server of metrics and probes: a thread for each connection, a bounded number of them, none for long.
+
+A connection that is one too many is let in, since it may be a probe's on which the process's life depends; the oldest
+one of the host that has most is ended instead.
+"""
+
+import socket
+import sys
+from collections import Counter
+from contextlib import suppress
+from socketserver import ThreadingMixIn
+from threading import Lock
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from duetime_core.logs import sparing
+
+# For log lines that callers cause.
+often = sparing()
+
+SCRAPES_MAX = 32
+# How long a caller may send nothing of its request, or take nothing of the answer.
+SCRAPE_STILL_S = 10.0
+
+
+class ScrapeServer(ThreadingMixIn, WSGIServer):
+    """A thread for each request: a scrape must not wait for a probe."""
+
+    daemon_threads = True
+    # What waits to be let in; with the base class's 5 a client's next attempt comes a second later.
+    request_queue_size = 4 * SCRAPES_MAX
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._lock = Lock()
+        # Open connections and their hosts, oldest first.
+        self._open: dict[socket.socket, str] = {}
+        super().__init__(*arguments, **options)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            if len(self._open) >= SCRAPES_MAX:
+                self._end_one()
+            self._open[request] = client_address[0]
+        super().process_request(request, client_address)
+
+    def _end_one(self) -> None:
+        """Ends the oldest connection of the host that has most; its thread then ends by itself."""
+        (greediest, count), *_ = Counter(self._open.values()).most_common(1)
+        oldest = next(one for one, host in self._open.items() if host == greediest)
+        del self._open[oldest]
+        with suppress(OSError):
+            oldest.shutdown(socket.SHUT_RDWR)
+        often.warning("metrics connection ended for another", host=greediest, count=count)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A caller that went away, or sent no HTTP: the base class prints a trace of ten lines for each."""
+        often.warning("metrics not answered", error=repr(sys.exception()))
+
+
+class ScrapeHandler(WSGIRequestHandler):
+    """One request; `timeout` is the base class's name for how long it waits for bytes."""
+
+    timeout = SCRAPE_STILL_S
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the base class's name for it
+        """Requests are not logged."""

@@ -1,0 +1,42 @@
+"""Writes requirements-*.txt: what images are made of, by constraints.txt, with the hashes of the packages' files.
+
+    servers    what the four servers run on
+    spark      those, and what the pipeline needs
+    build      what makes the wheel
+
+The hashes are the package index's for every file of a version, so that each platform finds its own.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+EXTRAS = {"servers": ("server", "otel"), "spark": ("spark", "otel"), "build": ("build",)}
+HERE = Path(__file__).parent
+PROJECT = HERE.parents[1]
+OPTIONS = "--quiet --generate-hashes --allow-unsafe --strip-extras --no-header --no-annotate".split()
+# A mirror, or wheels that lie about, are this machine's affair.
+PLAIN = [*OPTIONS, "--no-emit-index-url", "--no-emit-trusted-host", "--no-emit-find-links"]
+HEAD = "# Made by `make requirements` of pyproject.toml and constraints.txt.\n"
+
+
+def lock(name: str) -> None:
+    asked = subprocess.run(
+        [sys.executable, HERE / "requirements.py", *EXTRAS[name]],
+        cwd=PROJECT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    path = HERE / f"requirements-{name}.txt"
+    # Wheels that lie beside the index have hashes that it does not have.
+    environment = {key: value for key, value in os.environ.items() if key != "PIP_FIND_LINKS"}
+    command = [sys.executable, "-m", "piptools", "compile", *PLAIN, "-c", PROJECT / "constraints.txt", "-o", path, "-"]
+    subprocess.run(command, cwd=PROJECT, check=True, input=asked.stdout, text=True, env=environment)
+    path.write_text(HEAD + path.read_text())
+
+
+if __name__ == "__main__":
+    for each in EXTRAS:
+        lock(each)

@@ -1,0 +1,152 @@
+"""The token that a client shows: given, or that of DUETIME_TOKEN, or in the file of DUETIME_TOKEN_FILE.
+
+Whoever reads a token can use it: it is shown over connections that others can't read, which are those of this machine,
+and to others only by a client that is told so.
+"""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+from duetime.client.errors import DueTimeError, InvalidArgument, Unauthenticated
+
+TOKEN_VARIABLE = "DUETIME_TOKEN"  # noqa: S105  its name
+TOKEN_FILE_VARIABLE = "DUETIME_TOKEN_FILE"  # noqa: S105  its name
+IN_PLAIN_VARIABLE = "DUETIME_TOKEN_IN_PLAIN"
+METADATA_KEY = "authorization"
+TOKEN_CHARS_MAX = 16_384
+# How long a file's token is used before its file is looked at again.
+FILE_FRESH_S = 1.0
+
+Metadata = tuple[tuple[str, str], ...]
+
+
+class Token:
+    """A token, or what gives one, and whether it may be sent where others can read it.
+
+    Arguments:
+        source: the token; or a function that returns the one of now, for tokens that expire. It is called for each call
+            to the server, on its event loop: it answers at once, from a copy that it keeps.
+        in_plain: whether it is shown to other machines without encryption.
+    """
+
+    def __init__(self, source: str | Callable[[], str], *, in_plain: bool = False) -> None:
+        self.source = source
+        self.in_plain = in_plain
+
+    def __repr__(self) -> str:
+        return f"Token(..., in_plain={self.in_plain})"
+
+
+TokenSource = Token | str | Callable[[], str]
+
+
+class Credentials:
+    """What the calls of one client show."""
+
+    def __init__(self, read: Callable[[], str] | None) -> None:
+        self._read = read
+        self._text = ""
+        self._metadata: Metadata = ()
+
+    def __bool__(self) -> bool:
+        return self._read is not None
+
+    def metadata(self) -> Metadata:
+        """Of a call that begins now. Raises: Unauthenticated: its token can't be had."""
+        if self._read is None:
+            return ()
+        try:
+            text = self._read()
+        except DueTimeError:
+            raise
+        except Exception as error:
+            raise Unauthenticated(f"the token can't be had: {error!r}", reason="TOKEN_UNREADABLE") from error
+        if text != self._text:
+            self._metadata = ((METADATA_KEY, f"Bearer {_checked(text)}"),)
+            self._text = text
+        return self._metadata
+
+
+def credentials_for(server: str, token: TokenSource | None, *, encrypted: bool = False) -> Credentials:
+    """What calls to `server` show. `encrypted`: nobody else reads them.
+
+    Raises:
+        InvalidArgument: the token has no token's form, or others could read it on its way.
+    """
+    if token is None:
+        token = _of_environment()
+        if token is None:
+            return Credentials(None)
+    if not isinstance(token, Token):
+        token = Token(token, in_plain=_variable(IN_PLAIN_VARIABLE) == "1")
+    if not (encrypted or token.in_plain or _is_loopback(server)):
+        text = f"would be sent to {server} as plain text, which others can read; Token(..., in_plain=True) or \
+{IN_PLAIN_VARIABLE}=1 allows it"
+        raise InvalidArgument.of("token", text)
+    source = token.source
+    if isinstance(source, str):
+        fixed = _checked(source)
+        return Credentials(lambda: fixed)
+    return Credentials(source)
+
+
+def showing(channel: Any, credentials: Credentials) -> Any:
+    """The channel, whose calls show a token from now on. An interceptor would make a task for each call."""
+    if credentials:
+        for kind in ("unary_unary", "unary_stream", "stream_unary", "stream_stream"):
+            setattr(channel, kind, _method_maker(getattr(channel, kind), credentials))
+    return channel
+
+
+def _method_maker(make: Any, credentials: Credentials) -> Any:
+    def make_method(*arguments: Any, **options: Any) -> Any:
+        method = make(*arguments, **options)
+
+        def call(*request: Any, metadata: Sequence[tuple[str, Any]] | None = None, **further: Any) -> Any:
+            return method(*request, metadata=(*credentials.metadata(), *(metadata or ())), **further)
+
+        return call
+
+    return make_method
+
+
+def _of_environment() -> TokenSource | None:
+    text, path = _variable(TOKEN_VARIABLE), _variable(TOKEN_FILE_VARIABLE)
+    return text or (_FileToken(Path(path)) if path else None)
+
+
+def _variable(name: str) -> str:
+    return os.environ.get(name, "")  # noqa: TID251  the only place where the SDK reads them
+
+
+class _FileToken:
+    """The token in a file, which somebody may replace at any time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._text = ""
+        self._looked_at_s = 0.0
+
+    def __call__(self) -> str:
+        now_s = time.monotonic()
+        if not self._text or now_s - self._looked_at_s > FILE_FRESH_S:
+            self._text, self._looked_at_s = self._path.read_text().strip(), now_s
+        return self._text
+
+
+def _checked(text: str) -> str:
+    if not isinstance(text, str) or not 1 <= len(text) <= TOKEN_CHARS_MAX or not all("!" <= one <= "~" for one in text):
+        raise InvalidArgument.of("token", f"is not 1 to {TOKEN_CHARS_MAX} characters of plain ASCII without blanks")
+    return text
+
+
+def _is_loopback(server: str) -> bool:
+    host = server.rpartition(":")[0].strip("[]")
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,163 @@
+"""All users as they were last read: followed once a second, kept for a while when the database is away.
+
+    users_version ── one number a second ──▶ the users that changed ──▶ the book ──▶ whoever has to end calls
+
+A gateway knows every user, so that a call of one asks no database, nor does a call with a token that does not exist.
+Only a token that is not in the book has it read again at once, for all who ask together: it may have just been made.
+"""
+
+import asyncio
+from functools import lru_cache
+
+import structlog
+from duetime_core.clock import Clock, SystemClock
+from duetime_core.errors import Unavailable
+from duetime_core.metadata import Database
+from duetime_core.metadata.users import Changes, StoredGrant, StoredToken, StoredUser, changes_since
+
+from duetime_gateway.access.grants import GROUP_PREFIX, Access
+from duetime_gateway.access.metrics import AccessMetrics
+
+log = structlog.get_logger()
+
+PERIOD_MS = 1_000
+# Between two reads, however many unknown tokens there are.
+GAP_MS = 50
+# From then on the book is out of date, which is told.
+STALE_MS = 10_000
+# How long a call with an unknown token waits for the database.
+WAIT_S = 3.0
+# Users whose rights are kept ready.
+ACCESSES_MAX = 4_096
+# Measures the database's load, so it is never a test's clock.
+_CLOCK = SystemClock()
+
+
+class Book:
+    """See the module."""
+
+    def __init__(self, database: Database, clock: Clock, metrics: AccessMetrics, keep_ms: int) -> None:
+        """`keep_ms`: how long what was read counts while the database does not answer."""
+        self._database = database
+        self._clock = clock
+        self._metrics = metrics
+        self._keep_ms = keep_ms
+        self._users: dict[str, StoredUser] = {}
+        self._tokens: dict[str, tuple[StoredUser, StoredToken]] = {}
+        # Of the users last read; 0: they were never read.
+        self._version = 0
+        # Counts changes of the book: what was concluded from it holds as long as this stands.
+        self.edition = 0
+        self._read_at_ms: float | None = None
+        self.is_stale = False
+        self._change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # Reads begun; those who wait for one of a number, or a later one; and what makes the next one come at once.
+        self._begun = 0
+        self._waiting: list[tuple[int, asyncio.Future[bool]]] = []
+        self._wanted: asyncio.Future[None] | None = None
+        metrics.age.set_function(lambda: self._age_ms() / 1000.0)
+
+    async def follow(self) -> None:
+        """Reads what changes, for ever."""
+        while True:
+            self._begun += 1
+            number, self._wanted = self._begun, asyncio.get_running_loop().create_future()
+            self._settle(number, await self._read())
+            await _CLOCK.sleep(GAP_MS)
+            await self._clock.wait_for(self._wanted, PERIOD_MS - GAP_MS)
+
+    async def refresh(self) -> None:
+        """Returns once the book has what was there when this was called. Raises: Unavailable."""
+        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.append((self._begun + 1, done))
+        if self._wanted is not None and not self._wanted.done():
+            self._wanted.set_result(None)
+        await asyncio.wait({done}, timeout=WAIT_S)
+        if not (done.done() and done.result()):
+            done.cancel()
+            raise _unread("the metadata database does not answer, and the token is not known from before")
+
+    async def _read(self) -> bool:
+        try:
+            changes = await self._database.run(lambda session: changes_since(session, self._version))
+        except Unavailable:
+            self._note_age()
+            return False
+        self._read_at_ms = self._clock.monotonic_ms()
+        self._take(changes)
+        self._note_age()
+        return True
+
+    def _settle(self, number: int, was_read: bool) -> None:
+        waiting, self._waiting = self._waiting, []
+        for wanted, done in waiting:
+            if wanted > number:
+                self._waiting.append((wanted, done))
+            elif not done.done():
+                done.set_result(was_read)
+
+    def _take(self, changes: Changes) -> None:
+        self._version = changes.version
+        if changes.names is None and self.edition:
+            return
+        if changes.names is not None:
+            kept = {name: user for name, user in self._users.items() if name in changes.names}
+            self._users = kept | dict(changes.changed)
+        self._tokens = {token.id: (user, token) for user in self._users.values() for token in user.tokens}
+        self._metrics.users.set(len(self._users))
+        self.edition += 1
+        self._change.set_result(None)
+        self._change = asyncio.get_running_loop().create_future()
+
+    async def changed(self, edition: int, wait_ms: float) -> None:
+        """Returns once the book has another edition, or after so long."""
+        if self.edition == edition:
+            await self._clock.wait_for(self._change, wait_ms)
+
+    def _note_age(self) -> None:
+        stale = self._age_ms() > STALE_MS
+        if stale and not self.is_stale:
+            log.warning("rights are out of date", age_ms=int(min(self._age_ms(), self._keep_ms)), kept_ms=self._keep_ms)
+        elif self.is_stale and not stale:
+            log.info("rights are up to date again")
+        self.is_stale = stale
+
+    def _age_ms(self) -> float:
+        return float("inf") if self._read_at_ms is None else self._clock.monotonic_ms() - self._read_at_ms
+
+    def check(self) -> None:
+        """Raises: Unavailable: what the book says is too old to count, or it was never read."""
+        if self.is_stale and self._age_ms() > self._keep_ms:
+            raise _unread(f"the metadata database has not answered for {self._keep_ms} ms, as long as rights are kept")
+        if not self.edition:
+            raise _unread("the metadata database has not answered yet")
+
+    # --- what it says -----------------------------------------------------------------------------------------------
+
+    def token(self, token_id: str) -> tuple[StoredUser, StoredToken] | None:
+        """A token and whose it is; None: there is none with this id."""
+        return self._tokens.get(token_id)
+
+    def access_of(self, name: str, groups: tuple[str, ...] = ()) -> Access | None:
+        """What a user may do, as themselves and as one of these groups of an identity provider.
+
+        None: they are shut out, or nobody knows them.
+        """
+        user = self._users.get(name)
+        if user is not None and user.revoked:
+            return None
+        known = [self._users[one] for group in groups if (one := GROUP_PREFIX + group) in self._users]
+        if user is None and not known:
+            return None
+        own = () if user is None else user.grants
+        return _access(name, frozenset(own).union(*(group.grants for group in known if not group.revoked)))
+
+
+@lru_cache(ACCESSES_MAX)
+def _access(name: str, grants: frozenset[StoredGrant]) -> Access:
+    """Of all tokens of a user the same."""
+    return Access(name, grants)
+
+
+def _unread(text: str) -> Unavailable:
+    return Unavailable(f"it is not known who calls: {text}", reason="RIGHTS_UNKNOWN")

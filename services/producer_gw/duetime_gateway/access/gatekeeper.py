@@ -1,0 +1,258 @@
+"""Lets calls in at the gateway's border: who calls is known, and within their rights, before a request is read.
+
+    metadata ──fingerprint──▶ a pass ──▶ the call, in its principal's name and with its rights
+                 │ unknown, or of an earlier edition of the book
+                 └─▶ the book, a hash or a signature ─▶ a pass, or UNAUTHENTICATED
+
+A pass holds until the book changes; then each call has its own made again, from memory. Calls that run on are looked at
+whenever the book changed and once a second: those of a user who is gone are ended, and those who lost a right, or whose
+token has expired, are to call again.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+import structlog
+from duetime_core.callers import host_of
+from duetime_core.clock import Clock
+from duetime_core.errors import DueTimeError, Unauthenticated, Unavailable
+from duetime_core.principal import Principal, serve_for
+
+from duetime_gateway.access import permit
+from duetime_gateway.access.book import Book
+from duetime_gateway.access.grants import NOTHING, Access
+from duetime_gateway.access.metrics import AccessMetrics
+from duetime_gateway.access.oidc import Tokens
+from duetime_gateway.access.rules import UNNAMED, Rules, Who
+from duetime_gateway.access.tokens import parse_token
+from duetime_gateway.access.verifying import Fingerprints, Verifier
+
+log = structlog.get_logger()
+
+METADATA_KEY = "authorization"
+SCHEME = "bearer "
+# Tokens that are known to be right; the oldest go first.
+PASSES_MAX = 16_384
+# A signed token is read again after so long: its key may be gone.
+SIGNED_MS = 300_000
+LOOK_MS = 1_000
+# The headers of one call are far below this.
+CHARS_MAX = 20_000
+Task = asyncio.Task[Any]
+
+
+class Pass:
+    """A token that was found to be right, and what it is good for."""
+
+    __slots__ = ("access", "edition", "ends_at_ms", "groups", "principal", "read_at_ms", "token_id")
+
+    def __init__(
+        self, access: Access, edition: int, ends_at_ms: int, token_id: str = "", groups: tuple[str, ...] = ()
+    ) -> None:
+        self.access = access
+        self.principal = Principal(access.name)
+        # Of the book.
+        self.edition = edition
+        # 0: never.
+        self.ends_at_ms = ends_at_ms
+        # Of ours; empty: a provider's.
+        self.token_id = token_id
+        self.groups = groups
+        # When a provider's was read, on the monotonic clock.
+        self.read_at_ms = 0.0
+
+
+class Gatekeeper:
+    """See duetime_core.gatekeeping."""
+
+    def __init__(
+        self, book: Book, rules: Rules, clock: Clock, metrics: AccessMetrics, provider: Tokens | None = None
+    ) -> None:
+        """`rules`: by method, as gRPC has it: `/duetime.v1.Gateway/Send`."""
+        self._book = book
+        self._rules = rules
+        self._clock = clock
+        self._metrics = metrics
+        self._provider = provider
+        self._fingerprints = Fingerprints()
+        self._verifier = Verifier()
+        self._passes: dict[bytes, Pass] = {}
+        self._serving: dict[Task, Pass] = {}
+        self._ended: dict[Task, DueTimeError] = {}
+        metrics.passes.set_function(lambda: len(self._passes))
+
+    # --- calls ------------------------------------------------------------------------------------------------------
+
+    async def admit(self, method: str, context: Any) -> None:
+        """Within the call's task, before its request is read. Raises: DueTimeError: it is refused."""
+        rule = self._rules.get(method, UNNAMED)
+        if rule.who is Who.ANYBODY:
+            permit.serve_with(NOTHING)
+            return
+        try:
+            found = await self._pass_of(context)
+            rule.check_method(found.access, method)
+        except DueTimeError as error:
+            self.note(error)
+            raise
+        task = asyncio.current_task()
+        assert task is not None, "a call is a task"
+        self._serving[task] = found
+        serve_for(found.principal)
+        permit.serve_with(found.access)
+
+    def note(self, error: DueTimeError) -> None:
+        """Counts a refusal."""
+        self._metrics.refused.labels(error.reason.lower()).inc()
+
+    def left(self) -> None:
+        """The running call has ended."""
+        task = asyncio.current_task()
+        assert task is not None, "a call is a task"
+        self._serving.pop(task, None)
+        self._ended.pop(task, None)
+
+    def ended(self) -> DueTimeError | None:
+        """Why the running call was cancelled, if that was done here; it may go on to end itself then."""
+        task = asyncio.current_task()
+        assert task is not None, "a call is a task"
+        reason = self._ended.pop(task, None)
+        if reason is not None:
+            # It is looked at no more.
+            self._serving.pop(task, None)
+            task.uncancel()
+        return reason
+
+    # --- passes -----------------------------------------------------------------------------------------------------
+
+    async def _pass_of(self, context: Any) -> Pass:
+        text = _token_in(context.invocation_metadata())
+        book = self._book
+        book.check()
+        if book.is_stale:
+            self._metrics.stale.inc()
+        fingerprint = self._fingerprints.of(text)
+        found = self._passes.get(fingerprint)
+        if found is None:
+            found = await self._look(text, fingerprint, host_of(context.peer()))
+        elif found.edition != book.edition or (not found.token_id and self._is_old(found)):
+            found = await self._look_again(text, fingerprint, found)
+        if 0 < found.ends_at_ms <= self._clock.now_ms():
+            self._passes.pop(fingerprint, None)
+            raise Unauthenticated("the token has expired", reason="TOKEN_EXPIRED")
+        return found
+
+    async def _look(self, text: str, fingerprint: bytes, host: str) -> Pass:
+        parsed = parse_token(text)
+        if parsed is None:
+            return await self._signed(text, fingerprint)
+        if self._book.token(parsed.id) is None:
+            await self._book.refresh()
+        known = self._book.token(parsed.id)
+        # Whether the id or the secret is wrong is nobody's business.
+        if known is None or not await self._verifier.fits(fingerprint, parsed.secret, known[1].hashed, host):
+            raise _invalid()
+        return self._keep(fingerprint, self._of_token(parsed.id))
+
+    async def _look_again(self, text: str, fingerprint: bytes, found: Pass) -> Pass:
+        """The pass as the book has it now: a token that was right is right as long as it is there."""
+        del self._passes[fingerprint]
+        if found.token_id:
+            return self._keep(fingerprint, self._of_token(found.token_id))
+        if self._is_old(found):
+            return await self._signed(text, fingerprint)
+        again = Pass(self._access(found.access.name, found.groups), self._book.edition, found.ends_at_ms)
+        again.groups, again.read_at_ms = found.groups, found.read_at_ms
+        return self._keep(fingerprint, again)
+
+    def _of_token(self, token_id: str) -> Pass:
+        known = self._book.token(token_id)
+        if known is None:
+            raise _invalid()
+        user, token = known
+        return Pass(self._access(user.name), self._book.edition, token.expires_at_ms, token_id)
+
+    async def _signed(self, text: str, fingerprint: bytes) -> Pass:
+        if self._provider is None:
+            raise _invalid()
+        claims = await self._provider.read(text)
+        access = self._access(claims.name, claims.groups)
+        found = Pass(access, self._book.edition, claims.expires_at_ms, groups=claims.groups)
+        found.read_at_ms = self._clock.monotonic_ms()
+        return self._keep(fingerprint, found)
+
+    def _access(self, name: str, groups: tuple[str, ...] = ()) -> Access:
+        access = self._book.access_of(name, groups)
+        if access is None:
+            raise Unauthenticated(f"user {name} is not known here, or was shut out", reason="USER_REVOKED")
+        return access
+
+    def _keep(self, fingerprint: bytes, found: Pass) -> Pass:
+        if len(self._passes) >= PASSES_MAX:
+            del self._passes[next(iter(self._passes))]
+        self._passes[fingerprint] = found
+        return found
+
+    def _is_old(self, found: Pass) -> bool:
+        return self._clock.monotonic_ms() - found.read_at_ms > SIGNED_MS
+
+    # --- calls that run on ------------------------------------------------------------------------------------------
+
+    async def watch(self) -> None:
+        """Looks at the calls in flight, for ever."""
+        edition = self._book.edition
+        while True:
+            await self._book.changed(edition, LOOK_MS)
+            edition = self._book.edition
+            self._end(self._lost())
+
+    def _lost(self) -> Iterable[tuple[Task, DueTimeError]]:
+        """Calls that would not be let in again as they are, and why."""
+        try:
+            self._book.check()
+        except Unavailable as error:
+            return [(task, error) for task in self._serving]
+        now_ms, reasons = self._clock.now_ms(), dict[Pass, DueTimeError | None]()
+        for found in self._serving.values():
+            if found not in reasons:
+                reasons[found] = self._reason(found, now_ms)
+        return [(task, reason) for task, found in self._serving.items() if (reason := reasons[found]) is not None]
+
+    def _reason(self, found: Pass, now_ms: int) -> DueTimeError | None:
+        if 0 < found.ends_at_ms <= now_ms:
+            return Unavailable("the token has expired: call again with another one", reason="TOKEN_EXPIRED")
+        if found.edition == self._book.edition:
+            return None
+        try:
+            again = self._of_token(found.token_id).access if found.token_id else None
+            again = again or self._access(found.access.name, found.groups)
+        except Unauthenticated as error:
+            return error
+        if found.access.lost(again):
+            return Unavailable("the caller's rights have changed: call again", reason="RIGHTS_CHANGED")
+        return None
+
+    def _end(self, lost: Iterable[tuple[Task, DueTimeError]]) -> None:
+        new = {task: reason for task, reason in lost if task not in self._ended}
+        for task, reason in new.items():
+            self._ended[task] = reason
+            self._metrics.ended.labels(reason.reason.lower()).inc()
+            task.cancel()
+        if new:
+            log.info("calls ended, whose callers lost rights", count=len(new))
+
+
+def _token_in(metadata: Any) -> str:
+    """Raises: Unauthenticated."""
+    for key, value in metadata or ():
+        if key == METADATA_KEY:
+            text = value.decode("latin-1") if isinstance(value, bytes) else value
+            if len(text) > CHARS_MAX or text[: len(SCHEME)].lower() != SCHEME:
+                raise Unauthenticated("the call's authorization is no Bearer token", reason="TOKEN_INVALID")
+            return str(text[len(SCHEME) :])
+    raise Unauthenticated("the call has no token: authorization: Bearer TOKEN", reason="TOKEN_MISSING")
+
+
+def _invalid() -> Unauthenticated:
+    return Unauthenticated("the token is not valid", reason="TOKEN_INVALID")

@@ -1,0 +1,58 @@
+"""RocketMQ's own signature: HMAC-SHA1 of a call's date-time by the secret of an access key. Pure.
+
+    authorization: MQv2-HMAC-SHA1 Credential=ACCESS_KEY[/...], SignedHeaders=x-mq-date-time, Signature=HEX
+
+It signs nothing but the text of `x-mq-date-time`, whose form and zone clients write as they like: whoever reads a call
+may repeat it, and put another request beside the signature. So it counts over TLS, or within this machine.
+"""
+
+import hashlib
+import hmac
+import re
+from collections.abc import Callable
+
+from duetime_core.errors import Unauthenticated
+from duetime_core.metadata.models import ACCESS_KEY_CHARS
+
+ALGORITHM = "MQv2-HMAC-SHA1"
+DATE_TIME_KEY = "x-mq-date-time"
+HEADER_CHARS_MAX = 1_024
+_HEADER = re.compile(
+    rf"{ALGORITHM} +Credential=([^,/ ]*)(?:/[^, ]*)?, *SignedHeaders={DATE_TIME_KEY}, *Signature=([0-9a-fA-F]{{40}})",
+    re.IGNORECASE,
+)
+# Compared with where there is no such key, so that it takes as long.
+_NO_SECRET = "0" * 32
+
+
+def sign(secret: str, date_time: str) -> str:
+    """The signature of a date-time, in lower-case hex."""
+    return hmac.new(secret.encode(), date_time.encode(), hashlib.sha1).hexdigest()
+
+
+def check_signature(
+    authorization: str, date_time: str, secret_of: Callable[[str], str | None], *, is_private: bool
+) -> str:
+    """The access key that a call is signed with.
+
+    `secret_of`: the secret of an access key; None: there is no such key. `is_private`: nobody reads the call on its
+    way: it came over TLS, or from this machine.
+
+    Raises:
+        Unauthenticated: there is no signature, a wrong one, or one that others could have read.
+    """
+    if not is_private:
+        raise _refused("a signature can be repeated by who reads it: it counts over TLS only")
+    found = _HEADER.fullmatch(authorization) if len(authorization) <= HEADER_CHARS_MAX else None
+    if found is None or not found[1] or len(date_time) > HEADER_CHARS_MAX:
+        raise _refused(f"the call has no signature by {ALGORITHM}")
+    access_key = found[1]
+    secret = secret_of(access_key) if len(access_key) == ACCESS_KEY_CHARS else None
+    expected = sign(secret or _NO_SECRET, date_time)
+    if not hmac.compare_digest(expected, found[2].lower()) or secret is None:
+        raise _refused("the signature is not valid")
+    return access_key
+
+
+def _refused(why: str) -> Unauthenticated:
+    return Unauthenticated(why, reason="SIGNATURE_INVALID")

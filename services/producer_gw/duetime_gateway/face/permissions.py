@@ -1,0 +1,143 @@
+"""What each call at the gateway's port takes: one table, which names every method there is.
+
+Where a need has no names, they are known deeper: topics of sends once a request is packed or decoded, groups of
+transactions likewise; lists are answered with what the caller has a right to. Ids that name no topic may be any
+topic's, so that they take a right to all. Admins may do everything.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from duetime.v1 import consumer_pb2, retry_pb2
+
+from duetime_gateway.access.grants import ANY_RIGHT, Kind, Right
+from duetime_gateway.access.rules import Names, Need, Rule, Rules, Who
+
+SEND, RECEIVE, MANAGE = Right.SEND, Right.RECEIVE, Right.MANAGE
+
+
+def _topic(rights: Right, names: Names | None) -> Need:
+    return Need(rights, Kind.TOPIC, names)
+
+
+def _group(rights: Right, names: Names | None) -> Need:
+    return Need(rights, Kind.GROUP, names)
+
+
+def _its_topic(request: Any) -> Iterable[str]:
+    return (request.topic,)
+
+
+def _its_group(request: Any) -> Iterable[str]:
+    return (request.group,)
+
+
+def _its_name(request: Any) -> Iterable[str]:
+    return (request.name,)
+
+
+def _of_filter(request: Any) -> Iterable[str]:
+    return (request.filter.topic,)
+
+
+def _group_of_filter(request: Any) -> Iterable[str]:
+    return (request.filter.group,)
+
+
+def _if_there(request: Any) -> Iterable[str]:
+    """The first request of a subscription names its topic; others only give credit."""
+    return (request.topic,) if request.topic else ()
+
+
+def _subscribed(field: str) -> Names:
+    """Of the first request of a ReceiveStream."""
+
+    def names(request: Any) -> Iterator[str]:
+        if request.HasField("subscription"):
+            yield getattr(request.subscription, field)
+
+    return names
+
+
+def _everything(request: Any) -> Iterable[str]:
+    return ("",)
+
+
+_ANYBODY, _ADMINS, _ANY_USER = Rule(Who.ANYBODY), Rule(Who.ADMINS), Rule()
+_SENDS = Rule(needs=(_topic(SEND, None),))
+_READS = Rule(needs=(_topic(RECEIVE, _its_topic),))
+_SHOWS_TOPIC = _topic(ANY_RIGHT, _its_topic)
+_IN_GROUP = (_topic(RECEIVE, _its_topic), _group(RECEIVE, _its_group))
+_LEASED = Rule(needs=(_group(RECEIVE, _its_group),))
+_MANAGES_NAMED = Rule(needs=(_group(MANAGE, _its_name),))
+_OPERATES = Rule(needs=(_topic(MANAGE, _everything),))
+
+
+def _dead_letters(read: Any) -> Rule:
+    return Rule(needs=(_group(MANAGE, _group_of_filter),), read=read.FromString)
+
+
+_GATEWAY = {
+    "Send": _SENDS,
+    "SendStream": _SENDS,
+    "SendBatch": _SENDS,
+    "Prepare": Rule(needs=(_topic(SEND, None), _group(SEND, None))),
+    "EndTransaction": Rule(needs=(_group(SEND | MANAGE, None),)),
+    "WatchTransactions": Rule(needs=(_group(SEND, _its_group),)),
+    "ListTransactions": Rule(needs=(_group(MANAGE, _its_group),)),
+    "GetTransaction": Rule(needs=(_group(MANAGE, _everything),)),
+    "Pull": _READS,
+    "PullQueues": _READS,
+    "Subscribe": Rule(needs=(_topic(RECEIVE, _if_there),)),
+    "SearchOffset": _READS,
+    "QueryMessages": _READS,
+    "GetMessage": _READS,
+    # It tells of the groups that failed it too, and is sought among the pending and dead ones of all topics.
+    "TraceMessage": Rule(needs=(_topic(RECEIVE, _everything),)),
+    "Cancel": Rule(needs=(_topic(SEND, lambda request: {one.topic for one in request.messages}),)),
+    "CancelMatching": Rule(needs=(_topic(SEND, _of_filter),)),
+    "Reschedule": Rule(needs=(_topic(SEND, lambda request: {one.message.topic for one in request.messages}),)),
+    "ListPending": Rule(needs=(_topic(RECEIVE, _of_filter),)),
+    "Backlog": Rule(needs=(_SHOWS_TOPIC,)),
+    "CommitOffsets": Rule(needs=_IN_GROUP),
+    "GetOffsets": Rule(needs=_IN_GROUP),
+    "Receive": Rule(needs=_IN_GROUP),
+    "ReceiveStream": Rule(needs=(_topic(RECEIVE, _subscribed("topic")), _group(RECEIVE, _subscribed("group")))),
+    "Ack": _LEASED,
+    "ChangeInvisible": _LEASED,
+    "Nack": Rule(needs=_LEASED.needs, read=consumer_pb2.NackRequest.FromString),
+    "SendBack": Rule(needs=_IN_GROUP, read=retry_pb2.SendBackRequest.FromString),
+    # As a first Receive makes a group too.
+    "CreateGroup": Rule(needs=(_group(RECEIVE | MANAGE, lambda request: (request.group.name,)),)),
+    "UpdateGroup": _MANAGES_NAMED,
+    "ListGroups": _ANY_USER,
+    "DescribeGroup": Rule(needs=(_group(ANY_RIGHT, _its_name),)),
+    "ResetGroup": Rule(needs=(_group(MANAGE, _its_name), _topic(RECEIVE | MANAGE, _its_topic))),
+    "DeleteGroup": _MANAGES_NAMED,
+    "ListDeadLetters": _dead_letters(consumer_pb2.ListDeadLettersRequest),
+    "RedriveDeadLetters": _dead_letters(consumer_pb2.RedriveRequest),
+    "DiscardDeadLetters": _dead_letters(consumer_pb2.DiscardRequest),
+    "CreateTopic": Rule(needs=(_topic(MANAGE, _its_name),)),
+    "DescribeTopic": Rule(needs=(_topic(ANY_RIGHT, _its_name),)),
+    "ListTopics": _ANY_USER,
+    "GetRoute": Rule(needs=(_SHOWS_TOPIC,)),
+    "ListLanes": _OPERATES,
+    "ListShards": _OPERATES,
+    "GetBacklogReport": _OPERATES,
+    # The files of a shard hold all topics, and what users have no right to.
+    "ListFiles": _ADMINS,
+    "Export": _ADMINS,
+    # It names users, and what they were refused.
+    "ListAuditEvents": _ADMINS,
+}
+# KEDA shows no token; it learns how many messages are due, and not of which topics. Probes and the contract are public.
+_OPEN = {
+    "externalscaler.ExternalScaler": ("IsActive", "StreamIsActive", "GetMetricSpec", "GetMetrics"),
+    "grpc.health.v1.Health": ("Check", "List", "Watch"),
+    "grpc.reflection.v1alpha.ServerReflection": ("ServerReflectionInfo",),
+}
+# By method, as gRPC names it.
+RULES: Rules = {
+    **{f"/duetime.v1.Gateway/{name}": rule for name, rule in _GATEWAY.items()},
+    **{f"/{service}/{name}": _ANYBODY for service, names in _OPEN.items() for name in names},
+}
