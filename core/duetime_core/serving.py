@@ -158,6 +158,7 @@ class _Border:
                     raise refusal
                 host = self._in_flight.enter(context.peer())
                 if gatekeeper is not None:
+                    audited.began(context)
                     await gatekeeper.admit(method, context)
                 if tracing.active is None or streams:
                     answer = await serve(context)
@@ -173,7 +174,7 @@ class _Border:
                 lost = gatekeeper.ended() if gatekeeper is not None else None
                 if lost is None:
                     raise
-                code = lost.status.name
+                code, reason = lost.status.name, lost.reason
                 await _refuse(context, lost)
             except Exception as error:
                 code, reason = _status_name(error), getattr(error, "reason", "")

@@ -28,6 +28,7 @@ URL = f"postgresql+psycopg://duetime:{PASSWORD}@127.0.0.1:1/duetime"
         ("host=db user=u password=geheim dbname=d", "host=db user=u password=*** dbname=d"),
         ("http://otlp:4318?token=abc&x=1", "http://otlp:4318?token=***&x=1"),
         ("Authorization: Bearer abcdefgh.ijkl", "Authorization: Bearer ***"),
+        (f"user dt_{'a' * 12}_{'b2' * 26}, and more", f"user dt_{'a' * 12}_***, and more"),
         ("sqlite:////var/lib/duetime/meta.db", "sqlite:////var/lib/duetime/meta.db"),
         ("http://127.0.0.1:9800", "http://127.0.0.1:9800"),
         ("basic information about a token", "basic information about a token"),

@@ -1,17 +1,21 @@
 """The gateway's audit log: every call is classified, acts are kept and read in pages, floods are bounded."""
 
 import asyncio
+import time
 from pathlib import Path
 
 import grpc
 import pytest
 from duetime.v1 import audit_pb2, consumer_pb2, export_pb2, gateway_pb2, message_pb2, pending_pb2, transactions_pb2
 from duetime_core.audit.events import Act
+from duetime_core.audit.refusals import PERIOD_MS, REFUSALS_MAX
+from duetime_gateway.access.tokens import new_token
 from duetime_gateway.face.acts import ACTS
 from duetime_gateway.face.face import SERVICE_NAMES
 from google.protobuf import descriptor_pool
 
 from tests.gateway.conftest import Gateway, real_store
+from tests.gateway.people import Metadata, People, shown
 
 
 def calls_of_the_port() -> set[str]:
@@ -37,12 +41,12 @@ def test_act_says_what_any_request_of_it_is_about(name: str) -> None:
         assert act in (None, Act())
 
 
-async def events(gateway: Gateway, count: int, **wanted: object) -> list[audit_pb2.AuditEvent]:
+async def events(gateway: Gateway, count: int, metadata: Metadata = (), **wanted: object) -> list[audit_pb2.AuditEvent]:
     """The audit log, once it has so many events."""
     async with asyncio.timeout(30):
         while True:
             request = audit_pb2.ListAuditEventsRequest(**wanted)  # type: ignore[arg-type]
-            answer = await gateway.stub.ListAuditEvents(request, timeout=10)
+            answer = await gateway.stub.ListAuditEvents(request, metadata=metadata, timeout=10)
             if len(answer.events) >= count:
                 return list(answer.events)
 
@@ -146,3 +150,60 @@ async def test_events_of_a_stopped_gateway_are_in_the_log_of_the_next(tmp_path: 
             await gateway.stub.CreateTopic(request, timeout=10)
         async with Gateway(tmp_path, {0: store.port}) as gateway:
             assert [one.resource for one in await events(gateway, 1)] == ["topic orders"]
+
+
+async def test_refusals_are_told_with_their_user_once_it_is_known(tmp_path: Path) -> None:
+    async with (
+        People(f"sqlite:///{tmp_path / 'meta.db'}") as people,
+        real_store(tmp_path) as store,
+        Gateway(tmp_path, {0: store.port}, auth="required") as gateway,
+    ):
+        admin, shop = (
+            shown(await people.add("ops", "admin")),
+            await people.add("shop", "send topic orders", "manage group other"),
+        )
+        gone, late = await people.add("gone", "admin"), await people.add("late", "admin", expires_at_ms=2)
+        await people.revoke("gone")
+        stub = gateway.stub
+        create = gateway_pb2.CreateTopicRequest(name="orders", queue_count=1)
+        assert await status_of(stub.CreateTopic(create, metadata=admin, timeout=10)) == "OK"
+        for token in (None, new_token(), shop, gone, late):
+            metadata = shown(token) if token is not None else ()
+            assert await status_of(stub.CreateTopic(create, metadata=metadata, timeout=10)) != "OK"
+        # Within the user's rights as a method, and not for what it names.
+        group = consumer_pb2.DeleteGroupRequest(name="billing")
+        assert await status_of(stub.DeleteGroup(group, metadata=shown(shop), timeout=10)) == "PERMISSION_DENIED"
+        for names in (("orders", "secrets"), ("secrets", "more", "orders")):
+            messages = [message_pb2.Message(topic=name, body=b"x") for name in names]
+            await stub.Send(gateway_pb2.SendRequest(messages=messages), metadata=shown(shop), timeout=10)
+        asked = audit_pb2.ListAuditEventsRequest()
+        assert await status_of(stub.ListAuditEvents(asked, metadata=shown(shop), timeout=10)) == "PERMISSION_DENIED"
+        found = await events(gateway, 10, metadata=admin)
+    assert [(one.method.partition("/")[2], one.user, one.resource, one.status, one.reason) for one in found][::-1] == [
+        ("CreateTopic", "ops", "topic orders", "OK", ""),
+        ("CreateTopic", "", "", "UNAUTHENTICATED", "TOKEN_MISSING"),
+        ("CreateTopic", "", "", "UNAUTHENTICATED", "TOKEN_INVALID"),
+        ("CreateTopic", "shop", "", "PERMISSION_DENIED", "RIGHT_MISSING"),
+        ("CreateTopic", "gone", "", "UNAUTHENTICATED", "USER_REVOKED"),
+        ("CreateTopic", "late", "", "UNAUTHENTICATED", "TOKEN_EXPIRED"),
+        ("DeleteGroup", "shop", "group billing", "PERMISSION_DENIED", "RIGHT_MISSING"),
+        ("Send", "shop", "topic secrets", "PERMISSION_DENIED", "RIGHT_MISSING"),
+        ("Send", "shop", "topic secrets and 1 more", "PERMISSION_DENIED", "RIGHT_MISSING"),
+        ("ListAuditEvents", "shop", "", "PERMISSION_DENIED", "RIGHT_MISSING"),
+    ]
+
+
+async def test_flood_of_refusals_is_told_in_a_few_events_and_a_count(tmp_path: Path) -> None:
+    flood = 50 * REFUSALS_MAX
+    async with People(f"sqlite:///{tmp_path / 'meta.db'}") as people, real_store(tmp_path) as store:
+        admin = shown(await people.add("ops", "admin"))
+        began_s = time.monotonic()
+        async with Gateway(tmp_path, {0: store.port}, auth="required") as gateway:
+            asked = gateway_pb2.ListTopicsRequest()
+            calls = [gateway.stub.ListTopics(asked, timeout=60) for _ in range(flood)]
+            assert set(await asyncio.gather(*map(status_of, calls))) == {"UNAUTHENTICATED"}
+        periods = 1 + (time.monotonic() - began_s) // (PERIOD_MS / 1_000)
+        async with Gateway(tmp_path, {0: store.port}, auth="required") as gateway:
+            found = await events(gateway, 1, admin)
+    assert len(found) <= periods * (REFUSALS_MAX + 1)
+    assert sum(one.left_out_count or 1 for one in found) == flood

@@ -16,6 +16,7 @@ from duetime_core.audit.events import REFUSED, Act, Event, plain
 from duetime_core.audit.refusals import PERIOD_MS, Refusals
 from duetime_core.callers import host_of
 from duetime_core.clock import Clock, Timer
+from duetime_core.errors import DueTimeError
 
 log = structlog.get_logger()
 
@@ -23,9 +24,21 @@ log = structlog.get_logger()
 _resource: ContextVar[str] = ContextVar("duetime_audited_resource", default="")
 
 
+# The call that is being served, where callers are asked who they are.
+_call: ContextVar["tuple[MethodAudit, Any] | None"] = ContextVar("duetime_audited_call", default=None)
+
+
 def name_resource(resource: str) -> None:
     """Says what the call that is being served is about, where only its service finds that out."""
     _resource.set(resource)
+
+
+def tell_refused_part(resource: str, error: DueTimeError) -> None:
+    """Says that a part of the call that is being served is refused, of which its status tells nothing."""
+    call = _call.get()
+    if call is not None:
+        method, context = call
+        method.tell(context, resource, error.status.name, error.reason)
 
 
 def _nowhere(event: Event) -> None:
@@ -99,6 +112,10 @@ class MethodAudit:
         with suppress(DecodeError):
             name_resource(self._act.about(self._act.request.FromString(data)))
 
+    def began(self, context: "grpc.aio.ServicerContext[Any, Any]") -> None:
+        """To be called in the call's task, where parts of it may be refused."""
+        _call.set((self, context))
+
     def ended(self, context: "grpc.aio.ServicerContext[Any, Any]", status: str, reason: str) -> None:
         """To be called at the end of each call, in its task."""
         if self._act is None and status not in REFUSED:
@@ -106,6 +123,10 @@ class MethodAudit:
         resource = _resource.get() if self._act is not None else ""
         if not resource and status not in REFUSED:
             return
+        self.tell(context, resource, status, reason)
+
+    def tell(self, context: "grpc.aio.ServicerContext[Any, Any]", resource: str, status: str, reason: str) -> None:
+        """Notes an event of a call, in its name."""
         # Its kind, as in `ipv4:`, is not told.
         peer = unquote(context.peer()).removeprefix("ipv4:").removeprefix("ipv6:")
         self._audit.note(

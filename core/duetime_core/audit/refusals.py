@@ -5,7 +5,7 @@ from duetime_core.audit.events import Event
 PERIOD_MS = 10_000
 # Of a host in a period, and the hosts that have a count of their own; all others share one.
 REFUSALS_MAX = 10
-HOSTS_MAX = 256
+HOSTS_MAX = 64
 _OTHERS = ""
 
 

@@ -51,6 +51,15 @@ class AuditPage(NamedTuple):
     last: AuditPlace | None
 
 
+def add_rows(session: Session, rows: Sequence[AuditRow]) -> None:
+    """In a transaction of its caller's. Idempotent by key."""
+    values = [
+        {"key": row.key, "process": row.process, "is_refusal": row.event.is_refusal, **row.event._asdict()}
+        for row in rows
+    ]
+    session.execute(_INSERT, values)
+
+
 class AuditTable:
     """The rows of all processes."""
 
@@ -59,16 +68,8 @@ class AuditTable:
 
     async def add(self, rows: Sequence[AuditRow]) -> None:
         """Idempotent by key. Raises: Unavailable."""
-        values = [
-            {"key": row.key, "process": row.process, "is_refusal": row.event.is_refusal, **row.event._asdict()}
-            for row in rows
-        ]
-
-        def work(session: Session) -> None:
-            session.execute(_INSERT, values)
-
-        if values:
-            await self._database.run(work)
+        if rows:
+            await self._database.run(lambda session: add_rows(session, rows))
 
     async def page(self, wanted: AuditFilter, count: int, after: AuditPlace | None = None) -> AuditPage:
         """The next `count` rows. Raises: Unavailable."""

@@ -152,26 +152,24 @@ def make_parts(settings: GatewaySettings, clock: Clock, registry: CollectorRegis
     streams = ReceiveStreamService(receivers, traffic.answers, tasks)
     pending = _make_pending(settings, clock, routing, traffic)
     transactions = _make_transactions(settings, clock, metrics, database, routing, sender, traffic, tasks)
-    batches, analysis = BatchService(sender, metrics), AnalysisService(shards, backlog, metrics)
     subscribing = Subscribing(places, traffic.answers, metrics, tasks, subscriptions_max=settings.subscriptions_max)
     subscriptions = SubscriptionService(subscribing)
     face = Face(
         service,
-        batches,
+        BatchService(sender, metrics),
         consumers,
         subscriptions,
         streams,
         pending,
         transactions.service,
-        analysis,
+        AnalysisService(shards, backlog, metrics),
         AuditService(AuditTable(database)),
         Scaler(shards, clock),
     )
-    access = _make_access(settings, clock, registry, database) if settings.asks_who_calls else None
-    gatekeeper = access.gatekeeper if access is not None else None
+    access = _make_access(settings, clock, registry, database)
     trail = Trail("gateway", database, clock, registry, settings.audit_keep_days)
-    server = _make_server(settings, clock, registry, traffic, trail, gatekeeper)
-    face.add_to(server.grpc, gatekeeper.note if gatekeeper is not None else None)
+    server = _make_server(settings, clock, registry, traffic, trail, access)
+    face.add_to(server.grpc, access.gatekeeper.note if access is not None else None)
     return GatewayParts(
         tasks=tasks,
         database=database,
@@ -199,9 +197,9 @@ def _make_server(
     registry: CollectorRegistry,
     traffic: Traffic,
     trail: Trail,
-    gatekeeper: Gatekeeper | None,
+    access: AccessParts | None,
 ) -> Server:
-    audit = Audit(clock, ACTS, trail.add)
+    audit, gatekeeper = Audit(clock, ACTS, trail.add), None if access is None else access.gatekeeper
     return Server(
         SERVICE_NAMES, settings.calls_in_flight_max, registry, traffic=traffic, audit=audit, gatekeeper=gatekeeper
     )
@@ -209,7 +207,9 @@ def _make_server(
 
 def _make_access(
     settings: GatewaySettings, clock: Clock, registry: CollectorRegistry, database: Database
-) -> AccessParts:
+) -> AccessParts | None:
+    if not settings.asks_who_calls:
+        return None
     metrics = AccessMetrics(registry)
     book = Book(database, clock, metrics, settings.rights_keep_ms)
     provider = Tokens(settings.provider, clock) if settings.provider is not None else None
