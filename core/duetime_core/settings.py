@@ -144,7 +144,17 @@ class NodeSettings(BaseSettings):
     @property
     def listeners(self) -> Sequence[Listener]:
         """Where it takes calls."""
-        return [Listener(self.host, tls=False, authenticated=self.authenticated)]
+        return [Listener(self.reached_at, self.tls, self.authenticated)]
+
+    @property
+    def reached_at(self) -> str:
+        """The address at which others reach it."""
+        return self.host
+
+    @property
+    def tls(self) -> bool:
+        """Whether calls come by TLS alone: not yet."""
+        return False
 
     @property
     def authenticated(self) -> bool:

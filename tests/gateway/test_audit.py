@@ -158,10 +158,8 @@ async def test_refusals_are_told_with_their_user_once_it_is_known(tmp_path: Path
         real_store(tmp_path) as store,
         Gateway(tmp_path, {0: store.port}, auth="required") as gateway,
     ):
-        admin, shop = (
-            shown(await people.add("ops", "admin")),
-            await people.add("shop", "send topic orders", "manage group other"),
-        )
+        admin = shown(await people.add("ops", "admin"))
+        shop = await people.add("shop", "send topic orders", "manage group other")
         gone, late = await people.add("gone", "admin"), await people.add("late", "admin", expires_at_ms=2)
         await people.revoke("gone")
         stub = gateway.stub

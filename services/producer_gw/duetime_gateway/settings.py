@@ -71,6 +71,12 @@ class GatewaySettings(StoreClientSettings):
     oidc_groups_claim: str = Field("groups", min_length=1, description="claim that lists the user's groups")
     oidc_skew_s: int = Field(30, ge=0, le=300, description="by how much the provider's clock may differ")
 
+    published_host: str = Field(
+        "",
+        description="address of its machine at which a container's port is published, where that says who reaches it "
+        "and host does not; empty: host",
+    )
+
     @field_validator("oidc_issuer", "oidc_keys_url")
     @classmethod
     def _provider_is_safe(cls, url: str) -> str:
@@ -87,6 +93,10 @@ class GatewaySettings(StoreClientSettings):
     @property
     def asks_who_calls(self) -> bool:
         return self.auth == "required"
+
+    @property
+    def reached_at(self) -> str:
+        return self.published_host or self.host
 
     @property
     def authenticated(self) -> bool:
