@@ -11,9 +11,11 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from http import HTTPStatus
 from socket import AF_INET, AF_INET6
 from threading import Thread
+from types import TracebackType
 from typing import Any, Protocol, TypeVar
 from wsgiref.simple_server import make_server
 
@@ -32,6 +34,7 @@ from duetime_core.probes import Condition, Pages
 from duetime_core.scrapes import ScrapeHandler, ScrapeServer
 from duetime_core.secrets import masked
 from duetime_core.settings import ProcessSettings
+from duetime_core.traces import name_of
 from duetime_core.tracing import Exporting
 
 log = structlog.get_logger()
@@ -134,6 +137,7 @@ def main(process: str, settings_class: type[S], make: Callable[[S, Clock], Node]
         for listener in settings.listeners:
             refuse_exposed(*listener, settings.insecure)
         configure_logs(process, settings.log_level, settings.log_format)
+        sys.excepthook = partial(_tell_end, process)
         sys.setswitchinterval(SWITCH_S)
         _keep_heap()
         raise_descriptors()
@@ -147,6 +151,7 @@ def main(process: str, settings_class: type[S], make: Callable[[S, Clock], Node]
 async def _run(process: str, settings: S, make: Callable[[S, Clock], Node]) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_tell_untaken)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     supervised = bool(os.environ.get(SUPERVISED_VARIABLE))
@@ -185,6 +190,17 @@ async def _run(process: str, settings: S, make: Callable[[S, Clock], Node]) -> N
         await node.stop()
         await exporting.stop()
     log.info("stopped")
+
+
+def _tell_untaken(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """An exception that nobody awaits; the objects that asyncio names with it show its text."""
+    log.error("exception in a task or callback", exc_info=context.get("exception"))
+
+
+def _tell_end(process: str, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """The last words of a process that a defect ends: by its log, and in one line for the operator."""
+    log.critical("ended by a defect", exc_info=error)
+    print(f"duetime {process}: ended by a defect, {name_of(error)}; its log has the trace", file=sys.stderr)
 
 
 def _warn_of_exposed(settings: ProcessSettings) -> None:

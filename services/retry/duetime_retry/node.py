@@ -118,7 +118,7 @@ class RetryNode:
             self._loops.cancel()
             (ended,) = await asyncio.gather(self._loops, return_exceptions=True)
             if isinstance(ended, Exception):
-                log.error("loops had failed", error=repr(ended))
+                log.error("loops had failed", exc_info=ended)
         for channel in parts.channels if parts else ():
             await channel.close()
         await self._trail.finish()

@@ -135,7 +135,7 @@ class SchedulerNode:
             self._loops.cancel()
             (ended,) = await asyncio.gather(self._loops, return_exceptions=True)
             if isinstance(ended, Exception):
-                log.error("loops had failed", error=repr(ended))
+                log.error("loops had failed", exc_info=ended)
             await parts.serving.leave()
         for channel in parts.channels if parts else ():
             await channel.close()
