@@ -153,12 +153,11 @@ def make_parts(settings: GatewaySettings, clock: Clock, registry: CollectorRegis
     pending = _make_pending(settings, clock, routing, traffic)
     transactions = _make_transactions(settings, clock, metrics, database, routing, sender, traffic, tasks)
     subscribing = Subscribing(places, traffic.answers, metrics, tasks, subscriptions_max=settings.subscriptions_max)
-    subscriptions = SubscriptionService(subscribing)
     face = Face(
         service,
         BatchService(sender, metrics),
         consumers,
-        subscriptions,
+        SubscriptionService(subscribing),
         streams,
         pending,
         transactions.service,
