@@ -1,23 +1,23 @@
 """Nothing that is secret, and no body, is in a log, a page of metrics or the database after a whole run."""
 
 import base64
+import io
 import json
-import os
 import secrets
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import grpc
 import psycopg
 import pytest
+from duetime.cli.app import run as run_command
 from duetime.v1 import consumer_pb2, gateway_pb2, gateway_pb2_grpc, message_pb2
 from duetime_core.callers import METADATA_KEY
 from duetime_core.metadata.engine import make_engine, parse_url
+from duetime_core.settings import DATABASE_URL_VARIABLE, SECRETS_KEY_VARIABLE
 from sqlalchemy import inspect, text
 from sqlalchemy.engine import make_url
 
@@ -37,8 +37,7 @@ class Run:
         self.rig = rig
         self.planted = planted
         self._errors = ""
-        self._environment = {key: value for key, value in os.environ.items() if not key.startswith("DUETIME_")}
-        self._environment |= {"DUETIME_DATABASE_URL": rig.database_url, "DUETIME_SECRETS_KEY": secrets_key}
+        self._environment = {DATABASE_URL_VARIABLE: rig.database_url, SECRETS_KEY_VARIABLE: secrets_key}
         self.channel = grpc.insecure_channel(rig.address)
         self.stub = gateway_pb2_grpc.GatewayStub(self.channel)  # type: ignore[no-untyped-call]
 
@@ -47,15 +46,13 @@ class Run:
 
     def command(self, *words: str) -> str:
         """What a command prints as its result; it may fail."""
-        done = subprocess.run(
-            [sys.executable, "-m", "duetime", *words],
-            env=self._environment,
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-        )
-        self._errors += done.stderr
-        return done.stdout.strip()
+        out, err = io.StringIO(), io.StringIO()
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+            for key, value in self._environment.items():
+                patch.setenv(key, value)
+            run_command(list(words))
+        self._errors += err.getvalue()
+        return out.getvalue().strip()
 
     def user(self, name: str, *words: str) -> str:
         """A user's token."""
