@@ -322,7 +322,44 @@ PROCESSES = Dashboard(
     ),
 )
 
-DASHBOARDS = (OVERVIEW, STORES, GROUPS, PROCESSES)
+CALLERS = Dashboard(
+    "callers",
+    "DueTime: who calls",
+    (
+        (
+            stat("Users", "max(duetime_gateway_users)"),
+            stat("Rights were read ago", "max(duetime_gateway_rights_age_seconds)", "s", 10),
+            stat(
+                "Of connections_max",
+                "max(duetime_connections / duetime_connections_max)",
+                "percentunit",
+                0.8,
+            ),
+            stat("Connections cut, last hour", "sum(increase(duetime_connections_cut_total[1h])) or vector(0)"),
+        ),
+        (
+            panel(
+                "Calls refused a second",
+                (f"sum by (reason) (rate(duetime_gateway_refused_total{RATE}))", "{{reason}}"),
+                text="For who calls. A burst of token_invalid: somebody tries tokens, or shows one that was rotated.",
+            ),
+            panel(
+                "Calls ended a second",
+                (f"sum by (reason) (rate(duetime_gateway_calls_ended_total{RATE}))", "{{reason}}"),
+                text="Streams and waiting calls whose caller lost a right.",
+            ),
+        ),
+        (
+            panel("Connections", ("sum by (job, instance) (duetime_connections)", "{{job}} {{instance}}")),
+            panel(
+                "Calls admitted by rights that are out of date, a second",
+                (f"sum by (instance) (rate(duetime_gateway_stale_calls_total{RATE}))", "{{instance}}"),
+            ),
+        ),
+    ),
+)
+
+DASHBOARDS = (OVERVIEW, STORES, GROUPS, PROCESSES, CALLERS)
 
 
 def to_json(dashboard: Dashboard) -> str:

@@ -52,7 +52,14 @@ def test_token_alone_goes_to_standard_output_and_is_shown_once(typed: Run, tmp_p
     assert (code, bool(token)) == (0, True)
     assert token is not None
     assert "shown this once" in err
-    for words in (("users",), ("users", "show", "shop"), ("users", "--json"), ("users", "show", "shop", "--json")):
+    for words in (
+        ("users",),
+        ("users", "list"),
+        ("users", "show", "shop"),
+        ("users", "--json"),
+        ("users", "list", "--json"),
+        ("users", "show", "shop", "--json"),
+    ):
         code, out, _ = typed(*words)
         assert code == 0
         assert token.secret not in out

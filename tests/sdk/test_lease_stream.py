@@ -41,6 +41,17 @@ async def test_a_server_without_streams_is_asked_for_one_once(groups: FakeGroups
     assert len(groups.receives) == 4
 
 
+@CALLS_ONLY
+async def test_streams_are_tried_again_after_a_while(groups: FakeGroups, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("duetime.client.connection.OLDER_SERVER_S", 0.0)
+    groups.fill("orders", 2)
+    async with AsyncReceiver(groups.address, "orders", group="billing") as receiver:
+        assert await receiver.ack(await receiver.receive(max=1)) == []
+        groups.has_streams = True
+        assert await receiver.ack(await receiver.receive(max=1)) == []
+    assert groups.stream_count == 1
+
+
 async def test_a_receive_that_is_cancelled_takes_nothing(groups: FakeGroups) -> None:
     groups.make_topic("orders")
     async with AsyncReceiver(groups.address, "orders", group="billing") as receiver:

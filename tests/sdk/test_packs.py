@@ -226,7 +226,7 @@ async def test_a_gateway_of_release_0_1_is_sent_messages(gateway: FakeGateway) -
 
 
 async def test_packs_are_tried_again_after_a_while(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("duetime.client.sending.sends.OLDER_SERVER_S", 0.0)
+    monkeypatch.setattr("duetime.client.connection.OLDER_SERVER_S", 0.0)
     gateway.knows_no_packs = True
     async with AsyncProducer(gateway.address) as producer:
         receipts(await producer.send_many("orders", bodies=bodies(20)))

@@ -143,6 +143,16 @@ async def test_a_server_without_streams_is_called(gateway: FakeGateway) -> None:
     assert [request.retry for request in gateway.requests] == [True, False, False]
 
 
+async def test_streams_are_tried_again_after_a_while(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("duetime.client.connection.OLDER_SERVER_S", 0.0)
+    gateway.knows_no_streams = True
+    async with AsyncProducer(gateway.address) as producer:
+        await producer.send("orders", b"1")
+        gateway.knows_no_streams = False
+        await producer.send("orders", b"2")
+        assert gateway.streams == 1
+
+
 async def test_close_waits_for_what_is_in_the_stream_and_ends_it(gateway: FakeGateway) -> None:
     gateway.gate = asyncio.Event()
     producer = AsyncProducer(gateway.address)

@@ -44,6 +44,21 @@ OLDER_SERVER_S = 60.0
 T = TypeVar("T")
 
 
+class OlderServer:
+    """Remembers for OLDER_SERVER_S that the server did not know something."""
+
+    def __init__(self) -> None:
+        # Loop time.
+        self._until_s = 0.0
+
+    def met(self) -> None:
+        self._until_s = asyncio.get_running_loop().time() + OLDER_SERVER_S
+
+    @property
+    def is_there(self) -> bool:
+        return asyncio.get_running_loop().time() < self._until_s
+
+
 def resolve_server(server: str | None) -> str:
     """`server`, else DUETIME_SERVER, else localhost:9800.
 

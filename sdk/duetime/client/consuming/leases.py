@@ -17,7 +17,7 @@ from duetime_format.limits import (
     RECEIVE_COUNT_MAX,
 )
 
-from duetime.client.connection import Connection, seconds
+from duetime.client.connection import Connection, OlderServer, seconds
 from duetime.client.consuming.lease_stream import LeaseStream, NotKnown
 from duetime.client.consuming.leased import (
     OK,
@@ -73,8 +73,9 @@ class Leases:
     def __init__(self, connection: Connection, subscription: Subscription) -> None:
         self._connection = connection
         self.subscription = subscription
-        # None: the server has no streams; it is not asked again.
-        self._stream: LeaseStream | None = LeaseStream(connection, subscription.request(0, 0), self._return)
+        self._stream = LeaseStream(connection, subscription.request(0, 0), self._return)
+        # One that has no such streams.
+        self._older = OlderServer()
 
     async def receive(self, count: int, wait_ms: int) -> list[list[LeasedMessage]]:
         """Messages by runs: each run is of one queue, in order.
@@ -84,12 +85,12 @@ class Leases:
             Damaged: the answer is inconsistent.
         """
         topic, timeout = self.subscription.topic, wait_ms / 1000.0 + CALL_TIMEOUT_S
-        if self._stream is not None:
+        if not self._older.is_there:
             try:
                 count = min(count, RECEIVE_COUNT_MAX)
                 runs = await self._stream.take(count, RECEIVE_BYTES_MAX, wait_ms, timeout)
             except NotKnown:
-                self._stream = None
+                self._older.met()
             else:
                 ends_at_s = self._ends_at_s()
                 return [taken(run, topic, ends_at_s) for run in runs]
@@ -103,11 +104,11 @@ class Leases:
 
     async def ack(self, messages: Sequence[LeasedMessage]) -> list[int]:
         """A ReceiptStatus for each."""
-        if self._stream is not None and all(map(has_names, messages)):
+        if not self._older.is_there and all(map(has_names, messages)):
             try:
                 return statuses_of(messages, await self._stream.ack(by_lease(messages), CALL_TIMEOUT_S))
             except NotKnown:
-                self._stream = None
+                self._older.met()
         request = consumer_pb2.AckRequest(
             group=self.subscription.group, receipts=[message.receipt for message in messages]
         )
@@ -120,8 +121,7 @@ class Leases:
 
     async def close(self, within_s: float = CLOSE_S) -> None:
         """Ends the stream; leases that come yet are given back, as far as that takes no longer than `within_s`."""
-        if self._stream is not None:
-            await self._stream.close(within_s)
+        await self._stream.close(within_s)
 
     async def move(
         self, messages: Sequence[LeasedMessage], length_s: float, *, not_attempted: bool = False

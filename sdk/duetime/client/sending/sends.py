@@ -1,11 +1,10 @@
 """Sends delivered: in a stream first, packed where the gateway knows packs, and repeated by calls of their own."""
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
 from duetime.client import tracing
-from duetime.client.connection import OLDER_SERVER_S, Connection
+from duetime.client.connection import Connection, OlderServer
 from duetime.client.errors import DueTimeError, InvalidArgument
 from duetime.client.message import Receipt
 from duetime.client.sending.batch import Batch
@@ -26,8 +25,8 @@ class Sends(Delivery[Receipt]):
     def __init__(self, connection: Connection, timeout: float) -> None:
         super().__init__(connection, timeout, _SEND, gateway_pb2.SendResponse, Receipt, repeated=_RETRY)
         self._stream = Stream(connection, _SEND_STREAM, gateway_pb2.SendResponse)
-        # Loop time.
-        self._unpacked_until = 0.0
+        # One that knows no packs.
+        self._older = OlderServer()
 
     async def close(self) -> None:
         """Ends the stream."""
@@ -36,17 +35,16 @@ class Sends(Delivery[Receipt]):
     async def _request(self, batch: Batch, deadline: float, *, is_first: bool) -> Sequence[Outcome]:
         if not isinstance(batch, Pack):
             return await super()._request(batch, deadline, is_first=is_first)
-        loop = asyncio.get_running_loop()
-        if loop.time() >= self._unpacked_until:
+        if not self._older.is_there:
             outcomes = await super()._request(batch, deadline, is_first=is_first)
             if not _knows_no_packs(errors_of(outcomes).get(0)):
                 return outcomes
-            self._unpacked_until = loop.time() + OLDER_SERVER_S
+            self._older.met()
         return await super()._request(batch.unpacked(), deadline, is_first=is_first)
 
     async def _ask(self, payload: bytes, timeout: float, *, is_first: bool) -> Any:
         # A traced request has metadata of its own.
-        if is_first and tracing.active is None and not self._stream.unsupported:
+        if is_first and tracing.active is None and not self._stream.older.is_there:
             return await self._stream.ask(payload, timeout)
         return await super()._ask(payload, timeout, is_first=is_first)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import grpc
 
-from duetime.client.connection import Connection
+from duetime.client.connection import Connection, OlderServer
 from duetime.client.errors import DueTimeError, Timeout, Unavailable, from_status, unreadable
 from duetime.client.sending.capacity import Capacity
 
@@ -40,8 +40,8 @@ class Stream:
         self._room = Capacity(REQUESTS_UNDER_WAY_MAX, BYTES_UNDER_WAY_MAX)
         self._current: _Call | None = None
         self._calls: set[_Call] = set()
-        # The server has no such method.
-        self.unsupported = False
+        # One that has no such method.
+        self.older = OlderServer()
 
     async def ask(self, payload: bytes, timeout: float) -> Any:
         """The answer to an encoded request.
@@ -101,7 +101,8 @@ class Stream:
         """The call has ended, with this status or by us."""
         self.let_go(call)
         self._calls.discard(call)
-        self.unsupported = self.unsupported or status is grpc.StatusCode.UNIMPLEMENTED
+        if status is grpc.StatusCode.UNIMPLEMENTED:
+            self.older.met()
 
 
 class _Call:

@@ -54,6 +54,21 @@ def list_users(context: typer.Context, database_url: Url = "", as_json: Json = F
     if context.invoked_subcommand is not None:
         context.obj = (database_url, as_json)  # options before the command apply to it too
         return
+    _list(database_url, as_json=as_json)
+
+
+@users.command("list")
+def list_by_name(context: typer.Context, database_url: Url = "", as_json: Json = False) -> None:
+    """List the users, as without a command.
+
+    \b
+    Examples:
+      duetime users list --json
+    """
+    _list(url_of(context, database_url), as_json=is_json(context, as_json))
+
+
+def _list(database_url: str, *, as_json: bool) -> None:
     found = transact(database_url, table.read_users).values()
     if as_json:
         for user in found:
