@@ -252,10 +252,11 @@ def delete_key(
     Examples:
       duetime users delete-key DTMQ7XWQ2ZC4TAK5RNLB3YHV
     """
-    # Another may be the secret, given by mistake.
-    named = f"access key {access_key}" if len(access_key) == ACCESS_KEY_CHARS else "an access key"
+    if len(access_key) != ACCESS_KEY_CHARS:
+        # It may be the secret, given by mistake, and is not repeated.
+        raise ClientError(f"an access key has {ACCESS_KEY_CHARS} characters; `duetime users show USER` lists them")
     url = url_of(context, database_url)
-    act(url, "users delete-key", named, lambda session: table.delete_key(session, access_key))
+    act(url, "users delete-key", f"access key {access_key}", lambda session: table.delete_key(session, access_key))
     if is_json(context, as_json):
         print_json({"access_key": access_key, "state": "is deleted"})
     else:
