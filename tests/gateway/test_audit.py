@@ -174,9 +174,14 @@ async def test_refusals_are_told_with_their_user_once_it_is_known(tmp_path: Path
         for names in (("orders", "secrets"), ("secrets", "more", "orders")):
             messages = [message_pb2.Message(topic=name, body=b"x") for name in names]
             await stub.Send(gateway_pb2.SendRequest(messages=messages), metadata=shown(shop), timeout=10)
+        # In a task of the stream's, while the stream goes on.
+        stream = stub.SendStream(metadata=shown(shop), timeout=60)
+        await stream.write(gateway_pb2.SendRequest(messages=[message_pb2.Message(topic="secrets", body=b"x")]))
+        assert await stream.read()
         asked = audit_pb2.ListAuditEventsRequest()
         assert await status_of(stub.ListAuditEvents(asked, metadata=shown(shop), timeout=10)) == "PERMISSION_DENIED"
-        found = await events(gateway, 10, metadata=admin)
+        found = await events(gateway, 11, metadata=admin)
+        stream.cancel()
     assert [(one.method.partition("/")[2], one.user, one.resource, one.status, one.reason) for one in found][::-1] == [
         ("CreateTopic", "ops", "topic orders", "OK", ""),
         ("CreateTopic", "", "", "UNAUTHENTICATED", "TOKEN_MISSING"),
@@ -187,6 +192,7 @@ async def test_refusals_are_told_with_their_user_once_it_is_known(tmp_path: Path
         ("DeleteGroup", "shop", "group billing", "PERMISSION_DENIED", "RIGHT_MISSING"),
         ("Send", "shop", "topic secrets", "PERMISSION_DENIED", "RIGHT_MISSING"),
         ("Send", "shop", "topic secrets and 1 more", "PERMISSION_DENIED", "RIGHT_MISSING"),
+        ("SendStream", "shop", "topic secrets", "PERMISSION_DENIED", "RIGHT_MISSING"),
         ("ListAuditEvents", "shop", "", "PERMISSION_DENIED", "RIGHT_MISSING"),
     ]
 

@@ -22,8 +22,6 @@ log = structlog.get_logger()
 
 # What the call that is being served is about.
 _resource: ContextVar[str] = ContextVar("duetime_audited_resource", default="")
-
-
 # The call that is being served, where callers are asked who they are.
 _call: ContextVar["tuple[MethodAudit, Any] | None"] = ContextVar("duetime_audited_call", default=None)
 
