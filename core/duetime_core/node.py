@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -137,7 +138,7 @@ def main(process: str, settings_class: type[S], make: Callable[[S, Clock], Node]
         for listener in settings.listeners:
             refuse_exposed(*listener, settings.insecure)
         configure_logs(process, settings.log_level, settings.log_format)
-        sys.excepthook = partial(_tell_end, process)
+        _take_hooks(process)
         sys.setswitchinterval(SWITCH_S)
         _keep_heap()
         raise_descriptors()
@@ -192,9 +193,20 @@ async def _run(process: str, settings: S, make: Callable[[S, Clock], Node]) -> N
     log.info("stopped")
 
 
+def _take_hooks(process: str) -> None:
+    """Exceptions that nobody takes go to the log like all others: Python itself would print their texts."""
+    sys.excepthook = partial(_tell_end, process)
+    threading.excepthook = lambda untaken: log.error("exception in a thread", exc_info=untaken.exc_value)
+    sys.unraisablehook = lambda untaken: log.error("exception in passing", exc_info=untaken.exc_value)
+
+
 def _tell_untaken(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """An exception that nobody awaits; the objects that asyncio names with it show its text."""
-    log.error("exception in a task or callback", exc_info=context.get("exception"))
+    exception = context.get("exception")
+    if exception is None:
+        log.error("trouble in the event loop", what=context["message"])
+    else:
+        log.error("exception in a task or callback", exc_info=exception)
 
 
 def _tell_end(process: str, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -1,6 +1,7 @@
 """A process for the tests of `duetime_core.node`: a node that does nothing, run by the real `main`."""
 
 import asyncio
+import threading
 from threading import Event
 
 from duetime_core.clock import Clock
@@ -53,6 +54,14 @@ class SampleNode:
         async def lost() -> None:
             raise KeyError(value)
 
+        class Passing:
+            def __del__(self) -> None:
+                raise KeyError(value)
+
+        Passing()
+        thread = threading.Thread(target=int, args=(value,))
+        thread.start()
+        thread.join()
         task = asyncio.create_task(lost())
         await asyncio.wait({task})
         del task
