@@ -191,7 +191,7 @@ async def test_refusals_are_told_with_their_user_once_it_is_known(tmp_path: Path
         ("CreateTopic", "late", "", "UNAUTHENTICATED", "TOKEN_EXPIRED"),
         ("DeleteGroup", "shop", "group billing", "PERMISSION_DENIED", "RIGHT_MISSING"),
         ("Send", "shop", "topic secrets", "PERMISSION_DENIED", "RIGHT_MISSING"),
-        ("Send", "shop", "topic secrets and 1 more", "PERMISSION_DENIED", "RIGHT_MISSING"),
+        ("Send", "shop", "topic more and 1 more", "PERMISSION_DENIED", "RIGHT_MISSING"),
         ("SendStream", "shop", "topic secrets", "PERMISSION_DENIED", "RIGHT_MISSING"),
         ("ListAuditEvents", "shop", "", "PERMISSION_DENIED", "RIGHT_MISSING"),
     ]

@@ -376,9 +376,8 @@ def _tell_refused(names: Collection[str], routes: Mapping[str, Route | DueTimeEr
     """The audit log has one event of a request, whatever becomes of the rest of it."""
     refused = {name: error for name in names if isinstance(error := routes.get(name), PermissionDenied)}
     if refused:
-        name, error = next(iter(refused.items()))
-        more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
-        tell_refused_part(f"topic {name}{more}", error)
+        name, more = min(refused), f" and {len(refused) - 1} more" if len(refused) > 1 else ""
+        tell_refused_part(f"topic {name}{more}", refused[name])
 
 
 def _rest_s(began_s: float) -> float:
