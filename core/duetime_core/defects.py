@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from duetime_core.errors import DueTimeError
 from duetime_core.logs import sparing
+from duetime_core.traces import name_of
 
 log = sparing()
 
@@ -25,7 +26,7 @@ _counts: Counter[str] = Counter()
 def defect(error: Exception, work: str, **keys: Any) -> DueTimeError:
     """Logs and counts an exception of some work. Returns the error for the caller, which reveals nothing of it."""
     _counts[work] += 1
-    log.error(f"defect in {work}", error=repr(error)[:1024], **keys, exc_info=error)
+    log.error(f"defect in {work}", error=name_of(error), **keys, exc_info=error)
     return DueTimeError("internal error; the process's log has it")
 
 

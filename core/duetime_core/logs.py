@@ -2,7 +2,7 @@
 
 A line that a caller can cause is logged by a sparing logger (`sparing`): one of its kind a second at most, which says
 how many were left out (`suppressed`). So no caller fills a disk by repeating itself. Log lines of libraries are treated
-alike, and are one line each.
+alike, and are one line each. Exceptions are told without their texts (duetime_core.traces).
 """
 
 import logging
@@ -14,6 +14,7 @@ import structlog
 
 from duetime_core.clock import SystemClock
 from duetime_core.secrets import mask_event
+from duetime_core.traces import format_exception
 
 SPARING = "sparing"
 # Pause between two lines of a kind.
@@ -104,7 +105,7 @@ def configure_logs(process: str, level: str = "INFO", fmt: str = "auto") -> None
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
+            structlog.processors.ExceptionRenderer(format_exception),
             mask_event,
             renderer,
         ],

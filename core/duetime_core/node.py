@@ -8,12 +8,15 @@ import os
 import resource
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from http import HTTPStatus
 from socket import AF_INET, AF_INET6
 from threading import Thread
+from types import TracebackType
 from typing import Any, Protocol, TypeVar
 from wsgiref.simple_server import make_server
 
@@ -22,9 +25,9 @@ import uvloop
 from duetime_format.compiled import in_use
 from prometheus_client import CollectorRegistry, Histogram, make_wsgi_app
 
-from duetime_core.channels import is_loopback
 from duetime_core.clock import Clock, SystemClock
 from duetime_core.errors import StartupError
+from duetime_core.exposure import refuse_exposed
 from duetime_core.lag import LoopLag
 from duetime_core.logs import configure_logs
 from duetime_core.meter import export_process
@@ -32,6 +35,7 @@ from duetime_core.probes import Condition, Pages
 from duetime_core.scrapes import ScrapeHandler, ScrapeServer
 from duetime_core.secrets import masked
 from duetime_core.settings import ProcessSettings
+from duetime_core.traces import name_of
 from duetime_core.tracing import Exporting
 
 log = structlog.get_logger()
@@ -131,7 +135,10 @@ def main(process: str, settings_class: type[S], make: Callable[[S, Clock], Node]
     gc.set_threshold(START_GC_THRESHOLD)
     try:
         settings = settings_class.read()
+        for listener in settings.listeners:
+            refuse_exposed(*listener, settings.insecure)
         configure_logs(process, settings.log_level, settings.log_format)
+        _take_hooks(process)
         sys.setswitchinterval(SWITCH_S)
         _keep_heap()
         raise_descriptors()
@@ -145,6 +152,7 @@ def main(process: str, settings_class: type[S], make: Callable[[S, Clock], Node]
 async def _run(process: str, settings: S, make: Callable[[S, Clock], Node]) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_tell_untaken)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     supervised = bool(os.environ.get(SUPERVISED_VARIABLE))
@@ -165,10 +173,7 @@ async def _run(process: str, settings: S, make: Callable[[S, Clock], Node]) -> N
         with_metrics.callback(lag.stop)
         ready: dict[str, Any] = {"serving": process, "port": node.port, "metrics_port": metrics_port}
         log.info("serving", **ready, compiled=in_use)
-        if not is_loopback(settings.host):
-            log.warning("listening beyond this machine without TLS and authentication", host=settings.host, **ready)
-            if not settings.secret:
-                log.warning("no cluster secret is set: whoever reaches this port is obeyed", process=process)
+        _warn_of_exposed(settings)
         if supervised:
             print(json.dumps(ready), flush=True)
         stopped, failed = asyncio.create_task(stop.wait()), asyncio.create_task(node.failed())
@@ -186,6 +191,40 @@ async def _run(process: str, settings: S, make: Callable[[S, Clock], Node]) -> N
         await node.stop()
         await exporting.stop()
     log.info("stopped")
+
+
+def _take_hooks(process: str) -> None:
+    """Exceptions that nobody takes go to the log like all others: Python itself would print their texts."""
+    sys.excepthook = partial(_tell_end, process)
+    threading.excepthook = lambda untaken: log.error("exception in a thread", exc_info=untaken.exc_value)
+    sys.unraisablehook = lambda untaken: log.error("exception in passing", exc_info=untaken.exc_value)
+
+
+def _tell_untaken(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """An exception that nobody awaits; the objects that asyncio names with it show its text."""
+    exception = context.get("exception")
+    if exception is None:
+        log.error("trouble in the event loop", what=context["message"])
+    else:
+        log.error("exception in a task or callback", exc_info=exception)
+
+
+def _tell_end(process: str, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """The last words of a process that a defect ends: by its log, and in one line for the operator."""
+    log.critical("ended by a defect", exc_info=error)
+    print(f"duetime {process}: ended by a defect, {name_of(error)}; its log has the trace", file=sys.stderr)
+
+
+def _warn_of_exposed(settings: ProcessSettings) -> None:
+    """In one line."""
+    exposed = [one for one in settings.listeners if one.is_exposed]
+    if exposed:
+        log.warning(
+            "listening beyond this machine without TLS and authentication",
+            hosts=sorted({one.host for one in exposed}),
+            tls=all(one.tls for one in exposed),
+            authenticated=all(one.authenticated for one in exposed),
+        )
 
 
 def _calm_collector(registry: CollectorRegistry) -> None:

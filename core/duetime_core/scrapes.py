@@ -14,6 +14,7 @@ from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from duetime_core.logs import sparing
+from duetime_core.traces import name_of
 
 # For log lines that callers cause.
 often = sparing()
@@ -59,7 +60,8 @@ class ScrapeServer(ThreadingMixIn, WSGIServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A caller that went away, or sent no HTTP: the base class prints a trace of ten lines for each."""
-        often.warning("metrics not answered", error=repr(sys.exception()))
+        error = sys.exception()
+        often.warning("metrics not answered", error=name_of(error) if error is not None else "")
 
 
 class ScrapeHandler(WSGIRequestHandler):

@@ -9,6 +9,8 @@ _IN_URL = re.compile(r"(\b[a-zA-Z][\w+.-]*://[^\s:/@'\"]*:)[^\s'\"]*(?=@)")
 # `password=…` as in libpq's connection strings and queries of URLs.
 _ASSIGNED = re.compile(r"(?i)((?:password|passwd|secret|token|sslkey)\s*=\s*)('[^']*'|[^\s&,;'\"]+)")
 _BEARER = re.compile(r"(?i)(\bbearer\s+)[\w.~+/=-]{8,}")
+# A token of a user, `dt_ID_SECRET`; its id is no secret.
+_USERS_TOKEN = re.compile(r"(dt_[a-z2-7]{12}_)[a-z2-7]+")
 MASK = "***"
 
 
@@ -18,6 +20,8 @@ def masked(text: str) -> str:
         text = _IN_URL.sub(rf"\1{MASK}", text)
     if "=" in text:
         text = _ASSIGNED.sub(rf"\1{MASK}", text)
+    if "dt_" in text:
+        text = _USERS_TOKEN.sub(rf"\1{MASK}", text)
     return _BEARER.sub(rf"\1{MASK}", text)
 
 

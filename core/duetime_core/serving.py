@@ -21,6 +21,7 @@ from grpc_status import rpc_status
 from prometheus_client import CollectorRegistry
 
 from duetime_core import tracing
+from duetime_core.audit.audit import Audit, MethodAudit
 from duetime_core.bounds import brief
 from duetime_core.callers import Callers, ClusterSecret
 from duetime_core.channels import CHANNEL_OPTIONS, MESSAGE_OPTIONS, make_channel
@@ -38,7 +39,6 @@ from duetime_core.errors import (
 )
 from duetime_core.gatekeeping import Gatekeeper
 from duetime_core.inflight import InFlight
-from duetime_core.logs import sparing
 from duetime_core.meter import CallMeter, MethodMeter
 from duetime_core.principal import current
 from duetime_core.probes import Health, Stuck, never_stuck
@@ -49,8 +49,6 @@ from duetime_core.within.places import Place, place_of
 from duetime_core.within.server import Within
 
 __all__ = ["CHANNEL_OPTIONS", "SERVER_OPTIONS", "Server", "code_of", "make_channel", "status_of"]
-
-log = sparing()
 
 _Serve = Callable[["grpc.aio.ServicerContext[Any, Any]"], Awaitable[Any]]
 
@@ -126,6 +124,7 @@ class _Border:
         calls_in_flight_max: int,
         meter: CallMeter,
         traffic: Traffic,
+        audit: Audit,
         gatekeeper: Gatekeeper | None = None,
         turns: Turns | None = None,
     ) -> None:
@@ -135,35 +134,44 @@ class _Border:
         self._in_flight = InFlight(calls_in_flight_max)
         self._meter = meter
         self._traffic = traffic
+        self._audit = audit
 
     def wrap(
         self, method: str, handler: grpc.RpcMethodHandler[Any, Any], refusal: DueTimeError | None = None
     ) -> grpc.RpcMethodHandler[Any, Any]:
         """With a `refusal` the request is not read at all."""
-        meter = self._meter.of(method)
+        meter, audited = self._meter.of(method), self._audit.of(method)
         if handler.response_streaming:
             name = _name_of(method)
-            serve = self._streamed(handler, promised=name in PROMISED, answered=name in ANSWERED)
-            call = self._call(serve, meter, method, refusal, streams=True)
+            serve = self._streamed(handler, audited, promised=name in PROMISED, answered=name in ANSWERED)
+            call = self._call(serve, meter, audited, method, refusal, streams=True)
             # Behaviours that write answers themselves give messages, all others bytes.
             serializer = handler.response_serializer if _writes(handler) else None
             return grpc.stream_stream_rpc_method_handler(call, response_serializer=serializer)
-        call = self._call(self._single(handler), meter, method, refusal, streams=False)
+        call = self._call(self._single(handler, audited), meter, audited, method, refusal, streams=False)
         return grpc.stream_unary_rpc_method_handler(call)
 
     def _call(
-        self, serve: _Serve, meter: MethodMeter, method: str, refusal: DueTimeError | None, *, streams: bool
+        self,
+        serve: _Serve,
+        meter: MethodMeter,
+        audited: MethodAudit,
+        method: str,
+        refusal: DueTimeError | None,
+        *,
+        streams: bool,
     ) -> Any:
         gatekeeper = self._gatekeeper
 
         async def call(_: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-            started, code, host = perf_counter(), "CANCELLED", ""
+            started, code, reason, host = perf_counter(), "CANCELLED", "", ""
             meter.running += 1
             try:
                 if refusal is not None:
                     raise refusal
                 host = self._in_flight.enter(context.peer())
                 if gatekeeper is not None:
+                    audited.began(context)
                     await gatekeeper.admit(method, context)
                 if tracing.active is None or streams:
                     answer = await serve(context)
@@ -179,10 +187,10 @@ class _Border:
                 lost = gatekeeper.ended() if gatekeeper is not None else None
                 if lost is None:
                     raise
-                code = lost.status.name
+                code, reason = lost.status.name, lost.reason
                 await _refuse(context, lost)
             except Exception as error:
-                code = _status_name(error)
+                code, reason = _status_name(error), getattr(error, "reason", "")
                 await _end(method, context, error)
             finally:
                 if host:
@@ -191,24 +199,26 @@ class _Border:
                     gatekeeper.left()
                 meter.running -= 1
                 meter.ended(perf_counter() - started, code)
+                audited.ended(context, code, reason)
 
         return call
 
-    def _single(self, handler: grpc.RpcMethodHandler[Any, Any]) -> _Serve:
+    def _single(self, handler: grpc.RpcMethodHandler[Any, Any], audited: MethodAudit) -> _Serve:
         """Serves a method with one answer. Keeps no reference to the request."""
         behaviour: Any = handler.unary_unary
         parse = handler.request_deserializer
         compose = handler.response_serializer or _as_is
+        reader = _reader(parse, audited)
         traffic, turns = self._traffic, self._turns
 
         async def serve(context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
             connection = traffic.connection(context.peer())
             if turns is None:
-                answer = compose(await behaviour(_only(parse, await traffic.read(connection, context)), context))
+                answer = compose(await behaviour(reader(await traffic.read(connection, context)), context))
             else:
                 data: Any = await traffic.read(connection, context)
                 with await turns.enter(current().name, _size(data)) as turn:
-                    request = _only(parse, data)
+                    request = reader(data)
                     if getattr(request, "wait_ms", 0) > 0:
                         turn.leave_soon()
                     begun = behaviour(request, context)
@@ -220,13 +230,16 @@ class _Border:
 
         return serve
 
-    def _streamed(self, handler: grpc.RpcMethodHandler[Any, Any], *, promised: bool, answered: bool) -> _Serve:
+    def _streamed(
+        self, handler: grpc.RpcMethodHandler[Any, Any], audited: MethodAudit, *, promised: bool, answered: bool
+    ) -> _Serve:
         """Serves a method with several answers. `promised`: its readers give credit for them. `answered`: there is one
         for each request."""
         behaviour, parse = _behaviour(handler), handler.request_deserializer
         compose = handler.response_serializer or _as_is
         traffic, is_stream, writes = self._traffic, handler.request_streaming, _writes(handler)
         turns = self._turns if answered else None
+        reader = _reader(parse, audited)
 
         async def serve(context: grpc.aio.ServicerContext[Any, Any]) -> None:
             connection = traffic.connection(context.peer())
@@ -236,7 +249,7 @@ class _Border:
             elif is_stream:
                 request = decoded(parse, traffic.requests(connection, context))
             else:
-                request = _only(parse, await traffic.read(connection, context))
+                request = reader(await traffic.read(connection, context))
             if writes:
                 await behaviour(request, context)
                 return
@@ -284,11 +297,18 @@ async def _in_turn(turns: Turns, begun: deque[Turn], requests: AsyncIterator[Any
         yield data
 
 
-def _only(parse: Parse | None, data: Any) -> Any:
-    """The request of a call with one request. Raises: InvalidArgument."""
-    if data is grpc.aio.EOF:
-        raise InvalidArgument([Violation("request", "there is none: the call ended before it")])
-    return data if parse is None else decode(parse, data)
+def _reader(parse: Parse | None, audited: MethodAudit) -> Callable[[Any], Any]:
+    """What makes the request of a call with one request of its bytes. It raises InvalidArgument."""
+    is_audited = audited.is_read
+
+    def read(data: Any) -> Any:
+        if data is grpc.aio.EOF:
+            raise InvalidArgument([Violation("request", "there is none: the call ended before it")])
+        if is_audited:
+            audited.read(data)
+        return data if parse is None else decode(parse, data)
+
+    return read
 
 
 def _status_name(error: Exception) -> str:
@@ -338,7 +358,6 @@ class _Bordered(grpc.GenericRpcHandler):
         fault = self._callers.fault(method, handler_call_details.invocation_metadata)
         if not fault:
             return handler
-        log.warning("call refused", why=fault)
         return self._border.wrap(method, handler, Unauthenticated(fault))
 
 
@@ -394,11 +413,12 @@ class Server:
         stuck: Stuck = never_stuck,
         secret: ClusterSecret | None = None,
         traffic: Traffic | None = None,
+        audit: Audit | None = None,
         gatekeeper: Gatekeeper | None = None,
         turns: Turns | None = None,
     ) -> None:
-        """`gatekeeper`: decides who may call; health and reflection are for anybody. `turns`: shares work out between
-        users."""
+        """`gatekeeper`: decides who may call; health and reflection are for anybody. Without an `audit`, refusals are
+        told as log lines. `turns`: shares work out between users."""
         self._traffic = traffic or Traffic(TrafficLimits(), registry)
         bounds = (
             ("grpc.max_allowed_incoming_connections", self._traffic.connections_max),
@@ -407,14 +427,15 @@ class Server:
         )
         self._server = grpc.aio.server(options=(*SERVER_OPTIONS, *bounds))
         self._shedding = Shedding(self._traffic, SystemClock(), registry=registry)
+        self._audit = audit or Audit(SystemClock())
         callers = Callers(secret)
         meter = CallMeter(calls_in_flight_max, registry)
-        border = _Border(calls_in_flight_max, meter, self._traffic, gatekeeper, turns)
+        border = _Border(calls_in_flight_max, meter, self._traffic, self._audit, gatekeeper, turns)
         self._handlers: list[grpc.GenericRpcHandler] = []
         self._registrar = _Registrar(self._server, self._handlers, border, callers)
         self.health = Health(list(service_names), stuck)
         self._stopping = asyncio.Event()
-        probes = _Border(PROBES_IN_FLIGHT_MAX, CallMeter(PROBES_IN_FLIGHT_MAX, None), self._traffic)
+        probes = _Border(PROBES_IN_FLIGHT_MAX, CallMeter(PROBES_IN_FLIGHT_MAX, None), self._traffic, self._audit)
         unlimited = _Registrar(self._server, self._handlers, probes, callers)
         health_pb2_grpc.add_HealthServicer_to_server(self.health, unlimited)
         reflected = reflection.aio.ReflectionServicer((*service_names, health.SERVICE_NAME, reflection.SERVICE_NAME))
@@ -469,6 +490,7 @@ class Server:
         await asyncio.gather(*ends)
         self._shedding.stop()
         self._traffic.stop()
+        self._audit.stop()
 
 
 def code_of(status: grpc.StatusCode) -> int:

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any, Protocol, Self
 
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
@@ -11,6 +12,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from duetime_core.callers import ClusterSecret
 from duetime_core.errors import StartupError
+from duetime_core.exposure import INSECURE_VARIABLE, Listener
 from duetime_core.secrets import masked
 from duetime_core.traffic import TrafficLimits
 
@@ -24,13 +26,19 @@ SHARED_VARIABLES = frozenset(
         "DUETIME_LOG_FORMAT",
         CLUSTER_SECRET_VARIABLE,
         TRANSACTION_TIMEOUT_VARIABLE,
+        INSECURE_VARIABLE,
     }
 )
-SHARED_PREFIXES = ("DUETIME_DELAY", "DUETIME_LOG", "DUETIME_CLUSTER", "DUETIME_TRANSACTION")
+SHARED_PREFIXES = ("DUETIME_DELAY", "DUETIME_LOG", "DUETIME_CLUSTER", "DUETIME_TRANSACTION", "DUETIME_INSECURE")
 # For commands, which are no processes of the cluster: a password does not belong on a command line.
 DATABASE_URL_VARIABLE = "DUETIME_DATABASE_URL"
 # What secrets of access keys are encrypted with in the metadata database.
 SECRETS_KEY_VARIABLE = "DUETIME_SECRETS_KEY"
+
+
+def insecure_of_all() -> Any:
+    """The value of DUETIME_INSECURE."""
+    return os.environ.get(INSECURE_VARIABLE) or False
 
 
 class ProcessSettings(Protocol):
@@ -52,7 +60,10 @@ class ProcessSettings(Protocol):
     def otlp_endpoint(self) -> str: ...
 
     @property
-    def secret(self) -> ClusterSecret: ...
+    def listeners(self) -> Sequence[Listener]: ...
+
+    @property
+    def insecure(self) -> bool: ...
 
     @classmethod
     def read(cls) -> Self:
@@ -95,6 +106,11 @@ class NodeSettings(BaseSettings):
         "the first is shown, all are accepted; empty: any caller that reaches the port is obeyed; "
         "DUETIME_CLUSTER_SECRET sets it for all",
     )
+    insecure: bool = Field(
+        default_factory=insecure_of_all,
+        description="whether it may listen beyond this machine without TLS and authentication; DUETIME_INSECURE=1 says "
+        "so for all",
+    )
     upload_bytes_max: int = Field(
         TrafficLimits.upload_bytes_max,
         ge=2 * GRPC_MESSAGE_BYTES_MAX,
@@ -124,6 +140,26 @@ class NodeSettings(BaseSettings):
     def _secret_fits(cls, secret: SecretStr) -> SecretStr:
         ClusterSecret(secret.get_secret_value())
         return secret
+
+    @property
+    def listeners(self) -> Sequence[Listener]:
+        """Where it takes calls."""
+        return [Listener(self.reached_at, self.tls, self.authenticated)]
+
+    @property
+    def reached_at(self) -> str:
+        """The address at which others reach it."""
+        return self.host
+
+    @property
+    def tls(self) -> bool:
+        """Whether calls come by TLS alone: not yet."""
+        return False
+
+    @property
+    def authenticated(self) -> bool:
+        """Whether callers prove who they are: processes of the cluster do it by the secret."""
+        return bool(self.secret)
 
     @property
     def traffic_limits(self) -> TrafficLimits:

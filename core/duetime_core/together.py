@@ -23,9 +23,9 @@ import structlog
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.registry import Collector
 
-from duetime_core.callers import ClusterSecret
 from duetime_core.clock import Clock
 from duetime_core.errors import StartupError
+from duetime_core.exposure import Listener
 from duetime_core.metadata import upgrade
 from duetime_core.node import Node, main
 from duetime_core.probes import All
@@ -89,8 +89,14 @@ class TogetherSettings:
         return str(self.gateway.otlp_endpoint)
 
     @property
-    def secret(self) -> ClusterSecret:
-        return self.nodes[GATEWAY].secret
+    def listeners(self) -> list[Listener]:
+        """Those of the nodes that listen."""
+        nodes = self.nodes.values() if self.inner_ports else [self.gateway]
+        return [listener for node in nodes for listener in node.listeners]
+
+    @property
+    def insecure(self) -> bool:
+        return bool(self.gateway.insecure)
 
     @property
     def inner_addresses(self) -> list[str]:

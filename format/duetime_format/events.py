@@ -417,7 +417,7 @@ def reading() -> Iterator[None]:
     try:
         yield
     except (struct.error, KeyError, IndexError, UnicodeDecodeError) as error:
-        raise Damaged(f"group events can't be read: {error!r}") from error
+        raise Damaged(f"group events can't be read: {type(error).__name__}") from error
 
 
 def begin_body(places: dict[int, Key]) -> bytes:

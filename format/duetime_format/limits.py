@@ -43,6 +43,9 @@ REQUEST_ID_CHARS_MAX = 32
 SEND_BACK_TOKEN_CHARS_MAX = 64
 PENDING_COUNT_DEFAULT = 100
 PENDING_COUNT_MAX = 1_000
+# Events on a page of the audit log.
+AUDIT_COUNT_DEFAULT = 100
+AUDIT_COUNT_MAX = 1_000
 # Checks of open transactions: groups whose checks one call takes, checks that it takes, and that a call reports.
 CHECK_GROUPS_MAX = 1_024
 CHECKS_TAKEN_MAX = 1_024

@@ -274,3 +274,29 @@ def test_the_demonstration_speaks_plain_text_in_a_pipe(tmp_path: Path) -> None:
     assert text.startswith("DueTime serves at 127.0.0.1:")
     assert text.count(" ms late ") == 6
     assert "\x1b" not in text
+
+
+@pytest.mark.parametrize("options", [[], ["--processes"]])
+def test_beyond_this_machine_it_needs_the_operator_s_word(tmp_path: Path, options: list[str]) -> None:
+    done = run_duetime("up", "--data", tmp_path, "--port", "0", "--host", "0.0.0.0", *options)
+    assert (done.returncode, done.stdout) == (1, b"")
+    (line,) = done.stderr.decode().splitlines()
+    assert "others than this machine reach 0.0.0.0, and there is no TLS and no authentication" in line
+    assert "DUETIME_INSECURE=1" in line
+    with Up(tmp_path, "--host", "0.0.0.0", *options, environment={"DUETIME_INSECURE": "1"}) as up:
+        assert up.server == f"127.0.0.1:{up.ready['port']}"
+        assert run_duetime("topics", "--server", up.server).returncode == 0
+        # Only the gateway.
+        log = Path(up.ready["processes"]["gateway"]["log"]).read_text()
+        assert log.count("listening beyond this machine") == 1
+        code, _ = up.end()
+        assert code == 0
+    for service in ("store", "retry", "scheduler"):
+        log = Path(up.ready["processes"][service]["log"])
+        assert not options or "listening beyond" not in log.read_text()
+
+
+def test_host_that_is_none_of_this_machine_s_is_told(tmp_path: Path) -> None:
+    done = run_duetime("up", "--data", tmp_path, "--port", "9", "--host", "192.0.2.1")
+    assert done.returncode == 1
+    assert done.stderr == b"duetime: can't listen on 192.0.2.1:9: cannot assign requested address\n"

@@ -1,6 +1,7 @@
 """A process for the tests of `duetime_core.node`: a node that does nothing, run by the real `main`."""
 
 import asyncio
+import threading
 from threading import Event
 
 from duetime_core.clock import Clock
@@ -41,7 +42,32 @@ class SampleNode:
     async def start(self) -> None:
         if self._settings.fail == "start":
             raise StartupError("the table is missing")
+        if self._settings.fail == "values":
+            await self._fail_with_values()
         await self._server.start(self._settings.host, self._settings.port)
+
+    async def _fail_with_values(self) -> None:
+        """A task that nobody awaits, a callback, and itself, with a value in the texts of their exceptions."""
+        # In one piece it is in no line of this file, which traces show.
+        value = "-".join(["planted", "value"])
+
+        async def lost() -> None:
+            raise KeyError(value)
+
+        class Passing:
+            def __del__(self) -> None:
+                raise KeyError(value)
+
+        Passing()
+        thread = threading.Thread(target=int, args=(value,))
+        thread.start()
+        thread.join()
+        task = asyncio.create_task(lost())
+        await asyncio.wait({task})
+        del task
+        asyncio.get_running_loop().call_soon(int, value)
+        await asyncio.sleep(0)
+        raise ValueError(value)
 
     async def stop(self) -> None:
         await self._server.stop(0)

@@ -20,8 +20,6 @@ from duetime_core.settings import CLUSTER_SECRET_VARIABLE, NodeSettings, cluster
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-from tests.core.test_node import Process
-
 SECRET = "s3cret-of-the-cluster"
 OTHER = "another-secret-altogether"
 INNER = ["duetime.v1.Store", "duetime.v1.Scheduler", "duetime.v1.Retry"]
@@ -176,17 +174,6 @@ async def test_call_with_the_secret_passes_by_every_kind_of_channel() -> None:
     assert inner.calls == 4
     with make_blocking_channel("127.0.0.1:1", secret=secret) as blocking, pytest.raises(grpc.RpcError):
         blocking.unary_unary("/duetime.v1.Store/Describe")(b"", timeout=0.5)
-
-
-@pytest.mark.parametrize(("secret", "lines"), [("", 1), (SECRET, 0)])
-def test_process_beyond_loopback_without_a_secret_warns(secret: str, lines: int) -> None:
-    process = Process("--host", "0.0.0.0", "--log-format", "json", "--cluster-secret", secret)
-    process.ready()
-    process.popen.terminate()
-    code, out, told = process.end()
-    assert code == 0
-    assert told.count("no cluster secret is set") == lines
-    assert SECRET not in out + told
 
 
 def test_process_with_a_bad_secret_does_not_start_and_does_not_tell_it() -> None:

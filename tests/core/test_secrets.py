@@ -15,8 +15,6 @@ from duetime_core.settings import StoreClientSettings
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.core.test_node import Process
-
 PROJECT = Path(__file__).resolve().parents[2]
 PASSWORD = "Tr0ub4dor:3/x"
 URL = f"postgresql+psycopg://duetime:{PASSWORD}@127.0.0.1:1/duetime"
@@ -30,6 +28,7 @@ URL = f"postgresql+psycopg://duetime:{PASSWORD}@127.0.0.1:1/duetime"
         ("host=db user=u password=geheim dbname=d", "host=db user=u password=*** dbname=d"),
         ("http://otlp:4318?token=abc&x=1", "http://otlp:4318?token=***&x=1"),
         ("Authorization: Bearer abcdefgh.ijkl", "Authorization: Bearer ***"),
+        (f"user dt_{'a' * 12}_{'b2' * 26}, and more", f"user dt_{'a' * 12}_***, and more"),
         ("sqlite:////var/lib/duetime/meta.db", "sqlite:////var/lib/duetime/meta.db"),
         ("http://127.0.0.1:9800", "http://127.0.0.1:9800"),
         ("basic information about a token", "basic information about a token"),
@@ -66,7 +65,7 @@ def test_no_log_line_has_a_password(capfd: pytest.CaptureFixture[str]) -> None:
         structlog.contextvars.clear_contextvars()
         logging.root.handlers[:] = handlers
     _, told = capfd.readouterr()
-    assert told.count("***") >= 5
+    assert told.count("***") >= 4
     assert PASSWORD not in told
 
 
@@ -140,16 +139,6 @@ def test_fault_of_several_settings_tells_no_password() -> None:
 )
 def test_loopback_is_known(host: str, only_here: bool) -> None:
     assert is_loopback(host) is only_here
-
-
-@pytest.mark.parametrize(("host", "lines"), [("127.0.0.1", 0), ("0.0.0.0", 1)])
-def test_listening_beyond_loopback_is_one_warning(host: str, lines: int) -> None:
-    process = Process("--host", host, "--log-format", "json")
-    process.ready()
-    process.popen.terminate()
-    code, _, told = process.end()
-    assert code == 0
-    assert told.count("listening beyond this machine without TLS") == lines
 
 
 def test_servers_and_channels_are_made_in_one_place_each() -> None:

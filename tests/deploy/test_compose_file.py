@@ -1,11 +1,17 @@
 """What docker-compose.yml promises, read from the file: `make compose-test` brings it up."""
 
+import os
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from duetime_core.callers import ClusterSecret
+from duetime_core.errors import StartupError
+from duetime_core.exposure import refuse_exposed
+from duetime_core.settings import NodeSettings
+from duetime_core.together import node_class
 
 PROJECT = Path(__file__).resolve().parents[2]
 FILE: dict[str, Any] = yaml.safe_load((PROJECT / "docker-compose.yml").read_text())
@@ -49,9 +55,49 @@ def test_processes_of_the_cluster_share_a_secret_and_nobody_else_is_given_it() -
 def test_what_is_published_is_published_on_loopback_unless_told() -> None:
     published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
     assert set(published) == {"gateway", "prometheus", "grafana"}
-    assert all(port.startswith("${DUETIME_BIND:-127.0.0.1}:") for ports in published.values() for port in ports)
+    # Prometheus and Grafana ask nobody who they are, however well the gateway is shut.
+    variables = {"gateway": "DUETIME_BIND", "prometheus": "OBSERVABILITY_BIND", "grafana": "OBSERVABILITY_BIND"}
+    for name, ports in published.items():
+        assert all(port.startswith(f"${{{variables[name]}:-127.0.0.1}}:") for port in ports)
     assert FILE["networks"]["inside"] == {"internal": True}
     assert {name for name, service in SERVICES.items() if "outside" in service["networks"]} == set(published)
+
+
+def settings_of(name: str, **environment: str) -> NodeSettings:
+    """A service's settings as its image has them, and compose with these variables."""
+
+    def value(text: str) -> str:
+        return re.sub(r"\$\{(\w+):-([^}]*)\}", lambda found: environment.get(found[1]) or found[2], text)
+
+    kind: type[NodeSettings] = node_class(name.partition("-")[0]).settings_class
+    prefix = kind.model_config["env_prefix"]
+    image = dict(re.findall(rf"\b({prefix}\w+)=(\S+)", (PROJECT / "Dockerfile").read_text()))
+    assert image[prefix + "HOST"] == "0.0.0.0"
+    told = image | {key: value(text) for key, text in SERVICES[name]["environment"].items()}
+    with pytest.MonkeyPatch.context() as patch:
+        for key in [key for key in os.environ if key.startswith("DUETIME_")]:
+            patch.delenv(key)
+        for key, text in told.items():
+            patch.setenv(key, text)
+        return kind.read([])
+
+
+def refuse(settings: NodeSettings) -> None:
+    for listener in settings.listeners:
+        refuse_exposed(*listener, settings.insecure)
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_every_process_starts_as_it_is(name: str) -> None:
+    refuse(settings_of(name))
+
+
+def test_gateway_published_beyond_loopback_is_refused_until_it_is_said() -> None:
+    with pytest.raises(StartupError, match=r"others than this machine reach 10\.0\.0\.7.*DUETIME_INSECURE=1"):
+        refuse(settings_of("gateway", DUETIME_BIND="10.0.0.7"))
+    refuse(settings_of("gateway", DUETIME_BIND="10.0.0.7", DUETIME_INSECURE="1"))
+    # Those that nobody reaches are not concerned.
+    refuse(settings_of("store-0", DUETIME_BIND="10.0.0.7"))
 
 
 def test_processes_start_once_what_they_need_is_healthy() -> None:

@@ -59,7 +59,7 @@ EXPECTED = {
     **dict.fromkeys(("DescribeGroup", "DescribeTopic", "GetRoute", "Backlog"), (SEND, RECEIVE, MANAGE)),
     **dict.fromkeys(("ListLanes", "ListShards", "GetBacklogReport", "GetTransaction"), ("manager of all",)),
     **dict.fromkeys(("ListTopics", "ListGroups"), USERS),
-    **dict.fromkeys(("ListFiles", "Export", "SetQuota", "ListQuotas", "RemoveQuota"), ()),
+    **dict.fromkeys(("ListFiles", "Export", "SetQuota", "ListQuotas", "RemoveQuota", "ListAuditEvents"), ()),
     **dict.fromkeys(("IsActive", "StreamIsActive", "GetMetricSpec", "GetMetrics"), ALL),
     **dict.fromkeys(("Check", "List", "Watch", "ServerReflectionInfo"), ALL),
 }

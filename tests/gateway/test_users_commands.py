@@ -1,17 +1,25 @@
 """`duetime users` and `duetime grants`, as they are typed."""
 
+import asyncio
 import base64
 import json
+import os
+import pwd
 import secrets
+import socket
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from duetime.cli.app import run
-from duetime_core.metadata import upgrade
+from duetime_core.audit.events import Event
+from duetime_core.errors import FailedPrecondition
+from duetime_core.metadata import AuditFilter, AuditTable, Database, upgrade
 from duetime_core.metadata.users import GRANTS_OF_A_USER_MAX, TOKENS_OF_A_USER_MAX
 from duetime_gateway.access.tokens import parse_token
+from duetime_gateway.commands import shared
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -169,3 +177,75 @@ def test_each_command_has_help_with_an_example(typed: Run) -> None:
         for words in ((group,), *((group, name) for name in names)):
             _, out, _ = typed(*words, "--help")
             assert f"duetime {' '.join(words)}" in out.partition("Examples:")[2], words
+
+
+async def audited(url: str) -> list[Event]:
+    database = Database(url)
+    await database.start()
+    try:
+        page = await AuditTable(database).page(AuditFilter(), 1_000)
+    finally:
+        await database.stop()
+    assert {row.process for row in page.rows} <= {"command"}
+    return [row.event for row in reversed(page.rows)]
+
+
+async def test_every_change_is_in_the_audit_log_and_no_look_is(
+    typed: Run, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DUETIME_SECRETS_KEY", base64.b64encode(secrets.token_bytes(32)).decode())
+    type_ = partial(asyncio.to_thread, typed)
+    created = parse_token((await type_("users", "create", "ops", "--admin"))[1].strip())
+    rotated = parse_token((await type_("users", "rotate", "ops"))[1].strip())
+    assert created is not None
+    assert rotated is not None
+    key = objects((await type_("users", "add-key", "ops", "--json"))[1])[0]
+    for words in (
+        ("users", "create", "ops"),
+        ("users", "revoke", "ops", "--token", str(created)),
+        ("users", "revoke", "ops", "--token", created.id),
+        ("users", "delete-key", key["secret_key"]),
+        ("users", "delete-key", key["access_key"]),
+        ("grants", "add", "ops", "send", "orders-*", "--group", "billing"),
+        ("grants", "remove", "ops", "admin"),
+        ("users", "revoke", "ops"),
+        ("users", "restore", "ops"),
+        ("users", "show", "ops"),
+        ("users",),
+        ("grants",),
+        ("users", "delete", "ops"),
+    ):
+        await type_(*words)
+    events = await audited(url)
+    assert [(one.method.removeprefix("command/"), one.resource, one.status, one.reason) for one in events] == [
+        ("users create", "user ops, admin", "OK", ""),
+        ("users rotate", f"user ops, new token {rotated.id}", "OK", ""),
+        ("users add-key", f"user ops, access key {key['access_key']}", "OK", ""),
+        ("users create", "user ops", "ALREADY_EXISTS", "USER_EXISTS"),
+        ("users revoke", f"user ops, token dt_{created.id}_***", "NOT_FOUND", "TOKEN_NOT_FOUND"),
+        ("users revoke", f"user ops, token {created.id}", "OK", ""),
+        ("users delete-key", f"access key {key['access_key']}", "OK", ""),
+        ("grants add", "user ops, send: topics orders-*, groups billing", "OK", ""),
+        ("grants remove", "user ops, admin", "OK", ""),
+        ("users revoke", "user ops", "OK", ""),
+        ("users restore", "user ops", "OK", ""),
+        ("users delete", "user ops", "OK", ""),
+    ]
+    me = pwd.getpwuid(os.getuid()).pw_name
+    assert {(one.user, one.host) for one in events} == {(me, socket.gethostname())}
+    told = repr(events)
+    assert [one for one in (created.secret, rotated.secret, key["secret_key"]) if one in told] == []
+
+
+async def test_change_that_its_audit_row_can_t_join_is_not_made(
+    typed: Run, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(session: object, rows: object) -> None:
+        raise FailedPrecondition("no room")
+
+    monkeypatch.setattr(shared, "add_rows", fail)
+    code, _, err = await asyncio.to_thread(typed, "users", "create", "shop")
+    assert (code, "no room" in err) == (1, True)
+    monkeypatch.undo()
+    code, _, err = await asyncio.to_thread(typed, "users", "show", "shop", "--database-url", url)
+    assert (code, "there is no user shop" in err) == (1, True)

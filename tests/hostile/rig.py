@@ -39,12 +39,14 @@ ENVIRONMENT = {
 class Node:
     """One process; started, it has a port, which it keeps over restarts. Its log is at `log`."""
 
-    def __init__(self, name: str, directory: Path, settings: Mapping[str, object], descriptors: int) -> None:
+    def __init__(
+        self, name: str, directory: Path, settings: Mapping[str, object], descriptors: int, module: str = ""
+    ) -> None:
         self.name = name
         kind = name.partition("-")[0]
         self.log = directory / f"{name}.log"
         self.port = self.metrics_port = 0
-        self._module = f"duetime_{kind}"
+        self._module = module or f"duetime_{kind}"
         self._prefix = f"DUETIME_{kind.upper()}_"
         self._settings = dict(settings)
         self._descriptors = descriptors
@@ -163,6 +165,7 @@ class Rig:
         directory: where data and logs go.
         settings: by service, such as {"store": {"segment_bytes": 1 << 20}}; a key that begins with DUETIME_ is a
             variable's whole name.
+        modules: by service, another than its own to run.
         database_url: the metadata database, brought to the present schema; empty: a SQLite file.
     """
 
@@ -176,11 +179,13 @@ class Rig:
         gateways: int = 1,
         database_url: str = "",
         descriptors: int = DESCRIPTORS,
+        modules: Mapping[str, str] | None = None,
     ) -> None:
         self.directory = directory
         self.database_url = database_url or f"sqlite:///{directory / 'metadata.db'}"
         self._settings = settings or {}
         self._descriptors = descriptors
+        self._modules = modules or {}
         self._ends = ExitStack()
         self.stores = [
             self._node(f"store-{number}", data_dir=directory / f"store-{number}", shard=number)
@@ -221,7 +226,8 @@ class Rig:
 
     def _node(self, name: str, **settings: object) -> Node:
         kind = name.partition("-")[0]
-        return Node(name, self.directory, settings | dict(self._settings.get(kind, {})), self._descriptors)
+        settings |= dict(self._settings.get(kind, {}))
+        return Node(name, self.directory, settings, self._descriptors, self._modules.get(kind, ""))
 
     def _start(self, node: Node, settings: Mapping[str, object] | None = None) -> None:
         self._ends.callback(node.end)

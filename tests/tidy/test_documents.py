@@ -47,7 +47,9 @@ def test_all_services_are_checked() -> None:
 
 
 def test_operations_page_lists_every_metric() -> None:
-    literal = re.compile(r'"(duetime_(?:store|gateway|scheduler|retry|metadata|build|calls?|gc)(?:_[a-z0-9_]+)?)"')
+    literal = re.compile(
+        r'"(duetime_(?:store|gateway|scheduler|retry|metadata|audit|build|calls?|gc)(?:_[a-z0-9_]+)?)"'
+    )
     names = {
         name.removesuffix("_total")
         for path in files("core", "services")

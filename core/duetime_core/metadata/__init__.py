@@ -1,9 +1,11 @@
 """What several processes share: topics and routes, groups, members, lane leases, the published offset table,
-and what analysis found."""
+what analysis found, and the audit log."""
 
+from duetime_core.metadata.audit import AuditFilter, AuditPage, AuditPlace, AuditRow, AuditTable
 from duetime_core.metadata.database import ANY_FAULT, OUTAGES, Database
 from duetime_core.metadata.groups import Groups
 from duetime_core.metadata.models import (
+    AuditModel,
     BacklogReportModel,
     Base,
     DelayOffsetModel,
@@ -19,10 +21,17 @@ from duetime_core.metadata.models import (
 from duetime_core.metadata.reports import Report, Reports, ShardMoment
 from duetime_core.metadata.schema import current_revision, head_revision, upgrade
 from duetime_core.metadata.topics import Stored, count_topics, find_topics, make_topics
+from duetime_core.metadata.trail import Trail
 
 __all__ = [
     "ANY_FAULT",
     "OUTAGES",
+    "AuditFilter",
+    "AuditModel",
+    "AuditPage",
+    "AuditPlace",
+    "AuditRow",
+    "AuditTable",
     "BacklogReportModel",
     "Base",
     "Database",
@@ -40,6 +49,7 @@ __all__ = [
     "Stored",
     "TopicModel",
     "TopicQueueModel",
+    "Trail",
     "count_topics",
     "current_revision",
     "find_topics",

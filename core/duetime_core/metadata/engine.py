@@ -49,6 +49,8 @@ def make_engine(
         return _sqlite_engine(url, connections_max, lock_wait_ms, may_make)
     return create_engine(
         url,
+        # Errors say of a statement what it is, and not which values it was given.
+        hide_parameters=True,
         isolation_level="REPEATABLE READ",
         pool_size=connections_max,
         max_overflow=0,
@@ -72,7 +74,12 @@ def _sqlite_engine(url: URL, connections_max: int, lock_wait_ms: int, may_make: 
         return sqlite3.connect(uri, uri=True, timeout=lock_wait_ms / 1000.0, check_same_thread=False)
 
     engine = create_engine(
-        url, creator=connect, pool_size=connections_max, max_overflow=0, pool_timeout=CONNECT_TIMEOUT_S
+        url,
+        creator=connect,
+        hide_parameters=True,
+        pool_size=connections_max,
+        max_overflow=0,
+        pool_timeout=CONNECT_TIMEOUT_S,
     )
 
     @event.listens_for(engine, "connect")

@@ -1,7 +1,7 @@
 """The tables of the metadata database. A change here needs a migration beside it (`migrations/versions`)."""
 
 from duetime_format.limits import GROUP_CHARS_MAX, TOPIC_CHARS_MAX
-from sqlalchemy import BigInteger, ForeignKey, Index, String, Text, UniqueConstraint
+from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, Text, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 MEMBER_CHARS_MAX = 255
@@ -12,6 +12,9 @@ JOB_CHARS_MAX = 64
 SNAPSHOT_ID_CHARS_MAX = 128
 QUOTA_KIND_CHARS_MAX = 16
 QUOTA_NAME_CHARS_MAX = 255
+# Of a text of the audit log, and of its shorter ones.
+AUDIT_CHARS_MAX = 255
+AUDIT_NAME_CHARS_MAX = 64
 USER_CHARS_MAX = 120
 TOKEN_ID_CHARS = 12
 ACCESS_KEY_CHARS = 24
@@ -155,6 +158,33 @@ class BacklogReportModel(Base):
     sources: Mapped[str] = mapped_column(Text)
     snapshots: Mapped[str] = mapped_column(Text)
     summary: Mapped[str] = mapped_column(Text)
+
+
+class AuditModel(Base):
+    """An admin act or a refusal. Written by gateways, schedulers and retry services; gateways remove the oldest."""
+
+    __tablename__ = "audit_events"
+    __table_args__ = (
+        UniqueConstraint("key", name="audit_events_by_key"),
+        Index("audit_events_by_time", "at_ms", "id"),
+        Index("audit_events_by_kind", "is_refusal", "id"),
+    )
+
+    # SQLite numbers rows by itself only where the type is INTEGER.
+    id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
+    key: Mapped[str] = mapped_column(String(AUDIT_NAME_CHARS_MAX))
+    process: Mapped[str] = mapped_column(String(AUDIT_NAME_CHARS_MAX))
+    is_refusal: Mapped[bool]
+    # As in duetime_core.audit.events.Event.
+    at_ms: Mapped[int] = mapped_column(BigInteger)
+    user: Mapped[str] = mapped_column(String(AUDIT_CHARS_MAX))
+    host: Mapped[str] = mapped_column(String(AUDIT_CHARS_MAX))
+    peer: Mapped[str] = mapped_column(String(AUDIT_CHARS_MAX))
+    method: Mapped[str] = mapped_column(String(AUDIT_CHARS_MAX))
+    resource: Mapped[str] = mapped_column(String(AUDIT_CHARS_MAX))
+    status: Mapped[str] = mapped_column(String(AUDIT_NAME_CHARS_MAX))
+    reason: Mapped[str] = mapped_column(String(AUDIT_CHARS_MAX))
+    left_out_count: Mapped[int] = mapped_column(BigInteger)
 
 
 class UserModel(Base):

@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 
 from duetime_core.logs import sparing
+from duetime_core.traces import name_of
 from duetime_core.within.rpc import Rpc
 
 log = sparing()
@@ -84,7 +85,7 @@ class Call:
         try:
             return self._parse(data)
         except Exception as error:
-            log.error("answer can't be read", method=self._rpc.method, error=repr(error)[:1024])
+            log.error("answer can't be read", method=self._rpc.method, error=name_of(error))
             return None
 
 
@@ -165,7 +166,7 @@ class StreamRequest(Call):
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             return  # the call has ended: who reads it knows why
         except Exception as error:
-            log.error("requests can't be written", method=self._rpc.method, error=repr(error)[:1024])
+            log.error("requests can't be written", method=self._rpc.method, error=name_of(error))
             self.cancel()
 
     async def write(self, request: Any) -> None:

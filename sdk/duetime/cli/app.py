@@ -4,6 +4,7 @@ import sys
 
 import typer
 
+from duetime.cli.audit import audit
 from duetime.cli.backlog import backlog
 from duetime.cli.cancel import cancel, reschedule
 from duetime.cli.consume import consume
@@ -66,6 +67,7 @@ app.add_typer(transactions, name="transactions")
 app.command()(lanes)
 app.command()(demo)
 app.command()(backlog)
+app.command()(audit)
 
 
 @app.callback()

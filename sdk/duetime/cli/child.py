@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from duetime.cli.preflight import HOST, CannotStart
+from duetime.cli.preflight import HOST, CannotStart, address_of
 
 # A store reads its log first. A large one takes minutes after a crash, but never this long.
 START_TIMEOUT_S = 600.0
@@ -27,16 +27,17 @@ class Node:
     settings: Mapping[str, object]
     # Whether others than its own process reach it at its port.
     listens: bool = True
+    host: str = HOST
 
     @property
     def address(self) -> str:
-        return f"{HOST}:{self.port}"
+        return address_of(self.host, self.port)
 
     @property
     def environment(self) -> dict[str, str]:
         """Its settings as variables."""
         prefix = f"DUETIME_{self.name.upper()}_"
-        own = {"host": HOST, "port": self.port, "metrics_port": self.metrics_port, **self.settings}
+        own = {"host": self.host, "port": self.port, "metrics_port": self.metrics_port, **self.settings}
         return {prefix + key.upper(): str(value) for key, value in own.items()}
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from duetime.client.errors import DueTimeError
 
 HOST = "127.0.0.1"
+# Addresses that stand for all of this machine's, and where it reaches itself then.
+_ALL = {"0.0.0.0": HOST, "::": "::1"}  # noqa: S104 (listened on only where the user says so)
 LOCK_FILE = "lock"
 _SERVER_PACKAGES = ("alembic", "numpy", "prometheus_client", "pydantic_settings", "sqlalchemy", "structlog")
 
@@ -57,19 +59,35 @@ def claimed(directory: Path) -> Iterator[None]:
         yield
 
 
-def check_port(port: int) -> None:
+def address_of(host: str, port: int) -> str:
+    """Where this machine reaches what listens there."""
+    host = _ALL.get(host, host)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def check_port(port: int, host: str = HOST) -> None:
     """Raises CannotStart when the port can't be listened on."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with _bound(host, port) as probe:
         try:
-            probe.bind((HOST, port))
             probe.listen(1)
         except OSError as error:
-            raise _not_listening(port, error) from error
+            raise _not_listening(host, port, error) from error
 
 
-def _not_listening(port: int, error: OSError) -> CannotStart:
-    return CannotStart(f"can't listen on {HOST}:{port}: {(error.strerror or str(error)).lower()}")
+def _bound(host: str, port: int) -> socket.socket:
+    """Raises: CannotStart."""
+    held = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind((host, port))
+    except OSError as error:
+        held.close()
+        raise _not_listening(host, port, error) from error
+    return held
+
+
+def _not_listening(host: str, port: int, error: OSError) -> CannotStart:
+    return CannotStart(f"can't listen on {host}:{port}: {(error.strerror or str(error)).lower()}")
 
 
 class Ports:
@@ -83,15 +101,10 @@ class Ports:
     def __init__(self) -> None:
         self._held: list[socket.socket] = []
 
-    def take(self, port: int = 0) -> int:
+    def take(self, port: int = 0, host: str = HOST) -> int:
         """Reserves a port; 0: any free one. Raises: CannotStart: it is in use."""
-        held = socket.socket()
+        held = _bound(host, port)
         self._held.append(held)
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            held.bind((HOST, port))
-        except OSError as error:
-            raise _not_listening(port, error) from error
         return int(held.getsockname()[1])
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from duetime.cli.child import Child, Node, exit_text, run
-from duetime.cli.preflight import CannotStart, Ports
+from duetime.cli.preflight import HOST, CannotStart, Ports
 from duetime.cli.rotation import CHECK_INTERVAL_S, rotate
 
 BACKOFF_S_MIN = 0.2
@@ -33,9 +33,13 @@ STORE = "store"
 class Cluster:
     """One shard and the services around it. Port 0 of the gateway means any free port."""
 
-    def __init__(self, data: Path, port: int, *, processes: bool = False, inner_ports: bool = False) -> None:
-        """`processes`: one for each service. `inner_ports`: whether those after the gateway listen in any case."""
+    def __init__(
+        self, data: Path, port: int, *, host: str = HOST, processes: bool = False, inner_ports: bool = False
+    ) -> None:
+        """`host`: where the gateway listens; the others listen on loopback. `processes`: one for each service.
+        `inner_ports`: whether those after the gateway listen in any case."""
         self.data = data
+        self._host = host
         database_url = f"sqlite:///{data / 'metadata.db'}"
         self._upgrade = ["-m", "duetime_core.metadata", "upgrade", "--database-url", database_url]
         self._ports = Ports()
@@ -60,7 +64,8 @@ class Cluster:
         store = node(STORE, {"data_dir": self.data / f"store-{SHARD}", "shard": SHARD})
         above = {"database_url": database_url, "stores": f"{SHARD}={store.address}"}
         retry, scheduler = node("retry", above), node("scheduler", above)
-        gateway = Node("gateway", take(port), page, above | {"retry_address": retry.address})
+        settings = above | {"retry_address": retry.address}
+        gateway = Node("gateway", take(port, self._host), page, settings, host=self._host)
         return [gateway, scheduler, retry, store]
 
     async def start(self) -> None:

@@ -12,13 +12,14 @@ import typer
 
 from duetime.cli.demo import Demo
 from duetime.cli.options import Json
-from duetime.cli.preflight import check_port, check_software, claimed
+from duetime.cli.preflight import HOST, check_port, check_software, claimed
 from duetime.cli.supervisor import Cluster
 
 
 def up(
     data: Annotated[Path, typer.Option(metavar="DIR", help="The directory for all data.")] = Path("duetime-data"),
     port: Annotated[int, typer.Option(min=0, max=65_535, help="The gateway's port; 0: any free one.")] = 9800,
+    host: Annotated[str, typer.Option(metavar="HOST", help="The address on which the gateway listens.")] = HOST,
     demo: Annotated[bool, typer.Option("--demo", help="Send a few delayed messages and show them arrive.")] = False,
     processes: Annotated[
         bool, typer.Option("--processes", envvar="DUETIME_UP_PROCESSES", help="A process for each service.")
@@ -33,7 +34,8 @@ def up(
     All four run in one process, which is started again if it dies; with --processes each has its own, for machines
     with cores to spare. Prints one line when it is ready. Stop it with Ctrl-C or SIGTERM; the next start continues with
     the same data, pending messages included, in either way. Variables such as DUETIME_STORE_FLUSH_MODE configure the
-    services.
+    services. Beyond this machine (--host) the gateway listens only with TLS and authentication, or if
+    DUETIME_INSECURE=1 says that the network keeps strangers out.
 
     \b
     Examples:
@@ -49,8 +51,8 @@ def up(
     data = data.absolute()
     with claimed(data):
         if port:
-            check_port(port)
-        cluster = Cluster(data, port, processes=processes, inner_ports=inner_ports)
+            check_port(port, host)
+        cluster = Cluster(data, port, host=host, processes=processes, inner_ports=inner_ports)
         asyncio.run(_serve(cluster, demo=demo, as_json=as_json))
 
 

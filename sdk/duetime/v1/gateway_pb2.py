@@ -22,6 +22,7 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from duetime.v1 import audit_pb2 as duetime_dot_v1_dot_audit__pb2
 from duetime.v1 import backlog_pb2 as duetime_dot_v1_dot_backlog__pb2
 from duetime.v1 import consumer_pb2 as duetime_dot_v1_dot_consumer__pb2
 from duetime.v1 import export_pb2 as duetime_dot_v1_dot_export__pb2
@@ -34,89 +35,89 @@ from duetime.v1 import subscriptions_pb2 as duetime_dot_v1_dot_subscriptions__pb
 from duetime.v1 import transactions_pb2 as duetime_dot_v1_dot_transactions__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x64uetime/v1/gateway.proto\x12\nduetime.v1\x1a\x18\x64uetime/v1/backlog.proto\x1a\x19\x64uetime/v1/consumer.proto\x1a\x17\x64uetime/v1/export.proto\x1a\x17\x64uetime/v1/leases.proto\x1a\x18\x64uetime/v1/message.proto\x1a\x18\x64uetime/v1/pending.proto\x1a\x17\x64uetime/v1/quotas.proto\x1a\x16\x64uetime/v1/retry.proto\x1a\x1e\x64uetime/v1/subscriptions.proto\x1a\x1d\x64uetime/v1/transactions.proto\"c\n\x0bSendRequest\x12%\n\x08messages\x18\x01 \x03(\x0b\x32\x13.duetime.v1.Message\x12\r\n\x05retry\x18\x02 \x01(\x08\x12\x1e\n\x04pack\x18\x03 \x01(\x0b\x32\x10.duetime.v1.Pack\"\x82\x01\n\x0cSendResponse\x12\'\n\x07results\x18\x01 \x03(\x0b\x32\x16.duetime.v1.SendResult\x12\'\n\x06ranges\x18\x02 \x03(\x0b\x32\x17.duetime.v1.ResultRange\x12 \n\x05\x66\x61ult\x18\x03 \x01(\x0b\x32\x11.duetime.v1.Fault\"\xca\x01\n\x04Pack\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0c\n\x04tags\x18\x02 \x01(\t\x12\x15\n\x0b\x64\x65lay_level\x18\x03 \x01(\x05H\x00\x12\x12\n\x08\x64\x65lay_ms\x18\x04 \x01(\x03H\x00\x12\x17\n\rdeliver_at_ms\x18\x05 \x01(\x03H\x00\x12\x11\n\tid_prefix\x18\x06 \x01(\t\x12\x14\n\x0c\x66irst_number\x18\x07 \x01(\x03\x12\x12\n\nborn_at_ms\x18\x08 \x01(\x03\x12\r\n\x05sizes\x18\t \x03(\x05\x12\x0e\n\x06\x62odies\x18\n \x01(\x0c\x42\x05\n\x03\x64ue\"C\n\x0bResultRange\x12\r\n\x05\x63ount\x18\x01 \x01(\x05\x12%\n\x05\x66irst\x18\x02 \x01(\x0b\x32\x16.duetime.v1.SendResult\"|\n\x10SendBatchRequest\x12%\n\x08messages\x18\x01 \x03(\x0b\x32\x13.duetime.v1.Message\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x12\n\x05queue\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x14\n\x0csharding_key\x18\x04 \x01(\tB\x08\n\x06_queue\"<\n\x11SendBatchResponse\x12\'\n\x07results\x18\x01 \x03(\x0b\x32\x16.duetime.v1.SendResult\"\xb9\x01\n\x0bPullRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x11\n\tmax_count\x18\x04 \x01(\x05\x12\x11\n\tmax_bytes\x18\x05 \x01(\x05\x12\x0f\n\x07wait_ms\x18\x06 \x01(\x05\x12\x0c\n\x04tags\x18\x07 \x01(\t\x12*\n\x08\x65ncoding\x18\x08 \x01(\x0e\x32\x18.duetime.v1.PullEncoding\x12\x0b\n\x03sql\x18\t \x01(\t\"\xb1\x01\n\x0cPullResponse\x12&\n\x06status\x18\x01 \x01(\x0e\x32\x16.duetime.v1.PullStatus\x12+\n\x08messages\x18\x02 \x03(\x0b\x32\x19.duetime.v1.StoredMessage\x12\x13\n\x0bnext_offset\x18\x03 \x01(\x03\x12\x12\n\nmin_offset\x18\x04 \x01(\x03\x12\x12\n\nmax_offset\x18\x05 \x01(\x03\x12\x0f\n\x07records\x18\x06 \x01(\x0c\"C\n\rQueuePosition\x12\r\n\x05queue\x18\x01 \x01(\x05\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x13\n\x0bshard_queue\x18\x03 \x01(\x05\"\xcb\x01\n\x11PullQueuesRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12)\n\x06queues\x18\x02 \x03(\x0b\x32\x19.duetime.v1.QueuePosition\x12\x11\n\tmax_count\x18\x03 \x01(\x05\x12\x11\n\tmax_bytes\x18\x04 \x01(\x05\x12\x0f\n\x07wait_ms\x18\x05 \x01(\x05\x12\x0c\n\x04tags\x18\x06 \x01(\t\x12*\n\x08\x65ncoding\x18\x07 \x01(\x0e\x32\x18.duetime.v1.PullEncoding\x12\x0b\n\x03sql\x18\x08 \x01(\t\"D\n\x0bPulledQueue\x12\r\n\x05queue\x18\x01 \x01(\x05\x12&\n\x04pull\x18\x02 \x01(\x0b\x32\x18.duetime.v1.PullResponse\"=\n\x12PullQueuesResponse\x12\'\n\x06queues\x18\x01 \x03(\x0b\x32\x17.duetime.v1.PulledQueue\"p\n\x13SearchOffsetRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\x05\x12\x0f\n\x05\x61t_ms\x18\x03 \x01(\x03H\x00\x12\x12\n\x08\x65\x61rliest\x18\x04 \x01(\x08H\x00\x12\x10\n\x06latest\x18\x05 \x01(\x08H\x00\x42\x04\n\x02\x61t\"&\n\x14SearchOffsetResponse\x12\x0e\n\x06offset\x18\x01 \x01(\x03\"e\n\x14QueryMessagesRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x0f\n\x07\x66rom_ms\x18\x03 \x01(\x03\x12\r\n\x05to_ms\x18\x04 \x01(\x03\x12\x11\n\tmax_count\x18\x05 \x01(\x05\"Q\n\x15QueryMessagesResponse\x12*\n\x08messages\x18\x01 \x03(\x0b\x32\x18.duetime.v1.FoundMessage\x12\x0c\n\x04more\x18\x02 \x01(\x08\".\n\x11GetMessageRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\"\xb8\x01\n\x0c\x46oundMessage\x12*\n\x07message\x18\x01 \x01(\x0b\x32\x19.duetime.v1.StoredMessage\x12\'\n\x05state\x18\x02 \x01(\x0e\x32\x18.duetime.v1.MessageState\x12\r\n\x05shard\x18\x03 \x01(\x05\x12\x11\n\toffset_id\x18\x04 \x01(\t\x12\x0c\n\x04lane\x18\x05 \x01(\x05\x12\r\n\x05\x65ntry\x18\x06 \x01(\x03\x12\x14\n\x0c\x62\x65\x66ore_count\x18\x07 \x01(\x03\"_\n\x14\x43ommitOffsetsRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12)\n\x06queues\x18\x03 \x03(\x0b\x32\x19.duetime.v1.QueuePosition\"\x17\n\x15\x43ommitOffsetsResponse\"1\n\x11GetOffsetsRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\"?\n\x12GetOffsetsResponse\x12)\n\x06queues\x18\x01 \x03(\x0b\x32\x19.duetime.v1.QueuePosition\"M\n\x12\x43reateTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bqueue_count\x18\x02 \x01(\x05\x12\x14\n\x0cmax_delay_ms\x18\x03 \x01(\x03\"W\n\x05Topic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bqueue_count\x18\x02 \x01(\x05\x12\x15\n\rcreated_at_ms\x18\x03 \x01(\x03\x12\x14\n\x0cmax_delay_ms\x18\x04 \x01(\x03\"$\n\x14\x44\x65scribeTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"X\n\x10QueueDescription\x12\r\n\x05queue\x18\x01 \x01(\x05\x12\r\n\x05shard\x18\x02 \x01(\x05\x12\x12\n\nmin_offset\x18\x03 \x01(\x03\x12\x12\n\nmax_offset\x18\x04 \x01(\x03\"b\n\x10TopicDescription\x12 \n\x05topic\x18\x01 \x01(\x0b\x32\x11.duetime.v1.Topic\x12,\n\x06queues\x18\x02 \x03(\x0b\x32\x1c.duetime.v1.QueueDescription\"\x13\n\x11ListTopicsRequest\"7\n\x12ListTopicsResponse\x12!\n\x06topics\x18\x01 \x03(\x0b\x32\x11.duetime.v1.Topic\" \n\x0fGetRouteRequest\x12\r\n\x05topic\x18\x01 \x01(\t\"*\n\nQueueRoute\x12\r\n\x05queue\x18\x01 \x01(\x05\x12\r\n\x05shard\x18\x02 \x01(\x05\">\n\x05Route\x12\r\n\x05topic\x18\x01 \x01(\t\x12&\n\x06queues\x18\x02 \x03(\x0b\x32\x16.duetime.v1.QueueRoute\"$\n\x10ListLanesRequest\x12\x10\n\x08\x61head_ms\x18\x01 \x01(\x03\"\xb5\x02\n\x04Lane\x12\r\n\x05shard\x18\x01 \x01(\x05\x12\r\n\x05level\x18\x02 \x01(\x05\x12\x10\n\x08\x64\x65lay_ms\x18\x03 \x01(\x03\x12\x15\n\rpending_count\x18\x04 \x01(\x03\x12\x18\n\x10oldest_due_at_ms\x18\x05 \x01(\x03\x12\x16\n\x0enext_due_at_ms\x18\x06 \x01(\x03\x12\x11\n\twatermark\x18\x07 \x01(\x03\x12\x12\n\nmax_offset\x18\x08 \x01(\x03\x12\r\n\x05owner\x18\t \x01(\t\x12\x0e\n\x06paused\x18\n \x01(\x08\x12\x13\n\x0blate_p50_ms\x18\x0b \x01(\x01\x12\x13\n\x0blate_p99_ms\x18\x0c \x01(\x01\x12\x16\n\x0erestored_count\x18\r \x01(\x03\x12\x19\n\x11quarantined_count\x18\x0e \x01(\x03\x12\x11\n\tdue_count\x18\x0f \x01(\x03\"P\n\x11ListLanesResponse\x12\x1f\n\x05lanes\x18\x01 \x03(\x0b\x32\x10.duetime.v1.Lane\x12\x1a\n\x12unreachable_shards\x18\x02 \x03(\x05*\x97\x01\n\nPullStatus\x12\x1b\n\x17PULL_STATUS_UNSPECIFIED\x10\x00\x12\x15\n\x11PULL_STATUS_FOUND\x10\x01\x12\x16\n\x12PULL_STATUS_NO_NEW\x10\x02\x12\x18\n\x14PULL_STATUS_NO_MATCH\x10\x03\x12#\n\x1fPULL_STATUS_OFFSET_OUT_OF_RANGE\x10\x04*E\n\x0cPullEncoding\x12\x1a\n\x16PULL_ENCODING_MESSAGES\x10\x00\x12\x19\n\x15PULL_ENCODING_RECORDS\x10\x01*\x8d\x02\n\x0cMessageState\x12\x1d\n\x19MESSAGE_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14MESSAGE_STATE_STORED\x10\x01\x12\x19\n\x15MESSAGE_STATE_PENDING\x10\x02\x12\x1d\n\x19MESSAGE_STATE_QUARANTINED\x10\x03\x12\x1b\n\x17MESSAGE_STATE_CANCELLED\x10\x04\x12\x16\n\x12MESSAGE_STATE_DEAD\x10\x05\x12\x1a\n\x16MESSAGE_STATE_PREPARED\x10\x06\x12\x1a\n\x16MESSAGE_STATE_GIVEN_UP\x10\x07\x12\x1d\n\x19MESSAGE_STATE_ROLLED_BACK\x10\x08\x32\xa7\x1d\n\x07Gateway\x12\x39\n\x04Send\x12\x17.duetime.v1.SendRequest\x1a\x18.duetime.v1.SendResponse\x12\x43\n\nSendStream\x12\x17.duetime.v1.SendRequest\x1a\x18.duetime.v1.SendResponse(\x01\x30\x01\x12H\n\tSendBatch\x12\x1c.duetime.v1.SendBatchRequest\x1a\x1d.duetime.v1.SendBatchResponse\x12\x42\n\x07Prepare\x12\x1a.duetime.v1.PrepareRequest\x1a\x1b.duetime.v1.PrepareResponse\x12W\n\x0e\x45ndTransaction\x12!.duetime.v1.EndTransactionRequest\x1a\".duetime.v1.EndTransactionResponse\x12\x64\n\x11WatchTransactions\x12$.duetime.v1.WatchTransactionsRequest\x1a%.duetime.v1.WatchTransactionsResponse(\x01\x30\x01\x12]\n\x10ListTransactions\x12#.duetime.v1.ListTransactionsRequest\x1a$.duetime.v1.ListTransactionsResponse\x12W\n\x0eGetTransaction\x12!.duetime.v1.GetTransactionRequest\x1a\".duetime.v1.GetTransactionResponse\x12\x39\n\x04Pull\x12\x17.duetime.v1.PullRequest\x1a\x18.duetime.v1.PullResponse\x12K\n\nPullQueues\x12\x1d.duetime.v1.PullQueuesRequest\x1a\x1e.duetime.v1.PullQueuesResponse\x12L\n\tSubscribe\x12\x1c.duetime.v1.SubscribeRequest\x1a\x1d.duetime.v1.SubscribeResponse(\x01\x30\x01\x12Q\n\x0cSearchOffset\x12\x1f.duetime.v1.SearchOffsetRequest\x1a .duetime.v1.SearchOffsetResponse\x12T\n\rQueryMessages\x12 .duetime.v1.QueryMessagesRequest\x1a!.duetime.v1.QueryMessagesResponse\x12\x45\n\nGetMessage\x12\x1d.duetime.v1.GetMessageRequest\x1a\x18.duetime.v1.FoundMessage\x12?\n\x06\x43\x61ncel\x12\x19.duetime.v1.CancelRequest\x1a\x1a.duetime.v1.CancelResponse\x12Q\n\x0e\x43\x61ncelMatching\x12!.duetime.v1.CancelMatchingRequest\x1a\x1a.duetime.v1.CancelProgress0\x01\x12K\n\nReschedule\x12\x1d.duetime.v1.RescheduleRequest\x1a\x1e.duetime.v1.RescheduleResponse\x12N\n\x0bListPending\x12\x1e.duetime.v1.ListPendingRequest\x1a\x1f.duetime.v1.ListPendingResponse\x12\x42\n\x07\x42\x61\x63klog\x12\x1a.duetime.v1.BacklogRequest\x1a\x1b.duetime.v1.BacklogResponse\x12T\n\rCommitOffsets\x12 .duetime.v1.CommitOffsetsRequest\x1a!.duetime.v1.CommitOffsetsResponse\x12K\n\nGetOffsets\x12\x1d.duetime.v1.GetOffsetsRequest\x1a\x1e.duetime.v1.GetOffsetsResponse\x12\x42\n\x07Receive\x12\x1a.duetime.v1.ReceiveRequest\x1a\x1b.duetime.v1.ReceiveResponse\x12\x36\n\x03\x41\x63k\x12\x16.duetime.v1.AckRequest\x1a\x17.duetime.v1.AckResponse\x12X\n\rReceiveStream\x12 .duetime.v1.ReceiveStreamRequest\x1a!.duetime.v1.ReceiveStreamResponse(\x01\x30\x01\x12Z\n\x0f\x43hangeInvisible\x12\".duetime.v1.ChangeInvisibleRequest\x1a#.duetime.v1.ChangeInvisibleResponse\x12\x39\n\x04Nack\x12\x17.duetime.v1.NackRequest\x1a\x18.duetime.v1.NackResponse\x12@\n\x0b\x43reateGroup\x12\x1e.duetime.v1.CreateGroupRequest\x1a\x11.duetime.v1.Group\x12@\n\x0bUpdateGroup\x12\x1e.duetime.v1.UpdateGroupRequest\x1a\x11.duetime.v1.Group\x12K\n\nListGroups\x12\x1d.duetime.v1.ListGroupsRequest\x1a\x1e.duetime.v1.ListGroupsResponse\x12O\n\rDescribeGroup\x12 .duetime.v1.DescribeGroupRequest\x1a\x1c.duetime.v1.GroupDescription\x12K\n\nResetGroup\x12\x1d.duetime.v1.ResetGroupRequest\x1a\x1e.duetime.v1.ResetGroupResponse\x12N\n\x0b\x44\x65leteGroup\x12\x1e.duetime.v1.DeleteGroupRequest\x1a\x1f.duetime.v1.DeleteGroupResponse\x12Z\n\x0fListDeadLetters\x12\".duetime.v1.ListDeadLettersRequest\x1a#.duetime.v1.ListDeadLettersResponse\x12P\n\x12RedriveDeadLetters\x12\x1a.duetime.v1.RedriveRequest\x1a\x1c.duetime.v1.DeadLetterResult0\x01\x12P\n\x12\x44iscardDeadLetters\x12\x1a.duetime.v1.DiscardRequest\x1a\x1c.duetime.v1.DeadLetterResult0\x01\x12Q\n\x0cTraceMessage\x12\x1f.duetime.v1.TraceMessageRequest\x1a .duetime.v1.TraceMessageResponse\x12@\n\x0b\x43reateTopic\x12\x1e.duetime.v1.CreateTopicRequest\x1a\x11.duetime.v1.Topic\x12O\n\rDescribeTopic\x12 .duetime.v1.DescribeTopicRequest\x1a\x1c.duetime.v1.TopicDescription\x12K\n\nListTopics\x12\x1d.duetime.v1.ListTopicsRequest\x1a\x1e.duetime.v1.ListTopicsResponse\x12:\n\x08GetRoute\x12\x1b.duetime.v1.GetRouteRequest\x1a\x11.duetime.v1.Route\x12H\n\tListLanes\x12\x1c.duetime.v1.ListLanesRequest\x1a\x1d.duetime.v1.ListLanesResponse\x12\x45\n\x08SendBack\x12\x1b.duetime.v1.SendBackRequest\x1a\x1c.duetime.v1.SendBackResponse\x12K\n\nListShards\x12\x1d.duetime.v1.ListShardsRequest\x1a\x1e.duetime.v1.ListShardsResponse\x12H\n\tListFiles\x12\x1c.duetime.v1.ListFilesRequest\x1a\x1d.duetime.v1.ListFilesResponse\x12>\n\x06\x45xport\x12\x19.duetime.v1.ExportRequest\x1a\x17.duetime.v1.ExportChunk0\x01\x12]\n\x10GetBacklogReport\x12#.duetime.v1.GetBacklogReportRequest\x1a$.duetime.v1.GetBacklogReportResponse\x12:\n\x08SetQuota\x12\x1b.duetime.v1.SetQuotaRequest\x1a\x11.duetime.v1.Quota\x12K\n\nListQuotas\x12\x1d.duetime.v1.ListQuotasRequest\x1a\x1e.duetime.v1.ListQuotasResponse\x12N\n\x0bRemoveQuota\x12\x1e.duetime.v1.RemoveQuotaRequest\x1a\x1f.duetime.v1.RemoveQuotaResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x64uetime/v1/gateway.proto\x12\nduetime.v1\x1a\x16\x64uetime/v1/audit.proto\x1a\x18\x64uetime/v1/backlog.proto\x1a\x19\x64uetime/v1/consumer.proto\x1a\x17\x64uetime/v1/export.proto\x1a\x17\x64uetime/v1/leases.proto\x1a\x18\x64uetime/v1/message.proto\x1a\x18\x64uetime/v1/pending.proto\x1a\x17\x64uetime/v1/quotas.proto\x1a\x16\x64uetime/v1/retry.proto\x1a\x1e\x64uetime/v1/subscriptions.proto\x1a\x1d\x64uetime/v1/transactions.proto\"c\n\x0bSendRequest\x12%\n\x08messages\x18\x01 \x03(\x0b\x32\x13.duetime.v1.Message\x12\r\n\x05retry\x18\x02 \x01(\x08\x12\x1e\n\x04pack\x18\x03 \x01(\x0b\x32\x10.duetime.v1.Pack\"\x82\x01\n\x0cSendResponse\x12\'\n\x07results\x18\x01 \x03(\x0b\x32\x16.duetime.v1.SendResult\x12\'\n\x06ranges\x18\x02 \x03(\x0b\x32\x17.duetime.v1.ResultRange\x12 \n\x05\x66\x61ult\x18\x03 \x01(\x0b\x32\x11.duetime.v1.Fault\"\xca\x01\n\x04Pack\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0c\n\x04tags\x18\x02 \x01(\t\x12\x15\n\x0b\x64\x65lay_level\x18\x03 \x01(\x05H\x00\x12\x12\n\x08\x64\x65lay_ms\x18\x04 \x01(\x03H\x00\x12\x17\n\rdeliver_at_ms\x18\x05 \x01(\x03H\x00\x12\x11\n\tid_prefix\x18\x06 \x01(\t\x12\x14\n\x0c\x66irst_number\x18\x07 \x01(\x03\x12\x12\n\nborn_at_ms\x18\x08 \x01(\x03\x12\r\n\x05sizes\x18\t \x03(\x05\x12\x0e\n\x06\x62odies\x18\n \x01(\x0c\x42\x05\n\x03\x64ue\"C\n\x0bResultRange\x12\r\n\x05\x63ount\x18\x01 \x01(\x05\x12%\n\x05\x66irst\x18\x02 \x01(\x0b\x32\x16.duetime.v1.SendResult\"|\n\x10SendBatchRequest\x12%\n\x08messages\x18\x01 \x03(\x0b\x32\x13.duetime.v1.Message\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x12\n\x05queue\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x14\n\x0csharding_key\x18\x04 \x01(\tB\x08\n\x06_queue\"<\n\x11SendBatchResponse\x12\'\n\x07results\x18\x01 \x03(\x0b\x32\x16.duetime.v1.SendResult\"\xb9\x01\n\x0bPullRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x11\n\tmax_count\x18\x04 \x01(\x05\x12\x11\n\tmax_bytes\x18\x05 \x01(\x05\x12\x0f\n\x07wait_ms\x18\x06 \x01(\x05\x12\x0c\n\x04tags\x18\x07 \x01(\t\x12*\n\x08\x65ncoding\x18\x08 \x01(\x0e\x32\x18.duetime.v1.PullEncoding\x12\x0b\n\x03sql\x18\t \x01(\t\"\xb1\x01\n\x0cPullResponse\x12&\n\x06status\x18\x01 \x01(\x0e\x32\x16.duetime.v1.PullStatus\x12+\n\x08messages\x18\x02 \x03(\x0b\x32\x19.duetime.v1.StoredMessage\x12\x13\n\x0bnext_offset\x18\x03 \x01(\x03\x12\x12\n\nmin_offset\x18\x04 \x01(\x03\x12\x12\n\nmax_offset\x18\x05 \x01(\x03\x12\x0f\n\x07records\x18\x06 \x01(\x0c\"C\n\rQueuePosition\x12\r\n\x05queue\x18\x01 \x01(\x05\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x13\n\x0bshard_queue\x18\x03 \x01(\x05\"\xcb\x01\n\x11PullQueuesRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12)\n\x06queues\x18\x02 \x03(\x0b\x32\x19.duetime.v1.QueuePosition\x12\x11\n\tmax_count\x18\x03 \x01(\x05\x12\x11\n\tmax_bytes\x18\x04 \x01(\x05\x12\x0f\n\x07wait_ms\x18\x05 \x01(\x05\x12\x0c\n\x04tags\x18\x06 \x01(\t\x12*\n\x08\x65ncoding\x18\x07 \x01(\x0e\x32\x18.duetime.v1.PullEncoding\x12\x0b\n\x03sql\x18\x08 \x01(\t\"D\n\x0bPulledQueue\x12\r\n\x05queue\x18\x01 \x01(\x05\x12&\n\x04pull\x18\x02 \x01(\x0b\x32\x18.duetime.v1.PullResponse\"=\n\x12PullQueuesResponse\x12\'\n\x06queues\x18\x01 \x03(\x0b\x32\x17.duetime.v1.PulledQueue\"p\n\x13SearchOffsetRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\x05\x12\x0f\n\x05\x61t_ms\x18\x03 \x01(\x03H\x00\x12\x12\n\x08\x65\x61rliest\x18\x04 \x01(\x08H\x00\x12\x10\n\x06latest\x18\x05 \x01(\x08H\x00\x42\x04\n\x02\x61t\"&\n\x14SearchOffsetResponse\x12\x0e\n\x06offset\x18\x01 \x01(\x03\"e\n\x14QueryMessagesRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x0f\n\x07\x66rom_ms\x18\x03 \x01(\x03\x12\r\n\x05to_ms\x18\x04 \x01(\x03\x12\x11\n\tmax_count\x18\x05 \x01(\x05\"Q\n\x15QueryMessagesResponse\x12*\n\x08messages\x18\x01 \x03(\x0b\x32\x18.duetime.v1.FoundMessage\x12\x0c\n\x04more\x18\x02 \x01(\x08\".\n\x11GetMessageRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\"\xb8\x01\n\x0c\x46oundMessage\x12*\n\x07message\x18\x01 \x01(\x0b\x32\x19.duetime.v1.StoredMessage\x12\'\n\x05state\x18\x02 \x01(\x0e\x32\x18.duetime.v1.MessageState\x12\r\n\x05shard\x18\x03 \x01(\x05\x12\x11\n\toffset_id\x18\x04 \x01(\t\x12\x0c\n\x04lane\x18\x05 \x01(\x05\x12\r\n\x05\x65ntry\x18\x06 \x01(\x03\x12\x14\n\x0c\x62\x65\x66ore_count\x18\x07 \x01(\x03\"_\n\x14\x43ommitOffsetsRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12)\n\x06queues\x18\x03 \x03(\x0b\x32\x19.duetime.v1.QueuePosition\"\x17\n\x15\x43ommitOffsetsResponse\"1\n\x11GetOffsetsRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\"?\n\x12GetOffsetsResponse\x12)\n\x06queues\x18\x01 \x03(\x0b\x32\x19.duetime.v1.QueuePosition\"M\n\x12\x43reateTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bqueue_count\x18\x02 \x01(\x05\x12\x14\n\x0cmax_delay_ms\x18\x03 \x01(\x03\"W\n\x05Topic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bqueue_count\x18\x02 \x01(\x05\x12\x15\n\rcreated_at_ms\x18\x03 \x01(\x03\x12\x14\n\x0cmax_delay_ms\x18\x04 \x01(\x03\"$\n\x14\x44\x65scribeTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"X\n\x10QueueDescription\x12\r\n\x05queue\x18\x01 \x01(\x05\x12\r\n\x05shard\x18\x02 \x01(\x05\x12\x12\n\nmin_offset\x18\x03 \x01(\x03\x12\x12\n\nmax_offset\x18\x04 \x01(\x03\"b\n\x10TopicDescription\x12 \n\x05topic\x18\x01 \x01(\x0b\x32\x11.duetime.v1.Topic\x12,\n\x06queues\x18\x02 \x03(\x0b\x32\x1c.duetime.v1.QueueDescription\"\x13\n\x11ListTopicsRequest\"7\n\x12ListTopicsResponse\x12!\n\x06topics\x18\x01 \x03(\x0b\x32\x11.duetime.v1.Topic\" \n\x0fGetRouteRequest\x12\r\n\x05topic\x18\x01 \x01(\t\"*\n\nQueueRoute\x12\r\n\x05queue\x18\x01 \x01(\x05\x12\r\n\x05shard\x18\x02 \x01(\x05\">\n\x05Route\x12\r\n\x05topic\x18\x01 \x01(\t\x12&\n\x06queues\x18\x02 \x03(\x0b\x32\x16.duetime.v1.QueueRoute\"$\n\x10ListLanesRequest\x12\x10\n\x08\x61head_ms\x18\x01 \x01(\x03\"\xb5\x02\n\x04Lane\x12\r\n\x05shard\x18\x01 \x01(\x05\x12\r\n\x05level\x18\x02 \x01(\x05\x12\x10\n\x08\x64\x65lay_ms\x18\x03 \x01(\x03\x12\x15\n\rpending_count\x18\x04 \x01(\x03\x12\x18\n\x10oldest_due_at_ms\x18\x05 \x01(\x03\x12\x16\n\x0enext_due_at_ms\x18\x06 \x01(\x03\x12\x11\n\twatermark\x18\x07 \x01(\x03\x12\x12\n\nmax_offset\x18\x08 \x01(\x03\x12\r\n\x05owner\x18\t \x01(\t\x12\x0e\n\x06paused\x18\n \x01(\x08\x12\x13\n\x0blate_p50_ms\x18\x0b \x01(\x01\x12\x13\n\x0blate_p99_ms\x18\x0c \x01(\x01\x12\x16\n\x0erestored_count\x18\r \x01(\x03\x12\x19\n\x11quarantined_count\x18\x0e \x01(\x03\x12\x11\n\tdue_count\x18\x0f \x01(\x03\"P\n\x11ListLanesResponse\x12\x1f\n\x05lanes\x18\x01 \x03(\x0b\x32\x10.duetime.v1.Lane\x12\x1a\n\x12unreachable_shards\x18\x02 \x03(\x05*\x97\x01\n\nPullStatus\x12\x1b\n\x17PULL_STATUS_UNSPECIFIED\x10\x00\x12\x15\n\x11PULL_STATUS_FOUND\x10\x01\x12\x16\n\x12PULL_STATUS_NO_NEW\x10\x02\x12\x18\n\x14PULL_STATUS_NO_MATCH\x10\x03\x12#\n\x1fPULL_STATUS_OFFSET_OUT_OF_RANGE\x10\x04*E\n\x0cPullEncoding\x12\x1a\n\x16PULL_ENCODING_MESSAGES\x10\x00\x12\x19\n\x15PULL_ENCODING_RECORDS\x10\x01*\x8d\x02\n\x0cMessageState\x12\x1d\n\x19MESSAGE_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14MESSAGE_STATE_STORED\x10\x01\x12\x19\n\x15MESSAGE_STATE_PENDING\x10\x02\x12\x1d\n\x19MESSAGE_STATE_QUARANTINED\x10\x03\x12\x1b\n\x17MESSAGE_STATE_CANCELLED\x10\x04\x12\x16\n\x12MESSAGE_STATE_DEAD\x10\x05\x12\x1a\n\x16MESSAGE_STATE_PREPARED\x10\x06\x12\x1a\n\x16MESSAGE_STATE_GIVEN_UP\x10\x07\x12\x1d\n\x19MESSAGE_STATE_ROLLED_BACK\x10\x08\x32\x83\x1e\n\x07Gateway\x12\x39\n\x04Send\x12\x17.duetime.v1.SendRequest\x1a\x18.duetime.v1.SendResponse\x12\x43\n\nSendStream\x12\x17.duetime.v1.SendRequest\x1a\x18.duetime.v1.SendResponse(\x01\x30\x01\x12H\n\tSendBatch\x12\x1c.duetime.v1.SendBatchRequest\x1a\x1d.duetime.v1.SendBatchResponse\x12\x42\n\x07Prepare\x12\x1a.duetime.v1.PrepareRequest\x1a\x1b.duetime.v1.PrepareResponse\x12W\n\x0e\x45ndTransaction\x12!.duetime.v1.EndTransactionRequest\x1a\".duetime.v1.EndTransactionResponse\x12\x64\n\x11WatchTransactions\x12$.duetime.v1.WatchTransactionsRequest\x1a%.duetime.v1.WatchTransactionsResponse(\x01\x30\x01\x12]\n\x10ListTransactions\x12#.duetime.v1.ListTransactionsRequest\x1a$.duetime.v1.ListTransactionsResponse\x12W\n\x0eGetTransaction\x12!.duetime.v1.GetTransactionRequest\x1a\".duetime.v1.GetTransactionResponse\x12\x39\n\x04Pull\x12\x17.duetime.v1.PullRequest\x1a\x18.duetime.v1.PullResponse\x12K\n\nPullQueues\x12\x1d.duetime.v1.PullQueuesRequest\x1a\x1e.duetime.v1.PullQueuesResponse\x12L\n\tSubscribe\x12\x1c.duetime.v1.SubscribeRequest\x1a\x1d.duetime.v1.SubscribeResponse(\x01\x30\x01\x12Q\n\x0cSearchOffset\x12\x1f.duetime.v1.SearchOffsetRequest\x1a .duetime.v1.SearchOffsetResponse\x12T\n\rQueryMessages\x12 .duetime.v1.QueryMessagesRequest\x1a!.duetime.v1.QueryMessagesResponse\x12\x45\n\nGetMessage\x12\x1d.duetime.v1.GetMessageRequest\x1a\x18.duetime.v1.FoundMessage\x12?\n\x06\x43\x61ncel\x12\x19.duetime.v1.CancelRequest\x1a\x1a.duetime.v1.CancelResponse\x12Q\n\x0e\x43\x61ncelMatching\x12!.duetime.v1.CancelMatchingRequest\x1a\x1a.duetime.v1.CancelProgress0\x01\x12K\n\nReschedule\x12\x1d.duetime.v1.RescheduleRequest\x1a\x1e.duetime.v1.RescheduleResponse\x12N\n\x0bListPending\x12\x1e.duetime.v1.ListPendingRequest\x1a\x1f.duetime.v1.ListPendingResponse\x12\x42\n\x07\x42\x61\x63klog\x12\x1a.duetime.v1.BacklogRequest\x1a\x1b.duetime.v1.BacklogResponse\x12T\n\rCommitOffsets\x12 .duetime.v1.CommitOffsetsRequest\x1a!.duetime.v1.CommitOffsetsResponse\x12K\n\nGetOffsets\x12\x1d.duetime.v1.GetOffsetsRequest\x1a\x1e.duetime.v1.GetOffsetsResponse\x12\x42\n\x07Receive\x12\x1a.duetime.v1.ReceiveRequest\x1a\x1b.duetime.v1.ReceiveResponse\x12\x36\n\x03\x41\x63k\x12\x16.duetime.v1.AckRequest\x1a\x17.duetime.v1.AckResponse\x12X\n\rReceiveStream\x12 .duetime.v1.ReceiveStreamRequest\x1a!.duetime.v1.ReceiveStreamResponse(\x01\x30\x01\x12Z\n\x0f\x43hangeInvisible\x12\".duetime.v1.ChangeInvisibleRequest\x1a#.duetime.v1.ChangeInvisibleResponse\x12\x39\n\x04Nack\x12\x17.duetime.v1.NackRequest\x1a\x18.duetime.v1.NackResponse\x12@\n\x0b\x43reateGroup\x12\x1e.duetime.v1.CreateGroupRequest\x1a\x11.duetime.v1.Group\x12@\n\x0bUpdateGroup\x12\x1e.duetime.v1.UpdateGroupRequest\x1a\x11.duetime.v1.Group\x12K\n\nListGroups\x12\x1d.duetime.v1.ListGroupsRequest\x1a\x1e.duetime.v1.ListGroupsResponse\x12O\n\rDescribeGroup\x12 .duetime.v1.DescribeGroupRequest\x1a\x1c.duetime.v1.GroupDescription\x12K\n\nResetGroup\x12\x1d.duetime.v1.ResetGroupRequest\x1a\x1e.duetime.v1.ResetGroupResponse\x12N\n\x0b\x44\x65leteGroup\x12\x1e.duetime.v1.DeleteGroupRequest\x1a\x1f.duetime.v1.DeleteGroupResponse\x12Z\n\x0fListDeadLetters\x12\".duetime.v1.ListDeadLettersRequest\x1a#.duetime.v1.ListDeadLettersResponse\x12P\n\x12RedriveDeadLetters\x12\x1a.duetime.v1.RedriveRequest\x1a\x1c.duetime.v1.DeadLetterResult0\x01\x12P\n\x12\x44iscardDeadLetters\x12\x1a.duetime.v1.DiscardRequest\x1a\x1c.duetime.v1.DeadLetterResult0\x01\x12Q\n\x0cTraceMessage\x12\x1f.duetime.v1.TraceMessageRequest\x1a .duetime.v1.TraceMessageResponse\x12@\n\x0b\x43reateTopic\x12\x1e.duetime.v1.CreateTopicRequest\x1a\x11.duetime.v1.Topic\x12O\n\rDescribeTopic\x12 .duetime.v1.DescribeTopicRequest\x1a\x1c.duetime.v1.TopicDescription\x12K\n\nListTopics\x12\x1d.duetime.v1.ListTopicsRequest\x1a\x1e.duetime.v1.ListTopicsResponse\x12:\n\x08GetRoute\x12\x1b.duetime.v1.GetRouteRequest\x1a\x11.duetime.v1.Route\x12H\n\tListLanes\x12\x1c.duetime.v1.ListLanesRequest\x1a\x1d.duetime.v1.ListLanesResponse\x12\x45\n\x08SendBack\x12\x1b.duetime.v1.SendBackRequest\x1a\x1c.duetime.v1.SendBackResponse\x12K\n\nListShards\x12\x1d.duetime.v1.ListShardsRequest\x1a\x1e.duetime.v1.ListShardsResponse\x12H\n\tListFiles\x12\x1c.duetime.v1.ListFilesRequest\x1a\x1d.duetime.v1.ListFilesResponse\x12>\n\x06\x45xport\x12\x19.duetime.v1.ExportRequest\x1a\x17.duetime.v1.ExportChunk0\x01\x12]\n\x10GetBacklogReport\x12#.duetime.v1.GetBacklogReportRequest\x1a$.duetime.v1.GetBacklogReportResponse\x12:\n\x08SetQuota\x12\x1b.duetime.v1.SetQuotaRequest\x1a\x11.duetime.v1.Quota\x12K\n\nListQuotas\x12\x1d.duetime.v1.ListQuotasRequest\x1a\x1e.duetime.v1.ListQuotasResponse\x12N\n\x0bRemoveQuota\x12\x1e.duetime.v1.RemoveQuotaRequest\x1a\x1f.duetime.v1.RemoveQuotaResponse\x12Z\n\x0fListAuditEvents\x12\".duetime.v1.ListAuditEventsRequest\x1a#.duetime.v1.ListAuditEventsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'duetime.v1.gateway_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PULLSTATUS']._serialized_start=3641
-  _globals['_PULLSTATUS']._serialized_end=3792
-  _globals['_PULLENCODING']._serialized_start=3794
-  _globals['_PULLENCODING']._serialized_end=3863
-  _globals['_MESSAGESTATE']._serialized_start=3866
-  _globals['_MESSAGESTATE']._serialized_end=4135
-  _globals['_SENDREQUEST']._serialized_start=307
-  _globals['_SENDREQUEST']._serialized_end=406
-  _globals['_SENDRESPONSE']._serialized_start=409
-  _globals['_SENDRESPONSE']._serialized_end=539
-  _globals['_PACK']._serialized_start=542
-  _globals['_PACK']._serialized_end=744
-  _globals['_RESULTRANGE']._serialized_start=746
-  _globals['_RESULTRANGE']._serialized_end=813
-  _globals['_SENDBATCHREQUEST']._serialized_start=815
-  _globals['_SENDBATCHREQUEST']._serialized_end=939
-  _globals['_SENDBATCHRESPONSE']._serialized_start=941
-  _globals['_SENDBATCHRESPONSE']._serialized_end=1001
-  _globals['_PULLREQUEST']._serialized_start=1004
-  _globals['_PULLREQUEST']._serialized_end=1189
-  _globals['_PULLRESPONSE']._serialized_start=1192
-  _globals['_PULLRESPONSE']._serialized_end=1369
-  _globals['_QUEUEPOSITION']._serialized_start=1371
-  _globals['_QUEUEPOSITION']._serialized_end=1438
-  _globals['_PULLQUEUESREQUEST']._serialized_start=1441
-  _globals['_PULLQUEUESREQUEST']._serialized_end=1644
-  _globals['_PULLEDQUEUE']._serialized_start=1646
-  _globals['_PULLEDQUEUE']._serialized_end=1714
-  _globals['_PULLQUEUESRESPONSE']._serialized_start=1716
-  _globals['_PULLQUEUESRESPONSE']._serialized_end=1777
-  _globals['_SEARCHOFFSETREQUEST']._serialized_start=1779
-  _globals['_SEARCHOFFSETREQUEST']._serialized_end=1891
-  _globals['_SEARCHOFFSETRESPONSE']._serialized_start=1893
-  _globals['_SEARCHOFFSETRESPONSE']._serialized_end=1931
-  _globals['_QUERYMESSAGESREQUEST']._serialized_start=1933
-  _globals['_QUERYMESSAGESREQUEST']._serialized_end=2034
-  _globals['_QUERYMESSAGESRESPONSE']._serialized_start=2036
-  _globals['_QUERYMESSAGESRESPONSE']._serialized_end=2117
-  _globals['_GETMESSAGEREQUEST']._serialized_start=2119
-  _globals['_GETMESSAGEREQUEST']._serialized_end=2165
-  _globals['_FOUNDMESSAGE']._serialized_start=2168
-  _globals['_FOUNDMESSAGE']._serialized_end=2352
-  _globals['_COMMITOFFSETSREQUEST']._serialized_start=2354
-  _globals['_COMMITOFFSETSREQUEST']._serialized_end=2449
-  _globals['_COMMITOFFSETSRESPONSE']._serialized_start=2451
-  _globals['_COMMITOFFSETSRESPONSE']._serialized_end=2474
-  _globals['_GETOFFSETSREQUEST']._serialized_start=2476
-  _globals['_GETOFFSETSREQUEST']._serialized_end=2525
-  _globals['_GETOFFSETSRESPONSE']._serialized_start=2527
-  _globals['_GETOFFSETSRESPONSE']._serialized_end=2590
-  _globals['_CREATETOPICREQUEST']._serialized_start=2592
-  _globals['_CREATETOPICREQUEST']._serialized_end=2669
-  _globals['_TOPIC']._serialized_start=2671
-  _globals['_TOPIC']._serialized_end=2758
-  _globals['_DESCRIBETOPICREQUEST']._serialized_start=2760
-  _globals['_DESCRIBETOPICREQUEST']._serialized_end=2796
-  _globals['_QUEUEDESCRIPTION']._serialized_start=2798
-  _globals['_QUEUEDESCRIPTION']._serialized_end=2886
-  _globals['_TOPICDESCRIPTION']._serialized_start=2888
-  _globals['_TOPICDESCRIPTION']._serialized_end=2986
-  _globals['_LISTTOPICSREQUEST']._serialized_start=2988
-  _globals['_LISTTOPICSREQUEST']._serialized_end=3007
-  _globals['_LISTTOPICSRESPONSE']._serialized_start=3009
-  _globals['_LISTTOPICSRESPONSE']._serialized_end=3064
-  _globals['_GETROUTEREQUEST']._serialized_start=3066
-  _globals['_GETROUTEREQUEST']._serialized_end=3098
-  _globals['_QUEUEROUTE']._serialized_start=3100
-  _globals['_QUEUEROUTE']._serialized_end=3142
-  _globals['_ROUTE']._serialized_start=3144
-  _globals['_ROUTE']._serialized_end=3206
-  _globals['_LISTLANESREQUEST']._serialized_start=3208
-  _globals['_LISTLANESREQUEST']._serialized_end=3244
-  _globals['_LANE']._serialized_start=3247
-  _globals['_LANE']._serialized_end=3556
-  _globals['_LISTLANESRESPONSE']._serialized_start=3558
-  _globals['_LISTLANESRESPONSE']._serialized_end=3638
-  _globals['_GATEWAY']._serialized_start=4138
-  _globals['_GATEWAY']._serialized_end=7889
+  _globals['_PULLSTATUS']._serialized_start=3665
+  _globals['_PULLSTATUS']._serialized_end=3816
+  _globals['_PULLENCODING']._serialized_start=3818
+  _globals['_PULLENCODING']._serialized_end=3887
+  _globals['_MESSAGESTATE']._serialized_start=3890
+  _globals['_MESSAGESTATE']._serialized_end=4159
+  _globals['_SENDREQUEST']._serialized_start=331
+  _globals['_SENDREQUEST']._serialized_end=430
+  _globals['_SENDRESPONSE']._serialized_start=433
+  _globals['_SENDRESPONSE']._serialized_end=563
+  _globals['_PACK']._serialized_start=566
+  _globals['_PACK']._serialized_end=768
+  _globals['_RESULTRANGE']._serialized_start=770
+  _globals['_RESULTRANGE']._serialized_end=837
+  _globals['_SENDBATCHREQUEST']._serialized_start=839
+  _globals['_SENDBATCHREQUEST']._serialized_end=963
+  _globals['_SENDBATCHRESPONSE']._serialized_start=965
+  _globals['_SENDBATCHRESPONSE']._serialized_end=1025
+  _globals['_PULLREQUEST']._serialized_start=1028
+  _globals['_PULLREQUEST']._serialized_end=1213
+  _globals['_PULLRESPONSE']._serialized_start=1216
+  _globals['_PULLRESPONSE']._serialized_end=1393
+  _globals['_QUEUEPOSITION']._serialized_start=1395
+  _globals['_QUEUEPOSITION']._serialized_end=1462
+  _globals['_PULLQUEUESREQUEST']._serialized_start=1465
+  _globals['_PULLQUEUESREQUEST']._serialized_end=1668
+  _globals['_PULLEDQUEUE']._serialized_start=1670
+  _globals['_PULLEDQUEUE']._serialized_end=1738
+  _globals['_PULLQUEUESRESPONSE']._serialized_start=1740
+  _globals['_PULLQUEUESRESPONSE']._serialized_end=1801
+  _globals['_SEARCHOFFSETREQUEST']._serialized_start=1803
+  _globals['_SEARCHOFFSETREQUEST']._serialized_end=1915
+  _globals['_SEARCHOFFSETRESPONSE']._serialized_start=1917
+  _globals['_SEARCHOFFSETRESPONSE']._serialized_end=1955
+  _globals['_QUERYMESSAGESREQUEST']._serialized_start=1957
+  _globals['_QUERYMESSAGESREQUEST']._serialized_end=2058
+  _globals['_QUERYMESSAGESRESPONSE']._serialized_start=2060
+  _globals['_QUERYMESSAGESRESPONSE']._serialized_end=2141
+  _globals['_GETMESSAGEREQUEST']._serialized_start=2143
+  _globals['_GETMESSAGEREQUEST']._serialized_end=2189
+  _globals['_FOUNDMESSAGE']._serialized_start=2192
+  _globals['_FOUNDMESSAGE']._serialized_end=2376
+  _globals['_COMMITOFFSETSREQUEST']._serialized_start=2378
+  _globals['_COMMITOFFSETSREQUEST']._serialized_end=2473
+  _globals['_COMMITOFFSETSRESPONSE']._serialized_start=2475
+  _globals['_COMMITOFFSETSRESPONSE']._serialized_end=2498
+  _globals['_GETOFFSETSREQUEST']._serialized_start=2500
+  _globals['_GETOFFSETSREQUEST']._serialized_end=2549
+  _globals['_GETOFFSETSRESPONSE']._serialized_start=2551
+  _globals['_GETOFFSETSRESPONSE']._serialized_end=2614
+  _globals['_CREATETOPICREQUEST']._serialized_start=2616
+  _globals['_CREATETOPICREQUEST']._serialized_end=2693
+  _globals['_TOPIC']._serialized_start=2695
+  _globals['_TOPIC']._serialized_end=2782
+  _globals['_DESCRIBETOPICREQUEST']._serialized_start=2784
+  _globals['_DESCRIBETOPICREQUEST']._serialized_end=2820
+  _globals['_QUEUEDESCRIPTION']._serialized_start=2822
+  _globals['_QUEUEDESCRIPTION']._serialized_end=2910
+  _globals['_TOPICDESCRIPTION']._serialized_start=2912
+  _globals['_TOPICDESCRIPTION']._serialized_end=3010
+  _globals['_LISTTOPICSREQUEST']._serialized_start=3012
+  _globals['_LISTTOPICSREQUEST']._serialized_end=3031
+  _globals['_LISTTOPICSRESPONSE']._serialized_start=3033
+  _globals['_LISTTOPICSRESPONSE']._serialized_end=3088
+  _globals['_GETROUTEREQUEST']._serialized_start=3090
+  _globals['_GETROUTEREQUEST']._serialized_end=3122
+  _globals['_QUEUEROUTE']._serialized_start=3124
+  _globals['_QUEUEROUTE']._serialized_end=3166
+  _globals['_ROUTE']._serialized_start=3168
+  _globals['_ROUTE']._serialized_end=3230
+  _globals['_LISTLANESREQUEST']._serialized_start=3232
+  _globals['_LISTLANESREQUEST']._serialized_end=3268
+  _globals['_LANE']._serialized_start=3271
+  _globals['_LANE']._serialized_end=3580
+  _globals['_LISTLANESRESPONSE']._serialized_start=3582
+  _globals['_LISTLANESRESPONSE']._serialized_end=3662
+  _globals['_GATEWAY']._serialized_start=4162
+  _globals['_GATEWAY']._serialized_end=8005
 # @@protoc_insertion_point(module_scope)

@@ -1,3 +1,4 @@
+from duetime.v1 import audit_pb2 as _audit_pb2
 from duetime.v1 import backlog_pb2 as _backlog_pb2
 from duetime.v1 import consumer_pb2 as _consumer_pb2
 from duetime.v1 import export_pb2 as _export_pb2

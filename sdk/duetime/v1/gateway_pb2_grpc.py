@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from duetime.v1 import audit_pb2 as duetime_dot_v1_dot_audit__pb2
 from duetime.v1 import backlog_pb2 as duetime_dot_v1_dot_backlog__pb2
 from duetime.v1 import consumer_pb2 as duetime_dot_v1_dot_consumer__pb2
 from duetime.v1 import export_pb2 as duetime_dot_v1_dot_export__pb2
@@ -292,6 +293,11 @@ class GatewayStub:
                 '/duetime.v1.Gateway/RemoveQuota',
                 request_serializer=duetime_dot_v1_dot_quotas__pb2.RemoveQuotaRequest.SerializeToString,
                 response_deserializer=duetime_dot_v1_dot_quotas__pb2.RemoveQuotaResponse.FromString,
+                _registered_method=True)
+        self.ListAuditEvents = channel.unary_unary(
+                '/duetime.v1.Gateway/ListAuditEvents',
+                request_serializer=duetime_dot_v1_dot_audit__pb2.ListAuditEventsRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_audit__pb2.ListAuditEventsResponse.FromString,
                 _registered_method=True)
 
 
@@ -695,6 +701,14 @@ class GatewayServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListAuditEvents(self, request, context):
+        """The audit log: admin acts and refusals, the newest first, page by page. An event is in it about a second after its
+        call, as long as the metadata database answers. INVALID_ARGUMENT: a page token that is none of this call's.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_GatewayServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -942,6 +956,11 @@ def add_GatewayServicer_to_server(servicer, server):
                     servicer.RemoveQuota,
                     request_deserializer=duetime_dot_v1_dot_quotas__pb2.RemoveQuotaRequest.FromString,
                     response_serializer=duetime_dot_v1_dot_quotas__pb2.RemoveQuotaResponse.SerializeToString,
+            ),
+            'ListAuditEvents': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListAuditEvents,
+                    request_deserializer=duetime_dot_v1_dot_audit__pb2.ListAuditEventsRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_audit__pb2.ListAuditEventsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -2272,6 +2291,33 @@ class Gateway:
             '/duetime.v1.Gateway/RemoveQuota',
             duetime_dot_v1_dot_quotas__pb2.RemoveQuotaRequest.SerializeToString,
             duetime_dot_v1_dot_quotas__pb2.RemoveQuotaResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListAuditEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/duetime.v1.Gateway/ListAuditEvents',
+            duetime_dot_v1_dot_audit__pb2.ListAuditEventsRequest.SerializeToString,
+            duetime_dot_v1_dot_audit__pb2.ListAuditEventsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -39,7 +39,7 @@ class GatewayNode:
         work remains to be drained; puts carry that work, so they end after it, and the connections that they need last.
         """
         parts, settings = self.parts, self._settings
-        for end in (parts.database.stop, parts.retry.close, parts.shards.close):
+        for end in (parts.database.stop, parts.trail.finish, parts.retry.close, parts.shards.close):
             self._started.push_async_callback(end)
         await parts.database.start(despite=OUTAGES)
         await self._start_tasks()
@@ -58,7 +58,8 @@ class GatewayNode:
         await running.wait()
 
     async def _run_tasks(self, running: asyncio.Event) -> None:
-        """The parent of all tasks: puts, questions to shards, readers of streams, the comparison of the backlog."""
+        """The parent of all tasks: puts, questions to shards, readers of streams, the comparison of the backlog, the
+        writer of the audit log."""
         parts = self.parts
         async with parts.tasks as tasks:
             parts.shards.start()
@@ -67,6 +68,7 @@ class GatewayNode:
             parts.transactions.watching.start()
             tasks.create_task(parts.backlog.run())
             tasks.create_task(parts.quotas.keeper.run())
+            tasks.create_task(parts.trail.run())
             if parts.access is not None:
                 tasks.create_task(parts.access.book.follow())
                 tasks.create_task(parts.access.gatekeeper.watch())

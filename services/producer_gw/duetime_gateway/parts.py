@@ -6,8 +6,9 @@ import secrets
 import socket
 from dataclasses import dataclass
 
+from duetime_core.audit.audit import Audit
 from duetime_core.clock import Clock
-from duetime_core.metadata import Database, Groups
+from duetime_core.metadata import AuditTable, Database, Groups, Trail
 from duetime_core.serving import Server
 from duetime_core.traffic import Traffic
 from duetime_core.turns import Turns
@@ -24,7 +25,9 @@ from duetime_gateway.consuming.offsets import GroupOffsets
 from duetime_gateway.consuming.puller import Puller
 from duetime_gateway.consuming.receiving import Receivers
 from duetime_gateway.consuming.subscribing import Subscribing
+from duetime_gateway.face.acts import ACTS
 from duetime_gateway.face.analysis_service import AnalysisService
+from duetime_gateway.face.audit_service import AuditService
 from duetime_gateway.face.batches import BatchService
 from duetime_gateway.face.consumer_service import ConsumerService
 from duetime_gateway.face.face import SERVICE_NAMES, Face
@@ -124,6 +127,7 @@ class GatewayParts:
     backlog: Backlog
     transactions: Transactions
     quotas: Limited
+    trail: Trail
     face: Face
     server: Server
     # None: nobody asks who calls.
@@ -169,14 +173,12 @@ def make_parts(settings: GatewaySettings, clock: Clock, registry: CollectorRegis
     subscriptions = SubscriptionService(subscribing)
     batches, analysis = BatchService(sender, metrics), AnalysisService(shards, backlog, metrics)
     parts = service, batches, consumers, subscriptions, streams, pending, transactions.service, analysis
-    face = Face(*parts, QuotaService(limited.quotas, limited.keeper), Scaler(shards, clock), Gate(limited.quotas))
-    access = _make_access(settings, clock, registry, database) if settings.asks_who_calls else None
-    gatekeeper = access.gatekeeper if access is not None else None
-    # Where nobody asks who calls, all would be one user.
-    turns = Turns(clock, registry) if access is not None else None
-    calls_max = settings.calls_in_flight_max
-    server = Server(SERVICE_NAMES, calls_max, registry, traffic=traffic, gatekeeper=gatekeeper, turns=turns)
-    face.add_to(server.grpc, gatekeeper.note if gatekeeper is not None else None)
+    operating = QuotaService(limited.quotas, limited.keeper), AuditService(AuditTable(database))
+    face = Face(*parts, *operating, Scaler(shards, clock), Gate(limited.quotas))
+    access = _make_access(settings, clock, registry, database)
+    trail = Trail("gateway", database, clock, registry, settings.audit_keep_days)
+    server = _make_server(settings, clock, registry, traffic, trail, access)
+    face.add_to(server.grpc, access.gatekeeper.note if access is not None else None)
     return GatewayParts(
         tasks=tasks,
         database=database,
@@ -192,15 +194,38 @@ def make_parts(settings: GatewaySettings, clock: Clock, registry: CollectorRegis
         backlog=backlog,
         transactions=transactions,
         quotas=limited,
+        trail=trail,
         face=face,
         server=server,
         access=access,
     )
 
 
+def _make_server(
+    settings: GatewaySettings,
+    clock: Clock,
+    registry: CollectorRegistry,
+    traffic: Traffic,
+    trail: Trail,
+    access: AccessParts | None,
+) -> Server:
+    return Server(
+        SERVICE_NAMES,
+        settings.calls_in_flight_max,
+        registry,
+        traffic=traffic,
+        audit=Audit(clock, ACTS, trail.add),
+        gatekeeper=None if access is None else access.gatekeeper,
+        # Where nobody asks who calls, all would be one user.
+        turns=None if access is None else Turns(clock, registry),
+    )
+
+
 def _make_access(
     settings: GatewaySettings, clock: Clock, registry: CollectorRegistry, database: Database
-) -> AccessParts:
+) -> AccessParts | None:
+    if not settings.asks_who_calls:
+        return None
     metrics = AccessMetrics(registry)
     book = Book(database, clock, metrics, settings.rights_keep_ms)
     provider = Tokens(settings.provider, clock) if settings.provider is not None else None

@@ -54,6 +54,8 @@ class GatewaySettings(StoreClientSettings):
         2_048, ge=1, le=1_000_000, description="streams of ReceiveStream at once; more are refused"
     )
 
+    audit_keep_days: int = Field(90, ge=1, le=3_650, description="how long the audit log keeps an event")
+
     auth: str = Field(
         "off",
         pattern="^(off|required)$",
@@ -68,6 +70,12 @@ class GatewaySettings(StoreClientSettings):
     oidc_name_claim: str = Field("sub", min_length=1, description="claim that names the user")
     oidc_groups_claim: str = Field("groups", min_length=1, description="claim that lists the user's groups")
     oidc_skew_s: int = Field(30, ge=0, le=300, description="by how much the provider's clock may differ")
+
+    published_host: str = Field(
+        "",
+        description="address of its machine at which a container's port is published, where that says who reaches it "
+        "and host does not; empty: host",
+    )
 
     @field_validator("oidc_issuer", "oidc_keys_url")
     @classmethod
@@ -85,6 +93,15 @@ class GatewaySettings(StoreClientSettings):
     @property
     def asks_who_calls(self) -> bool:
         return self.auth == "required"
+
+    @property
+    def reached_at(self) -> str:
+        return self.published_host or self.host
+
+    @property
+    def authenticated(self) -> bool:
+        """Whether callers prove who they are: clients know no secret of the cluster."""
+        return self.asks_who_calls
 
     @property
     def provider(self) -> Provider | None:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import grpc
 import structlog
 from duetime.v1 import retry_pb2_grpc
+from duetime_core.audit.audit import Audit
 from duetime_core.clock import Clock
-from duetime_core.metadata import OUTAGES, Database
+from duetime_core.metadata import OUTAGES, Database, Trail
 from duetime_core.probes import Health
 from duetime_core.serving import Server, make_channel
 from duetime_core.traffic import Traffic
@@ -51,6 +52,7 @@ class RetryNode:
         self._clock = clock
         self._metrics = RetryMetrics(self.registry)
         self._database = Database(settings.database_url, self.registry)
+        self._trail = Trail("retry", self._database, clock, self.registry)
         self._made: _Parts | None = None
         self._loops: asyncio.Task[None] | None = None
 
@@ -78,7 +80,12 @@ class RetryNode:
         )
         traffic = Traffic(settings.traffic_limits, self.registry)
         server = Server(
-            ["duetime.v1.Retry"], settings.calls_in_flight_max, self.registry, secret=settings.secret, traffic=traffic
+            ["duetime.v1.Retry"],
+            settings.calls_in_flight_max,
+            self.registry,
+            secret=settings.secret,
+            traffic=traffic,
+            audit=Audit(self._clock, keep=self._trail.add),
         )
         service = RetryService(
             SendBacks(topics, stores, settings.levels, metrics), Nacks(stores, decider, metrics), letters
@@ -91,7 +98,7 @@ class RetryNode:
         await self._database.start(despite=OUTAGES)
         parts = self._made = self._make_parts()
         await parts.server.start(self._settings.host, self._settings.port)
-        self._loops = asyncio.create_task(_run(parts.collectors))
+        self._loops = asyncio.create_task(_run(parts.collectors, self._trail))
 
     async def failed(self) -> None:
         if self._loops is None:
@@ -111,13 +118,18 @@ class RetryNode:
             self._loops.cancel()
             (ended,) = await asyncio.gather(self._loops, return_exceptions=True)
             if isinstance(ended, Exception):
-                log.error("loops had failed", error=repr(ended))
+                log.error("loops had failed", exc_info=ended)
         for channel in parts.channels if parts else ():
             await channel.close()
+        await self._trail.finish()
         await self._database.stop()
 
 
-async def _run(collectors: Sequence[Collector]) -> None:
-    async with asyncio.TaskGroup() as group:
-        for collector in collectors:
-            group.create_task(collector.run())
+async def _run(collectors: Sequence[Collector], trail: Trail) -> None:
+    """Ends once the collectors have: what the audit log still has to write, a stop sees to."""
+    async with asyncio.TaskGroup() as outer:
+        writing = outer.create_task(trail.run())
+        async with asyncio.TaskGroup() as group:
+            for collector in collectors:
+                group.create_task(collector.run())
+        writing.cancel()

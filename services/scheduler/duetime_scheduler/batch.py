@@ -6,6 +6,7 @@ import numpy as np
 from duetime.v1 import store_pb2
 from duetime_core.defects import defect
 from duetime_core.logs import sparing
+from duetime_core.traces import name_of
 from duetime_format.restore import Entries, Unrestorable, quarantine, quickest_run, restore
 from duetime_format.view import quickest_split
 
@@ -125,7 +126,7 @@ def _inspect(batch: EntryBatch, index: int, due: store_pb2.PullDueResponse) -> b
     except Exception as error:
         # One odd entry must not hold up its lane for ever.
         defect(error, "restoring", lane=batch.entries.lane, entry=int(batch.entries.numbers[index]))
-        return batch.quarantine_record(index, f"it can't be restored: {error!r}"[:REASON_CHARS_MAX])
+        return batch.quarantine_record(index, f"it can't be restored: {name_of(error)}"[:REASON_CHARS_MAX])
 
 
 def _damage(due: store_pb2.PullDueResponse, index: int) -> str:

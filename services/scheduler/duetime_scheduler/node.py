@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import grpc
 import structlog
 from duetime.v1 import scheduler_pb2_grpc, store_pb2_grpc
+from duetime_core.audit.audit import Audit
 from duetime_core.clock import Clock
 from duetime_core.members import MemberWatch
-from duetime_core.metadata import Database
+from duetime_core.metadata import Database, Trail
 from duetime_core.probes import Health
 from duetime_core.serving import Server, make_channel
 from duetime_core.traffic import Traffic
@@ -19,7 +20,7 @@ from prometheus_client import CollectorRegistry
 
 from duetime_scheduler.leases import LaneLeases
 from duetime_scheduler.metrics import SchedulerMetrics
-from duetime_scheduler.service import SchedulerService
+from duetime_scheduler.service import ACTS, SchedulerService
 from duetime_scheduler.serving import Serving
 from duetime_scheduler.settings import SchedulerSettings
 from duetime_scheduler.sharing import LaneKey
@@ -57,6 +58,7 @@ class SchedulerNode:
         self._clock = clock
         self._metrics = SchedulerMetrics(self.registry)
         self._database = Database(settings.database_url, self.registry)
+        self._trail = Trail("scheduler", self._database, clock, self.registry)
         self._made: _Parts | None = None
         self._loops: asyncio.Task[None] | None = None
 
@@ -100,6 +102,7 @@ class SchedulerNode:
             serving.why_stuck,
             settings.secret,
             traffic=Traffic(settings.traffic_limits, self.registry),
+            audit=Audit(self._clock, ACTS, self._trail.add),
         )
         service = SchedulerService(self._database, serving.set_paused)
         scheduler_pb2_grpc.add_SchedulerServicer_to_server(service, server.grpc)  # type: ignore[no-untyped-call]
@@ -108,10 +111,15 @@ class SchedulerNode:
     async def start(self) -> None:
         parts = self._made = self._make_parts()
         await parts.server.start(self._settings.host, self._settings.port)
-        self._loops = asyncio.create_task(parts.serving.run())
+        self._loops = asyncio.create_task(self._run(parts))
         looked = asyncio.create_task(parts.serving.looked_at_database.wait())
         await asyncio.wait({looked, self._loops}, timeout=DATABASE_WAIT_S, return_when=asyncio.FIRST_COMPLETED)
         looked.cancel()
+
+    async def _run(self, parts: _Parts) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(parts.serving.run())
+            tasks.create_task(self._trail.run())
 
     async def failed(self) -> None:
         if self._loops is None:
@@ -128,8 +136,9 @@ class SchedulerNode:
             self._loops.cancel()
             (ended,) = await asyncio.gather(self._loops, return_exceptions=True)
             if isinstance(ended, Exception):
-                log.error("loops had failed", error=repr(ended))
+                log.error("loops had failed", exc_info=ended)
             await parts.serving.leave()
         for channel in parts.channels if parts else ():
             await channel.close()
+        await self._trail.finish()
         await self._database.stop()

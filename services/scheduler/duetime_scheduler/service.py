@@ -1,15 +1,28 @@
 """The Scheduler's gRPC surface: the lanes as the metadata database has them, pause and resume."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from duetime.v1 import scheduler_pb2, scheduler_pb2_grpc
+from duetime_core.audit.events import Act
 from duetime_core.errors import NotFound
 from duetime_core.metadata import Database, DelayOffsetModel, LaneLeaseModel
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from duetime_scheduler.sharing import LaneKey
+
+
+def _lane(request: scheduler_pb2.LaneRequest) -> str:
+    return f"lane {request.level} of shard {request.shard}"
+
+
+# The admin acts among the calls; every call is here.
+ACTS: Mapping[str, Act | None] = {
+    "duetime.v1.Scheduler/PauseLane": Act(scheduler_pb2.LaneRequest, _lane),
+    "duetime.v1.Scheduler/ResumeLane": Act(scheduler_pb2.LaneRequest, _lane),
+    "duetime.v1.Scheduler/ListLaneLeases": None,
+}
 
 
 class SchedulerService(scheduler_pb2_grpc.SchedulerServicer):

@@ -63,6 +63,16 @@ class Pass:
         self.read_at_ms = 0.0
 
 
+class ShutOut(Unauthenticated):
+    """Somebody who has proved who they are, and may not call."""
+
+    reason = "USER_REVOKED"
+
+    def __init__(self, user: str) -> None:
+        super().__init__(f"user {user} is not known here, or was shut out")
+        self.user = user
+
+
 class Gatekeeper:
     """See duetime_core.gatekeeping."""
 
@@ -94,12 +104,13 @@ class Gatekeeper:
             found = await self._pass_of(context)
             rule.check_method(found.access, method)
         except DueTimeError as error:
+            if isinstance(error, ShutOut):
+                serve_for(Principal(error.user))
             self.note(error)
             raise
         task = asyncio.current_task()
         assert task is not None, "a call is a task"
         self._serving[task] = found
-        serve_for(found.principal)
         permit.serve_with(found.access)
 
     def note(self, error: DueTimeError) -> None:
@@ -138,6 +149,8 @@ class Gatekeeper:
             found = await self._look(text, fingerprint, host_of(context.peer()))
         elif found.edition != book.edition or (not found.token_id and self._is_old(found)):
             found = await self._look_again(text, fingerprint, found)
+        # Also where it is refused now: it is known who calls.
+        serve_for(found.principal)
         if 0 < found.ends_at_ms <= self._clock.now_ms():
             self._passes.pop(fingerprint, None)
             raise Unauthenticated("the token has expired", reason="TOKEN_EXPIRED")
@@ -185,7 +198,7 @@ class Gatekeeper:
     def _access(self, name: str, groups: tuple[str, ...] = ()) -> Access:
         access = self._book.access_of(name, groups)
         if access is None:
-            raise Unauthenticated(f"user {name} is not known here, or was shut out", reason="USER_REVOKED")
+            raise ShutOut(name)
         return access
 
     def _keep(self, fingerprint: bytes, found: Pass) -> Pass:

@@ -15,6 +15,7 @@ from duetime_gateway.access.grants import ADMIN, RIGHTS, Kind, admin_grant, chec
 from duetime_gateway.commands.shared import (
     Name,
     Url,
+    act,
     checked,
     found,
     grant_object,
@@ -87,7 +88,8 @@ def add(
       duetime grants add ops admin
     """
     wanted = _grants_of(right, topics, groups)
-    transact(url_of(context, database_url), lambda session: table.add_grants(session, name, wanted))
+    url, resource = url_of(context, database_url), _resource(name, wanted)
+    act(url, "grants add", resource, lambda session: table.add_grants(session, name, wanted))
     print_done(name, f"may {_sentence(wanted)}", as_json=is_json(context, as_json))
 
 
@@ -113,7 +115,7 @@ def remove(
         for grant in wanted:
             table.remove_grant(session, name, grant)
 
-    transact(url_of(context, database_url), change)
+    act(url_of(context, database_url), "grants remove", _resource(name, wanted), change)
     print_done(name, f"may no longer {_sentence(wanted)}", as_json=is_json(context, as_json))
 
 
@@ -132,6 +134,11 @@ def _grants_of(right: str, topics: str | None, groups: str | None) -> Sequence[t
     for grant in wanted:
         checked(partial(check_pattern, grant.pattern))
     return wanted
+
+
+def _resource(name: str, wanted: Sequence[table.StoredGrant]) -> str:
+    """For the audit log."""
+    return f"user {name}, {ADMIN if wanted[0].right == ADMIN else _sentence(wanted)}"
 
 
 def _sentence(wanted: Sequence[table.StoredGrant]) -> str:

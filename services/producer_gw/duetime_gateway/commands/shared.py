@@ -2,16 +2,21 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+import pwd
+import secrets
+import socket
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
-from duetime.cli.output import print_json, print_table
+from duetime.cli.output import now_ms, print_json, print_table
 from duetime.client.errors import DueTimeError as ClientError
-from duetime_core.errors import DueTimeError
-from duetime_core.metadata import Database
+from duetime_core.audit.events import Event, plain
+from duetime_core.errors import DueTimeError, Unavailable
+from duetime_core.metadata import AuditRow, Database
 from duetime_core.metadata import users as table
+from duetime_core.metadata.audit import add_rows
 from duetime_core.secrets import masked
 from duetime_core.settings import DATABASE_URL_VARIABLE
 from sqlalchemy.orm import Session
@@ -35,18 +40,58 @@ Name = Annotated[str, typer.Argument(metavar="USER", help="1 to 120 printable ch
 
 def transact(database_url: str, work: Callable[[Session], T]) -> T:
     """One transaction, from outside any event loop. Raises: ClientError."""
+    return _with(database_url, lambda database: database.run(work))
 
+
+def act(database_url: str, command: str, resource: str, work: Callable[[Session], T]) -> T:
+    """As `transact`, of a change, which is in the audit log: the change and its row are both there, or neither. One
+    that fails has a row too. Raises: ClientError."""
+
+    def audited(session: Session) -> T:
+        done = work(session)
+        add_rows(session, [_row(command, resource, "OK", "")])
+        return done
+
+    async def run(database: Database) -> T:
+        try:
+            return await database.run(audited)
+        except DueTimeError as error:
+            if not isinstance(error, Unavailable):
+                row = _row(command, resource, error.status.name, error.reason)
+                await database.run(lambda session: add_rows(session, [row]))
+            raise
+
+    return _with(database_url, run)
+
+
+def _with(database_url: str, work: Callable[[Database], Awaitable[T]]) -> T:
     async def run() -> T:
         database = Database(database_url or f"sqlite:///{UP_DATABASE}")
         try:
             await database.start()
-            return await database.run(work)
+            return await work(database)
         finally:
             await database.stop()
 
     # What SQLite keeps beside a database is for its user only.
     os.umask(0o077)
     return checked(lambda: asyncio.run(run()))
+
+
+def _row(command: str, resource: str, status: str, reason: str) -> AuditRow:
+    """In the name of this machine's user: whoever has the database's password is asked for no other."""
+    user, host = _system_user(), socket.gethostname()
+    event = Event(now_ms(), plain(user), plain(host), "", f"command/{command}", plain(resource), status, reason)
+    return AuditRow(secrets.token_hex(16), "command", event)
+
+
+def _system_user() -> str:
+    number = os.getuid()
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        # As in containers.
+        return f"uid {number}"
 
 
 def checked(work: Callable[[], T]) -> T:

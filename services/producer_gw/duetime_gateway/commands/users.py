@@ -9,6 +9,7 @@ from duetime.cli.output import iso, local, moment_or_none, now_ms, print_json, p
 from duetime.client.errors import DueTimeError as ClientError
 from duetime.client.message import delay_ms
 from duetime_core.metadata import users as table
+from duetime_core.metadata.models import ACCESS_KEY_CHARS
 from duetime_core.settings import SECRETS_KEY_VARIABLE, secrets_key_of_commands
 from sqlalchemy.orm import Session
 
@@ -18,6 +19,7 @@ from duetime_gateway.access.tokens import Token, hash_of, new_access_key, new_to
 from duetime_gateway.commands.shared import (
     Name,
     Url,
+    act,
     checked,
     found,
     grant_object,
@@ -37,6 +39,8 @@ Examples:
   duetime users rotate shop --old-ends 1h
   duetime users revoke shop
 """
+
+_AS_ADMIN = ", admin"
 
 users = typer.Typer(name="users", help=_HELP, rich_markup_mode=None, add_completion=False)
 Expires = Annotated[
@@ -105,7 +109,7 @@ def create(
         if admin:
             table.add_grants(session, name, [admin_grant()])
 
-    transact(url_of(context, database_url), change)
+    act(url_of(context, database_url), "users create", f"user {name}{_AS_ADMIN * admin}", change)
     _print_token(name, token, stored, as_json=is_json(context, as_json))
 
 
@@ -156,7 +160,7 @@ def rotate(
         table.add_token(session, name, stored)
         table.end_others(session, name, stored.id, ends_at_ms)
 
-    transact(url_of(context, database_url), change)
+    act(url_of(context, database_url), "users rotate", f"user {name}, new token {token.id}", change)
     _print_token(name, token, stored, as_json=is_json(context, as_json))
 
 
@@ -182,7 +186,8 @@ def revoke(
         else:
             table.set_revoked(session, name, revoked=True)
 
-    transact(url_of(context, database_url), change)
+    resource = f"user {name}, token {token}" if token else f"user {name}"
+    act(url_of(context, database_url), "users revoke", resource, change)
     print_done(name, f"token {token} is deleted" if token else "is revoked", as_json=is_json(context, as_json))
 
 
@@ -194,7 +199,8 @@ def restore(context: typer.Context, name: Name, database_url: Url = "", as_json:
     Examples:
       duetime users restore shop
     """
-    transact(url_of(context, database_url), lambda session: table.set_revoked(session, name, revoked=False))
+    url = url_of(context, database_url)
+    act(url, "users restore", f"user {name}", lambda session: table.set_revoked(session, name, revoked=False))
     print_done(name, "is active", as_json=is_json(context, as_json))
 
 
@@ -206,7 +212,8 @@ def delete_user(context: typer.Context, name: Name, database_url: Url = "", as_j
     Examples:
       duetime users delete shop
     """
-    transact(url_of(context, database_url), lambda session: table.delete_user(session, name))
+    url = url_of(context, database_url)
+    act(url, "users delete", f"user {name}", lambda session: table.delete_user(session, name))
     print_done(name, "is deleted", as_json=is_json(context, as_json))
 
 
@@ -223,7 +230,8 @@ def add_key(context: typer.Context, name: Name, database_url: Url = "", as_json:
     _refuse_group(name, "keys")
     access_key, secret = new_access_key()
     key = table.StoredKey(access_key, name, _seal().close(access_key, secret), now_ms())
-    transact(url_of(context, database_url), lambda session: table.add_key(session, key))
+    resource = f"user {name}, access key {access_key}"
+    act(url_of(context, database_url), "users add-key", resource, lambda session: table.add_key(session, key))
     if is_json(context, as_json):
         print_json({"user": name, "access_key": access_key, "secret_key": secret})
     else:
@@ -244,7 +252,11 @@ def delete_key(
     Examples:
       duetime users delete-key DTMQ7XWQ2ZC4TAK5RNLB3YHV
     """
-    transact(url_of(context, database_url), lambda session: table.delete_key(session, access_key))
+    if len(access_key) != ACCESS_KEY_CHARS:
+        # It may be the secret, given by mistake, and is not repeated.
+        raise ClientError(f"an access key has {ACCESS_KEY_CHARS} characters; `duetime users show USER` lists them")
+    url = url_of(context, database_url)
+    act(url, "users delete-key", f"access key {access_key}", lambda session: table.delete_key(session, access_key))
     if is_json(context, as_json):
         print_json({"access_key": access_key, "state": "is deleted"})
     else:

@@ -3,6 +3,7 @@
 import grpc
 
 from duetime_gateway.face.analysis_service import AnalysisService
+from duetime_gateway.face.audit_service import AuditService
 from duetime_gateway.face.batches import BatchService
 from duetime_gateway.face.consumer_service import ConsumerService
 from duetime_gateway.face.gate import Gate
@@ -34,6 +35,7 @@ class Face:
         transactions: TransactionService,
         analysis: AnalysisService,
         quotas: QuotaService,
+        audit: AuditService,
         scaler: Scaler,
         gate: Gate,
     ) -> None:
@@ -46,6 +48,7 @@ class Face:
         self._transactions = transactions
         self._analysis = analysis
         self._quotas = quotas
+        self._audit = audit
         self._scaler = scaler
         self._gate = gate
 
@@ -61,6 +64,7 @@ class Face:
             **self._pending.handlers(),
             **self._transactions.handlers(),
             **self._analysis.handlers(),
+            **self._audit.handlers(),
         }
         # Quotas are mended also by a user who has used them up.
         handlers = {**self._gate.around(limited), **self._quotas.handlers()}

@@ -130,6 +130,8 @@ _GATEWAY = {
     "ListQuotas": _ADMINS,
     "RemoveQuota": _ADMINS,
     "Export": _ADMINS,
+    # It names users, and what they were refused.
+    "ListAuditEvents": _ADMINS,
 }
 # KEDA shows no token; it learns how many messages are due, and not of which topics. Probes and the contract are public.
 _OPEN = {

@@ -6,6 +6,7 @@ from typing import Any
 
 import grpc
 from duetime.v1 import transactions_pb2 as pb
+from duetime_core.audit.audit import name_resource
 from duetime_core.room import Room
 from duetime_format import record
 from duetime_format.errors import Damaged
@@ -80,6 +81,8 @@ class TransactionService:
     async def end(self, data: bytes, context: Context) -> bytes:
         request = ends.read(data)
         del data
+        if request.given_up:
+            name_resource(f"given up transactions of group {request.group}")
         # What was given up is an operator's to end.
         permit.current().check(Right.MANAGE if request.given_up else Right.SEND, Kind.GROUP, request.group)
         ended = await self._ender.end(request.group, request.ends, remaining_ms(context), given_up=request.given_up)

@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import cast
 
+from duetime_core.audit.audit import tell_refused_part
 from duetime_core.clock import Clock, SystemClock, turn
-from duetime_core.errors import DueTimeError, Overloaded
+from duetime_core.errors import DueTimeError, Overloaded, PermissionDenied
 from duetime_core.room import Reservation, Room
 from duetime_format import limits
 
@@ -162,6 +163,8 @@ class Sender:
         new_count = sum(name not in self._topics.routes for name in names)
         routes = await self._routes(names, caller.access, timeout_ms * MADE_BY)
         self._permitted.learn(caller.access, names)
+        if not request.is_batch:
+            _tell_refused(names, routes)
         if request.is_batch:
             packed = await self._encode_whole(cast("WholeDrafts", drafts), batch, routes, timeout_ms, deadline_ms, pack)
             if packed is not None:
@@ -388,6 +391,14 @@ def _submit(
         return batcher.submit(records, count, retried=is_retry, deadline_ms=deadline_ms, order=order, is_batch=is_batch)
     except DueTimeError as error:
         return error
+
+
+def _tell_refused(names: Collection[str], routes: Mapping[str, Route | DueTimeError]) -> None:
+    """The audit log has one event of a request, whatever becomes of the rest of it."""
+    refused = {name: error for name in names if isinstance(error := routes.get(name), PermissionDenied)}
+    if refused:
+        name, more = min(refused), f" and {len(refused) - 1} more" if len(refused) > 1 else ""
+        tell_refused_part(f"topic {name}{more}", refused[name])
 
 
 def _rest_s(began_s: float) -> float:

@@ -156,7 +156,7 @@ def decode(data: bytes) -> Loaded:
     try:
         return _decode(head, _Cursor(data, HEAD_BYTES))
     except (struct.error, UnicodeDecodeError, KeyError) as error:
-        raise Damaged(f"it can't be read: {error!r}") from error
+        raise Damaged(f"it can't be read: {type(error).__name__}") from error
 
 
 def _decode(head: Head, cursor: _Cursor) -> Loaded:

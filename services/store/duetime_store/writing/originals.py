@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from duetime_core.errors import InvalidArgument
+from duetime_core.traces import name_of
 from duetime_format import record
 from duetime_format.errors import Damaged
 from duetime_format.lanes import lane_of
@@ -118,7 +119,7 @@ class Originals:
             return b"", str(error)
         except Exception as error:
             # A bug of ours, which schedulers have too: one odd entry must not hold up its lane for ever.
-            return b"", repr(error)
+            return b"", name_of(error)
         try:
             return expected, self._refusal(expected)
         except InvalidArgument as error:

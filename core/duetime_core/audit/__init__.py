@@ -1,0 +1,5 @@
+"""The audit log: admin acts and refusals, told as log lines and kept in the metadata database.
+
+border ─▶ Audit ─┬─▶ a line, at once
+                 └─▶ Trail ─▶ waiting events ─▶ batches ─▶ metadata database ◀─ ListAuditEvents
+"""

@@ -1,0 +1,47 @@
+"""How many refusals of a host are told: the first ones of a period, and how many more there were. Pure."""
+
+from duetime_core.audit.events import Event
+
+PERIOD_MS = 10_000
+# Of a host in a period, and the hosts that have a count of their own; all others share one.
+REFUSALS_MAX = 10
+HOSTS_MAX = 64
+_OTHERS = ""
+
+
+class _Told:
+    """What a host has had in this period."""
+
+    __slots__ = ("count", "last", "left_out_count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.left_out_count = 0
+        self.last: Event | None = None
+
+
+class Refusals:
+    """The refusals of this period."""
+
+    def __init__(self) -> None:
+        self._hosts: dict[str, _Told] = {}
+
+    def admit(self, event: Event) -> bool:
+        """Whether it is told; otherwise it is counted."""
+        host = event.host if event.host in self._hosts or len(self._hosts) < HOSTS_MAX else _OTHERS
+        told = self._hosts.setdefault(host, _Told())
+        if told.count < REFUSALS_MAX:
+            told.count += 1
+            return True
+        told.left_out_count += 1
+        told.last = event
+        return False
+
+    def end(self) -> list[Event]:
+        """Ends the period. Returns an event for each host of which some were left out."""
+        hosts, self._hosts = self._hosts, {}
+        return [
+            told.last._replace(host=host or "others", peer="", left_out_count=told.left_out_count)
+            for host, told in hosts.items()
+            if told.last is not None
+        ]

@@ -1,0 +1,119 @@
+"""The table of the audit log: written in batches, read in pages from the newest on, bounded by age and by rows."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import Select, and_, delete, or_, select, text
+from sqlalchemy.orm import Session
+
+from duetime_core.audit.events import Event
+from duetime_core.metadata.database import Database
+from duetime_core.metadata.models import AuditModel
+
+# Rows of acts, and rows of refusals: whoever is refused often drives out no acts.
+ROWS_MAX = 100_000
+_COLUMNS = ("key", "process", "is_refusal", *Event._fields)
+# Quoted: `user` is a word of SQL.
+_NAMES = ", ".join(f'"{name}"' for name in _COLUMNS)
+_VALUES = ", ".join(f":{name}" for name in _COLUMNS)
+_INSERT = text(f"INSERT INTO audit_events ({_NAMES}) VALUES ({_VALUES}) ON CONFLICT DO NOTHING")  # noqa: S608 (names)
+
+
+class AuditRow(NamedTuple):
+    """An event as one process has seen it; its key is like no other's."""
+
+    key: str
+    process: str
+    event: Event
+
+
+class AuditFilter(NamedTuple):
+    """Which events are wanted; what is empty or 0 excludes none."""
+
+    from_ms: int = 0
+    before_ms: int = 0
+    user: str = ""
+    # With its service, or without.
+    method: str = ""
+
+
+class AuditPlace(NamedTuple):
+    """A row, in the order of the list."""
+
+    at_ms: int
+    id: int
+
+
+class AuditPage(NamedTuple):
+    """Rows, the newest first, and the last one's place where there are more."""
+
+    rows: Sequence[AuditRow]
+    last: AuditPlace | None
+
+
+def add_rows(session: Session, rows: Sequence[AuditRow]) -> None:
+    """In a transaction of its caller's. Idempotent by key."""
+    values = [
+        {"key": row.key, "process": row.process, "is_refusal": row.event.is_refusal, **row.event._asdict()}
+        for row in rows
+    ]
+    session.execute(_INSERT, values)
+
+
+class AuditTable:
+    """The rows of all processes."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def add(self, rows: Sequence[AuditRow]) -> None:
+        """Idempotent by key. Raises: Unavailable."""
+        if rows:
+            await self._database.run(lambda session: add_rows(session, rows))
+
+    async def page(self, wanted: AuditFilter, count: int, after: AuditPlace | None = None) -> AuditPage:
+        """The next `count` rows. Raises: Unavailable."""
+        query = _query(wanted, after).limit(count + 1)
+        found: Sequence[AuditModel] = await self._database.run(lambda session: session.scalars(query).all())
+        rows = found[:count]
+        last = AuditPlace(rows[-1].at_ms, rows[-1].id) if len(found) > count else None
+        return AuditPage([_row(one) for one in rows], last)
+
+    async def forget(self, before_ms: int) -> None:
+        """Deletes rows that are older, and the oldest where there are too many. Raises: Unavailable."""
+
+        def work(session: Session) -> None:
+            options = {"synchronize_session": False}
+            session.execute(delete(AuditModel).where(AuditModel.at_ms < before_ms), execution_options=options)
+            for is_refusal in (False, True):
+                of_kind = AuditModel.is_refusal == is_refusal
+                newest = select(AuditModel.id).where(of_kind).order_by(AuditModel.id.desc())
+                first_surplus = session.scalar(newest.offset(ROWS_MAX).limit(1))
+                if first_surplus is not None:
+                    surplus = delete(AuditModel).where(of_kind, AuditModel.id <= first_surplus)
+                    session.execute(surplus, execution_options=options)
+
+        await self._database.run(work)
+
+
+def _query(wanted: AuditFilter, after: AuditPlace | None) -> Select[Any]:
+    query = select(AuditModel).order_by(AuditModel.at_ms.desc(), AuditModel.id.desc())
+    if wanted.from_ms:
+        query = query.where(AuditModel.at_ms >= wanted.from_ms)
+    if wanted.before_ms:
+        query = query.where(AuditModel.at_ms < wanted.before_ms)
+    if wanted.user:
+        query = query.where(AuditModel.user == wanted.user)
+    if "/" in wanted.method:
+        query = query.where(AuditModel.method == wanted.method)
+    elif wanted.method:
+        query = query.where(AuditModel.method.endswith("/" + wanted.method, autoescape=True))
+    if after is not None:
+        earlier_then = and_(AuditModel.at_ms == after.at_ms, AuditModel.id < after.id)
+        query = query.where(or_(AuditModel.at_ms < after.at_ms, earlier_then))
+    return query
+
+
+def _row(model: AuditModel) -> AuditRow:
+    event = Event(**{name: getattr(model, name) for name in Event._fields})
+    return AuditRow(model.key, model.process, event)

@@ -1,0 +1,117 @@
+"""Events on their way into the metadata database: no call waits for it, and what can't be kept is counted."""
+
+import asyncio
+import secrets
+from collections import deque
+from collections.abc import Sequence
+from itertools import islice
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from duetime_core.audit.events import Event
+from duetime_core.clock import Clock
+from duetime_core.defects import outcome
+from duetime_core.errors import Unavailable
+from duetime_core.logs import sparing
+from duetime_core.metadata.audit import AuditRow, AuditTable
+from duetime_core.metadata.database import Database
+
+# For lines that callers can bring about.
+often = sparing()
+
+# Events that wait for the database; more are dropped. Rows of one transaction.
+WAITING_MAX = 10_000
+BATCH_MAX = 500
+# Pause before a database that does not answer is tried again, and between two looks for rows that are old enough to go.
+RETRY_MS = 1_000
+FORGET_MS = 3_600_000
+# How long a stop waits for the last events to be written.
+FINISH_S = 2.0
+DAY_MS = 86_400_000
+
+
+class Trail:
+    """The events of one process that are not in the database yet, and their writer."""
+
+    def __init__(
+        self, process: str, database: Database, clock: Clock, registry: CollectorRegistry, keep_days: int = 0
+    ) -> None:
+        """`keep_days`: how long rows, of all processes, are kept; 0: others see to that."""
+        self._process = process
+        self._table = AuditTable(database)
+        self._clock = clock
+        self._keep_ms = keep_days * DAY_MS
+        # A row that is written again, because the first answer was lost, is known by its key.
+        self._prefix = secrets.token_hex(8)
+        self._count = 0
+        self._waiting: deque[AuditRow] = deque()
+        self._some = asyncio.Event()
+        self._events = Counter(
+            "duetime_audit_events", "Events of the audit log: acts, and refusals", ["kind"], registry=registry
+        )
+        self._dropped = Counter(
+            "duetime_audit_dropped", "Events of the audit log that are log lines only", registry=registry
+        )
+        waiting = Gauge(
+            "duetime_audit_waiting_events", "Events of the audit log not in the database yet", registry=registry
+        )
+        waiting.set_function(lambda: len(self._waiting))
+
+    def add(self, event: Event) -> None:
+        """Returns at once."""
+        self._events.labels("refusal" if event.is_refusal else "act").inc()
+        if len(self._waiting) >= WAITING_MAX:
+            self._drop(1)
+            return
+        self._count += 1
+        self._waiting.append(AuditRow(f"{self._prefix}-{self._count}", self._process, event))
+        self._some.set()
+
+    async def run(self) -> None:
+        """Writes events, all that wait at a time, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            if self._keep_ms:
+                tasks.create_task(self._forget())
+            while True:
+                await self._some.wait()
+                if not await self._write():
+                    await self._clock.sleep(RETRY_MS)
+
+    async def finish(self) -> None:
+        """Writes the last events, when nothing adds more; those that the database does not take are dropped."""
+        try:
+            async with asyncio.timeout(FINISH_S):
+                while self._waiting and await self._write():
+                    pass
+        except TimeoutError:
+            pass
+        if self._waiting:
+            self._drop(len(self._waiting))
+
+    async def _write(self) -> bool:
+        """Whether the oldest events have left, into the database or for good."""
+        batch = list(islice(self._waiting, BATCH_MAX))
+        _, error = await outcome(lambda: self._table.add(batch), "audit")
+        if isinstance(error, Unavailable):
+            return False
+        if error is not None:
+            # Rows that the database will never take, which hold up the others.
+            self._drop(len(batch))
+        self._left(batch)
+        return True
+
+    def _left(self, batch: Sequence[AuditRow]) -> None:
+        for _ in batch:
+            self._waiting.popleft()
+        if not self._waiting:
+            self._some.clear()
+
+    def _drop(self, count: int) -> None:
+        self._dropped.inc(count)
+        often.warning("audit events are not in the database", count=count, waiting=len(self._waiting))
+
+    async def _forget(self) -> None:
+        while True:
+            before_ms = self._clock.now_ms() - self._keep_ms
+            await outcome(lambda before_ms=before_ms: self._table.forget(before_ms), "audit")  # type: ignore[misc]
+            await self._clock.sleep(FORGET_MS)

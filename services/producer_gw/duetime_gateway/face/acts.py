@@ -1,0 +1,88 @@
+"""Which calls of the gateway's port are admin acts, and what each is about; the audit log has those.
+
+Every call is here, but for those of health and reflection. Calls that move messages, and those that only look, are no
+acts.
+"""
+
+from collections.abc import Mapping
+
+from duetime.v1 import consumer_pb2, export_pb2, gateway_pb2, pending_pb2, quotas_pb2
+from duetime_core.audit.events import Act
+
+_DRY = " (dry run)"
+
+
+def _topic(request: gateway_pb2.CreateTopicRequest) -> str:
+    return f"topic {request.name}"
+
+
+def _new_group(request: consumer_pb2.CreateGroupRequest) -> str:
+    return f"group {request.group.name}"
+
+
+def _group(request: consumer_pb2.UpdateGroupRequest | consumer_pb2.DeleteGroupRequest) -> str:
+    return f"group {request.name}"
+
+
+def _reset(request: consumer_pb2.ResetGroupRequest) -> str:
+    return f"group {request.name}, topic {request.topic}{_DRY * request.dry_run}"
+
+
+def _letters(request: consumer_pb2.RedriveRequest | consumer_pb2.DiscardRequest) -> str:
+    return f"dead letters of group {request.filter.group}{_DRY * request.dry_run}"
+
+
+def _pending(request: pending_pb2.CancelMatchingRequest) -> str:
+    return f"pending messages of topic {request.filter.topic or '*'}{_DRY * request.dry_run}"
+
+
+def _quota_of(of: quotas_pb2.QuotaOf) -> str:
+    return f"quota of {of.WhichOneof('of') or 'nobody'} {of.user or of.topic}"
+
+
+def _set_quota(request: quotas_pb2.SetQuotaRequest) -> str:
+    return _quota_of(request.quota.of)
+
+
+def _quota(request: quotas_pb2.RemoveQuotaRequest) -> str:
+    return _quota_of(request.of)
+
+
+def _file(request: export_pb2.ExportRequest) -> str:
+    return f"file {request.path} of shard {request.shard}"
+
+
+_GATEWAY: Mapping[str, Act | None] = {
+    "CreateTopic": Act(gateway_pb2.CreateTopicRequest, _topic),
+    "CreateGroup": Act(consumer_pb2.CreateGroupRequest, _new_group),
+    "UpdateGroup": Act(consumer_pb2.UpdateGroupRequest, _group),
+    "DeleteGroup": Act(consumer_pb2.DeleteGroupRequest, _group),
+    "ResetGroup": Act(consumer_pb2.ResetGroupRequest, _reset),
+    "RedriveDeadLetters": Act(consumer_pb2.RedriveRequest, _letters),
+    "DiscardDeadLetters": Act(consumer_pb2.DiscardRequest, _letters),
+    "CancelMatching": Act(pending_pb2.CancelMatchingRequest, _pending),
+    "SetQuota": Act(quotas_pb2.SetQuotaRequest, _set_quota),
+    "RemoveQuota": Act(quotas_pb2.RemoveQuotaRequest, _quota),
+    # It changes nothing, and hands out every message there is.
+    "Export": Act(export_pb2.ExportRequest, _file),
+    # Only an operator's: those of producers are their traffic.
+    "EndTransaction": Act(),
+    **dict.fromkeys(
+        (
+            *("Send", "SendStream", "SendBatch", "SendBack", "Prepare", "WatchTransactions"),
+            *("Pull", "PullQueues", "Subscribe", "SearchOffset", "CommitOffsets", "GetOffsets"),
+            *("Receive", "ReceiveStream", "Ack", "Nack", "ChangeInvisible"),
+            *("Cancel", "Reschedule", "ListPending", "Backlog", "GetBacklogReport"),
+            *("QueryMessages", "GetMessage", "TraceMessage", "ListTransactions", "GetTransaction"),
+            *("DescribeTopic", "ListTopics", "GetRoute", "ListLanes", "ListShards", "ListFiles"),
+            *("ListGroups", "DescribeGroup", "ListDeadLetters", "ListAuditEvents", "ListQuotas"),
+        )
+    ),
+}
+ACTS: Mapping[str, Act | None] = {
+    **{f"duetime.v1.Gateway/{name}": act for name, act in _GATEWAY.items()},
+    **{
+        f"externalscaler.ExternalScaler/{name}": None
+        for name in ("IsActive", "StreamIsActive", "GetMetricSpec", "GetMetrics")
+    },
+}

@@ -1,0 +1,36 @@
+"""Secrets and texts that are planted all over a cluster, and the search for them in what it tells."""
+
+import base64
+import secrets
+import string
+from collections.abc import Iterable, Mapping
+
+_LETTERS = string.ascii_letters + string.digits
+CHARS = 40
+
+
+def plant() -> str:
+    """A text that comes up nowhere by chance, and looks like nothing that a mask knows."""
+    return "".join(secrets.choice(_LETTERS) for _ in range(CHARS))
+
+
+def forms(text: str) -> list[str]:
+    """A text as it is, and as encodings show it wherever it begins."""
+    data = text.encode()
+    encoded = [base64.b64encode(b"\0" * shift + data).decode() for shift in range(3)]
+    # Without the characters that depend on what stands around it.
+    return [text, data.hex(), data.hex().upper(), *(one[4 * bool(shift) : -4] for shift, one in enumerate(encoded))]
+
+
+def found(planted: Mapping[str, str], told: Mapping[str, str]) -> list[str]:
+    """Which of the planted texts are in which of those told."""
+    return [
+        f"{name} in {place}"
+        for name, text in planted.items()
+        for place, words in told.items()
+        if _is_in(forms(text), words)
+    ]
+
+
+def _is_in(sought: Iterable[str], words: str) -> bool:
+    return any(one in words for one in sought)
