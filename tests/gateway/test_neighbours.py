@@ -44,20 +44,6 @@ async def neighbours(tmp_path: Path) -> AsyncIterator[Neighbours]:
             await channel.close()
 
 
-async def test_a_send_is_not_behind_all_calls_of_one_who_floods(neighbours: Neighbours) -> None:
-    count = 600
-    flood = [asyncio.ensure_future(neighbours.alice.Send(request(message()), timeout=60)) for _ in range(count)]
-    # All of them are there before bob's.
-    async with asyncio.timeout(30):
-        while not neighbours.gateway.metric("duetime_turns_waiting"):
-            await asyncio.wait(flood, timeout=0.001)
-    await neighbours.of_bob()
-    done = sum(one.done() for one in flood)
-    assert done < count / 2
-    for answer in await asyncio.gather(*flood):
-        assert not answer.results[0].HasField("fault")
-
-
 async def test_a_send_is_not_behind_all_of_a_stream_that_floods(neighbours: Neighbours) -> None:
     large = request(*[message(b"x" * 1_000)] * 300)
     stream = neighbours.alice.SendStream()
