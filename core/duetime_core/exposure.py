@@ -22,23 +22,23 @@ class Listener(NamedTuple):
         return not is_loopback(self.host) and not (self.tls and self.authenticated)
 
 
-def refuse_exposed(host: str, tls: bool, authenticated: bool, insecure: bool) -> None:
-    """Refuses to listen on `host`, unless nobody but this machine reaches it, TLS and authentication keep strangers
+def refuse_exposed(listener: Listener, insecure: bool) -> None:
+    """Refuses to listen there, unless nobody but this machine reaches it, TLS and authentication keep strangers
     out, or the operator has said that this may be (`insecure`).
 
     Raises:
         StartupError: the line says what to do.
     """
-    if insecure or not Listener(host, tls, authenticated).is_exposed:
+    if insecure or not listener.is_exposed:
         return
     missing, remedies = [], []
-    if not tls:
+    if not listener.tls:
         missing.append("TLS")
         remedies.append("DUETIME_TLS_CERT_FILE and DUETIME_TLS_KEY_FILE")
-    if not authenticated:
+    if not listener.authenticated:
         missing.append("authentication")
         remedies.append("DUETIME_GATEWAY_AUTH=required (a gateway) or DUETIME_CLUSTER_SECRET (the others)")
     raise StartupError(
-        f"others than this machine reach {host}, and there is no {' and no '.join(missing)}: set "
+        f"others than this machine reach {listener.host}, and there is no {' and no '.join(missing)}: set "
         f"{' and '.join(remedies)}, or {INSECURE_VARIABLE}=1 if the network keeps strangers out; see docs/security.md"
     )

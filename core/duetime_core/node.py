@@ -136,7 +136,7 @@ def main(process: str, settings_class: type[S], make: Callable[[S, Clock], Node]
     try:
         settings = settings_class.read()
         for listener in settings.listeners:
-            refuse_exposed(*listener, settings.insecure)
+            refuse_exposed(listener, settings.insecure)
         configure_logs(process, settings.log_level, settings.log_format)
         _take_hooks(process)
         sys.setswitchinterval(SWITCH_S)

@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from duetime_core.callers import host_of
 from duetime_core.clock import Clock, Timer
+from duetime_core.inflight import LITTLE
 from duetime_core.logs import sparing
 from duetime_core.sockets import Sockets, open_files
 from duetime_core.traffic import Connection, Traffic
@@ -24,7 +25,7 @@ CHECK_MS = 1_000
 # Shares of the process's descriptors: above the first, quiet connections are ended down to the second.
 SHORT, ENOUGH = 0.8, 0.7
 # Above this share of the connections that may be, hosts with more than the LITTLEth part of them give some up.
-SHARED, LITTLE = 0.9, 100
+SHARED = 0.9
 OTHERS_CHECKS = 60
 # Checks without a call after which a connection counts as quiet: one that never made a call, and one that did. A long
 # poll lasts half as long.

@@ -19,13 +19,13 @@ def test_only_tls_and_authentication_or_the_operator_s_word_open_a_port(
     tls: bool, authenticated: bool, insecure: bool
 ) -> None:
     for host in ("127.0.0.1", "::1", "localhost"):
-        refuse_exposed(host, tls, authenticated, insecure)
+        refuse_exposed(Listener(host, tls, authenticated), insecure)
     for host in (EVERYWHERE, "::", "10.0.0.1", "gateway.example.com"):
         if insecure or (tls and authenticated):
-            refuse_exposed(host, tls, authenticated, insecure)
+            refuse_exposed(Listener(host, tls, authenticated), insecure)
         else:
             with pytest.raises(StartupError):
-                refuse_exposed(host, tls, authenticated, insecure)
+                refuse_exposed(Listener(host, tls, authenticated), insecure)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_refusal_says_what_to_do_in_one_line(
     tls: bool, authenticated: bool, told: list[str], not_told: list[str]
 ) -> None:
     with pytest.raises(StartupError) as caught:
-        refuse_exposed("10.0.0.1", tls, authenticated, insecure=False)
+        refuse_exposed(Listener("10.0.0.1", tls, authenticated), insecure=False)
     text = caught.value.text
     assert [word for word in [*told, "10.0.0.1", "DUETIME_INSECURE=1", "docs/security.md"] if word not in text] == []
     assert [word for word in not_told if word in text] == []

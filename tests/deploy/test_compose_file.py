@@ -84,7 +84,7 @@ def settings_of(name: str, **environment: str) -> NodeSettings:
 
 def refuse(settings: NodeSettings) -> None:
     for listener in settings.listeners:
-        refuse_exposed(*listener, settings.insecure)
+        refuse_exposed(listener, settings.insecure)
 
 
 @pytest.mark.parametrize("name", SERVERS)

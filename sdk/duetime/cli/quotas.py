@@ -63,7 +63,7 @@ def user(
         streams=streams,
         per_host=per_host,
     )
-    _print([pb.QuotaUse(quota=call(server, "SetQuota", pb.SetQuotaRequest(quota=quota)))], as_json)
+    _send(server, quota, as_json)
 
 
 @_set.command()
@@ -88,6 +88,10 @@ def topic(
         pending_count=pending_count,
         pending_bytes=pending_bytes,
     )
+    _send(server, quota, as_json)
+
+
+def _send(server: str | None, quota: pb.Quota, as_json: bool) -> None:
     _print([pb.QuotaUse(quota=call(server, "SetQuota", pb.SetQuotaRequest(quota=quota)))], as_json)
 
 

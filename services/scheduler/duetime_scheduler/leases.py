@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 from duetime_core.members import MemberWatch
 from duetime_core.metadata import Database, LaneLeaseModel, SchedulerModel
-from sqlalchemy import CursorResult, delete, insert, select, update
+from duetime_core.metadata.heartbeats import beat, forget
+from sqlalchemy import delete, insert, select, update
 from sqlalchemy.orm import Session
 
 from duetime_scheduler.sharing import LaneKey, LeaseRow, claims, held
@@ -75,31 +76,21 @@ class LaneLeases:
         return {row.member_id: row.heartbeat for row in members}, rows
 
     def _beat(self, session: Session) -> None:
-        mine = SchedulerModel.member_id == self._me
-        moved = update(SchedulerModel).where(mine)
-        moved = moved.values(heartbeat=SchedulerModel.heartbeat + 1, address=self._address())
-        if not _count(session, moved):
-            # The first tick, or others took this member for dead while it stood still.
-            session.add(
-                SchedulerModel(
-                    member_id=self._me, address=self._address(), heartbeat=1, started_at_ms=self._started_at_ms
-                )
-            )
+        told, first = {"address": self._address()}, {"started_at_ms": self._started_at_ms}
+        beat(session, SchedulerModel, self._me, told, first)
 
     def _take(self, session: Session, claimed: Iterable[LeaseRow], gone: Mapping[str, int]) -> list[LeaseRow]:
         for row in claimed:
             # Only where the epoch is still the one read: a faster member has moved it on.
             unchanged = _is_lane(row.key) & (LaneLeaseModel.epoch == row.epoch)
-            _count(session, update(LaneLeaseModel).where(unchanged).values(owner=self._me, epoch=row.epoch + 1))
-        for member, heartbeat in gone.items():
-            silent = (SchedulerModel.member_id == member) & (SchedulerModel.heartbeat == heartbeat)
-            _count(session, delete(SchedulerModel).where(silent))
+            session.execute(update(LaneLeaseModel).where(unchanged).values(owner=self._me, epoch=row.epoch + 1))
+        forget(session, SchedulerModel, gone)
         return _rows(session)
 
     def _leave(self, session: Session) -> None:
         mine = LaneLeaseModel.owner == self._me
-        _count(session, update(LaneLeaseModel).where(mine).values(owner="", epoch=LaneLeaseModel.epoch + 1))
-        _count(session, delete(SchedulerModel).where(SchedulerModel.member_id == self._me))
+        session.execute(update(LaneLeaseModel).where(mine).values(owner="", epoch=LaneLeaseModel.epoch + 1))
+        session.execute(delete(SchedulerModel).where(SchedulerModel.member_id == self._me))
 
 
 def _is_lane(key: LaneKey) -> Any:
@@ -132,10 +123,5 @@ def _correct_lanes(session: Session, known: set[LaneKey], lanes: Mapping[int, Co
         )
     stale = {key for key in known - actual if key[0] in lanes}
     for key in stale:
-        _count(session, delete(LaneLeaseModel).where(_is_lane(key)))
+        session.execute(delete(LaneLeaseModel).where(_is_lane(key)))
     return bool(new or stale)
-
-
-def _count(session: Session, statement: Any) -> int:
-    """The number of rows that an update or a delete changed."""
-    return cast("CursorResult[Any]", session.execute(statement)).rowcount

@@ -108,8 +108,7 @@ class Gatekeeper:
                 serve_for(Principal(error.user))
             self.note(error)
             raise
-        task = asyncio.current_task()
-        assert task is not None, "a call is a task"
+        task = _running()
         self._serving[task] = found
         permit.serve_with(found.access)
 
@@ -119,15 +118,13 @@ class Gatekeeper:
 
     def left(self) -> None:
         """The running call has ended."""
-        task = asyncio.current_task()
-        assert task is not None, "a call is a task"
+        task = _running()
         self._serving.pop(task, None)
         self._ended.pop(task, None)
 
     def ended(self) -> DueTimeError | None:
         """Why the running call was cancelled, if that was done here; it may go on to end itself then."""
-        task = asyncio.current_task()
-        assert task is not None, "a call is a task"
+        task = _running()
         reason = self._ended.pop(task, None)
         if reason is not None:
             # It is looked at no more.
@@ -254,6 +251,12 @@ class Gatekeeper:
             task.cancel()
         if new:
             log.info("calls ended, whose callers lost rights", count=len(new))
+
+
+def _running() -> Task:
+    task = asyncio.current_task()
+    assert task is not None, "a call is a task"
+    return task
 
 
 def _token_in(metadata: Any) -> str:

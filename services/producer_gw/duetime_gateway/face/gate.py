@@ -2,16 +2,13 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import grpc
 from duetime_core.principal import current
 
 from duetime_gateway.face.callers import Context
+from duetime_gateway.face.handlers import Handler, behaviour_of, with_behaviour
 from duetime_gateway.quotas.quotas import Quotas
-
-if TYPE_CHECKING:
-    Handler = grpc.RpcMethodHandler[Any, Any]
 
 
 class Gate:
@@ -20,17 +17,13 @@ class Gate:
     def __init__(self, quotas: Quotas) -> None:
         self._quotas = quotas
 
-    def around(self, handlers: "Mapping[str, Handler]") -> "dict[str, Handler]":
+    def around(self, handlers: Mapping[str, Handler]) -> dict[str, Handler]:
         """The same calls behind the gate."""
         return {name: self._around(handler) for name, handler in handlers.items()}
 
-    def _around(self, handler: Any) -> "Handler":
-        read, write = handler.request_deserializer, handler.response_serializer
-        if not handler.response_streaming:
-            return grpc.unary_unary_rpc_method_handler(self._unary(handler.unary_unary), read, write)
-        if handler.request_streaming:
-            return grpc.stream_stream_rpc_method_handler(self._stream(handler.stream_stream), read, write)
-        return grpc.unary_stream_rpc_method_handler(self._stream(handler.unary_stream), read, write)
+    def _around(self, handler: Handler) -> Handler:
+        around = self._stream if handler.response_streaming else self._unary
+        return with_behaviour(handler, around(behaviour_of(handler)))
 
     def _unary(self, behaviour: Callable[[Any, Context], Awaitable[Any]]) -> Any:
         quotas = self._quotas

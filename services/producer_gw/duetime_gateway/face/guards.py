@@ -3,16 +3,15 @@
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
-import grpc
 from duetime_core.decoding import decode
 from duetime_core.errors import PermissionDenied
 
 from duetime_gateway.access import permit
 from duetime_gateway.access.rules import Rule
 from duetime_gateway.face.callers import Context
+from duetime_gateway.face.handlers import Handler, behaviour_of, with_behaviour
 from duetime_gateway.face.permissions import RULES
 
-Handler = Any  # grpc.RpcMethodHandler, whose class takes no parameters
 # Told of each refusal.
 Refused = Callable[[PermissionDenied], None]
 
@@ -26,16 +25,9 @@ def _guarded(rule: Rule, handler: Handler, refused: Refused) -> Handler:
     if not rule.names_in_requests:
         return handler
     guard = _Guard(rule, refused)
-    coders = handler.request_deserializer, handler.response_serializer
-    behaviour: Any
-    if handler.request_streaming:
-        behaviour = handler.stream_stream
-        return grpc.stream_stream_rpc_method_handler(guard.streams(behaviour), *coders)
-    if handler.response_streaming:
-        behaviour = handler.unary_stream
-        return grpc.unary_stream_rpc_method_handler(guard.answers(behaviour), *coders)
-    behaviour = handler.unary_unary
-    return grpc.unary_unary_rpc_method_handler(guard.answer(behaviour), *coders)
+    one_request = guard.answers if handler.response_streaming else guard.answer
+    around = guard.streams if handler.request_streaming else one_request
+    return with_behaviour(handler, around(behaviour_of(handler)))
 
 
 class _Guard:

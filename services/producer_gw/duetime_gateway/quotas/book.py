@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from duetime_core.metadata import Database, GatewayModel, QuotaModel
-from sqlalchemy import CursorResult, delete, func, select, update
+from duetime_core.metadata.heartbeats import beat, forget
+from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from duetime_gateway.quotas.limits import QUOTAS_MAX, Limits, Of, QuotasExhausted, parse
@@ -45,24 +46,15 @@ class Book:
     def _exchange(self, session: Session, told: str | None) -> tuple[list[Any], dict[str, tuple[int, str]]]:
         gateways: dict[str, tuple[int, str]] = {}
         if told is not None:
-            mine = update(GatewayModel).where(GatewayModel.member_id == self.me)
-            if not _count(session, mine.values(heartbeat=GatewayModel.heartbeat + 1, use=told)):
-                session.add(GatewayModel(member_id=self.me, heartbeat=1, use=told))
-                session.flush()
+            beat(session, GatewayModel, self.me, {"use": told})
             columns = GatewayModel.member_id, GatewayModel.heartbeat, GatewayModel.use
-            gateways = {member: (beat, use) for member, beat, use in session.execute(select(*columns))}
+            gateways = {member: (number, use) for member, number, use in session.execute(select(*columns))}
         found = session.execute(select(QuotaModel.kind, QuotaModel.name, QuotaModel.limits))
         return [tuple(row) for row in found], gateways
 
     async def forget(self, gone: Mapping[str, int]) -> None:
         """Removes gateways whose heartbeat has stood still at this number. Raises: Unavailable."""
-
-        def work(session: Session) -> None:
-            for member, beat in gone.items():
-                silent = (GatewayModel.member_id == member) & (GatewayModel.heartbeat == beat)
-                session.execute(delete(GatewayModel).where(silent))
-
-        await self._database.run(work)
+        await self._database.run(lambda session: forget(session, GatewayModel, gone))
 
     async def leave(self) -> None:
         """This gateway uses nothing any more. Raises: Unavailable."""
@@ -103,7 +95,3 @@ def used_of(told: str) -> dict[Of, Use]:
     """As `told_of` gave it; what a newer version has added is left out."""
     found: Mapping[str, Mapping[str, list[Any]]] = json.loads(told)
     return {Of(kind, name): Use(*use[:5]) for kind, names in found.items() for name, use in names.items()}
-
-
-def _count(session: Session, statement: Any) -> int:
-    return cast("CursorResult[Any]", session.execute(statement)).rowcount

@@ -1,0 +1,34 @@
+"""The rows by which members see each other live: each counts its own up. duetime_core.members reads them.
+
+Each function is a part of its caller's transaction.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, cast
+
+from sqlalchemy import CursorResult, delete, update
+from sqlalchemy.orm import Session
+
+from duetime_core.metadata.models import GatewayModel, SchedulerModel
+
+MemberModel = type[SchedulerModel | GatewayModel]
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+def beat(
+    session: Session, model: MemberModel, me: str, told: Mapping[str, Any], first: Mapping[str, Any] = _NOTHING
+) -> None:
+    """Counts a member's heartbeat up, and sets what it tells; `first` is told with the first one only."""
+    mine = update(model).where(model.member_id == me).values(heartbeat=model.heartbeat + 1, **told)
+    if not cast("CursorResult[Any]", session.execute(mine)).rowcount:
+        # The first one, or others took this member for dead while it stood still.
+        session.add(model(member_id=me, heartbeat=1, **told, **first))
+        session.flush()
+
+
+def forget(session: Session, model: MemberModel, gone: Mapping[str, int]) -> None:
+    """Removes members whose heartbeat has stood still at this number."""
+    for member, heartbeat in gone.items():
+        silent = (model.member_id == member) & (model.heartbeat == heartbeat)
+        session.execute(delete(model).where(silent))
