@@ -3,30 +3,45 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+RUN_STAMP := $(VENV)/.running
 STAMP := $(VENV)/.installed
+PROTO_STAMP := $(VENV)/.proto
+WHEELS_STAMP := $(VENV)/.wheels-installed
 BENCH_STAMP := $(VENV)/.bench-installed
 TASKS_STAMP := $(VENV)/.tasks-installed
 FUZZ_STAMP := $(VENV)/.fuzz-installed
 SUPPLY_STAMP := $(VENV)/.supply-installed
-SOURCES := format sdk core services spark deploy tests bench hatch_build.py
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+RUNNING := -e './sdk[cli]' -e .
+ALL := -e './sdk[cli]' -e '.[spark,dev]'
+# RocketMQ's messages, in a descriptor pool of their own.
+WIRE := services/producer_gw/duetime_gateway/rocketmq/wire
+SOURCES := format sdk core services spark console deploy tests bench examples
 TWINS := $(wildcard format/*/*.p?[xd] services/*/*/_*.pyx services/*/*/*/_*.pyx spark/*/*/_*.p??)
 
-.PHONY: help setup java run test repeat compose-test k8s-test upgrade-test release-fixtures hostile fuzz sanitize requirements sbom soak check format proto sync torture explore lives races transactions bench bench-any-time bench-turns bench-spark bench-docs clean
+BUILT_FROM := pyproject.toml sdk/pyproject.toml constraints.txt sdk/hatch_build.py deploy/environment.py $(TWINS)
+
+.PHONY: help setup java run test long clients kills clients-kills repeat compose-test k8s-test upgrade-test release-fixtures hostile fuzz sanitize requirements sbom wheels soak console-soak console-pictures console-vendor check format proto sync torture explore lives races transactions bench bench-any-time bench-turns bench-tls bench-rocketmq bench-spark bench-console bench-docs docs tape clean
 
 help: ## list the tasks
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 setup: $(STAMP) ## make .venv with all that running, testing and checking need
 
-$(STAMP): pyproject.toml constraints.txt hatch_build.py $(TWINS)
-	@test -x $(BIN)/python && $(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) >/dev/null 2>&1 || { \
-	  test "$$(id -u)" = 0 || { echo "python3-venv is missing: apt-get install python3-venv" >&2; exit 1; }; \
-	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq python3-venv >/dev/null && \
-	  $(PYTHON) -m venv --clear $(VENV); }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[server,spark,dev]'
-	@ls $(patsubst %.pyx,%.*.so,$(filter %.pyx,$(TWINS))) >/dev/null 2>&1 || \
-	  echo "no C compiler or no Python headers: hot loops run in Python, at a third of the speed (see README)" >&2
-	@touch $@
+# $(call install,PACKAGES): into .venv, which is made where there is none.
+define install
+	@$(PYTHON) deploy/environment.py $(1)
+	@touch $(RUN_STAMP) $@
+endef
+
+$(STAMP): $(BUILT_FROM)
+	@echo "installing DueTime into $(VENV), with what testing and checking need: two minutes or more"
+	$(call install,$(ALL))
+
+# What `make run` needs, and no more.
+$(RUN_STAMP): $(BUILT_FROM)
+	@echo "installing DueTime and what it needs into $(VENV)"
+	$(call install,$(RUNNING))
 
 # What Spark runs on; no part of Python's packages.
 java:
@@ -36,11 +51,25 @@ java:
 	  echo "installing openjdk-17-jre-headless" && apt-get update -qq && \
 	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends openjdk-17-jre-headless >/dev/null; }
 
-run: setup java ## start the cluster on this machine and show delayed messages arrive
+run: $(RUN_STAMP) ## start the cluster on this machine and show delayed messages arrive
 	@exec $(BIN)/duetime up --demo
 
 test: setup java ## all tests; WORKERS=1 runs them one after the other
 	$(BIN)/pytest -n $(or $(WORKERS),2) --dist loadfile --no-loadscope-reorder
+
+clients: setup ## RocketMQ's official Node, Java and Go clients, unmodified; needs node, maven, go and their registries
+	$(BIN)/pytest tests/clients -m clients -n 3 --dist loadgroup -p no:randomly $(if $(CLIENT),-k $(CLIENT))
+
+long: setup java ## tests of minutes: Spark on a cluster of two workers, every way back from a copy of a live store
+	$(BIN)/pytest -m long
+
+kills: setup ## kill -9 of every process and of consumers, longer than the tests do; KILLS=200 MESSAGES=50000 SEED=
+	DUETIME_TEST_KILLS=$(or $(KILLS),200) DUETIME_TEST_MESSAGES=$(or $(MESSAGES),50000) DUETIME_TEST_SEED=$(SEED) \
+	  $(BIN)/pytest -s tests/crash/test_cluster_kills.py tests/crash/test_consumer_kills.py tests/crash/test_store_kills.py -p no:randomly
+
+clients-kills: setup ## RocketMQ's official Python and Go clients under kill -9 of gateways and stores; MESSAGES=20000 SEED=
+	DUETIME_TEST_MESSAGES=$(or $(MESSAGES),20000) DUETIME_TEST_SEED=$(SEED) \
+	  $(BIN)/pytest -s tests/crash/test_rocketmq_kills.py -p no:randomly
 
 repeat: setup java ## the tests of processes, Spark and kills, TIMES=20 times or until one fails
 	@for number in $$(seq $(or $(TIMES),20)); do echo "run $$number"; \
@@ -50,21 +79,39 @@ repeat: setup java ## the tests of processes, Spark and kills, TIMES=20 times or
 compose-test: setup ## build the images, and docker compose up under kills, scaling and an upgrade; needs a Docker engine
 	DUETIME_TEST_REQUIRE_COMPOSE=1 $(BIN)/pytest tests/compose -m compose -s
 
-check: setup ## lint, types, import rules, spelling, generated code
+check: setup ## lint, types, import rules, spelling, links, prose, generated code
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
+	$(BIN)/mypy examples/*.py deploy/site/*.py
 	$(BIN)/lint-imports
+	$(BIN)/python -m deploy.site.check
 	$(BIN)/codespell README.md CHANGELOG.md Makefile docs proto $(SOURCES)
 	$(MAKE) proto sync
-	git diff --exit-code --stat -- sdk/duetime/v1 sdk/duetime/client/sync/clients.py
+	git diff --exit-code --stat -- sdk/duetime/v1 sdk/duetime/client/sync/clients.py $(WIRE)
+
+docs: setup ## the documents as a site that needs no other host: dist/site/html; a broken link fails
+	$(BIN)/python -m deploy.site.build
+
+tape: setup ## record the demonstration as the picture of the README: docs/pictures/tape.svg
+	$(BIN)/python -m deploy.site.tape
 
 format: setup ## format the code and mend what ruff can
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
 
-proto: setup ## generate duetime.v1 from proto/
-	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=sdk --pyi_out=sdk --grpc_python_out=sdk proto/duetime/v1/*.proto
+# The newest protoc whose code every protobuf from 5 on takes: later ones write code for their own runtime and the next.
+$(PROTO_STAMP): Makefile
+	$(PYTHON) -m venv --clear $(VENV)/protoc
+	$(VENV)/protoc/bin/python -m pip install --quiet --disable-pip-version-check 'grpcio-tools==1.62.3' 'setuptools<81'
+	@touch $@
+
+PROTOC := $(VENV)/protoc/bin/python -W ignore -m grpc_tools.protoc
+proto: setup $(PROTO_STAMP) ## generate duetime.v1, and RocketMQ's messages, from proto/
+	$(PROTOC) -Iproto --python_out=sdk --pyi_out=sdk --grpc_python_out=sdk proto/duetime/v1/*.proto
+	$(PROTOC) -Iproto/apache/rocketmq/v2 --python_out=$(WIRE) --pyi_out=$(WIRE) proto/apache/rocketmq/v2/messaging.proto
+	sed -i -e 's/^from google.protobuf import descriptor_pool as _descriptor_pool$$/from duetime_gateway.rocketmq.wire import pool as _descriptor_pool/' \
+	  -e 's/_descriptor_pool.Default()/_descriptor_pool.POOL/' $(WIRE)/messaging_pb2.py
 
 sync: setup ## generate the synchronous clients from the asynchronous ones
 	$(BIN)/python sdk/make_sync.py
@@ -106,6 +153,12 @@ sanitize: setup ## the compiled twins under ASan and UBSan: their tests, and hos
 soak: setup ## ten minutes of mixed delays on segments that soon leave, on a fast clock; MINUTES=10 SEED=0
 	DUETIME_SOAK_MINUTES=$(or $(MINUTES),10) DUETIME_SOAK_SEED=$(or $(SEED),0) $(BIN)/pytest tests/soak -s
 
+console-soak: setup ## a day of the cluster on a fast clock: the console's memory does not grow; MINUTES=0 HOURS=24
+	DUETIME_CONSOLE_SOAK_HOURS=$(or $(HOURS),24) DUETIME_CONSOLE_SOAK_MINUTES=$(or $(MINUTES),0) $(BIN)/pytest tests/console/test_soak.py -s
+
+console-pictures: setup ## take the console's pictures for the documents: docs/pictures/console-*.png; needs chromium
+	$(BIN)/python -m tests.console.pictures
+
 requirements: $(SUPPLY_STAMP) ## the images' packages with their hashes, by constraints.txt: deploy/docker/requirements-*.txt
 	$(BIN)/python deploy/docker/lock.py
 
@@ -113,6 +166,9 @@ sbom: $(SUPPLY_STAMP) ## what the images' packages are, as CycloneDX: dist/sbom/
 	@mkdir -p dist/sbom
 	for image in servers spark; do $(BIN)/cyclonedx-py requirements --output-reproducible --of JSON --sv 1.6 \
 	  --pyproject pyproject.toml --mc-type application -o dist/sbom/$$image.cdx.json deploy/docker/requirements-$$image.txt || exit 1; done
+
+wheels: $(WHEELS_STAMP) ## dist/: both distributions as sources, the client for any platform, and both compiled for each Python here; PYTHONS=
+	$(BIN)/python deploy/wheels.py $(PYTHONS)
 
 bench: setup $(if $(PEERS),$(BENCH_STAMP)) $(if $(findstring tasks,$(PEERS)),$(TASKS_STAMP)) ## measure beside a PostgreSQL queue and a bare grpcio echo; PEERS=all: and more servers; PEERS=tasks: Celery, dramatiq, Taskiq
 	$(BIN)/python -m bench $(if $(PEERS),--peers $(PEERS))
@@ -123,28 +179,44 @@ bench-any-time: setup ## many due at one instant, and millions pending for any t
 bench-turns: setup ## processor time a message beside another tree's, in turns; BASE=../base TURNS=12
 	$(BIN)/python -m bench.turns --base $(BASE) --turns $(or $(TURNS),12)
 
+bench-tls: setup ## what TLS and tokens cost, beside a plain cluster, in turns
+	$(BIN)/python -m bench.tls
+
+bench-rocketmq: setup ## RocketMQ's calls beside a bare grpcio echo of them; IDLE=1000: what so many idle push consumers cost
+	$(BIN)/python -m bench.rocketmq $(if $(IDLE),--idle $(IDLE))
+
 bench-spark: setup java ## the backlog on Spark, and lateness beside it; PENDING=20000000
 	$(BIN)/python -m bench.spark jobs --pending $(or $(PENDING),20000000)
 	$(BIN)/python -m bench.spark beside
+
+bench-console: setup ## time of the console's pages, with 10 messages pending and with many; needs chromium; PENDING=10000000
+	$(BIN)/python -m bench.console --pending $(or $(PENDING),10000000)
 
 bench-docs: setup $(BENCH_STAMP) ## write the last run into docs/benchmarks.md, with its pictures
 	$(BIN)/python -m bench.report --into --pictures
 
 $(BENCH_STAMP): $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	$(INSTALL) -e ./sdk -e '.[bench]'
 	@touch $@
 
 $(TASKS_STAMP): $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[tasks]'
+	$(INSTALL) -e ./sdk -e '.[tasks]'
 	@touch $@
 
 $(FUZZ_STAMP): $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]'
+	$(INSTALL) -e ./sdk -e '.[fuzz]'
+	@touch $@
+
+$(WHEELS_STAMP): $(STAMP)
+	$(INSTALL) -e ./sdk -e '.[wheels]'
 	@touch $@
 
 $(SUPPLY_STAMP): $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[supply]'
+	$(INSTALL) -e ./sdk -e '.[supply]'
 	@touch $@
+
+console-vendor: ## fetch the console's scripts of others, by version and hash: console/duetime_console/static/vendor
+	$(PYTHON) deploy/console_vendor.py
 
 clean: ## remove what the tasks made, the data directory excepted
 	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .fuzz .sanitize

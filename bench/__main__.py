@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
-from bench import any_time, contest, history, measure, report
+from bench import any_time, contest, history, measure, report, rocketmq
 from bench.echo import echo_server
 from bench.figures import STOLEN_SHARE_MAX
 from bench.machine import Meanwhile, core_count, machine
@@ -103,6 +103,8 @@ def run(plan: contest.Plan, root: Path, names: list[str], extras: Extras, progre
         result["rounds"] = rounds.run()
         progress.print("cancels")
         result["any_time"] = {"cancels": any_time.all_cancels(sync)}
+        progress.print("RocketMQ's calls")
+        result["rocketmq"] = rocketmq.compare(sync, rocketmq.TURNS * plan.rounds, plan.seconds, plan.lateness_seconds)
         result |= {"cpu_us": rounds.cpu_us, "faults": rounds.faults, "memory": measure.memory(sync.cluster)}
         if extras.burst:
             progress.print(f"{extras.burst:,} due at once on another lane")

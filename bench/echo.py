@@ -2,8 +2,8 @@
 
 import asyncio
 import multiprocessing
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -15,11 +15,11 @@ _BYTES_MAX = 64 * 1024 * 1024
 
 
 @contextmanager
-def echo_server() -> Iterator[tuple[str, int]]:
-    """(HOST:PORT, pid) of a server that runs meanwhile."""
+def spawned(run: Callable[[Connection], None]) -> Iterator[tuple[str, int]]:
+    """(HOST:PORT, pid) of a server in a process of its own, which says its port through the pipe."""
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
-    process = spawn.Process(target=_run, args=(theirs,), daemon=True)
+    process = spawn.Process(target=run, args=(theirs,), daemon=True)
     process.start()
     try:
         yield f"127.0.0.1:{ours.recv()}", process.pid or 0
@@ -27,6 +27,11 @@ def echo_server() -> Iterator[tuple[str, int]]:
         ours.close()
         process.terminate()
         process.join()
+
+
+def echo_server() -> AbstractContextManager[tuple[str, int]]:
+    """(HOST:PORT, pid) of a server that runs meanwhile."""
+    return spawned(_run)
 
 
 def _run(pipe: Connection) -> None:

@@ -6,12 +6,14 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 import grpc
-from duetime import AsyncProducer, DueTimeError, Message, Outcomes
+from duetime import AsyncProducer, DueTimeError, Message, Outcomes, Tls
 from duetime.client.ids import new_id
 from duetime.client.message import wire_fields
 from duetime.client.sending.batch import now_ms
 from duetime.client.sending.packs import Pack, common_of
 from duetime.client.tokens import credentials_for, showing
+from duetime.client.trust import followed_for
+from duetime.tls import FollowingChannel
 from duetime.v1 import gateway_pb2
 
 from bench.echo import METHOD
@@ -36,11 +38,17 @@ class RefusedError(Exception):
 class Target:
     """Where requests go: one channel, and what is read of an answer."""
 
-    def __init__(self, address: str, *, echo: bool, whole: str = "") -> None:
+    def __init__(
+        self, address: str, *, echo: bool, whole: str = "", token: str | None = None, tls: Tls | None = None
+    ) -> None:
         """`whole`: of this topic each request is a batch that is stored all or none."""
         self._head = gateway_pb2.SendBatchRequest(topic=whole).SerializeToString()
-        channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
-        self._channel = showing(channel, credentials_for(address, None))
+        followed = followed_for(tls)
+        if followed is None:
+            channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        else:
+            channel = FollowingChannel(followed, address, CHANNEL_OPTIONS)
+        self._channel = showing(channel, credentials_for(address, token))
         response = gateway_pb2.SendRequest if echo else gateway_pb2.SendResponse
         self._call = self._channel.unary_unary(
             METHOD if echo else SEND_BATCH_METHOD if whole else SEND_METHOD,

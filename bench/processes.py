@@ -39,15 +39,20 @@ class Processes:
         impatient: bool = False,
         together: bool = False,
         python: str = sys.executable,
+        certs: Path | None = None,
     ) -> None:
-        """`together`: all services are one process. `python`: that of another tree runs what is installed there."""
+        """`together`: all services are one process. `python`: that of another tree runs what is installed there.
+        `certs`: it takes TLS alone, by these."""
         self._program = [python, *(["-c", _IMPATIENT] if impatient else ["-m", "duetime"])]
         self.directory = directory
         self.log = directory / "up.log"
         self.serving: dict[str, Any] = {}
         self._environment = {k: v for k, v in os.environ.items() if not k.startswith("DUETIME_")}
         self._environment |= {"DUETIME_LOG_FORMAT": "json", **(environment or {})}
+        # As a variable too: what is measured is the cluster.
+        self._environment["DUETIME_UP_NO_CONSOLE"] = "1"
         self._options = ["--inner-ports"] if together else []
+        self._options += [] if certs is None else ["--certs", str(certs)]
         if not together:
             # As a variable: the last release, which has no such option, runs them so in any case.
             self._environment["DUETIME_UP_PROCESSES"] = "1"

@@ -4,6 +4,7 @@ import argparse
 import json
 import re
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from rich.table import Table as RichTable
 
 from bench.any_time_tables import any_time_tables
 from bench.model import modelled
+from bench.rocketmq_tables import rocketmq_tables
 from bench.tables import Table, losses, remarks, tables
 
 LAST = Path(__file__).with_name("last.json")
@@ -33,7 +35,12 @@ def show(result: dict[str, Any], console: Console) -> None:
 
 def _all(result: dict[str, Any]) -> list[Table]:
     model = modelled(result)
-    return [*tables(result), *any_time_tables(result.get("any_time", {})), *([model] if model.rows else [])]
+    found = [
+        *tables(result),
+        *any_time_tables(result.get("any_time", {})),
+        *rocketmq_tables(result.get("rocketmq", {})),
+    ]
+    return [*found, *([model] if model.rows else [])]
 
 
 def show_any_time(found: dict[str, Any], console: Console) -> None:
@@ -67,7 +74,8 @@ def markdown(result: dict[str, Any]) -> str:
 
 
 def _bullets(texts: list[str]) -> list[str]:
-    return [f"- {text}" for text in texts]
+    """Wrapped as the documents' prose is."""
+    return [textwrap.fill(text, 100, initial_indent="- ", subsequent_indent="  ") for text in texts]
 
 
 def _lines(table: Table) -> list[str]:

@@ -68,6 +68,7 @@ SOURCES = (
     Source("consuming.receiver", "AsyncReceiver"),
     Source("finding.finder", "AsyncFinder"),
     Source("finding.dead_letters", "AsyncDeadLetters"),
+    Source("administering.admin", "AsyncAdmin"),
 )
 
 # Asynchronous classes that methods make, and their twins.

@@ -193,6 +193,10 @@ class FaultyDisk(Disk):
         self._release(path)
         super().unlink(path)
 
+    def remove_directory(self, path: Path) -> None:
+        self._enter("remove_directory", path)
+        super().remove_directory(path)
+
     def sync_directory(self, path: Path) -> None:
         self._enter("sync_directory", path)
 

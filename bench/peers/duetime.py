@@ -46,8 +46,11 @@ class DueTime(Peer):
         settings: Mapping[str, str] | None = None,
         *,
         together: bool = False,
+        certs: Path | None = None,
     ) -> None:
-        """`settings`: further environment variables of its processes. `together`: they are one."""
+        """`settings`: further environment variables of its processes. `together`: they are one. `certs`: they take TLS
+        alone, by these."""
+        self._certs = certs
         self.mode = mode
         self._settings = settings or {}
         self.cluster: Processes
@@ -57,7 +60,7 @@ class DueTime(Peer):
 
     def start(self, directory: Path) -> None:
         settings = {"DUETIME_STORE_FLUSH_MODE": self.mode, "DUETIME_LOG_LEVEL": "WARNING", **self._settings}
-        self.cluster = Processes(directory, settings, together=self._together, python=self._python)
+        self.cluster = Processes(directory, settings, together=self._together, python=self._python, certs=self._certs)
         self.cluster.start()
 
     def stop(self) -> None:

@@ -1,22 +1,50 @@
 """Who may make a call: clients reach the gateway, and what lies after it only the processes of the cluster.
 
-    method ──TABLE──▶ ANYBODY, or CLUSTER ──▶ does the caller show the cluster's secret? ──▶ the call, or a refusal
+    with certificates   method ──ROLES──▶ roles, or anybody ──▶ is the caller's one of them? ──▶ the call, or a refusal
+    with a secret       method ──TABLE──▶ ANYBODY, or CLUSTER ──▶ does the caller show the secret? ──▶ the same
 
-A process of the cluster is one that knows `DUETIME_CLUSTER_SECRET`; without a secret every process is. The border asks
-`Callers` with a method and a call's metadata and does not know how the answer is found, so that certificates can
-replace the secret here.
+A certificate says who a process is: the role is what follows `spiffe://duetime/` in its URI, or what stands before
+`.duetime` in a DNS name. TLS has checked by then that one of our CAs has signed it, and that it is valid now. Without
+certificates a process of the cluster is one that knows `DUETIME_CLUSTER_SECRET`; without a secret every process is.
+A node of the same process (duetime_core.within) is what it is, and asked for neither.
 """
 
 import hmac
-from collections.abc import Mapping, Sequence
-from enum import Enum
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum, StrEnum
 from typing import Any
+
+from duetime_core.errors import DueTimeError, RoleRefused, Unauthenticated
+from duetime_core.within.server import PEER
 
 METADATA_KEY = "duetime-cluster-secret"
 # The host that a process of the cluster calls for; limits that callers share count it as the caller.
 CALLER_KEY = "duetime-caller"
 # A shorter secret can be guessed.
 SECRET_CHARS_MIN = 16
+SPIFFE_PREFIX = "spiffe://duetime/"
+_DNS_SUFFIX = ".duetime"
+
+
+class Role(StrEnum):
+    """What a certificate says that its holder is."""
+
+    GATEWAY = "gateway"
+    SCHEDULER = "scheduler"
+    RETRY = "retry"
+    STORE = "store"
+    # Jobs that read shards' files.
+    SPARK = "spark"
+    # The autoscaler.
+    KEDA = "keda"
+    # It reads metrics, where those ask for certificates, and calls nothing.
+    PROMETHEUS = "prometheus"
+    # People and tools of theirs at inner ports.
+    OPERATOR = "operator"
+    # It shows pages, and calls in the names of users, whose tokens say who they are.
+    CONSOLE = "console"
+    # Users' programs, which say by a token who they are.
+    CLIENT = "client"
 
 
 class Who(Enum):
@@ -26,22 +54,85 @@ class Who(Enum):
     CLUSTER = "the processes of the cluster"
 
 
-# By method, or by service for all its other methods. Methods not named are for the cluster.
+_STORE, _GATEWAY = "duetime.v1.Store", "duetime.v1.Gateway"
+_ROCKETMQ = "apache.rocketmq.v2.MessagingService"
+_SCALER = "externalscaler.ExternalScaler"
+# Services that may be called without a certificate, where the port asks for none: what they give is decided otherwise.
+UNCERTIFIED = frozenset({_GATEWAY, _ROCKETMQ, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"})
+# By service. Those not named are for the cluster.
 TABLE: Mapping[str, Who] = {
-    "duetime.v1.Gateway": Who.ANYBODY,
-    "externalscaler.ExternalScaler": Who.ANYBODY,
-    "grpc.health.v1.Health": Who.ANYBODY,
-    "grpc.reflection.v1alpha.ServerReflection": Who.ANYBODY,
-    "duetime.v1.Store": Who.CLUSTER,
-    "duetime.v1.Scheduler": Who.CLUSTER,
-    "duetime.v1.Retry": Who.CLUSTER,
+    **dict.fromkeys((*UNCERTIFIED, _SCALER), Who.ANYBODY),
+    **dict.fromkeys((_STORE, "duetime.v1.Scheduler", "duetime.v1.Retry"), Who.CLUSTER),
+}
+
+
+def _each(service: str, methods: str, *roles: Role) -> dict[str, frozenset[Role]]:
+    return {f"{service}/{method}": frozenset(roles) for method in methods.split()}
+
+
+_FILES = "ListFiles Export"
+# By method, or by service for all its other methods: the roles that may call it. Methods not named are for nobody.
+ROLES: Mapping[str, frozenset[Role]] = {
+    **_each(_STORE, "PutStream Replace Cancel ListPending Backlog", Role.GATEWAY),
+    **_each(_STORE, "Prepare EndTransactions TakeChecks ReportChecks ListTransactions GetTransaction", Role.GATEWAY),
+    **_each(_STORE, "Pull PullQueues Subscribe QueryMessages GetMessage TraceMessage", Role.GATEWAY),
+    **_each(_STORE, "CommitOffsets GetOffsets", Role.GATEWAY),
+    **_each(_STORE, "Receive ReceiveStream AwaitMessages Ack ChangeInvisible", Role.GATEWAY),
+    **_each(
+        _STORE,
+        "DescribeGroup ResetGroup DeleteGroup PutGroup ListGroups PutTopics DeleteTopic ListTopics",
+        Role.GATEWAY,
+    ),
+    **_each(_STORE, "Put PutTopic SearchOffset", Role.GATEWAY, Role.RETRY),
+    **_each(_STORE, "ListQueues", Role.GATEWAY, Role.RETRY, Role.SCHEDULER),
+    **_each(_STORE, "Settle Defer GetLeased TakeExhausted GetRecord PullDeadLetters DropDeadLetters", Role.RETRY),
+    **_each(_STORE, "Restore PullDue StandIn", Role.SCHEDULER),
+    **_each(_STORE, "Describe ListLanes", Role.GATEWAY, Role.SCHEDULER, Role.OPERATOR),
+    **_each(_STORE, _FILES, Role.GATEWAY, Role.SPARK, Role.OPERATOR),
+    # Of release 0.1, which had no certificates.
+    **_each(_STORE, "PutMessage"),
+    **_each("duetime.v1.Scheduler", "ListLaneLeases PauseLane ResumeLane", Role.OPERATOR),
+    **_each("duetime.v1.Retry", "SendBack Nack ListDeadLetters", Role.GATEWAY),
+    **_each("duetime.v1.Retry", "RedriveDeadLetters DiscardDeadLetters", Role.GATEWAY),
+    **_each(_GATEWAY, f"ListShards {_FILES}", Role.CLIENT, Role.OPERATOR, Role.SPARK),
+    _GATEWAY: frozenset({Role.CLIENT, Role.OPERATOR}),
+    _ROCKETMQ: frozenset({Role.CLIENT, Role.OPERATOR}),
+    _SCALER: frozenset({Role.KEDA}),
+    "grpc.health.v1.Health": frozenset(Role),
+    "grpc.reflection.v1alpha.ServerReflection": frozenset(Role),
 }
 
 
 def meant_for(method: str) -> Who:
     """The callers that `/service/method` is for."""
     name = method.lstrip("/")
-    return TABLE.get(name) or TABLE.get(name.partition("/")[0]) or Who.CLUSTER
+    return TABLE.get(name) or TABLE.get(_service_of(method)) or Who.CLUSTER
+
+
+def roles_for(method: str) -> frozenset[Role]:
+    """The roles that may call `/service/method`."""
+    name = method.lstrip("/")
+    found = ROLES.get(name)
+    return ROLES.get(_service_of(method), frozenset()) if found is None else found
+
+
+def _service_of(method: str) -> str:
+    """`duetime.v1.Store` of `/duetime.v1.Store/Put`."""
+    return method.lstrip("/").partition("/")[0]
+
+
+def role_of(uris: Iterable[bytes], dns_names: Iterable[bytes], prefix: str = SPIFFE_PREFIX) -> Role | None:
+    """The role that a certificate names first; None: it names none that there is."""
+    names = [text.removeprefix(prefix) for uri in uris if (text := _text(uri)).startswith(prefix)]
+    names += [text.removesuffix(_DNS_SUFFIX) for name in dns_names if (text := _text(name)).endswith(_DNS_SUFFIX)]
+    return next((Role(name) for name in names if name in _ROLE_NAMES), None)
+
+
+_ROLE_NAMES = frozenset(Role)
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "replace")
 
 
 class ClusterSecret:
@@ -76,17 +167,64 @@ class ClusterSecret:
 
 
 class Callers:
-    """Accepts or refuses calls by method and metadata."""
+    """Lets calls in or refuses them, by method and by what the caller shows."""
 
-    def __init__(self, secret: ClusterSecret | None = None) -> None:
+    def __init__(
+        self,
+        secret: ClusterSecret | None = None,
+        *,
+        prefix: str | None = None,
+        note: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        """`prefix`: of URIs in certificates; None: callers show none. `note`: called with the reason of a refusal."""
         self._secret = secret or ClusterSecret()
+        self._prefix = prefix
+        self._note = note
+        # Whether some port asks for certificates: where none does, nobody has shown one.
+        self.asks = True
+        self._roles: dict[str, frozenset[Role]] = {}
 
-    def fault(self, method: str, metadata: Sequence[tuple[str, Any]] | None) -> str:
-        """Why a call is refused; empty: it is not."""
-        if not self._secret or meant_for(method) is Who.ANYBODY:
-            return ""
-        why = self._secret.fault(metadata or ())
-        return f"{method.lstrip('/')} is for {Who.CLUSTER.value}: {why}" if why else ""
+    def check(self, method: str, context: Any) -> Role | None:
+        """The caller's role, where a certificate says it.
+
+        Raises:
+            Unauthenticated: the caller shows nothing, or nothing that counts.
+            RoleRefused: it is not for the caller's role.
+        """
+        if self._prefix is not None:
+            if not self.asks and _service_of(method) in UNCERTIFIED:
+                return None
+            return None if context.peer().startswith(PEER) else self._role(method, context, self._prefix)
+        if self._secret and meant_for(method) is Who.CLUSTER:
+            why = self._secret.fault(context.invocation_metadata() or ())
+            if why:
+                raise Unauthenticated(f"{method.lstrip('/')} is for {Who.CLUSTER.value}: {why}")
+        return None
+
+    def _role(self, method: str, context: Any, prefix: str) -> Role | None:
+        shown: Mapping[str, Sequence[bytes]] = context.auth_context()
+        if "x509_pem_cert" not in shown:
+            if _service_of(method) in UNCERTIFIED:
+                return None
+            raise self._refused(Unauthenticated("the call shows no certificate", reason="CERTIFICATE_MISSING"))
+        role = role_of(shown.get("peer_uri", ()), shown.get("peer_dns", ()), prefix)
+        if role is None:
+            text = f"the caller's certificate names no role: {prefix}ROLE"
+            raise self._refused(Unauthenticated(text, reason="CERTIFICATE_REFUSED"))
+        if role not in self._roles_for(method):
+            text = f"{method.lstrip('/')} is not for processes whose certificate says {role.value}"
+            raise self._refused(RoleRefused(text))
+        return role
+
+    def _roles_for(self, method: str) -> frozenset[Role]:
+        found = self._roles.get(method)
+        if found is None:
+            found = self._roles[method] = roles_for(method)
+        return found
+
+    def _refused(self, error: DueTimeError) -> DueTimeError:
+        self._note(error.reason)
+        return error
 
 
 def host_of(peer: str) -> str:

@@ -9,12 +9,14 @@ from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 
+from duetime_core.border import code_of
 from duetime_core.bounds import brief
-from duetime_core.errors import DOMAIN, DueTimeError, Unauthenticated, Unavailable, Violation
-from duetime_core.serving import code_of
+from duetime_core.errors import DOMAIN, DueTimeError, RoleRefused, Unauthenticated, Unavailable, Violation
 
 T = TypeVar("T")
 
+# Those with which the other side refuses this process, whatever it asks.
+_STRANGER = {Unauthenticated.reason, RoleRefused.reason, "CERTIFICATE_MISSING", "CERTIFICATE_REFUSED"}
 _DETAILS = "grpc-status-details-bin"
 _RETRIABLE = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED}
 # The statuses of gRPC itself when the other side is absent, too slow, or goes away.
@@ -68,7 +70,7 @@ def translate(error: grpc.aio.AioRpcError, whom: str, reason: str) -> DueTimeErr
     if status is not None:
         info, violations = _details(status.details)
         if info is not None:
-            if info.reason == Unauthenticated.reason:
+            if info.reason in _STRANGER:
                 # A fault in the cluster's configuration, of which the caller's caller knows nothing.
                 return Unavailable(f"{whom} refuses this process: {status.message}", reason=info.reason)
             code = _CODES.get(status.code, error.code())

@@ -1,13 +1,14 @@
 """Channels to other nodes: made here, so that they are secured in one place, and it is known here where a node is."""
 
-import ipaddress
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import grpc
+from duetime.tls import FollowingChannel, credentials_of
 from duetime_format.limits import GRPC_MESSAGE_BYTES_MAX
 
 from duetime_core.callers import ClusterSecret
+from duetime_core.credentials import NO_CREDENTIALS, Credentials
 from duetime_core.within.channel import Channel
 from duetime_core.within.places import place_of
 
@@ -23,24 +24,27 @@ CHANNEL_OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 2_000),
 )
-NO_SECRET = ClusterSecret()
 AnyChannel = TypeVar("AnyChannel", grpc.Channel, grpc.aio.Channel)
 
 
-def make_channel(address: str, secret: ClusterSecret = NO_SECRET) -> grpc.aio.Channel:
-    """A channel to another node of the cluster, whose calls show the secret; to one within this process, without a
-    socket."""
+def make_channel(address: str, credentials: Credentials = NO_CREDENTIALS) -> grpc.aio.Channel:
+    """A channel to another node of the cluster, which is shown this process's certificate, as it is when a call begins,
+    or the secret; to one within this process, without a socket."""
     place = place_of(address)
     if place is not None:
-        return _showing(Channel(place), secret)
-    return _showing(grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS), secret)
+        return _showing(Channel(place), credentials.secret)
+    if credentials.certificates is not None:
+        return FollowingChannel(credentials.certificates.followed, address, CHANNEL_OPTIONS)
+    return _showing(grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS), credentials.secret)
 
 
 def make_blocking_channel(
-    address: str, options: Sequence[tuple[str, Any]] = CHANNEL_OPTIONS, secret: ClusterSecret = NO_SECRET
+    address: str, options: Sequence[tuple[str, Any]] = CHANNEL_OPTIONS, credentials: Credentials = NO_CREDENTIALS
 ) -> grpc.Channel:
-    """As `make_channel`, for synchronous code and threads."""
-    return _showing(grpc.insecure_channel(address, options=options), secret)
+    """As `make_channel`, for synchronous code and threads; the certificate is that of now."""
+    if credentials.certificates is not None:
+        return grpc.secure_channel(address, credentials_of(credentials.certificates.now()), options=options)
+    return _showing(grpc.insecure_channel(address, options=options), credentials.secret)
 
 
 def _showing(channel: AnyChannel, secret: ClusterSecret) -> AnyChannel:
@@ -61,11 +65,3 @@ def _method_maker(make: Any, shown: tuple[tuple[str, str], ...]) -> Any:
         return call
 
     return make_method
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a port of `host`; a name other than localhost may be anywhere."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -7,7 +7,8 @@
     ├── AlreadyExists          ALREADY_EXISTS       TOPIC_EXISTS
     ├── FailedPrecondition     FAILED_PRECONDITION  GROUP_IN_USE, ...
     ├── PermissionDenied       PERMISSION_DENIED    TRANSACTION_OF_ANOTHER_GROUP
-    ├── Unauthenticated        UNAUTHENTICATED      CLUSTER_SECRET_REFUSED
+    │   └── RoleRefused        PERMISSION_DENIED    ROLE_REFUSED
+    ├── Unauthenticated        UNAUTHENTICATED      CLUSTER_SECRET_REFUSED, CERTIFICATE_REFUSED, ...
     ├── Overloaded             RESOURCE_EXHAUSTED   TOO_MANY_REQUESTS      retriable, after a pause
     │   ├── DiskFull           RESOURCE_EXHAUSTED   DISK_FULL
     │   └── QuotaExceeded      RESOURCE_EXHAUSTED   QUOTA_EXCEEDED         carries when to come back
@@ -17,7 +18,7 @@
     ├── DataLoss               DATA_LOSS            RECORD_DAMAGED
     └── StartupError           (none)               the process can't start: one line for the operator
 
-Raised anywhere, turned into a gRPC status in one place, the border of `duetime_core.serving`.
+Raised anywhere, turned into a gRPC status in one place, `duetime_core.border`.
 """
 
 from collections.abc import Sequence
@@ -109,6 +110,12 @@ class PermissionDenied(DueTimeError):
 
     status = grpc.StatusCode.PERMISSION_DENIED
     reason = "PERMISSION_DENIED"
+
+
+class RoleRefused(PermissionDenied):
+    """The caller's certificate says who it is, and the call is not for those."""
+
+    reason = "ROLE_REFUSED"
 
 
 class Unauthenticated(DueTimeError):

@@ -5,12 +5,12 @@ import time
 
 from prometheus_client import CollectorRegistry, Histogram
 
-PERIOD_S = 0.1
+PERIOD_S = 0.25
 BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 
 class LoopLag:
-    """Measures ten times a second, from `start` to `stop`."""
+    """Measures four times a second, from `start` to `stop`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._lag = Histogram(

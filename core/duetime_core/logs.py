@@ -97,7 +97,11 @@ class Libraries(logging.Handler):
 def configure_logs(process: str, level: str = "INFO", fmt: str = "auto") -> None:
     """Sets logging up for the whole process. `fmt`: auto, json or console."""
     console = fmt == "console" or (fmt == "auto" and sys.stderr.isatty())
-    renderer = structlog.dev.ConsoleRenderer() if console else structlog.processors.JSONRenderer()
+    # Values of variables are not shown: tokens are among them.
+    traceback = structlog.dev.RichTracebackFormatter(show_locals=False)
+    renderer = (
+        structlog.dev.ConsoleRenderer(exception_formatter=traceback) if console else structlog.processors.JSONRenderer()
+    )
     limit, now_ms = Sparing(), SystemClock().monotonic_ms
     structlog.configure(
         processors=[

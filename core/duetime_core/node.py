@@ -25,6 +25,7 @@ import uvloop
 from duetime_format.compiled import in_use
 from prometheus_client import CollectorRegistry, Histogram, make_wsgi_app
 
+from duetime_core.certificates import HttpCertificates
 from duetime_core.clock import Clock, SystemClock
 from duetime_core.errors import StartupError
 from duetime_core.exposure import refuse_exposed
@@ -35,6 +36,7 @@ from duetime_core.probes import Condition, Pages
 from duetime_core.scrapes import ScrapeHandler, ScrapeServer
 from duetime_core.secrets import masked
 from duetime_core.settings import ProcessSettings
+from duetime_core.supervised import die_with_parent, is_supervised
 from duetime_core.traces import name_of
 from duetime_core.tracing import Exporting
 
@@ -53,8 +55,6 @@ HEAP_FREE_BYTES_MAX = 16 * 1024 * 1024
 
 # Linux's default maximum (fs.nr_open).
 DESCRIPTORS_MAX = 1 << 20
-# Set by a supervisor: the process ends when its parent does, and prints one ready line for it.
-SUPERVISED_VARIABLE = "DUETIME_SUPERVISED"
 # How long a computing thread (a checkpoint's, a scrape's, the database's) keeps the event loop waiting whenever the
 # loop has something to do. With Python's default, 5 ms, a chain of eight callbacks beside such a thread took 45 ms at
 # the median, with 0.5 ms 7.
@@ -96,9 +96,14 @@ class Node(Protocol):
 
 
 def serve_metrics(
-    registry: CollectorRegistry, host: str, port: int, pages: Pages | None = None
+    registry: CollectorRegistry,
+    host: str,
+    port: int,
+    pages: Pages | None = None,
+    certificates: HttpCertificates | None = None,
 ) -> tuple[int, Callable[[], None]]:
-    """Serves `registry` and `pages` over HTTP. Returns the port and a function that stops it. Port -1: no server."""
+    """Serves `registry` and `pages` over HTTP, or HTTPS. Returns the port and a function that stops it. Port -1: no
+    server."""
     if port < 0:
         return -1, lambda: None
     metrics = make_wsgi_app(registry)
@@ -112,7 +117,8 @@ def serve_metrics(
         return [text.encode()]
 
     server: ScrapeServer
-    kind = type("_Family", (ScrapeServer,), {"address_family": AF_INET6 if ":" in host else AF_INET})
+    own = {"address_family": AF_INET6 if ":" in host else AF_INET, "certificates": certificates}
+    kind = type("_Server", (ScrapeServer,), own)
     try:
         server = make_server(host, port, answer, kind, ScrapeHandler)
     except OSError as error:
@@ -135,7 +141,7 @@ def main(process: str, settings_class: type[S], make: Callable[[S, Clock], Node]
     gc.set_threshold(START_GC_THRESHOLD)
     try:
         settings = settings_class.read()
-        for listener in settings.listeners:
+        for listener in (*settings.listeners, *settings.metrics_listener):
             refuse_exposed(listener, settings.insecure)
         configure_logs(process, settings.log_level, settings.log_format)
         _take_hooks(process)
@@ -155,16 +161,18 @@ async def _run(process: str, settings: S, make: Callable[[S, Clock], Node]) -> N
     loop.set_exception_handler(_tell_untaken)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    supervised = bool(os.environ.get(SUPERVISED_VARIABLE))
+    supervised = is_supervised()
     if supervised:
-        _die_with_parent()
+        die_with_parent()
     exporting = Exporting(process, settings.otlp_endpoint)
     node = make(settings, SystemClock())
     with_metrics = ExitStack()
     try:
         await node.start()
         pages = Pages(node.health, loop)
-        metrics_port, stop_metrics = serve_metrics(node.registry, settings.host, settings.metrics_port, pages)
+        metrics_port, stop_metrics = serve_metrics(
+            node.registry, settings.metrics_at, settings.metrics_port, pages, settings.metrics_certificates()
+        )
         with_metrics.callback(stop_metrics)
         export_process(process, node.registry)
         _calm_collector(node.registry)
@@ -217,7 +225,7 @@ def _tell_end(process: str, kind: type[BaseException], error: BaseException, tra
 
 def _warn_of_exposed(settings: ProcessSettings) -> None:
     """In one line."""
-    exposed = [one for one in settings.listeners if one.is_exposed]
+    exposed = [one for one in (*settings.listeners, *settings.metrics_listener) if one.is_exposed]
     if exposed:
         log.warning(
             "listening beyond this machine without TLS and authentication",
@@ -270,10 +278,3 @@ def raise_descriptors() -> None:
     wanted = DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_MAX)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def _die_with_parent() -> None:
-    pr_set_pdeathsig = 1
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
-    if os.getppid() == 1:
-        raise StartupError("the supervisor is gone")

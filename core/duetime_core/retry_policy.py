@@ -1,13 +1,19 @@
 """Retry policies of the contract: their text (duetime_format.policy), what they mean, what is wrong with them. Pure."""
 
-from duetime.v1.message_pb2 import RetryPolicy
+import math
+
+from duetime.v1.message_pb2 import ExponentialBackoff, RetryPolicy
 from duetime_format import limits
 from duetime_format import policy as policies
+from duetime_format.levels import DelayLevels
 from duetime_format.policy import render
 
 from duetime_core.errors import Violation
 
-__all__ = ["completed", "parse", "render", "violations"]
+__all__ = ["LEVELS_BEFORE_FIRST", "backoff_ms", "completed", "parse", "render", "violations"]
+
+# RocketMQ's: the first retry waits on level 3, each further one on the next.
+LEVELS_BEFORE_FIRST = 2
 
 
 def parse(text: str) -> RetryPolicy:
@@ -33,6 +39,26 @@ def completed(policy: RetryPolicy) -> RetryPolicy:
         if not policy.exponential.HasField("jitter"):
             full.exponential.jitter = limits.BACKOFF_JITTER_DEFAULT
     return full
+
+
+def backoff_ms(attempt: int, policy: RetryPolicy, levels: DelayLevels, chance: float) -> int:
+    """The delay after delivery `attempt`, from 1. `policy` is complete; `chance` in [0, 1)."""
+    kind = policy.WhichOneof("backoff")
+    if kind == "exponential":
+        return _exponential_ms(attempt, policy.exponential, chance)
+    if kind == "intervals":
+        delays_ms = policy.intervals.delays_ms
+        return delays_ms[min(attempt, len(delays_ms)) - 1]
+    return levels.delay_at_most_ms(LEVELS_BEFORE_FIRST + attempt)
+
+
+def _exponential_ms(attempt: int, backoff: ExponentialBackoff, chance: float) -> int:
+    # By logarithms first: the power itself may be more than a float holds.
+    growth = (attempt - 1) * math.log(backoff.factor)
+    delay_ms = float(backoff.max_ms)
+    if growth < math.log(backoff.max_ms / backoff.initial_ms):
+        delay_ms = min(backoff.initial_ms * backoff.factor ** (attempt - 1), delay_ms)
+    return int(delay_ms * (1 - backoff.jitter * chance))
 
 
 def violations(field: str, policy: RetryPolicy) -> list[Violation]:

@@ -13,6 +13,7 @@ from threading import Lock
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
+from duetime_core.certificates import HttpCertificates
 from duetime_core.logs import sparing
 from duetime_core.traces import name_of
 
@@ -27,6 +28,8 @@ SCRAPE_STILL_S = 10.0
 class ScrapeServer(ThreadingMixIn, WSGIServer):
     """A thread for each request: a scrape must not wait for a probe."""
 
+    # None: plain HTTP.
+    certificates: HttpCertificates | None = None
     daemon_threads = True
     # What waits to be let in; with the base class's 5 a client's next attempt comes a second later.
     request_queue_size = 4 * SCRAPES_MAX
@@ -36,6 +39,14 @@ class ScrapeServer(ThreadingMixIn, WSGIServer):
         # Open connections and their hosts, oldest first.
         self._open: dict[socket.socket, str] = {}
         super().__init__(*arguments, **options)
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """A connection; the handshake is the first thing that its own thread does, within that one's time."""
+        request, address = super().get_request()
+        if self.certificates is None:
+            return request, address
+        context = self.certificates.context()
+        return context.wrap_socket(request, server_side=True, do_handshake_on_connect=False), address
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:

@@ -2,23 +2,32 @@
 
 import os
 import sys
-from collections.abc import Sequence
-from typing import Any, Protocol, Self
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, Self, TypeVar
 
+from duetime.tls import Files
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.limits import GRPC_MESSAGE_BYTES_MAX, PULL_BYTES_MAX
-from pydantic import Field, SecretStr, ValidationError, field_validator
+from prometheus_client import CollectorRegistry
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from duetime_core.callers import ClusterSecret
+from duetime_core.callers import SPIFFE_PREFIX, ClusterSecret
+from duetime_core.certificates import Certificates, HttpCertificates
+from duetime_core.credentials import Credentials
 from duetime_core.errors import StartupError
 from duetime_core.exposure import INSECURE_VARIABLE, Listener
+from duetime_core.listening import NO_PORT
 from duetime_core.secrets import masked
 from duetime_core.traffic import TrafficLimits
 
 # Variables that every process reads; others with these prefixes are misspelt.
 CLUSTER_SECRET_VARIABLE = "DUETIME_CLUSTER_SECRET"  # noqa: S105 (its name)
 TRANSACTION_TIMEOUT_VARIABLE = "DUETIME_TRANSACTION_TIMEOUT_MS"
+# All three, or none.
+TLS_VARIABLES = {"cert": "DUETIME_TLS_CERT_FILE", "key": "DUETIME_TLS_KEY_FILE", "CA": "DUETIME_TLS_CA_FILE"}
+SPIFFE_PREFIX_VARIABLE = "DUETIME_TLS_SPIFFE_PREFIX"
 SHARED_VARIABLES = frozenset(
     {
         "DUETIME_DELAY_LEVELS",
@@ -27,9 +36,18 @@ SHARED_VARIABLES = frozenset(
         CLUSTER_SECRET_VARIABLE,
         TRANSACTION_TIMEOUT_VARIABLE,
         INSECURE_VARIABLE,
+        SPIFFE_PREFIX_VARIABLE,
+        *TLS_VARIABLES.values(),
     }
 )
-SHARED_PREFIXES = ("DUETIME_DELAY", "DUETIME_LOG", "DUETIME_CLUSTER", "DUETIME_TRANSACTION", "DUETIME_INSECURE")
+SHARED_PREFIXES = (
+    "DUETIME_DELAY",
+    "DUETIME_LOG",
+    "DUETIME_CLUSTER",
+    "DUETIME_TRANSACTION",
+    "DUETIME_INSECURE",
+    "DUETIME_TLS",
+)
 # For commands, which are no processes of the cluster: a password does not belong on a command line.
 DATABASE_URL_VARIABLE = "DUETIME_DATABASE_URL"
 # What secrets of access keys are encrypted with in the metadata database.
@@ -41,14 +59,33 @@ def insecure_of_all() -> Any:
     return os.environ.get(INSECURE_VARIABLE) or False
 
 
+def client_setting(name: str) -> Any:
+    """A reader of what a client reads from a variable, such as DUETIME_TOKEN; empty without it."""
+    return lambda: os.environ.get(name, "")
+
+
+def log_level_of_all() -> str:
+    """The value of DUETIME_LOG_LEVEL, or INFO."""
+    return os.environ.get("DUETIME_LOG_LEVEL", "INFO")
+
+
+def log_format_of_all() -> str:
+    """The value of DUETIME_LOG_FORMAT, or auto."""
+    return os.environ.get("DUETIME_LOG_FORMAT", "auto")
+
+
 class ProcessSettings(Protocol):
     """What a process needs to know beside its nodes."""
 
     @property
-    def host(self) -> str: ...
+    def metrics_at(self) -> str: ...
 
     @property
     def metrics_port(self) -> int: ...
+
+    def metrics_certificates(self) -> HttpCertificates | None:
+        """Of the metrics port; None: it is plain. Raises: StartupError."""
+        ...
 
     @property
     def log_level(self) -> str: ...
@@ -63,12 +100,39 @@ class ProcessSettings(Protocol):
     def listeners(self) -> Sequence[Listener]: ...
 
     @property
+    def metrics_listener(self) -> Sequence[Listener]: ...
+
+    @property
     def insecure(self) -> bool: ...
 
     @classmethod
     def read(cls) -> Self:
         """Raises: StartupError."""
         ...
+
+
+def tls_file_of_all(kind: str) -> Any:
+    """A reader of the value of DUETIME_TLS_CERT_FILE, KEY_FILE or CA_FILE; empty without it."""
+    return lambda: os.environ.get(TLS_VARIABLES[kind], "")
+
+
+def spiffe_prefix_of_all() -> str:
+    """The value of DUETIME_TLS_SPIFFE_PREFIX, or the usual one."""
+    return os.environ.get(SPIFFE_PREFIX_VARIABLE) or SPIFFE_PREFIX
+
+
+def files_of(paths: Mapping[str, str]) -> Files | None:
+    """The files of a process's certificate, by kind; None: there are none.
+
+    Raises:
+        ValueError: some are missing.
+    """
+    if not any(paths.values()):
+        return None
+    missing = [TLS_VARIABLES[kind] for kind, path in paths.items() if not path]
+    if missing:
+        raise ValueError(f"certificate, key and CA are set together, and there is no {' and no '.join(missing)}")
+    return Files(ca=Path(paths["CA"]), cert=Path(paths["cert"]), key=Path(paths["key"]))
 
 
 class NodeSettings(BaseSettings):
@@ -81,17 +145,45 @@ class NodeSettings(BaseSettings):
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(0, ge=0, le=65535, description="gRPC port; 0: any free one")
     metrics_port: int = Field(0, ge=-1, le=65535, description="Prometheus port; 0: any free one, -1: none")
+    metrics_host: str = Field("", description="address of the Prometheus port; empty: host")
+    metrics_tls: str = Field(
+        "off",
+        pattern="^(off|on|certified)$",
+        description="whether the Prometheus port takes TLS alone, with the process's certificate; certified: from "
+        "those who show one of the CA's",
+    )
+    probe_port: int = Field(
+        NO_PORT, ge=NO_PORT, le=65535, description="plain gRPC port that tells health alone; 0: any free one, -1: none"
+    )
+    tls_cert_file: str = Field(
+        default_factory=tls_file_of_all("cert"),
+        description="the process's certificate (PEM); with it all ports of gRPC take TLS alone; DUETIME_TLS_CERT_FILE "
+        "sets it for all",
+    )
+    tls_key_file: str = Field(
+        default_factory=tls_file_of_all("key"), description="its key; DUETIME_TLS_KEY_FILE sets it for all"
+    )
+    tls_ca_file: str = Field(
+        default_factory=tls_file_of_all("CA"),
+        description="the CAs whose certificates count, of other processes and of clients; DUETIME_TLS_CA_FILE sets it "
+        "for all",
+    )
+    tls_spiffe_prefix: str = Field(
+        default_factory=spiffe_prefix_of_all,
+        pattern="^spiffe://.+/$",
+        description="what stands before the role in a certificate's URI; DUETIME_TLS_SPIFFE_PREFIX sets it for all",
+    )
     delay_levels: str = Field(
         default_factory=lambda: os.environ.get("DUETIME_DELAY_LEVELS", DEFAULT_DELAY_LEVELS),
         description="delay of each level, equal on every node; DUETIME_DELAY_LEVELS sets it for all",
     )
     log_level: str = Field(
-        default_factory=lambda: os.environ.get("DUETIME_LOG_LEVEL", "INFO"),
+        default_factory=log_level_of_all,
         pattern="^(DEBUG|INFO|WARNING|ERROR)$",
         description="DEBUG, INFO, WARNING or ERROR; DUETIME_LOG_LEVEL sets it for all",
     )
     log_format: str = Field(
-        default_factory=lambda: os.environ.get("DUETIME_LOG_FORMAT", "auto"),
+        default_factory=log_format_of_all,
         pattern="^(auto|json|console)$",
         description="auto, json or console; DUETIME_LOG_FORMAT sets it for all",
     )
@@ -141,10 +233,54 @@ class NodeSettings(BaseSettings):
         ClusterSecret(secret.get_secret_value())
         return secret
 
+    @field_validator("metrics_tls", mode="before")
+    @classmethod
+    def _switch(cls, text: object) -> object:
+        """Other words for on and off."""
+        words = {"": "off", "0": "off", "false": "off", "1": "on", "true": "on"}
+        return words.get(str(text).lower(), text)
+
+    @model_validator(mode="after")
+    def _certificate_is_whole(self) -> Self:
+        if self.files is None and self.metrics_tls != "off":
+            raise ValueError(f"metrics_tls takes a certificate: {', '.join(TLS_VARIABLES.values())}")
+        return self
+
+    @property
+    def files(self) -> Files | None:
+        """Those of its certificate; None: there are none."""
+        return files_of({"cert": self.tls_cert_file, "key": self.tls_key_file, "CA": self.tls_ca_file})
+
+    def credentials(self, registry: CollectorRegistry | None = None) -> Credentials:
+        """What it shows other processes, and knows them by. Raises: StartupError: the files can't be read."""
+        files = self.files
+        certificates = Certificates(files, registry) if files is not None else None
+        return Credentials(self.secret, certificates, self.tls_spiffe_prefix)
+
     @property
     def listeners(self) -> Sequence[Listener]:
         """Where it takes calls."""
         return [Listener(self.reached_at, self.tls, self.authenticated)]
+
+    @property
+    def metrics_listener(self) -> Sequence[Listener]:
+        """Where it tells its metrics, if it does."""
+        if self.metrics_port == NO_PORT:
+            return []
+        host = self.metrics_host or self.reached_at
+        return [Listener(host, self.metrics_tls != "off", self.metrics_tls == "certified", metrics=True)]
+
+    @property
+    def metrics_at(self) -> str:
+        """The address of the metrics port."""
+        return self.metrics_host or self.host
+
+    def metrics_certificates(self) -> HttpCertificates | None:
+        """See ProcessSettings."""
+        files = self.files
+        if files is None or self.metrics_tls == "off":
+            return None
+        return HttpCertificates(Certificates(files), asked=self.metrics_tls == "certified")
 
     @property
     def reached_at(self) -> str:
@@ -153,13 +289,13 @@ class NodeSettings(BaseSettings):
 
     @property
     def tls(self) -> bool:
-        """Whether calls come by TLS alone: not yet."""
-        return False
+        """Whether calls come by TLS alone."""
+        return bool(self.tls_cert_file)
 
     @property
     def authenticated(self) -> bool:
-        """Whether callers prove who they are: processes of the cluster do it by the secret."""
-        return bool(self.secret)
+        """Whether callers prove who they are: processes of the cluster do it by their certificates, or the secret."""
+        return self.tls or bool(self.secret)
 
     @property
     def traffic_limits(self) -> TrafficLimits:
@@ -180,20 +316,33 @@ class NodeSettings(BaseSettings):
         Raises:
             StartupError: one line that names all faults, unknown variables with the process's prefix included.
         """
-        prefix = cls.model_config.get("env_prefix", "")
-        known = {(prefix + name).upper() for name in cls.model_fields}
-        known |= SHARED_VARIABLES
-        ours = (prefix, *SHARED_PREFIXES)
-        unknown = sorted(name for name in os.environ if name.startswith(ours) and name.upper() not in known)
-        faults = [f"{name} is not a setting of this process" for name in unknown]
-        settings = None
-        try:
-            settings = cls(_cli_parse_args=sys.argv[1:] if arguments is None else arguments)  # type: ignore[call-arg]
-        except ValidationError as error:
-            faults += [_sentence(prefix, dict(fault)) for fault in error.errors()]
-        if faults or settings is None:
-            raise StartupError("; ".join(faults))
-        return settings
+        given = sys.argv[1:] if arguments is None else arguments
+        return read_checked(cls, lambda: cls(_cli_parse_args=given))  # type: ignore[call-arg]
+
+
+S = TypeVar("S", bound=BaseSettings)
+
+
+def read_checked(kind: type[S], make: Callable[[], S]) -> S:
+    """The settings of a process, made from the environment.
+
+    Raises:
+        StartupError: one line that names all faults, unknown variables with the process's prefix included.
+    """
+    prefix = kind.model_config.get("env_prefix", "")
+    known = {(prefix + name).upper() for name in kind.model_fields}
+    known |= SHARED_VARIABLES
+    ours = (prefix, *SHARED_PREFIXES)
+    unknown = sorted(name for name in os.environ if name.startswith(ours) and name.upper() not in known)
+    faults = [f"{name} is not a setting of this process" for name in unknown]
+    settings = None
+    try:
+        settings = make()
+    except ValidationError as error:
+        faults += [_sentence(prefix, dict(fault)) for fault in error.errors()]
+    if faults or settings is None:
+        raise StartupError("; ".join(faults))
+    return settings
 
 
 def _sentence(prefix: str, fault: dict[str, Any]) -> str:
@@ -215,17 +364,24 @@ def database_url_of_commands() -> str:
     return os.environ.get(DATABASE_URL_VARIABLE, "")
 
 
-def secrets_key_of_commands() -> str:
+def secrets_key_of_all() -> str:
     """The value of DUETIME_SECRETS_KEY; empty without it."""
     return os.environ.get(SECRETS_KEY_VARIABLE, "")
 
 
-def cluster_secret_of_commands() -> ClusterSecret:
-    """The secret in DUETIME_CLUSTER_SECRET. Raises: StartupError."""
+def credentials_of_commands() -> Credentials:
+    """By DUETIME_TLS_CERT_FILE, DUETIME_TLS_KEY_FILE and DUETIME_TLS_CA_FILE, or the last alone, as clients have it;
+    else by the secret in DUETIME_CLUSTER_SECRET. Raises: StartupError."""
+    paths = {kind: os.environ.get(name, "") for kind, name in TLS_VARIABLES.items()}
     try:
-        return ClusterSecret(os.environ.get(CLUSTER_SECRET_VARIABLE, ""))
+        files = files_of(paths) if paths["cert"] or paths["key"] or not paths["CA"] else Files(Path(paths["CA"]))
+    except ValueError as error:
+        raise StartupError(str(error)) from error
+    try:
+        secret = ClusterSecret(os.environ.get(CLUSTER_SECRET_VARIABLE, ""))
     except ValueError as error:
         raise StartupError(f"{CLUSTER_SECRET_VARIABLE} {error}") from error
+    return Credentials(secret, Certificates(files) if files is not None else None)
 
 
 def parse_stores(text: str) -> dict[int, str]:

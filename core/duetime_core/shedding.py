@@ -48,15 +48,15 @@ class Shedding(Collector):
         # By peer: the number of checks at which its connection was there without ever having made a call.
         self._silent: dict[str, int] = {}
         self._timer: Timer | None = None
-        self._port = 0
+        self._ports: tuple[int, ...] = ()
         # Descriptors that were no connections at the last look, and checks since.
         self._others = self._unscanned_checks = 0
         if registry is not None:
             registry.register(self)
 
-    def start(self, port: int) -> None:
-        """Checks connections to this port from now on."""
-        self._port = port
+    def start(self, *ports: int) -> None:
+        """Checks connections to these ports from now on."""
+        self._ports = ports
         self._check()
 
     def stop(self) -> None:
@@ -85,7 +85,7 @@ class Shedding(Collector):
         """Ends connections until what is left for others is free: of the host that has most, those never used first,
         then the newest. How many there were."""
         self._sockets.scan()
-        peers = self._sockets.peers_of(self._port)
+        peers = self._peers_in(self._sockets)
         most, known, counts = self._traffic.connections_max, self._traffic.connections, Counter(map(host_of, peers))
         surplus = max(len(peers) - int(SHARED * most), 0)
         order = sorted(enumerate(peers), key=lambda one: (-counts[host_of(one[1])], one[1] in known, -one[0]))
@@ -102,7 +102,7 @@ class Shedding(Collector):
         """Ends up to `count` quiet connections, those never used first."""
         self._sockets.scan()
         known = self._traffic.connections
-        peers = self._sockets.peers_of(self._port)
+        peers = self._peers_in(self._sockets)
         self._silent = {peer: self._silent.get(peer, 0) + 1 for peer in peers if peer not in known}
         for peer, quiet in known.items():
             quiet.quiet_checks += 1
@@ -117,13 +117,14 @@ class Shedding(Collector):
             self._traffic.cut_count += len(chosen)
             log.warning("quiet connections ended: descriptors run short", count=len(chosen), **_some(known, chosen))
 
+    def _peers_in(self, sockets: Sockets) -> list[str]:
+        return [peer for port in self._ports for peer in sockets.peers_of(port)]
+
     def collect(self) -> Iterable[GaugeMetricFamily]:
         # A scrape's thread has sockets of its own to look at.
         sockets = Sockets()
         sockets.scan()
-        yield GaugeMetricFamily(
-            "duetime_connections", "Connections to the gRPC port", len(sockets.peers_of(self._port))
-        )
+        yield GaugeMetricFamily("duetime_connections", "Connections to the gRPC port", len(self._peers_in(sockets)))
         yield GaugeMetricFamily("duetime_connections_max", "The most that are let in", self._traffic.connections_max)
 
 

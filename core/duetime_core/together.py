@@ -23,6 +23,7 @@ import structlog
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.registry import Collector
 
+from duetime_core.certificates import HttpCertificates
 from duetime_core.clock import Clock
 from duetime_core.errors import StartupError
 from duetime_core.exposure import Listener
@@ -69,8 +70,12 @@ class TogetherSettings:
         return self.nodes[GATEWAY]
 
     @property
-    def host(self) -> str:
-        return str(self.gateway.host)
+    def metrics_at(self) -> str:
+        return str(self.gateway.metrics_at)
+
+    def metrics_certificates(self) -> HttpCertificates | None:
+        found: HttpCertificates | None = self.gateway.metrics_certificates()
+        return found
 
     @property
     def metrics_port(self) -> int:
@@ -93,6 +98,10 @@ class TogetherSettings:
         """Those of the nodes that listen."""
         nodes = self.nodes.values() if self.inner_ports else [self.gateway]
         return [listener for node in nodes for listener in node.listeners]
+
+    @property
+    def metrics_listener(self) -> list[Listener]:
+        return list(self.gateway.metrics_listener)
 
     @property
     def insecure(self) -> bool:

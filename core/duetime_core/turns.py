@@ -116,10 +116,15 @@ class Turns:
         user.held -= cost
         self._busy_count -= not user.held
         # Whoever waits has something in work, and is looked at again when that ends: so nobody else need be now.
-        while user.waiting and self._fits(user, user.waiting[0][0]):
-            own, turn = user.waiting.popleft()
-            self._take(user, own)
-            turn.set_result(None)
+        while user.waiting:
+            own, turn = user.waiting[0]
+            # One that gave up leaves its place when its task runs next, which may be after this.
+            if not turn.cancelled():
+                if not self._fits(user, own):
+                    return
+                self._take(user, own)
+                turn.set_result(None)
+            user.waiting.popleft()
 
     async def _wait(self, user: _User, cost: int) -> None:
         self._waited.inc()
@@ -130,10 +135,10 @@ class Turns:
         try:
             await turn
         except BaseException:
-            if turn.cancelled():
-                user.waiting.remove(place)
-            else:
+            if not turn.cancelled():
                 self._leave(user, cost)
+            elif place in user.waiting:
+                user.waiting.remove(place)
             raise
         finally:
             self.waiting_count -= 1

@@ -12,13 +12,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-EXTRAS = {"servers": ("server", "otel"), "spark": ("spark", "otel"), "build": ("build",)}
+EXTRAS = {"servers": ("otel",), "spark": ("spark", "otel"), "build": ("build",)}
 HERE = Path(__file__).parent
 PROJECT = HERE.parents[1]
 OPTIONS = "--quiet --generate-hashes --allow-unsafe --strip-extras --no-header --no-annotate".split()
 # A mirror, or wheels that lie about, are this machine's affair.
 PLAIN = [*OPTIONS, "--no-emit-index-url", "--no-emit-trusted-host", "--no-emit-find-links"]
-HEAD = "# Made by `make requirements` of pyproject.toml and constraints.txt.\n"
+HEAD = "# Made by `make requirements` of both pyproject.toml and constraints.txt.\n"
 
 
 def lock(name: str) -> None:

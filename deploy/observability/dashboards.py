@@ -350,6 +350,26 @@ CALLERS = Dashboard(
             ),
         ),
         (
+            panel(
+                "Certificates are valid for",
+                (
+                    "min by (job, instance, of) (duetime_tls_certificate_expires_timestamp_seconds) - time()",
+                    "{{job}} {{instance}}: {{of}}",
+                ),
+                unit="s",
+                text="A process's own one, and the CA. Renewed files are taken within a second.",
+            ),
+            panel(
+                "Refused for their certificates, a second",
+                (f"sum by (job, reason) (rate(duetime_tls_refused_total{RATE}))", "{{job}}: {{reason}}"),
+                text="Calls whose caller is of another role. Handshakes that fail are in the log of who connects.",
+            ),
+            panel(
+                "Changed certificates",
+                (f"sum by (job, outcome) (rate(duetime_tls_reloads_total{RATE}))", "{{job}}: {{outcome}}"),
+            ),
+        ),
+        (
             panel("Connections", ("sum by (job, instance) (duetime_connections)", "{{job}} {{instance}}")),
             panel(
                 "Calls admitted by rights that are out of date, a second",

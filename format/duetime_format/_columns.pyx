@@ -35,6 +35,8 @@ cdef enum:
     NAMES_MAX = 264, BUCKETS = 256
 
 cdef int64_t SEVERAL_KEYS = 0xFFFFFFFF
+# See record.id_hash.
+cdef uint32_t TOPIC_FACTOR = 0x85EBCA6B
 cdef object tags_code = record.tags_code
 cdef bytes LEVEL_TOPIC = SCHEDULE_TOPIC.encode(), TIMERS_TOPIC = TIMER_TOPIC.encode()
 cdef bytes HALVES_TOPIC = HALF_TOPIC.encode()
@@ -239,6 +241,7 @@ cdef class Keys:
             return -1
         if self.last.is_bound and named.real_topic.begin >= 0:
             hashed = crc32(data + named.real_topic.begin, named.real_topic.end - named.real_topic.begin)
+        hashed *= TOPIC_FACTOR
         return hashed ^ crc32(data + named.message_id.begin, named.message_id.end - named.message_id.begin)
 
 

@@ -12,6 +12,8 @@ CANCELLED_TOPIC = "DT_CANCELLED"
 CHECKS_TOPIC = "DT_CHECKS"
 # Places of messages that fall due within ms (plans.py): one queue on each shard.
 PLANS_TOPIC = "DT_PLANS"
+# Deletions of topics (deletions.py): one queue on each shard.
+DELETED_TOPIC = "DT_DELETED"
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 
@@ -33,6 +35,7 @@ SYSTEM_TOPICS = frozenset(
         CANCELLED_TOPIC,
         CHECKS_TOPIC,
         PLANS_TOPIC,
+        DELETED_TOPIC,
         HALF_TOPIC,
         OP_TOPIC,
         "RMQ_SYS_TRACE_TOPIC",

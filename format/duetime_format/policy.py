@@ -9,17 +9,16 @@ Parts are separated by commas; the first one is the kind of backoff:
     ...,max=5                                 after any of them: five deliveries in total
     max=5                                     alone: levels
 
-Delays are whole numbers with ms, s, m, h or d. A policy is text in a message's property DT_RETRY, in a group's row of
-the metadata database, and where people write it. Omitted parts have their defaults.
+Delays are lengths (`lengths.py`) in whole milliseconds. A policy is text in a message's property DT_RETRY, in a group's
+row of the metadata database, and where people write it. Omitted parts have their defaults.
 """
 
-import re
 from typing import Any
 
 from duetime_format import limits
+from duetime_format.lengths import parse_ms
 
-_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_DELAY = re.compile(r"([0-9]{1,15})(ms|s|m|h|d)")
+_UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000}
 _FORMS = "levels, exponential:1s..10m or delays such as 1s,5s,30s"
 _EXPONENTIAL = "exponential:"
 _EXPONENTIAL_OPTIONS = ("factor", "jitter")
@@ -78,11 +77,11 @@ def _parse_exponential(backoff: Any, span: str, options: dict[str, str]) -> None
 
 
 def _parse_delay(text: str, whole: str) -> int:
-    match = _DELAY.fullmatch(text)
-    if match is None:
+    delay_ms = parse_ms(text)
+    if delay_ms is None or delay_ms.denominator != 1:
         where = f" in {whole!r}" if whole != text else ""
-        raise ValueError(f"{text!r}{where} is none of {_FORMS}, and no whole number with ms, s, m, h or d")
-    return min(int(match[1]) * _UNIT_MS[match[2]], (1 << 63) - 1)
+        raise ValueError(f"{text!r}{where} is none of {_FORMS}, in whole milliseconds")
+    return min(delay_ms.numerator, (1 << 63) - 1)
 
 
 def _whole(name: str, text: str) -> int:

@@ -16,6 +16,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from duetime.client.administering.admin import AsyncAdmin
+    from duetime.client.administering.described import (
+        DeletedTopic,
+        Group,
+        GroupDescription,
+        GroupLeft,
+        GroupMember,
+        GroupQueue,
+        Lane,
+        Lanes,
+        Topic,
+        TopicDescription,
+        TopicQueue,
+    )
+    from duetime.client.bodies import Body
     from duetime.client.consuming.consumer import Consumer
     from duetime.client.consuming.failing import Reject, Retry
     from duetime.client.consuming.leased import LeasedMessage
@@ -23,12 +38,15 @@ if TYPE_CHECKING:
     from duetime.client.consuming.puller import AsyncPuller
     from duetime.client.consuming.receiver import AsyncReceiver
     from duetime.client.consuming.settling import Stats
+    from duetime.client.consuming.wrapping import Middleware
     from duetime.client.errors import (
         AlreadyExists,
+        BadBody,
         Closed,
         Conflict,
         Damaged,
         DueTimeError,
+        Forked,
         InvalidArgument,
         InvalidMessage,
         NotFound,
@@ -40,6 +58,7 @@ if TYPE_CHECKING:
         Unavailable,
         Unsupported,
         Violation,
+        WrongLoop,
     )
     from duetime.client.finding.dead_letters import AsyncDeadLetters, DeadLetter, DeadLetterResult, FailedAttempt
     from duetime.client.finding.finder import AsyncFinder, FoundMessage
@@ -54,9 +73,10 @@ if TYPE_CHECKING:
     from duetime.client.sending.producer import AsyncProducer
     from duetime.client.sending.transacting import Ended, Prepared
     from duetime.client.sending.transaction import AsyncTransaction
-    from duetime.client.sync.clients import DeadLetters, Finder, Producer, Puller, Receiver, Transaction
+    from duetime.client.sync.clients import Admin, DeadLetters, Finder, Producer, Puller, Receiver, Transaction
     from duetime.client.tokens import Token
     from duetime.client.transaction import Decision
+    from duetime.client.trust import Tls
 
 __all__ = [
     "Producer",
@@ -65,11 +85,13 @@ __all__ = [
     "Puller",
     "Finder",
     "DeadLetters",
+    "Admin",
     "AsyncProducer",
     "AsyncReceiver",
     "AsyncPuller",
     "AsyncFinder",
     "AsyncDeadLetters",
+    "AsyncAdmin",
     "Transaction",
     "AsyncTransaction",
     "Decision",
@@ -78,6 +100,7 @@ __all__ = [
     "Ended",
     "FoundTransaction",
     "Message",
+    "Body",
     "Receipt",
     "CancelResult",
     "CancelProgress",
@@ -95,10 +118,23 @@ __all__ = [
     "DeadLetterResult",
     "Outcome",
     "Outcomes",
+    "Topic",
+    "TopicQueue",
+    "TopicDescription",
+    "DeletedTopic",
+    "GroupLeft",
+    "Group",
+    "GroupQueue",
+    "GroupMember",
+    "GroupDescription",
+    "Lane",
+    "Lanes",
     "Retry",
     "Reject",
+    "Middleware",
     "Stats",
     "Token",
+    "Tls",
     "MessageFilter",
     "to_proto",
     "DueTimeError",
@@ -115,6 +151,9 @@ __all__ = [
     "Timeout",
     "Damaged",
     "Closed",
+    "Forked",
+    "WrongLoop",
+    "BadBody",
     "ServerError",
     "Violation",
 ]
@@ -124,7 +163,21 @@ __all__ = [
 _MODULE_BY_NAME = {
     "Outcome": "sending.outcomes",
     "Outcomes": "sending.outcomes",
+    "AsyncAdmin": "administering.admin",
+    "DeletedTopic": "administering.described",
+    "Group": "administering.described",
+    "GroupDescription": "administering.described",
+    "GroupLeft": "administering.described",
+    "GroupMember": "administering.described",
+    "GroupQueue": "administering.described",
+    "Lane": "administering.described",
+    "Lanes": "administering.described",
+    "Topic": "administering.described",
+    "TopicDescription": "administering.described",
+    "TopicQueue": "administering.described",
+    "Body": "bodies",
     "Consumer": "consuming.consumer",
+    "Middleware": "consuming.wrapping",
     "AsyncDeadLetters": "finding.dead_letters",
     "DeadLetter": "finding.dead_letters",
     "DeadLetterResult": "finding.dead_letters",
@@ -156,6 +209,7 @@ _MODULE_BY_NAME = {
     "FoundMessage": "finding.finder",
     "ReceivedMessage": "record",
     "Stats": "consuming.settling",
+    "Admin": "sync.clients",
     "DeadLetters": "sync.clients",
     "Producer": "sync.clients",
     "Puller": "sync.clients",
@@ -164,10 +218,14 @@ _MODULE_BY_NAME = {
     "Trace": "finding.trace",
     "TraceEvent": "finding.trace",
     "Token": "tokens",
+    "Tls": "trust",
 }
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        # Only then: it costs as much as all the rest.
+        return import_module("importlib.metadata").version("duetime")
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"duetime.client.{_MODULE_BY_NAME.get(name, 'errors')}"), name)

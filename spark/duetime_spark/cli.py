@@ -30,12 +30,14 @@ _PREFIX = "DUETIME_SPARK_"
 # The last line of a traceback: `duetime_core.errors.DataLoss: 3 places are damaged`.
 _RAISED = re.compile(r"(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*: (.+)")
 _PACKAGES = ("pyspark", "pyarrow", "fsspec", "plotly")
-_HELP = """Compute what is pending, late, lost or retried from the files of stores, beside the serving path.
+_HELP = """Compute what is pending, late, lost, retried.
+
+It reads the files of stores, beside the serving path.
 
 A SOURCE is a store directory (in use or not; a RocketMQ broker's too), a URL that fsspec knows, or grpc://HOST:PORT of
 a store or a gateway. Several are shards of one cluster.
 
-\\b
+\b
 Examples:
   duetime spark backlog duetime-data/store-0
   duetime spark audit duetime-data/store-* --strict --json
@@ -153,7 +155,9 @@ def backlog(
     master: Master = None,
     conf: Conf = None,
 ) -> None:
-    """What is pending by shard, level and topic, what falls due when, and whether restores keep up.
+    """Count what is pending, and whether restores keep up.
+
+    By shard, level and topic, and what falls due when.
 
     \b
     Examples:
@@ -170,19 +174,22 @@ def lateness(
     html: Html = None,
     out: Out = None,
     late_ms: Late = 100,
+    database_url: DatabaseUrl = None,
     strict: Strict = False,
     levels: Levels = DEFAULT_DELAY_LEVELS,
     master: Master = None,
     conf: Conf = None,
 ) -> None:
-    """How late restored messages were by level, topic and minute, and what late ones waited for.
+    """Tell how late messages were, and why.
+
+    By level, topic and minute, with what late ones waited for.
 
     \b
     Examples:
       duetime spark lateness duetime-data/store-* --html lateness.html
       duetime spark lateness grpc://localhost:9800 --late-ms 20
     """
-    _do(_Request("lateness", sources, as_json, html, out, strict, levels, master, conf, late_ms=late_ms))
+    _do(_Request("lateness", sources, as_json, html, out, strict, levels, master, conf, database_url, late_ms=late_ms))
 
 
 @app.command()
@@ -192,19 +199,22 @@ def audit(
     html: Html = None,
     out: Out = None,
     listed: Listed = 100,
+    database_url: DatabaseUrl = None,
     strict: Strict = False,
     levels: Levels = DEFAULT_DELAY_LEVELS,
     master: Master = None,
     conf: Conf = None,
 ) -> None:
-    """Prove that every accepted message has exactly one end and none was early. Ends with 3 under --strict where not.
+    """Prove that each message has one end, none early.
+
+    Every message that was accepted. Ends with 3 under --strict where not.
 
     \b
     Examples:
       duetime spark audit duetime-data/store-* --strict
       duetime spark audit duetime-data/store-0 --json | jq .violations
     """
-    _do(_Request("audit", sources, as_json, html, out, strict, levels, master, conf, listed=listed))
+    _do(_Request("audit", sources, as_json, html, out, strict, levels, master, conf, database_url, listed=listed))
 
 
 @app.command("dead_letters")
@@ -219,7 +229,9 @@ def dead_letters(
     master: Master = None,
     conf: Conf = None,
 ) -> None:
-    """Dead letters that are still there, grouped by what went wrong, with samples.
+    """Group dead letters by what went wrong.
+
+    Those that are still there, with samples.
 
     \b
     Examples:
@@ -239,7 +251,9 @@ def retries(
     master: Master = None,
     conf: Conf = None,
 ) -> None:
-    """Deliveries until success by group and topic, and wasted ones.
+    """Count deliveries until success, and wasted ones.
+
+    By group and topic.
 
     \b
     Examples:
@@ -285,9 +299,19 @@ def _do(request: _Request) -> None:
         raise typer.Exit(DAMAGED)
 
 
-def _run(request: _Request, moment: Moment, settings: dict[str, str], now_ms: int | None) -> "JobOutcome":
+def _has_session() -> bool:
+    """Whether this process has one, whichever thread made it."""
+    from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
+    try:
+        SparkSession.active()
+    except PySparkRuntimeError:
+        return False
+    return True
+
+
+def _run(request: _Request, moment: Moment, settings: dict[str, str], now_ms: int | None) -> "JobOutcome":
     from duetime_spark.jobs.registry import JOBS
     from duetime_spark.priority import give_way
     from duetime_spark.progress import TaskBars
@@ -295,7 +319,7 @@ def _run(request: _Request, moment: Moment, settings: dict[str, str], now_ms: in
     from duetime_spark.session import start
 
     order = Order(request.job, now_ms, request.late_ms, request.listed, request.out, is_strict=request.strict)
-    is_shared = SparkSession.getActiveSession() is not None
+    is_shared = _has_session()
     if not is_shared:
         give_way(request.master, request.sources)
     spark = start(request.master, settings, is_brief=JOBS[request.job].is_brief)
@@ -308,12 +332,13 @@ def _run(request: _Request, moment: Moment, settings: dict[str, str], now_ms: in
 
 
 def _keep(database_url: str, outcome: "JobOutcome") -> None:
-    from duetime_core.metadata.reports import Report, ShardMoment, condensed, keep
+    from duetime_core.metadata.reports import Report, ShardMoment, keep
+
+    from duetime_spark.summaries import summary_of
 
     moment = outcome.moment
     shards = tuple(ShardMoment(one["shard"], one["end"], one["stored_at_ms"]) for one in moment.shards)
-    summary = condensed(outcome.result.to_dict())
-    keep(database_url, Report(outcome.order.job, moment.id, _now_ms(), moment.sources, shards, summary))
+    keep(database_url, Report(outcome.order.job, moment.id, _now_ms(), moment.sources, shards, summary_of(outcome)))
 
 
 def _check_software() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from duetime_core import manners
-from duetime_core.channels import is_loopback
+from duetime_format.hosts import is_loopback
 
 from duetime_spark.java import is_submitted
 from duetime_spark.shards.files import GRPC

@@ -31,13 +31,21 @@ def run_duetime(
 class Up:
     """A running `duetime up`; the constructor returns when it serves. `ready` is what it said then."""
 
-    def __init__(self, data: Path, *options: str, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        data: Path,
+        *options: str,
+        environment: Mapping[str, str] | None = None,
+        python: str | Path = sys.executable,
+        console: bool = False,
+    ) -> None:
         self.data = data
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "duetime", "up", "--data", str(data), "--port", "0", "--json", *options],
+            [python, "-P", "-m", "duetime", "up", "--data", str(data), "--port", "0", "--json", *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=os.environ | (environment or {}),
+            # A console beside each cluster of the tests would be of no use to most of them.
+            env=os.environ | {"DUETIME_UP_NO_CONSOLE": "" if console else "1"} | (environment or {}),
             text=True,
         )
         self.ready: dict[str, Any] = json.loads(self.read_line())

@@ -1,4 +1,4 @@
-"""`duetime backlog --spark`: Spark's report beside the live counters."""
+"""`duetime backlog --spark`, `duetime reports`: what Spark's jobs found, beside the live counters."""
 
 import json
 import time
@@ -41,6 +41,45 @@ def test_report_is_shown_beside_the_live_counters(
     assert lines[4] == f"live counters now: {live_count:,} pending; drift 0"
     counts = [int(line.split()[3].replace(",", "")) for line in lines[7:]]
     assert sum(counts) == live_count
+
+
+def test_figures_of_all_jobs_are_shown(cluster: Up, pending: str, capsys: pytest.CaptureFixture[str]) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    url, moments = f"sqlite:///{cluster.data / 'metadata.db'}", (ShardMoment(0, 1, now_ms),)
+    counted = [
+        {"shard": lane.shard, "level": lane.level, "watermark": lane.watermark, "max_offset": lane.max_offset,
+         "counted": lane.pending_count}
+        for lane in live_lanes()
+    ]  # fmt: skip
+    live_count = sum(lane["counted"] for lane in counted)
+    reports.keep(url, report(now_ms, live_lanes()))
+    late = {"late_ms": 100, "count": 2_000, "p50_ms": 3, "p99_ms": 40, "max_ms": 50, "late_count": 1}
+    reports.keep(url, Report("lateness", "s1", now_ms, ("file:///store",), moments, late))
+    proof = {
+        "accepted": 5,
+        "restored": 4,
+        "missing": 1,
+        "violations": {"missing": 1},
+        "lanes": counted,
+        "damage_count": 2,
+    }
+    reports.keep(url, Report("audit", "s1", now_ms, ("file:///store",), moments, proof))
+    assert run(["reports", "-o", "json"]) == 0
+    found = {one["job"]: one for one in map(json.loads, capsys.readouterr().out.splitlines())}
+    assert list(found) == ["backlog", "lateness", "audit"]
+    assert (found["backlog"]["live_count"], found["backlog"]["drift"]) == (live_count, 0)
+    assert (found["lateness"]["p99_ms"], found["lateness"]["damage_count"]) == (40, 0)
+    assert (found["audit"]["is_proven"], found["audit"]["drift"], found["audit"]["violations"]) == (
+        False,
+        0,
+        {"missing": 1},
+    )
+    assert found["audit"]["snapshots"][0]["position"] == 1
+    assert run(["reports"]) == 0
+    text = capsys.readouterr().out
+    assert "2,000 restored, p50 3 ms, p99 40 ms, at most 50 ms; 1 late, 0 early" in text
+    assert f"NOT PROVEN: 5 accepted, 4 restored, 1 missing; now {live_count:,}, drift 0" in text
+    assert "audit: violations, missing: 1\naudit: damaged places passed over: 2\n" in text
 
 
 def live_lanes() -> list[gateway_pb2.Lane]:

@@ -70,7 +70,7 @@ def test_list_and_show_tell_all(
 
     assert run(["dlq", "list", group, "--error", "BANK 1", "--tag", "paid", "--topic", topic, "--key", "key1"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
-    assert f"  {second}  {topic}[0]@1  tags=paid  keys=key1  attempts=1  REJECTED  TimeoutError: bank 1" in line
+    assert f"  {second}  {topic}/0@1  tags=paid  keys=key1  attempts=1  REJECTED  TimeoutError: bank 1" in line
 
     assert run(["dlq", "show", group, first]) == 0
     page = capsys.readouterr().out

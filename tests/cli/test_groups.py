@@ -39,7 +39,7 @@ def test_groups_are_made_listed_and_changed(server: str, group: str, capsys: pyt
         "start_at": None,
         "ordered": True,
         "max_attempts": 5,
-        "retry": "exponential:1s..10m,factor=3",
+        "backoff": "exponential:1s..10m,factor=3",
     }
     assert run(["groups", "set", group, "--retry", "1s,5s,0s"]) == 0
     assert "5 deliveries at most, retries 1s,5s,0s\n" in capsys.readouterr().out
@@ -49,7 +49,7 @@ def test_groups_are_made_listed_and_changed(server: str, group: str, capsys: pyt
     assert next(line for line in lines_of(capsys) if line["group"] == group)["max_attempts"] == 7
     assert run(["groups", "list"]) == 0
     table = capsys.readouterr().out.splitlines()
-    assert table[0].split() == ["group", "start", "ordered", "deliveries", "retry", "created"]
+    assert table[0].split() == ["group", "start", "ordered", "deliveries", "backoff", "created"]
     assert next(line for line in table if f"{group} " in line).split()[1:5] == ["earliest", "yes", "7", "1s,5s,0s"]
 
 
@@ -68,7 +68,7 @@ def test_group_starts_where_the_option_says(
     else:
         assert made["start_at"] == "2026-01-01T12:00:00.000Z"
     assert run(["groups", "create", group, "--start", start]) == 0
-    assert f"group {group} starts {'latest' if shown == 'latest' else 'at 2026-01-01 '}" in capsys.readouterr().out
+    assert f"group {group} starts {'latest' if shown == 'latest' else 'at 2026-01-01T'}" in capsys.readouterr().out
 
 
 def receive(server: str, group: str, topic: str, count: int) -> list[bytes]:
@@ -135,7 +135,7 @@ def test_description_is_a_table_that_people_can_read(
     captured = capsys.readouterr()
     assert captured.err == "duetime: shard 1 does not answer; its queues are missing\n"
     first, second, header, _, row, retries = captured.out.splitlines()
-    assert first.startswith("group billing starts earliest; 17 deliveries at most, retries levels; created 2026-01-01 ")
+    assert first.startswith("group billing starts earliest; 17 deliveries at most, retries levels; created 2026-01-01T")
     assert second == (
         "of the shards that answer: lag 2,000, in flight 15, waiting 5, dead letters 4; "
         "over the last minute 0.0 received and 1,234.5 acknowledged per second"
@@ -165,10 +165,10 @@ def test_an_error_is_one_line_and_exit_code_1(
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["create", "g", "--retry", "later"], "--retry 'later'"),
+        (["create", "g", "--retry", "later"], "--backoff 'later'"),
         (["create", "g", "--max-attempts", "0"], "--max-attempts 0 is not within 1 and 1000"),
         (["create", "g", "--start", "soon"], "--start 'soon' is not earliest, latest, or a time such as"),
-        (["set", "g"], "give --retry, --max-attempts or both"),
+        (["set", "g"], "give --backoff, --max-attempts or both"),
         (["reset", "g", "t", "--to", "latest"], "give --dry-run to see what would change, or --yes to do it"),
         (["reset", "g", "t", "--to", "latest", "--dry-run", "--yes"], "give --dry-run to see"),
         (["reset", "g", "t", "--to", "7", "--yes"], "--to 7 is an offset in one queue: give --queue"),

@@ -44,7 +44,7 @@ def test_a_message_is_sent_for_any_time(gateway: FakePendingGateway, capsys: pyt
     assert second.deliver_at_ms == 1_798_135_200_000
     line, answer = capsys.readouterr().out.splitlines()
     assert ", due " in line
-    assert {"lane", "level", "deliver_at", "was_past", "replaced_id"} <= json.loads(answer).keys()
+    assert {"lane", "level", "due_at", "was_past", "replaced_id"} <= json.loads(answer).keys()
 
 
 def test_named_messages_are_cancelled(gateway: FakePendingGateway, capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,7 +65,7 @@ def test_what_matches_is_cancelled_with_progress(
     out, err = capsys.readouterr()
     assert out == "cancelled 5 pending messages; 1 fell due before\n"
     assert err.splitlines()[-1] == "duetime: cancelled 5 of 9 looked at"
-    assert err.splitlines()[0].startswith("duetime: cancelled 2 of 5 looked at, up to 2027-01-15 ")
+    assert err.splitlines()[0].startswith("duetime: cancelled 2 of 5 looked at, up to 2027-01-15T")
     (request,) = gateway.calls
     assert (request.filter.topic, request.filter.key, request.filter.due_before_ms) == (
         "orders",
@@ -127,7 +127,7 @@ def test_messages_are_rescheduled(
 ) -> None:
     (tmp_path / "body").write_bytes(b"\xffnew")
     assert run(["reschedule", "m0", "--delay", "2h", "--body", f"@{tmp_path / 'body'}"]) == 0
-    assert capsys.readouterr().out.startswith("rescheduled  m0, due 2027-01-15 ")
+    assert capsys.readouterr().out.startswith("rescheduled  m0, due 2027-01-15T")
     assert run(["reschedule", "m0", "--deliver-at", "2026-12-24T18:00:00Z", "--json"]) == 0
     assert objects(capsys)[0]["was_past"]
     assert run(["reschedule", "m5", "--delay", "2h"]) == 1

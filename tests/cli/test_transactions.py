@@ -43,7 +43,7 @@ def test_open_and_given_up_ones_are_listed(gateway: FakeTransactions, capsys: py
     assert len(lines) == 5
     assert lines[0].startswith("open  ")
     assert lines[0].endswith("  m0  t0")
-    assert "  billing  orders[1]  0 checks  next " in lines[0]
+    assert "  billing  orders/1  0 checks  next " in lines[0]
     assert lines[3].startswith("given up  ")
     assert lines[3].endswith("  15 checks  m3  t3")
     options = ["--group", "billing", "--topic", "orders", "--state", "given-up", "--older-than", "1h", "--json"]
@@ -75,7 +75,7 @@ def test_one_is_shown_with_its_message(gateway: FakeTransactions, capsys: pytest
         "message     m1",
         "group       billing",
         "state       open",
-        "topic       orders[1]",
+        "topic       orders/1",
         "shard       0",
     ]
     assert lines[-2:] == ["body", "  body 1"]
@@ -178,8 +178,8 @@ def test_what_is_not_clear_is_refused(
 
 
 def test_a_malformed_length_is_refused(gateway: FakeTransactions, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["transactions", "list", "--older-than", "soon"]) == 1
-    assert "--older-than: 'soon' is neither whole numbers" in capsys.readouterr().err
+    assert run(["transactions", "list", "--older-than", "soon"]) == 2
+    assert "--older-than 'soon' is no length such as 90s" in capsys.readouterr().err
 
 
 def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:

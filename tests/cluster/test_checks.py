@@ -12,7 +12,7 @@ import pytest
 from duetime.v1 import gateway_pb2, gateway_pb2_grpc, message_pb2, store_pb2, store_pb2_grpc
 from duetime.v1 import transactions_pb2 as pb
 from duetime_core.serving import make_channel
-from duetime_core.settings import cluster_secret_of_commands
+from duetime_core.settings import credentials_of_commands
 from duetime_core.testing import Cluster
 from duetime_gateway.node import GatewayNode
 from duetime_gateway.settings import GatewaySettings
@@ -140,7 +140,7 @@ async def test_checks_that_a_dead_gateway_took_come_again(gateways: Gateways) ->
     await cluster.advance(TIMEOUT_MS)
     taken = 0
     for store in cluster.stores:
-        async with make_channel(f"127.0.0.1:{store.port}", cluster_secret_of_commands()) as channel:
+        async with make_channel(f"127.0.0.1:{store.port}", credentials_of_commands()) as channel:
             stub = store_pb2_grpc.StoreStub(channel)  # type: ignore[no-untyped-call]
             request = store_pb2.TakeChecksRequest(gateway="dead", groups=[GROUP], max_count=100, wait_ms=0)
             taken += len((await stub.TakeChecks(request, timeout=10)).checks)

@@ -220,6 +220,14 @@ async def test_repeated_send_tells_where_the_first_one_went(tmp_path: Path, leve
         for before, after in zip(first[1:], again, strict=True):
             assert (after.duplicate, after.queue, after.offset) == (True, before.queue, before.offset)
             assert after.deliver_at_ms == before.deliver_at_ms
+        others = [
+            message_pb2.Message(topic="orders", id="A0", **delay)
+            for delay in ({}, {"delay_level": 9}, {"delay_ms": 77_000})
+        ]
+        for other in others:
+            (after,) = (await stub.Send(gateway_pb2.SendRequest(messages=[other]), timeout=10)).results
+            after.duplicate = False
+            assert after == first[0]
         await cluster.advance("1s")
         assert sorted(ids(stored(cluster, "orders"))) == ["A0", "A1", "A2"]
         await channel.close()

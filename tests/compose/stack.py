@@ -1,19 +1,22 @@
-"""The cluster of docker-compose.yml under a project name of its own, beside whatever else the engine runs."""
+"""A cluster of the compose files under a project name of its own, beside whatever else the engine runs."""
 
 import json
 import os
 import socket
 import subprocess
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from tests.deploy.composing import PLAIN
 
 PROJECT = Path(__file__).resolve().parents[2]
 COMMAND_S = 120.0
 BUILD_S = 900.0
 UP_S = 180.0
 # What `docker compose up` starts, with its number of containers.
-SERVICES = {"postgres": 1, "store-0": 1, "store-1": 1, "scheduler": 2, "retry": 2, "gateway": 1}
+SERVICES = {"postgres": 1, "store-0": 1, "store-1": 1, "scheduler": 2, "retry": 2, "gateway": 1, "console": 1}
 
 
 class NoEngine(Exception):
@@ -23,19 +26,31 @@ class NoEngine(Exception):
 class Stack:
     """One project; `address` is the gateway's, on this host."""
 
-    def __init__(self, name: str, settings: dict[str, str] | None = None) -> None:
+    def __init__(self, name: str, settings: dict[str, str] | None = None, files: tuple[str, ...] = PLAIN) -> None:
         self.name = name
+        self._files = [word for file in files for word in ("--file", str(PROJECT / file))]
         port = _free_port()
         self.address = f"127.0.0.1:{port}"
         # The builder that every engine has: the other one is a plug-in.
-        own = {"DUETIME_PORT": str(port), "COMPOSE_PROGRESS": "quiet", "DOCKER_BUILDKIT": "0"}
+        own = {
+            "DUETIME_PORT": str(port),
+            "DUETIME_CONSOLE_PORT": str(_free_port()),
+            "COMPOSE_PROGRESS": "quiet",
+            "DOCKER_BUILDKIT": "0",
+        }
         self._environment = {**os.environ, "DUETIME_TAG": "test", **own, **(settings or {})}
 
-    def compose(self, *arguments: str, timeout_s: float = COMMAND_S, check: bool = True) -> str:
-        """`docker compose ARGUMENTS`: its standard output."""
-        command = ["docker", "compose", "--project-name", self.name, "--file", str(PROJECT / "docker-compose.yml")]
+    def compose(
+        self, *arguments: str, timeout_s: float = COMMAND_S, check: bool = True, variables: dict[str, str] | None = None
+    ) -> str:
+        """`docker compose ARGUMENTS`: its standard output. `variables`: what the files name, of this call."""
+        command = ["docker", "compose", "--project-name", self.name, *self._files]
         done = subprocess.run(
-            [*command, *arguments], capture_output=True, text=True, timeout=timeout_s, env=self._environment
+            [*command, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            env=self._environment | (variables or {}),
         )
         assert not check or done.returncode == 0, f"docker compose {' '.join(arguments)}: {done.stderr[-4000:]}"
         return done.stdout
@@ -49,7 +64,9 @@ class Stack:
     def upgrade(self, tag: str) -> float:
         """Builds images of another name, and puts their containers in the place of those that run."""
         self._environment["DUETIME_TAG"] = tag
-        return self.up("--build")
+        # All of them: `up` builds none of a profile, and the engine may have one of this name from another day.
+        self.compose("--profile", "*", "build", timeout_s=BUILD_S)
+        return self.up()
 
     def ends(self, since: float) -> list[dict[str, str]]:
         """The attributes of every end of a container since a moment: `exitCode` among them."""
@@ -85,6 +102,16 @@ class Stack:
     def logs(self) -> str:
         """The last lines of every container."""
         return self.compose("--profile", "*", "logs", "--no-color", "--tail", "40", check=False)
+
+
+@dataclass(frozen=True)
+class Secure:
+    """One with TLS and users, and what its first client has."""
+
+    stack: Stack
+    # Of an admin.
+    token: str = field(repr=False)
+    ca: Path
 
 
 def check_engine() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 from duetime.cli.preflight import Ports
-from duetime_core.callers import ClusterSecret
+from duetime_core.credentials import NO_CREDENTIALS, Credentials
 from duetime_core.errors import NotFound
 from duetime_core.serving import Server, make_channel
 from duetime_core.within.channel import Channel
@@ -82,14 +82,14 @@ class Served:
         self.server = self.make_server()
         self.channel = make_channel(self.address)
 
-    def make_server(self, secret: ClusterSecret | None = None, calls_in_flight_max: int = 100) -> Server:
+    def make_server(self, credentials: Credentials = NO_CREDENTIALS, calls_in_flight_max: int = 100) -> Server:
         servicer = self.servicer
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             "Unary": grpc.unary_unary_rpc_method_handler(servicer.unary),
             "UnaryStream": grpc.unary_stream_rpc_method_handler(servicer.unary_stream),
             "Stream": grpc.stream_stream_rpc_method_handler(servicer.stream),
         }
-        server = Server(["T"], calls_in_flight_max, secret=secret)
+        server = Server(["T"], calls_in_flight_max, credentials=credentials)
         server.grpc.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("T", handlers)])
         return server
 

@@ -12,6 +12,7 @@ from duetime_core.audit.audit import Audit, name_resource
 from duetime_core.audit.events import TEXT_BYTES_MAX, Act, Event, plain
 from duetime_core.audit.refusals import HOSTS_MAX, PERIOD_MS, REFUSALS_MAX, Refusals
 from duetime_core.callers import ClusterSecret
+from duetime_core.credentials import Credentials
 from duetime_core.errors import NotFound, PermissionDenied
 from duetime_core.principal import Principal, serve_for
 from duetime_core.serving import Server, make_channel
@@ -53,7 +54,7 @@ class Served:
         act = Act(scheduler_pb2.LaneRequest, lambda request: f"lane {request.level}")
         acts = {"S/Pause": act, "S/Stream": act, "S/Named": Act(), "S/Look": None}
         audit = Audit(self.clock, acts, self.kept.append)
-        self.server = Server([], 100, secret=ClusterSecret(secret), audit=audit)
+        self.server = Server([], 100, credentials=Credentials(ClusterSecret(secret)), audit=audit)
         unary, parse = grpc.unary_unary_rpc_method_handler, scheduler_pb2.LaneRequest.FromString
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             "Pause": unary(self.servicer.pause, parse, scheduler_pb2.LaneLease.SerializeToString),

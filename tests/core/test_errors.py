@@ -14,6 +14,7 @@ ERRORS = [
     (errors.AlreadyExists("taken"), grpc.StatusCode.ALREADY_EXISTS, "ALREADY_EXISTS", False),
     (errors.FailedPrecondition("in use"), grpc.StatusCode.FAILED_PRECONDITION, "FAILED_PRECONDITION", False),
     (errors.PermissionDenied("another's"), grpc.StatusCode.PERMISSION_DENIED, "PERMISSION_DENIED", False),
+    (errors.RoleRefused("a store"), grpc.StatusCode.PERMISSION_DENIED, "ROLE_REFUSED", False),
     (
         errors.Unauthenticated("no secret"),
         grpc.StatusCode.UNAUTHENTICATED,

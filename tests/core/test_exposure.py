@@ -47,6 +47,27 @@ def test_refusal_says_what_to_do_in_one_line(
     assert "\n" not in text
 
 
+def test_metrics_beyond_loopback_take_tls_and_nobody_s_name() -> None:
+    for authenticated in (False, True):
+        refuse_exposed(Listener("10.0.0.1", True, authenticated, metrics=True), insecure=False)
+        refuse_exposed(Listener("127.0.0.1", False, authenticated, metrics=True), insecure=False)
+        with pytest.raises(StartupError, match=r"reach the metrics at 10\.0\.0\.1") as caught:
+            refuse_exposed(Listener("10.0.0.1", False, authenticated, metrics=True), insecure=False)
+        assert "METRICS_TLS" in caught.value.text
+        assert "METRICS_HOST=127.0.0.1" in caught.value.text
+
+
+def test_metrics_are_judged_where_they_listen() -> None:
+    read = node_class("store").settings_class.read
+    beyond = ["--data-dir", "/nowhere", "--host", EVERYWHERE]
+    assert read(beyond).metrics_listener == [Listener(EVERYWHERE, tls=False, authenticated=False, metrics=True)]
+    (there,) = read([*beyond, "--metrics-host", "127.0.0.1"]).metrics_listener
+    assert not there.is_exposed
+    assert read([*beyond, "--metrics-port", "-1"]).metrics_listener == []
+    settings = node_class("gateway").settings_class.read([*STORES, "--host", EVERYWHERE, "--published-host", "::1"])
+    assert [one.host for one in (*settings.listeners, *settings.metrics_listener)] == ["::1", "::1"]
+
+
 def test_process_beyond_loopback_does_not_start_unless_told() -> None:
     code, out, told = Process("--host", EVERYWHERE).end()
     assert (code, out) == (1, "")

@@ -34,6 +34,7 @@ UNDERSTOOD = [
     ("exponential:1s..1s,jitter=0", RetryPolicy(exponential=exponential(1_000, 1_000, jitter=0))),
     ("1s,5s,30s", RetryPolicy(intervals=intervals(1_000, 5_000, 30_000))),
     ("0s, 90s,max=2", RetryPolicy(intervals=intervals(0, 90_000), max_attempts=2)),
+    ("1m30s,1.5h", RetryPolicy(intervals=intervals(90_000, 5_400_000))),
 ]
 
 
@@ -48,7 +49,7 @@ REFUSED = [
     ("1s,soon", "'soon' in '1s,soon' is none of"),
     ("1s,,5s", "'' in '1s,,5s'"),
     ("-1s", "'-1s' is none of"),
-    ("1.5s", "'1.5s' is none of"),
+    ("1.0005s", "'1.0005s' is none of"),
     ("levels,1s", "'levels' in 'levels,1s'"),
     ("max=5,levels", "'max=5' in 'max=5,levels'"),
     ("levels,max=0", "max=0 is no number of deliveries"),

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import structlog
-from duetime_core.channels import is_loopback
 from duetime_core.logs import configure_logs
 from duetime_core.secrets import masked
 from duetime_core.settings import StoreClientSettings
+from duetime_format.hosts import is_loopback
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -150,7 +150,7 @@ def test_servers_and_channels_are_made_in_one_place_each() -> None:
                     if call in path.read_text():
                         made.setdefault(call, []).append(path.name)
     assert made["aio.server("] == ["serving.py"]
-    assert made["_port(address"] == ["serving.py"]
+    assert made["_port(address"] == ["listening.py"]
     assert "grpc.server(" not in made
-    # One of the cluster's processes, one of the SDK, which shares no code with them.
+    # One of the cluster's processes, one of the SDK; those that follow certificates are the same for both.
     assert made["insecure_channel("] == ["channels.py", "connection.py"]

@@ -226,7 +226,7 @@ class Porter:
         self.inside: dict[asyncio.Task[Any], str] = {}
         self._ended: dict[asyncio.Task[Any], DueTimeError] = {}
 
-    async def admit(self, method: str, context: Any) -> None:
+    async def admit(self, method: str, context: Any, role: Any) -> None:
         if self.refuses:
             raise Unauthenticated("nobody knows you", reason="TOKEN_INVALID")
         task = asyncio.current_task()

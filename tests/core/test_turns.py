@@ -114,6 +114,14 @@ async def test_who_gives_up_leaves_no_place_behind(turns: Turns) -> None:
     flood.in_work[0].leave()
     await settle()
     assert last.done()
+    # One that gives up in the moment in which a turn comes lets the next one have it.
+    both = Flood(turns, "alice", 2)
+    await settle()
+    both.tasks[0].cancel()
+    flood.in_work[2].leave()
+    await settle()
+    assert both.tasks[0].cancelled()
+    assert both.tasks[1].done()
     # One that has its turn and is cancelled before it runs gives it to the next.
     late = Flood(turns, "alice", 2)
     await settle()

@@ -9,6 +9,7 @@ import grpc
 import pytest
 from duetime_core.callers import ClusterSecret
 from duetime_core.calls import translate
+from duetime_core.credentials import Credentials
 from duetime_core.errors import Overloaded
 from duetime_core.serving import make_channel
 from duetime_format.limits import GRPC_MESSAGE_BYTES_MAX, REQUEST_BYTES_MAX
@@ -87,11 +88,11 @@ async def test_metadata_passes_both_ways(served: Served) -> None:
 
 async def test_a_secret_is_asked_for_and_shown(served: Served) -> None:
     await served.server.stop(0)
-    secret = ClusterSecret("x" * 16)
-    await served.start(secret=secret)
+    credentials = Credentials(ClusterSecret("x" * 16))
+    await served.start(credentials=credentials)
     error = await failure(served.begin("Unary", b"hello", timeout=DEADLINE_S, wait_for_ready=True))
     assert error.code() is grpc.StatusCode.UNAUTHENTICATED
-    async with make_channel(served.address, secret) as channel:
+    async with make_channel(served.address, credentials) as channel:
         assert await served.method("Unary", channel)(b"hello", timeout=DEADLINE_S) == b"hello"
 
 

@@ -78,8 +78,15 @@ async def imported(cluster: Processes, target: Path) -> None:
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("metadata", [True, False], ids=["with metadata", "metadata lost"])
-@pytest.mark.parametrize("backup", [snapshot, imported])
+@pytest.mark.parametrize(
+    ("backup", "metadata"),
+    [
+        pytest.param(snapshot, True, id="snapshot"),
+        pytest.param(imported, False, id="imported, metadata lost"),
+        pytest.param(snapshot, False, id="snapshot, metadata lost", marks=pytest.mark.long),
+        pytest.param(imported, True, id="imported", marks=pytest.mark.long),
+    ],
+)
 async def test_copy_of_a_live_store_is_restored_and_accounted_for(
     backup: object, metadata: bool, tmp_path: Path
 ) -> None:

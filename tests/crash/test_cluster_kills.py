@@ -78,7 +78,8 @@ async def finish(cluster: Processes, workload: Workload, running: "asyncio.Task[
     lanes = await drain(cluster.address, DRAIN_DEADLINE_S)
     check(await read_all(cluster.address, lanes), workload)
     assert workload.acknowledged
-    percentiles = np.percentile(workload.late_ms, (50, 99, 100)).astype(int)
+    # On a busy machine nothing may have been read while it ran.
+    percentiles = np.percentile(workload.late_ms or [0], (50, 99, 100)).astype(int)
     print(
         f"{len(workload.acknowledged)} acknowledged, {len(workload.errors)} not, {workload.sent_back} sent back, "
         f"late p50/p99/max {'/'.join(map(str, percentiles))} ms"

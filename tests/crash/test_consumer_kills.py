@@ -38,14 +38,14 @@ ENVIRONMENT = {
 CONSUMERS = 4
 SENDERS = 4
 BATCH = 64
-SENDING_S = 60.0
+PER_S = 800
 CALL_TIMEOUT_S = 10.0
 DRAIN_DEADLINE_S = 120.0
 
 
 def message_count() -> int:
-    """DUETIME_TEST_MESSAGES: how many messages the long test sends."""
-    return int(os.environ.get("DUETIME_TEST_MESSAGES", "50000"))
+    """DUETIME_TEST_MESSAGES: how many messages are sent; `make kills` has 50,000."""
+    return int(os.environ.get("DUETIME_TEST_MESSAGES", "10000"))
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ class Senders:
         self._address = address
         self._left = count
         # Spread over the time in which processes die.
-        self._pause_s = SENDING_S * SENDERS * BATCH / count
+        self._pause_s = SENDERS * BATCH / PER_S
         self._dice = dice
         self.accepted: dict[str, tuple[int, float]] = {}
         self._number = 0
@@ -140,26 +140,24 @@ async def test_killing_anything_loses_no_message_of_a_group(
     consumers = Consumers(cluster, tmp_path, [TOPIC, GROUP], ("handler", "leases"))
     senders = Senders(cluster.address, message_count(), dice)
     killed: Counter[str] = Counter()
+    all_kinds = {"consumer", *NAMES}
     try:
         for _ in range(CONSUMERS):
             await consumers.start()
         sending = asyncio.create_task(senders.run())
-        while not sending.done():
+        while not sending.done() or killed.keys() != all_kinds:
             await asyncio.sleep(dice.uniform(0.0, 2.0))
-            if dice.random() < 0.3:
-                await consumers.kill(dice)
-            else:
-                name = dice.choice(NAMES)
-                await kill_one(cluster, name)
-                killed[name] += 1
+            # Each once before any dies again.
+            kinds = sorted(all_kinds - killed.keys()) or [*NAMES, *["consumer"] * 2]
+            kind = dice.choice(kinds)
+            await (consumers.kill(dice) if kind == "consumer" else kill_one(cluster, kind))
+            killed[kind] += 1
         await sending
         dead = await settled(cluster.address, GROUP, TOPIC)
     finally:
         await consumers.stop()
     check(senders.accepted, read_steps(tmp_path), dead)
-    print(f"killed: {dict(killed)}, consumers {consumers.killed}")
-    assert killed.keys() == set(NAMES), "not every service was killed: this run proves less than it says"
-    assert consumers.killed
+    print(f"killed: {dict(killed)}")
     assert cluster.stop() == 0
 
 

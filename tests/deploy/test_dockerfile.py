@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import yaml
 PROJECT = Path(__file__).resolve().parents[2]
 DOCKERFILE = (PROJECT / "Dockerfile").read_text()
 SERVERS = ("gateway", "store", "scheduler", "retry")
-TARGETS = (*SERVERS, "spark")
+TARGETS = (*SERVERS, "console", "spark")
 
 
 def stages() -> dict[str, tuple[str, str]]:
@@ -33,21 +34,23 @@ def lineage(target: str) -> str:
 
 
 def test_every_service_has_a_target_with_its_module() -> None:
-    packages = {path.name for path in PROJECT.glob("services/*/duetime_*")} | {"duetime_spark"}
+    packages = {path.name for path in PROJECT.glob("services/*/duetime_*")} | {"duetime_console", "duetime_spark"}
     started = [re.findall(r'^ENTRYPOINT \["python", "-P", "-m", "(\w+)"\]$', lineage(name), re.M) for name in TARGETS]
     assert sorted(started) == sorted([package] for package in packages)
 
 
 def test_compose_builds_every_target_from_the_root() -> None:
     services = yaml.safe_load((PROJECT / "docker-compose.yml").read_text())["services"].values()
-    built = {service["image"].partition(":")[0]: service["build"] for service in services if "build" in service}
-    assert built == {f"duetime/{name}": {"context": ".", "target": name} for name in TARGETS}
+    built = [(service["image"].partition(":")[0], service["build"]) for service in services if "build" in service]
+    # Each by one service: two of them would build it twice.
+    expected = [(f"duetime/{name}", {"context": ".", "target": name}) for name in sorted(TARGETS)]
+    assert sorted(built, key=lambda one: one[0]) == expected
 
 
 def test_what_only_the_pipeline_needs_stands_after_the_servers() -> None:
     """A builder without BuildKit runs all stages above its target."""
     order = list(stages())
-    servers_end = max(order.index(name) for name in SERVERS)
+    servers_end = max(order.index(name) for name in (*SERVERS, "console"))
     assert min(order.index("pipeline"), order.index("spark")) > servers_end
 
 
@@ -59,44 +62,48 @@ def test_image_is_not_root_and_says_what_it_is(target: str) -> None:
     assert f'image.title="duetime/{target}"' in text
     for label in ("description", "licenses"):
         assert f"org.opencontainers.image.{label}=" in text
-    version = re.search(r'^version = "(.+)"', (PROJECT / "pyproject.toml").read_text(), re.M)
-    assert version is not None
-    assert f'image.version="{version[1]}"' in text
+    for place in (PROJECT, PROJECT / "sdk"):
+        version = tomllib.loads((place / "pyproject.toml").read_text())["project"]["version"]
+        assert f'image.version="{version}"' in text
 
 
 @pytest.mark.parametrize("target", SERVERS)
 def test_server_asks_its_own_port_for_its_health(target: str) -> None:
+    """The one that takes no TLS, whatever the others do."""
     _, text = stages()[target]
-    port = re.search(rf"DUETIME_{target.upper()}_PORT=(\d+)", text)
+    port = re.search(rf"DUETIME_{target.upper()}_PROBE_PORT=(\d+)", text)
     asked = re.search(r'CMD \["python", "-P", "-m", "duetime_core.health", "127.0.0.1:(\d+)"\]', text)
     assert port is not None
     assert asked is not None
     assert port[1] == asked[1]
-    assert f"EXPOSE {port[1]} " in text
+    told = re.findall(rf"DUETIME_{target.upper()}_\w*PORT=(\d+)", text)
+    assert sorted(told) == sorted(re.findall(r"\d+", text.partition("EXPOSE ")[2].partition("\n")[0]))
 
 
-def test_requirements_are_those_of_the_extras_and_their_extras() -> None:
+def test_requirements_are_those_of_both_distributions_and_of_the_extras() -> None:
     def of(*extras: str) -> set[str]:
         command = [sys.executable, "deploy/docker/requirements.py", *extras]
         done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True)
         return {re.split(r"[>=<]", line)[0] for line in done.stdout.splitlines()}
 
-    assert {"grpcio", "typer", "numpy"} <= of("server")
-    assert not {"pyspark", "pytest"} & of("server")
-    assert of("spark") == of("server") | {"fsspec", "plotly", "pyarrow", "pyspark"}
+    assert {"grpcio", "typer", "numpy"} <= of()
+    assert not {"duetime", "pyspark", "pytest"} & of()
+    assert of("spark") == of() | {"fsspec", "plotly", "pyarrow", "pyspark"}
     assert of("build") == {"cython", "hatchling", "setuptools"}
 
 
 def test_what_an_image_is_made_of_is_in_the_lock_file() -> None:
     """What these bring along is checked in the images themselves."""
     locked = {line.split("==")[0].lower() for line in (PROJECT / "constraints.txt").read_text().split()}
-    command = [sys.executable, "deploy/docker/requirements.py", "spark", "build"]
-    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True)
-    direct = {re.split(r"[\[>=<]", line)[0] for line in done.stdout.splitlines()}
+    direct: set[str] = set()
+    for extra in ("spark", "build"):
+        command = [sys.executable, "deploy/docker/requirements.py", extra]
+        done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True)
+        direct |= {re.split(r"[\[>=<]", line)[0] for line in done.stdout.splitlines()}
     assert direct - {name.replace("_", "-") for name in locked} == set()
 
 
-LOCKS = {"servers": ("server", "otel"), "spark": ("spark", "otel"), "build": ("build",)}
+LOCKS = {"servers": ("otel",), "spark": ("spark", "otel"), "build": ("build",)}
 
 
 def plain(name: str) -> str:
@@ -107,7 +114,9 @@ def plain(name: str) -> str:
 def locked(name: str) -> dict[str, tuple[str, list[str]]]:
     """Version and hashes by package."""
     text = (PROJECT / "deploy" / "docker" / f"requirements-{name}.txt").read_text().replace("\\\n", "")
-    lines = [line.split() for line in text.splitlines() if line and not line.startswith("#")]
+    # Some packages are for some versions of Python.
+    without_markers = re.sub(r" ; .*?(?= --hash)", "", text)
+    lines = [line.split() for line in without_markers.splitlines() if line and not line.startswith("#")]
     found = {}
     for requirement, *hashes in lines:
         package, _, version = requirement.partition("==")
@@ -141,3 +150,12 @@ def test_images_install_nothing_without_its_hash() -> None:
     for one in installs:
         assert "--require-hashes" in one or "--no-deps" in one, one
     assert {f"requirements-{name}.txt" for name in LOCKS} == set(re.findall(r"--requirement (\S+)", DOCKERFILE))
+
+
+def test_documents_that_the_wheel_has_are_copied_into_the_build() -> None:
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())
+    documents = set(project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"])
+    (line,) = re.findall(r"^COPY (docs/.+) docs/$", DOCKERFILE, re.M)
+    assert set(line.split()) == documents
+    ignored = (PROJECT / ".dockerignore").read_text().split()
+    assert {f"!{document}" for document in documents} <= set(ignored)

@@ -4,18 +4,29 @@ from typing import Any
 
 import pytest
 
-from tests.deploy.rendering import OVERLAYS, Manifest, Pods, of_kind, pods
+from tests.deploy.rendering import OVERLAYS, SECURE, Manifest, Pods, of_kind, pods
 
-# (caller, called, port). All else within the namespace is closed.
-ALLOWED = {
+# (caller, called, port). All else within the namespace is closed. Probes come from the node: no policy is about them.
+INNER = {
     ("gateway", "store", 9801),
     ("gateway", "retry", 9804),
     ("scheduler", "store", 9801),
     ("retry", "store", 9801),
-    ("spark", "gateway", 9800),
+    ("console", "gateway", 9800),
 }
-PORTS = {"gateway": (9800, 9810), "store": (9801, 9811), "scheduler": (9803, 9813), "retry": (9804, 9814)}
-METRICS = {9810, 9811, 9813, 9814}
+CERTIFIED_PORT = 9802
+PORTS = {
+    "gateway": (9800, CERTIFIED_PORT, 9810, 9820),
+    "store": (9801, 9811, 9821),
+    "scheduler": (9803, 9813, 9823),
+    "retry": (9804, 9814, 9824),
+    "console": (9880, 9815),
+}
+
+
+def allowed(overlay: str) -> set[tuple[str, str, int]]:
+    """Spark shows a certificate where there are any, and calls where it is asked for one."""
+    return {*INNER, ("spark", "gateway", CERTIFIED_PORT if overlay in SECURE else 9800)}
 
 
 def chosen(selector: Manifest, labels: dict[str, str]) -> bool:
@@ -77,7 +88,7 @@ def test_our_pods_reach_whom_they_call_and_nobody_else(overlay: str) -> None:
         for port in ports
         if network.connects(caller, called, port)
     }
-    assert found == ALLOWED
+    assert found == allowed(overlay)
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
@@ -87,8 +98,11 @@ def test_called_and_callers_are_each_closed_by_themselves(overlay: str) -> None:
     every = [(caller, called, port) for caller in network.pods for called, ports in PORTS.items() for port in ports]
     let_in = {one for one in every if network.lets("ingress", one[1], network.pods[one[0]].labels, one[2])}
     let_out = {one for one in every if network.lets("egress", one[0], network.pods[one[1]].labels, one[2])}
-    assert {one for one in let_in if one[1] != "gateway"} == {one for one in ALLOWED if one[1] != "gateway"}
-    assert let_out == ALLOWED
+    # Anybody may call the gateway.
+    assert {one for one in let_in if one[1:] != ("gateway", 9800)} == {
+        one for one in allowed(overlay) if one[1:] != ("gateway", 9800)
+    }
+    assert let_out == allowed(overlay)
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
@@ -108,6 +122,14 @@ def test_metrics_are_read_from_namespaces_that_are_labelled_for_it(overlay: str)
     assert rule["ports"] == [{"protocol": "TCP", "port": "metrics"}]
 
 
+def test_keda_reaches_the_port_for_certificates_from_its_own_namespace() -> None:
+    policy = of_kind("production", "NetworkPolicy")["gateway-keda"]["spec"]
+    assert chosen(policy["podSelector"], Network("production").pods["gateway"].labels)
+    (rule,) = policy["ingress"]
+    assert rule["from"] == [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "keda"}}}]
+    assert rule["ports"] == [{"protocol": "TCP", "port": "certified"}]
+
+
 @pytest.mark.parametrize("name", ["gateway", "scheduler", "retry", "migrate", "spark"])
 def test_those_with_metadata_reach_their_database(name: str) -> None:
     network = Network("local")
@@ -125,3 +147,11 @@ def test_production_lets_nobody_out_to_everywhere() -> None:
     (rule,) = database["egress"]
     assert rule["to"]
     assert rule["ports"] == [{"protocol": "TCP", "port": 5432}]
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_console_is_reached_from_namespaces_that_are_labelled_for_it(overlay: str) -> None:
+    policy = of_kind(overlay, "NetworkPolicy")["console"]["spec"]
+    (rule,) = policy["ingress"]
+    assert rule["from"] == [{"namespaceSelector": {"matchLabels": {"duetime.io/console": "show"}}}]
+    assert rule["ports"] == [{"protocol": "TCP", "port": "http"}]

@@ -39,7 +39,7 @@ def known_metrics() -> set[str]:
     """Names that the code gives to metrics, as they are exported."""
     names = {
         name
-        for folder in ("core", "services")
+        for folder in ("core", "services", "console")
         for path in (PROJECT / folder).rglob("*.py")
         for name in LITERAL.findall(path.read_text())
     }
@@ -132,8 +132,9 @@ def test_operations_page_lists_every_alert() -> None:
 def test_prometheus_scrapes_every_process_and_loads_the_rules() -> None:
     config = yaml.safe_load((FOLDER / "prometheus" / "prometheus.yml").read_text())
     jobs = {job["job_name"] for job in config["scrape_configs"]}
-    assert jobs == {"duetime-store", "duetime-gateway", "duetime-scheduler", "duetime-retry"}
-    promtool("check", "config", "--syntax-only", FOLDER / "prometheus" / "prometheus.yml")
+    assert jobs == {"duetime-store", "duetime-gateway", "duetime-scheduler", "duetime-retry", "duetime-console"}
+    for name in ("prometheus.yml", "secure.yml"):
+        promtool("check", "config", "--syntax-only", FOLDER / "prometheus" / name)
 
 
 def test_promtool_takes_the_rules() -> None:

@@ -8,7 +8,7 @@ import pytest
 from duetime_core.callers import ClusterSecret
 from duetime_core.settings import SHARED_VARIABLES
 
-from tests.deploy.rendering import OVERLAYS, Pods, of_kind, pods, quantity
+from tests.deploy.rendering import OVERLAYS, PLAIN, Pods, of_kind, pods, quantity
 
 CASES = [pytest.param(one, id=f"{overlay}-{one.kind}-{one.name}") for overlay in OVERLAYS for one in pods(overlay)]
 SERVING = [case for case in CASES if case.values[0].serves]  # type: ignore[union-attr]
@@ -21,8 +21,9 @@ serving_pod = pytest.mark.parametrize("pod", SERVING)
 
 def test_all_workloads_are_looked_at() -> None:
     names = {one.name for one in pods("production")}
-    assert names == {f"duetime-{name}" for name in (*OURS, "migrate", "spark-backlog")}
-    assert {one.name for one in pods("local")} == {*names, "duetime-postgres"}
+    assert names == {f"duetime-{name}" for name in (*OURS, "console", "migrate", "spark-backlog")}
+    for overlay in ("local", "local-secure"):
+        assert {one.name for one in pods(overlay)} == {*names, "duetime-postgres"}
 
 
 @every_pod
@@ -93,7 +94,7 @@ def test_secrets_come_from_secrets(pod: Pods) -> None:
         assert "$(" not in " ".join([*container.get("command", []), *container.get("args", [])])
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
+@pytest.mark.parametrize("overlay", PLAIN)
 def test_processes_of_the_cluster_share_a_secret_and_nobody_else_is_given_it(overlay: str) -> None:
     given = {
         one.name: variable["valueFrom"]
@@ -118,10 +119,13 @@ def test_serving_containers_have_all_three_probes(pod: Pods) -> None:
     (container,) = pod.spec["containers"]
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         assert container[probe].get("timeoutSeconds", 1) <= container[probe]["periodSeconds"]
-        if pod.name != "duetime-postgres":
-            port = next(port["containerPort"] for port in container["ports"] if port["name"] == "grpc")
+        if pod.name == "duetime-console":
+            assert container[probe]["httpGet"]["path"] == "/healthz"
+            assert container[probe]["httpGet"]["port"] == "http"
+        elif pod.name != "duetime-postgres":
+            port = next(port["containerPort"] for port in container["ports"] if port["name"] == "probe")
             assert container[probe]["grpc"]["port"] == port
-    if pod.name != "duetime-postgres":
+    if pod.name not in ("duetime-postgres", "duetime-console"):
         assert container["livenessProbe"]["grpc"]["service"] == "liveness"
         assert "service" not in container["readinessProbe"]["grpc"]
 
@@ -144,6 +148,8 @@ def test_ports_are_those_that_the_process_is_told(overlay: str, name: str) -> No
     ports = {port["name"]: str(port["containerPort"]) for port in container["ports"]}
     assert told[f"DUETIME_{name.upper()}_PORT"] == ports["grpc"]
     assert told[f"DUETIME_{name.upper()}_METRICS_PORT"] == ports["metrics"]
+    assert told[f"DUETIME_{name.upper()}_PROBE_PORT"] == ports["probe"]
+    assert told.get("DUETIME_GATEWAY_CERTIFIED_PORT") == ports.get("certified")
 
 
 @every_pod
@@ -158,7 +164,7 @@ def test_settings_are_settings_of_the_process(pod: Pods) -> None:
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("name", [*OURS, "console"])
 def test_disruptions_are_bounded_and_pods_spread(overlay: str, name: str) -> None:
     budget = of_kind(overlay, "PodDisruptionBudget")[f"duetime-{name}"]["spec"]
     (pod,) = (one for one in pods(overlay) if one.name == f"duetime-{name}")
@@ -211,7 +217,8 @@ def test_settings_that_all_share_are_the_same_map(overlay: str) -> None:
                 source = variable.get("valueFrom", {})
                 if reference := source.get("configMapKeyRef"):
                     assert reference["key"] in maps[reference["name"]]["data"]
-                if (reference := source.get("secretKeyRef")) and overlay == "local":
+                reference = source.get("secretKeyRef", {})
+                if reference and not reference.get("optional") and overlay != "production":
                     assert reference["key"] in secrets[reference["name"]]["data"]
 
 

@@ -16,22 +16,25 @@ with warnings.catch_warnings():
 # The oldest version in use, and the newest that there are schemas of. `sleep` in preStop is from 1.30 on.
 VERSIONS = ("1.32", "1.34", kubernetes_validate.latest_version())
 # Of other projects: `make k8s-test` gives the API server definitions of them.
-CUSTOM = {"PrometheusRule", "ScaledObject", "ServiceMonitor"}
+CUSTOM = {"Certificate", "Issuer", "PrometheusRule", "ScaledObject", "ServiceMonitor", "TriggerAuthentication"}
 EXPECTED = {
+    "Certificate": 8,
     "ConfigMap": 1,
     "CronJob": 1,
-    "Deployment": 3,
+    "Deployment": 4,
     "HorizontalPodAutoscaler": 1,
+    "Issuer": 2,
     "Job": 1,
     "Namespace": 1,
-    "NetworkPolicy": 10,
-    "PodDisruptionBudget": 4,
+    "NetworkPolicy": 14,
+    "PodDisruptionBudget": 5,
     "PrometheusRule": 1,
     "ScaledObject": 1,
-    "Service": 7,
+    "Service": 9,
     "ServiceAccount": 1,
     "ServiceMonitor": 1,
     "StatefulSet": 1,
+    "TriggerAuthentication": 1,
 }
 
 

@@ -1,9 +1,12 @@
 """The Python examples of the documents, run as they stand, each in a process of its own against a cluster of its own.
 
-`localhost:9800` in them is the cluster's address. A comment above a block says what else is to be known:
+`localhost:9800` or `127.0.0.1:9800` in them is the cluster's address. A comment above a block says what else is to be
+known:
 
     <!-- example: endless -->             it runs until it is stopped, which happens once it has printed something
+    <!-- example: tests -->               it is a file of tests, and they pass
     <!-- example: not run: REASON -->     it is not run; these are counted here
+    <!-- file: NAME -->                   it is a part of a program, which test_howto.py runs
 """
 
 import os
@@ -23,12 +26,19 @@ from duetime_core.testing import LocalCluster
 from tests.ending import ended
 
 PROJECT = Path(__file__).resolve().parents[2]
-PAGES = [PROJECT / "README.md", PROJECT / "sdk" / "README.md", *sorted((PROJECT / "docs").rglob("*.md"))]
+# Followed step by step by a test of its own.
+TUTORIAL = PROJECT / "docs" / "tutorial.md"
+DOCS = [page for page in sorted((PROJECT / "docs").rglob("*.md")) if page != TUTORIAL]
+PAGES = [PROJECT / "README.md", PROJECT / "sdk" / "README.md", *DOCS]
 DEADLINE_S = 110.0
 NOT_RUN_COUNT = 0
 
-_BLOCK = re.compile(r"(?:^<!-- example: (?P<mark>.*?) -->\n)?^ *```python\n(?P<code>.*?)^ *```$", re.M | re.S)
-_MARKS = re.compile(r"endless|not run: .+")
+_BLOCK = re.compile(
+    r"(?:^<!-- (?P<kind>example|file): (?P<mark>.*?) -->\n)?^ *```python\n(?P<code>.*?)^ *```$", re.M | re.S
+)
+_MARKS = re.compile(r"endless|tests|not run: .+")
+_PLAIN = ["-W", "error"]
+_PYTEST = ["-m", "pytest", "-q", "-p", "no:cacheprovider"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +56,8 @@ def examples() -> list[Example]:
         for block in _BLOCK.finditer(text):
             line = text.count("\n", 0, block.start("code")) + 1
             code = textwrap.dedent(block["code"])
-            found.append(Example(str(page.relative_to(PROJECT)), line, block["mark"] or "", code))
+            if block["kind"] != "file":
+                found.append(Example(str(page.relative_to(PROJECT)), line, block["mark"] or "", code))
     return found
 
 
@@ -55,7 +66,7 @@ EXAMPLES = examples()
 
 def test_all_blocks_are_found_and_marked_as_the_rules_have_it() -> None:
     text = "".join(page.read_text() for page in PAGES)
-    assert len(EXAMPLES) == len(re.findall(r"^ *```python", text, re.M)) > 5
+    assert len(EXAMPLES) == len(re.findall(r"^ *```python", text, re.M)) - text.count("<!-- file: ") > 5
     assert text.count("<!-- example: ") == sum(bool(example.mark) for example in EXAMPLES)
     assert [example.mark for example in EXAMPLES if example.mark and not _MARKS.fullmatch(example.mark)] == []
     assert sum(example.mark.startswith("not run") for example in EXAMPLES) == NOT_RUN_COUNT
@@ -76,9 +87,9 @@ def test_example_runs(example: Example, tmp_path: Path) -> None:
         assert all(isinstance(receipt, Receipt) for receipt in sent)
         # As a file, so that a trace shows the line.
         path = tmp_path / "example.py"
-        path.write_text(example.code.replace("localhost:9800", cluster.address))
+        path.write_text(re.sub(r"(localhost|127\.0\.0\.1):9800", cluster.address, example.code))
         process = subprocess.Popen(
-            [sys.executable, "-W", "error", str(path)],
+            [sys.executable, *(_PYTEST if example.mark == "tests" else _PLAIN), str(path)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=os.environ | {"DUETIME_SERVER": cluster.address, "PYTHONUNBUFFERED": "1"},
@@ -99,5 +110,5 @@ def test_example_runs(example: Example, tmp_path: Path) -> None:
         # What does not drain is interrupted.
         assert process.returncode in (0, -signal.SIGINT), errors.decode()
     else:
-        assert process.returncode == 0, errors.decode()
+        assert process.returncode == 0, (output + errors).decode()
         assert errors == b"" or b"Traceback" not in errors, errors.decode()

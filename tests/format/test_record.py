@@ -274,3 +274,10 @@ def test_what_is_no_mark_is_a_property_like_any_other(properties: bytes) -> None
 
 def test_deferral_names_the_real_place() -> None:
     assert record.deferral(3, "orders", 7) == {"DELAY": "3", "REAL_TOPIC": "orders", "REAL_QID": "7"}
+
+
+def test_ids_and_topics_that_end_alike_have_hashes_of_their_own() -> None:
+    numbers = [b"%d" % number for number in range(10_000, 30_000)]
+    hashes = {record.id_hash(b"orders-" + number, number) for number in numbers}
+    # Of 20,000 numbers of 32 bits a few are equal by chance.
+    assert len(hashes) > len(numbers) - 5

@@ -15,7 +15,7 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parents[2]
 FLAGS = ["-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined"]
 TOOLS = ["cython", "hatchling", "setuptools"]
-COPIED = ["format", "sdk", "core", "services", "spark", "tests", "bench", "hatch_build.py", "pyproject.toml"]
+COPIED = ["format", "sdk", "core", "services", "spark", "tests", "bench", "pyproject.toml"]
 INPUTS = "4000"
 # Its process has other memory than it asks for here.
 LEFT_OUT = ["--deselect", "tests/fuzz/test_targets.py::test_judge_finds_errors_and_growth"]
@@ -48,8 +48,9 @@ def build(folder: Path, tree: Path) -> None:
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--upgrade"]
     if not tools.is_dir():
         subprocess.run([*pip, "--target", tools, "-c", PROJECT / "constraints.txt", *TOOLS], check=True)
-    program = f"import pathlib, hatch_build; hatch_build.compile_twins(pathlib.Path('.'), {FLAGS!r})"
-    subprocess.run([sys.executable, "-c", program], cwd=tree, env=os.environ | {"PYTHONPATH": f"{tools}:."}, check=True)
+    program = f"import pathlib, hatch_build; hatch_build.compile_twins(pathlib.Path('.'), flags={FLAGS!r})"
+    environment = os.environ | {"PYTHONPATH": f"{tools}:sdk"}
+    subprocess.run([sys.executable, "-c", program], cwd=tree, env=environment, check=True)
 
 
 def tests_of_twins(tree: Path) -> list[str]:

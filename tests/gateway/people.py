@@ -1,5 +1,6 @@
 """Users of a test's metadata database, and their tokens."""
 
+import secrets
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, TypeVar
@@ -8,6 +9,8 @@ import grpc
 from duetime_core.metadata import Database, upgrade
 from duetime_core.metadata import users as table
 from duetime_gateway.access.grants import ADMIN, admin_grant
+from duetime_gateway.access.sealing import Seal
+from duetime_gateway.access.signatures import sign
 from duetime_gateway.access.tokens import Token, hash_of, new_token
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
@@ -15,11 +18,19 @@ from sqlalchemy.orm import Session
 
 T = TypeVar("T")
 Metadata = tuple[tuple[str, str], ...]
+DATE_TIME = "20261125T120000Z"
 
 
 def shown(token: object) -> Metadata:
     """A call's metadata with this token."""
     return (("authorization", f"Bearer {token}"),)
+
+
+def signed(access_key: str, secret: str) -> Metadata:
+    """A call's metadata as RocketMQ's clients sign it."""
+    said = f"MQv2-HMAC-SHA1 Credential={access_key}/x, SignedHeaders=x-mq-date-time, "
+    signature = sign(secret, DATE_TIME).upper()
+    return (("x-mq-date-time", DATE_TIME), ("authorization", f"{said}Signature={signature}"))
 
 
 class Showing:
@@ -75,6 +86,13 @@ class People:
 
         await self.change(work)
         return token
+
+    async def add_key(self, name: str, secrets_key: str) -> tuple[str, str]:
+        """A user's access key and its secret."""
+        access_key, secret = secrets.token_hex(12), secrets.token_hex(16)
+        stored = table.StoredKey(access_key, name, Seal(secrets_key).close(access_key, secret), 1)
+        await self.change(lambda session: table.add_key(session, stored))
+        return access_key, secret
 
     async def give(self, name: str, grants: Iterable[str]) -> None:
         await self.change(lambda session: table.add_grants(session, name, map(grant, grants)))

@@ -13,7 +13,7 @@ from duetime_format import record
 from duetime_format.levels import DELAY_MS_MAX
 from duetime_format.properties import value_of
 from duetime_gateway.routing import adoption
-from duetime_gateway.routing.adoption import counts
+from duetime_gateway.routing.adoption import adoptable
 from duetime_gateway.shards.route import place
 from duetime_store.node import StoreNode
 from structlog.testing import capture_logs
@@ -186,13 +186,13 @@ async def test_gateway_serves_while_a_shard_does_not_answer(tmp_path: Path, fake
 
 async def test_odd_topics_are_left_out_and_logged() -> None:
     with capture_logs() as logs:
-        found = await counts(stored(("orders", 4), ("a b", 1), ("x" * 128, 1), ("wide", 1_025), ("none", 0)), 0)
-        found |= await counts(stored(("SCHEDULE_TOPIC_XXXX", 18), ("DT_QUARANTINE", 1), ("TBW102", 8)), 0)
-        found |= await counts(stored(("rmq_sys_SYNC_BROKER_MEMBER_a", 1), perm=1), 0)
-    assert found == {"orders": 4}
+        found = await adoptable(stored(("orders", 4), ("a b", 1), ("x" * 128, 1), ("wide", 1_025), ("none", 0)), 0)
+        found |= await adoptable(stored(("SCHEDULE_TOPIC_XXXX", 18), ("DT_QUARANTINE", 1), ("TBW102", 8)), 0)
+        found |= await adoptable(stored(("rmq_sys_SYNC_BROKER_MEMBER_a", 1), perm=1), 0)
+    assert found == {"orders": (4, 0)}
     assert [entry["topic"] for entry in logs] == ["a b", "x" * 128, "wide"]
 
 
 async def test_reads_count_where_more_queues_are_read_than_written() -> None:
     topic = store_pb2.StoredTopic(name="orders", read_queue_count=6, write_queue_count=2, perm=6)
-    assert await counts([topic], 0) == {"orders": 6}
+    assert await adoptable([topic], 0) == {"orders": (6, 0)}

@@ -60,7 +60,10 @@ async def test_lanes_follow_the_queue(tmp_path: Path) -> None:
                 assert [one.lane for one in results] == [1_000, 1_001, 1_002, 1_000]
             # A repetition is where the first one was sent to.
             fake.answer = store_pb2.PutResponse(
-                statuses=[store_pb2.PUT_STATUS_DUPLICATE], queue_offsets=[4], duplicate_queues={0: 2}
+                statuses=[store_pb2.PUT_STATUS_DUPLICATE],
+                queue_offsets=[4],
+                duplicate_queues={0: 2},
+                duplicate_lanes={0: 1_002},
             )
             (result,) = await gateway.send(message(delay_ms=7, queue=0, id="x"), retry=True)
             assert (result.queue, result.lane, result.duplicate) == (2, 1_002, True)

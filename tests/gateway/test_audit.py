@@ -12,15 +12,21 @@ from duetime_core.audit.refusals import PERIOD_MS, REFUSALS_MAX
 from duetime_gateway.access.tokens import new_token
 from duetime_gateway.face.acts import ACTS
 from duetime_gateway.face.face import SERVICE_NAMES
+from duetime_gateway.rocketmq.permissions import SERVICE_NAME
+from duetime_gateway.rocketmq.wire.pool import POOL
 from google.protobuf import descriptor_pool
+from google.protobuf.descriptor import ServiceDescriptor
 
 from tests.gateway.conftest import Gateway, real_store
 from tests.gateway.people import Metadata, People, shown
 
 
+def service_of(name: str) -> ServiceDescriptor:
+    return (POOL if name == SERVICE_NAME else descriptor_pool.Default()).FindServiceByName(name)
+
+
 def calls_of_the_port() -> set[str]:
-    pool = descriptor_pool.Default()
-    services = [pool.FindServiceByName(name) for name in SERVICE_NAMES]
+    services = [service_of(name) for name in (*SERVICE_NAMES, SERVICE_NAME)]
     return {f"{service.full_name}/{method.name}" for service in services for method in service.methods}
 
 
@@ -33,7 +39,7 @@ def test_every_call_of_the_port_is_classified() -> None:
 def test_act_says_what_any_request_of_it_is_about(name: str) -> None:
     act = ACTS[name]
     service, _, method = name.partition("/")
-    request = descriptor_pool.Default().FindServiceByName(service).FindMethodByName(method).input_type
+    request = service_of(service).FindMethodByName(method).input_type
     if act is not None and act.request is not None:
         assert act.request.DESCRIPTOR is request
         assert act.about(act.request())

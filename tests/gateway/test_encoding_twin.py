@@ -124,7 +124,6 @@ def assert_same(taken: Any, batch: Batch) -> None:
     for number, (shard, _) in enumerate(taken.parts):
         assert canonical(taken.records(number)) == canonical(b"".join(batch.groups[shard].records))
     assert taken.columns()[:4] == (batch.ids, batch.queues, batch.levels, batch.lanes)
-    assert taken.timer_lanes == batch.timer_lanes
 
 
 REQUESTS = st.lists(FITTING, min_size=1, max_size=5)

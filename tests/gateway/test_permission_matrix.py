@@ -1,36 +1,43 @@
 """Each role calls each method of the gateway's port, as the contract has them; a new method without a rule fails."""
 
+import base64
+import secrets
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 import pytest
 from duetime.v1 import externalscaler_pb2, gateway_pb2
 from duetime_gateway.access.rules import Who
 from duetime_gateway.face.face import SERVICE_NAMES
-from duetime_gateway.face.permissions import RULES
+from duetime_gateway.face.permissions import RULES as OWN_RULES
+from duetime_gateway.rocketmq.permissions import ROCKETMQ_RULES, SERVICE_NAME
+from duetime_gateway.rocketmq.wire import messaging_pb2
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
 from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from tests.gateway.conftest import Gateway, message, real_store
-from tests.gateway.people import People, shown
+from tests.gateway.people import People, shown, signed
 
-FILES = (gateway_pb2, externalscaler_pb2, health_pb2, reflection_pb2)
+FILES = (gateway_pb2, messaging_pb2, externalscaler_pb2, health_pb2, reflection_pb2)
+RULES = {**OWN_RULES, **ROCKETMQ_RULES}
 METHODS: dict[str, MethodDescriptor] = {
     f"/{service.full_name}/{method.name}": method
     for file in FILES
     for service in file.DESCRIPTOR.services_by_name.values()
     for method in service.methods
 }
+KEY = base64.b64encode(secrets.token_bytes(32)).decode()
 REFUSED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 
 # Who may make calls about topic `orders` and group `billing`: each role has one right on both, on all of both, or is
 # none of the users.
 ROLES = {
-    "sender": ("send topic orders", "send group billing"),
+    # A group of RocketMQ's producers has the topic's name.
+    "sender": ("send topic orders", "send group billing", "send group orders"),
     "receiver": ("receive topic ord?rs", "receive group bill*"),
     "manager": ("manage topic orders", "manage group billing"),
     "sender of all": ("send topic *", "send group *"),
@@ -44,6 +51,8 @@ ROLES = {
 }
 STRANGERS = {"nobody": (), "wrong token": shown("dt_aaaaaaaaaaaa_" + "a" * 52), "no token": shown("x")}
 SEND, RECEIVE, MANAGE, ADMIN = "sender", "receiver", "manager", "admin"
+# Fields that hold what names the topic and the group.
+INNER = ("messages", "message", "message_queue", "filter", "subscription", "group")
 ALL, USERS = ("everybody",), ("users",)
 # By method, apart from the gateway's own table: the rights of which one is enough. `*`: for all names only.
 EXPECTED = {
@@ -52,14 +61,24 @@ EXPECTED = {
     **dict.fromkeys(("Pull", "PullQueues", "Subscribe", "SearchOffset", "QueryMessages"), (RECEIVE,)),
     **dict.fromkeys(("GetMessage", "ListPending", "CommitOffsets", "GetOffsets"), (RECEIVE,)),
     **dict.fromkeys(("Receive", "ReceiveStream", "Ack", "ChangeInvisible", "Nack", "SendBack"), (RECEIVE,)),
-    **dict.fromkeys(("UpdateGroup", "ResetGroup", "DeleteGroup", "CreateTopic", "ListTransactions"), (MANAGE,)),
+    **dict.fromkeys(
+        ("UpdateGroup", "ResetGroup", "DeleteGroup", "CreateTopic", "DeleteTopic", "ListTransactions"), (MANAGE,)
+    ),
     **dict.fromkeys(("ListDeadLetters", "RedriveDeadLetters", "DiscardDeadLetters"), (MANAGE,)),
     "TraceMessage": ("receiver of all",),
     "CreateGroup": (RECEIVE, MANAGE),
     **dict.fromkeys(("DescribeGroup", "DescribeTopic", "GetRoute", "Backlog"), (SEND, RECEIVE, MANAGE)),
-    **dict.fromkeys(("ListLanes", "ListShards", "GetBacklogReport", "GetTransaction"), ("manager of all",)),
-    **dict.fromkeys(("ListTopics", "ListGroups"), USERS),
+    **dict.fromkeys(
+        ("ListLanes", "ListShards", "GetBacklogReport", "GetReports", "GetTransaction"), ("manager of all",)
+    ),
+    **dict.fromkeys(("ListTopics", "ListGroups", "WhoAmI"), USERS),
     **dict.fromkeys(("ListFiles", "Export", "SetQuota", "ListQuotas", "RemoveQuota", "ListAuditEvents"), ()),
+    **dict.fromkeys(("PauseLane", "ResumeLane"), ()),
+    **dict.fromkeys(("SendMessage", "RecallMessage"), (SEND,)),
+    **dict.fromkeys(("QueryAssignment", "ReceiveMessage", "AckMessage"), (RECEIVE,)),
+    **dict.fromkeys(("ChangeInvisibleDuration", "ForwardMessageToDeadLetterQueue"), (RECEIVE,)),
+    "QueryRoute": (SEND, RECEIVE, MANAGE),
+    **dict.fromkeys(("Heartbeat", "Telemetry", "NotifyClientTermination", "SyncLiteSubscription"), USERS),
     **dict.fromkeys(("IsActive", "StreamIsActive", "GetMetricSpec", "GetMetrics"), ALL),
     **dict.fromkeys(("Check", "List", "Watch", "ServerReflectionInfo"), ALL),
 }
@@ -80,7 +99,10 @@ def filled(descriptor: Descriptor, method: str, depth: int = 0) -> Any:
     made = GetMessageClass(descriptor)()
     for field in descriptor.fields:
         if field.message_type is not None:
-            if depth < 2 and field.name in ("messages", "message", "filter", "subscription", "group"):
+            if field.message_type.name == "Resource" and not field.is_repeated:
+                word = {"topic": "orders", "group": "billing"}[field.name]
+                getattr(made, field.name).name = word
+            elif depth < 2 and field.name in INNER:
                 inner = filled(field.message_type, method, depth + 1)
                 if field.is_repeated:
                     getattr(made, field.name).append(inner)
@@ -97,8 +119,17 @@ def _name(method: str) -> str:
     return "billing" if "Group" in method else "orders"
 
 
-async def reached(channel: grpc.aio.Channel, path: str, metadata: Any) -> bool:
+class Shown(NamedTuple):
+    """What callers show, by protocol."""
+
+    token: Any
+    signature: Any
+
+
+async def reached(channel: grpc.aio.Channel, path: str, shown_: Any) -> bool:
     """Whether a call got past the border and the guards, whatever became of it then."""
+    is_rocketmq = path.startswith(f"/{SERVICE_NAME}/")
+    metadata = (shown_.signature if is_rocketmq else shown_.token) if isinstance(shown_, Shown) else shown_
     method = METHODS[path]
     request = filled(method.input_type, path)
     if path.endswith("/Subscribe"):
@@ -110,6 +141,8 @@ async def reached(channel: grpc.aio.Channel, path: str, metadata: Any) -> bool:
         request_serializer=lambda one: one.SerializeToString(),
         response_deserializer=GetMessageClass(method.output_type).FromString,
     )
+    if is_rocketmq:
+        metadata = (*metadata, ("x-mq-client-id", "somebody"))
     call = make(iter([request]) if method.client_streaming else request, metadata=metadata, timeout=60)
     try:
         if method.server_streaming:
@@ -119,6 +152,8 @@ async def reached(channel: grpc.aio.Channel, path: str, metadata: Any) -> bool:
             answer = await call
     except grpc.aio.AioRpcError as error:
         return error.code() not in REFUSED
+    if hasattr(answer, "status") and hasattr(answer.status, "code"):
+        return answer.status.code not in (messaging_pb2.UNAUTHORIZED, messaging_pb2.FORBIDDEN)
     faults = {one.fault.code for one in getattr(answer, "results", ()) if hasattr(one, "fault")}
     return grpc.StatusCode.PERMISSION_DENIED.value[0] not in faults
 
@@ -129,13 +164,16 @@ async def calls(tmp_path: Path) -> AsyncIterator[tuple[Gateway, dict[str, Any]]]
     async with (
         People(f"sqlite:///{tmp_path / 'meta.db'}") as people,
         real_store(tmp_path) as store,
-        Gateway(tmp_path, {0: store.port}, auth="required") as gateway,
+        Gateway(tmp_path, {0: store.port}, auth="required", secrets_key=KEY) as gateway,
     ):
         roles: dict[str, Any] = {}
         for role, grants in ROLES.items():
-            roles[role] = shown(await people.add(role.replace(" ", "-"), *grants))
+            name = role.replace(" ", "-")
+            token = shown(await people.add(name, *grants))
+            # gRPC takes both, and each protocol reads its own.
+            roles[role] = Shown(token, signed(*await people.add_key(name, KEY)))
         first = gateway_pb2.SendRequest(messages=[message(queue=0)])
-        await gateway.stub.Send(first, metadata=roles["admin"], timeout=10)
+        await gateway.stub.Send(first, metadata=roles["admin"].token, timeout=10)
         yield gateway, roles | STRANGERS
 
 
@@ -143,7 +181,7 @@ def test_every_method_of_the_port_has_a_rule() -> None:
     assert set(RULES) == set(METHODS)
     assert set(EXPECTED) == {path.rpartition("/")[2] for path in METHODS}
     served = {path.split("/")[1] for path in METHODS}
-    assert {*SERVICE_NAMES, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"} == served
+    assert {*SERVICE_NAMES, SERVICE_NAME, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"} == served
 
 
 def test_rule_of_a_method_that_reads_names_can_read_its_requests() -> None:

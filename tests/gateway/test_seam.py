@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import pytest
 from duetime_core.errors import InvalidArgument, NotFound, Unavailable
@@ -172,8 +171,6 @@ class Bodies:
     def columns(self) -> tuple[list[str], list[int], list[int], list[int], list[int]]:
         nothing = [0] * self.count
         return self._ids, [1] * self.count, nothing, nothing, nothing
-
-    timer_lanes: ClassVar[dict[int, int]] = {}
 
 
 async def test_a_face_packs_its_requests_itself(parts: GatewayParts) -> None:

@@ -10,7 +10,7 @@ import pytest
 from duetime.v1 import gateway_pb2
 from duetime_core.clock import turn
 from duetime_core.errors import Overloaded
-from duetime_core.metadata import Database, audit
+from duetime_core.metadata import Database, audit, generation_of
 from duetime_gateway.routing.topics import MADE_AT_ONCE
 from duetime_gateway.sending.sender import NEW_AT_ONCE
 
@@ -19,7 +19,7 @@ from tests.gateway.fake_store import FakeStore
 
 
 class Transactions:
-    """Counts them, but for those that read quotas now and then, and holds those that make topics until `go`."""
+    """Counts them, but for those that read quotas or deletions, and holds those that make topics until `go`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -28,7 +28,8 @@ class Transactions:
         run = Database.run
 
         async def counted(database: Database, work: Any) -> Any:
-            if work.__module__ == audit.__name__ or work.__module__.startswith("duetime_gateway.quotas."):
+            looks = work is generation_of or work.__module__.startswith("duetime_gateway.quotas.")
+            if work.__module__ == audit.__name__ or looks:
                 return await run(database, work)
             self.count += 1
             if self.count >= self.held_from:
@@ -105,8 +106,14 @@ async def test_a_send_gets_what_was_made_in_its_time_and_known_topics_wait_for_n
             }
             assert all(one.fault.retriable for one in results if one.fault.reason)
             transactions.go.set()
-            again = await gateway.send(*(message(topic=name) for name in names))
-            assert Counter(one.fault.reason for one in again) == {"": len(names)}
+            # A busy machine may take longer than a send waits for its topics: it says that it may be repeated.
+            async with asyncio.timeout(60):
+                while left := {
+                    one.fault.reason: one.fault.retriable
+                    for one in await gateway.send(*(message(topic=name) for name in names))
+                    if one.HasField("fault")
+                }:
+                    assert left == {"TOPIC_NOT_MADE": True}
     finally:
         transactions.go.set()
         await fake.stop()

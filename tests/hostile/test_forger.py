@@ -12,6 +12,7 @@ from duetime import Message, Producer, Puller
 from duetime.v1 import store_pb2, store_pb2_grpc
 from duetime_core.callers import ClusterSecret
 from duetime_core.channels import make_blocking_channel
+from duetime_core.credentials import Credentials
 from duetime_format import record
 from duetime_format.restore import Entry, quarantine, restore
 
@@ -46,7 +47,7 @@ class Forger:
     """A client of a store's port."""
 
     def __init__(self, address: str) -> None:
-        self._channel = make_blocking_channel(address, secret=SECRET)
+        self._channel = make_blocking_channel(address, credentials=Credentials(SECRET))
         self._stub = store_pb2_grpc.StoreStub(self._channel)  # type: ignore[no-untyped-call]
 
     def __enter__(self) -> "Forger":

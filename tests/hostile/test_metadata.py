@@ -54,10 +54,14 @@ def metric(node: Node, name: str) -> float:
 
 
 def shared_out(rig: Rig) -> bool:
-    """All schedulers see each other, hold the same number of lanes, and serve what they hold."""
-    names = ("duetime_scheduler_owned_lanes", "duetime_scheduler_served_lanes", "duetime_scheduler_lanes_without_lease")
-    half = len(lanes(rig)) / len(rig.schedulers)
-    return all([metric(node, name) for name in names] == [half, half, 0] for node in rig.schedulers)
+    """All schedulers see each other, hold as many lanes, give or take one, serve what they hold, and leave none out."""
+    count = len(lanes(rig))
+    least = count // len(rig.schedulers)
+    owned = [metric(node, "duetime_scheduler_owned_lanes") for node in rig.schedulers]
+    served = [metric(node, "duetime_scheduler_served_lanes") for node in rig.schedulers]
+    alone = [metric(node, "duetime_scheduler_lanes_without_lease") for node in rig.schedulers]
+    fair = sum(owned) == count and min(owned) >= least and max(owned) <= least + 1
+    return fair and served == owned and not any(alone)
 
 
 def send_pending(rig: Rig) -> set[str]:

@@ -255,6 +255,7 @@ def test_nothing_planted_is_told(tmp_path: Path, url_with_password: str) -> None
         token = run.user("shop")
         for words in (("send", "orders"), ("receive", "orders", "--group", "billing"), ("manage", "orders")):
             run.command("grants", "add", "shop", *words)
+        known(run, token, {"Send", "Receive", "CancelMatching"})
         plant_in_messages(run, token)
         plant_in_handler_errors(run, token)
         plant_in_refused_calls(run, token)
@@ -275,6 +276,13 @@ def test_nothing_planted_is_told(tmp_path: Path, url_with_password: str) -> None
     check_told(told)
     assert len(run.planted) > 20
     assert found(run.planted, told) == []
+
+
+def known(run: Run, token: str, methods: set[str]) -> None:
+    """Returns once the gateway knows what has been granted."""
+    asked, give_up = gateway_pb2.WhoAmIRequest(), time.monotonic() + DEADLINE_S
+    while not methods <= set(run.stub.WhoAmI(asked, metadata=shown(token), timeout=DEADLINE_S).methods):
+        assert time.monotonic() < give_up
 
 
 def audited(run: Run) -> None:

@@ -4,12 +4,14 @@ import asyncio
 import random
 import time
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import grpc
 from duetime import AsyncProducer, AsyncPuller, Message, Receipt
+from duetime.client.connection import Connection
 from duetime.v1 import gateway_pb2, gateway_pb2_grpc
-from duetime_core.serving import make_channel
 from duetime_format import record
 from duetime_format.properties import decode_properties
 
@@ -92,8 +94,7 @@ class Account:
 
     async def _read(self, queue: int) -> list[record.Record]:
         records: list[record.Record] = []
-        async with make_channel(self.address) as channel:
-            stub = gateway_pb2_grpc.GatewayStub(channel)
+        async with connected(self.address) as stub:
             while True:
                 request = gateway_pb2.PullRequest(
                     topic=TOPIC,
@@ -111,10 +112,19 @@ class Account:
                     return records
 
 
+@asynccontextmanager
+async def connected(address: str) -> AsyncIterator[gateway_pb2_grpc.GatewayStub]:
+    """As clients are: by TLS and with a token, where the environment says so."""
+    connection = Connection(address)
+    try:
+        yield connection.stub
+    finally:
+        await connection.close()
+
+
 async def lanes(address: str) -> list[gateway_pb2.Lane]:
     """All lanes, once all shards answer."""
-    async with make_channel(address) as channel, asyncio.timeout(120):
-        stub = gateway_pb2_grpc.GatewayStub(channel)
+    async with connected(address) as stub, asyncio.timeout(120):
         while True:
             try:
                 answer = await stub.ListLanes(gateway_pb2.ListLanesRequest(), timeout=CALL_TIMEOUT_S)

@@ -3,13 +3,21 @@
 import asyncio
 import json
 import os
+import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 K8S = Path(__file__).resolve().parents[2] / "deploy" / "k8s"
 NAMESPACE = "duetime"
 KUBECTL = os.environ.get("DUETIME_TEST_KUBECTL", "kubectl")
-APPS = ("store", "gateway", "scheduler", "retry", "postgres")
+APPS = ("store", "gateway", "scheduler", "retry", "console", "postgres")
+
+began = time.monotonic()
+
+
+def say(text: str) -> None:
+    print(f"[{time.monotonic() - began:6.1f} s] {text}", flush=True)
 
 
 class Refused(Exception):
@@ -44,7 +52,7 @@ async def get(*arguments: str) -> Any:
 
 async def rolled_out(timeout_s: int = 300) -> None:
     """Returns when all that serves is up to date and ready."""
-    names = [f"deployment/duetime-{name}" for name in ("gateway", "scheduler", "retry")]
+    names = [f"deployment/duetime-{name}" for name in ("gateway", "scheduler", "retry", "console")]
     names += [f"statefulset/duetime-{name}" for name in ("postgres", "store")]
     # One wait at a time: each is a process that asks and asks.
     for name in names:
@@ -63,6 +71,14 @@ async def job_done(name: str, timeout_s: int) -> None:
     except Refused as error:
         said, _ = await kubectl("logs", f"job/{name}", "--tail=20", "--all-containers")
         raise Refused(f"{error}\n{said}") from None
+
+
+async def until(what: str, holds: Callable[[], Awaitable[bool]], within_s: float = 120) -> None:
+    """Returns when it holds; asks every second."""
+    end = time.monotonic() + within_s
+    while not await holds():
+        assert time.monotonic() < end, f"not within {within_s:g} s: {what}"
+        await asyncio.sleep(1)
 
 
 async def live_pods(*apps: str) -> dict[str, str]:
@@ -88,6 +104,9 @@ async def restarts() -> dict[str, int]:
 async def gateway_address() -> str:
     """Where the gateway's Service is reached from outside: a node's address, and the Service's port on it."""
     service = await get("service", "duetime-gateway")
+    return f"{await node_address()}:{service['spec']['ports'][0]['nodePort']}"
+
+
+async def node_address() -> str:
     (node, *_) = (await get("nodes"))["items"]
-    address = next(one["address"] for one in node["status"]["addresses"] if one["type"] == "InternalIP")
-    return f"{address}:{service['spec']['ports'][0]['nodePort']}"
+    return next(str(one["address"]) for one in node["status"]["addresses"] if one["type"] == "InternalIP")

@@ -8,20 +8,16 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
 
 import pytest
-import pytest_asyncio
 from duetime import AsyncProducer, Message
-from duetime.v1 import backlog_pb2, externalscaler_pb2, externalscaler_pb2_grpc, gateway_pb2, gateway_pb2_grpc
+from duetime.v1 import backlog_pb2, externalscaler_pb2, externalscaler_pb2_grpc, gateway_pb2
 from duetime_core.serving import make_channel
 
-from tests.kubernetes.account import CALL_TIMEOUT_S, QUEUE_COUNT, TOPIC, Account, lanes
+from tests.kubernetes.account import CALL_TIMEOUT_S, QUEUE_COUNT, TOPIC, Account, connected, lanes
 from tests.kubernetes.kubectl import (
     APPS,
     K8S,
-    NAMESPACE,
-    Refused,
     gateway_address,
     get,
     job_done,
@@ -29,6 +25,8 @@ from tests.kubernetes.kubectl import (
     live_pods,
     restarts,
     rolled_out,
+    say,
+    until,
 )
 
 pytestmark = [
@@ -39,34 +37,8 @@ pytestmark = [
 SEED = int(os.environ.get("DUETIME_TEST_SEED", "0")) or random.randrange(1 << 32)
 MESSAGES = int(os.environ.get("DUETIME_TEST_MESSAGES", "1000"))
 KILLS = int(os.environ.get("DUETIME_TEST_KILLS", "8"))
-KEEP = os.environ.get("DUETIME_TEST_KEEP") == "1"
 # The lane of 2 h: these are pending as long as the test runs.
 FAR_LEVEL, FAR = 18, 50
-began = time.monotonic()
-
-
-def say(text: str) -> None:
-    print(f"[{time.monotonic() - began:6.1f} s] {text}", flush=True)
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def namespace() -> AsyncIterator[None]:
-    with pytest.raises(Refused, match="NotFound"):
-        await kubectl("get", "namespace", NAMESPACE)
-    print(f"seed {SEED}")
-    try:
-        yield
-    finally:
-        if not KEEP:
-            await kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", timeout_s=300)
-            await kubectl("delete", "customresourcedefinition", "-l", "duetime.io/test=true", timeout_s=60)
-
-
-async def until(what: str, holds: Callable[[], object], within_s: float = 120) -> None:
-    end = time.monotonic() + within_s
-    while not await holds():  # type: ignore[misc]
-        assert time.monotonic() < end, f"not within {within_s:g} s: {what}"
-        await asyncio.sleep(1)
 
 
 async def delete_pods(dice: random.Random) -> Counter[str]:
@@ -109,6 +81,7 @@ async def roll_update() -> None:
         ("deployment", "gateway"),
         ("deployment", "scheduler"),
         ("deployment", "retry"),
+        ("deployment", "console"),
     ):
         await kubectl("set", "image", f"{kind}/duetime-{name}", f"*=duetime/{name}:next")
     await rolled_out()
@@ -118,7 +91,7 @@ async def roll_update() -> None:
         if "deletionTimestamp" not in pod["metadata"]
         for container in pod["spec"]["containers"]
     }
-    assert images == {f"duetime/{name}:next" for name in ("store", "gateway", "scheduler", "retry")}
+    assert images == {f"duetime/{name}:next" for name in ("store", "gateway", "scheduler", "retry", "console")}
 
 
 async def count_backlog(address: str) -> None:
@@ -126,8 +99,7 @@ async def count_backlog(address: str) -> None:
     started = time.monotonic()
     await kubectl("create", "job", "spark-once", "--from=cronjob/duetime-spark-backlog")
     await job_done("spark-once", 600)
-    async with make_channel(address) as channel:
-        stub = gateway_pb2_grpc.GatewayStub(channel)
+    async with connected(address) as stub:
         report = await stub.GetBacklogReport(backlog_pb2.GetBacklogReportRequest(), timeout=CALL_TIMEOUT_S)
     assert (report.report_count, report.live_count, report.drift) == (FAR, FAR, 0)
     say(f"Spark's CronJob counted the backlog in {time.monotonic() - started:.0f} s: {FAR} pending, as the lanes say")
@@ -157,6 +129,7 @@ async def test_production_overlay_is_taken_by_the_api_server(namespace: None) ->
 
 
 async def test_every_message_is_accounted_for_whatever_is_done_to_the_pods(namespace: None) -> None:
+    print(f"seed {SEED}")
     dice = random.Random(SEED)
     _, warnings = await kubectl("apply", "-k", str(K8S / "overlays" / "local"))
     assert "PodSecurity" not in warnings
@@ -166,9 +139,9 @@ async def test_every_message_is_accounted_for_whatever_is_done_to_the_pods(names
     await rolled_out()
     say("local overlay is applied, migrated and ready")
     address = await gateway_address()
-    async with make_channel(address) as channel:
+    async with connected(address) as stub:
         request = gateway_pb2.CreateTopicRequest(name=TOPIC, queue_count=QUEUE_COUNT)
-        await gateway_pb2_grpc.GatewayStub(channel).CreateTopic(request, timeout=CALL_TIMEOUT_S)
+        await stub.CreateTopic(request, timeout=CALL_TIMEOUT_S)
     account = Account(address, dice, MESSAGES)
     async with asyncio.TaskGroup() as tasks:
         sending = tasks.create_task(account.send(over_s=90))

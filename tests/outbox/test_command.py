@@ -81,8 +81,8 @@ def test_operator_resolves_rows(shop: Shop, cluster: LocalCluster, capsys: pytes
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
-        (["status", "--database", "nonsense"], 1, "database: Could not parse"),
-        (["status", "--database", "oracle://db"], 1, "database: "),
+        (["status", "--database", "nonsense"], 2, "database: Could not parse"),
+        (["status", "--database", "oracle://db"], 2, "database: "),
         (["status", "--database", "sqlite:///{path}/none/shop.db"], 1, "database: unable to open database file"),
         (["status", "--database", "sqlite:///{path}/shop.db"], 1, "the database has no table duetime_outbox"),
         (["status", "--database", "sqlite:///{path}/shop.db", "--table", "events"], 1, "has no table events"),

@@ -3,8 +3,9 @@
 import pytest
 from duetime.v1.message_pb2 import RetryPolicy
 from duetime_core import retry_policy
+from duetime_core.retry_policy import backoff_ms
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
-from duetime_retry.policy import DeadLetter, Decision, Redeliver, backoff_ms, decide, decide_sent_back
+from duetime_retry.policy import DeadLetter, Decision, Redeliver, decide, decide_sent_back
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -66,7 +66,7 @@ class FakeGroups(FakeGateway):
     waiting_count: int = 0
     # Whether it knows of ReceiveStream, and the streams that were opened.
     has_streams: bool = True
-    streams: LeaseStreams = field(default_factory=lambda: LeaseStreams("gateway"))
+    lease_streams: LeaseStreams = field(default_factory=lambda: LeaseStreams("gateway"))
     stream_count: int = 0
     _lease_count: int = 0
     _loop: asyncio.AbstractEventLoop | None = None
@@ -141,7 +141,7 @@ class FakeGroups(FakeGateway):
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
         self.stream_count += 1
         try:
-            async with aclosing(self.streams.responses(FakeStream(self), requests)) as responses:
+            async with aclosing(self.lease_streams.responses(FakeStream(self), requests)) as responses:
                 async for response in responses:
                     yield response
         except DueTimeError as error:

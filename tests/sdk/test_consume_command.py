@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -128,12 +129,13 @@ def test_the_exit_code_settles_the_message(gateway: FakeGroups) -> None:
     by_error = {
         nack.error.type + ": " + nack.error.message: nack for request in gateway.nacks for nack in request.nacks
     }
-    expected = {f"ExitCode: {how}" for how in ("exit code 75", "exit code 3", "exit code 65", "ended by SIGKILL")}
+    hows = ("exit code 75", "exit code 3: no such table", "exit code 65", "ended by SIGKILL")
+    expected = {f"ExitCode: {how}" for how in hows}
     assert set(by_error) == expected
-    assert by_error["ExitCode: exit code 3"].error.trace.endswith("no such table\n")
+    assert by_error["ExitCode: exit code 3: no such table"].error.trace.endswith("no such table\n")
     assert {request.policy.max_attempts for request in gateway.nacks} == {7}
     lines = errors.splitlines()
-    assert "duetime: id-2: attempt 1 failed: ExitCode: exit code 3" in lines
+    assert "duetime: id-2: attempt 1 failed: ExitCode: exit code 3: no such table" in lines
     assert "duetime: id-3: became a dead letter of billing after attempt 1" in lines
     assert "no such table" in lines
     # A retry by 75 is no noise, and no trace is printed.
@@ -148,7 +150,7 @@ def test_a_long_standard_error_keeps_its_end(gateway: FakeGroups) -> None:
     trace = gateway.nacks[0].nacks[0].error.trace
     assert trace.endswith("xxthe end\n")
     assert len(trace) > 3_500
-    assert trace.startswith("duetime.cli.consume.ExitCode: exit code 1\nxx")
+    assert re.match(r"duetime\.cli\.consume\.ExitCode: exit code 1: x{119}…\nxx", trace)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -221,6 +223,6 @@ def test_what_the_server_refuses_for_ever_is_one_line(gateway: FakeGroups) -> No
 def test_what_makes_no_sense_is_one_line(gateway: FakeGroups, options: tuple[str, ...], why: str) -> None:
     with consuming(gateway, *options) as process:
         code, output, errors = ended(process)
-    assert (code, output) == (1, "")
+    assert (code, output) == (2, "")
     assert why in errors
     assert errors.count("\n") == 1

@@ -48,6 +48,15 @@ def test_each_status_has_its_error(code: grpc.StatusCode, kind: type[DueTimeErro
     assert error.reason == code.name
 
 
+def test_a_stream_that_breaks_in_a_write_is_worth_another_try() -> None:
+    """The server's status, such as UNAUTHENTICATED, comes with the next one."""
+    error = from_status(rpc_error(grpc.StatusCode.INTERNAL, "Internal error from Core"), "here:1")
+    assert type(error) is Unavailable
+    assert error.retriable
+    assert not error.from_server
+    assert error.text == "the stream to the server at here:1 broke"
+
+
 def test_reason_and_violations_come_from_the_details() -> None:
     status = status_pb2.Status(code=3, message="topic: is empty")
     for detail in (

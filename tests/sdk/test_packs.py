@@ -338,6 +338,6 @@ async def test_a_refused_message_among_gathered_ones_harms_no_other(gateway: Fak
         got = await asyncio.gather(*[producer.send("orders", b"x") for _ in range(3)], return_exceptions=True)
         assert [type(one) for one in got] == [Receipt, InvalidMessage, Receipt]
         with pytest.raises(TypeError):
-            await producer.send("orders", "text")  # type: ignore[arg-type]
+            await producer.send("orders", 42)  # type: ignore[arg-type]
         with pytest.raises(InvalidMessage, match="a request has room for"):
             await producer.send("orders", bytes(32 * 1024 * 1024))

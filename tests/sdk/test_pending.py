@@ -127,8 +127,8 @@ async def test_what_is_no_message_is_a_type_error(producer: AsyncProducer) -> No
         await producer.reschedule(b"m1", delay="1h")  # type: ignore[call-overload]
     with pytest.raises(InvalidMessage, match=r"message_id: .* surrogates not allowed"):
         await producer.cancel("\ud800")
-    with pytest.raises(TypeError, match="body is str, not bytes"):
-        await producer.reschedule("m1", delay="1h", body="new")  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="body is int, not bytes, str, dict"):
+        await producer.reschedule("m1", delay="1h", body=42)  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize(

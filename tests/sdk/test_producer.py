@@ -76,11 +76,12 @@ async def test_delays_travel_as_milliseconds_or_level(
 @pytest.mark.parametrize(
     ("fields", "field", "text"),
     [
-        ({"delay": "1.5h"}, "delay", "'1.5h' is neither whole numbers of d, h, m, s and ms, such as '1h30m'"),
+        ({"delay": "1x"}, "delay", "'1x' is neither a length such as '1h30m', '90s' or '500ms', nor a timedelta"),
+        ({"delay": "1.5ms"}, "delay", "'1.5ms' is not a whole number of milliseconds"),
         ({"delay": "30m1h"}, "delay", "'30m1h' is neither"),
-        ({"delay": "5"}, "delay", "'5' is neither"),
+        ({"delay": "5"}, "delay", "'5' has no unit: 5 seconds are '5s'"),
         ({"delay": "-5s"}, "delay", "'-5s' is negative"),
-        ({"delay": "٣s"}, "delay", "whole number"),
+        ({"delay": "٣s"}, "delay", "is neither a length"),
         ({"delay": ""}, "delay", "''"),
         ({"delay": -5}, "delay", "-5 ms is negative"),
         ({"delay": 5.0}, "delay", "5.0 is neither"),
@@ -110,8 +111,8 @@ async def test_delays_travel_as_milliseconds_or_level(
         ({"level": "2"}, "delay_level", "'str' object"),
         ({"topic": "\ud800"}, "topic", "surrogates not allowed"),
         ({"queue": 1.5}, "queue", "'float' object"),
-        ({"properties": {"a": 1}}, "properties", "bad argument type"),
-        ({"key": 5}, "keys", "bad argument type"),
+        ({"properties": {"a": 1}}, "properties['a']", "1 is int, not str"),
+        ({"key": 5}, "keys[0]", "5 is int, not str"),
     ],
 )
 async def test_a_malformed_message_is_refused_before_it_is_sent(
@@ -146,9 +147,9 @@ async def test_messages_that_replace_others_do_not_overtake_each_other(gateway: 
         await sending
 
 
-def test_a_text_body_or_text_keys_are_a_type_error() -> None:
-    with pytest.raises(TypeError, match="body is str, not bytes"):
-        Message("orders", "text")  # type: ignore[arg-type]
+def test_a_body_of_another_kind_or_text_keys_are_a_type_error() -> None:
+    with pytest.raises(TypeError, match="body is int, not bytes, str, dict"):
+        Message("orders", 42)
     with pytest.raises(TypeError, match=r"keys=\['42'\]"):
         Message("orders", b"", keys="42")
 

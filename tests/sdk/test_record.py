@@ -92,7 +92,7 @@ def test_a_body_compressed_by_zlib_is_decompressed(sys_flag: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sys_flag", "text"), [(0x101, "LZ4"), (0x201, "ZSTD"), (0x401, "algorithm 4"), (0x001, "is damaged")]
+    ("sys_flag", "text"), [(0x101, "is damaged"), (0x201, "is damaged"), (0x401, "algorithm 4"), (0x001, "is damaged")]
 )
 def test_a_body_that_cannot_be_decompressed_is_damaged(sys_flag: int, text: str) -> None:
     message = ReceivedMessage(codec.encode(replace(RECORD, sys_flag=sys_flag)))

@@ -1,10 +1,6 @@
 """The synchronous producer and puller, from threads and at the interpreter's exit."""
 
 import asyncio
-import os
-import subprocess
-import sys
-import textwrap
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +10,7 @@ from duetime import Closed, InvalidMessage, Message, NotFound, Overloaded, Produ
 from duetime.client.sync.background import background
 
 from tests.sdk.fake_gateway import FakeGateway, messages_of
+from tests.sdk.running import run_python
 from tests.sdk.threaded import served
 
 
@@ -82,17 +79,6 @@ def test_a_puller_closed_by_another_thread_ends_its_loop(threaded_gateway: FakeG
     puller.close()
     loop.join(10)
     assert not loop.is_alive()
-
-
-def run_python(code: str, server: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        env=os.environ | {"DUETIME_SERVER": server},
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
 
 
 def test_a_forgotten_close_does_not_hang_the_exit(threaded_gateway: FakeGateway) -> None:

@@ -22,6 +22,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark() -> Iterator[SparkSession]:
     if "libasan" in os.environ.get("LD_PRELOAD", ""):
         pytest.skip("Java hangs under AddressSanitizer")
-    session = start("local[2]", {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"})
+    session = start("local[2]", {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"}, is_brief=True)
     yield session
     session.stop()

@@ -145,13 +145,22 @@ def restored(store: Store, level: int, first: int, count: int) -> bytes:
     return b"".join(parts)
 
 
-def sent(message_id: str, *, topic: str = "orders", queue: int = 0, level: int = 0, body: bytes = b"body") -> bytes:
+def sent(
+    message_id: str,
+    *,
+    topic: str = "orders",
+    queue: int = 0,
+    level: int = 0,
+    body: bytes = b"body",
+    sys_flag: int = 0,
+) -> bytes:
     """A record as a gateway sends it."""
     properties = {"TAGS": "paid", "UNIQ_KEY": message_id}
     if level:
         properties |= record.deferral(level, topic, queue)
         topic, queue = "SCHEDULE_TOPIC_XXXX", level - 1
-    return record.encode(record.Record(topic, queue, body, record.with_crc_mark(encode_properties(properties))))
+    marked = record.with_crc_mark(encode_properties(properties))
+    return record.encode(record.Record(topic, queue, body, marked, sys_flag=sys_flag))
 
 
 def timer(

@@ -115,7 +115,7 @@ def test_ids_that_are_not_durable_are_not_saved(shard: Shard) -> None:
         ("flip", "duetimeIds: the block at 0 does not match its CRC"),
         ("cut", "duetimeIds: the block at 0 does not match its CRC"),
         ("short", "duetimeIds: 5 bytes at 0 are no block of ids"),
-        ("version", "duetimeIds: its version is 9, 1 is known"),
+        ("version", "duetimeIds: its version is 9, 2 is known"),
         ("old", "duetimeIds has the ids of records before position"),
         ("gap", "duetimeIds: a block begins at position"),
         ("empty", "duetimeIds has the ids of records before position 0 only"),

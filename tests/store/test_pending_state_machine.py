@@ -1,5 +1,6 @@
 """Pending messages on a disk that loses power and fills up, against a plain model (pending_life.py): send, cancel,
-reschedule, upsert, advance, crash, power cut, restart and retention against a sorted list.
+reschedule, upsert, advance, crash, power cut, restart and retention against a sorted list, and a topic that is deleted
+and made again (deletion_life.py).
 
 RUNS, an environment variable, says how many lives: `make lives` has thousands.
 """
@@ -13,9 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
 from tests.store.counted import check_counts
+from tests.store.deletion_life import DeletionLife
 from tests.store.life import DELAYS_MS
 from tests.store.life_machine import LifeMachine, run_lives
-from tests.store.pending_life import KEYS, LANES, PendingLife
+from tests.store.pending_life import KEYS, LANES
 
 RUNS = int(os.environ.get("RUNS") or 40)
 STEPS = 30
@@ -27,11 +29,11 @@ TIMER_LANES = st.sampled_from([lane for lane in LANES if lane >= 1_000])
 class PendingShard(LifeMachine):
     """A shard's life whose counts are checked after each step."""
 
-    life: PendingLife
+    life: DeletionLife
     mode = "sync"
 
-    def born(self, root: Path, dice: random.Random) -> PendingLife:
-        life = PendingLife(root, dice, mode=self.mode)
+    def born(self, root: Path, dice: random.Random) -> DeletionLife:
+        life = DeletionLife(root, dice, mode=self.mode)
         for lane in LANES:
             life.send(6, "orders", 0, lane, 10)
         life.flush()
@@ -53,6 +55,18 @@ class PendingShard(LifeMachine):
     def send_much(self, lane: int) -> None:
         """Half a file of the log."""
         self.life.step(self.life.send, 8, "orders", 0, lane, 60_000)
+
+    @rule(count=COUNTS, lane=st.sampled_from([0, *LANES]))
+    def send_there(self, count: int, lane: int) -> None:
+        self.life.step(self.life.send_there, count, lane, 10)
+
+    @rule()
+    def delete(self) -> None:
+        self.life.step(self.life.delete)
+
+    @rule()
+    def make_again(self) -> None:
+        self.life.step(self.life.make_again)
 
     @rule(count=COUNTS, by_place=st.booleans())
     def cancel(self, count: int, by_place: bool) -> None:

@@ -32,6 +32,7 @@ def test_delayed_message_is_known_by_the_topic_that_it_goes_to(shard: Shard, fir
     shard.put(sent("A", level=first, queue=3))
     outcome = shard.put(sent("A", level=then, queue=5))
     assert (outcome.statuses, outcome.duplicate_queues) == ([DUPLICATE], {0: 3})
+    assert outcome.duplicate_lanes == {0: first}
     due = shard.clock.wall_ms + 1_000 if first else 0
     assert outcome.due_at_ms == [due]
 
@@ -44,6 +45,13 @@ def test_id_that_many_topics_use_is_found_in_each(shard: Shard) -> None:
     assert shard.put(*again).statuses == [DUPLICATE] * len(again)
     shard.checkpoint()
     shard.reopen()
+    assert shard.put(*again).statuses == [DUPLICATE] * len(again)
+
+
+def test_ids_that_end_as_their_topics_are_found_in_each(shard: Shard) -> None:
+    names = [str(number) for number in range(1_000, 1_000 + 3 * CANDIDATES_MAX)]
+    shard.put(*[sent(name, topic=f"orders-{name}") for name in names])
+    again = [sent(name, topic=f"orders-{name}") for name in names]
     assert shard.put(*again).statuses == [DUPLICATE] * len(again)
 
 
@@ -62,6 +70,7 @@ def test_one_of_equal_ids_in_a_put_is_stored_and_answers_the_others(shard: Shard
     offsets = [0, 1, 0, 1, 0] if level else [0, 0, 0, 0, 0]
     assert outcome.queue_offsets == [*offsets, 0]
     assert outcome.duplicate_queues == {2: 0, 3: 1, 4: 0}
+    assert outcome.duplicate_lanes == {2: level, 3: level, 4: level}
     due = shard.clock.wall_ms + 1_000 if level else 0
     assert outcome.due_at_ms == [due] * 5 + [0]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from duetime.v1 import store_pb2
+from duetime.v1 import gateway_pb2, store_pb2
 from duetime_core.ondisk import topics as lines
 from duetime_store.files import configs
 
@@ -37,15 +37,23 @@ async def known(store: Sick) -> dict[str, int]:
 
 def test_lines_are_read_as_they_were_written() -> None:
     data = lines.encode({"orders": 4, "mail": 1}) + lines.encode({"orders": 8}) + lines.encode({"mail": 0})
-    assert lines.decode(data) == ({"orders": 8, "mail": 1}, 0)
-    assert lines.decode(b"") == ({}, 0)
+    assert lines.decode(data) == ({"orders": 8, "mail": 1}, 0, {})
+    assert lines.decode(b"") == ({}, 0, {})
+    typed = lines.encode({"orders": 4, "mail": 1}, {"orders": "FIFO", "other": "DELAY"})
+    assert lines.decode(typed + lines.encode({"mail": 1}, {"mail": "MIXED"})) == (
+        {"orders": 4, "mail": 1},
+        0,
+        {"orders": "FIFO", "mail": "MIXED"},
+    )
+    # Release 0.1 reads the lines of names and counts; those of types it passes over.
+    assert b'["orders",4]\n' in typed
 
 
 @pytest.mark.parametrize("length", range(len(lines.encode({"orders": 4}))))
 def test_a_torn_line_costs_itself_alone(length: int) -> None:
     whole = lines.encode({"mail": 1})
     data = whole + lines.encode({"orders": 4})[:length] + lines.encode({"jobs": 2})
-    counts, damaged = lines.decode(data)
+    counts, damaged, _ = lines.decode(data)
     # Whole but for its end of line.
     assert {**counts, "orders": 4} == {"mail": 1, "jobs": 2, "orders": 4}
     assert ("orders" in counts) == (not damaged and length > 1)
@@ -55,7 +63,7 @@ def test_a_torn_line_costs_itself_alone(length: int) -> None:
 def test_a_flipped_byte_costs_its_line_alone(at: int) -> None:
     data = bytearray(lines.encode({"mail": 1}) + lines.encode({"orders": 4}) + lines.encode({"jobs": 2}))
     data[len(lines.encode({"mail": 1})) + at] ^= 0x41
-    counts, damaged = lines.decode(bytes(data))
+    counts, damaged, _ = lines.decode(bytes(data))
     assert (counts["mail"], "orders" in counts) == (1, False)
     assert damaged
 
@@ -64,7 +72,7 @@ async def test_a_topic_is_there_after_a_crash(root: Path) -> None:
     async with Sick(root) as store:
         await store.stub.PutTopic(wanted("orders", 4))
         await store.stub.PutTopics(store_pb2.PutTopicsRequest(topics=[wanted("mail"), wanted("orders", 2)]))
-        assert lines.read(root / "config")[0] == {"orders": 4, "mail": 1}
+        assert lines.read(root / "config").counts == {"orders": 4, "mail": 1}
         copy = root.parent / "killed"
         (copy / "config").mkdir(parents=True)
         (copy / "config" / lines.FILE).write_bytes((root / "config" / lines.FILE).read_bytes())
@@ -79,6 +87,63 @@ async def test_a_clean_stop_leaves_all_topics_in_the_brokers_file(root: Path) ->
         found = await known(store)
     assert configs.topic_counts(configs.read(root / "config", configs.TOPICS)) == found
     assert not (root / "config" / lines.FILE).exists()
+
+
+async def types(store: Sick) -> dict[str, int]:
+    answer = await store.stub.ListTopics(store_pb2.ListStoredTopicsRequest())
+    return {topic.name: topic.message_type for topic in answer.topics if topic.message_type}
+
+
+def attributes(root: Path) -> dict[str, dict[str, str]]:
+    """Of all topics in the broker's file."""
+    table = (configs.read(root / "config", configs.TOPICS) or {})["topicConfigTable"]
+    return {name: entry.get("attributes", {}) for name, entry in table.items()}
+
+
+async def test_a_topic_s_type_is_there_after_a_crash_and_in_the_brokers_file(root: Path) -> None:
+    orders = store_pb2.PutTopicRequest(name="orders", queue_count=4, message_type=gateway_pb2.TOPIC_TYPE_FIFO)
+    async with Sick(root) as store:
+        topics = [orders, wanted("mail"), wanted("%RETRY%billing")]
+        await store.stub.PutTopics(store_pb2.PutTopicsRequest(topics=topics))
+        # One that does not know the type changes nothing.
+        await store.stub.PutTopic(wanted("orders", 5))
+        assert await types(store) == {"orders": gateway_pb2.TOPIC_TYPE_FIFO}
+        copy = root.parent / "killed"
+        (copy / "config").mkdir(parents=True)
+        (copy / "config" / lines.FILE).write_bytes((root / "config" / lines.FILE).read_bytes())
+    for directory in (copy, root):
+        async with Sick(directory) as store:
+            assert await types(store) == {"orders": gateway_pb2.TOPIC_TYPE_FIFO}
+        found = attributes(directory)
+        assert (found["orders"], found["mail"]) == ({"message.type": "FIFO"}, {"message.type": "MIXED"})
+        # A broker makes these without a type.
+        assert found["%RETRY%billing"] == found["DT_QUARANTINE"] == {}
+
+
+async def test_what_a_broker_says_of_topics_stays(root: Path) -> None:
+    entry = {"perm": 6, "readQueueNums": 1, "writeQueueNums": 1}
+    table = {
+        "typed": {**entry, "attributes": {"message.type": "DELAY", "cleanup.policy": "DELETE"}},
+        "newer": {**entry, "attributes": {"message.type": "LITE"}},
+        "plain": {**entry, "attributes": {}},
+        "odd": {**entry, "attributes": 5},
+    }
+    (root / "config").mkdir(parents=True)
+    (root / "config" / configs.TOPICS).write_text(configs.render({"topicConfigTable": table}))
+    async with Sick(root) as store:
+        assert await types(store) == {"typed": gateway_pb2.TOPIC_TYPE_DELAY}
+        await store.stub.PutTopics(store_pb2.PutTopicsRequest(topics=[wanted(name) for name in table]))
+        await store.stub.PutTopic(wanted("typed", 3))
+    found = attributes(root)
+    assert {name: found[name] for name in table} == {name: one["attributes"] for name, one in table.items()}
+    async with Sick(root) as store:
+        plain = store_pb2.PutTopicRequest(name="plain", queue_count=1, message_type=gateway_pb2.TOPIC_TYPE_NORMAL)
+        await store.stub.PutTopic(plain)
+        before = dict(store.disk.calls)
+        await store.stub.PutTopic(plain)
+        assert store.disk.calls == before
+    assert attributes(root)["plain"] == {"message.type": "NORMAL"}
+    assert (configs.read(root / "config", configs.TOPICS) or {})["topicConfigTable"]["typed"]["readQueueNums"] == 3
 
 
 async def test_a_new_topic_costs_one_flush_however_many_there_are(root: Path) -> None:

@@ -7,6 +7,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+from duetime_console.settings import Settings
 from duetime_core import errors
 from duetime_core.errors import DueTimeError
 from duetime_format import limits
@@ -42,17 +43,22 @@ def test_readme_of_a_service_lists_its_settings(entry: object) -> None:
     assert missing(variables, readme) == []
 
 
+def test_readme_of_the_console_lists_its_settings() -> None:
+    variables = {f"DUETIME_CONSOLE_{name.upper()}" for name in Settings.model_fields}
+    assert missing(variables, document("console/README.md")) == []
+
+
 def test_all_services_are_checked() -> None:
     assert [entry.name for entry in NODES] == ["gateway", "retry", "scheduler", "store"]
 
 
 def test_operations_page_lists_every_metric() -> None:
     literal = re.compile(
-        r'"(duetime_(?:store|gateway|scheduler|retry|metadata|audit|build|calls?|gc)(?:_[a-z0-9_]+)?)"'
+        r'"(duetime_(?:store|gateway|scheduler|retry|console|metadata|audit|build|calls?|gc)(?:_[a-z0-9_]+)?)"'
     )
     names = {
         name.removesuffix("_total")
-        for path in files("core", "services")
+        for path in files("core", "services", "console")
         for name in literal.findall(path.read_text())
         if name not in PACKAGES
     }
@@ -84,6 +90,7 @@ def test_limits_page_names_every_limit() -> None:
     names = {name for name in vars(limits) if name.endswith(("_MAX", "_MIN"))} - NOT_LIMITS
     for entry in NODES:
         names |= {name for name in entry.load().settings_class.model_fields if name.endswith(("_max", "_max_bytes"))}
+    names |= {name for name in Settings.model_fields if name.endswith("_max")}
     assert missing(names, document("docs/limits.md")) == []
 
 

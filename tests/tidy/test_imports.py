@@ -14,7 +14,7 @@ from tests.tidy.sources import PACKAGES, PROJECT, documents, files, module_of, n
 
 CONFIG: dict[str, Any] = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["importlinter"]
 # What starts modules without an import: the build, containers, tasks.
-STARTERS = ("pyproject.toml", "Makefile", "Dockerfile", "docker-compose.yml", "deploy")
+STARTERS = ("pyproject.toml", "sdk/pyproject.toml", "Makefile", "Dockerfile", "docker-compose.yml", "deploy")
 # Alembic finds its scripts by their folder.
 MIGRATIONS = "duetime_core.metadata.migrations."
 
@@ -60,7 +60,7 @@ def lazy_names(path: Path) -> set[str]:
 
 
 def test_every_module_is_imported_or_started() -> None:
-    ours = {path: module_of(path) for path in files("format", "core", "sdk", "services", "spark", "bench")}
+    ours = {path: module_of(path) for path in files("format", "core", "sdk", "services", "spark", "console", "bench")}
     alive: set[str] = set()
     for path in ours:
         alive |= imported_by(path) - {ours[path]}
@@ -71,7 +71,9 @@ def test_every_module_is_imported_or_started() -> None:
             if path.suffix != ".pyc":
                 text = path.read_text()
                 alive |= set(re.findall(r"\b(?:duetime|bench)\w*(?:\.\w+)*", text))
-                alive |= {script.replace("/", ".") for script in re.findall(r"python (\w+/\w+)\.py", text)}
+                alive |= {
+                    script.replace("/", ".") for script in re.findall(r"(?:python |path = \")(\w+/\w+)\.py", text)
+                }
     for path in documents():
         text = path.read_text()
         alive |= set(re.findall(r"python -m ([\w.]+)", text))
@@ -101,7 +103,7 @@ def test_modules_that_call_themselves_pure_are_listed() -> None:
     """They say so by a sentence that begins with `Pure`."""
     pure = {
         module_of(path)
-        for path in files("format", "core", "sdk", "services", "spark")
+        for path in files("format", "core", "sdk", "services", "spark", "console")
         if re.search(r"(?:^|[.:;?] )Pure\b", ast.get_docstring(tree(path)) or "", re.M)
     }
     assert len(pure) > 10

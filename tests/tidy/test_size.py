@@ -16,7 +16,7 @@ WRAPPED = (".pyx", ".pxd")
 LONG_FILES = {
     "services/producer_gw/duetime_gateway/face/_packing.pyx": 760,
     # Generated: a signature and a docstring for each method of the asynchronous clients.
-    "sdk/duetime/client/sync/clients.py": 800,
+    "sdk/duetime/client/sync/clients.py": 940,
 }
 LONG_FUNCTIONS: dict[str, int] = {}
 
@@ -74,7 +74,7 @@ def test_no_function_is_long() -> None:
 
 
 def test_every_module_says_what_it_is_for() -> None:
-    sources = ("format", "core", "sdk", "services", "spark", "bench", "deploy")
+    sources = ("format", "core", "sdk", "services", "spark", "console", "bench", "deploy")
     assert [name(path) for path in files(*sources) if not ast.get_docstring(tree(path))] == []
     heads = {path: path.read_text() for path in files(*sources, suffixes=(".pyx", ".pxd"))}
     silent = [name(path) for path, text in heads.items() if not re.match(r'(# cython: .*\n)?("""|# )\w', text)]

@@ -11,8 +11,8 @@ from tests.tidy.sources import PACKAGES, PROJECT, files, name, tree
 # Used by the tests alone, or by what is no code of ours, for a reason.
 ALLOWED = {
     "core/duetime_core/testing/cluster.py stop_node": "the test kit is for tests, users' too",
+    "core/duetime_core/pytest_plugin.py pytest_addoption": "called by pytest",
     "core/duetime_core/serving.py add_registered_method_handlers": "called by gRPC's generated code",
-    "services/producer_gw/duetime_gateway/access/signatures.py check_signature": "for a face of RocketMQ's protocol",
     "services/producer_gw/duetime_gateway/sending/drafts.py DraftRequest": "for faces whose messages come one by one",
     "services/store/duetime_store/lanes/attendance.py asking_count": "tests wait for it",
     "services/store/duetime_store/queues/consumequeue.py write_late": "tests write units at moments of their choice",
@@ -52,9 +52,10 @@ def definitions(node: ast.AST, is_free: bool = True) -> Iterator[Definition]:
 
 def used_words() -> Counter[str]:
     found: Counter[str] = Counter()
-    for path in [*files(*PACKAGES.values(), "bench", "deploy"), PROJECT / "hatch_build.py"]:
+    for path in [*files(*PACKAGES.values(), "bench", "deploy"), PROJECT / "sdk" / "hatch_build.py"]:
         found += words(tree(path))
-    others = [PROJECT / "pyproject.toml", *files(*PACKAGES.values(), suffixes=(".pyx", ".pxd", ".html"))]
+    described = [PROJECT / "pyproject.toml", PROJECT / "sdk" / "pyproject.toml"]
+    others = [*described, *files(*PACKAGES.values(), suffixes=(".pyx", ".pxd", ".html"))]
     for path in others:
         found.update(re.findall(r"\w+", path.read_text()))
     return found

@@ -20,7 +20,14 @@ from duetime_core.metadata.models import (
 )
 from duetime_core.metadata.reports import Report, Reports, ShardMoment
 from duetime_core.metadata.schema import current_revision, head_revision, upgrade
-from duetime_core.metadata.topics import Stored, count_topics, find_topics, make_topics
+from duetime_core.metadata.topics import (
+    Stored,
+    count_topics,
+    find_topics,
+    generation_of,
+    make_topics,
+    raise_generation,
+)
 from duetime_core.metadata.trail import Trail
 
 __all__ = [
@@ -53,7 +60,9 @@ __all__ = [
     "count_topics",
     "current_revision",
     "find_topics",
+    "generation_of",
     "head_revision",
     "make_topics",
+    "raise_generation",
     "upgrade",
 ]

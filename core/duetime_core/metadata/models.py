@@ -35,6 +35,21 @@ class TopicModel(Base):
     created_at_ms: Mapped[int] = mapped_column(BigInteger)
     # Most delay of its messages; 0: ten years.
     max_delay_ms: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
+    # A number of duetime.v1.TopicType.
+    message_type: Mapped[int] = mapped_column(default=0, server_default="0")
+    # Tells it from a deleted topic of its name: TopicGenerationModel's when it was made.
+    generation: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
+    # 1: shards are deleting it, and for everybody else it is gone.
+    is_deleting: Mapped[int] = mapped_column(default=0, server_default="0")
+
+
+class TopicGenerationModel(Base):
+    """One row: the generation that new topics get. Each deletion raises it, by which gateways notice."""
+
+    __tablename__ = "topic_generation"
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    generation: Mapped[int] = mapped_column(BigInteger)
 
 
 class TopicQueueModel(Base):

@@ -20,7 +20,7 @@ from duetime_core.metadata.models import JOB_CHARS_MAX, SNAPSHOT_ID_CHARS_MAX, B
 
 SUMMARY_BYTES_MAX = 1024 * 1024
 KEPT_COUNT = 1_000
-BACKLOG = "backlog"
+BACKLOG, LATENESS, AUDIT = "backlog", "lateness", "audit"
 
 T = TypeVar("T")
 

@@ -12,16 +12,17 @@ from typing import NamedTuple
 from sqlalchemy import TextClause, func, select, text
 from sqlalchemy.orm import Session
 
-from duetime_core.metadata.models import TopicModel
+from duetime_core.metadata.models import TopicGenerationModel, TopicModel
 
 _FOUND = """
-SELECT topics.name, topics.created_at_ms, topics.max_delay_ms,
-topic_queues.shard, topic_queues.queue, topic_queues.shard_queue
+SELECT topics.name, topics.created_at_ms, topics.max_delay_ms, topics.message_type,
+topics.generation, topics.is_deleting, topic_queues.shard, topic_queues.queue, topic_queues.shard_queue
 FROM topics JOIN topic_queues ON topic_queues.topic = topics.name
 WHERE topics.name IN (SELECT {names}) ORDER BY topics.name, topic_queues.queue
 """
 _MADE = """
-INSERT INTO topics (name, queue_count, max_delay_ms, created_at_ms) SELECT {columns}, :created_at_ms FROM {wanted}
+INSERT INTO topics (name, queue_count, max_delay_ms, message_type, created_at_ms, generation)
+SELECT {columns}, :created_at_ms, :generation FROM {wanted}
 ON CONFLICT DO NOTHING RETURNING name
 """
 _QUEUES = "INSERT INTO topic_queues (topic, queue, shard) SELECT {columns} FROM {made}"
@@ -33,13 +34,14 @@ class _Statements(NamedTuple):
     queues: TextClause
 
 
-# `wanted` and `made` are [[name, [shard, ...], max_delay_ms], ...].
+# `wanted` and `made` are [[name, [shard, ...], max_delay_ms, message_type], ...].
 _SQLITE = _Statements(
     text(_FOUND.format(names="value FROM json_each(:names)")),
     # Without a WHERE, ON would belong to a join.
     text(
         _MADE.format(
-            columns="json_extract(value, '$[0]'), json_array_length(value, '$[1]'), json_extract(value, '$[2]')",
+            columns="json_extract(value, '$[0]'), json_array_length(value, '$[1]'), json_extract(value, '$[2]'), "
+            "json_extract(value, '$[3]')",
             wanted="json_each(:wanted) WHERE true",
         )
     ),
@@ -54,7 +56,8 @@ _POSTGRESQL = _Statements(
     text(_FOUND.format(names="json_array_elements_text(CAST(:names AS json))")),
     text(
         _MADE.format(
-            columns="value ->> 0, json_array_length(value -> 1), CAST(value ->> 2 AS bigint)",
+            columns="value ->> 0, json_array_length(value -> 1), CAST(value ->> 2 AS bigint), "
+            "CAST(value ->> 3 AS integer)",
             wanted="json_array_elements(CAST(:wanted AS json))",
         )
     ),
@@ -75,16 +78,22 @@ class Stored(NamedTuple):
     places: Sequence[tuple[int, int]]
     # 0: ten years.
     max_delay_ms: int = 0
+    # A number of duetime.v1.TopicType.
+    message_type: int = 0
+    # Higher than that of a topic of its name that was deleted before.
+    generation: int = 0
+    # Nobody is to use it any more.
+    is_deleting: bool = False
 
 
 def find_topics(session: Session, names: Iterable[str]) -> dict[str, Stored]:
     """The topics that exist."""
     rows = session.execute(_statements(session).find, {"names": json.dumps(list(names))})
     found: dict[str, Stored] = {}
-    for name, created_at_ms, max_delay_ms, shard, queue, shard_queue in rows:
+    for name, created_at_ms, max_delay_ms, message_type, generation, is_deleting, shard, queue, shard_queue in rows:
         stored = found.get(name)
         if stored is None:
-            stored = found[name] = Stored(created_at_ms, [], max_delay_ms)
+            stored = found[name] = Stored(created_at_ms, [], max_delay_ms, message_type, generation, bool(is_deleting))
         assert isinstance(stored.places, list)
         stored.places.append((shard, queue if shard_queue is None else shard_queue))
     return found
@@ -95,22 +104,38 @@ def make_topics(
     wanted: Mapping[str, Sequence[int]],
     created_at_ms: int,
     max_delays_ms: Mapping[str, int] = MappingProxyType({}),
+    types: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, Stored]:
-    """Makes topics with the shards of their queues, and the most delay of those that limit it. Returns all as they are
-    then, also those that others made first."""
+    """Makes topics with the shards of their queues, and the most delay and the type of those that have one. Returns all
+    as they are then, also those that others made first."""
     if not wanted:
         return {}
     statements = _statements(session)
     # In the same order everywhere: otherwise two processes that make the same topics wait for each other.
-    rows = [(name, wanted[name], max_delays_ms.get(name, 0)) for name in sorted(wanted)]
-    values = {"wanted": json.dumps(rows), "created_at_ms": created_at_ms}
+    rows = [(name, wanted[name], max_delays_ms.get(name, 0), types.get(name, 0)) for name in sorted(wanted)]
+    generation = generation_of(session)
+    values = {"wanted": json.dumps(rows), "created_at_ms": created_at_ms, "generation": generation}
     made = set(session.scalars(statements.make, values))
     session.execute(statements.queues, {"made": json.dumps([row for row in rows if row[0] in made])})
     found = find_topics(session, wanted.keys() - made) if len(made) < len(wanted) else {}
     for name in made:
         places = [(shard, queue) for queue, shard in enumerate(wanted[name])]
-        found[name] = Stored(created_at_ms, places, max_delays_ms.get(name, 0))
+        found[name] = Stored(created_at_ms, places, max_delays_ms.get(name, 0), types.get(name, 0), generation)
     return found
+
+
+def generation_of(session: Session) -> int:
+    """That of topics that are made now. It rises with each deletion."""
+    return session.scalar(select(TopicGenerationModel.generation)) or 0
+
+
+def raise_generation(session: Session, least: int = 0) -> None:
+    """Topics that are made from now on have a higher generation, at least `least`."""
+    row = session.get(TopicGenerationModel, 1, with_for_update=True)
+    if row is None:
+        row = TopicGenerationModel(id=1, generation=0)
+        session.add(row)
+    row.generation = max(row.generation + 1, least)
 
 
 def count_topics(session: Session) -> int:

@@ -53,6 +53,15 @@ class StoredGrant(NamedTuple):
     pattern: str
 
 
+class StoredKey(NamedTuple):
+    """An access key and its encrypted secret."""
+
+    access_key: str
+    user: str
+    sealed: str
+    created_at_ms: int
+
+
 class StoredUser(NamedTuple):
     """A user with all that gateways need to know."""
 
@@ -61,15 +70,7 @@ class StoredUser(NamedTuple):
     created_at_ms: int
     tokens: Sequence[StoredToken]
     grants: Sequence[StoredGrant]
-
-
-class StoredKey(NamedTuple):
-    """An access key and its encrypted secret."""
-
-    access_key: str
-    user: str
-    sealed: str
-    created_at_ms: int
+    keys: Sequence[StoredKey] = ()
 
 
 class Changes(NamedTuple):
@@ -106,16 +107,27 @@ def read_users(session: Session, names: Sequence[str] | None = None) -> dict[str
 def _read(session: Session, names: Sequence[str]) -> dict[str, StoredUser]:
     tokens: dict[str, list[StoredToken]] = {name: [] for name in names}
     grants: dict[str, list[StoredGrant]] = {name: [] for name in names}
+    keys: dict[str, list[StoredKey]] = {name: [] for name in names}
     for token in session.scalars(select(TokenModel).where(TokenModel.user.in_(names)).order_by(TokenModel.id)):
         tokens[token.user].append(StoredToken(token.id, token.hashed, token.created_at_ms, token.expires_at_ms))
     ordered = (GrantModel.right, GrantModel.kind, GrantModel.pattern)
     for grant in session.scalars(select(GrantModel).where(GrantModel.user.in_(names)).order_by(*ordered)):
         grants[grant.user].append(StoredGrant(grant.right, grant.kind, grant.pattern))
+    for key in session.scalars(
+        select(AccessKeyModel).where(AccessKeyModel.user.in_(names)).order_by(AccessKeyModel.access_key)
+    ):
+        keys[key.user].append(_stored_key(key))
     users = session.scalars(select(UserModel).where(UserModel.name.in_(names)).order_by(UserModel.name))
     return {
-        user.name: StoredUser(user.name, user.revoked, user.created_at_ms, tokens[user.name], grants[user.name])
+        user.name: StoredUser(
+            user.name, user.revoked, user.created_at_ms, tokens[user.name], grants[user.name], keys[user.name]
+        )
         for user in users
     }
+
+
+def _stored_key(row: AccessKeyModel) -> StoredKey:
+    return StoredKey(row.access_key, row.user, row.sealed, row.created_at_ms)
 
 
 # --- changes; each is one transaction of its caller's ---------------------------------------------------------------
@@ -201,7 +213,7 @@ def read_keys(session: Session, name: str = "") -> list[StoredKey]:
     )
     if name:
         wanted = wanted.where(AccessKeyModel.user == name)
-    return [StoredKey(one.access_key, one.user, one.sealed, one.created_at_ms) for one in session.scalars(wanted)]
+    return list(map(_stored_key, session.scalars(wanted)))
 
 
 def delete_key(session: Session, access_key: str) -> None:

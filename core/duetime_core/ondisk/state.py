@@ -11,11 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from duetime_format import layout
+from duetime_format import deletions, layout, record
 from duetime_format.columns import Ints, Run
+from duetime_format.errors import Damaged
 from duetime_format.lanes import LANE_TOPICS, TIMER_LANE_FIRST, Place, level_of
 from duetime_format.levels import DelayLevels
-from duetime_format.names import FOREIGN_TOPICS, SCHEDULE_TOPIC, is_name
+from duetime_format.names import DELETED_TOPIC, FOREIGN_TOPICS, SCHEDULE_TOPIC, is_name
 from duetime_format.record import Record
 from duetime_format.units import FILLER_SIZE, UNIT_TYPE, Units, joined
 
@@ -31,6 +32,7 @@ from duetime_core.ondisk.levels import TagsCodes
 from duetime_core.ondisk.scan import Blank, Found, Item, Skipped, intact_at, item_end
 
 _UNITS_AT_ONCE = 8_192
+_DELETED_KEY = (DELETED_TOPIC.encode(), 0)
 # Topics whose records retention appends again, with their queue offset.
 KEPT_TOPICS = LANE_TOPICS | FOREIGN_TOPICS
 # Any of them makes a directory a store's.
@@ -240,6 +242,8 @@ class StateReader:
     def __init__(self, state: State, first: int | None = None) -> None:
         self._state = state
         self._codes = TagsCodes(state.history)
+        # By deleted topic: where its deletion lies.
+        self._deleted: dict[str, int] = {}
         state.ends = EndsReader(state.known, state.places)
         state.end = state.min_position if first is None else first
 
@@ -272,11 +276,17 @@ class StateReader:
         state.record_bytes += int(run.sizes.sum())
         state.stored_at_ms = max(state.stored_at_ms, int(run.stored_at_ms.max()))
         queued = run.queued
+        if _DELETED_KEY in run.keys:
+            for index in np.flatnonzero(run.key_of == run.keys.index(_DELETED_KEY)).tolist():
+                found = record.decode(run.data, int(run.starts[index]), check_crc=False)
+                self._delete(found.body, int(run.positions[index]))
         names = [(topic.decode(), queue) for topic, queue in run.keys]
         self._see_kept(run, names)
         known = np.array([state.queues[key].files.max_offset if key in state.queues else -1 for key in names])
         absent = queued & (run.offsets >= known[run.key_of]) & is_possible(run.offsets, run.positions)
         absent &= np.array([is_queue(*key) for key in names])[run.key_of]
+        if self._deleted:
+            absent &= run.positions > np.array([self._deleted.get(topic, -1) for topic, _ in names])[run.key_of]
         if absent.any():
             self._make(run, names, np.flatnonzero(absent))
         for index in np.flatnonzero(~queued).tolist():
@@ -307,9 +317,27 @@ class StateReader:
             state.newest[key] = item.position
         if not (is_queue(*key) and is_possible(np.array([found.queue_offset]), np.array([item.position]))[0]):
             return
+        if key == (DELETED_TOPIC, 0) and not item.damage:
+            self._delete(found.body, item.position)
         if key not in state.queues or found.queue_offset >= state.queues[key].files.max_offset:
             unit = np.array([(item.position, found.size, self._codes.of_record(found))], UNIT_TYPE)
             self._queue(key).made.append((np.array([found.queue_offset]), unit))
+
+    def _delete(self, body: bytes, position: int) -> None:
+        """The topic's queues are gone, with all that they have so far; those of a later one begin with other files."""
+        try:
+            deletion = deletions.decode(body, position)
+        except Damaged as error:
+            self._state.damaged.append((position, error.text))
+            return
+        self._deleted[deletion.topic] = position
+        for key in [key for key in self._state.queues if key[0] == deletion.topic]:
+            files = self._state.queues[key].files
+            files.drop_before(position)
+            if files.min_offset == files.max_offset:
+                del self._state.queues[key]
+            else:
+                self._state.queues[key].made.clear()
 
     def _make(self, run: Run, names: list[tuple[str, int]], rows: Ints) -> None:
         units = np.empty(len(rows), UNIT_TYPE)

@@ -1,53 +1,77 @@
 """`config/duetimeTopics`: topics that are not in topics.json yet, a line each.
 
     5f3a01c2 ["orders",8]
-    CRC-32 of all after the blank, in hex; then JSON: name, queue count
+    0b7c88d1 {"orders":"FIFO"}
+    CRC-32 of all after the blank, in hex; then JSON: name, queue count; or its message type, by RocketMQ's name
 
 The file only grows, until all of it is in topics.json and it begins anew: a new topic costs its own line, not a file
 of all topics. A line stands for itself. One that does not match its CRC is ignored: a write that was never answered has
-left it, or damage.
+left it, or damage. A type has a line of its own: release 0.1 passes over that one, and reads the others.
 """
 
 import json
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 FILE = "duetimeTopics"
 
 
-def encode(counts: Mapping[str, int]) -> bytes:
-    """Lines of topics; an empty line in front ends the remains of a torn write."""
-    return b"\n" + b"".join(_line(name, count) for name, count in counts.items())
+class Lines(NamedTuple):
+    """What a file of lines says."""
+
+    # The highest of several for one topic.
+    counts: dict[str, int]
+    # Lines that are passed over.
+    damaged: int
+    # Message types, by topic; the last of several for one.
+    types: dict[str, str]
 
 
-def _line(name: str, count: int) -> bytes:
-    text = json.dumps([name, count], separators=(",", ":")).encode()
-    return b"%08x %s\n" % (zlib.crc32(text), text)
+def encode(counts: Mapping[str, int], types: Mapping[str, str] = MappingProxyType({})) -> bytes:
+    """Lines of topics, and of the types of those that have one; an empty line in front ends the remains of a torn
+    write."""
+    lines = [b""]
+    for name, count in counts.items():
+        lines.append(_line([name, count]))
+        if name in types:
+            lines.append(_line({name: types[name]}))
+    return b"\n".join([*lines, b""])
 
 
-def decode(data: bytes) -> tuple[dict[str, int], int]:
-    """The counts, the highest of several for one topic; and the number of damaged lines."""
+def _line(value: Any) -> bytes:
+    text = json.dumps(value, separators=(",", ":")).encode()
+    return b"%08x %s" % (zlib.crc32(text), text)
+
+
+def decode(data: bytes) -> Lines:
+    """Reads lines."""
     counts: dict[str, int] = {}
+    types: dict[str, str] = {}
     damaged = 0
     for line in filter(None, data.split(b"\n")):
         crc, _, text = line.partition(b" ")
         if crc != b"%08x" % zlib.crc32(text):
             damaged += 1
             continue
-        topic = _topic(text)
-        damaged += topic is None
-        add(counts, dict([topic] if topic else []))
-    return counts, damaged
+        match _value(text):
+            case [str(name), int(count)] if type(count) is int:
+                add(counts, {name: count})
+            case dict(found) if len(found) == 1 and all(type(one) is str for one in found.values()):
+                types |= found
+            case _:
+                damaged += 1
+    return Lines(counts, damaged, types)
 
 
-def _topic(text: bytes) -> tuple[str, int] | None:
-    """Name and count of a line's JSON; None: it is something else, though its CRC is right."""
+def _value(text: bytes) -> Any:
+    """Of a line's JSON; None: it is none, though its CRC is right."""
     try:
-        name, count = json.loads(text)
-    except (ValueError, TypeError, RecursionError):
+        return json.loads(text)
+    except (ValueError, RecursionError):
         return None
-    return (name, count) if type(name) is str and type(count) is int else None
 
 
 def add(counts: dict[str, int], more: Mapping[str, int]) -> None:
@@ -56,9 +80,9 @@ def add(counts: dict[str, int], more: Mapping[str, int]) -> None:
         counts[name] = max(counts.get(name, 0), count)
 
 
-def read(directory: Path) -> tuple[dict[str, int], int]:
-    """Reads the file in `config/`: as `decode`; empty where there is no file."""
+def read(directory: Path) -> Lines:
+    """Reads the file in `config/`; empty where there is no file."""
     try:
         return decode((directory / FILE).read_bytes())
     except FileNotFoundError:
-        return {}, 0
+        return Lines({}, 0, {})

@@ -7,19 +7,22 @@ import asyncio
 import socket
 import tempfile
 from contextlib import ExitStack
+from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from duetime.v1 import gateway_pb2, store_pb2_grpc
-from duetime_format.levels import DEFAULT_DELAY_LEVELS, UNIT_MS
+from duetime_format.lengths import parse_ms
+from duetime_format.levels import DEFAULT_DELAY_LEVELS
 
 from duetime_core.clock import Clock
 from duetime_core.metadata import upgrade
 from duetime_core.node import Node
 from duetime_core.serving import make_channel
-from duetime_core.settings import cluster_secret_of_commands
+from duetime_core.settings import credentials_of_commands
 from duetime_core.testing.clock import FakeClock
+from duetime_core.testing.hush import hush, speak
 from duetime_core.together import node_class
 from duetime_core.within.places import places
 
@@ -45,8 +48,11 @@ class Cluster:
         gateway_settings: dict[str, Any] | None = None,
         scheduler_settings: dict[str, Any] | None = None,
         within: bool = False,
+        certs: Path | None = None,
     ) -> None:
-        """`within`: nodes call each other as those of `duetime up` do, within the process, and not by sockets."""
+        """`within`: nodes call each other as those of `duetime up` do, within the process, and not by sockets. `certs`:
+        what `duetime certs init` has made; each node has the certificate of its role."""
+        self._certs = certs
         self._temporary = None if directory else tempfile.TemporaryDirectory(prefix="duetime-")
         self._directory = directory or Path(self._temporary.name if self._temporary else ".")
         self._common = {"port": 0, "metrics_port": -1, "delay_levels": delay_levels, "drain_ms": 200}
@@ -84,6 +90,7 @@ class Cluster:
         return f"sqlite:///{self._directory / 'metadata.db'}"
 
     async def __aenter__(self) -> Self:
+        hush()
         try:
             await self._start()
         except BaseException:
@@ -162,11 +169,17 @@ class Cluster:
 
     async def _start_node(self, name: str, values: dict[str, Any]) -> Any:
         make = node_class(name)
-        node = make(make.settings_class(**{**self._common, **values}), self.clock)
+        node = make(make.settings_class(**{**self._common, **self._certified(name), **values}), self.clock)
         self._started.append(node)
         await node.start()
         self._failures[node] = asyncio.create_task(node.failed())
         return node
+
+    def _certified(self, name: str) -> dict[str, str]:
+        if self._certs is None:
+            return {}
+        files = {"tls_cert_file": "tls.crt", "tls_key_file": "tls.key", "tls_ca_file": "ca.crt"}
+        return {setting: str(self._certs / name / file) for setting, file in files.items()}
 
     async def stop_node(self, node: Node) -> None:
         """Stops one service."""
@@ -182,6 +195,7 @@ class Cluster:
         self._kept.close()
         if self._temporary:
             self._temporary.cleanup()
+        speak()
 
     async def _end(self, node: Node) -> None:
         failure = self._failures.pop(node, None)
@@ -206,8 +220,8 @@ class Cluster:
 
     # --- time -----------------------------------------------------------------------------------------------------
 
-    async def advance(self, by: str | float) -> None:
-        """Moves the clock, from due moment to due moment, by `30s`, `2h` or milliseconds.
+    async def advance(self, by: str | float | timedelta) -> None:
+        """Moves the clock, from due moment to due moment, by `30s`, `1h30m`, a timedelta or milliseconds.
 
         On return everything that has fallen due is restored and durable. Raises TimeoutError when that does not
         come about, as with a paused lane.
@@ -234,6 +248,8 @@ class Cluster:
                 self._nudge(10_000)
 
     def _nudge(self, by_ms_max: float) -> None:
+        if not isinstance(self.clock, FakeClock):
+            return  # it moves by itself
         ahead_ms = self._fake_clock.next_timer_ms()
         if ahead_ms is not None and ahead_ms <= by_ms_max:
             self._fake_clock.move(ahead_ms)
@@ -255,7 +271,7 @@ class Cluster:
 
     async def lanes(self, shard: int = 0) -> list[gateway_pb2.Lane]:
         """The lanes of a shard, by its store."""
-        channel = make_channel(f"127.0.0.1:{self.stores[shard].port}", cluster_secret_of_commands())
+        channel = make_channel(f"127.0.0.1:{self.stores[shard].port}", credentials_of_commands())
         self._channels.append(channel)
         stub = store_pb2_grpc.StoreStub(channel)  # type: ignore[no-untyped-call]
         answer = await stub.ListLanes(gateway_pb2.ListLanesRequest(), timeout=10, wait_for_ready=True)
@@ -267,10 +283,10 @@ def _overdue(store: Any) -> bool:
     return any(lane.pending_count and lane.dues(now_ms)[0] <= now_ms for lane in store.lanes)
 
 
-def _length_ms(length: str | float) -> float:
-    """Milliseconds of `1500ms`, `30s`, `2h` or a number."""
-    if not isinstance(length, str):
-        return float(length)
-    if length.endswith("ms"):
-        return float(length[:-2])
-    return float(length[:-1]) * UNIT_MS[length[-1]]
+def _length_ms(length: str | float | timedelta) -> float:
+    if isinstance(length, timedelta):
+        return length / timedelta(milliseconds=1)
+    length_ms = parse_ms(length) if isinstance(length, str) else length
+    if length_ms is None:
+        raise ValueError(f"{length!r} is no length such as 30s or 1h30m")
+    return float(length_ms)

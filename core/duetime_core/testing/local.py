@@ -2,27 +2,57 @@
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from duetime_format.levels import DEFAULT_DELAY_LEVELS
+
+from duetime_core.clock import Clock
 from duetime_core.testing.cluster import Cluster
 
 T = TypeVar("T")
 
 
 class LocalCluster:
-    """Starts and stops with `with`; takes the arguments of Cluster."""
+    """Starts and stops with `with`. The arguments are Cluster's."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        self._arguments = arguments
-        self._options = options
+    def __init__(
+        self,
+        directory: Path | None = None,
+        *,
+        shards: int = 1,
+        schedulers: int = 1,
+        delay_levels: str = DEFAULT_DELAY_LEVELS,
+        clock: Clock | None = None,
+        store_settings: dict[str, Any] | None = None,
+        gateway_settings: dict[str, Any] | None = None,
+        scheduler_settings: dict[str, Any] | None = None,
+        within: bool = False,
+        certs: Path | None = None,
+    ) -> None:
+        self._make = partial(
+            Cluster,
+            directory,
+            shards=shards,
+            schedulers=schedulers,
+            delay_levels=delay_levels,
+            clock=clock,
+            store_settings=store_settings,
+            gateway_settings=gateway_settings,
+            scheduler_settings=scheduler_settings,
+            within=within,
+            certs=certs,
+        )
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="duetime-cluster", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
         try:
-            self.cluster = self.run(_make(*self._arguments, **self._options))
+            self.cluster = self.run(_made(self._make))
             self.run(self.cluster.__aenter__())
         except BaseException:
             self._end()
@@ -48,7 +78,7 @@ class LocalCluster:
     def address(self) -> str:
         return self.cluster.address
 
-    def advance(self, by: str | float) -> None:
+    def advance(self, by: str | float | timedelta) -> None:
         """See Cluster.advance."""
         self.run(self.cluster.advance(by))
 
@@ -56,6 +86,10 @@ class LocalCluster:
         """The cluster's wall clock."""
         return self.cluster.clock.now_ms()
 
+    def __repr__(self) -> str:
+        return f"LocalCluster({self.address if self._thread.is_alive() else 'stopped'})"
 
-async def _make(*arguments: Any, **options: Any) -> Cluster:
-    return Cluster(*arguments, **options)
+
+async def _made(make: Callable[[], Cluster]) -> Cluster:
+    """On the loop, where its parts belong."""
+    return make()

@@ -1,31 +1,42 @@
 """The command line: its commands, and how their errors are printed."""
 
+import os
 import sys
+from typing import Annotated
 
 import typer
 
+import duetime
 from duetime.cli.audit import audit
 from duetime.cli.backlog import backlog
 from duetime.cli.cancel import cancel, reschedule
+from duetime.cli.certs import certs
+from duetime.cli.common import completed, equip
+from duetime.cli.completion import completion
 from duetime.cli.consume import consume
+from duetime.cli.context import context as contexts
 from duetime.cli.demo import demo
 from duetime.cli.dlq import dlq
 from duetime.cli.find import find
 from duetime.cli.groups import groups
 from duetime.cli.lanes import lanes
+from duetime.cli.output import print_error
 from duetime.cli.pending import pending
 from duetime.cli.plugins import Commands
 from duetime.cli.pull import pull
 from duetime.cli.quotas import quotas
+from duetime.cli.reports import reports
 from duetime.cli.send import send
 from duetime.cli.show import show
+from duetime.cli.top import top
 from duetime.cli.topics import topics
 from duetime.cli.trace import trace
 from duetime.cli.transactions import transactions
 from duetime.cli.up import up
-from duetime.client.errors import DueTimeError
+from duetime.client.errors import DueTimeError, InvalidArgument
+from duetime.client.trust import CA_VARIABLE
 
-INTERRUPTED = 130
+FAILED, WRONG_USAGE, INTERRUPTED = 1, 2, 130
 
 # Click's class; newer versions of typer contain their own copy of click.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -38,13 +49,14 @@ Examples:
   duetime send orders "cancel 42" --delay 1h30m
   duetime pull orders --follow
   duetime consume orders --group billing --exec './settle.sh'
+
+Exit codes: 0: done. 1: not done, or not all of it. 2: wrong usage, nothing was tried. 130: Ctrl-C.
 """
 
 app = typer.Typer(
     name="duetime",
     cls=Commands,
     help=_HELP,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     invoke_without_command=True,
@@ -64,28 +76,51 @@ app.add_typer(groups, name="groups")
 app.add_typer(quotas, name="quotas")
 app.add_typer(dlq, name="dlq")
 app.add_typer(transactions, name="transactions")
-app.command()(lanes)
+app.command()(top)
+app.add_typer(lanes, name="lanes")
 app.command()(demo)
 app.command()(backlog)
+app.command()(reports)
 app.command()(audit)
+app.add_typer(certs, name="certs")
+app.add_typer(contexts, name="context")
+app.command()(completion)
 
 
 @app.callback()
-def _no_command(context: typer.Context) -> None:
+def _all_commands(
+    context: typer.Context,
+    tls_ca: Annotated[
+        str, typer.Option(metavar="FILE", help="Reach the gateway by TLS; its certificate is of this CA's (PEM).")
+    ] = "",
+    show_version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if show_version:
+        print(f"duetime {duetime.__version__}")
+        raise typer.Exit
+    if tls_ca:
+        os.environ[CA_VARIABLE] = tls_ca
     if context.invoked_subcommand is None:
         print(context.get_help())
 
 
 def run(arguments: list[str] | None = None) -> int:
     """Runs a command line; the exit code. An error is one line on standard error."""
+    given = completed(sys.argv[1:] if arguments is None else arguments)
     try:
-        return app(arguments, standalone_mode=False) or 0
+        return equip(typer.main.get_command(app)).main(given, prog_name="duetime", standalone_mode=False) or 0
     except _UsageError as error:
-        _print_error(error.format_message())  # type: ignore[attr-defined]
-        return 2
-    except (DueTimeError, OSError) as error:
-        _print_error(str(error))
-        return 1
+        print_error(error.format_message())  # type: ignore[attr-defined]
+        return WRONG_USAGE
+    except InvalidArgument as error:
+        print_error(str(error))
+        return FAILED if error.from_server else WRONG_USAGE
+    except OSError as error:
+        print_error(_of_file(error))
+        return FAILED
+    except DueTimeError as error:
+        print_error(str(error))
+        return FAILED
     except SystemExit:
         # Click's way out when the reader of our output closes the pipe, which is no error.
         return 0
@@ -93,7 +128,8 @@ def run(arguments: list[str] | None = None) -> int:
         return INTERRUPTED
 
 
-def _print_error(text: str) -> None:
-    """On one line. The error of a process of the cluster names the process already."""
-    line = " ".join(text.split())
-    print(line if line.startswith("duetime ") else f"duetime: {line}", file=sys.stderr)
+def _of_file(error: OSError) -> str:
+    """Without the number that the system has for it."""
+    if error.filename is None or error.strerror is None:
+        return str(error)
+    return f"{error.filename}: {error.strerror.lower()}"

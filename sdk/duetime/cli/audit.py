@@ -8,15 +8,16 @@ from typing import Annotated, Any
 import typer
 
 from duetime.cli.gateway import CALL_TIMEOUT_S, reach
-from duetime.cli.options import Json, Server, given
+from duetime.cli.options import Json, Server, given, length, watched
 from duetime.cli.output import iso, local, now_ms, print_json, print_table
 from duetime.client.connection import Connection
-from duetime.client.message import delay_ms, moment
+from duetime.client.message import moment
 from duetime.v1 import audit_pb2
 
 PAGE_COUNT = 100
 
 
+@watched
 def audit(
     since: Annotated[
         str | None, typer.Option("--since", metavar="LENGTH", help="Of so long ago or later: 15m, 1h, 2d.")
@@ -29,7 +30,9 @@ def audit(
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Show the audit log, the newest first: admin acts with their outcomes, and refused calls.
+    """Show who did what, and who was refused.
+
+    The newest comes first: admin acts with their outcomes, and refused calls.
 
     \b
     Examples:
@@ -38,7 +41,7 @@ def audit(
       duetime audit --method DeleteGroup --limit 1000 --json | jq -r .resource
     """
     wanted = audit_pb2.ListAuditEventsRequest(
-        from_ms=0 if since is None else max(0, now_ms() - delay_ms(since, "--since")),
+        from_ms=0 if since is None else max(0, now_ms() - length("--since", since)),
         user=given("--user", user),
         method=given("--method", method),
     )
@@ -58,7 +61,7 @@ async def _show(server: str | None, wanted: audit_pb2.ListAuditEventsRequest, li
         else:
             rows.append(_line(event))
     if rows:
-        print_table(["when", "user", "from", "call", "about", "outcome"], rows)
+        print_table(["when", "user", "from?1", "call", "about?2", "outcome"], rows)
     elif not as_json:
         which = " that meets the options" if wanted.from_ms or wanted.user or wanted.method else ""
         print(f"the audit log has no event{which}")

@@ -12,7 +12,7 @@ import typer
 
 from duetime.cli.backlog_report import print_report, report_object
 from duetime.cli.gateway import CALL_TIMEOUT_S, call, reach
-from duetime.cli.options import Json, Server, given, span
+from duetime.cli.options import Json, Server, given, span, watched
 from duetime.cli.output import about, iso, local, print_chart, print_json, print_table
 from duetime.client.finding.finder import AsyncFinder
 from duetime.client.finding.pending import Backlog, DueCount
@@ -48,6 +48,7 @@ class By(StrEnum):
         return {"minute": 60_000, "hour": 3_600_000, "day": 86_400_000}[self.value]
 
 
+@watched
 def backlog(
     topic: Annotated[
         str | None, typer.Option("--topic", metavar="TOPIC", help="Only the messages of this topic.")
@@ -61,7 +62,7 @@ def backlog(
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Show how many messages are pending, what is overdue, and what falls due when.
+    """Count what is pending, overdue, and due when.
 
     The counts are the shards' own, exact as of now. With --spark: the newest report, counted from the log, by topic,
     and how far the live counters differ from it, allowing for what has come and gone since (drift: 0 is right).

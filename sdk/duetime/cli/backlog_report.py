@@ -5,7 +5,7 @@ from typing import Any
 from duetime.cli.output import about, iso, local, moment_or_none, now_ms, print_table, size
 from duetime.v1 import backlog_pb2
 
-_TOPIC_COLUMNS = ["#shard", "#level", "topic", "#pending", "#bytes", "oldest due", "#overdue", "next due"]
+_TOPIC_COLUMNS = ["#shard", "#level", "topic", "#pending", "#bytes?2", "oldest due?1", "#overdue", "next due?3"]
 _DRIFT_COLUMNS = ["#shard", "#level", "#report", "#live", "#drift"]
 _AHEAD_MS = {"10 minutes": 600_000, "hour": 3_600_000, "24 hours": 86_400_000}
 

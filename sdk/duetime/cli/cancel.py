@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from duetime.cli.gateway import CALL_TIMEOUT_S, reach
-from duetime.cli.options import Json, Server, due_time, given, span
+from duetime.cli.options import Json, Server, due_time, given, length, span
 from duetime.cli.output import iso, local, print_json
 from duetime.client.errors import DueTimeError
 from duetime.client.message import CancelResult
@@ -36,7 +36,7 @@ def cancel(
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Cancel pending messages: those that are named, or all that match.
+    """Cancel pending messages, named ones or all that match.
 
     Cancelled messages are never delivered. Prints one line for each that is named; exit code 1 if one had fired
     already or was not found. What matches is counted as it goes; after an interruption, the same command continues.
@@ -79,9 +79,10 @@ def reschedule(
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Give a pending message another due time, and another body if one is given.
+    """Give a pending message another due time.
 
-    It keeps its id and is delivered once. Exit code 1 if it had fired already or was not found.
+    Another body too, if one is given. It keeps its id and is delivered once. Exit code 1 if it had fired already or was
+    not found.
 
     \b
     Examples:
@@ -91,6 +92,8 @@ def reschedule(
     if (delay is None) == (deliver_at is None):
         raise typer.BadParameter("give either --delay or --deliver-at")
     at = due_time("--deliver-at", deliver_at)
+    if delay is not None:
+        length("--delay", delay)
     asyncio.run(_reschedule(server, message_id, delay, at, _body_of(body), as_json))
 
 
@@ -184,7 +187,7 @@ def _rescheduled_object(result: Rescheduled) -> dict[str, Any]:
     return {
         "id": result.message_id,
         "result": result.status,
-        "deliver_at": iso(result.deliver_at),
+        "due_at": iso(result.deliver_at),
         "was_past": result.was_past,
         "shard": shard,
         "lane": lane,

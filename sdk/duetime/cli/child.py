@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,8 @@ class Node:
 
     name: str
     port: int
-    metrics_port: int
+    # None: its metrics are at `port`.
+    metrics_port: int | None
     settings: Mapping[str, object]
     # Whether others than its own process reach it at its port.
     listens: bool = True
@@ -37,7 +39,9 @@ class Node:
     def environment(self) -> dict[str, str]:
         """Its settings as variables."""
         prefix = f"DUETIME_{self.name.upper()}_"
-        own = {"host": self.host, "port": self.port, "metrics_port": self.metrics_port, **self.settings}
+        own = {"host": self.host, "port": self.port, **self.settings}
+        if self.metrics_port is not None:
+            own["metrics_port"] = self.metrics_port
         return {prefix + key.upper(): str(value) for key, value in own.items()}
 
 
@@ -47,12 +51,20 @@ class Child:
     It has a session of its own: Ctrl-C at the terminal reaches only the supervisor, which stops all in order.
     """
 
-    def __init__(self, name: str, arguments: Sequence[str], nodes: Sequence[Node], logs: Path) -> None:
-        """`arguments`: of Python. `nodes`: those that run in it."""
+    def __init__(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        nodes: Sequence[Node],
+        logs: Path,
+        listener: socket.socket | None = None,
+    ) -> None:
+        """`arguments`: of Python. `nodes`: those that run in it. `listener`: its standard input; None: it has none."""
         self.name = name
         self.nodes = nodes
         self.log_path = logs / f"{name}.log"
         self._arguments = arguments
+        self._stdin = DEVNULL if listener is None else listener.fileno()
         self._environment = {key: value for node in nodes for key, value in node.environment.items()}
         self._process: Process | None = None
 
@@ -67,7 +79,9 @@ class Child:
             CannotStart: it ended instead; the text is its last log line for the operator.
         """
         log_size = size_of(self.log_path)
-        self._process = await spawn(self._arguments, self.log_path, self._environment | {"DUETIME_SUPERVISED": "1"})
+        self._process = await spawn(
+            self._arguments, self.log_path, self._environment | {"DUETIME_SUPERVISED": "1"}, self._stdin
+        )
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 serves = await _serves(self._process)
@@ -119,14 +133,16 @@ async def run(arguments: Sequence[str], log_path: Path) -> None:
         raise CannotStart(last_words(log_path, log_size) or f"{arguments[1]} ended {exit_text(process.returncode)}")
 
 
-async def spawn(arguments: Sequence[str], log_path: Path, environment: Mapping[str, str]) -> Process:
+async def spawn(
+    arguments: Sequence[str], log_path: Path, environment: Mapping[str, str], stdin: int = DEVNULL
+) -> Process:
     """Starts this Python with arguments. With -P, so that no file in the working directory hides a module."""
     with log_path.open("ab") as log:
         return await asyncio.create_subprocess_exec(
             sys.executable,
             "-P",
             *arguments,
-            stdin=DEVNULL,
+            stdin=stdin,
             stdout=PIPE,
             stderr=log,
             env=os.environ | environment,

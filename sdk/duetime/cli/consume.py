@@ -16,7 +16,7 @@ import typer
 
 from duetime.cli.messages import message_line, message_object
 from duetime.cli.options import Json, Server
-from duetime.cli.output import iso, print_json
+from duetime.cli.output import iso, on_one_line, print_json
 from duetime.client.consuming.consumer import Consumer
 from duetime.client.consuming.failing import Reject, Retry
 from duetime.client.consuming.leased import LeasedMessage
@@ -34,7 +34,7 @@ Run = Callable[[LeasedMessage], Awaitable[None]]
 
 
 class ExitCode(Exception):
-    """A command failed. The end of its standard error is a note of the exception."""
+    """A command failed: its exit code, and the last line of its standard error. The end of that is a note."""
 
 
 def consume(
@@ -51,7 +51,8 @@ def consume(
         int | None, typer.Option(metavar="N", help="Maximum number of deliveries. Default: the group's.")
     ] = None,
     backoff: Annotated[
-        str | None, typer.Option(metavar="BACKOFF", help="exponential:1s..10m, 1s,5s,30s or levels.")
+        str | None,
+        typer.Option("--backoff", "--retry", metavar="BACKOFF", help="exponential:1s..10m, 1s,5s,30s or levels."),
     ] = None,
     reject_code: Annotated[
         int | None, typer.Option(min=1, max=255, metavar="CODE", help="Exit code for a dead letter at once.")
@@ -64,12 +65,13 @@ def consume(
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Consume a topic for a group: run a command for each message, or print the messages.
+    """Run a command for each message of a topic.
 
     The command gets the body on standard input, and DUETIME_ID, DUETIME_TOPIC, DUETIME_GROUP, DUETIME_ATTEMPT,
     DUETIME_TAGS, DUETIME_KEYS, DUETIME_PROPERTIES (JSON), DUETIME_QUEUE, DUETIME_OFFSET, DUETIME_DUE_AT in its
-    environment. Exit code 0: done. 75: retried by the policy, without a log line. Any other: retried by the policy; the
-    end of standard error is kept for the dead letter. Without --exec, a message is done when it is printed.
+    environment. Exit code 0: done. 75: retry later, nothing is logged. Any other: retried by the policy; the last line
+    of standard error is the dead letter's error, its end is kept too. Without --exec, messages are printed, and are
+    done then.
 
     \b
     Examples:
@@ -79,6 +81,8 @@ def consume(
       duetime consume orders --group audit --json | jq .body
     """
     _log_plainly()
+    if sys.stderr.isatty() and not as_json:
+        print(f"duetime: waiting for messages of {topic}, group {group}; Ctrl-C ends", file=sys.stderr)
     consumer = Consumer(server, group=group, drain=drain)
     run = _printer(as_json, consumer.stop) if command is None else _runner(command, group, reject_code)
     left = count
@@ -131,7 +135,9 @@ def _runner(command: str, group: str, reject_code: int | None) -> Run:
         code, errors = await _run_command(command, body, _environment(message, group))
         if code == 0:
             return
-        error = ExitCode(f"exit code {code}" if code > 0 else f"ended by {_signal(-code)}")
+        ended = f"exit code {code}" if code > 0 else f"ended by {_signal(-code)}"
+        last_line = (on_one_line(line.encode("utf-8", "backslashreplace")) for line in errors.splitlines()[-1:])
+        error = ExitCode(": ".join([ended, *last_line]))
         if errors:
             error.add_note(errors)
         if code == reject_code:
@@ -190,7 +196,11 @@ async def _pass_on(stream: asyncio.StreamReader) -> str:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Ends a command and everything that it started."""
+    """Ends a command and everything that it started; on Windows, the command."""
+    if not hasattr(os, "killpg"):
+        process.kill()
+        await process.wait()
+        return
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)

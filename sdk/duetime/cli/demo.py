@@ -21,6 +21,7 @@ from duetime.client.errors import AlreadyExists, DueTimeError
 from duetime.client.message import Message, Receipt
 from duetime.client.record import ReceivedMessage
 from duetime.client.sending.producer import AsyncProducer
+from duetime.client.trust import Tls
 from duetime.v1 import gateway_pb2
 
 TOPIC = "demo"
@@ -40,9 +41,10 @@ TIMEOUT_S = 60.0
 class Demo:
     """Runs once against a cluster. Messages that were stored before it began, by an earlier run, are not shown."""
 
-    def __init__(self, server: str, *, as_json: bool, ours: bool = True) -> None:
+    def __init__(self, server: str, *, as_json: bool, ours: bool = True, tls: Tls | None = None) -> None:
         """`ours`: this command runs the cluster, which ends with it."""
         self._server = server
+        self._tls = tls
         self._as_json = as_json
         self._ours = ours
         self._console = Console(highlight=False)
@@ -67,7 +69,10 @@ class Demo:
 
     async def _send_and_show(self) -> None:
         await self._make_topic()
-        async with AsyncProducer(self._server) as producer, AsyncPuller(self._server, TOPIC) as puller:
+        async with (
+            AsyncProducer(self._server, tls=self._tls) as producer,
+            AsyncPuller(self._server, TOPIC, tls=self._tls) as puller,
+        ):
             self._say(f"\nSending {len(MESSAGES)} messages to topic {TOPIC}:")
             messages = [Message(TOPIC, body.encode(), delay=delay) for delay, body in MESSAGES]
             for message, outcome in zip(messages, await producer.send_many(messages), strict=True):
@@ -81,7 +86,7 @@ class Demo:
                         self._arrived(received)
 
     async def _make_topic(self) -> None:
-        connection = Connection(self._server)
+        connection = Connection(self._server, tls=self._tls)
         try:
             request = gateway_pb2.CreateTopicRequest(name=TOPIC, queue_count=QUEUE_COUNT)
             await connection.call("CreateTopic", request, TIMEOUT_S)
@@ -130,7 +135,9 @@ class Demo:
 
 
 def demo(server: Server = None, as_json: Json = False) -> None:
-    """Send a few delayed messages to a running cluster, and show them arrive.
+    """Send a few delayed messages and show them arrive.
+
+    It needs a running cluster.
 
     \b
     Examples:

@@ -13,7 +13,7 @@ import typer
 
 from duetime.cli.gateway import CALL_TIMEOUT_S, reach
 from duetime.cli.messages import body_object
-from duetime.cli.options import Json, Server, given, span
+from duetime.cli.options import Json, Server, given, span, watched
 from duetime.cli.output import iso, local, on_one_line, print_json
 from duetime.client.errors import Damaged, NotFound
 from duetime.client.finding.dead_letters import AsyncDeadLetters, DeadLetter, DeadLetterCriteria, DeadLetterResult
@@ -21,7 +21,9 @@ from duetime.client.finding.dead_letters import AsyncDeadLetters, DeadLetter, De
 # How often a redrive or discard reports its progress.
 PROGRESS_S = 2.0
 
-_HELP = """List, show, redrive or discard the dead letters of a group: messages that it could not handle.
+_HELP = """List, show, redrive and discard dead letters.
+
+Those are messages that a group could not handle.
 
 \b
 Examples:
@@ -59,6 +61,7 @@ def _no_command(context: typer.Context) -> None:
 
 
 @dlq.command("list")
+@watched
 def list_letters(
     group: _Group,
     since: _From = None,
@@ -72,9 +75,10 @@ def list_letters(
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """List dead letters that meet all options, shard by shard, oldest first.
+    """List the dead letters of a group.
 
-    With --json, a body that is not UTF-8 is in `body_base64` instead of `body`.
+    Those that meet all options, shard by shard, oldest first. With --json, a body that is not UTF-8 is in `body_base64`
+    instead of `body`.
 
     \b
     Examples:
@@ -113,7 +117,9 @@ def show(
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Show a dead letter with all its attempts and its body; several if messages share an id.
+    """Show a dead letter with its attempts and body.
+
+    Several, if messages share an id.
 
     \b
     Examples:
@@ -151,11 +157,11 @@ def redrive(
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Give dead letters to their group again, at once and with a new count of attempts.
+    """Give dead letters to their group again.
 
-    Prints one line for each; exit code 1 if one could not be redriven. A message that fails again becomes a dead letter
-    again, with its history. After an interruption, the same command continues with those that are left: no message is
-    given twice.
+    At once, and with a new count of attempts. Prints one line for each; exit code 1 if one could not be redriven. A
+    message that fails again becomes a dead letter again, with its history. After an interruption, the same command
+    continues with those that are left: no message is given twice.
 
     \b
     Examples:
@@ -296,7 +302,7 @@ def letter_page(letter: DeadLetter) -> str:
         f"id          {letter.id}",
         f"from        {_origin(letter)}",
         f"died        {local(letter.dead_at)}  {letter.reason or 'a RocketMQ broker did not say why'}",
-        f"stored in   %DLQ%{letter.group}[{queue}]@{offset}, shard {shard}",
+        f"stored in   %DLQ%{letter.group}/{queue}@{offset}, shard {shard}",
         f"born        {local(letter.born_at)}",
     ]
     lines += [f"tags        {letter.tags}"] if letter.tags else []
@@ -316,7 +322,7 @@ def letter_page(letter: DeadLetter) -> str:
 
 
 def _origin(letter: DeadLetter) -> str:
-    return f"{letter.topic or 'an unknown topic'}[{letter.queue}]@{letter.offset}"
+    return f"{letter.topic or 'an unknown topic'}/{letter.queue}@{letter.offset}"
 
 
 def letter_object(letter: DeadLetter) -> dict[str, Any]:

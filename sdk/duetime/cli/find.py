@@ -34,9 +34,9 @@ def find(
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Find messages by key or id, newest first: in their topics, pending, cancelled or quarantined ones.
+    """Find messages by key or id, newest first.
 
-    Exit code 1 if there are none.
+    In their topics, pending, cancelled or quarantined. Exit code 1 if there are none.
 
     \b
     Examples:

@@ -1,6 +1,7 @@
 """How commands reach the gateway: whether anything listens there, and single calls."""
 
 import asyncio
+import socket
 from typing import Any
 
 from duetime.client.connection import Connection, resolve_server
@@ -8,6 +9,7 @@ from duetime.client.errors import Unavailable
 
 REACH_TIMEOUT_S = 3.0
 CALL_TIMEOUT_S = 10.0
+_THIS_MACHINE = ("localhost", "127.0.0.1", "[::1]")
 
 
 async def reach(server: str | None) -> str:
@@ -22,8 +24,13 @@ async def reach(server: str | None) -> str:
         async with asyncio.timeout(REACH_TIMEOUT_S):
             _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
         writer.close()
+    except socket.gaierror as error:
+        text = f"no host has the name {host}: {(error.strerror or str(error)).lower()}"
+        raise Unavailable(text, reason="UNAVAILABLE") from None
     except (OSError, TimeoutError):
-        text = f"no DueTime server answers at {address}; `duetime up` starts one on this machine"
+        text = f"no DueTime server answers at {address}"
+        if host in _THIS_MACHINE:
+            text += "; `duetime up` starts one on this machine"
         raise Unavailable(text, reason="UNAVAILABLE") from None
     return address
 

@@ -7,7 +7,7 @@ import typer
 
 from duetime.cli import options
 from duetime.cli.gateway import call
-from duetime.cli.options import Json, Server
+from duetime.cli.options import Json, Server, watched
 from duetime.cli.output import iso, local, moment_or_none, print_json, print_table
 from duetime.cli.policies import backoff_of, policy_of
 from duetime.client.message import at_ms, moment
@@ -15,12 +15,12 @@ from duetime.v1 import consumer_pb2, message_pb2
 
 groups = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
-_HELP = """List the consumer groups; with a command, create, describe, change, reset or delete one.
+_HELP = """List, create, describe, reset and delete groups.
 
 \b
 Examples:
   duetime groups
-  duetime groups create billing --start latest --retry exponential:1s..10m --max-attempts 5
+  duetime groups create billing --start latest --backoff exponential:1s..10m --max-attempts 5
   duetime groups describe billing
   duetime groups reset billing orders --to 2026-01-01T12:00 --dry-run
 """
@@ -30,14 +30,15 @@ _STARTS = {
     consumer_pb2.GROUP_START_LATEST: _LATEST,
 }
 _QUEUE_COLUMNS = [
-    "topic", "#queue", "#shard", "#acknowledged", "#next", "#end", "#lag", "#in flight", "#waiting",
-    "oldest unacknowledged",
+    "topic", "#queue", "#shard?2", "#acknowledged?3", "#next?1", "#end?4", "#lag", "#in flight?6", "#waiting?7",
+    "oldest unacknowledged?5",
 ]  # fmt: skip
 
 _Name = Annotated[str, typer.Argument(metavar="GROUP", help="1 to 120 characters of [%|a-zA-Z0-9_-].")]
 _Retry = Annotated[
     str | None,
     typer.Option(
+        "--backoff",
         "--retry",
         metavar="BACKOFF",
         help="When failed messages are delivered again: `levels` (RocketMQ's: 10s, 30s, 1m, ... 2h), "
@@ -51,6 +52,7 @@ _MaxAttempts = Annotated[
 
 
 @groups.callback(help=_HELP)
+@watched
 def list_groups(context: typer.Context, server: Server = None, as_json: Json = False) -> None:
     """See _HELP."""
     if context.invoked_subcommand is not None:
@@ -60,6 +62,7 @@ def list_groups(context: typer.Context, server: Server = None, as_json: Json = F
 
 
 @groups.command("list")
+@watched
 def list_command(context: typer.Context, server: Server = None, as_json: Json = False) -> None:
     """List the groups, by name.
 
@@ -81,7 +84,7 @@ def _list(server: str | None, as_json: bool) -> None:
              backoff_of(group.retry), local(moment(group.created_at_ms)))
             for group in listed
         ]  # fmt: skip
-        print_table(["group", "start", "ordered", "#deliveries", "retry", "created"], rows)
+        print_table(["group", "start", "ordered?2", "#deliveries?3", "backoff", "created?1"], rows)
     else:
         print("no groups yet; `duetime groups create GROUP` or a first receiver creates one")
 
@@ -101,12 +104,14 @@ def create(
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Create a group. One that exists with the same settings is left as it is.
+    """Create a group.
+
+    One that exists with the same settings is left as it is.
 
     \b
     Examples:
       duetime groups create billing
-      duetime groups create audit --start latest --retry 1s,5s,30s --max-attempts 4
+      duetime groups create audit --start latest --backoff 1s,5s,30s --max-attempts 4
       duetime groups create ledger --ordered --start 2026-01-01T00:00Z
     """
     server, as_json = _common(context, server, as_json)
@@ -129,15 +134,17 @@ def set_policy(
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Change a group's retry policy, for failures from now on. Options that are not given keep their values.
+    """Change a group's retry policy.
+
+    It counts for failures from now on. Options that are not given keep their values.
 
     \b
     Examples:
-      duetime groups set billing --retry exponential:1s..10m,factor=3 --max-attempts 8
+      duetime groups set billing --backoff exponential:1s..10m,factor=3 --max-attempts 8
     """
     server, as_json = _common(context, server, as_json)
     if retry is None and max_attempts is None:
-        raise typer.BadParameter("give --retry, --max-attempts or both")
+        raise typer.BadParameter("give --backoff, --max-attempts or both")
     listed = call(server, "ListGroups", consumer_pb2.ListGroupsRequest()).groups
     policy = next((group.retry for group in listed if group.name == name), message_pb2.RetryPolicy())
     if retry is not None:
@@ -150,8 +157,9 @@ def set_policy(
 
 
 @groups.command()
+@watched
 def describe(context: typer.Context, name: _Name, server: Server = None, as_json: Json = False) -> None:
-    """Show a group's position in each queue, its members and their rates.
+    """Show a group's places in queues, its members, rates.
 
     A queue's lag counts unacknowledged messages: not delivered yet, in flight, or waiting for a retry.
 
@@ -189,7 +197,9 @@ def reset(
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Move a group's position in a topic: messages before it count as done, those after it are delivered (again).
+    """Move a group's position in a topic.
+
+    Messages before it count as done, those after it are delivered (again).
 
     Retries are not affected: to drop or repeat them, reset %RETRY%NAME, which is a topic of its own.
 
@@ -289,10 +299,10 @@ def _print_description(described: consumer_pb2.GroupDescription) -> None:
     if described.queues:
         print_table(_QUEUE_COLUMNS, [_queue_row(queue) for queue in described.queues])
     elif not known:
-        print("nothing has been received yet")
+        print("nothing has been received yet; offsets that `duetime pull --group` commits are not shown")
     if described.members:
         rows = [(one.name, one.topic, local(moment_or_none(one.seen_at_ms))) for one in described.members]
-        print_table(["member", "topic", "last seen"], rows)
+        print_table(["member", "topic?1", "last seen"], rows)
 
 
 def _queue_row(queue: consumer_pb2.GroupQueue) -> tuple[str, ...]:
@@ -310,7 +320,7 @@ def _group_object(group: consumer_pb2.Group) -> dict[str, Any]:
         "start_at": iso(moment_or_none(group.start_at_ms)),
         "ordered": group.ordered,
         "max_attempts": group.retry.max_attempts,
-        "retry": backoff_of(group.retry),
+        "backoff": backoff_of(group.retry),
         "created_at": iso(moment(group.created_at_ms)),
     }
 

@@ -1,43 +1,147 @@
-"""`duetime lanes`: what is pending, what is due next, and who serves it."""
+"""`duetime lanes`: what is pending, what is due next, and who serves it; lanes are paused and resumed here."""
 
 import sys
-from typing import Any
+from collections.abc import Iterable
+from typing import Annotated, Any
 
 import typer
 
 from duetime.cli.gateway import call
-from duetime.cli.options import Json, Server
+from duetime.cli.options import Json, Server, watched
 from duetime.cli.output import iso, length, local, moment_or_none, print_json, print_table
+from duetime.client.errors import InvalidArgument
+from duetime.client.message import delay_ms
 from duetime.v1 import gateway_pb2
 
+_HELP = """Show the lanes: what is pending, next and late.
+
+Lanes from 1000 on are those for any time, all others those of levels. Lanes that never had a message since their store
+started are left out without --all, but not of JSON.
+
+Lateness is the time from due to durably stored in the topic, over a lane's last 1,024 messages, in ms.
+
+\b
+Examples:
+  duetime lanes
+  duetime lanes --wide --watch
+  duetime lanes --json | jq 'select(.pending_count > 0)'
+  duetime lanes pause 30m
+"""
+# Left out by rank where the terminal is narrow, see print_table.
 _COLUMNS = [
-    "#shard", "#lane", "#delay", "#pending", "oldest due", "next due", "#watermark", "owner",
-    "#late p50 ms", "#late p99 ms", "#restored", "#quarantined",
+    "#shard", "#lane", "#delay", "#pending", "next due?7", "state", "#late p50/p99?6", "oldest due?5", "owner?4",
+    "#restored?3", "#watermark?2", "#quarantined?1",
 ]  # fmt: skip
 
+lanes = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
-def lanes(server: Server = None, as_json: Json = False) -> None:
-    """Show the lanes: pending messages, next due time and lateness for each shard and lane.
+_Lane = Annotated[str, typer.Argument(metavar="LANE", help="The lane's number, or the delay of its level: 30m.")]
+_Shard = Annotated[int | None, typer.Option("--shard", min=0, metavar="N", help="On this shard only.")]
 
-    Lanes from 1000 on are those for any time, all others those of levels.
 
-    Lateness is the time from due to durably stored in the topic, over a lane's last 1,024 messages.
-
-    \b
-    Examples:
-      duetime lanes
-      duetime lanes --json | jq 'select(.pending_count > 0)'
-    """
+@lanes.callback(help=_HELP)
+@watched
+def list_lanes(
+    context: typer.Context,
+    show_all: Annotated[bool, typer.Option("--all", help="Lanes that had no message too.")] = False,
+    server: Server = None,
+    as_json: Json = False,
+) -> None:
+    """See _HELP."""
+    if context.invoked_subcommand is not None:
+        context.obj = (server, as_json)  # options before the command apply to it too
+        return
     listed: gateway_pb2.ListLanesResponse = call(server, "ListLanes", gateway_pb2.ListLanesRequest())
+    shown = [lane for lane in listed.lanes if show_all or is_used(lane)]
     if as_json:
         for lane in listed.lanes:
-            print_json(_lane_object(lane))
+            print_json(lane_object(lane))
+    elif shown:
+        print_table(_COLUMNS, [_row(lane) for lane in shown])
     else:
-        print_table(_COLUMNS, [_row(lane) for lane in listed.lanes])
+        print(f"none of the {len(listed.lanes)} lanes has had a message; --all shows them")
     for shard in listed.unreachable_shards:
         print(f"duetime: shard {shard} does not answer; its lanes are missing", file=sys.stderr)
     if listed.unreachable_shards:
         raise typer.Exit(1)
+
+
+@lanes.command()
+def pause(
+    context: typer.Context, lane: _Lane, shard: _Shard = None, server: Server = None, as_json: Json = False
+) -> None:
+    """Pause a lane: its messages wait, also when due.
+
+    Whichever scheduler serves the lane obeys within a second, also after restarts, until the lane is resumed. Nothing
+    is lost; what falls due meanwhile is late. Messages are accepted and can be cancelled as always.
+
+    \b
+    Examples:
+      duetime lanes pause 30m
+      duetime lanes pause 1000 --shard 1
+    """
+    _set_paused(context, lane, shard, server, as_json, paused=True)
+
+
+@lanes.command()
+def resume(
+    context: typer.Context, lane: _Lane, shard: _Shard = None, server: Server = None, as_json: Json = False
+) -> None:
+    """Resume a paused lane.
+
+    What fell due meanwhile is delivered at once, in order.
+
+    \b
+    Examples:
+      duetime lanes resume 30m
+      duetime lanes resume 1000 --shard 1
+    """
+    _set_paused(context, lane, shard, server, as_json, paused=False)
+
+
+def _set_paused(
+    context: typer.Context, lane: str, shard: int | None, server: str | None, as_json: bool, *, paused: bool
+) -> None:
+    before_server, before_json = context.obj
+    server = server or before_server
+    level = int(lane) if lane.isascii() and lane.isdigit() else _level_of(lane, server)
+    request = gateway_pb2.PauseLaneRequest(level=level, shard=shard)
+    answer = call(server, "PauseLane" if paused else "ResumeLane", request)
+    word = "paused" if paused else "resumed"
+    if as_json or before_json:
+        for one in answer.shards:
+            print_json({"shard": one, "lane": level, "paused": paused})
+    else:
+        print(f"lane {level} is {word} on shard{'s' * (len(answer.shards) > 1)} {', '.join(map(str, answer.shards))}")
+
+
+def _level_of(text: str, server: str | None) -> int:
+    """The level whose delay it is. Raises: BadParameter."""
+    try:
+        wanted_ms = delay_ms(text)
+    except InvalidArgument:
+        raise typer.BadParameter(f"{text!r} is neither a lane's number nor a delay such as 30m") from None
+    known: Iterable[gateway_pb2.Lane] = call(server, "ListLanes", gateway_pb2.ListLanesRequest()).lanes
+    levels = {lane.delay_ms: lane.level for lane in known if lane.delay_ms}
+    if wanted_ms not in levels:
+        delays = ", ".join(length(one) for one in sorted(levels))
+        raise typer.BadParameter(f"no level has the delay {text}; there are {delays}, and lanes for any time by number")
+    return levels[wanted_ms]
+
+
+def is_used(lane: gateway_pb2.Lane) -> bool:
+    """Whether it has or had messages, or is paused."""
+    return bool(lane.pending_count or lane.paused or lane.quarantined_count or lane.late_p50_ms >= 0)
+
+
+def state_of(lane: gateway_pb2.Lane) -> str:
+    """In a word."""
+    return "paused" if lane.paused else "served" if lane.owner else "-"
+
+
+def lateness(lane: gateway_pb2.Lane) -> str:
+    """Median and 99th percentile."""
+    return "-" if lane.late_p50_ms < 0 else f"{lane.late_p50_ms:.1f}/{lane.late_p99_ms:.1f}"
 
 
 def _row(lane: gateway_pb2.Lane) -> tuple[str, ...]:
@@ -46,22 +150,23 @@ def _row(lane: gateway_pb2.Lane) -> tuple[str, ...]:
         str(lane.level),
         length(lane.delay_ms) if lane.delay_ms else "any",
         f"{lane.pending_count:,}",
-        local(moment_or_none(lane.oldest_due_at_ms)),
         local(moment_or_none(lane.next_due_at_ms)),
-        f"{lane.watermark:,}",
-        (lane.owner or "-") + (" (paused)" if lane.paused else ""),
-        _late(lane.late_p50_ms),
-        _late(lane.late_p99_ms),
+        state_of(lane),
+        lateness(lane),
+        local(moment_or_none(lane.oldest_due_at_ms)),
+        lane.owner or "-",
         f"{lane.restored_count:,}",
+        f"{lane.watermark:,}",
         f"{lane.quarantined_count:,}",
     )
 
 
-def _lane_object(lane: gateway_pb2.Lane) -> dict[str, Any]:
+def lane_object(lane: gateway_pb2.Lane) -> dict[str, Any]:
+    """A lane for machines."""
     return {
         "shard": lane.shard,
         "lane": lane.level,
-        "level": lane.level,
+        "level": lane.level if lane.delay_ms else None,
         "delay_ms": lane.delay_ms,
         "pending_count": lane.pending_count,
         "oldest_due_at": iso(moment_or_none(lane.oldest_due_at_ms)),
@@ -75,7 +180,3 @@ def _lane_object(lane: gateway_pb2.Lane) -> dict[str, Any]:
         "restored_count": lane.restored_count,
         "quarantined_count": lane.quarantined_count,
     }
-
-
-def _late(late_ms: float) -> str:
-    return "-" if late_ms < 0 else f"{late_ms:.1f}"

@@ -13,7 +13,7 @@ from duetime.client.view import MessageView
 
 def message_line(message: ReceivedMessage | FoundMessage) -> str:
     """A message for people."""
-    parts = [local(message.stored_at), f"{message.topic}[{message.queue}]@{message.offset}"]
+    parts = [local(message.stored_at), f"{message.topic}/{message.queue}@{message.offset}"]
     if message.tags:
         parts.append(f"tags={message.tags}")
     if message.keys:
@@ -53,8 +53,8 @@ def message_object(message: ReceivedMessage | FoundMessage) -> dict[str, Any]:
         "stored_at": iso(message.stored_at),
         "due_at": iso(message.due_at),
         "late_ms": message.late_ms,
-        "delay_level": message.delay_level,
-        "attempt": message.attempt,
+        "level": message.delay_level,
+        "attempt": message.attempt or None,
     }
 
 

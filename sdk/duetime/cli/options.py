@@ -1,17 +1,62 @@
 """Options that several commands share."""
 
+import re
+from collections.abc import Callable
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from duetime.client.connection import SERVER_VARIABLE
+from duetime.client.errors import InvalidArgument
+from duetime.client.message import delay_ms
 
 Server = Annotated[
     str | None,
-    typer.Option("--server", metavar="HOST:PORT", envvar=SERVER_VARIABLE, help="The gateway. Default: localhost:9800."),
+    typer.Option(
+        "--server",
+        metavar="HOST:PORT",
+        envvar=SERVER_VARIABLE,
+        help="The gateway. Default: the context's (`duetime context`), else localhost:9800.",
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
+WATCHED = "duetime_watched"
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+# Units as people write them, and as they are.
+_UNITS = (("minutes?|mins?", "m"), ("seconds?|secs?", "s"), ("hours?|hrs?", "h"), ("days?", "d"))
+
+
+def watched(command: _Command) -> _Command:
+    """A command that only looks: it has --watch and --wide."""
+    setattr(command, WATCHED, True)
+    return command
+
+
+def length(option: str, text: str) -> int:
+    """Milliseconds of a length such as `1h30m`. Raises: BadParameter: it is malformed or too long."""
+    try:
+        return delay_ms(text, option)
+    except InvalidArgument as error:
+        meant = _meant(text)
+        if meant is None and "neither" in str(error):
+            raise typer.BadParameter(f"{option} {text!r} is no length such as 90s, 1h30m or 2d") from None
+        if meant is not None:
+            raise typer.BadParameter(f"{option} {text!r} is no length; did you mean {meant}?") from None
+        raise typer.BadParameter(str(error).replace(f"{option}:", option, 1)) from None
+
+
+def _meant(text: str) -> str | None:
+    """A length that somebody may have meant."""
+    guess = re.sub(r"\s", "", text.lower())
+    for written, unit in _UNITS:
+        guess = re.sub(rf"(?<=[0-9])(?:{written})(?![a-z])", unit, guess)
+    guess = f"{guess}s" if guess.isascii() and guess.isdigit() else guess
+    try:
+        delay_ms(guess)
+    except InvalidArgument:
+        return None
+    return None if guess == text else guess
 
 
 def given(option: str, text: str | None) -> str:

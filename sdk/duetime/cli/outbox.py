@@ -11,7 +11,7 @@ import typer
 from sqlalchemy import Connection, Engine, MetaData, create_engine, inspect, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
-from duetime.cli.options import Json, Server
+from duetime.cli.options import Json, Server, watched
 from duetime.cli.output import about, iso, local, print_json, print_table
 from duetime.client.errors import DueTimeError, InvalidArgument, NotFound
 from duetime.client.message import moment
@@ -25,7 +25,9 @@ STATEMENT_TIMEOUT_MS = 30_000
 
 T = TypeVar("T")
 
-_HELP = """Move messages from a transactional outbox, a table of your own database, to the server.
+_HELP = """Move messages from an outbox to the server.
+
+A transactional outbox is a table of your own database.
 
 \b
 Examples:
@@ -68,7 +70,9 @@ def relay(
     drain: Annotated[bool, typer.Option("--drain", help="End when nothing is left to move.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Move rows to the server until SIGTERM or Ctrl-C; then print how many.
+    """Move rows to the server until SIGTERM or Ctrl-C.
+
+    It prints how many in the end.
 
     Several may run at once. A row that the server refuses, or that may have been sent too long ago to be repeated, is
     logged and left to `duetime outbox status` and `resolve`.
@@ -93,8 +97,11 @@ def relay(
 
 
 @outbox.command()
+@watched
 def status(database: _Database, table: _Table = TABLE_NAME, as_json: Json = False) -> None:
-    """Count rows, and list those that were refused or may have been sent. Exit code 1 if there are such.
+    """Count rows, and list the faulty ones.
+
+    Those were refused, or may have been sent. Exit code 1 if there are such.
 
     \b
     Examples:
@@ -110,7 +117,7 @@ def status(database: _Database, table: _Table = TABLE_NAME, as_json: Json = Fals
         print(f"{found.failed:,} failed, {found.doubtful:,} doubtful, {found.sent:,} sent and kept")
         if found.faulty:
             rows = [(one.message_id, one.topic, one.state, local(_created(one)), one.error) for one in found.faulty]
-            print_table(["id", "topic", "state", "written", "error"], rows)
+            print_table(["id", "topic?2", "state", "written?1", "error"], rows)
     if found.failed or found.doubtful:
         raise typer.Exit(1)
 

@@ -1,30 +1,67 @@
-"""How commands print: JSON lines, tables, moments, lengths."""
+"""How commands print: JSON lines, YAML, tables, moments, lengths, errors."""
 
 import json
+import re
 import shutil
 import sys
 import time
 from collections.abc import Sequence
+from contextvars import ContextVar
 from datetime import datetime
-from typing import Any
+from enum import StrEnum
+from typing import Any, NamedTuple
 
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
+from duetime.cli import yaml
 from duetime.client import message
 
 # In a pipe a table is as wide as it needs to be: lines are not wrapped.
 _PIPE_WIDTH = 1_000
+_GAP_WIDTH = 2
 _BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 _BAR_WIDTH, _BAR_WIDTH_MIN = 40, 8
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _UNITS_MS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000))
+# `#late ms?3`: a column of numbers, of rank 3.
+_COLUMN = re.compile(r"(?P<number>#?)(?P<name>[^?]*)(?:\?(?P<rank>[0-9]+))?")
+
+
+class Form(StrEnum):
+    """The form of what a command prints."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
+class Style(NamedTuple):
+    """The form of the output, and whether tables keep all columns however narrow the terminal is."""
+
+    form: Form = Form.TABLE
+    wide: bool = False
+
+
+_AS_USUAL = Style()
+# Of the command that runs.
+STYLE: ContextVar[Style] = ContextVar("style", default=_AS_USUAL)
 
 
 def print_json(value: dict[str, Any]) -> None:
-    """One object on one line of standard output."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=not _is_unicode()) + "\n")
+    """One object: on one line of standard output, or as a YAML document where the command line asks for YAML."""
+    if STYLE.get().form is Form.YAML:
+        sys.stdout.write(yaml.document(value))
+    else:
+        sys.stdout.write(json.dumps(value, ensure_ascii=not _is_unicode()) + "\n")
+
+
+def print_error(text: str) -> None:
+    """On one line of standard error. The error of a process of the cluster names the process already."""
+    line = " ".join(text.split())
+    print(line if line.startswith("duetime ") else f"duetime: {line}", file=sys.stderr)
 
 
 def _is_unicode() -> bool:
@@ -33,23 +70,51 @@ def _is_unicode() -> bool:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table; columns whose name starts with `#` hold numbers."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column.lstrip("#"), justify="right" if column.startswith("#") else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
+    """A table. Columns whose name starts with `#` hold numbers. Where the terminal is too narrow, columns whose name
+    ends with a rank are left out, those of low rank (`?1`) first; without a rank a column always stays."""
     console = Console(highlight=False, markup=False)
-    if not console.is_terminal:
+    if STYLE.get().wide or not console.is_terminal:
         console = Console(highlight=False, markup=False, width=_PIPE_WIDTH)
+    table, left_out = fitting(columns, rows, console)
     with console.capture() as capture:
         console.print(table)
     lines = [line.rstrip() for line in capture.get().splitlines()]
     print("\n".join(line for line in lines if line))
+    if left_out:
+        print(f"(too narrow for: {', '.join(left_out)}; --wide shows all)")
+
+
+def fitting(columns: Sequence[str], rows: Sequence[Sequence[str]], console: Console) -> tuple[Table, list[str]]:
+    """The table with as many columns as the console has room for, and the names of those left out."""
+    parsed = [match for column in columns if (match := _COLUMN.fullmatch(column))]
+    texts = [[match["name"], *(row[number] for row in rows)] for number, match in enumerate(parsed)]
+    widths = [max(map(cell_len, column)) + _GAP_WIDTH for column in texts]
+    kept = {number for number, match in enumerate(parsed) if not match["rank"]}
+    room = console.width + _GAP_WIDTH - sum(widths[number] for number in kept)
+    for number in sorted(set(range(len(parsed))) - kept, key=lambda number: -int(parsed[number]["rank"])):
+        if widths[number] <= room:
+            room -= widths[number]
+            kept.add(number)
+    shown = [parsed[number] for number in sorted(kept)]
+    table = _table(shown, [[row[number] for number in sorted(kept)] for row in rows])
+    return table, [match["name"] for match in parsed if match not in shown]
+
+
+def _table(columns: Sequence[re.Match[str]], rows: Sequence[Sequence[str]]) -> Table:
+    table = Table(
+        box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, _GAP_WIDTH - 1, 0, 0), header_style="bold"
+    )
+    for column in columns:
+        # What is too long for any terminal, such as the name of a topic, goes on in the next line.
+        how: Any = {"justify": "right", "no_wrap": True} if column["number"] else {"overflow": "fold"}
+        table.add_column(column["name"], **how)
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def iso(moment: datetime | None) -> str | None:
-    """For machines: in UTC, with milliseconds."""
+    """With milliseconds and time zone; for machines in UTC, as the SDK's moments are."""
     return None if moment is None else moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -59,12 +124,8 @@ def moment_or_none(at_ms: int) -> datetime | None:
 
 
 def local(moment: datetime | None) -> str:
-    """For people: in their time zone, with milliseconds, and with the date unless it is today."""
-    if moment is None:
-        return "-"
-    here = moment.astimezone()
-    day = "" if here.date() == datetime.now().astimezone().date() else f"{here:%Y-%m-%d} "
-    return f"{day}{here:%H:%M:%S}.{here.microsecond // 1000:03d}"
+    """For people: in their time zone, which it names, with milliseconds; options that take a time take it too."""
+    return iso(None if moment is None else moment.astimezone()) or "-"
 
 
 def length(length_ms: int) -> str:

@@ -10,13 +10,14 @@ import typer
 
 from duetime.cli.gateway import CALL_TIMEOUT_S, reach
 from duetime.cli.messages import body_object
-from duetime.cli.options import Json, Server, given, span
+from duetime.cli.options import Json, Server, given, span, watched
 from duetime.cli.output import iso, local, on_one_line, print_json
 from duetime.client.errors import Damaged
 from duetime.client.finding.finder import AsyncFinder
 from duetime.client.finding.pending import PendingMessage
 
 
+@watched
 def pending(
     topic: Annotated[
         str | None, typer.Option("--topic", metavar="TOPIC", help="Only those that go to this topic.")
@@ -30,7 +31,7 @@ def pending(
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """List pending messages in order of due time, whatever their delay.
+    """List pending messages in order of due time.
 
     \b
     Examples:
@@ -70,7 +71,7 @@ async def _list(
 
 def pending_line(message: PendingMessage) -> str:
     """A pending message for people."""
-    parts = [f"due {local(message.due_at)}", message.id, f"{message.topic}[{message.queue}]"]
+    parts = [f"due {local(message.due_at)}", message.id, f"{message.topic}/{message.queue}"]
     parts += [f"level {message.delay_level}"] if message.delay_level else []
     parts += [f"tags={message.tags}"] if message.tags else []
     parts += [f"keys={','.join(message.keys)}"] if message.keys else []
@@ -94,7 +95,7 @@ def pending_object(message: PendingMessage) -> dict[str, Any]:
         "keys": message.keys,
         "properties": message.properties,
         "stored_at": iso(message.stored_at),
-        "delay_level": message.delay_level,
+        "level": message.delay_level,
         "shard": shard,
         "lane": lane,
         "entry": entry,

@@ -9,11 +9,24 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from duetime.cli.common import equip
 from duetime.cli.preflight import CannotStart
 
 _GROUP = "duetime.commands"
 # The extra that a command needs, if it is not `server`.
 _EXTRAS = {"outbox": "outbox", "spark": "spark"}
+# The sections of the help, in order; what is in none comes last.
+SECTIONS = {
+    "Send and read": ("send", "cancel", "reschedule", "pull", "pending", "show", "find", "trace"),
+    "Consume": ("consume", "groups", "dlq", "transactions", "outbox"),
+    "Operate": ("up", "console", "demo", "top", "lanes", "backlog", "reports", "topics", "store", "spark"),
+    "Administer": ("users", "grants", "quotas", "audit", "certs"),
+    "This command": ("context", "completion"),
+}
+_OTHERS = "Others"
+SUMMARY_CHARS_MAX = 55
+# All sections have their summaries below each other.
+NAME_CHARS = 12
 
 
 class Commands(TyperGroup):
@@ -23,7 +36,19 @@ class Commands(TyperGroup):
         return [*super().list_commands(ctx), *sorted(entry_points(group=_GROUP).names)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        return super().get_command(ctx, cmd_name) or _load(cmd_name)
+        return super().get_command(ctx, cmd_name) or equip(_load(cmd_name))
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """By sections."""
+        found = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        named = {name for names in SECTIONS.values() for name in names}
+        others = tuple(name for name in found if name not in named)
+        for title, names in {**SECTIONS, _OTHERS: others}.items():
+            shown = [(name, found[name]) for name in names if found.get(name)]
+            rows = [(f"{name:<{NAME_CHARS}}", one.get_short_help_str(SUMMARY_CHARS_MAX)) for name, one in shown]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
 
 def _load(name: str) -> Any:

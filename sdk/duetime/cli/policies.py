@@ -11,7 +11,7 @@ _FACTOR_DEFAULT, _JITTER_DEFAULT = 2.0, 0.2
 
 
 def policy_of(backoff: str | None, max_attempts: int | None) -> message_pb2.RetryPolicy | None:
-    """The policy of --retry and --max-attempts; None: neither is given.
+    """The policy of --backoff and --max-attempts; None: neither is given.
 
     Raises:
         BadParameter: they are malformed, or break a limit.
@@ -19,7 +19,7 @@ def policy_of(backoff: str | None, max_attempts: int | None) -> message_pb2.Retr
     try:
         return handler_policy(backoff, max_attempts)
     except InvalidArgument as error:
-        options = {"backoff: ": "--retry ", "max_attempts: ": "--max-attempts "}
+        options = {"backoff: ": "--backoff ", "max_attempts: ": "--max-attempts "}
         text = str(error)
         for field, option in options.items():
             text = text.replace(field, option)
@@ -27,7 +27,7 @@ def policy_of(backoff: str | None, max_attempts: int | None) -> message_pb2.Retr
 
 
 def backoff_of(policy: message_pb2.RetryPolicy) -> str:
-    """The policy as --retry takes it, without the number of deliveries."""
+    """The policy as --backoff takes it, without the number of deliveries."""
     if policy.HasField("exponential"):
         backoff = policy.exponential
         parts = [f"exponential:{length(backoff.initial_ms)}..{length(backoff.max_ms)}"]

@@ -1,6 +1,5 @@
 """Checks before the cluster starts: its software, its directory, its ports."""
 
-import fcntl
 import os
 import socket
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ HOST = "127.0.0.1"
 # Addresses that stand for all of this machine's, and where it reaches itself then.
 _ALL = {"0.0.0.0": HOST, "::": "::1"}  # noqa: S104 (listened on only where the user says so)
 LOCK_FILE = "lock"
+_BACKLOG = 128
 _SERVER_PACKAGES = ("alembic", "numpy", "prometheus_client", "pydantic_settings", "sqlalchemy", "structlog")
 
 
@@ -22,7 +22,9 @@ class CannotStart(DueTimeError):
 
 
 def check_software() -> None:
-    """Raises CannotStart when only the client is installed."""
+    """Raises CannotStart when only the client is installed, or the system is none that servers run on."""
+    if os.name != "posix":
+        raise CannotStart("the cluster runs on Linux and macOS; on Windows, run it in WSL or by Docker")
     if missing := [name for name in _SERVER_PACKAGES if find_spec(name) is None]:
         raise CannotStart(
             f"the cluster needs the server extra ({missing[0]} is missing): pip install 'duetime[server]'"
@@ -45,6 +47,9 @@ def claimed(directory: Path) -> Iterator[None]:
             "it is not a directory" if isinstance(error, FileExistsError) else (error.strerror or str(error)).lower()
         )
         raise CannotStart(f"can't use {directory} as data directory: {reason}") from error
+    # Windows has none, where the other commands work.
+    import fcntl
+
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -106,6 +111,18 @@ class Ports:
         held = _bound(host, port)
         self._held.append(held)
         return int(held.getsockname()[1])
+
+    def listen(self, port: int = 0) -> socket.socket:
+        """A socket that listens, for a process to inherit. Two of these never have one port, as reserved ones of two
+        `Ports` may. Raises: CannotStart.
+        """
+        held = _bound(HOST, port)
+        self._held.append(held)
+        try:
+            held.listen(_BACKLOG)
+        except OSError as error:
+            raise _not_listening(HOST, port, error) from error
+        return held
 
     def close(self) -> None:
         while self._held:

@@ -13,7 +13,8 @@ from duetime.cli.options import Json, Server, moment
 from duetime.cli.output import print_json
 from duetime.client.connection import Connection
 from duetime.client.consuming.puller import LONG_POLL_S, AsyncPuller, Start
-from duetime.v1 import gateway_pb2
+from duetime.client.message import moment as moment_of
+from duetime.v1 import consumer_pb2, gateway_pb2
 
 log = logging.getLogger("duetime")
 
@@ -29,13 +30,14 @@ def pull(
     topic: _Topic,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for new messages, until Ctrl-C.")] = False,
     start: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--from",
+            "--start",
             metavar="earliest|latest|OFFSET|TIME",
-            help="Where each queue starts; TIME: messages stored since.",
+            help="Where each queue starts; TIME: messages stored since. Default: the group's start, else earliest.",
         ),
-    ] = "earliest",
+    ] = None,
     tags: Annotated[str | None, typer.Option(metavar="'A || B'", help="Only messages with one of these tags.")] = None,
     sql: Annotated[
         str | None,
@@ -43,13 +45,18 @@ def pull(
     ] = None,
     group: Annotated[
         str | None,
-        typer.Option(metavar="GROUP", help="Start where GROUP has committed, and commit after printing."),
+        typer.Option(
+            metavar="GROUP",
+            help="Start where GROUP has committed, and commit after printing; --from is for other queues.",
+        ),
     ] = None,
     count_max: Annotated[int | None, typer.Option("--max", min=1, metavar="N", help="Stop after N messages.")] = None,
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Print the messages of a topic: all queues, each in order.
+    """Print the messages of a topic.
+
+    All queues are read, each in order. They stay where they are: `duetime consume` takes them for a group.
 
     With --json, a body that is not UTF-8 is in `body_base64` instead of `body`.
 
@@ -62,8 +69,8 @@ def pull(
       duetime pull orders --group billing --follow
       duetime pull orders --max 10 --json | jq .late_ms
     """
-    first: Start | int
-    if start in ("earliest", "latest"):
+    first: Start | int | None
+    if start is None or start in ("earliest", "latest"):
         first = start  # type: ignore[assignment]
     elif start.isascii() and start.isdigit():
         first = int(start)
@@ -76,7 +83,7 @@ def pull(
 async def _pull(
     server: str | None,
     topic: str,
-    start: Start | int,
+    start: Start | int | None,
     tags: str | None,
     sql: str | None,
     group: str | None,
@@ -86,6 +93,8 @@ async def _pull(
 ) -> None:
     address = await reach(server)
     ends = await _ends(address, topic)
+    if start is None:
+        start = await _start_of(address, group)
     if isinstance(start, int):
         for queue, end in ends.items():
             if start > end and not follow:
@@ -94,6 +103,8 @@ async def _pull(
     left = sys.maxsize if count_max is None else count_max
     long_poll = LONG_POLL_S if follow else CATCH_UP_WAIT
     puller = AsyncPuller(address, topic, start=start, group=group, tags=tags, sql=sql, long_poll=long_poll)
+    if follow and sys.stderr.isatty() and not as_json:
+        print(f"duetime: waiting for messages of {topic}; Ctrl-C ends", file=sys.stderr)
     async with puller:
         while left and (follow or any(puller.positions[queue] < end for queue, end in ends.items())):
             messages = await puller.poll(min(left, POLL_COUNT), FOLLOW_WAIT if follow else CATCH_UP_WAIT)
@@ -106,6 +117,20 @@ async def _pull(
             sys.stdout.flush()
             if group is not None:
                 await puller.commit()
+
+
+async def _start_of(address: str, name: str | None) -> Start:
+    """Where a group starts that has committed nothing; without a group, or one that nobody made: the earliest."""
+    if name is None:
+        return "earliest"
+    connection = Connection(address)
+    try:
+        listed = await connection.call("ListGroups", consumer_pb2.ListGroupsRequest(), CALL_TIMEOUT_S)
+    finally:
+        await connection.close()
+    # Of one that starts with the latest, it is when it was made.
+    start_at_ms = next((one.start_at_ms for one in listed.groups if one.name == name), 0)
+    return moment_of(start_at_ms) if start_at_ms else "earliest"
 
 
 async def _ends(address: str, topic: str) -> dict[int, int]:

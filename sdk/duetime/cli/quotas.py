@@ -5,14 +5,14 @@ from typing import Annotated, Any
 import typer
 
 from duetime.cli.gateway import call
-from duetime.cli.options import Json, Server
+from duetime.cli.options import Json, Server, watched
 from duetime.cli.output import print_json, print_table
 from duetime.v1 import quotas_pb2 as pb
 
 quotas = typer.Typer(
     rich_markup_mode=None,
-    no_args_is_help=True,
-    help="""What users and topics may take.
+    invoke_without_command=True,
+    help="""Limit what users and topics may take.
 
 \b
 Examples:
@@ -22,8 +22,18 @@ Examples:
   duetime quotas list
 """,
 )
-_set = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Set a quota, in place of what was set before.")
+_set = typer.Typer(
+    rich_markup_mode=None, invoke_without_command=True, help="Set a quota, in place of what was set before."
+)
 quotas.add_typer(_set, name="set")
+
+
+@quotas.callback()
+@_set.callback()
+def _no_command(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
 
 _Name = Annotated[str, typer.Argument(metavar="NAME")]
 _Kind = Annotated[str, typer.Argument(metavar="user|topic")]
@@ -52,7 +62,15 @@ def user(
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Set what a user may take; NAME * is each user without a quota of their own."""
+    """Set what a user may take.
+
+    NAME * is each user without a quota of their own.
+
+    \b
+    Examples:
+      duetime quotas set user alice --messages-per-s 1000 --streams 50
+      duetime quotas set user '*' --bytes-per-s 10000000
+    """
     quota = pb.Quota(
         of=pb.QuotaOf(user=name),
         messages_per_s=messages_per_s,
@@ -78,7 +96,14 @@ def topic(
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Set what a topic may take. Its most delay is set where it is made: `duetime topics create --max-delay`."""
+    """Set what a topic may take.
+
+    Its most delay is set where it is made: `duetime topics create --max-delay`.
+
+    \b
+    Examples:
+      duetime quotas set topic orders --messages-per-s 5000 --pending-count 1000000
+    """
     quota = pb.Quota(
         of=pb.QuotaOf(topic=name),
         messages_per_s=messages_per_s,
@@ -96,8 +121,16 @@ def _send(server: str | None, quota: pb.Quota, as_json: bool) -> None:
 
 
 @quotas.command("list")
+@watched
 def list_quotas(server: Server = None, as_json: Json = False) -> None:
-    """List all quotas, with what is used of them at all gateways."""
+    """List all quotas, with what is used of them.
+
+    Used at all gateways, as they last told.
+
+    \b
+    Examples:
+      duetime quotas list --watch
+    """
     listed = call(server, "ListQuotas", pb.ListQuotasRequest()).quotas
     if listed or as_json:
         _print(listed, as_json)
@@ -106,8 +139,14 @@ def list_quotas(server: Server = None, as_json: Json = False) -> None:
 
 
 @quotas.command()
+@watched
 def show(kind: _Kind, name: _Name, server: Server = None, as_json: Json = False) -> None:
-    """Show one quota."""
+    """Show one quota.
+
+    \b
+    Examples:
+      duetime quotas show user alice
+    """
     found = call(server, "ListQuotas", pb.ListQuotasRequest(of=_of(kind, name))).quotas
     if found or as_json:
         _print(found, as_json)
@@ -117,7 +156,12 @@ def show(kind: _Kind, name: _Name, server: Server = None, as_json: Json = False)
 
 @quotas.command()
 def remove(kind: _Kind, name: _Name, server: Server = None) -> None:
-    """Remove a quota."""
+    """Remove a quota.
+
+    \b
+    Examples:
+      duetime quotas remove topic orders
+    """
     call(server, "RemoveQuota", pb.RemoveQuotaRequest(of=_of(kind, name)))
     print(f"{kind} {name} has no quota of its own")
 

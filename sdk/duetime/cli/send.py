@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from duetime.cli.gateway import reach
-from duetime.cli.options import Json, Server, due_time
+from duetime.cli.options import Json, Server, due_time, length
 from duetime.cli.output import iso, local, print_json
 from duetime.client.errors import DueTimeError
 from duetime.client.message import Message, Receipt
@@ -57,7 +57,7 @@ def send(
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Send a message, now or to arrive later.
+    """Send a message, to arrive now or later.
 
     \b
     Examples:
@@ -71,6 +71,9 @@ def send(
         raise typer.BadParameter("--batch and --replace exclude each other: a batch replaces nothing")
     if (delay is not None) + (level is not None) + (deliver_at is not None) > 1:
         raise typer.BadParameter("give one of --delay, --deliver-at and --level")
+    for option, text in (("--delay", delay), ("--max-wait", max_wait)):
+        if text is not None:
+            length(option, text)
     make = partial(
         Message,
         topic,
@@ -165,9 +168,9 @@ async def _send_batch(server: str | None, make: Callable[..., Message], source: 
             print_json(receipt_object(receipt))
         return 0
     first, last = receipts[0], receipts[-1]
-    where = f"queue {first.queue}" + ("" if first.lane else f" offsets {first.offset} to {last.offset}")
+    where = f"{whole.topic}/{first.queue}" + ("" if first.lane else f"@{first.offset} to @{last.offset}")
     due = f", due {local(first.deliver_at)}" if first.lane else ""
-    print(f"sent {len(receipts):,} messages to {whole.topic} {where}{due}, all or none")
+    print(f"sent {len(receipts):,} messages to {where}{due}, all or none")
     return 0
 
 
@@ -221,8 +224,8 @@ def _progress(size: int | None) -> Progress:
 
 def receipt_line(receipt: Receipt) -> str:
     """A receipt for people."""
-    where = f"{receipt.message_id} {receipt.topic} queue {receipt.queue}"
-    line = f"{where} offset {receipt.offset}" if receipt.lane is None else f"{where}, due {local(receipt.deliver_at)}"
+    where = f"{receipt.message_id} {receipt.topic}/{receipt.queue}"
+    line = f"{where}@{receipt.offset}" if receipt.lane is None else f"{where}, due {local(receipt.deliver_at)}"
     if receipt.level is not None:
         line += f" (level {receipt.level})"
     if receipt.requested_level is not None:
@@ -235,14 +238,14 @@ def receipt_line(receipt: Receipt) -> str:
 def receipt_object(receipt: Receipt) -> dict[str, Any]:
     """A receipt for machines."""
     return {
-        "message_id": receipt.message_id,
+        "id": receipt.message_id,
         "topic": receipt.topic,
         "shard": receipt.shard,
         "queue": receipt.queue,
         "offset": receipt.offset,
         "lane": receipt.lane,
         "level": receipt.level,
-        "deliver_at": iso(receipt.deliver_at),
+        "due_at": iso(receipt.deliver_at),
         "was_past": receipt.was_past,
         "replaced_id": receipt.replaced_id,
         "requested_level": receipt.requested_level,
@@ -254,6 +257,6 @@ def error_object(error: DueTimeError) -> dict[str, Any]:
     """A refusal for machines."""
     violations = [{"field": v.field, "description": v.description} for v in error.violations]
     return {
-        "message_id": error.message_id,
+        "id": error.message_id,
         "error": {"reason": error.reason, "message": error.text, "violations": violations},
     }

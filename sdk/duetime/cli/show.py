@@ -8,7 +8,7 @@ import typer
 
 from duetime.cli.gateway import CALL_TIMEOUT_S, reach
 from duetime.cli.messages import content_lines, message_object
-from duetime.cli.options import Json, Server
+from duetime.cli.options import Json, Server, watched
 from duetime.cli.output import about, iso, local, now_ms, print_json
 from duetime.cli.transactions import progress_lines, transaction_object
 from duetime.client.errors import DueTimeError
@@ -26,6 +26,7 @@ class _Shown(NamedTuple):
     transaction: FoundTransaction | None = None
 
 
+@watched
 def show(
     message_id: Annotated[str, typer.Argument(metavar="ID", help="The message's id, or a RocketMQ offset id.")],
     topic: Annotated[
@@ -34,8 +35,10 @@ def show(
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Show a message: pending, with its due time and how many come before it; in its topic; cancelled;
-    replaced, and by which; dead; or prepared, given up or rolled back by a transaction, with its checks.
+    """Show a message and where it is.
+
+    Pending, with its due time and how many come before it; in its topic; cancelled; replaced, and by which; dead; or
+    prepared, given up or rolled back by a transaction, with its checks.
 
     \b
     Examples:
@@ -81,14 +84,14 @@ def _page(shown: _Shown) -> str:
     lines = [
         f"id          {message.id}",
         f"state       {state}",
-        f"topic       {message.topic}[{message.queue}]",
+        f"topic       {message.topic}/{message.queue}",
     ]
     if message.lane is not None:
         lines.append(f"waits in    lane {message.lane}, entry {message.entry}, shard {message.shard}")
     elif transaction is not None:
         lines += [f"transaction {transaction.id}", f"group       {transaction.group}", *progress_lines(transaction)]
     elif message.state == "stored":
-        lines.append(f"stored in   offset {message.offset}, shard {message.shard}")
+        lines.append(f"stored in   {message.topic}/{message.queue}@{message.offset}, shard {message.shard}")
     lines += [f"due         {local(message.due_at)}"] if message.due_at else []
     lines += [f"late        {message.late_ms} ms"] if message.late_ms is not None else []
     lines += [f"born        {local(message.born_at)}", f"stored      {local(message.stored_at)}"]

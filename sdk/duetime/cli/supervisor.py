@@ -1,15 +1,17 @@
-"""The cluster on this machine, started, kept running and stopped in order: one process, or four.
+"""The cluster on this machine, started, kept running and stopped in order: one process, or four; and the console.
 
 schema ┐
        ├─▶ gateway, scheduler, retry ─▶ serving ─▶ stop gateway ─▶ scheduler ─▶ retry ─▶ store
 store  ┘                                 │    ▲
                                          └────┘ a process that ends is restarted on its port
 
-One process keeps this order by itself (duetime_core.together).
+One process keeps this order by itself (duetime_core.together). The console is a process of its own, which starts once
+the others serve, and neither delays nor ends them.
 """
 
 import asyncio
 import os
+import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,6 +29,8 @@ STEADY_S = 30.0
 STOP_TIMEOUT_S = 10.0
 STORE_STOP_TIMEOUT_S = 30.0
 SHARD = 0
+CONSOLE = "console"
+CONSOLE_PORT = 9880
 STORE = "store"
 
 
@@ -34,12 +38,28 @@ class Cluster:
     """One shard and the services around it. Port 0 of the gateway means any free port."""
 
     def __init__(
-        self, data: Path, port: int, *, host: str = HOST, processes: bool = False, inner_ports: bool = False
+        self,
+        data: Path,
+        port: int,
+        *,
+        host: str = HOST,
+        processes: bool = False,
+        inner_ports: bool = False,
+        certs: Path | None = None,
+        console: bool = False,
+        console_port: int | None = None,
     ) -> None:
         """`host`: where the gateway listens; the others listen on loopback. `processes`: one for each service.
-        `inner_ports`: whether those after the gateway listen in any case."""
+        `inner_ports`: whether those after the gateway listen in any case. `certs`: of `duetime certs init`; with it all
+        ports of gRPC take TLS alone. `console`: whether it has one, at `console_port`; None: the usual one, or any
+        where that is in use.
+
+        Raises:
+            CannotStart: files of `certs` are missing, or a port is in use.
+        """
         self.data = data
         self._host = host
+        self._certs = certs
         database_url = f"sqlite:///{data / 'metadata.db'}"
         self._upgrade = ["-m", "duetime_core.metadata", "upgrade", "--database-url", database_url]
         self._ports = Ports()
@@ -52,6 +72,13 @@ class Cluster:
         else:
             together = ["-m", "duetime_core.together", *(["--inner-ports"] if inner_ports else [])]
             self._children = [Child("cluster", together, self._nodes, logs)]
+        self._page: Node | None = None
+        self._console: Child | None = None
+        if console:
+            # It listens from now on: a browser that comes before the console serves waits.
+            listener = self._console_listener(console_port)
+            self._page = self._make_console(listener.getsockname()[1])
+            self._console = Child(CONSOLE, ["-m", "duetime_console"], [self._page], logs, listener)
 
     def _make_nodes(self, port: int, database_url: str, *, one_page: bool, listen: bool) -> list[Node]:
         """In the order in which they are stopped: callers before those that they call, so that no last call fails."""
@@ -59,14 +86,52 @@ class Cluster:
         page = take()
 
         def node(name: str, settings: Mapping[str, object]) -> Node:
-            return Node(name, take(), page if one_page else take(), settings, listens=listen)
+            own = {**settings, **self._certified(name)}
+            return Node(name, take(), page if one_page else take(), own, listens=listen)
 
         store = node(STORE, {"data_dir": self.data / f"store-{SHARD}", "shard": SHARD})
         above = {"database_url": database_url, "stores": f"{SHARD}={store.address}"}
         retry, scheduler = node("retry", above), node("scheduler", above)
-        settings = above | {"retry_address": retry.address}
+        settings = above | {"retry_address": retry.address} | self._certified("gateway")
+        if self._host != HOST:
+            settings["metrics_host"] = HOST
         gateway = Node("gateway", take(port, self._host), page, settings, host=self._host)
         return [gateway, scheduler, retry, store]
+
+    def _console_listener(self, port: int | None) -> socket.socket:
+        """At the port; None: at the usual one, or at any where that is in use. Raises: CannotStart."""
+        if port is not None:
+            return self._ports.listen(port)
+        try:
+            return self._ports.listen(CONSOLE_PORT)
+        except CannotStart:
+            return self._ports.listen()
+
+    def _make_console(self, port: int) -> Node:
+        settings: dict[str, object] = {"server": self.gateway.address, "secret_file": self.data / "console.secret"}
+        if self.ca is not None:
+            settings["server_ca_file"] = self.ca
+        return Node(CONSOLE, port, None, settings)
+
+    def _certified(self, name: str) -> dict[str, str]:
+        """The settings of a service's certificate. Raises: CannotStart."""
+        if self._certs is None:
+            return {}
+        files = {"tls_cert_file": "tls.crt", "tls_key_file": "tls.key", "tls_ca_file": "ca.crt"}
+        paths = {setting: self._certs / name / file for setting, file in files.items()}
+        if missing := [path for path in paths.values() if not path.is_file()]:
+            raise CannotStart(f"there is no {missing[0]}; `duetime certs init {self._certs}` makes it")
+        return {setting: str(path) for setting, path in paths.items()}
+
+    @property
+    def ca(self) -> Path | None:
+        """By which clients know the gateway; None: it takes no TLS."""
+        return None if self._certs is None else self._certs / "ca.crt"
+
+    @property
+    def console(self) -> str | None:
+        """Where a browser finds the console, soon after the others serve; None: there is none."""
+        return None if self._page is None else f"http://{self._page.address}/"
 
     async def start(self) -> None:
         """Returns when all processes serve.
@@ -94,15 +159,20 @@ class Cluster:
         async with asyncio.TaskGroup() as tasks:
             for child in self._children:
                 tasks.create_task(_restart_forever(child))
+            if self._console is not None:
+                tasks.create_task(_run_forever(self._console))
             tasks.create_task(self._rotate())
 
     async def _rotate(self) -> None:
         while True:
-            for path in (*(child.log_path for child in self._children), self._metadata_log):
+            children = [*self._children, *([self._console] if self._console is not None else [])]
+            for path in (*(child.log_path for child in children), self._metadata_log):
                 await asyncio.to_thread(rotate, path)
             await asyncio.sleep(CHECK_INTERVAL_S)
 
     async def stop(self) -> None:
+        if self._console is not None:
+            await self._console.stop(STOP_TIMEOUT_S)
         for child in self._children:
             await child.stop(sum(STORE_STOP_TIMEOUT_S if one.name == STORE else STOP_TIMEOUT_S for one in child.nodes))
         self._ports.close()
@@ -115,6 +185,8 @@ class Cluster:
             "port": self.gateway.port,
             "data": str(self.data),
             "pid": os.getpid(),
+            **({} if self.ca is None else {"tls_ca": str(self.ca)}),
+            **({} if self.console is None else {"console": self.console}),
             "processes": {
                 node.name: {
                     "address": node.address if node.listens else None,
@@ -127,6 +199,20 @@ class Cluster:
                 for node in child.nodes
             },
         }
+
+
+async def _run_forever(child: Child) -> None:
+    """Starts it, until that succeeds, and then again whenever it ends."""
+    pause_s = BACKOFF_S_MIN
+    while True:
+        try:
+            await child.start()
+            break
+        except (CannotStart, OSError) as error:
+            print(f"duetime: {child.name} does not start: {error}", file=sys.stderr, flush=True)
+        await asyncio.sleep(pause_s)
+        pause_s = min(BACKOFF_S_MAX, pause_s * 2)
+    await _restart_forever(child)
 
 
 async def _restart_forever(child: Child) -> None:

@@ -1,41 +1,70 @@
-"""`duetime topics`: list, create and describe topics."""
+"""`duetime topics`: list, create, describe and delete topics."""
 
+import asyncio
+import sys
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
-from duetime.cli.gateway import call
-from duetime.cli.options import Json, Server
+from duetime.cli import options
+from duetime.cli.gateway import call, reach
+from duetime.cli.options import Json, Server, watched
 from duetime.cli.output import iso, length, local, print_json, print_table
-from duetime.client.message import delay_ms, moment
+from duetime.client.administering.admin import AsyncAdmin
+from duetime.client.administering.described import DeletedTopic
+from duetime.client.message import moment
 from duetime.v1 import gateway_pb2
 
 topics = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
-_HELP = """List the topics; with a command, create or describe one.
+_HELP = """List, create, describe and delete topics.
 
 \b
 Examples:
   duetime topics
   duetime topics create orders --queues 8
   duetime topics describe orders --json
+  duetime topics delete orders --dry-run
 """
+# What is left of a topic may be much.
+_DELETE_TIMEOUT_S = 120.0
+_TYPES = {name.removeprefix("TOPIC_TYPE_").lower(): number for name, number in gateway_pb2.TopicType.items()}
+_NAMES = {number: name for name, number in _TYPES.items()}
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="1 to 127 characters of [%|a-zA-Z0-9_-].")]
 
 
 @topics.callback(help=_HELP)
+@watched
 def list_topics(context: typer.Context, server: Server = None, as_json: Json = False) -> None:
     """See _HELP."""
     if context.invoked_subcommand is not None:
         context.obj = (server, as_json)  # options before the command apply to it too
         return
+    _list(server, as_json)
+
+
+@topics.command("list")
+@watched
+def list_command(context: typer.Context, server: Server = None, as_json: Json = False) -> None:
+    """List the topics, as without a command.
+
+    \b
+    Examples:
+      duetime topics list --json | jq -r .topic
+    """
+    before_server, before_json = context.obj
+    _list(server or before_server, as_json or before_json)
+
+
+def _list(server: str | None, as_json: bool) -> None:
     listed = call(server, "ListTopics", gateway_pb2.ListTopicsRequest()).topics
     if as_json:
         for topic in listed:
             print_json(_topic_object(topic))
     elif listed:
         rows = [(one.name, str(one.queue_count), _max_delay(one), local(moment(one.created_at_ms))) for one in listed]
-        print_table(["topic", "#queues", "#most delay", "created"], rows)
+        print_table(["topic", "#queues", "#most delay?1", "created?2"], rows)
     else:
         print("no topics yet; the first `duetime send TOPIC BODY` creates one")
 
@@ -48,28 +77,43 @@ def create(
     max_delay: Annotated[
         str | None, typer.Option(metavar="LENGTH", help="Most delay of its messages: 2h, 30d. Default: ten years.")
     ] = None,
+    message_type: Annotated[
+        str,
+        typer.Option("--type", help="What RocketMQ's clients may send: normal, fifo, delay, transaction or any."),
+    ] = "any",
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Create a topic. One that exists with the same number of queues and most delay is left as it is.
+    """Create a topic.
+
+    One that exists with the same number of queues, most delay and type is left as it is.
 
     \b
     Examples:
       duetime topics create orders --queues 8
       duetime topics create reminders --max-delay 30d
+      duetime topics create events --type fifo
     """
+    if message_type not in _TYPES:
+        raise typer.BadParameter(f"{message_type!r} is none of {', '.join(_TYPES)}", param_hint="--type")
     before_server, before_json = context.obj
-    max_delay_ms = delay_ms(max_delay, "--max-delay") if max_delay else 0
-    request = gateway_pb2.CreateTopicRequest(name=name, queue_count=queues, max_delay_ms=max_delay_ms)
+    max_delay_ms = options.length("--max-delay", max_delay) if max_delay else 0
+    request = gateway_pb2.CreateTopicRequest(
+        name=name,
+        queue_count=queues,
+        max_delay_ms=max_delay_ms,
+        message_type=_TYPES[message_type],  # type: ignore[arg-type]
+    )
     topic = call(server or before_server, "CreateTopic", request)
     if as_json or before_json:
         print_json(_topic_object(topic))
     else:
         limit = f", and a most delay of {_max_delay(topic)}" if topic.max_delay_ms else ""
-        print(f"topic {topic.name} has {topic.queue_count} queues{limit}")
+        print(f"topic {topic.name} has {topic.queue_count} queues{limit}{_type(topic, ', for ')}")
 
 
 @topics.command()
+@watched
 def describe(context: typer.Context, name: _Name, server: Server = None, as_json: Json = False) -> None:
     """Show a topic's queues: their shards and offsets.
 
@@ -88,9 +132,80 @@ def describe(context: typer.Context, name: _Name, server: Server = None, as_json
         return
     topic = described.topic
     limit = f", most delay {_max_delay(topic)}" if topic.max_delay_ms else ""
-    print(f"topic {topic.name}, {topic.queue_count} queues{limit}, created {local(moment(topic.created_at_ms))}")
+    about = f"{topic.queue_count} queues{limit}{_type(topic, ', for ')}"
+    print(f"topic {topic.name}, {about}, created {local(moment(topic.created_at_ms))}")
     rows = [tuple(map(str, (*queue, queue[3] - queue[2]))) for queue in queues]
     print_table(["#queue", "#shard", "#min offset", "#max offset", "#messages"], rows)
+
+
+@topics.command()
+def delete(
+    context: typer.Context,
+    name: _Name,
+    force: Annotated[bool, typer.Option("--force", help="Also with messages that nobody has got yet.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing, show what would end.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    server: Server = None,
+    as_json: Json = False,
+) -> None:
+    """Delete a topic.
+
+    Refused while messages of it are pending, unread by a group, under a lease, in retry, dead letters or undecided.
+    With --force pending ones are cancelled, transactions are rolled back and dead letters discarded. After an
+    interruption, the same command continues.
+
+    \b
+    Examples:
+      duetime topics delete orders --dry-run
+      duetime topics delete orders --yes
+      duetime topics delete orders --force --yes --json
+    """
+    before_server, before_json = context.obj
+    server, as_json = server or before_server, as_json or before_json
+    if not (yes or dry_run):
+        if not sys.stdin.isatty():
+            raise typer.BadParameter(
+                "a deleted topic does not come back: give --yes, or --dry-run to see what would end"
+            )
+        _print_deleted(name, _delete(server, name, force=force, dry_run=True), as_json, dry_run=True)
+        typer.confirm(f"Delete topic {name} for good?", abort=True)
+    _print_deleted(name, _delete(server, name, force=force, dry_run=dry_run), as_json, dry_run=dry_run)
+
+
+def _delete(server: str | None, name: str, *, force: bool, dry_run: bool) -> DeletedTopic:
+    """The same call goes on where one was left off: it has longer than others."""
+
+    async def work() -> DeletedTopic:
+        async with AsyncAdmin(await reach(server), timeout=_DELETE_TIMEOUT_S) as admin:
+            return await admin.delete_topic(name, force=force, dry_run=dry_run)
+
+    return asyncio.run(work())
+
+
+def _print_deleted(name: str, deleted: DeletedTopic, as_json: bool, *, dry_run: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "topic": name,
+                "deleted": not dry_run,
+                "cancelled": deleted.pending,
+                "rolled_back": deleted.transactions,
+                "groups": [asdict(one) for one in deleted.groups],
+            }
+        )
+        return
+    would = "would be " if dry_run else ""
+    print(f"topic {name} {would}deleted")
+    if deleted.pending:
+        print(f"{deleted.pending:,} pending messages {would}cancelled")
+    if deleted.transactions:
+        print(f"{deleted.transactions:,} transactions {would}rolled back")
+    if deleted.groups:
+        rows = [
+            (one.group, *(f"{count:,}" for count in (one.unread, one.in_flight, one.retrying, one.dead_letters)))
+            for one in deleted.groups
+        ]
+        print_table(["group", "#unread", "#in flight?1", "#in retry?2", "#dead letters?3"], rows)
 
 
 def _topic_object(topic: gateway_pb2.Topic) -> dict[str, Any]:
@@ -98,8 +213,13 @@ def _topic_object(topic: gateway_pb2.Topic) -> dict[str, Any]:
         "topic": topic.name,
         "queue_count": topic.queue_count,
         "max_delay_ms": topic.max_delay_ms or None,
+        "type": _NAMES.get(topic.message_type, "any"),
         "created_at": iso(moment(topic.created_at_ms)),
     }
+
+
+def _type(topic: gateway_pb2.Topic, before: str) -> str:
+    return f"{before}{_NAMES.get(topic.message_type, '')} messages" if topic.message_type else ""
 
 
 def _max_delay(topic: gateway_pb2.Topic) -> str:

@@ -13,12 +13,12 @@ import typer
 
 from duetime.cli.gateway import CALL_TIMEOUT_S, reach
 from duetime.cli.messages import body_object, content_lines
-from duetime.cli.options import Json, Server, given
+from duetime.cli.options import Json, Server, given, length, watched
 from duetime.cli.output import about, iso, local, now_ms, print_json
 from duetime.client.errors import DueTimeError
 from duetime.client.finding.finder import AsyncFinder
 from duetime.client.finding.transactions import FoundTransaction
-from duetime.client.message import Receipt, at_ms, delay_ms
+from duetime.client.message import Receipt, at_ms
 from duetime.client.sending.producer import AsyncProducer
 from duetime.client.sending.transacting import Ended
 from duetime.client.transaction import Decision
@@ -27,7 +27,9 @@ from duetime.client.transaction import Decision
 LOOKUPS_MAX = 16
 _STDIN = "-"
 
-_HELP = """List, show, commit or roll back transactions that are open or were given up.
+_HELP = """List, show, commit and roll back transactions.
+
+Open ones, and those that were given up.
 
 \b
 Examples:
@@ -61,6 +63,7 @@ def _no_command(context: typer.Context) -> None:
 
 
 @transactions.command("list")
+@watched
 def list_command(
     group: Annotated[str | None, typer.Option("--group", metavar="GROUP", help="Of this producer group.")] = None,
     topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="That go to this topic.")] = None,
@@ -72,7 +75,9 @@ def list_command(
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """List transactions that are open or were given up, each shard's oldest first: age, group, checks so far.
+    """List transactions, open or given up.
+
+    Each shard's oldest first: age, group, checks so far.
 
     \b
     Examples:
@@ -82,7 +87,7 @@ def list_command(
     """
     before = None
     if older_than is not None:
-        before = datetime.now(UTC) - timedelta(milliseconds=delay_ms(older_than, "--older-than"))
+        before = datetime.now(UTC) - timedelta(milliseconds=length("--older-than", older_than))
     wanted: Literal["open", "given up"] | None = None
     if state is not None:
         wanted = "open" if state is State.OPEN else "given up"
@@ -144,9 +149,10 @@ async def _show(server: str | None, transaction: str) -> FoundTransaction:
 
 @transactions.command("commit")
 def commit(ids: _Ids, yes: _Yes = False, server: Server = None, as_json: Json = False) -> None:
-    """Commit transactions, given up ones too: their messages go to their topics, delays count from now.
+    """Commit transactions.
 
-    Prints one line for each; exit code 1 if one is not committed then: it was rolled back before, or is not found.
+    Given up ones too. Their messages go to their topics, delays count from now. Prints one line for each; exit code 1
+    if one is not committed then: it was rolled back before, or is not found.
 
     \b
     Examples:
@@ -158,9 +164,10 @@ def commit(ids: _Ids, yes: _Yes = False, server: Server = None, as_json: Json = 
 
 @transactions.command("rollback")
 def rollback(ids: _Ids, yes: _Yes = False, server: Server = None, as_json: Json = False) -> None:
-    """Roll transactions back, given up ones too: their messages are never delivered.
+    """Roll transactions back.
 
-    Prints one line for each; exit code 1 if one is not rolled back then: it was committed before, or is not found.
+    Given up ones too. Their messages are never delivered. Prints one line for each; exit code 1 if one is not rolled
+    back then: it was committed before, or is not found.
 
     \b
     Examples:
@@ -263,7 +270,7 @@ def _receipt_object(receipt: Receipt | None) -> dict[str, Any]:
         "queue": receipt.queue,
         "offset": receipt.offset,
         "lane": receipt.lane,
-        "deliver_at": iso(receipt.deliver_at),
+        "due_at": iso(receipt.deliver_at),
     }
 
 
@@ -274,7 +281,7 @@ def _age_ms(one: FoundTransaction) -> int:
 def transaction_line(one: FoundTransaction) -> str:
     """A transaction for people."""
     checked = f"{one.checks} check{'' if one.checks == 1 else 's'}"
-    parts = [one.state, f"{about(_age_ms(one))} old", one.group, f"{one.topic}[{one.queue}]", checked]
+    parts = [one.state, f"{about(_age_ms(one))} old", one.group, f"{one.topic}/{one.queue}", checked]
     parts += [f"next {local(one.next_check_at)}"] if one.next_check_at else []
     return "  ".join([*parts, one.message_id, one.id])
 
@@ -319,7 +326,7 @@ def _page(one: FoundTransaction) -> str:
         f"message     {one.message_id}",
         f"group       {one.group}",
         f"state       {one.state}",
-        f"topic       {one.topic}[{one.queue}]",
+        f"topic       {one.topic}/{one.queue}",
         f"shard       {one.shard}",
         *progress_lines(one),
     ]

@@ -14,6 +14,7 @@ from duetime.cli.demo import Demo
 from duetime.cli.options import Json
 from duetime.cli.preflight import HOST, check_port, check_software, claimed
 from duetime.cli.supervisor import Cluster
+from duetime.client.trust import Tls
 
 
 def up(
@@ -27,23 +28,43 @@ def up(
     inner_ports: Annotated[
         bool, typer.Option("--inner-ports", help="Store, scheduler and retry listen too, on free ports.")
     ] = False,
+    certs: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Take TLS alone, by the certificates of `duetime certs init DIR`."),
+    ] = None,
+    console_port: Annotated[
+        int | None,
+        typer.Option(
+            "--console-port",
+            min=0,
+            max=65_535,
+            envvar="DUETIME_UP_CONSOLE_PORT",
+            help="The console's port; 0: any free one. Default: 9880, or any free one where that is in use.",
+        ),
+    ] = None,
+    no_console: Annotated[
+        bool, typer.Option("--no-console", envvar="DUETIME_UP_NO_CONSOLE", help="Start no console.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Start the cluster on this machine: store, gateway, scheduler, retry.
+    """Start a cluster on this machine.
 
-    All four run in one process, which is started again if it dies; with --processes each has its own, for machines
+    Store, gateway, scheduler and retry service run
+    in one process, which is started again if it dies; with --processes each has its own, for machines
     with cores to spare. Prints one line when it is ready. Stop it with Ctrl-C or SIGTERM; the next start continues with
     the same data, pending messages included, in either way. Variables such as DUETIME_STORE_FLUSH_MODE configure the
-    services. Beyond this machine (--host) the gateway listens only with TLS and authentication, or if
-    DUETIME_INSECURE=1 says that the network keeps strangers out.
+    services. A console for browsers starts beside them, on loopback. Beyond this machine (--host) the gateway listens
+    only with TLS and authentication, or if DUETIME_INSECURE=1 says that the network keeps strangers out.
 
     \b
     Examples:
       duetime up
       duetime up --demo
       duetime up --data /var/tmp/duetime --port 0 --json
+      duetime up --no-console
       duetime up --processes                        one process for each service, as in compose
       duetime up --inner-ports --json               tells the ports of store, scheduler and retry
+      duetime up --certs certs                      clients: DUETIME_TLS_CA_FILE=certs/ca.crt, or --tls-ca
     """
     check_software()
     # All files of the cluster are readable by this user only.
@@ -52,7 +73,19 @@ def up(
     with claimed(data):
         if port:
             check_port(port, host)
-        cluster = Cluster(data, port, host=host, processes=processes, inner_ports=inner_ports)
+        if console_port and not no_console:
+            check_port(console_port)
+        own = None if certs is None else certs.absolute()
+        cluster = Cluster(
+            data,
+            port,
+            host=host,
+            processes=processes,
+            inner_ports=inner_ports,
+            certs=own,
+            console=not no_console,
+            console_port=console_port,
+        )
         asyncio.run(_serve(cluster, demo=demo, as_json=as_json))
 
 
@@ -60,7 +93,8 @@ async def _serve(cluster: Cluster, *, demo: bool, as_json: bool) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    shown = Demo(cluster.gateway.address, as_json=as_json) if demo else None
+    tls = None if cluster.ca is None else Tls(cluster.ca)
+    shown = Demo(cluster.gateway.address, as_json=as_json, tls=tls) if demo else None
     try:
         if await _unless(stop, cluster.start()):
             _print_address(cluster, as_json)
@@ -80,9 +114,17 @@ def _print_address(cluster: Cluster, as_json: bool) -> None:
     line = (
         json.dumps(cluster.describe())
         if as_json
-        else f"DueTime serves at {cluster.gateway.address}, data in {cluster.data}"
+        else f"DueTime serves at {cluster.gateway.address}, data in {cluster.data}{_by_tls(cluster)}{_console(cluster)}"
     )
     print(line, flush=True)
+
+
+def _console(cluster: Cluster) -> str:
+    return "" if cluster.console is None else f", console at {cluster.console}"
+
+
+def _by_tls(cluster: Cluster) -> str:
+    return "" if cluster.ca is None else f", by TLS: DUETIME_TLS_CA_FILE={cluster.ca}"
 
 
 async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:

@@ -4,22 +4,36 @@ import asyncio
 import os
 import random
 import re
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 import grpc
+from duetime_format.lengths import parse_ms
 from duetime_format.limits import GRPC_MESSAGE_BYTES_MAX
 
-from duetime.client.errors import Closed, DueTimeError, InvalidArgument, Unavailable, from_status, unreadable
+from duetime.client.errors import (
+    Closed,
+    DueTimeError,
+    InvalidArgument,
+    Unavailable,
+    WrongLoop,
+    from_status,
+    unreadable,
+)
+from duetime.client.process import connections
 from duetime.client.tokens import TokenSource, credentials_for, showing
+from duetime.client.trust import Tls, followed_for
+from duetime.tls import FollowingChannel
 from duetime.v1 import gateway_pb2_grpc
 
 SERVER_DEFAULT = "localhost:9800"
 SERVER_VARIABLE = "DUETIME_SERVER"
 
-_CHANNEL_OPTIONS = (
+CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", GRPC_MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", GRPC_MESSAGE_BYTES_MAX),
     ("grpc.keepalive_time_ms", 20_000),
@@ -31,8 +45,6 @@ _CHANNEL_OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
 )
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]+):([0-9]{1,5})")
-_LENGTH = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)")
-_LENGTH_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 BACKOFF_S_MIN = 0.05
 BACKOFF_S_MAX = 2.0
@@ -74,20 +86,20 @@ def resolve_server(server: str | None) -> str:
 
 
 def seconds(length: str | float | timedelta, field: str = "wait") -> float:
-    """Seconds of `"2s"`, `"500ms"`, a number of seconds or a timedelta; `field` names the argument in errors.
+    """Seconds of `"2s"`, `"1h30m"`, a number of seconds or a timedelta; `field` names the argument in errors.
 
     Raises:
         InvalidArgument: none of these, or negative.
     """
+    value = -1.0
     if isinstance(length, timedelta):
-        length = length.total_seconds()
-    if isinstance(length, str):
-        match = _LENGTH.fullmatch(length)
-        value = float(match[1]) * _LENGTH_S[match[2]] if match else -1.0
-    else:
+        value = length.total_seconds()
+    elif isinstance(length, int | float) and not isinstance(length, bool):
         value = float(length)
+    elif isinstance(length, str) and (length_ms := parse_ms(length)) is not None:
+        value = float(length_ms) / 1000
     if not value >= 0:
-        description = f"{length!r} is neither a length such as '2s' or '500ms' nor a number of seconds from 0 up"
+        description = f"{length!r} is neither a length such as '2s' or '1h30m' nor a number of seconds from 0 up"
         raise InvalidArgument.of(field, description)
     return value
 
@@ -121,25 +133,90 @@ async def repeated(call: Callable[[float], Awaitable[T]], timeout: float) -> T:
             await pause(pause_s)
 
 
+class Closing(ABC):
+    """A client that an `async with` block closes at its end."""
+
+    @abstractmethod
+    async def close(self) -> None: ...
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
 class Connection:
     """A channel to the gateway, opened by the first call on the event loop of that call."""
 
-    def __init__(self, server: str | None, token: TokenSource | None = None) -> None:
-        """`token`: shown by each call; None: that of the environment, if it has one."""
+    def __init__(self, server: str | None, token: TokenSource | None = None, tls: Tls | None = None) -> None:
+        """`token`: shown by each call. `tls`: whom it trusts. None: those of the environment, if it has some.
+
+        Raises:
+            Forked: see there.
+        """
+        connections.check()
         self.server = resolve_server(server)
-        self._credentials = credentials_for(self.server, token)
+        self._followed = followed_for(tls)
+        self._credentials = credentials_for(self.server, token, encrypted=self._followed is not None)
         self.closed = False
+        # Of the first use.
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._channel: grpc.aio.Channel | None = None
         self._stub: gateway_pb2_grpc.GatewayStub | None = None
 
-    @property
-    def channel(self) -> grpc.aio.Channel:
+    def check(self) -> None:
+        """For the beginning of whatever waits for it, in the event loop.
+
+        Raises:
+            Closed, Forked, WrongLoop: it can't be used, or not here.
+        """
         if self.closed:
             raise Closed("the client is closed", reason="CLOSED")
+        if connections.lost:
+            connections.check()
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._check_loop(loop)
+            self._loop = loop
+
+    def can_be_closed(self) -> bool:
+        """Whether its end has anything to wait for: in a forked child all of it is the parent's. Raises: WrongLoop."""
+        if not (self.closed or connections.lost):
+            self._check_loop(asyncio.get_running_loop())
+        return not connections.lost
+
+    def _check_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._loop not in (None, loop):
+            raise WrongLoop(
+                "the client belongs to the event loop that it was first used in, and this is another one: make a "
+                "client in each event loop",
+                reason="WRONG_LOOP",
+            )
+
+    @property
+    def state(self) -> str:
+        return "closed" if self.closed else "unused" if self._channel is None else "open"
+
+    def described(self, kind: str, **fields: object) -> str:
+        """What a client's `repr` says: `AsyncPuller(localhost:9800, topic='orders', open)`; no token."""
+        shown = [f"{name}={value!r}" for name, value in fields.items() if value is not None]
+        return f"{kind}({', '.join([self.server, *shown, self.state])})"
+
+    @property
+    def channel(self) -> grpc.aio.Channel:
+        self.check()
         if self._channel is None:
-            channel = grpc.aio.insecure_channel(self.server, options=_CHANNEL_OPTIONS)
-            self._channel = showing(channel, self._credentials)
+            connections.note_opened()
+            self._channel = showing(self._make_channel(), self._credentials)
         return self._channel
+
+    def _make_channel(self) -> grpc.aio.Channel:
+        if self._followed is not None:
+            return FollowingChannel(self._followed, self.server, CHANNEL_OPTIONS)
+        return grpc.aio.insecure_channel(self.server, options=CHANNEL_OPTIONS)
 
     @property
     def stub(self) -> gateway_pb2_grpc.GatewayStub:
@@ -153,8 +230,7 @@ class Connection:
         Raises:
             DueTimeError: the call failed; it is not repeated here.
         """
-        if self.closed:
-            raise Closed("the client is closed", reason="CLOSED")
+        self.check()
         with self._errors_translated():
             answer = await getattr(self.stub, method)(request, timeout=timeout)
         if answer is None:
@@ -163,6 +239,7 @@ class Connection:
 
     async def stream(self, method: str, request: Any) -> AsyncGenerator[Any, None]:
         """The answers of a streaming call, which has no deadline. Raises: DueTimeError."""
+        self.check()
         call = getattr(self.stub, method)(request)
         try:
             with self._errors_translated():
@@ -179,6 +256,7 @@ class Connection:
 
         `read`: how its answers are read, if not as the contract's messages alone.
         """
+        self.check()
         make = getattr(self.stub, method) if read is None else self._reading(method, read)
         call = make()
         try:
@@ -216,7 +294,9 @@ class Connection:
             raise
 
     async def close(self) -> None:
-        """Disconnects; calls in progress raise Closed."""
+        """Disconnects; calls in progress raise Closed. Raises: WrongLoop."""
+        if not self.can_be_closed():
+            return
         self.closed = True
         if self._channel is not None:
             await self._channel.close()

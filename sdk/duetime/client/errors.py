@@ -15,6 +15,9 @@
     ├── Timeout (TimeoutError)            DEADLINE_EXCEEDED    retriable: no answer in time; it may have been done
     ├── Damaged                           DATA_LOSS            stored bytes are corrupt
     ├── Closed                            (none)               the client is closed
+    ├── Forked                            (none)               the process is a fork of one that had connected
+    ├── WrongLoop                         (none)               the client belongs to another event loop
+    ├── BadBody (ValueError)              (none)               a body is not what its reader expects
     └── ServerError                       any other            an internal error of the server
 
 `retriable` says whether the same call may succeed later; producers repeat such calls themselves before they raise one.
@@ -47,6 +50,8 @@ class DueTimeError(Exception):
     retriable: bool = False
     # How long to wait before the same call is made again, as the server has said; 0: as one likes.
     retry_after_s: float = 0.0
+    # Whether a server said so; otherwise it was not asked, or did not answer.
+    from_server: bool = False
 
     def __init__(
         self, text: str, *, reason: str = "", violations: Sequence[Violation] = (), message_id: str = ""
@@ -61,6 +66,7 @@ class DueTimeError(Exception):
         """The same error about one message."""
         error = type(self)(text or self.text, reason=self.reason, violations=self.violations, message_id=message_id)
         error.retriable, error.retry_after_s = self.retriable, self.retry_after_s
+        error.from_server = self.from_server
         return error
 
 
@@ -131,10 +137,27 @@ class Closed(DueTimeError):
     """The client is closed."""
 
 
+class Forked(DueTimeError):
+    """This process was forked from one that had connected to a server, and gRPC does not survive that.
+
+    Start it by spawn, or fork before the first use.
+    """
+
+
+class WrongLoop(DueTimeError):
+    """The client belongs to the event loop that it was first used in. Make one in each event loop."""
+
+
+class BadBody(DueTimeError, ValueError):
+    """A message's body is not what its reader expects; the text says where, and not what it has there."""
+
+
 class ServerError(DueTimeError):
     """An internal error of the server; its log has details."""
 
 
+# grpcio's words for a message that could not be written.
+_STATUS_LOST = "Internal error from Core"
 _CLASS_BY_CODE: dict[int, type[DueTimeError]] = {
     1: Unavailable,  # the server ended the call, most likely while stopping; a call that we cancel has no status
     3: InvalidArgument,
@@ -159,6 +182,7 @@ def from_fault(fault: message_pb2.Fault, message_id: str) -> DueTimeError:
         fault.message, reason=fault.reason, violations=violations, message_id=message_id
     )
     error.retriable, error.retry_after_s = fault.retriable, fault.retry_after_ms / 1000
+    error.from_server = True
     return error
 
 
@@ -175,13 +199,19 @@ def from_status(error: grpc.aio.AioRpcError, server: str) -> DueTimeError:
             if reason:
                 # gRPC substitutes a status of its own when headers or messages exceed its limits.
                 code, text = _code_and_text(value, code, text)
-    if not reason and status is grpc.StatusCode.UNAVAILABLE:
+    # Of a stream that the server ended while a message was being written, gRPC does not look at the server's words.
+    is_lost = status is grpc.StatusCode.INTERNAL and text == _STATUS_LOST
+    if is_lost:
+        status, text = grpc.StatusCode.UNAVAILABLE, f"the stream to the server at {server} broke"
+        code = status.value[0]
+    elif not reason and status is grpc.StatusCode.UNAVAILABLE:
         text = f"no DueTime server answers at {server}"
     elif status is grpc.StatusCode.CANCELLED:
         text = f"the server at {server} ended the call"
     kind = _CLASS_BY_CODE.get(code, ServerError)
     made = kind(text, reason=reason or status.name, violations=violations)
     made.retry_after_s = retry_after_s
+    made.from_server = bool(reason) or status is not grpc.StatusCode.UNAVAILABLE
     return made
 
 

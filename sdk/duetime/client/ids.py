@@ -17,6 +17,8 @@ from typing import NamedTuple
 
 from duetime_format.limits import SEND_COUNT_MAX
 
+from duetime.client.process import after_fork
+
 COUNTER_DIGITS = 12
 # Ids of one block: of the largest pack.
 BLOCK_COUNT = SEND_COUNT_MAX
@@ -84,7 +86,7 @@ def later(message_id: str, by: int) -> str:
 
 
 _ids = _Ids()
-os.register_at_fork(after_in_child=_ids.forget)
+after_fork(_ids.forget)
 
 new_id = _ids.make
 new_block = _ids.make_block

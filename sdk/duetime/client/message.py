@@ -1,26 +1,24 @@
 """A message to send, the receipt for it, what names it while it is pending, and their wire forms."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from functools import lru_cache
 from typing import Any
 
+from duetime_format.lengths import parse_ms
 from duetime_format.levels import DELAY_MS_MAX
 
+from duetime.client.bodies import CONTENT_TYPE, encoded
 from duetime.client.errors import InvalidArgument, InvalidMessage
 from duetime.client.ids import later
 from duetime.client.retry_policy import message_policy
 from duetime.v1 import message_pb2, pending_pb2
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
-_UNIT_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
-# Each unit once, the largest first.
-_DELAY = re.compile("".join(f"(?:([0-9]{{1,12}}){unit}{'(?!s)' if unit == 'm' else ''})?" for unit in _UNIT_MS))
 _MILLISECOND = timedelta(milliseconds=1)
-_UNFIT = "is neither whole numbers of d, h, m, s and ms, such as '1h30m', nor a timedelta, nor an int of milliseconds"
+_UNFIT = "is neither a length such as '1h30m', '90s' or '500ms', nor a timedelta, nor an int of milliseconds"
 
 
 def moment(at_ms: int) -> datetime:
@@ -65,14 +63,16 @@ def pending_filter(topic: str, key: str, after: datetime | None, before: datetim
         raise InvalidArgument.of("topic or key", str(error)) from error
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Message:
     """A message to send. At most one of `delay`, `level` and `deliver_at`; with none it reaches its topic at once."""
 
     topic: str
-    body: bytes
+    body: Any
+    """bytes; of a str, its UTF-8; a dict, a list, a dataclass or a pydantic model becomes JSON, which the property
+    `content_type` says. The attribute is the bytes."""
     delay: str | timedelta | int | None = None
-    """`"1h30m"` (whole numbers of d, h, m, s and ms), a timedelta, or milliseconds; at most ten years."""
+    """`"1h30m"` (numbers of d, h, m, s and ms), a timedelta, or an int of milliseconds; at most ten years."""
     level: int | None = None
     """The server's delay level, from 1. Above the highest it means the highest, and the receipt says so. 0: at once."""
     tags: str = ""
@@ -98,9 +98,20 @@ class Message:
 
     def __post_init__(self) -> None:
         if not isinstance(self.body, bytes):
-            raise TypeError(f"body is {type(self.body).__name__}, not bytes; encode it first: body.encode()")
+            self.body, content_type = encoded(self.body)
+            if content_type and CONTENT_TYPE not in self.properties:
+                self.properties = {**self.properties, CONTENT_TYPE: content_type}
         if isinstance(self.keys, str):
             raise TypeError(f"keys is a str, not a list of them: keys=[{self.keys!r}], or key={self.keys!r}")
+
+    def __repr__(self) -> str:
+        """Without the body: it may be large, and nobody's business."""
+        shown = [repr(self.topic), f"<{len(self.body)} bytes>"]
+        for one in fields(self)[2:]:
+            value = getattr(self, one.name)
+            if value != ({} if one.default is MISSING else one.default):
+                shown.append(f"{one.name}={value!r}")
+        return f"Message({', '.join(shown)})"
 
 
 def delay_ms(delay: str | timedelta | int, field: str = "delay") -> int:
@@ -131,12 +142,15 @@ def _parsed_ms(delay: str | timedelta, field: str) -> int:
         if rest:
             raise InvalidMessage.of(field, f"{delay!r} is not a whole number of milliseconds")
         return count
-    match = _DELAY.fullmatch(delay)
-    if match is not None and delay:
-        counts = zip(match.groups(), _UNIT_MS.values(), strict=True)
-        return sum(int(count) * unit_ms for count, unit_ms in counts if count)
+    length_ms = parse_ms(delay)
+    if length_ms is not None and length_ms.denominator == 1:
+        return length_ms.numerator
+    if length_ms is not None:
+        raise InvalidMessage.of(field, f"{delay!r} is not a whole number of milliseconds")
     if delay.startswith("-"):
         raise InvalidMessage.of(field, f"{delay!r} is negative")
+    if delay.isdecimal():
+        raise InvalidMessage.of(field, f"{delay!r} has no unit: {delay} seconds are '{delay}s'")
     raise InvalidMessage.of(field, f"{delay!r} {_UNFIT}")
 
 
@@ -157,6 +171,7 @@ def due_ms(deliver_at: datetime, field: str = "deliver_at") -> int:
     return when_ms
 
 
+_TEXTS = {"topic", "tags", "keys", "properties", "sharding_key", "id"}
 # Of `wire_fields`, before those that not every message has.
 _FIELDS_ALWAYS = 4
 
@@ -226,8 +241,22 @@ def refused(fields: Mapping[str, Any], error: Exception) -> InvalidMessage:
         try:
             message_pb2.Message(**{name: value})
         except (TypeError, ValueError) as found:
-            return InvalidMessage.of(name, str(found))
+            return InvalidMessage.of(*_misfit(name, value) or (name, str(found)))
     return InvalidMessage.of("message", str(error))
+
+
+def _misfit(name: str, value: Any) -> tuple[str, str] | None:
+    """The field or element that is no str where one must be, and what it is; None: it is something else."""
+    elements = [(name, value)]
+    if isinstance(value, Mapping):
+        elements = [(f"the name of {name}[{key!r}]", key) for key in value]
+        elements += [(f"{name}[{key!r}]", one) for key, one in value.items()]
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        elements = [(f"{name}[{n}]", one) for n, one in enumerate(value)] if name == "keys" else elements
+    for place, one in elements:
+        if not isinstance(one, str) and name in _TEXTS:
+            return place, f"{one!r} is {type(one).__name__}, not str"
+    return None
 
 
 class CancelResult(Enum):

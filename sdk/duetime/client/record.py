@@ -1,14 +1,14 @@
 """Messages as read: views over the records of the server's log, decoded on access."""
 
-import zlib
 from datetime import datetime
 
 from duetime_format import errors
+from duetime_format.bodies import NotUnpacked, unpacked
 from duetime_format.lanes import is_timer_lane
-from duetime_format.layout import SYS_COMPRESSED
 from duetime_format.record import RESERVED_PROPERTIES
 from duetime_format.view import View, quickest_split, quickest_views
 
+from duetime.client.bodies import CONTENT_TYPE, JsonBody
 from duetime.client.errors import Damaged
 from duetime.client.message import moment
 
@@ -16,14 +16,18 @@ __all__ = ["RESERVED_PROPERTIES", "ReceivedMessage", "decompressed", "slices", "
 
 # Of a body that its sender has compressed: 4 MiB of zeros, a thousand times compressed, would be 4 GiB.
 DECOMPRESSED_BYTES_MAX = 64 * 1024 * 1024
-_COMPRESSION_SHIFT = 8
-_COMPRESSION_NAMES = {1: "LZ4", 2: "ZSTD"}
+_CONTENT_TYPE = CONTENT_TYPE.encode()
 
 
-class ReceivedMessage(View):
+class ReceivedMessage(View, JsonBody):
     """A message read from a queue: one record's bytes, decoded on access."""
 
     __slots__ = ()
+
+    @property
+    def content_type(self) -> str:
+        """`application/json` of a body that was sent as a value; empty: not told."""
+        return self.text_of(_CONTENT_TYPE)
 
     @property
     def properties(self) -> dict[str, str]:
@@ -68,23 +72,10 @@ class ReceivedMessage(View):
 
 def decompressed(body: bytes, sys_flag: int) -> bytes:
     """A body as its sender sent it. Raises: Damaged."""
-    if not sys_flag & SYS_COMPRESSED:
-        return body
-    algorithm = sys_flag >> _COMPRESSION_SHIFT & 7
-    if algorithm not in (0, 3):
-        name = _COMPRESSION_NAMES.get(algorithm, f"algorithm {algorithm}")
-        raise Damaged(f"the body is compressed by {name}, which the SDK does not read", reason="BODY_COMPRESSION")
-    inflater = zlib.decompressobj()
     try:
-        found = inflater.decompress(body, DECOMPRESSED_BYTES_MAX)
-    except zlib.error as error:
-        raise Damaged(f"the compressed body is damaged: {error}", reason="BODY_DAMAGED") from error
-    if inflater.eof:
-        return found
-    if len(found) < DECOMPRESSED_BYTES_MAX:
-        raise Damaged("the compressed body is damaged: it is cut short", reason="BODY_DAMAGED")
-    text = f"the compressed body has more than {DECOMPRESSED_BYTES_MAX} bytes"
-    raise Damaged(text, reason="BODY_COMPRESSION")
+        return unpacked(body, sys_flag, DECOMPRESSED_BYTES_MAX)
+    except NotUnpacked as error:
+        raise Damaged(error.text, reason="BODY_DAMAGED" if error.is_damaged else "BODY_COMPRESSION") from error
 
 
 def split_records(records: bytes, queue: int | None = None) -> list[ReceivedMessage]:

@@ -5,18 +5,13 @@ keep a drained process alive forever.
 """
 
 import asyncio
-import inspect
 import queue
 import threading
 from collections.abc import Callable
 from contextvars import Context
 from typing import Any
 
-
-def is_asynchronous(function: Callable[..., Any]) -> bool:
-    """Whether a call returns a coroutine; for a callable object its `__call__` decides."""
-    return any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
-
+from duetime.client.callables import without_coroutine
 
 _Job = tuple[Context, Callable[[Any], object], Any, asyncio.Future[None]]
 
@@ -58,11 +53,7 @@ def _work(jobs: "queue.SimpleQueue[_Job | None]") -> None:
         context, function, argument, future = job
         error: BaseException | None = None
         try:
-            result = context.run(function, argument)
-            if inspect.iscoroutine(result):
-                # Nobody would run it.
-                result.close()
-                raise TypeError("the handler returned a coroutine: make it an `async def`")
+            without_coroutine(context.run(function, argument))
         except BaseException as raised:
             error = raised
         loop = future.get_loop()

@@ -1,15 +1,16 @@
 """The token that a client shows: given, or that of DUETIME_TOKEN, or in the file of DUETIME_TOKEN_FILE.
 
-Whoever reads a token can use it: it is shown over connections that others can't read, which are those of this machine,
-and to others only by a client that is told so.
+Whoever reads a token can use it: it is shown over connections that others can't read, which are those by TLS and those
+of this machine, and to others only by a client that is told so.
 """
 
 import os
 import time
 from collections.abc import Callable, Sequence
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
+
+from duetime_format.hosts import is_loopback
 
 from duetime.client.errors import DueTimeError, InvalidArgument, Unauthenticated
 
@@ -83,9 +84,9 @@ def credentials_for(server: str, token: TokenSource | None, *, encrypted: bool =
             return Credentials(None)
     if not isinstance(token, Token):
         token = Token(token, in_plain=_variable(IN_PLAIN_VARIABLE) == "1")
-    if not (encrypted or token.in_plain or _is_loopback(server)):
-        text = f"would be sent to {server} as plain text, which others can read; Token(..., in_plain=True) or \
-{IN_PLAIN_VARIABLE}=1 allows it"
+    if not (encrypted or token.in_plain or is_loopback(server.rpartition(":")[0])):
+        text = f"would be sent to {server} as plain text, which others can read; Tls(...) or DUETIME_TLS_CA_FILE \
+encrypts it, Token(..., in_plain=True) or {IN_PLAIN_VARIABLE}=1 allows it"
         raise InvalidArgument.of("token", text)
     source = token.source
     if isinstance(source, str):
@@ -142,11 +143,3 @@ def _checked(text: str) -> str:
     if not isinstance(text, str) or not 1 <= len(text) <= TOKEN_CHARS_MAX or not all("!" <= one <= "~" for one in text):
         raise InvalidArgument.of("token", f"is not 1 to {TOKEN_CHARS_MAX} characters of plain ASCII without blanks")
     return text
-
-
-def _is_loopback(server: str) -> bool:
-    host = server.rpartition(":")[0].strip("[]")
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -2,12 +2,13 @@
 
 from datetime import datetime
 
+from duetime.client.bodies import CONTENT_TYPE, JsonBody
 from duetime.client.message import moment
 from duetime.client.record import decompressed
 from duetime.v1 import message_pb2
 
 
-class MessageView:
+class MessageView(JsonBody):
     """The sender's part of a message. Fields are decoded on access."""
 
     __slots__ = ("_message",)
@@ -19,6 +20,11 @@ class MessageView:
     def body(self) -> bytes:
         """The body as sent, decompressed where necessary. Raises: Damaged."""
         return decompressed(self._message.body, self._message.sys_flag)
+
+    @property
+    def content_type(self) -> str:
+        """`application/json` of a body that was sent as a value; empty: not told."""
+        return self._message.properties.get(CONTENT_TYPE, "")
 
     @property
     def tags(self) -> str:

@@ -11,8 +11,6 @@ import asyncio
 import contextlib
 import logging
 import secrets
-import signal
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -26,6 +24,7 @@ from duetime.client.connection import backoff_s, pause, resolve_server, seconds
 from duetime.client.errors import DueTimeError, InvalidArgument, Unavailable
 from duetime.client.finding.finder import AsyncFinder, FoundMessage
 from duetime.client.message import Receipt
+from duetime.client.process import Signals
 from duetime.client.sending.batch import REQUEST_COUNT_MAX
 from duetime.client.sending.producer import AsyncProducer
 from duetime.outbox.listening import Listener
@@ -155,7 +154,7 @@ class Relay:
                 loop.call_soon_threadsafe(self._wake.set)
 
     async def _run_with_signals(self, drain: bool) -> None:
-        loop, work = asyncio.get_running_loop(), asyncio.current_task()
+        work = asyncio.current_task()
         assert work is not None
 
         def on_signal() -> None:
@@ -163,10 +162,8 @@ class Relay:
                 work.cancel()
             self.stop()
 
-        signals = (signal.SIGTERM, signal.SIGINT) if threading.current_thread() is threading.main_thread() else ()
-        for number in signals:
-            loop.add_signal_handler(number, on_signal)
-        await self.run_async(drain=drain)
+        with Signals(on_signal):
+            await self.run_async(drain=drain)
 
     async def _work(self, producer: AsyncProducer, finder: AsyncFinder, listener: Listener, drain: bool) -> None:
         faults = 0

@@ -35,6 +35,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.sql.functions import FunctionElement
 
+from duetime.client.bodies import Body
 from duetime.client.errors import InvalidMessage
 from duetime.client.ids import new_id
 from duetime.client.message import Message, delay_ms, moment, to_proto
@@ -126,15 +127,15 @@ class Outbox:
         )
 
     @overload
-    def send(self, session: AnySession, message: Message | str, body: bytes = b"", **options: Any) -> str: ...
+    def send(self, session: AnySession, message: Message | str, body: Body = b"", **options: Any) -> str: ...
 
     @overload
     def send(
-        self, session: AnyAsyncSession, message: Message | str, body: bytes = b"", **options: Any
+        self, session: AnyAsyncSession, message: Message | str, body: Body = b"", **options: Any
     ) -> Coroutine[Any, Any, str]: ...
 
     def send(
-        self, session: AnySession | AnyAsyncSession, message: Message | str, body: bytes = b"", **options: Any
+        self, session: AnySession | AnyAsyncSession, message: Message | str, body: Body = b"", **options: Any
     ) -> str | Coroutine[Any, Any, str]:
         """Writes one message in the session's transaction, and returns its id: `send(session, Message(...))`, or
         `send(session, topic, body, delay=...)` with the arguments of `Message`. For an asynchronous session: awaited.
@@ -143,7 +144,7 @@ class Outbox:
 
         Raises:
             InvalidMessage: the message breaks a rule that needs no server to be known.
-            TypeError: the body is not bytes.
+            TypeError: the body is nothing that `Message` takes.
         """
         one = message if isinstance(message, Message) else Message(message, body, **options)
         run_sync: Any = getattr(session, "run_sync", None)

@@ -3,8 +3,7 @@ from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Iterable as _Iterable, Mapping as _Mapping
-from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -131,7 +130,7 @@ class ReceiveRequest(_message.Message):
     retry_queues: _containers.RepeatedCompositeFieldContainer[QueueNumber]
     ordered: bool
     start_at_ms: int
-    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., max_count: _Optional[int] = ..., max_bytes: _Optional[int] = ..., invisible_ms: _Optional[int] = ..., wait_ms: _Optional[int] = ..., tags: _Optional[str] = ..., sql: _Optional[str] = ..., encoding: _Optional[_Union[ReceiveEncoding, str]] = ..., max_attempts: _Optional[int] = ..., member: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[QueueNumber, _Mapping]]] = ..., retry_queues: _Optional[_Iterable[_Union[QueueNumber, _Mapping]]] = ..., ordered: _Optional[bool] = ..., start_at_ms: _Optional[int] = ...) -> None: ...
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., max_count: _Optional[int] = ..., max_bytes: _Optional[int] = ..., invisible_ms: _Optional[int] = ..., wait_ms: _Optional[int] = ..., tags: _Optional[str] = ..., sql: _Optional[str] = ..., encoding: _Optional[_Union[ReceiveEncoding, str]] = ..., max_attempts: _Optional[int] = ..., member: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[QueueNumber, _Mapping]]] = ..., retry_queues: _Optional[_Iterable[_Union[QueueNumber, _Mapping]]] = ..., ordered: bool = ..., start_at_ms: _Optional[int] = ...) -> None: ...
 
 class LeasedMessage(_message.Message):
     __slots__ = ("message", "receipt", "attempt", "lease_ends_at_ms")
@@ -193,7 +192,7 @@ class ChangeInvisibleRequest(_message.Message):
     receipts: _containers.RepeatedScalarFieldContainer[bytes]
     invisible_ms: int
     not_attempted: bool
-    def __init__(self, group: _Optional[str] = ..., receipts: _Optional[_Iterable[bytes]] = ..., invisible_ms: _Optional[int] = ..., not_attempted: _Optional[bool] = ...) -> None: ...
+    def __init__(self, group: _Optional[str] = ..., receipts: _Optional[_Iterable[bytes]] = ..., invisible_ms: _Optional[int] = ..., not_attempted: bool = ...) -> None: ...
 
 class ChangeInvisibleResponse(_message.Message):
     __slots__ = ("statuses",)
@@ -221,7 +220,7 @@ class Nack(_message.Message):
     delay_ms: int
     reject: bool
     error: HandlerError
-    def __init__(self, receipt: _Optional[bytes] = ..., delay_ms: _Optional[int] = ..., reject: _Optional[bool] = ..., error: _Optional[_Union[HandlerError, _Mapping]] = ...) -> None: ...
+    def __init__(self, receipt: _Optional[bytes] = ..., delay_ms: _Optional[int] = ..., reject: bool = ..., error: _Optional[_Union[HandlerError, _Mapping]] = ...) -> None: ...
 
 class NackRequest(_message.Message):
     __slots__ = ("group", "nacks", "policy")
@@ -245,7 +244,7 @@ class NackResult(_message.Message):
     deliver_at_ms: int
     attempt: int
     fault: _message_pb2.Fault
-    def __init__(self, status: _Optional[_Union[ReceiptStatus, str]] = ..., dead: _Optional[bool] = ..., deliver_at_ms: _Optional[int] = ..., attempt: _Optional[int] = ..., fault: _Optional[_Union[_message_pb2.Fault, _Mapping]] = ...) -> None: ...
+    def __init__(self, status: _Optional[_Union[ReceiptStatus, str]] = ..., dead: bool = ..., deliver_at_ms: _Optional[int] = ..., attempt: _Optional[int] = ..., fault: _Optional[_Union[_message_pb2.Fault, _Mapping]] = ...) -> None: ...
 
 class NackResponse(_message.Message):
     __slots__ = ("results",)
@@ -267,7 +266,7 @@ class Group(_message.Message):
     ordered: bool
     retry: _message_pb2.RetryPolicy
     created_at_ms: int
-    def __init__(self, name: _Optional[str] = ..., start: _Optional[_Union[GroupStart, str]] = ..., start_at_ms: _Optional[int] = ..., ordered: _Optional[bool] = ..., retry: _Optional[_Union[_message_pb2.RetryPolicy, _Mapping]] = ..., created_at_ms: _Optional[int] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., start: _Optional[_Union[GroupStart, str]] = ..., start_at_ms: _Optional[int] = ..., ordered: bool = ..., retry: _Optional[_Union[_message_pb2.RetryPolicy, _Mapping]] = ..., created_at_ms: _Optional[int] = ...) -> None: ...
 
 class CreateGroupRequest(_message.Message):
     __slots__ = ("group",)
@@ -373,7 +372,7 @@ class ResetGroupRequest(_message.Message):
     offset: int
     dry_run: bool
     queues: _containers.RepeatedCompositeFieldContainer[QueueNumber]
-    def __init__(self, name: _Optional[str] = ..., topic: _Optional[str] = ..., queue: _Optional[int] = ..., earliest: _Optional[bool] = ..., latest: _Optional[bool] = ..., at_ms: _Optional[int] = ..., offset: _Optional[int] = ..., dry_run: _Optional[bool] = ..., queues: _Optional[_Iterable[_Union[QueueNumber, _Mapping]]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., topic: _Optional[str] = ..., queue: _Optional[int] = ..., earliest: bool = ..., latest: bool = ..., at_ms: _Optional[int] = ..., offset: _Optional[int] = ..., dry_run: bool = ..., queues: _Optional[_Iterable[_Union[QueueNumber, _Mapping]]] = ...) -> None: ...
 
 class ResetQueue(_message.Message):
     __slots__ = ("queue", "shard", "from_offset", "to_offset", "leases_ended")
@@ -401,7 +400,7 @@ class DeleteGroupRequest(_message.Message):
     FORCE_FIELD_NUMBER: _ClassVar[int]
     name: str
     force: bool
-    def __init__(self, name: _Optional[str] = ..., force: _Optional[bool] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., force: bool = ...) -> None: ...
 
 class DeleteGroupResponse(_message.Message):
     __slots__ = ()
@@ -489,7 +488,7 @@ class RedriveRequest(_message.Message):
     rate: float
     dry_run: bool
     max_count: int
-    def __init__(self, filter: _Optional[_Union[DeadLetterFilter, _Mapping]] = ..., rate: _Optional[float] = ..., dry_run: _Optional[bool] = ..., max_count: _Optional[int] = ...) -> None: ...
+    def __init__(self, filter: _Optional[_Union[DeadLetterFilter, _Mapping]] = ..., rate: _Optional[float] = ..., dry_run: bool = ..., max_count: _Optional[int] = ...) -> None: ...
 
 class DiscardRequest(_message.Message):
     __slots__ = ("filter", "rate", "dry_run", "max_count")
@@ -501,7 +500,7 @@ class DiscardRequest(_message.Message):
     rate: float
     dry_run: bool
     max_count: int
-    def __init__(self, filter: _Optional[_Union[DeadLetterFilter, _Mapping]] = ..., rate: _Optional[float] = ..., dry_run: _Optional[bool] = ..., max_count: _Optional[int] = ...) -> None: ...
+    def __init__(self, filter: _Optional[_Union[DeadLetterFilter, _Mapping]] = ..., rate: _Optional[float] = ..., dry_run: bool = ..., max_count: _Optional[int] = ...) -> None: ...
 
 class DeadLetterResult(_message.Message):
     __slots__ = ("message_id", "shard", "queue", "offset", "outcome", "fault")

@@ -6,6 +6,7 @@ from duetime.v1 import leases_pb2 as _leases_pb2
 from duetime.v1 import message_pb2 as _message_pb2
 from duetime.v1 import pending_pb2 as _pending_pb2
 from duetime.v1 import quotas_pb2 as _quotas_pb2
+from duetime.v1 import reports_pb2 as _reports_pb2
 from duetime.v1 import retry_pb2 as _retry_pb2
 from duetime.v1 import subscriptions_pb2 as _subscriptions_pb2
 from duetime.v1 import transactions_pb2 as _transactions_pb2
@@ -13,8 +14,7 @@ from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Iterable as _Iterable, Mapping as _Mapping
-from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -42,6 +42,14 @@ class MessageState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     MESSAGE_STATE_PREPARED: _ClassVar[MessageState]
     MESSAGE_STATE_GIVEN_UP: _ClassVar[MessageState]
     MESSAGE_STATE_ROLLED_BACK: _ClassVar[MessageState]
+
+class TopicType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TOPIC_TYPE_ANY: _ClassVar[TopicType]
+    TOPIC_TYPE_NORMAL: _ClassVar[TopicType]
+    TOPIC_TYPE_FIFO: _ClassVar[TopicType]
+    TOPIC_TYPE_DELAY: _ClassVar[TopicType]
+    TOPIC_TYPE_TRANSACTION: _ClassVar[TopicType]
 PULL_STATUS_UNSPECIFIED: PullStatus
 PULL_STATUS_FOUND: PullStatus
 PULL_STATUS_NO_NEW: PullStatus
@@ -58,6 +66,37 @@ MESSAGE_STATE_DEAD: MessageState
 MESSAGE_STATE_PREPARED: MessageState
 MESSAGE_STATE_GIVEN_UP: MessageState
 MESSAGE_STATE_ROLLED_BACK: MessageState
+TOPIC_TYPE_ANY: TopicType
+TOPIC_TYPE_NORMAL: TopicType
+TOPIC_TYPE_FIFO: TopicType
+TOPIC_TYPE_DELAY: TopicType
+TOPIC_TYPE_TRANSACTION: TopicType
+
+class WhoAmIRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class WhoAmIResponse(_message.Message):
+    __slots__ = ("user", "admin", "rights", "methods")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    ADMIN_FIELD_NUMBER: _ClassVar[int]
+    RIGHTS_FIELD_NUMBER: _ClassVar[int]
+    METHODS_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    admin: bool
+    rights: _containers.RepeatedCompositeFieldContainer[Right]
+    methods: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, user: _Optional[str] = ..., admin: bool = ..., rights: _Optional[_Iterable[_Union[Right, _Mapping]]] = ..., methods: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Right(_message.Message):
+    __slots__ = ("right", "kind", "pattern")
+    RIGHT_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    PATTERN_FIELD_NUMBER: _ClassVar[int]
+    right: str
+    kind: str
+    pattern: str
+    def __init__(self, right: _Optional[str] = ..., kind: _Optional[str] = ..., pattern: _Optional[str] = ...) -> None: ...
 
 class SendRequest(_message.Message):
     __slots__ = ("messages", "retry", "pack")
@@ -67,7 +106,7 @@ class SendRequest(_message.Message):
     messages: _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]
     retry: bool
     pack: Pack
-    def __init__(self, messages: _Optional[_Iterable[_Union[_message_pb2.Message, _Mapping]]] = ..., retry: _Optional[bool] = ..., pack: _Optional[_Union[Pack, _Mapping]] = ...) -> None: ...
+    def __init__(self, messages: _Optional[_Iterable[_Union[_message_pb2.Message, _Mapping]]] = ..., retry: bool = ..., pack: _Optional[_Union[Pack, _Mapping]] = ...) -> None: ...
 
 class SendResponse(_message.Message):
     __slots__ = ("results", "ranges", "fault")
@@ -223,7 +262,7 @@ class SearchOffsetRequest(_message.Message):
     at_ms: int
     earliest: bool
     latest: bool
-    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., at_ms: _Optional[int] = ..., earliest: _Optional[bool] = ..., latest: _Optional[bool] = ...) -> None: ...
+    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., at_ms: _Optional[int] = ..., earliest: bool = ..., latest: bool = ...) -> None: ...
 
 class SearchOffsetResponse(_message.Message):
     __slots__ = ("offset",)
@@ -251,7 +290,7 @@ class QueryMessagesResponse(_message.Message):
     MORE_FIELD_NUMBER: _ClassVar[int]
     messages: _containers.RepeatedCompositeFieldContainer[FoundMessage]
     more: bool
-    def __init__(self, messages: _Optional[_Iterable[_Union[FoundMessage, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
+    def __init__(self, messages: _Optional[_Iterable[_Union[FoundMessage, _Mapping]]] = ..., more: bool = ...) -> None: ...
 
 class GetMessageRequest(_message.Message):
     __slots__ = ("id", "topic")
@@ -308,26 +347,30 @@ class GetOffsetsResponse(_message.Message):
     def __init__(self, queues: _Optional[_Iterable[_Union[QueuePosition, _Mapping]]] = ...) -> None: ...
 
 class CreateTopicRequest(_message.Message):
-    __slots__ = ("name", "queue_count", "max_delay_ms")
+    __slots__ = ("name", "queue_count", "max_delay_ms", "message_type")
     NAME_FIELD_NUMBER: _ClassVar[int]
     QUEUE_COUNT_FIELD_NUMBER: _ClassVar[int]
     MAX_DELAY_MS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_TYPE_FIELD_NUMBER: _ClassVar[int]
     name: str
     queue_count: int
     max_delay_ms: int
-    def __init__(self, name: _Optional[str] = ..., queue_count: _Optional[int] = ..., max_delay_ms: _Optional[int] = ...) -> None: ...
+    message_type: TopicType
+    def __init__(self, name: _Optional[str] = ..., queue_count: _Optional[int] = ..., max_delay_ms: _Optional[int] = ..., message_type: _Optional[_Union[TopicType, str]] = ...) -> None: ...
 
 class Topic(_message.Message):
-    __slots__ = ("name", "queue_count", "created_at_ms", "max_delay_ms")
+    __slots__ = ("name", "queue_count", "created_at_ms", "max_delay_ms", "message_type")
     NAME_FIELD_NUMBER: _ClassVar[int]
     QUEUE_COUNT_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     MAX_DELAY_MS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_TYPE_FIELD_NUMBER: _ClassVar[int]
     name: str
     queue_count: int
     created_at_ms: int
     max_delay_ms: int
-    def __init__(self, name: _Optional[str] = ..., queue_count: _Optional[int] = ..., created_at_ms: _Optional[int] = ..., max_delay_ms: _Optional[int] = ...) -> None: ...
+    message_type: TopicType
+    def __init__(self, name: _Optional[str] = ..., queue_count: _Optional[int] = ..., created_at_ms: _Optional[int] = ..., max_delay_ms: _Optional[int] = ..., message_type: _Optional[_Union[TopicType, str]] = ...) -> None: ...
 
 class DescribeTopicRequest(_message.Message):
     __slots__ = ("name",)
@@ -364,6 +407,40 @@ class ListTopicsResponse(_message.Message):
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     topics: _containers.RepeatedCompositeFieldContainer[Topic]
     def __init__(self, topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ...) -> None: ...
+
+class DeleteTopicRequest(_message.Message):
+    __slots__ = ("name", "force", "dry_run")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    force: bool
+    dry_run: bool
+    def __init__(self, name: _Optional[str] = ..., force: bool = ..., dry_run: bool = ...) -> None: ...
+
+class DeleteTopicResponse(_message.Message):
+    __slots__ = ("pending_count", "transaction_count", "groups")
+    PENDING_COUNT_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_COUNT_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    pending_count: int
+    transaction_count: int
+    groups: _containers.RepeatedCompositeFieldContainer[TopicGroup]
+    def __init__(self, pending_count: _Optional[int] = ..., transaction_count: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[TopicGroup, _Mapping]]] = ...) -> None: ...
+
+class TopicGroup(_message.Message):
+    __slots__ = ("group", "unread_count", "in_flight_count", "retry_count", "dead_letter_count")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    UNREAD_COUNT_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    RETRY_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DEAD_LETTER_COUNT_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    unread_count: int
+    in_flight_count: int
+    retry_count: int
+    dead_letter_count: int
+    def __init__(self, group: _Optional[str] = ..., unread_count: _Optional[int] = ..., in_flight_count: _Optional[int] = ..., retry_count: _Optional[int] = ..., dead_letter_count: _Optional[int] = ...) -> None: ...
 
 class GetRouteRequest(_message.Message):
     __slots__ = ("topic",)
@@ -425,7 +502,21 @@ class Lane(_message.Message):
     restored_count: int
     quarantined_count: int
     due_count: int
-    def __init__(self, shard: _Optional[int] = ..., level: _Optional[int] = ..., delay_ms: _Optional[int] = ..., pending_count: _Optional[int] = ..., oldest_due_at_ms: _Optional[int] = ..., next_due_at_ms: _Optional[int] = ..., watermark: _Optional[int] = ..., max_offset: _Optional[int] = ..., owner: _Optional[str] = ..., paused: _Optional[bool] = ..., late_p50_ms: _Optional[float] = ..., late_p99_ms: _Optional[float] = ..., restored_count: _Optional[int] = ..., quarantined_count: _Optional[int] = ..., due_count: _Optional[int] = ...) -> None: ...
+    def __init__(self, shard: _Optional[int] = ..., level: _Optional[int] = ..., delay_ms: _Optional[int] = ..., pending_count: _Optional[int] = ..., oldest_due_at_ms: _Optional[int] = ..., next_due_at_ms: _Optional[int] = ..., watermark: _Optional[int] = ..., max_offset: _Optional[int] = ..., owner: _Optional[str] = ..., paused: bool = ..., late_p50_ms: _Optional[float] = ..., late_p99_ms: _Optional[float] = ..., restored_count: _Optional[int] = ..., quarantined_count: _Optional[int] = ..., due_count: _Optional[int] = ...) -> None: ...
+
+class PauseLaneRequest(_message.Message):
+    __slots__ = ("level", "shard")
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    level: int
+    shard: int
+    def __init__(self, level: _Optional[int] = ..., shard: _Optional[int] = ...) -> None: ...
+
+class PauseLaneResponse(_message.Message):
+    __slots__ = ("shards",)
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
+    shards: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, shards: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ListLanesResponse(_message.Message):
     __slots__ = ("lanes", "unreachable_shards")

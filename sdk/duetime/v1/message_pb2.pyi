@@ -1,8 +1,7 @@
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Iterable as _Iterable, Mapping as _Mapping
-from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -47,7 +46,7 @@ class Message(_message.Message):
     retry: RetryPolicy
     replace: bool
     max_wait_ms: int
-    def __init__(self, topic: _Optional[str] = ..., body: _Optional[bytes] = ..., properties: _Optional[_Mapping[str, str]] = ..., tags: _Optional[str] = ..., keys: _Optional[_Iterable[str]] = ..., sharding_key: _Optional[str] = ..., queue: _Optional[int] = ..., delay_level: _Optional[int] = ..., delay_ms: _Optional[int] = ..., deliver_at_ms: _Optional[int] = ..., id: _Optional[str] = ..., born_at_ms: _Optional[int] = ..., flag: _Optional[int] = ..., retry: _Optional[_Union[RetryPolicy, _Mapping]] = ..., replace: _Optional[bool] = ..., max_wait_ms: _Optional[int] = ...) -> None: ...
+    def __init__(self, topic: _Optional[str] = ..., body: _Optional[bytes] = ..., properties: _Optional[_Mapping[str, str]] = ..., tags: _Optional[str] = ..., keys: _Optional[_Iterable[str]] = ..., sharding_key: _Optional[str] = ..., queue: _Optional[int] = ..., delay_level: _Optional[int] = ..., delay_ms: _Optional[int] = ..., deliver_at_ms: _Optional[int] = ..., id: _Optional[str] = ..., born_at_ms: _Optional[int] = ..., flag: _Optional[int] = ..., retry: _Optional[_Union[RetryPolicy, _Mapping]] = ..., replace: bool = ..., max_wait_ms: _Optional[int] = ...) -> None: ...
 
 class RetryPolicy(_message.Message):
     __slots__ = ("max_attempts", "levels", "exponential", "intervals")
@@ -148,7 +147,7 @@ class Fault(_message.Message):
     violations: _containers.RepeatedCompositeFieldContainer[FieldViolation]
     retriable: bool
     retry_after_ms: int
-    def __init__(self, code: _Optional[int] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ..., violations: _Optional[_Iterable[_Union[FieldViolation, _Mapping]]] = ..., retriable: _Optional[bool] = ..., retry_after_ms: _Optional[int] = ...) -> None: ...
+    def __init__(self, code: _Optional[int] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ..., violations: _Optional[_Iterable[_Union[FieldViolation, _Mapping]]] = ..., retriable: bool = ..., retry_after_ms: _Optional[int] = ...) -> None: ...
 
 class SendResult(_message.Message):
     __slots__ = ("message_id", "shard", "queue", "offset", "delay_level", "deliver_at_ms", "requested_level", "duplicate", "lane", "was_past", "replaced_id", "fault")
@@ -176,4 +175,4 @@ class SendResult(_message.Message):
     was_past: bool
     replaced_id: str
     fault: Fault
-    def __init__(self, message_id: _Optional[str] = ..., shard: _Optional[int] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., delay_level: _Optional[int] = ..., deliver_at_ms: _Optional[int] = ..., requested_level: _Optional[int] = ..., duplicate: _Optional[bool] = ..., lane: _Optional[int] = ..., was_past: _Optional[bool] = ..., replaced_id: _Optional[str] = ..., fault: _Optional[_Union[Fault, _Mapping]] = ...) -> None: ...
+    def __init__(self, message_id: _Optional[str] = ..., shard: _Optional[int] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., delay_level: _Optional[int] = ..., deliver_at_ms: _Optional[int] = ..., requested_level: _Optional[int] = ..., duplicate: bool = ..., lane: _Optional[int] = ..., was_past: bool = ..., replaced_id: _Optional[str] = ..., fault: _Optional[_Union[Fault, _Mapping]] = ...) -> None: ...

@@ -3,8 +3,7 @@ from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Iterable as _Iterable, Mapping as _Mapping
-from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -84,7 +83,7 @@ class CancelMatchingRequest(_message.Message):
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
     filter: PendingFilter
     dry_run: bool
-    def __init__(self, filter: _Optional[_Union[PendingFilter, _Mapping]] = ..., dry_run: _Optional[bool] = ...) -> None: ...
+    def __init__(self, filter: _Optional[_Union[PendingFilter, _Mapping]] = ..., dry_run: bool = ...) -> None: ...
 
 class CancelProgress(_message.Message):
     __slots__ = ("seen_count", "matched_count", "cancelled_count", "fired_count", "due_at_ms", "done")
@@ -100,7 +99,7 @@ class CancelProgress(_message.Message):
     fired_count: int
     due_at_ms: int
     done: bool
-    def __init__(self, seen_count: _Optional[int] = ..., matched_count: _Optional[int] = ..., cancelled_count: _Optional[int] = ..., fired_count: _Optional[int] = ..., due_at_ms: _Optional[int] = ..., done: _Optional[bool] = ...) -> None: ...
+    def __init__(self, seen_count: _Optional[int] = ..., matched_count: _Optional[int] = ..., cancelled_count: _Optional[int] = ..., fired_count: _Optional[int] = ..., due_at_ms: _Optional[int] = ..., done: bool = ...) -> None: ...
 
 class RescheduleRequest(_message.Message):
     __slots__ = ("messages",)
@@ -144,7 +143,7 @@ class RescheduleResult(_message.Message):
     deliver_at_ms: int
     was_past: bool
     fault: _message_pb2.Fault
-    def __init__(self, status: _Optional[_Union[RescheduleStatus, str]] = ..., shard: _Optional[int] = ..., lane: _Optional[int] = ..., entry: _Optional[int] = ..., deliver_at_ms: _Optional[int] = ..., was_past: _Optional[bool] = ..., fault: _Optional[_Union[_message_pb2.Fault, _Mapping]] = ...) -> None: ...
+    def __init__(self, status: _Optional[_Union[RescheduleStatus, str]] = ..., shard: _Optional[int] = ..., lane: _Optional[int] = ..., entry: _Optional[int] = ..., deliver_at_ms: _Optional[int] = ..., was_past: bool = ..., fault: _Optional[_Union[_message_pb2.Fault, _Mapping]] = ...) -> None: ...
 
 class ListPendingRequest(_message.Message):
     __slots__ = ("filter", "max_count", "page_token", "omit_bodies", "names_only")
@@ -158,7 +157,7 @@ class ListPendingRequest(_message.Message):
     page_token: bytes
     omit_bodies: bool
     names_only: bool
-    def __init__(self, filter: _Optional[_Union[PendingFilter, _Mapping]] = ..., max_count: _Optional[int] = ..., page_token: _Optional[bytes] = ..., omit_bodies: _Optional[bool] = ..., names_only: _Optional[bool] = ...) -> None: ...
+    def __init__(self, filter: _Optional[_Union[PendingFilter, _Mapping]] = ..., max_count: _Optional[int] = ..., page_token: _Optional[bytes] = ..., omit_bodies: bool = ..., names_only: bool = ...) -> None: ...
 
 class PendingMessage(_message.Message):
     __slots__ = ("message", "shard", "lane")
@@ -194,7 +193,7 @@ class BacklogRequest(_message.Message):
     due_before_ms: int
     all_topics_together: bool
     all_lanes_together: bool
-    def __init__(self, topic: _Optional[str] = ..., due_from_ms: _Optional[int] = ..., due_before_ms: _Optional[int] = ..., all_topics_together: _Optional[bool] = ..., all_lanes_together: _Optional[bool] = ...) -> None: ...
+    def __init__(self, topic: _Optional[str] = ..., due_from_ms: _Optional[int] = ..., due_before_ms: _Optional[int] = ..., all_topics_together: bool = ..., all_lanes_together: bool = ...) -> None: ...
 
 class DueBucket(_message.Message):
     __slots__ = ("due_from_ms", "width_ms", "count", "topic", "lane")

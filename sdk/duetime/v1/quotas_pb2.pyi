@@ -1,8 +1,7 @@
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Iterable as _Iterable, Mapping as _Mapping
-from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -36,7 +35,7 @@ class Quota(_message.Message):
     pending_count: int
     pending_bytes: int
     per_host: bool
-    def __init__(self, of: _Optional[_Union[QuotaOf, _Mapping]] = ..., messages_per_s: _Optional[int] = ..., bytes_per_s: _Optional[int] = ..., burst_messages: _Optional[int] = ..., burst_bytes: _Optional[int] = ..., connections: _Optional[int] = ..., streams: _Optional[int] = ..., pending_count: _Optional[int] = ..., pending_bytes: _Optional[int] = ..., per_host: _Optional[bool] = ...) -> None: ...
+    def __init__(self, of: _Optional[_Union[QuotaOf, _Mapping]] = ..., messages_per_s: _Optional[int] = ..., bytes_per_s: _Optional[int] = ..., burst_messages: _Optional[int] = ..., burst_bytes: _Optional[int] = ..., connections: _Optional[int] = ..., streams: _Optional[int] = ..., pending_count: _Optional[int] = ..., pending_bytes: _Optional[int] = ..., per_host: bool = ...) -> None: ...
 
 class SetQuotaRequest(_message.Message):
     __slots__ = ("quota",)

@@ -1,8 +1,7 @@
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Iterable as _Iterable, Mapping as _Mapping
-from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -30,7 +29,7 @@ class LaneLease(_message.Message):
     min_offset: int
     max_offset: int
     published_at_ms: int
-    def __init__(self, shard: _Optional[int] = ..., level: _Optional[int] = ..., owner: _Optional[str] = ..., paused: _Optional[bool] = ..., epoch: _Optional[int] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., published_at_ms: _Optional[int] = ...) -> None: ...
+    def __init__(self, shard: _Optional[int] = ..., level: _Optional[int] = ..., owner: _Optional[str] = ..., paused: bool = ..., epoch: _Optional[int] = ..., next_offset: _Optional[int] = ..., min_offset: _Optional[int] = ..., max_offset: _Optional[int] = ..., published_at_ms: _Optional[int] = ...) -> None: ...
 
 class ListLaneLeasesResponse(_message.Message):
     __slots__ = ("leases",)

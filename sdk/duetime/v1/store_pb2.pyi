@@ -10,8 +10,7 @@ from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Iterable as _Iterable, Mapping as _Mapping
-from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -24,6 +23,13 @@ class PutStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PUT_STATUS_REFUSED: _ClassVar[PutStatus]
     PUT_STATUS_SETTLED: _ClassVar[PutStatus]
     PUT_STATUS_CANCELLED: _ClassVar[PutStatus]
+
+class DeletionStage(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DELETION_STAGE_UNSPECIFIED: _ClassVar[DeletionStage]
+    DELETION_STAGE_CLOSE: _ClassVar[DeletionStage]
+    DELETION_STAGE_OPEN: _ClassVar[DeletionStage]
+    DELETION_STAGE_DELETE: _ClassVar[DeletionStage]
 PUT_STATUS_OK: PutStatus
 PUT_STATUS_DUPLICATE: PutStatus
 PUT_STATUS_GAP: PutStatus
@@ -31,6 +37,10 @@ PUT_STATUS_NOT_DUE: PutStatus
 PUT_STATUS_REFUSED: PutStatus
 PUT_STATUS_SETTLED: PutStatus
 PUT_STATUS_CANCELLED: PutStatus
+DELETION_STAGE_UNSPECIFIED: DeletionStage
+DELETION_STAGE_CLOSE: DeletionStage
+DELETION_STAGE_OPEN: DeletionStage
+DELETION_STAGE_DELETE: DeletionStage
 
 class PutRequest(_message.Message):
     __slots__ = ("records", "retried", "batches", "number")
@@ -45,7 +55,7 @@ class PutRequest(_message.Message):
     def __init__(self, records: _Optional[bytes] = ..., retried: _Optional[_Iterable[int]] = ..., batches: _Optional[_Iterable[int]] = ..., number: _Optional[int] = ...) -> None: ...
 
 class PutResponse(_message.Message):
-    __slots__ = ("statuses", "queue_offsets", "due_at_ms", "faults", "stored_at_ms", "duplicate_queues", "past", "number", "fault")
+    __slots__ = ("statuses", "queue_offsets", "due_at_ms", "faults", "stored_at_ms", "duplicate_queues", "duplicate_lanes", "past", "number", "fault")
     class FaultsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -60,12 +70,20 @@ class PutResponse(_message.Message):
         key: int
         value: int
         def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
+    class DuplicateLanesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
     STATUSES_FIELD_NUMBER: _ClassVar[int]
     QUEUE_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     DUE_AT_MS_FIELD_NUMBER: _ClassVar[int]
     FAULTS_FIELD_NUMBER: _ClassVar[int]
     STORED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     DUPLICATE_QUEUES_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATE_LANES_FIELD_NUMBER: _ClassVar[int]
     PAST_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     FAULT_FIELD_NUMBER: _ClassVar[int]
@@ -75,10 +93,11 @@ class PutResponse(_message.Message):
     faults: _containers.MessageMap[int, _message_pb2.Fault]
     stored_at_ms: int
     duplicate_queues: _containers.ScalarMap[int, int]
+    duplicate_lanes: _containers.ScalarMap[int, int]
     past: _containers.RepeatedScalarFieldContainer[int]
     number: int
     fault: _message_pb2.Fault
-    def __init__(self, statuses: _Optional[_Iterable[_Union[PutStatus, str]]] = ..., queue_offsets: _Optional[_Iterable[int]] = ..., due_at_ms: _Optional[_Iterable[int]] = ..., faults: _Optional[_Mapping[int, _message_pb2.Fault]] = ..., stored_at_ms: _Optional[int] = ..., duplicate_queues: _Optional[_Mapping[int, int]] = ..., past: _Optional[_Iterable[int]] = ..., number: _Optional[int] = ..., fault: _Optional[_Union[_message_pb2.Fault, _Mapping]] = ...) -> None: ...
+    def __init__(self, statuses: _Optional[_Iterable[_Union[PutStatus, str]]] = ..., queue_offsets: _Optional[_Iterable[int]] = ..., due_at_ms: _Optional[_Iterable[int]] = ..., faults: _Optional[_Mapping[int, _message_pb2.Fault]] = ..., stored_at_ms: _Optional[int] = ..., duplicate_queues: _Optional[_Mapping[int, int]] = ..., duplicate_lanes: _Optional[_Mapping[int, int]] = ..., past: _Optional[_Iterable[int]] = ..., number: _Optional[int] = ..., fault: _Optional[_Union[_message_pb2.Fault, _Mapping]] = ...) -> None: ...
 
 class RestoreRequest(_message.Message):
     __slots__ = ("records", "lane", "first_entry", "entries")
@@ -232,7 +251,7 @@ class PullDueRequest(_message.Message):
     without_lease: bool
     next: bytes
     any_entries: bool
-    def __init__(self, lane: _Optional[int] = ..., after: _Optional[int] = ..., max_count: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., ahead_ms: _Optional[int] = ..., scheduler: _Optional[str] = ..., without_lease: _Optional[bool] = ..., next: _Optional[bytes] = ..., any_entries: _Optional[bool] = ...) -> None: ...
+    def __init__(self, lane: _Optional[int] = ..., after: _Optional[int] = ..., max_count: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., ahead_ms: _Optional[int] = ..., scheduler: _Optional[str] = ..., without_lease: bool = ..., next: _Optional[bytes] = ..., any_entries: bool = ...) -> None: ...
 
 class StandInRequest(_message.Message):
     __slots__ = ("scheduler", "serving", "unasked_ms", "ahead_ms", "paused", "pauses_are_new")
@@ -248,7 +267,7 @@ class StandInRequest(_message.Message):
     ahead_ms: int
     paused: _containers.RepeatedScalarFieldContainer[int]
     pauses_are_new: bool
-    def __init__(self, scheduler: _Optional[str] = ..., serving: _Optional[_Iterable[int]] = ..., unasked_ms: _Optional[int] = ..., ahead_ms: _Optional[int] = ..., paused: _Optional[_Iterable[int]] = ..., pauses_are_new: _Optional[bool] = ...) -> None: ...
+    def __init__(self, scheduler: _Optional[str] = ..., serving: _Optional[_Iterable[int]] = ..., unasked_ms: _Optional[int] = ..., ahead_ms: _Optional[int] = ..., paused: _Optional[_Iterable[int]] = ..., pauses_are_new: bool = ...) -> None: ...
 
 class StandInResponse(_message.Message):
     __slots__ = ("take", "leave")
@@ -336,7 +355,7 @@ class ReplaceResult(_message.Message):
     replaced_id: str
     duplicate: bool
     fault: _message_pb2.Fault
-    def __init__(self, status: _Optional[_Union[_pending_pb2.RescheduleStatus, str]] = ..., lane: _Optional[int] = ..., entry: _Optional[int] = ..., due_at_ms: _Optional[int] = ..., was_past: _Optional[bool] = ..., replaced_id: _Optional[str] = ..., duplicate: _Optional[bool] = ..., fault: _Optional[_Union[_message_pb2.Fault, _Mapping]] = ...) -> None: ...
+    def __init__(self, status: _Optional[_Union[_pending_pb2.RescheduleStatus, str]] = ..., lane: _Optional[int] = ..., entry: _Optional[int] = ..., due_at_ms: _Optional[int] = ..., was_past: bool = ..., replaced_id: _Optional[str] = ..., duplicate: bool = ..., fault: _Optional[_Union[_message_pb2.Fault, _Mapping]] = ...) -> None: ...
 
 class Half(_message.Message):
     __slots__ = ("offset", "position")
@@ -387,7 +406,7 @@ class EndTransactionsRequest(_message.Message):
     message_ids: _containers.RepeatedScalarFieldContainer[bytes]
     decisions: _containers.RepeatedScalarFieldContainer[_transactions_pb2.Decision]
     given_up: bool
-    def __init__(self, group: _Optional[str] = ..., offsets: _Optional[_Iterable[int]] = ..., positions: _Optional[_Iterable[int]] = ..., message_ids: _Optional[_Iterable[bytes]] = ..., decisions: _Optional[_Iterable[_Union[_transactions_pb2.Decision, str]]] = ..., given_up: _Optional[bool] = ...) -> None: ...
+    def __init__(self, group: _Optional[str] = ..., offsets: _Optional[_Iterable[int]] = ..., positions: _Optional[_Iterable[int]] = ..., message_ids: _Optional[_Iterable[bytes]] = ..., decisions: _Optional[_Iterable[_Union[_transactions_pb2.Decision, str]]] = ..., given_up: bool = ...) -> None: ...
 
 class EndTransactionsResponse(_message.Message):
     __slots__ = ("states", "offsets", "queues", "topic_of", "topics", "others")
@@ -505,12 +524,16 @@ class GetRecordResponse(_message.Message):
     def __init__(self, record: _Optional[bytes] = ...) -> None: ...
 
 class PutTopicRequest(_message.Message):
-    __slots__ = ("name", "queue_count")
+    __slots__ = ("name", "queue_count", "message_type", "generation")
     NAME_FIELD_NUMBER: _ClassVar[int]
     QUEUE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
     name: str
     queue_count: int
-    def __init__(self, name: _Optional[str] = ..., queue_count: _Optional[int] = ...) -> None: ...
+    message_type: _gateway_pb2.TopicType
+    generation: int
+    def __init__(self, name: _Optional[str] = ..., queue_count: _Optional[int] = ..., message_type: _Optional[_Union[_gateway_pb2.TopicType, str]] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class PutTopicResponse(_message.Message):
     __slots__ = ()
@@ -534,6 +557,28 @@ class PutTopicsResponse(_message.Message):
     FAULTS_FIELD_NUMBER: _ClassVar[int]
     faults: _containers.MessageMap[int, _message_pb2.Fault]
     def __init__(self, faults: _Optional[_Mapping[int, _message_pb2.Fault]] = ...) -> None: ...
+
+class DeleteStoredTopicRequest(_message.Message):
+    __slots__ = ("name", "generation", "stage")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    generation: int
+    stage: DeletionStage
+    def __init__(self, name: _Optional[str] = ..., generation: _Optional[int] = ..., stage: _Optional[_Union[DeletionStage, str]] = ...) -> None: ...
+
+class DeleteStoredTopicResponse(_message.Message):
+    __slots__ = ("pending_count", "groups", "deleted_generation", "message_count")
+    PENDING_COUNT_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    DELETED_GENERATION_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    pending_count: int
+    groups: _containers.RepeatedCompositeFieldContainer[_gateway_pb2.TopicGroup]
+    deleted_generation: int
+    message_count: int
+    def __init__(self, pending_count: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[_gateway_pb2.TopicGroup, _Mapping]]] = ..., deleted_generation: _Optional[int] = ..., message_count: _Optional[int] = ...) -> None: ...
 
 class ListQueuesRequest(_message.Message):
     __slots__ = ("topic",)
@@ -566,16 +611,18 @@ class ListStoredTopicsRequest(_message.Message):
     def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class StoredTopic(_message.Message):
-    __slots__ = ("name", "read_queue_count", "write_queue_count", "perm")
+    __slots__ = ("name", "read_queue_count", "write_queue_count", "perm", "message_type")
     NAME_FIELD_NUMBER: _ClassVar[int]
     READ_QUEUE_COUNT_FIELD_NUMBER: _ClassVar[int]
     WRITE_QUEUE_COUNT_FIELD_NUMBER: _ClassVar[int]
     PERM_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_TYPE_FIELD_NUMBER: _ClassVar[int]
     name: str
     read_queue_count: int
     write_queue_count: int
     perm: int
-    def __init__(self, name: _Optional[str] = ..., read_queue_count: _Optional[int] = ..., write_queue_count: _Optional[int] = ..., perm: _Optional[int] = ...) -> None: ...
+    message_type: _gateway_pb2.TopicType
+    def __init__(self, name: _Optional[str] = ..., read_queue_count: _Optional[int] = ..., write_queue_count: _Optional[int] = ..., perm: _Optional[int] = ..., message_type: _Optional[_Union[_gateway_pb2.TopicType, str]] = ...) -> None: ...
 
 class ListStoredTopicsResponse(_message.Message):
     __slots__ = ("topics",)
@@ -611,13 +658,13 @@ class DescribeResponse(_message.Message):
     refusal: str
     timer_lane_count: int
     takes_batches: bool
-    def __init__(self, shard: _Optional[int] = ..., store_host: _Optional[bytes] = ..., delay_levels_ms: _Optional[_Iterable[int]] = ..., segment_bytes: _Optional[int] = ..., read_only: _Optional[bool] = ..., now_ms: _Optional[int] = ..., min_position: _Optional[int] = ..., max_position: _Optional[int] = ..., refusal: _Optional[str] = ..., timer_lane_count: _Optional[int] = ..., takes_batches: _Optional[bool] = ...) -> None: ...
+    def __init__(self, shard: _Optional[int] = ..., store_host: _Optional[bytes] = ..., delay_levels_ms: _Optional[_Iterable[int]] = ..., segment_bytes: _Optional[int] = ..., read_only: bool = ..., now_ms: _Optional[int] = ..., min_position: _Optional[int] = ..., max_position: _Optional[int] = ..., refusal: _Optional[str] = ..., timer_lane_count: _Optional[int] = ..., takes_batches: bool = ...) -> None: ...
 
 class AwaitMessagesResponse(_message.Message):
     __slots__ = ("ready",)
     READY_FIELD_NUMBER: _ClassVar[int]
     ready: bool
-    def __init__(self, ready: _Optional[bool] = ...) -> None: ...
+    def __init__(self, ready: bool = ...) -> None: ...
 
 class GetLeasedRequest(_message.Message):
     __slots__ = ("group", "receipts")
@@ -655,7 +702,7 @@ class LeasedRecord(_message.Message):
     topic: str
     queue: int
     offset: int
-    def __init__(self, status: _Optional[_Union[_consumer_pb2.ReceiptStatus, str]] = ..., receipt: _Optional[bytes] = ..., group: _Optional[str] = ..., record: _Optional[bytes] = ..., attempt: _Optional[int] = ..., received_at_ms: _Optional[int] = ..., expired: _Optional[_Iterable[int]] = ..., history: _Optional[bytes] = ..., ordered: _Optional[bool] = ..., max_attempts: _Optional[int] = ..., topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+    def __init__(self, status: _Optional[_Union[_consumer_pb2.ReceiptStatus, str]] = ..., receipt: _Optional[bytes] = ..., group: _Optional[str] = ..., record: _Optional[bytes] = ..., attempt: _Optional[int] = ..., received_at_ms: _Optional[int] = ..., expired: _Optional[_Iterable[int]] = ..., history: _Optional[bytes] = ..., ordered: bool = ..., max_attempts: _Optional[int] = ..., topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class GetLeasedResponse(_message.Message):
     __slots__ = ("leased", "now_ms")

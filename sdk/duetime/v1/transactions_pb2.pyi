@@ -3,8 +3,7 @@ from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Iterable as _Iterable, Mapping as _Mapping
-from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -58,7 +57,7 @@ class PrepareResult(_message.Message):
     duplicate: bool
     requested_level: int
     fault: _message_pb2.Fault
-    def __init__(self, message_id: _Optional[str] = ..., transaction_id: _Optional[str] = ..., shard: _Optional[int] = ..., check_at_ms: _Optional[int] = ..., duplicate: _Optional[bool] = ..., requested_level: _Optional[int] = ..., fault: _Optional[_Union[_message_pb2.Fault, _Mapping]] = ...) -> None: ...
+    def __init__(self, message_id: _Optional[str] = ..., transaction_id: _Optional[str] = ..., shard: _Optional[int] = ..., check_at_ms: _Optional[int] = ..., duplicate: bool = ..., requested_level: _Optional[int] = ..., fault: _Optional[_Union[_message_pb2.Fault, _Mapping]] = ...) -> None: ...
 
 class PrepareResponse(_message.Message):
     __slots__ = ("results",)
@@ -82,7 +81,7 @@ class EndTransactionRequest(_message.Message):
     group: str
     ends: _containers.RepeatedCompositeFieldContainer[TransactionEnd]
     given_up: bool
-    def __init__(self, group: _Optional[str] = ..., ends: _Optional[_Iterable[_Union[TransactionEnd, _Mapping]]] = ..., given_up: _Optional[bool] = ...) -> None: ...
+    def __init__(self, group: _Optional[str] = ..., ends: _Optional[_Iterable[_Union[TransactionEnd, _Mapping]]] = ..., given_up: bool = ...) -> None: ...
 
 class EndTransactionResult(_message.Message):
     __slots__ = ("state", "duplicate", "sent", "topic", "fault")
@@ -96,7 +95,7 @@ class EndTransactionResult(_message.Message):
     sent: _message_pb2.SendResult
     topic: str
     fault: _message_pb2.Fault
-    def __init__(self, state: _Optional[_Union[TransactionState, str]] = ..., duplicate: _Optional[bool] = ..., sent: _Optional[_Union[_message_pb2.SendResult, _Mapping]] = ..., topic: _Optional[str] = ..., fault: _Optional[_Union[_message_pb2.Fault, _Mapping]] = ...) -> None: ...
+    def __init__(self, state: _Optional[_Union[TransactionState, str]] = ..., duplicate: bool = ..., sent: _Optional[_Union[_message_pb2.SendResult, _Mapping]] = ..., topic: _Optional[str] = ..., fault: _Optional[_Union[_message_pb2.Fault, _Mapping]] = ...) -> None: ...
 
 class EndTransactionResponse(_message.Message):
     __slots__ = ("results",)

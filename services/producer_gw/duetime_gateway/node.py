@@ -48,7 +48,9 @@ class GatewayNode:
         await parts.quotas.keeper.exchange()
         self._started.push_async_callback(parts.quotas.keeper.leave)
         self._started.push_async_callback(self._stop_serving)
-        await parts.server.start(settings.host, settings.port)
+        await parts.server.start(
+            settings.host, settings.port, certified_port=settings.certified_port, probe_port=settings.probe_port
+        )
 
     async def _start_tasks(self) -> None:
         running = asyncio.Event()
@@ -67,8 +69,11 @@ class GatewayNode:
             parts.transactions.groups.start(tasks)
             parts.transactions.watching.start()
             tasks.create_task(parts.backlog.run())
+            tasks.create_task(parts.topics.follow_deletions())
             tasks.create_task(parts.quotas.keeper.run())
             tasks.create_task(parts.trail.run())
+            if parts.rocketmq is not None:
+                tasks.create_task(parts.rocketmq.renewals.run())
             if parts.access is not None:
                 tasks.create_task(parts.access.book.follow())
                 tasks.create_task(parts.access.gatekeeper.watch())
@@ -90,6 +95,8 @@ class GatewayNode:
         parts = self.parts
         await parts.server.report(serving=False)
         parts.face.end_streams()
+        if parts.rocketmq is not None:
+            parts.rocketmq.face.end_streams()
         parts.shards.end_polls()
         parts.retry.end_streams()
         await parts.server.stop(self._settings.drain_ms)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from duetime_core.audit.audit import Audit
 from duetime_core.clock import Clock
+from duetime_core.credentials import Credentials
 from duetime_core.metadata import AuditTable, Database, Groups, Trail
 from duetime_core.serving import Server
 from duetime_core.traffic import Traffic
@@ -20,11 +21,13 @@ from duetime_gateway.access.metrics import AccessMetrics
 from duetime_gateway.access.oidc import Tokens
 from duetime_gateway.administration.backlog import Backlog
 from duetime_gateway.administration.groups import ConsumerGroups
+from duetime_gateway.administration.reports import JobReports
 from duetime_gateway.consuming.leases import Leases
 from duetime_gateway.consuming.offsets import GroupOffsets
 from duetime_gateway.consuming.puller import Puller
 from duetime_gateway.consuming.receiving import Receivers
 from duetime_gateway.consuming.subscribing import Subscribing
+from duetime_gateway.deleting import TopicDeletion
 from duetime_gateway.face.acts import ACTS
 from duetime_gateway.face.analysis_service import AnalysisService
 from duetime_gateway.face.audit_service import AuditService
@@ -32,6 +35,7 @@ from duetime_gateway.face.batches import BatchService
 from duetime_gateway.face.consumer_service import ConsumerService
 from duetime_gateway.face.face import SERVICE_NAMES, Face
 from duetime_gateway.face.gate import Gate
+from duetime_gateway.face.lane_service import LaneService
 from duetime_gateway.face.pending_service import PendingService
 from duetime_gateway.face.permissions import RULES
 from duetime_gateway.face.quota_service import QuotaService
@@ -51,6 +55,17 @@ from duetime_gateway.quotas.book import Book as QuotaBook
 from duetime_gateway.quotas.keeper import Keeper
 from duetime_gateway.quotas.pending import PendingCounts
 from duetime_gateway.quotas.quotas import Quotas
+from duetime_gateway.rocketmq.acking import Acks
+from duetime_gateway.rocketmq.checking import Checking
+from duetime_gateway.rocketmq.clients import Clients
+from duetime_gateway.rocketmq.consuming import Consumers
+from duetime_gateway.rocketmq.face import RocketMQFace, RocketMQParts
+from duetime_gateway.rocketmq.metrics import RocketMQMetrics
+from duetime_gateway.rocketmq.permissions import ROCKETMQ_RULES, SERVICE_NAME
+from duetime_gateway.rocketmq.renewing import Renewals
+from duetime_gateway.rocketmq.sending import Producers
+from duetime_gateway.rocketmq.telemetry import Telemetry
+from duetime_gateway.rocketmq.wire.pool import with_others
 from duetime_gateway.routing.adoption import Adoption, MissingTopics
 from duetime_gateway.routing.catalog import TopicCatalog
 from duetime_gateway.routing.places import Places
@@ -70,6 +85,9 @@ from duetime_gateway.transactions.preparing import Preparer
 from duetime_gateway.transactions.producers import ProducerGroups
 from duetime_gateway.transactions.watching import Watching
 
+# Services that every process has.
+PROBES = ("grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection")
+
 
 @dataclass(frozen=True)
 class Routing:
@@ -77,6 +95,7 @@ class Routing:
 
     shards: Shards
     adoption: Adoption
+    catalog: TopicCatalog
     topics: Topics
     places: Places
 
@@ -109,6 +128,14 @@ class AccessParts:
 
 
 @dataclass(frozen=True)
+class RocketMQ:
+    """What serves RocketMQ's clients."""
+
+    face: RocketMQFace
+    renewals: Renewals
+
+
+@dataclass(frozen=True)
 class GatewayParts:
     """What a node starts and stops."""
 
@@ -129,6 +156,8 @@ class GatewayParts:
     quotas: Limited
     trail: Trail
     face: Face
+    # None: RocketMQ's clients are not served.
+    rocketmq: RocketMQ | None
     server: Server
     # None: nobody asks who calls.
     access: AccessParts | None
@@ -141,21 +170,22 @@ def make_parts(settings: GatewaySettings, clock: Clock, registry: CollectorRegis
     traffic = Traffic(settings.traffic_limits, registry)
     database = Database(settings.database_url, registry)
     groups = Groups(database, clock)
-    retry = RetryClient(settings.retry_address, settings.store_timeout_ms, settings.secret)
-    routing = _make_routing(settings, clock, metrics, database, groups, tasks)
+    credentials = settings.credentials(registry)
+    retry = RetryClient(settings.retry_address, settings.store_timeout_ms, credentials)
+    routing = _make_routing(settings, credentials, clock, metrics, database, groups, tasks)
     shards, topics, places = routing.shards, routing.topics, routing.places
     timeout_ms = settings.store_timeout_ms
     limited = _make_quotas(clock, registry, database, routing)
     sender = _make_sender(settings, clock, metrics, routing, limited.quotas)
     leases = Leases(topics, places, shards, groups, clock, metrics, tasks, timeout_ms=timeout_ms)
     backlog = Backlog(database, shards, clock, BacklogMetrics(registry))
+    reports = JobReports(database, shards, backlog)
     puller, offsets = Puller(places, metrics, timeout_ms=timeout_ms), GroupOffsets(places)
     service = GatewayService(
-        sender,
-        puller,
-        offsets,
+        *(sender, puller, offsets),
         Finder(places, shards, timeout_ms=timeout_ms),
         topics,
+        TopicDeletion(topics, routing.catalog, shards, retry, limited.keeper),
         places,
         shards,
         database,
@@ -167,18 +197,21 @@ def make_parts(settings: GatewaySettings, clock: Clock, registry: CollectorRegis
     receivers_max = settings.receive_streams_max
     receivers = Receivers(leases, places, shards, metrics, timeout_ms=timeout_ms, receivers_max=receivers_max)
     streams = ReceiveStreamService(receivers, traffic.answers, tasks)
-    pending = _make_pending(settings, clock, routing, traffic)
+    ending = _make_ending(settings, clock, routing)
+    pending = _make_pending(settings, clock, routing, traffic, ending)
     transactions = _make_transactions(settings, clock, metrics, database, routing, sender, traffic, tasks)
     subscribing = Subscribing(places, traffic.answers, metrics, tasks, subscriptions_max=settings.subscriptions_max)
-    subscriptions = SubscriptionService(subscribing)
-    batches, analysis = BatchService(sender, metrics), AnalysisService(shards, backlog, metrics)
-    parts = service, batches, consumers, subscriptions, streams, pending, transactions.service, analysis
-    operating = QuotaService(limited.quotas, limited.keeper), AuditService(AuditTable(database))
-    face = Face(*parts, *operating, Scaler(shards, clock), Gate(limited.quotas))
+    batches, analysis = BatchService(sender, metrics), AnalysisService(shards, backlog, reports, metrics)
+    reading = SubscriptionService(subscribing), streams
+    parts = service, batches, consumers, *reading, pending, transactions.service, analysis
+    lanes, quotas = LaneService(database), QuotaService(limited.quotas, limited.keeper)
+    face = Face(*parts, lanes, quotas, AuditService(AuditTable(database)), Scaler(shards, clock), Gate(limited.quotas))
     access = _make_access(settings, clock, registry, database)
     trail = Trail("gateway", database, clock, registry, settings.audit_keep_days)
-    server = _make_server(settings, clock, registry, traffic, trail, access)
-    face.add_to(server.grpc, access.gatekeeper.note if access is not None else None)
+    server = _make_server(settings, credentials, clock, registry, traffic, trail, access)
+    used = sender, transactions, ending, leases, groups, routing, retry, traffic, limited
+    rocketmq = _make_rocketmq(settings, clock, registry, tasks, *used) if settings.rocketmq else None
+    _add_faces(server, access, face, rocketmq)
     return GatewayParts(
         tasks=tasks,
         database=database,
@@ -196,13 +229,22 @@ def make_parts(settings: GatewaySettings, clock: Clock, registry: CollectorRegis
         quotas=limited,
         trail=trail,
         face=face,
+        rocketmq=rocketmq,
         server=server,
         access=access,
     )
 
 
+def _add_faces(server: Server, access: AccessParts | None, face: Face, rocketmq: RocketMQ | None) -> None:
+    refused = access.gatekeeper.note if access is not None else None
+    face.add_to(server.grpc, refused)
+    if rocketmq is not None:
+        rocketmq.face.add_to(server.grpc, refused)
+
+
 def _make_server(
     settings: GatewaySettings,
+    credentials: Credentials,
     clock: Clock,
     registry: CollectorRegistry,
     traffic: Traffic,
@@ -210,14 +252,17 @@ def _make_server(
     access: AccessParts | None,
 ) -> Server:
     return Server(
-        SERVICE_NAMES,
+        (*SERVICE_NAMES, SERVICE_NAME) if settings.rocketmq else SERVICE_NAMES,
         settings.calls_in_flight_max,
         registry,
+        credentials=credentials,
         traffic=traffic,
         audit=Audit(clock, ACTS, trail.add),
         gatekeeper=None if access is None else access.gatekeeper,
         # Where nobody asks who calls, all would be one user.
         turns=None if access is None else Turns(clock, registry),
+        descriptors=with_others((*SERVICE_NAMES, *PROBES)) if settings.rocketmq else None,
+        asked=settings.asks_for_certificates,
     )
 
 
@@ -229,14 +274,59 @@ def _make_access(
     metrics = AccessMetrics(registry)
     book = Book(database, clock, metrics, settings.rights_keep_ms)
     provider = Tokens(settings.provider, clock) if settings.provider is not None else None
-    return AccessParts(book, Gatekeeper(book, RULES, clock, metrics, provider))
+    rules = {**RULES, **ROCKETMQ_RULES} if settings.rocketmq else RULES
+    return AccessParts(book, Gatekeeper(book, rules, clock, metrics, provider, settings.seal))
 
 
-def _make_pending(settings: GatewaySettings, clock: Clock, routing: Routing, traffic: Traffic) -> PendingService:
+def _make_rocketmq(
+    settings: GatewaySettings,
+    clock: Clock,
+    registry: CollectorRegistry,
+    tasks: asyncio.TaskGroup,
+    sender: Sender,
+    transactions: Transactions,
+    ending: Ending,
+    leases: Leases,
+    groups: Groups,
+    routing: Routing,
+    retry: RetryClient,
+    traffic: Traffic,
+    limited: Limited,
+) -> RocketMQ:
+    metrics, clients = RocketMQMetrics(registry), Clients(clock)
+    metrics.clients.set_function(clients.__len__)
+    renewals, acks = Renewals(leases, clients, clock, metrics), Acks(leases, clock, tasks)
+    checking = Checking(transactions.watching, transactions.groups, clock, tasks)
+    endpoint, levels, places = settings.rocketmq_endpoint, settings.levels, routing.places
+    preparer, ender = transactions.preparer, transactions.ender
+    producers = Producers(sender, preparer, ender, ending, places, checking, endpoint=endpoint)
+    consumers = Consumers(
+        *(leases, groups, places, retry, renewals, acks, traffic.answers, levels, clock, metrics, tasks),
+        endpoint=endpoint,
+        polls_max=settings.rocketmq_polls_max,
+    )
+    telemetry = Telemetry(
+        *(groups, checking, levels, clock, metrics, tasks),
+        endpoint=endpoint,
+        streams_max=settings.rocketmq_streams_max,
+    )
+    parts = RocketMQParts(clients, producers, consumers, renewals, telemetry, checking, limited.quotas, metrics, clock)
+    return RocketMQ(RocketMQFace(parts), renewals)
+
+
+def _make_ending(settings: GatewaySettings, clock: Clock, routing: Routing) -> Ending:
     timeout_ms, least = settings.store_timeout_ms, int(settings.refuse_empty_bodies)
     holders = Holders(routing.places, routing.shards)
+    return Ending(holders, routing.topics, clock, timeout_ms=timeout_ms, body_bytes_min=least)
+
+
+def _make_pending(
+    settings: GatewaySettings, clock: Clock, routing: Routing, traffic: Traffic, ending: Ending
+) -> PendingService:
+    timeout_ms = settings.store_timeout_ms
+    holders = Holders(routing.places, routing.shards)
     return PendingService(
-        Ending(holders, routing.topics, clock, timeout_ms=timeout_ms, body_bytes_min=least),
+        ending,
         Matching(holders, clock),
         Listing(holders, routing.places, timeout_ms=timeout_ms),
         Counting(holders, timeout_ms=timeout_ms),
@@ -276,6 +366,7 @@ def _make_transactions(
 
 def _make_routing(
     settings: GatewaySettings,
+    credentials: Credentials,
     clock: Clock,
     metrics: GatewayMetrics,
     database: Database,
@@ -284,7 +375,7 @@ def _make_routing(
 ) -> Routing:
     table, catalog = RouteTable(metrics), TopicCatalog(database, clock)
     adoption = Adoption(table, catalog, groups)
-    options = ShardOptions(settings.levels, settings.secret, settings.store_timeout_ms, settings.waiting_bytes_max)
+    options = ShardOptions(settings.levels, credentials, settings.store_timeout_ms, settings.waiting_bytes_max)
     listener = ShardListener(reached=adoption.reached, lost=table.forget_shard)
     shards = Shards(settings.store_addresses, options, clock, metrics, tasks, listener)
     topics = Topics(
@@ -298,7 +389,7 @@ def _make_routing(
         auto_create=settings.auto_create_topics,
         topics_max=settings.topics_max,
     )
-    return Routing(shards, adoption, topics, Places(topics, shards, lane_count=settings.levels.highest))
+    return Routing(shards, adoption, catalog, topics, Places(topics, shards, lane_count=settings.levels.highest))
 
 
 def _make_sender(

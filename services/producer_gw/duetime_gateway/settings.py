@@ -1,13 +1,17 @@
 """Settings of the gateway process."""
 
+from collections.abc import Sequence
 from typing import Self
 
-from duetime_core.settings import StoreClientSettings
+from duetime_core.exposure import Listener
+from duetime_core.listening import NO_PORT
+from duetime_core.settings import StoreClientSettings, secrets_key_of_all
 from duetime_format.limits import QUEUE_COUNT_MAX, REQUEST_BYTES_MAX, TOPICS_MAX_DEFAULT
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from duetime_gateway.access.oidc import Provider, check_url
+from duetime_gateway.access.sealing import Seal
 
 MIB = 1024 * 1024
 
@@ -71,6 +75,35 @@ class GatewaySettings(StoreClientSettings):
     oidc_groups_claim: str = Field("groups", min_length=1, description="claim that lists the user's groups")
     oidc_skew_s: int = Field(30, ge=0, le=300, description="by how much the provider's clock may differ")
 
+    client_certificates: str = Field(
+        "off",
+        pattern="^(off|required)$",
+        description="required: with TLS the port takes only who shows a certificate of the CA, beside a token if auth "
+        "asks for one",
+    )
+    certified_port: int = Field(
+        NO_PORT,
+        ge=NO_PORT,
+        le=65535,
+        description="second gRPC port, for who comes by certificate: Spark's jobs, KEDA; 0: any free one, -1: none",
+    )
+    secrets_key: SecretStr = Field(
+        default_factory=lambda: SecretStr(secrets_key_of_all()),
+        description="what secrets of access keys are encrypted with, 32 bytes in base64; several with commas; empty: "
+        "no signature of RocketMQ's clients counts; DUETIME_SECRETS_KEY sets it for all",
+    )
+
+    rocketmq: bool = Field(True, description="whether RocketMQ 5's clients are served")
+    rocketmq_endpoint: str = Field(
+        "", description="HOST:PORT that RocketMQ's clients are told to go on at; empty: where each one has begun"
+    )
+    rocketmq_streams_max: int = Field(
+        2_048, ge=1, le=1_000_000, description="streams of RocketMQ's clients (Telemetry) at once; more are refused"
+    )
+    rocketmq_polls_max: int = Field(
+        2_048, ge=1, le=1_000_000, description="receives of RocketMQ's clients that wait at once; more are refused"
+    )
+
     published_host: str = Field(
         "",
         description="address of its machine at which a container's port is published, where that says who reaches it "
@@ -90,6 +123,21 @@ class GatewaySettings(StoreClientSettings):
             raise ValueError("oidc_issuer and oidc_audience stand together: each issuer has tokens for others too")
         return self
 
+    @model_validator(mode="after")
+    def _asks_by_tls(self) -> Self:
+        if not self.tls and (self.certified_port != NO_PORT or self.asks_for_certificates):
+            raise ValueError("certified_port and client_certificates take a certificate of the gateway's own")
+        return self
+
+    @property
+    def asks_for_certificates(self) -> bool:
+        return self.client_certificates == "required"
+
+    @property
+    def listeners(self) -> Sequence[Listener]:
+        certified = [Listener(self.reached_at, tls=True, authenticated=True)] * (self.certified_port != NO_PORT)
+        return [*super().listeners, *certified]
+
     @property
     def asks_who_calls(self) -> bool:
         return self.auth == "required"
@@ -101,7 +149,7 @@ class GatewaySettings(StoreClientSettings):
     @property
     def authenticated(self) -> bool:
         """Whether callers prove who they are: clients know no secret of the cluster."""
-        return self.asks_who_calls
+        return self.asks_who_calls or self.asks_for_certificates
 
     @property
     def provider(self) -> Provider | None:
@@ -111,10 +159,23 @@ class GatewaySettings(StoreClientSettings):
         names = self.oidc_name_claim, self.oidc_groups_claim
         return Provider(self.oidc_issuer, self.oidc_audience, self.oidc_keys_url, *names, self.oidc_skew_s)
 
-    @field_validator("retry_address")
+    @property
+    def seal(self) -> Seal | None:
+        """None: no secrets can be read."""
+        text = self.secrets_key.get_secret_value()
+        return Seal(text) if text else None
+
+    @field_validator("secrets_key")
+    @classmethod
+    def _secrets_key_fits(cls, key: SecretStr) -> SecretStr:
+        if key.get_secret_value():
+            Seal(key.get_secret_value())
+        return key
+
+    @field_validator("retry_address", "rocketmq_endpoint")
     @classmethod
     def _address_parses(cls, text: str) -> str:
         host, _, port = text.rpartition(":")
         if text and not (host and port.isascii() and port.isdigit()):
-            raise ValueError(f"retry address {text!r} is not HOST:PORT")
+            raise ValueError(f"address {text!r} is not HOST:PORT")
         return text

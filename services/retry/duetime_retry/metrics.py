@@ -2,6 +2,8 @@
 
 from prometheus_client import CollectorRegistry, Counter
 
+from duetime_retry.policy import ATTEMPTS_EXHAUSTED, REJECTED
+
 
 class RetryMetrics:
     """All metrics of a retry service."""
@@ -19,6 +21,9 @@ class RetryMetrics:
         self.dead_letters = Counter(
             "duetime_retry_dead_letters_total", "Messages put to the dead letters", ["reason"], registry=registry
         )
+        # From 0 on: Prometheus sees a counter grow only from a value that it has read.
+        for reason in (REJECTED, ATTEMPTS_EXHAUSTED):
+            self.dead_letters.labels(reason)
         self.letters_ended = Counter(
             "duetime_retry_dead_letters_ended_total",
             "Dead letters that a redrive or discard reached, by outcome",

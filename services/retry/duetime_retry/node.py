@@ -68,9 +68,8 @@ class RetryNode:
 
     def _make_parts(self) -> _Parts:
         settings, metrics = self._settings, self._metrics
-        channels = {
-            shard: make_channel(address, settings.secret) for shard, address in settings.store_addresses.items()
-        }
+        credentials = settings.credentials(self.registry)
+        channels = {shard: make_channel(address, credentials) for shard, address in settings.store_addresses.items()}
         stores = Stores(channels, settings.store_timeout_ms)
         topics = Topics(self._database, self._clock, stores.put_topic, stores.has_topic)
         settler = Settler(stores, topics, settings.levels, metrics)
@@ -83,7 +82,7 @@ class RetryNode:
             ["duetime.v1.Retry"],
             settings.calls_in_flight_max,
             self.registry,
-            secret=settings.secret,
+            credentials=credentials,
             traffic=traffic,
             audit=Audit(self._clock, keep=self._trail.add),
         )
@@ -97,7 +96,8 @@ class RetryNode:
     async def start(self) -> None:
         await self._database.start(despite=OUTAGES)
         parts = self._made = self._make_parts()
-        await parts.server.start(self._settings.host, self._settings.port)
+        settings = self._settings
+        await parts.server.start(settings.host, settings.port, probe_port=settings.probe_port)
         self._loops = asyncio.create_task(_run(parts.collectors, self._trail))
 
     async def failed(self) -> None:

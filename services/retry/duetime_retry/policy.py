@@ -14,15 +14,13 @@ Source of the table: RocketMQ 4.9.3 SendMessageProcessor.asyncConsumerSendMsgBac
 group has no retry queue.
 """
 
-import math
 from dataclasses import dataclass
 
-from duetime.v1.message_pb2 import ExponentialBackoff, RetryPolicy
+from duetime.v1.message_pb2 import RetryPolicy
+from duetime_core.retry_policy import LEVELS_BEFORE_FIRST, backoff_ms
 from duetime_format.levels import DelayLevels
 from duetime_format.limits import ATTEMPTS_DEFAULT
 
-# RocketMQ's: the first retry waits on level 3, each further one on the next.
-LEVELS_BEFORE_FIRST = 2
 REJECTED = "REJECTED"
 ATTEMPTS_EXHAUSTED = "ATTEMPTS_EXHAUSTED"
 
@@ -59,26 +57,6 @@ def decide(
     if attempt >= policy.max_attempts:
         return DeadLetter(ATTEMPTS_EXHAUSTED)
     return Redeliver(backoff_ms(attempt, policy, levels, chance) if delay_ms is None else delay_ms)
-
-
-def backoff_ms(attempt: int, policy: RetryPolicy, levels: DelayLevels, chance: float) -> int:
-    """The delay after delivery `attempt`, from 1."""
-    kind = policy.WhichOneof("backoff")
-    if kind == "exponential":
-        return _exponential_ms(attempt, policy.exponential, chance)
-    if kind == "intervals":
-        delays_ms = policy.intervals.delays_ms
-        return delays_ms[min(attempt, len(delays_ms)) - 1]
-    return levels.delay_at_most_ms(LEVELS_BEFORE_FIRST + attempt)
-
-
-def _exponential_ms(attempt: int, backoff: ExponentialBackoff, chance: float) -> int:
-    # By logarithms first: the power itself may be more than a float holds.
-    growth = (attempt - 1) * math.log(backoff.factor)
-    delay_ms = float(backoff.max_ms)
-    if growth < math.log(backoff.max_ms / backoff.initial_ms):
-        delay_ms = min(backoff.initial_ms * backoff.factor ** (attempt - 1), delay_ms)
-    return int(delay_ms * (1 - backoff.jitter * chance))
 
 
 def decide_sent_back(attempts: int, level: int | None, attempts_max: int | None, levels: DelayLevels) -> Decision:

@@ -83,9 +83,8 @@ class SchedulerNode:
 
     def _make_parts(self) -> _Parts:
         settings = self._settings
-        channels = {
-            shard: make_channel(address, settings.secret) for shard, address in settings.store_addresses.items()
-        }
+        credentials = settings.credentials(self.registry)
+        channels = {shard: make_channel(address, credentials) for shard, address in settings.store_addresses.items()}
         stores = {
             shard: store_pb2_grpc.StoreStub(channel)  # type: ignore[no-untyped-call]
             for shard, channel in channels.items()
@@ -100,7 +99,7 @@ class SchedulerNode:
             CALLS_IN_FLIGHT_MAX,
             self.registry,
             serving.why_stuck,
-            settings.secret,
+            credentials,
             traffic=Traffic(settings.traffic_limits, self.registry),
             audit=Audit(self._clock, ACTS, self._trail.add),
         )
@@ -110,7 +109,8 @@ class SchedulerNode:
 
     async def start(self) -> None:
         parts = self._made = self._make_parts()
-        await parts.server.start(self._settings.host, self._settings.port)
+        settings = self._settings
+        await parts.server.start(settings.host, settings.port, probe_port=settings.probe_port)
         self._loops = asyncio.create_task(self._run(parts))
         looked = asyncio.create_task(parts.serving.looked_at_database.wait())
         await asyncio.wait({looked, self._loops}, timeout=DATABASE_WAIT_S, return_when=asyncio.FIRST_COMPLETED)

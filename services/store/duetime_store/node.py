@@ -140,8 +140,9 @@ class StoreNode:
         await parts.checkpointer.write()
         directory.mark_serving()
         await parts.watch.inspect()
+        credentials = settings.credentials(self.registry)
         server = Server(
-            [SERVICE_NAME], settings.calls_in_flight_max, self.registry, secret=settings.secret, traffic=parts.traffic
+            [SERVICE_NAME], settings.calls_in_flight_max, self.registry, credentials=credentials, traffic=parts.traffic
         )
         self._serving = _Serving(server, asyncio.create_task(self._run(parts, server)))
         await self._serve(parts, server, directory.config)
@@ -150,7 +151,7 @@ class StoreNode:
         settings = self._settings
         service = self._service = StoreService(parts, shard=settings.shard)
         service.add_to(server.grpc)
-        await server.start(settings.host, settings.port)
+        await server.start(settings.host, settings.port, probe_port=settings.probe_port)
         port = settings.advertise_port or advertised_port(config) or server.port
         service.store_host = host_bytes(settings.advertise_host, port)
         await self._keep_port(port, config)

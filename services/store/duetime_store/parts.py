@@ -8,6 +8,7 @@ from duetime_core.clock import Clock
 from duetime_core.traffic import Traffic
 from prometheus_client import CollectorRegistry
 
+from duetime_store.deleting import TopicCalls
 from duetime_store.exporting import Exporter
 from duetime_store.files.directory import StoreDirectory
 from duetime_store.files.disk import Disk
@@ -29,6 +30,7 @@ from duetime_store.groups.persistence import GroupKeeper
 from duetime_store.groups.receiving import Receiver
 from duetime_store.groups.streams import ReceiveStreams, StreamParts
 from duetime_store.groups.subscription_groups import SubscriptionGroups
+from duetime_store.groups.topic_readers import TopicReaders
 from duetime_store.groups.unread import unread
 from duetime_store.lanes.alarm import Alarm
 from duetime_store.metrics import StoreMetrics
@@ -41,6 +43,7 @@ from duetime_store.pending.replacing import Replacing
 from duetime_store.pending.surveyor import Surveyor
 from duetime_store.pending.targets import Targets
 from duetime_store.queues import queuetable
+from duetime_store.queues.deletions import DeletionKeeper
 from duetime_store.queues.queuetable import TableFile
 from duetime_store.queues.topics import TopicFile
 from duetime_store.reading.reader import Reader
@@ -113,6 +116,7 @@ class StoreParts:
     watch: DiskWatch
     flusher: Flusher
     topics: TopicFile
+    topic_calls: TopicCalls
     offsets: GroupOffsets
     subscription_groups: SubscriptionGroups
     groups: Groups
@@ -172,6 +176,9 @@ def make_parts(base: Base, opened: Opened) -> StoreParts:
     targets = Targets(store, search, turns)
     transactions, results = opened.transactions, Results(store, shard=shard)
     giving_up, checks = _make_checks(base, opened, alarm, flusher)
+    readers, backlog = TopicReaders(store, groups, offsets, turns), Backlog(store, surveyor, turns)
+    pending_list = PendingList(store, reader, turns)
+    used = topics, readers, backlog, pending_list, flusher, checkpointer, directory
     return StoreParts(
         store=store,
         alarm=alarm,
@@ -179,6 +186,7 @@ def make_parts(base: Base, opened: Opened) -> StoreParts:
         watch=watch,
         flusher=flusher,
         topics=topics,
+        topic_calls=TopicCalls(store, *used, threads.checkpoint),
         offsets=offsets,
         subscription_groups=SubscriptionGroups(directory, threads.checkpoint, clock),
         groups=groups,
@@ -194,8 +202,8 @@ def make_parts(base: Base, opened: Opened) -> StoreParts:
         cancelling=Cancelling(store, targets, flusher, metrics),
         replacing=Replacing(store, targets, UpsertKeys(search, turns), flusher, turns, metrics),
         surveyor=surveyor,
-        backlog=Backlog(store, surveyor, turns),
-        pending_list=PendingList(store, reader, turns),
+        backlog=backlog,
+        pending_list=pending_list,
         transactions=transactions,
         preparing=_make_preparing(base, opened, flusher),
         ending=Ending(store, transactions, results, flusher, turns),
@@ -278,13 +286,14 @@ def _make_checkpointer(
     counts = CountKeeper(store, disk, directory.root, executor)
     transactions = TransactionKeeper(store, opened.transactions, disk, directory.root, executor)
     ids = IdKeeper(store, disk, directory.root, executor)
+    deletions = DeletionKeeper(store.queues.deletions, directory, executor)
     return Checkpointer(
         opened.store,
         directory,
         flusher,
         topics,
         TableFile(base.disk, directory.root / queuetable.FILE, directory.queues, opened.table),
-        Keepers([keeper, OrderKeeper(store, executor), counts, transactions, ids]),
+        Keepers([keeper, OrderKeeper(store, executor), counts, transactions, ids, deletions]),
         base.threads.checkpoint,
         base.clock,
         base.metrics,

@@ -72,7 +72,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         self._replacing = parts.replacing
         self._flusher = parts.flusher
         self._checkpointer = parts.checkpointer
-        self._topics = parts.topics
+        self._topics = parts.topic_calls
         self._offsets = parts.offsets
         self._groups = parts.group_calls
         self._exporter = parts.exporter
@@ -129,6 +129,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
 
     def _put_response(self, outcome: Outcome) -> store_pb2.PutResponse:
         response = self._fill(store_pb2.PutResponse(duplicate_queues=outcome.duplicate_queues), outcome)
+        response.duplicate_lanes.update(outcome.duplicate_lanes)
         response.due_at_ms.extend(outcome.dues)
         response.past.extend(outcome.past)
         return response
@@ -445,18 +446,19 @@ class StoreService(store_pb2_grpc.StoreServicer):
         return consumer_pb2.DeleteGroupResponse()
 
     async def PutTopic(self, request: store_pb2.PutTopicRequest, context: Any) -> store_pb2.PutTopicResponse:
-        await self._topics.put(request.name, request.queue_count)
+        await self._topics.put(request)
         return store_pb2.PutTopicResponse()
 
     async def PutTopics(self, request: store_pb2.PutTopicsRequest, context: Any) -> store_pb2.PutTopicsResponse:
-        if len(request.topics) > limits.TOPICS_PUT_MAX:
-            text = f"{len(request.topics)} topics, {limits.TOPICS_PUT_MAX} at most"
-            raise InvalidArgument([Violation("topics", text)])
         response = store_pb2.PutTopicsResponse()
-        refused = await self._topics.put_all([(topic.name, topic.queue_count) for topic in request.topics])
-        for index, fault in faults_of(refused).items():
+        for index, fault in faults_of(await self._topics.put_all(request.topics)).items():
             response.faults[index].CopyFrom(fault)
         return response
+
+    async def DeleteTopic(
+        self, request: store_pb2.DeleteStoredTopicRequest, context: Any
+    ) -> store_pb2.DeleteStoredTopicResponse:
+        return await self._topics.delete(request)
 
     async def ListQueues(self, request: store_pb2.ListQueuesRequest, context: Any) -> store_pb2.ListQueuesResponse:
         return await listing.list_queues(self._turns, self._store.queues, request.topic)

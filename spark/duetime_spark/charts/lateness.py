@@ -70,7 +70,7 @@ def lateness(found: ResultDict) -> Page:
     parts.append(
         Grid(
             "By level and topic",
-            "The latest first. The last columns: of the late ones, which part of the way took longest.",
+            "Most late first. The last columns: of the late ones, which part of the way took longest.",
             heads,
             rows,
         )

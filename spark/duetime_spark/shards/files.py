@@ -17,7 +17,7 @@ from duetime.v1 import export_pb2, gateway_pb2_grpc, store_pb2_grpc
 from duetime_core.channels import make_blocking_channel
 from duetime_core.errors import InvalidArgument, Unavailable, Violation
 from duetime_core.ondisk.folder import IS_FOLDER, Files, LocalFiles
-from duetime_core.settings import cluster_secret_of_commands
+from duetime_core.settings import credentials_of_commands
 
 GRPC = "grpc://"
 _OPTIONS = (("grpc.max_receive_message_length", 64 << 20),)
@@ -207,7 +207,7 @@ class GrpcFiles:
 
     def _stub(self) -> Any:
         if self._channel is None:
-            self._channel = make_blocking_channel(self.address, _OPTIONS, cluster_secret_of_commands())
+            self._channel = make_blocking_channel(self.address, _OPTIONS, credentials_of_commands())
         return (gateway_pb2_grpc.GatewayStub if self.is_gateway else store_pb2_grpc.StoreStub)(self._channel)
 
 
@@ -225,7 +225,7 @@ def _shards(source: str) -> list[Files]:
 
 def _asked(address: str) -> Iterator[Files]:
     """The shards of a gateway, or the one of a store, which does not implement ListShards."""
-    with make_blocking_channel(address, _OPTIONS, cluster_secret_of_commands()) as channel:
+    with make_blocking_channel(address, _OPTIONS, credentials_of_commands()) as channel:
         try:
             stub = gateway_pb2_grpc.GatewayStub(channel)  # type: ignore[no-untyped-call]
             answer = stub.ListShards(export_pb2.ListShardsRequest(), timeout=_CALL_S)

@@ -7,20 +7,19 @@ of a consumer share one connection; `handling.py` runs each.
 import asyncio
 import contextlib
 import logging
-import signal
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
+from duetime.client.callables import is_asynchronous
 from duetime.client.connection import Connection, resolve_server, seconds
 from duetime.client.consuming.handling import CANCEL_S, Handler, Handling
-from duetime.client.consuming.leased import LeasedMessage
 from duetime.client.consuming.leases import CALL_TIMEOUT_S, Subscription, lease_s, named
 from duetime.client.consuming.logs import log
 from duetime.client.consuming.settling import Stats
+from duetime.client.consuming.wrapping import BadBodies, Middleware, Wrapping, checked, decoding
 from duetime.client.errors import (
     AlreadyExists,
     Closed,
@@ -30,13 +29,14 @@ from duetime.client.errors import (
     Unauthenticated,
 )
 from duetime.client.fault_log import FaultLog
-from duetime.client.message import at_ms
+from duetime.client.groups import new_group
+from duetime.client.process import Signals
 from duetime.client.retry_policy import Backoff, handler_policy
-from duetime.client.threads import is_asynchronous
 from duetime.client.tokens import TokenSource, credentials_for
+from duetime.client.trust import Tls, followed_for
 from duetime.v1 import consumer_pb2
 
-F = TypeVar("F", bound=Callable[[LeasedMessage], Any])
+F = TypeVar("F", bound=Callable[..., Any])
 
 CONCURRENCY_MAX = 10_000
 
@@ -48,12 +48,14 @@ class Consumer:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
         token: what the server is shown, or a function that gives it; see `Token`. None: DUETIME_TOKEN, or the file of
             DUETIME_TOKEN_FILE.
+        tls: whom the client trusts; see `Tls`. None: by DUETIME_TLS_CA_FILE, or plain without it.
         group: created if it does not exist.
         ordered: for a new group: messages of one queue are handled one after the other, and a failed one holds up its
             queue. None: whatever the group is.
         start: for a new group: "earliest", "latest" or a datetime (messages stored then or later; local time if it has
             no time zone).
         drain: how long running handlers may take when the consumer is stopped, before they are cancelled.
+        middleware: called around every handler, the first one outermost.
     """
 
     def __init__(
@@ -64,15 +66,20 @@ class Consumer:
         ordered: bool | None = None,
         start: Literal["earliest", "latest"] | datetime = "earliest",
         drain: str | float | timedelta = "30s",
+        middleware: Sequence[Middleware] = (),
         token: TokenSource | None = None,
+        tls: Tls | None = None,
     ) -> None:
         self._server = resolve_server(server)
-        credentials_for(self._server, token)  # refuses what a connection would
+        # Refuses what a connection would.
+        credentials_for(self._server, token, encrypted=followed_for(tls) is not None)
         self._token = token
+        self._tls = tls
         self.group = named("group", group)
         self._ordered = ordered
-        self._new_group = _new_group(group, bool(ordered), start)
+        self._new_group = new_group(group, bool(ordered), start)
         self._drain_s = seconds(drain, "drain")
+        self._middleware = checked(middleware)
         self._handlers: dict[str, Handler] = {}
         self._stats = Stats()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -86,6 +93,8 @@ class Consumer:
         self,
         topic: str,
         *,
+        body: Any = None,
+        bad_body: BadBodies = "reject",
         tags: str | None = None,
         sql: str | None = None,
         concurrency: int = 32,
@@ -97,6 +106,11 @@ class Consumer:
         """Makes a function the handler of a topic. Coroutine functions run on the event loop, others in threads.
 
         Arguments:
+            body: a type: the handler is given the body as a value of it, and the message too if it takes two arguments.
+                A dataclass, a pydantic model, `list[Order]`, str and whatever else `message.json` takes. None: the
+                handler is given the message.
+            bad_body: what becomes of a message whose body is no such value: "reject": a dead letter at once; "retry":
+                it has failed, as if the handler had raised BadBody.
             tags, sql: only messages with one of these tags (`"a || b"`) for which the SQL92 expression over the
                 properties is true. All consumers of a group must use the same.
             concurrency: how many messages are handled at once; for an ordered group, how many queues.
@@ -107,7 +121,8 @@ class Consumer:
             timeout: a handler that runs longer has failed, and a coroutine is cancelled. None: no limit.
 
         Raises:
-            InvalidArgument: an argument breaks its rule, or the topic already has a handler.
+            InvalidArgument: an argument breaks its rule, the topic already has a handler, or the function can't be
+                called with a message.
         """
         self._check_free(topic)
         if not 1 <= concurrency <= CONCURRENCY_MAX:
@@ -115,11 +130,12 @@ class Consumer:
         policy = handler_policy(backoff, max_attempts)
         subscription = Subscription(self.group, named("topic", topic), tags or "", sql or "", lease_s(lease), policy)
         timeout_s = None if timeout is None else seconds(timeout, "timeout")
+        wrapping = Wrapping(self._middleware, decoding(body, bad_body), bad_body)
 
         def register(function: F) -> F:
             self._check_free(topic)
-            asynchronous = is_asynchronous(function)
-            self._handlers[topic] = Handler(function, subscription, concurrency, asynchronous, timeout_s)
+            called, asynchronous = wrapping.wrapped(function), is_asynchronous(function)
+            self._handlers[topic] = Handler(called, subscription, concurrency, asynchronous, timeout_s)
             return function
 
         return register
@@ -139,6 +155,7 @@ class Consumer:
         Raises:
             InvalidArgument: it has no handler, or the server refuses its arguments, such as a malformed filter.
             Closed: it is already running, or this thread runs an event loop: use `run_async`.
+            Forked: this process was forked from one that had connected.
             BaseException: raised by a handler, and no Exception: SystemExit, for example.
         """
         if _running_loop() is not None:
@@ -157,10 +174,10 @@ class Consumer:
             raise InvalidArgument.of("handler", "there is none; decorate a function with @consumer.handler(TOPIC)")
         if self._loop is not None:
             raise Closed("the consumer is already running", reason="RUNNING")
+        connection = Connection(self._server, self._token, self._tls)
         self._loop, self._error, self._stopping = asyncio.get_running_loop(), None, asyncio.Event()
         if self._stop_asked:
             self._stopping.set()
-        connection = Connection(self._server, self._token)
         try:
             await self._work(connection)
         finally:
@@ -199,6 +216,10 @@ class Consumer:
         if self._running is not None:
             await self._running
 
+    def __repr__(self) -> str:
+        state = "stopped" if self._loop is None else "running"
+        return f"Consumer({self._server}, group={self.group!r}, topics={list(self._handlers)}, {state})"
+
     def _check_free(self, topic: str) -> None:
         if topic in self._handlers:
             raise InvalidArgument.of("topic", f"{topic} already has a handler; a consumer has one for each topic")
@@ -208,9 +229,7 @@ class Consumer:
             )
 
     async def _run_with_signals(self) -> None:
-        loop, work = asyncio.get_running_loop(), asyncio.current_task()
-        signals = (signal.SIGTERM, signal.SIGINT) if threading.current_thread() is threading.main_thread() else ()
-        count = 0
+        work, count = asyncio.current_task(), 0
 
         def on_signal() -> None:
             nonlocal count
@@ -221,19 +240,14 @@ class Consumer:
             elif work is not None:
                 work.cancel()
                 # With the default handler restored, the next signal ends the process.
-                for number in signals:
-                    loop.remove_signal_handler(number)
+                signals.release()
 
-        for number in signals:
-            loop.add_signal_handler(number, on_signal)
-        try:
-            await self.run_async()
-        except asyncio.CancelledError:
-            if count < 2:
-                raise
-        finally:
-            for number in signals:
-                loop.remove_signal_handler(number)
+        with Signals(on_signal) as signals:
+            try:
+                await self.run_async()
+            except asyncio.CancelledError:
+                if count < 2:
+                    raise
 
     async def _work(self, connection: Connection) -> None:
         asking_group = asyncio.get_running_loop().create_task(self._group_order(connection))
@@ -303,14 +317,3 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
-
-
-def _new_group(name: str, ordered: bool, start: str | datetime) -> consumer_pb2.Group:
-    group = consumer_pb2.Group(name=name, ordered=ordered)
-    if isinstance(start, datetime):
-        group.start, group.start_at_ms = consumer_pb2.GROUP_START_TIME, at_ms(start)
-    elif start == "latest":
-        group.start = consumer_pb2.GROUP_START_LATEST
-    elif start != "earliest":
-        raise InvalidArgument.of("start", f"{start!r} is neither 'earliest', 'latest' nor a datetime")
-    return group

@@ -1,6 +1,6 @@
 """How a handler says that a message failed, and what the server is told.
 
-raise Retry(after="30s")        is delivered again in 30 s
+raise Retry("30s")              is delivered again in 30 s
 raise Retry() from error        is delivered again by the policy; a dead letter would show `error`
 raise Reject("no such order")   becomes a dead letter at once
 any other exception             is delivered again by the policy
@@ -32,9 +32,12 @@ class Retry(Exception):
 
     This counts as an attempt. `after` is "30s", seconds or a timedelta, 12 h at most. The delay is never shorter, and
     longer by at most the server's smallest delay level.
+
+    Raises:
+        InvalidArgument: `after` is no length, or too long; a reason is given by its name, `Retry(reason="why")`.
     """
 
-    def __init__(self, reason: str = "", *, after: str | float | timedelta | None = None) -> None:
+    def __init__(self, after: str | float | timedelta | None = None, *, reason: str = "") -> None:
         super().__init__(reason)
         self.after_s = None if after is None else seconds(after, "after")
         if self.after_s is not None and self.after_s > RETRY_AFTER_S_MAX:

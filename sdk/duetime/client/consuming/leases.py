@@ -170,6 +170,8 @@ def lease_s(lease: str | float | timedelta) -> float:
 
 def named(field: str, name: str) -> str:
     """A name that is not empty. Raises: InvalidArgument."""
+    if not isinstance(name, str):
+        raise InvalidArgument.of(field, f"{name!r} is {type(name).__name__}, not str")
     if not name:
         raise InvalidArgument.of(field, "is empty")
     return name

@@ -12,17 +12,17 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
-from types import TracebackType
 from typing import Any, Literal, Self
 
 from duetime_format.limits import WAIT_MS_MAX
 
-from duetime.client.connection import Connection, pause, repeated, seconds
+from duetime.client.connection import Closing, Connection, pause, repeated, seconds
 from duetime.client.consuming.subscription import CALL_TIMEOUT_S, Fetched, Subscription, Wanted
 from duetime.client.errors import Closed, DueTimeError, InvalidArgument, NotFound
 from duetime.client.message import at_ms
 from duetime.client.record import ReceivedMessage
 from duetime.client.tokens import TokenSource
+from duetime.client.trust import Tls
 from duetime.v1 import gateway_pb2
 
 log = logging.getLogger("duetime")
@@ -37,7 +37,7 @@ LONG_POLL_S_MAX = WAIT_MS_MAX / 1000
 ROUTE_INTERVAL_S = 15.0
 
 
-class AsyncPuller:
+class AsyncPuller(Closing):
     """Reads all queues of a topic and follows them. For one event loop; `Puller` is for plain code.
 
     Messages of one queue come in order. The caller remembers what was read: pass `positions` as `start`.
@@ -46,13 +46,14 @@ class AsyncPuller:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
         token: what the server is shown, or a function that gives it; see `Token`. None: DUETIME_TOKEN, or the file of
             DUETIME_TOKEN_FILE.
+        tls: whom the client trusts; see `Tls`. None: by DUETIME_TLS_CA_FILE, or plain without it.
         start: "earliest", "latest" (messages stored after the puller is entered, opened or first used), a datetime
             (messages stored then or later; local time if it has no time zone) or {queue: offset}. Queues that are not
             in the mapping start with their earliest message.
         group: queues for which this group has committed an offset start there, regardless of `start`; see `commit`.
         tags: `"a || b"`: only messages with one of these tags.
         sql: `"size > 5 AND color = 'red'"`: only messages whose properties match (docs/consuming.md).
-        timeout: seconds to wait for the topic's description when it is opened; once open it waits without limit.
+        timeout: how long to wait for the topic's description when it is opened; once open it waits without limit.
         long_poll: how long positions may stay behind that pass filtered messages only, up to 30 s; with a server of
             release 0.1, how long one request waits there.
     """
@@ -66,16 +67,17 @@ class AsyncPuller:
         group: str | None = None,
         tags: str | None = None,
         sql: str | None = None,
-        timeout: float = 10.0,
+        timeout: str | float | timedelta = "10s",
         long_poll: str | float | timedelta = LONG_POLL_S,
         token: TokenSource | None = None,
+        tls: Tls | None = None,
     ) -> None:
         if not topic:
             raise InvalidArgument.of("topic", "is empty")
         if isinstance(start, str) and start not in ("earliest", "latest"):
             description = f"{start!r} is neither 'earliest', 'latest', a datetime nor {{queue: offset}}"
             raise InvalidArgument.of("start", description)
-        self._connection = Connection(server, token)
+        self._connection = Connection(server, token, tls)
         self.topic = topic
         self._start = start
         self._group = group
@@ -83,7 +85,7 @@ class AsyncPuller:
         self._committed: dict[int, int] = {}
         wait_ms = int(min(max(seconds(long_poll), LONG_POLL_S_MIN), LONG_POLL_S_MAX) * 1000)
         self._wanted = Wanted(topic, tags or "", sql or "", wait_ms)
-        self._timeout = timeout
+        self._timeout = seconds(timeout, "timeout")
         self._positions: dict[int, int] = {}
         self._fetched: deque[Fetched] = deque()
         self._arrived = asyncio.Event()
@@ -103,10 +105,11 @@ class AsyncPuller:
             NotFound: the topic does not exist, or `start` names a queue that it does not have.
             DueTimeError: the server did not answer within the timeout.
         """
+        if self._connection.closed:
+            raise Closed("the puller is closed", reason="CLOSED")
+        self._connection.check()
         async with self._opening:
             if self._readers is None:
-                if self._connection.closed:
-                    raise Closed("the puller is closed", reason="CLOSED")
                 description = await self._describe()
                 if isinstance(self._start, datetime):
                     positions = await self._offsets_at(description, at_ms(self._start))
@@ -171,6 +174,8 @@ class AsyncPuller:
 
     async def close(self) -> None:
         """Stops fetching and disconnects. Messages that were not handed out are dropped; positions do not pass them."""
+        if not self._connection.can_be_closed():
+            return
         self._connection.closed = True
         self._fetched.clear()
         self._arrived.set()
@@ -188,10 +193,8 @@ class AsyncPuller:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
+    def __repr__(self) -> str:
+        return self._connection.described("AsyncPuller", topic=self.topic, group=self._group)
 
     def _take(self, count_max: int) -> list[ReceivedMessage]:
         """Hands out fetched messages, up to a count, and advances the positions."""

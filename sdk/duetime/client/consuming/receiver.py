@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import TypeVar
 
 from duetime_format.limits import RECEIPTS_MAX, RECEIVE_COUNT_MAX, WAIT_MS_MAX
 
-from duetime.client.connection import Connection, repeated, seconds
+from duetime.client.connection import Closing, Connection, repeated, seconds
 from duetime.client.consuming.failing import Reject, Retry, nack
 from duetime.client.consuming.leased import LeasedMessage
 from duetime.client.consuming.leases import Leases, Subscription, lease_s, named
@@ -18,6 +17,7 @@ from duetime.client.errors import InvalidArgument, from_fault
 from duetime.client.message import moment
 from duetime.client.retry_policy import Backoff, handler_policy
 from duetime.client.tokens import TokenSource
+from duetime.client.trust import Tls
 from duetime.v1 import consumer_pb2
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ class Failed:
     """When it is delivered again, by the server's clock; None: it is dead, or its lease had ended."""
 
 
-class AsyncReceiver:
+class AsyncReceiver(Closing):
     """Leases messages of a topic for a group. For one event loop; `Receiver` is for plain code.
 
     Leases are not renewed and calls are not batched, as `Consumer` does: a message that is neither acknowledged nor
@@ -43,10 +43,11 @@ class AsyncReceiver:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
         token: what the server is shown, or a function that gives it; see `Token`. None: DUETIME_TOKEN, or the file of
             DUETIME_TOKEN_FILE.
+        tls: whom the client trusts; see `Tls`. None: by DUETIME_TLS_CA_FILE, or plain without it.
         group: created if it does not exist.
         lease: how long messages are the receiver's: "60s", seconds or a timedelta.
         tags, sql, max_attempts, backoff: as for `Consumer.handler`.
-        timeout: seconds for which an unanswered call is repeated, beyond the wait of a receive.
+        timeout: how long an unanswered call is repeated, beyond the wait of a receive.
     """
 
     def __init__(
@@ -60,16 +61,17 @@ class AsyncReceiver:
         sql: str | None = None,
         max_attempts: int | None = None,
         backoff: Backoff | None = None,
-        timeout: float = 10.0,
+        timeout: str | float | timedelta = "10s",
         token: TokenSource | None = None,
+        tls: Tls | None = None,
     ) -> None:
-        self._connection = Connection(server, token)
+        self._connection = Connection(server, token, tls)
         policy = handler_policy(backoff, max_attempts)
         subscription = Subscription(
             named("group", group), named("topic", topic), tags or "", sql or "", lease_s(lease), policy
         )
         self._leases = Leases(self._connection, subscription)
-        self._timeout = timeout
+        self._timeout = seconds(timeout, "timeout")
 
     async def receive(self, max: int = 32, wait: str | float | timedelta = "15s") -> list[LeasedMessage]:  # noqa: A002
         """Returns up to `max` messages, at most 1,024, as soon as there are any; none after `wait`, at most 30 s.
@@ -120,11 +122,11 @@ class AsyncReceiver:
             DueTimeError: the server refused, or did not answer within the timeout.
         """
         if not isinstance(error, BaseException):
-            error = Reject(error) if reject else Retry(error)
+            error = Reject(error) if reject else Retry(reason=error)
         wire = nack(message.receipt, error)
         wire.reject = reject
         if after is not None:
-            wire.delay_ms = round((Retry(after=after).after_s or 0) * 1000)
+            wire.delay_ms = round((Retry(after).after_s or 0) * 1000)
 
         async def call() -> consumer_pb2.NackResult:
             (result,) = await self._leases.nack([wire])
@@ -137,18 +139,16 @@ class AsyncReceiver:
 
     async def close(self) -> None:
         """Disconnects. Leased messages are delivered again when their leases end."""
+        if not self._connection.can_be_closed():
+            return
         try:
             await self._leases.close()
         finally:
             await self._connection.close()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
+    def __repr__(self) -> str:
+        wanted = self._leases.subscription
+        return self._connection.described("AsyncReceiver", topic=wanted.topic, group=wanted.group)
 
     async def _for_each(
         self,
@@ -167,4 +167,5 @@ class AsyncReceiver:
 
     async def _repeated(self, call: Callable[[], Awaitable[T]]) -> T:
         """A call, repeated until it is answered or the timeout is over."""
+        self._connection.check()
         return await repeated(lambda _: call(), self._timeout)

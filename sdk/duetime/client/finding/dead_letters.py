@@ -4,14 +4,14 @@ import builtins
 from collections.abc import AsyncGenerator, Collection, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
-from datetime import datetime
-from types import TracebackType
-from typing import Any, Literal, Self, TypedDict, Unpack
+from datetime import datetime, timedelta
+from typing import Any, Literal, TypedDict, Unpack
 
-from duetime.client.connection import Connection
+from duetime.client.connection import Closing, Connection, seconds
 from duetime.client.errors import DueTimeError, InvalidArgument, from_fault
 from duetime.client.message import moment, range_ms
 from duetime.client.tokens import TokenSource
+from duetime.client.trust import Tls
 from duetime.client.view import MessageView
 from duetime.v1 import consumer_pb2
 
@@ -170,7 +170,7 @@ class DeadLetterResult:
         return f"DeadLetterResult({self.id}, {self.outcome})"
 
 
-class AsyncDeadLetters:
+class AsyncDeadLetters(Closing):
     """The dead letters of one group. For one event loop; `DeadLetters` is for plain code.
 
     All three calls take the same criteria, those of `DeadLetterCriteria`. Each is an iterator that works as it is
@@ -180,15 +180,22 @@ class AsyncDeadLetters:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
         token: what the server is shown, or a function that gives it; see `Token`. None: DUETIME_TOKEN, or the file of
             DUETIME_TOKEN_FILE.
-        timeout: seconds that one page of a list may take; redrives and discards have no limit.
+        tls: whom the client trusts; see `Tls`. None: by DUETIME_TLS_CA_FILE, or plain without it.
+        timeout: how long one page of a list may take; redrives and discards have no limit.
     """
 
     def __init__(
-        self, server: str | None = None, group: str = "", *, timeout: float = 10.0, token: TokenSource | None = None
+        self,
+        server: str | None = None,
+        group: str = "",
+        *,
+        timeout: str | float | timedelta = "10s",
+        token: TokenSource | None = None,
+        tls: Tls | None = None,
     ) -> None:
         self.group = group
-        self._connection = Connection(server, token)
-        self._timeout = timeout
+        self._connection = Connection(server, token, tls)
+        self._timeout = seconds(timeout, "timeout")
 
     async def list(self, **criteria: Unpack[DeadLetterCriteria]) -> AsyncGenerator[DeadLetter, None]:
         """Lists dead letters shard by shard, oldest first.
@@ -267,13 +274,8 @@ class AsyncDeadLetters:
         """Disconnects; calls in progress raise Closed."""
         await self._connection.close()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
+    def __repr__(self) -> str:
+        return self._connection.described("AsyncDeadLetters", group=self.group)
 
 
 def _count(count: int | None) -> int:

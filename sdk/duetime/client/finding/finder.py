@@ -1,11 +1,10 @@
 """Finding messages: by key and id in any state, pending ones by due time, and transactions."""
 
 from collections.abc import AsyncGenerator
-from datetime import datetime
-from types import TracebackType
-from typing import Any, Literal, Self
+from datetime import datetime, timedelta
+from typing import Any, Literal
 
-from duetime.client.connection import Connection
+from duetime.client.connection import Closing, Connection, seconds
 from duetime.client.errors import InvalidArgument
 from duetime.client.finding import pending, trace
 from duetime.client.finding.pending import Backlog, PendingMessage
@@ -14,6 +13,7 @@ from duetime.client.finding.transactions import FoundTransaction
 from duetime.client.message import MessageRef, at_ms, moment, pending_filter, range_ms
 from duetime.client.tokens import TokenSource
 from duetime.client.transaction import STATES
+from duetime.client.trust import Tls
 from duetime.client.view import MessageView
 from duetime.v1 import consumer_pb2, gateway_pb2, pending_pb2, transactions_pb2
 
@@ -138,19 +138,27 @@ class Found(list[FoundMessage]):
     more = False
 
 
-class AsyncFinder:
+class AsyncFinder(Closing):
     """Finds messages, and lists pending ones. For one event loop; `Finder` is for plain code.
 
     Arguments:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
         token: what the server is shown, or a function that gives it; see `Token`. None: DUETIME_TOKEN, or the file of
             DUETIME_TOKEN_FILE.
-        timeout: seconds that one call may take.
+        tls: whom the client trusts; see `Tls`. None: by DUETIME_TLS_CA_FILE, or plain without it.
+        timeout: how long one call may take.
     """
 
-    def __init__(self, server: str | None = None, *, timeout: float = 10.0, token: TokenSource | None = None) -> None:
-        self._connection = Connection(server, token)
-        self._timeout = timeout
+    def __init__(
+        self,
+        server: str | None = None,
+        *,
+        timeout: str | float | timedelta = "10s",
+        token: TokenSource | None = None,
+        tls: Tls | None = None,
+    ) -> None:
+        self._connection = Connection(server, token, tls)
+        self._timeout = seconds(timeout, "timeout")
 
     async def find(
         self,
@@ -246,14 +254,7 @@ class AsyncFinder:
             NotFound: the topic does not exist.
             DueTimeError: the server did not answer. Shards that do not answer are named in the result.
         """
-        wanted = pending_filter(topic, "", after, before)
-        request = pending_pb2.BacklogRequest(
-            topic=topic,
-            due_from_ms=wanted.due_from_ms,
-            due_before_ms=wanted.due_before_ms,
-            all_topics_together=not by_topic,
-            all_lanes_together=not by_lane,
-        )
+        request = pending.counted(topic, after, before, by_topic=by_topic, by_lane=by_lane)
         return pending.from_proto(await self._connection.call("Backlog", request, self._timeout))
 
     async def transactions(
@@ -302,10 +303,5 @@ class AsyncFinder:
         """Disconnects."""
         await self._connection.close()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
+    def __repr__(self) -> str:
+        return self._connection.described("AsyncFinder")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from duetime.client.message import MessageRef, moment
+from duetime.client.message import MessageRef, moment, pending_filter
 from duetime.client.view import MessageView
 from duetime.v1 import pending_pb2
 
@@ -87,6 +87,20 @@ class Backlog:
     """When the shards were asked."""
     unreachable_shards: list[int]
     """Shards that do not answer; their messages are missing."""
+
+
+def counted(
+    topic: str, after: datetime | None, before: datetime | None, *, by_topic: bool, by_lane: bool
+) -> pending_pb2.BacklogRequest:
+    """Raises: InvalidArgument: a time is none, or `before` is not after `after`."""
+    wanted = pending_filter(topic, "", after, before)
+    return pending_pb2.BacklogRequest(
+        topic=topic,
+        due_from_ms=wanted.due_from_ms,
+        due_before_ms=wanted.due_before_ms,
+        all_topics_together=not by_topic,
+        all_lanes_together=not by_lane,
+    )
 
 
 def from_proto(answer: pending_pb2.BacklogResponse) -> Backlog:

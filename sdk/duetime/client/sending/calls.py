@@ -1,15 +1,18 @@
 """The calls of a client that are under way: its end waits for them."""
 
 import asyncio
+from collections.abc import Callable
 from types import TracebackType
 
 from duetime.client.errors import Closed
 
 
 class Calls:
-    """A with block for each call. Raises Closed at its beginning once the client is closing."""
+    """A with block for each call. At its beginning it raises Closed once the client is closing, and what `check`
+    raises."""
 
-    def __init__(self) -> None:
+    def __init__(self, check: Callable[[], None]) -> None:
+        self._check = check
         self._closing = False
         self._count = 0
         self._drained = asyncio.Event()
@@ -26,6 +29,7 @@ class Calls:
         """Begins a call, where no with block fits; pair it with `leave`."""
         if self._closing:
             raise Closed("the producer is closed", reason="CLOSED")
+        self._check()
         self._count += 1
 
     def leave(self) -> None:

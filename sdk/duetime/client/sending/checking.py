@@ -20,11 +20,21 @@ import grpc
 from duetime_format.limits import ENDS_COUNT_MAX
 
 from duetime.client import tracing
+from duetime.client.callables import check_callable, is_asynchronous
 from duetime.client.connection import Connection, backoff_s, pause
-from duetime.client.errors import Closed, DueTimeError, InvalidArgument, NotFound, Unavailable, Unsupported, unreadable
+from duetime.client.errors import (
+    Closed,
+    DueTimeError,
+    Forked,
+    InvalidArgument,
+    NotFound,
+    Unavailable,
+    Unsupported,
+    unreadable,
+)
 from duetime.client.fault_log import FaultLog
 from duetime.client.message import moment
-from duetime.client.threads import Threads, is_asynchronous
+from duetime.client.threads import Threads
 from duetime.client.transaction import Decision, TransactionRef
 from duetime.client.view import MessageView
 from duetime.v1 import transactions_pb2 as pb
@@ -101,8 +111,13 @@ class Checks:
         self._closed = False
 
     def add(self, handler: CheckHandler) -> None:
-        """Starts the handler if an event loop runs. Raises: InvalidArgument: the group has one."""
+        """Starts the handler if an event loop runs.
+
+        Raises:
+            InvalidArgument: the group has one, or it can't be called with a message.
+        """
         self.check_free(handler.group)
+        check_callable(handler.function, "check", ["message"])
         self._watchers[handler.group] = Watcher(handler, self._connection, self._answer)
         with contextlib.suppress(RuntimeError):  # no loop runs here
             asyncio.get_running_loop()
@@ -176,7 +191,7 @@ class Watcher:
             except Closed:
                 return
             except DueTimeError as error:
-                if isinstance(error, InvalidArgument) and not isinstance(error, Unsupported):
+                if isinstance(error, InvalidArgument | Forked) and not isinstance(error, Unsupported):
                     # It would always be refused.
                     log.error("checks of producer group %s are not answered: %s", self._group, error)
                     return

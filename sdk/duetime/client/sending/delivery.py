@@ -28,7 +28,6 @@ class Delivery(Generic[T]):
     """Delivers batches by one unary method, whose answers have a result for each message.
 
     Arguments:
-        timeout: seconds up to a deadline, for the text of errors.
         method: the full name, `/duetime.v1.Gateway/Send`.
         response: the class of answers.
         read: makes what the caller is given of a result and the message's topic.
@@ -39,7 +38,6 @@ class Delivery(Generic[T]):
     def __init__(
         self,
         connection: Connection,
-        timeout: float,
         method: str,
         response: Any,
         read: Callable[[Any, str], T],
@@ -48,7 +46,6 @@ class Delivery(Generic[T]):
         repeated: bytes = b"",
     ) -> None:
         self._connection = connection
-        self._timeout = timeout
         self._method = method
         self._response = response
         self._read = read
@@ -58,13 +55,14 @@ class Delivery(Generic[T]):
 
     async def deliver(self, batch: Batch, deadline: float) -> Sequence[T | DueTimeError]:
         """Sends a batch until each message is answered or refused for good, or the deadline comes."""
+        began_s = asyncio.get_running_loop().time()
         outcomes = await self._request(batch, deadline, is_first=True)
         attempts = 1
         while again := [n for n, error in errors_of(outcomes).items() if error.retriable]:
             errors = errors_of(outcomes)
             pause_s, outcomes = backoff_s(attempts, *(errors[n] for n in again)), list(outcomes)
             if asyncio.get_running_loop().time() + pause_s >= deadline:
-                self._give_up(outcomes, again, attempts)
+                self._give_up(outcomes, again, attempts, asyncio.get_running_loop().time() - began_s)
                 break
             await pause(pause_s)
             answers = await self._request(batch.part(again), deadline, is_first=False)
@@ -73,8 +71,9 @@ class Delivery(Generic[T]):
             attempts += 1
         return outcomes
 
-    def _give_up(self, outcomes: list[T | DueTimeError], indices: Iterable[int], attempts: int) -> None:
-        tried = f"given up after {attempts} attempt{'s' if attempts > 1 else ''} in {self._timeout:g} s"
+    @staticmethod
+    def _give_up(outcomes: list[T | DueTimeError], indices: Iterable[int], attempts: int, took_s: float) -> None:
+        tried = f"given up after {attempts} attempt{'s' if attempts > 1 else ''} in {took_s:.3g} s"
         for n in indices:
             error = outcomes[n]
             if isinstance(error, DueTimeError):

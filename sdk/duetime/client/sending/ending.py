@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar
 
 from duetime_format import limits
 
+from duetime.client.bodies import Body, encoded
 from duetime.client.connection import Connection, backoff_s, pause
 from duetime.client.errors import DueTimeError, InvalidMessage, ServerError, from_fault
 from duetime.client.ids import new_id
@@ -114,13 +115,13 @@ class Ending:
         messages: Sequence[MessageRef | str],
         delay: str | timedelta | int | None,
         deliver_at: datetime | None,
-        body: bytes | None,
+        body: Body | None,
     ) -> list[Rescheduled | DueTimeError]:
         """As `cancel`.
 
         Raises:
             InvalidMessage: neither or both of delay and due time are given, or one is malformed; the body is too large.
-            TypeError: the body is not bytes.
+            TypeError: the body is nothing that `Message` takes.
         """
         if delay is not None and deliver_at is None:
             due = {"delay_ms": delay_ms(delay)}
@@ -128,9 +129,10 @@ class Ending:
             due = {"deliver_at_ms": due_ms(deliver_at)}
         else:
             raise InvalidMessage.of("delay", "give either delay or deliver_at")
-        if body is not None:
-            _check_body(body)
-        asked = [pb.Reschedule(message=ref_of(message), body=body, request_id=new_id(), **due) for message in messages]
+        content = None if body is None else _content(body)
+        asked = [
+            pb.Reschedule(message=ref_of(message), body=content, request_id=new_id(), **due) for message in messages
+        ]
 
         def read(one: pb.Reschedule, result: pb.RescheduleResult) -> Rescheduled:
             return Rescheduled(result, one.message.message_id)
@@ -210,11 +212,12 @@ class Ending:
         ]
 
 
-def _check_body(body: bytes) -> None:
-    if not isinstance(body, bytes):
-        raise TypeError(f"body is {type(body).__name__}, not bytes; encode it first: body.encode()")
-    if len(body) > limits.BODY_BYTES_MAX:
-        raise InvalidMessage.of("body", f"{len(body)} bytes are above the most, {limits.BODY_BYTES_MAX}")
+def _content(body: Body) -> bytes:
+    """Its bytes; the message keeps the properties that it has, and with them its content type."""
+    content, _ = encoded(body)
+    if len(content) > limits.BODY_BYTES_MAX:
+        raise InvalidMessage.of("body", f"{len(content)} bytes are above the most, {limits.BODY_BYTES_MAX}")
+    return content
 
 
 def _id_of(item: pb.PendingRef | pb.Reschedule) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from duetime.client.errors import Closed, DueTimeError, Overloaded
 from duetime.client.message import Message, Receipt
+from duetime.client.process import connections
 from duetime.client.sending.calls import Calls
 from duetime.client.sending.capacity import Capacity
 from duetime.client.sending.gatherer import Gatherer
@@ -85,7 +86,10 @@ class Handing:
         self._waiting: set[asyncio.Task[None]] = set()
 
     def send(self, message: Message, call: Call) -> Outcome:
-        """Sends a message and waits for what becomes of it. In any thread but the loop's."""
+        """Sends a message and waits for what becomes of it. In any thread but the loop's. Raises: Forked."""
+        if connections.lost:
+            # What other threads of the parent had begun here nobody ends.
+            connections.check()
         one = _Handed(self._letters.letter(message))
         try:
             self._handed.append(one)
@@ -113,7 +117,7 @@ class Handing:
                 continue
             try:
                 self._calls.enter()
-            except Closed as error:
+            except DueTimeError as error:
                 one.set_result(error)
                 continue
             if self._capacity.try_acquire(1, len(one.letter)):

@@ -9,11 +9,11 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mappin
 from contextlib import nullcontext
 from datetime import datetime, timedelta
 from itertools import chain, islice
-from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
 from duetime.client import tracing
-from duetime.client.connection import Connection
+from duetime.client.bodies import Body
+from duetime.client.connection import Closing, Connection, seconds
 from duetime.client.errors import DueTimeError, InvalidArgument, Overloaded
 from duetime.client.message import CancelResult, Message, MessageRef, Receipt, listed
 from duetime.client.sending.batch import Batch, whole_batches
@@ -33,6 +33,7 @@ from duetime.client.sending.transacting import Ended, Prepared, Transacting
 from duetime.client.sending.transaction import AsyncTransaction
 from duetime.client.tokens import TokenSource
 from duetime.client.transaction import Decision, TransactionRef
+from duetime.client.trust import Tls
 from duetime.v1 import gateway_pb2
 
 # Requests of one send_many at once: enough to keep the server busy while answers travel.
@@ -46,14 +47,15 @@ F = TypeVar("F", bound=Callable[[UndecidedMessage], Any])
 _SEND_BATCH = "/duetime.v1.Gateway/SendBatch"
 
 
-class AsyncProducer:
+class AsyncProducer(Closing):
     """Sends messages to one server. For one event loop; `Producer` is for plain code.
 
     Arguments:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
         token: what the server is shown, or a function that gives it; see `Token`. None: DUETIME_TOKEN, or the file of
             DUETIME_TOKEN_FILE.
-        timeout: seconds that a send may take, including all attempts and the wait for capacity.
+        tls: whom the client trusts; see `Tls`. None: by DUETIME_TLS_CA_FILE, or plain without it.
+        timeout: how long a send may take, including all attempts and the wait for capacity.
         max_pending: messages that may be on their way; further sends wait.
     """
 
@@ -61,29 +63,28 @@ class AsyncProducer:
         self,
         server: str | None = None,
         *,
-        timeout: float = 10.0,
+        timeout: str | float | timedelta = "10s",
         max_pending: int = 20_000,
         token: TokenSource | None = None,
+        tls: Tls | None = None,
     ) -> None:
-        self._connection = Connection(server, token)
-        self._timeout = timeout
+        self._connection = Connection(server, token, tls)
+        self._timeout = timeout_s = seconds(timeout, "timeout")
         self._capacity = Capacity(max_pending, PENDING_BYTES_MAX)
-        self._sends = Sends(self._connection, timeout)
-        self._whole: Delivery[Receipt] = Delivery(
-            self._connection, timeout, _SEND_BATCH, gateway_pb2.SendBatchResponse, Receipt
-        )
+        self._sends = Sends(self._connection)
+        self._whole: Delivery[Receipt] = Delivery(self._connection, _SEND_BATCH, gateway_pb2.SendBatchResponse, Receipt)
         self._letters = Letters()
         self._gatherer = Gatherer(self._sends.deliver)
-        self._ending = Ending(self._connection, timeout)
-        self._calls = Calls()
+        self._ending = Ending(self._connection, timeout_s)
+        self._calls = Calls(self._connection.check)
         # Of `Producer`.
-        self._handing = Handing(timeout, self._capacity, self._calls, self._letters, self._gatherer)
-        self._transacting = Transacting(self._connection, timeout, self._capacity, self._calls)
+        self._handing = Handing(timeout_s, self._capacity, self._calls, self._letters, self._gatherer)
+        self._transacting = Transacting(self._connection, timeout_s, self._capacity, self._calls)
 
     async def send(
         self,
         topic: str,
-        body: bytes,
+        body: Body,
         *,
         delay: str | timedelta | int | None = None,
         level: int | None = None,
@@ -106,7 +107,7 @@ class AsyncProducer:
 
         Raises:
             DueTimeError: the message was refused, or not acknowledged within the timeout.
-            TypeError: the body is not bytes, or keys is a str.
+            TypeError: the body is nothing that `Message` takes, or keys is a str.
         """
         message = Message(topic, body, delay, level, tags, keys, properties or {}, sharding_key, queue, id, flag, retry)
         message.deliver_at, message.key, message.replace, message.max_wait = deliver_at, key, replace, max_wait
@@ -203,7 +204,7 @@ class AsyncProducer:
     def transaction(
         self,
         topic: str,
-        body: bytes,
+        body: Body,
         *,
         group: str,
         delay: str | timedelta | int | None = None,
@@ -351,7 +352,7 @@ class AsyncProducer:
         *,
         delay: str | timedelta | int | None = None,
         deliver_at: datetime | None = None,
-        body: bytes | None = None,
+        body: Body | None = None,
     ) -> Rescheduled: ...
 
     @overload
@@ -361,7 +362,7 @@ class AsyncProducer:
         *,
         delay: str | timedelta | int | None = None,
         deliver_at: datetime | None = None,
-        body: bytes | None = None,
+        body: Body | None = None,
     ) -> list[Rescheduled | DueTimeError]: ...
 
     @overload
@@ -371,7 +372,7 @@ class AsyncProducer:
         *,
         delay: str | timedelta | int | None = None,
         deliver_at: datetime | None = None,
-        body: bytes | None = None,
+        body: Body | None = None,
     ) -> Rescheduled | list[Rescheduled | DueTimeError]: ...
 
     async def reschedule(
@@ -380,7 +381,7 @@ class AsyncProducer:
         *,
         delay: str | timedelta | int | None = None,
         deliver_at: datetime | None = None,
-        body: bytes | None = None,
+        body: Body | None = None,
     ) -> Rescheduled | list[Rescheduled | DueTimeError]:
         """Gives pending messages another due time, counted from now or absolute, and another body if one is given.
 
@@ -417,6 +418,8 @@ class AsyncProducer:
     async def close(self) -> None:
         """Waits for pending sends, each up to its timeout, and for check handlers, then disconnects. Later sends raise
         Closed."""
+        if not self._connection.can_be_closed():
+            return
         await self._calls.drain()
         await self._transacting.close()
         await self._gatherer.close()
@@ -427,10 +430,8 @@ class AsyncProducer:
         self._transacting.checks.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
+    def __repr__(self) -> str:
+        return self._connection.described("AsyncProducer")
 
     async def _send_gathered(self, message: Message) -> Outcome:
         deadline = asyncio.get_running_loop().time() + self._timeout

@@ -22,8 +22,8 @@ _RETRY = gateway_pb2.SendRequest(retry=True).SerializeToString()
 class Sends(Delivery[Receipt]):
     """Delivers batches and packs by SendStream and Send."""
 
-    def __init__(self, connection: Connection, timeout: float) -> None:
-        super().__init__(connection, timeout, _SEND, gateway_pb2.SendResponse, Receipt, repeated=_RETRY)
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection, _SEND, gateway_pb2.SendResponse, Receipt, repeated=_RETRY)
         self._stream = Stream(connection, _SEND_STREAM, gateway_pb2.SendResponse)
         # One that knows no packs.
         self._older = OlderServer()

@@ -130,9 +130,8 @@ class Ended:
 class _Group:
     """The requests of one producer group."""
 
-    def __init__(self, connection: Connection, timeout: float, name: str) -> None:
+    def __init__(self, connection: Connection, name: str) -> None:
         self._connection = connection
-        self._timeout = timeout
         self._name = name
         self.preparing = Gatherer(self.prepares().deliver)
         self.ending = Gatherer(self.ends().deliver)
@@ -144,11 +143,11 @@ class _Group:
         def read(result: pb.PrepareResult, topic: str) -> Prepared:
             return Prepared(result, topic, self._name)
 
-        return Delivery(self._connection, self._timeout, _PREPARE, pb.PrepareResponse, read, common=common)
+        return Delivery(self._connection, _PREPARE, pb.PrepareResponse, read, common=common)
 
     def ends(self, *, given_up: bool = False) -> Delivery[Ended]:
         common = pb.EndTransactionRequest(group=self._name, given_up=given_up).SerializeToString()
-        return Delivery(self._connection, self._timeout, _END, pb.EndTransactionResponse, Ended, common=common)
+        return Delivery(self._connection, _END, pb.EndTransactionResponse, Ended, common=common)
 
 
 class Transacting:
@@ -302,7 +301,7 @@ class Transacting:
         if requests is None:
             if not name or not isinstance(name, str):
                 raise InvalidArgument.of("group", f"{name!r} is no name of a producer group")
-            requests = self._groups[name] = _Group(self._connection, self._timeout, name)
+            requests = self._groups[name] = _Group(self._connection, name)
         return requests
 
     def _note_prepared(self, group: str) -> None:

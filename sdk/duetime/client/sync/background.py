@@ -2,13 +2,13 @@
 
 import asyncio
 import atexit
-import os
 import threading
 from collections.abc import Callable, Coroutine
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from duetime.client.errors import Closed
+from duetime.client.process import after_fork, connections
 
 T = TypeVar("T")
 
@@ -35,9 +35,11 @@ class Background:
 
         Raises:
             Closed: the interpreter is exiting.
+            Forked: this process can have no connection.
         """
-        if self._exiting:
+        if self._exiting or connections.lost:
             work.close()
+            connections.check()
             raise Closed("the interpreter is exiting", reason="CLOSED")
         call = _Call(work)
         try:
@@ -116,5 +118,5 @@ async def _wait(end: asyncio.Event) -> None:
 
 
 background = Background()
-os.register_at_fork(after_in_child=background.forget)
+after_fork(background.forget)
 atexit.register(background.exit)

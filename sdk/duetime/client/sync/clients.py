@@ -4,6 +4,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Literal, Unpack, overload
 
+from duetime.client.administering.admin import AsyncAdmin
+from duetime.client.administering.described import DeletedTopic, Group, GroupDescription, Lanes, Topic, TopicDescription
+from duetime.client.bodies import Body
 from duetime.client.consuming.leased import LeasedMessage
 from duetime.client.consuming.puller import LONG_POLL_S, Start
 from duetime.client.consuming.receiver import AsyncReceiver, Failed
@@ -25,6 +28,7 @@ from duetime.client.sync.background import background
 from duetime.client.sync.facade import BufferedPuller, Closing, Following, InBlock, Sending, in_loop, iterate
 from duetime.client.tokens import TokenSource
 from duetime.client.transaction import Decision, TransactionRef
+from duetime.client.trust import Tls
 
 
 class Transaction(InBlock):
@@ -97,7 +101,8 @@ class Producer(Sending):
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
         token: what the server is shown, or a function that gives it; see `Token`. None: DUETIME_TOKEN, or the file of
             DUETIME_TOKEN_FILE.
-        timeout: seconds that a send may take, including all attempts and the wait for capacity.
+        tls: whom the client trusts; see `Tls`. None: by DUETIME_TLS_CA_FILE, or plain without it.
+        timeout: how long a send may take, including all attempts and the wait for capacity.
         max_pending: messages that may be on their way; further sends wait.
     """
 
@@ -105,16 +110,17 @@ class Producer(Sending):
         self,
         server: str | None = None,
         *,
-        timeout: float = 10.0,
+        timeout: str | float | timedelta = "10s",
         max_pending: int = 20_000,
         token: TokenSource | None = None,
+        tls: Tls | None = None,
     ) -> None:
-        self._client = AsyncProducer(server, timeout=timeout, max_pending=max_pending, token=token)
+        self._client = AsyncProducer(server, timeout=timeout, max_pending=max_pending, token=token, tls=tls)
 
     def send(
         self,
         topic: str,
-        body: bytes,
+        body: Body,
         *,
         delay: str | timedelta | int | None = None,
         level: int | None = None,
@@ -137,7 +143,7 @@ class Producer(Sending):
 
         Raises:
             DueTimeError: the message was refused, or not acknowledged within the timeout.
-            TypeError: the body is not bytes, or keys is a str.
+            TypeError: the body is nothing that `Message` takes, or keys is a str.
         """
         message = Message(topic, body, delay, level, tags, keys, properties or {}, sharding_key, queue, id, flag, retry)
         message.deliver_at, message.key, message.replace, message.max_wait = deliver_at, key, replace, max_wait
@@ -213,7 +219,7 @@ class Producer(Sending):
     def transaction(
         self,
         topic: str,
-        body: bytes,
+        body: Body,
         *,
         group: str,
         delay: str | timedelta | int | None = None,
@@ -352,7 +358,7 @@ class Producer(Sending):
         *,
         delay: str | timedelta | int | None = None,
         deliver_at: datetime | None = None,
-        body: bytes | None = None,
+        body: Body | None = None,
     ) -> Rescheduled: ...
 
     @overload
@@ -362,7 +368,7 @@ class Producer(Sending):
         *,
         delay: str | timedelta | int | None = None,
         deliver_at: datetime | None = None,
-        body: bytes | None = None,
+        body: Body | None = None,
     ) -> list[Rescheduled | DueTimeError]: ...
 
     @overload
@@ -372,7 +378,7 @@ class Producer(Sending):
         *,
         delay: str | timedelta | int | None = None,
         deliver_at: datetime | None = None,
-        body: bytes | None = None,
+        body: Body | None = None,
     ) -> Rescheduled | list[Rescheduled | DueTimeError]: ...
 
     def reschedule(
@@ -381,7 +387,7 @@ class Producer(Sending):
         *,
         delay: str | timedelta | int | None = None,
         deliver_at: datetime | None = None,
-        body: bytes | None = None,
+        body: Body | None = None,
     ) -> Rescheduled | list[Rescheduled | DueTimeError]:
         """Gives pending messages another due time, counted from now or absolute, and another body if one is given.
 
@@ -435,13 +441,14 @@ class Puller(Following):
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
         token: what the server is shown, or a function that gives it; see `Token`. None: DUETIME_TOKEN, or the file of
             DUETIME_TOKEN_FILE.
+        tls: whom the client trusts; see `Tls`. None: by DUETIME_TLS_CA_FILE, or plain without it.
         start: "earliest", "latest" (messages stored after the puller is entered, opened or first used), a datetime
             (messages stored then or later; local time if it has no time zone) or {queue: offset}. Queues that are not
             in the mapping start with their earliest message.
         group: queues for which this group has committed an offset start there, regardless of `start`; see `commit`.
         tags: `"a || b"`: only messages with one of these tags.
         sql: `"size > 5 AND color = 'red'"`: only messages whose properties match (docs/consuming.md).
-        timeout: seconds to wait for the topic's description when it is opened; once open it waits without limit.
+        timeout: how long to wait for the topic's description when it is opened; once open it waits without limit.
         long_poll: how long positions may stay behind that pass filtered messages only, up to 30 s; with a server of
             release 0.1, how long one request waits there.
     """
@@ -455,9 +462,10 @@ class Puller(Following):
         group: str | None = None,
         tags: str | None = None,
         sql: str | None = None,
-        timeout: float = 10.0,
+        timeout: str | float | timedelta = "10s",
         long_poll: str | float | timedelta = LONG_POLL_S,
         token: TokenSource | None = None,
+        tls: Tls | None = None,
     ) -> None:
         self._client = BufferedPuller(
             server,
@@ -469,6 +477,7 @@ class Puller(Following):
             timeout=timeout,
             long_poll=long_poll,
             token=token,
+            tls=tls,
         )
 
     @property
@@ -518,10 +527,11 @@ class Receiver(Closing):
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
         token: what the server is shown, or a function that gives it; see `Token`. None: DUETIME_TOKEN, or the file of
             DUETIME_TOKEN_FILE.
+        tls: whom the client trusts; see `Tls`. None: by DUETIME_TLS_CA_FILE, or plain without it.
         group: created if it does not exist.
         lease: how long messages are the receiver's: "60s", seconds or a timedelta.
         tags, sql, max_attempts, backoff: as for `Consumer.handler`.
-        timeout: seconds for which an unanswered call is repeated, beyond the wait of a receive.
+        timeout: how long an unanswered call is repeated, beyond the wait of a receive.
     """
 
     def __init__(
@@ -535,8 +545,9 @@ class Receiver(Closing):
         sql: str | None = None,
         max_attempts: int | None = None,
         backoff: Backoff | None = None,
-        timeout: float = 10.0,
+        timeout: str | float | timedelta = "10s",
         token: TokenSource | None = None,
+        tls: Tls | None = None,
     ) -> None:
         self._client = AsyncReceiver(
             server,
@@ -549,6 +560,7 @@ class Receiver(Closing):
             backoff=backoff,
             timeout=timeout,
             token=token,
+            tls=tls,
         )
 
     def receive(self, max: int = 32, wait: str | float | timedelta = "15s") -> list[LeasedMessage]:  # noqa: A002
@@ -609,11 +621,19 @@ class Finder(Closing):
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
         token: what the server is shown, or a function that gives it; see `Token`. None: DUETIME_TOKEN, or the file of
             DUETIME_TOKEN_FILE.
-        timeout: seconds that one call may take.
+        tls: whom the client trusts; see `Tls`. None: by DUETIME_TLS_CA_FILE, or plain without it.
+        timeout: how long one call may take.
     """
 
-    def __init__(self, server: str | None = None, *, timeout: float = 10.0, token: TokenSource | None = None) -> None:
-        self._client = AsyncFinder(server, timeout=timeout, token=token)
+    def __init__(
+        self,
+        server: str | None = None,
+        *,
+        timeout: str | float | timedelta = "10s",
+        token: TokenSource | None = None,
+        tls: Tls | None = None,
+    ) -> None:
+        self._client = AsyncFinder(server, timeout=timeout, token=token, tls=tls)
 
     def find(
         self,
@@ -731,13 +751,20 @@ class DeadLetters(Closing):
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
         token: what the server is shown, or a function that gives it; see `Token`. None: DUETIME_TOKEN, or the file of
             DUETIME_TOKEN_FILE.
-        timeout: seconds that one page of a list may take; redrives and discards have no limit.
+        tls: whom the client trusts; see `Tls`. None: by DUETIME_TLS_CA_FILE, or plain without it.
+        timeout: how long one page of a list may take; redrives and discards have no limit.
     """
 
     def __init__(
-        self, server: str | None = None, group: str = "", *, timeout: float = 10.0, token: TokenSource | None = None
+        self,
+        server: str | None = None,
+        group: str = "",
+        *,
+        timeout: str | float | timedelta = "10s",
+        token: TokenSource | None = None,
+        tls: Tls | None = None,
     ) -> None:
-        self._client = AsyncDeadLetters(server, group, timeout=timeout, token=token)
+        self._client = AsyncDeadLetters(server, group, timeout=timeout, token=token, tls=tls)
 
     def list(self, **criteria: Unpack[DeadLetterCriteria]) -> Iterator[DeadLetter]:
         """Lists dead letters shard by shard, oldest first.
@@ -785,4 +812,117 @@ class DeadLetters(Closing):
 
     def close(self) -> None:
         """Disconnects; calls in progress raise Closed."""
+        background.run(self._client.close())
+
+
+class Admin(Closing):
+    """Topics, groups, lanes and the backlog. Safe to share between threads; `AsyncAdmin` is for event loops.
+
+    Calls are repeated until they are answered or the timeout is over.
+
+    Arguments:
+        server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
+        token: what the server is shown, or a function that gives it; see `Token`. None: DUETIME_TOKEN, or the file of
+            DUETIME_TOKEN_FILE.
+        tls: whom the client trusts; see `Tls`. None: by DUETIME_TLS_CA_FILE, or plain without it.
+        timeout: how long one call may take.
+    """
+
+    def __init__(
+        self,
+        server: str | None = None,
+        *,
+        timeout: str | float | timedelta = "10s",
+        token: TokenSource | None = None,
+        tls: Tls | None = None,
+    ) -> None:
+        self._client = AsyncAdmin(server, timeout=timeout, token=token, tls=tls)
+
+    def topics(self) -> list[Topic]:
+        """Lists the topics, by name."""
+        return background.run(self._client.topics())
+
+    def topic(self, name: str) -> TopicDescription:
+        """Describes a topic and its queues. Raises: NotFound."""
+        return background.run(self._client.topic(name))
+
+    def create_topic(
+        self, name: str, *, queues: int | None = None, max_delay: str | timedelta | int | None = None
+    ) -> Topic:
+        """Creates a topic, and returns it; one that exists with the same settings is left as it is.
+
+        Arguments:
+            queues: how many, 1 to 1,024; None: as many as the server's setting says.
+            max_delay: most delay of its messages: "30d", a timedelta or an int of milliseconds; None: ten years.
+
+        Raises:
+            AlreadyExists: it exists with other settings.
+            InvalidArgument: the name or an argument breaks its rule.
+        """
+        return background.run(self._client.create_topic(name, queues=queues, max_delay=max_delay))
+
+    def delete_topic(self, name: str, *, force: bool = False, dry_run: bool = False) -> DeletedTopic:
+        """Deletes a topic, and returns what ended with it.
+
+        Arguments:
+            force: also with messages that nobody has got yet: pending ones are cancelled, transactions rolled back,
+                dead letters discarded.
+            dry_run: changes nothing: returns what would end.
+
+        Raises:
+            Conflict: without `force`, it is not empty.
+            NotFound: there is no such topic, or an attempt whose answer was lost has deleted it.
+            Unavailable: not all shards answer; it may be under way. The same call continues.
+        """
+        return background.run(self._client.delete_topic(name, force=force, dry_run=dry_run))
+
+    def groups(self) -> list[Group]:
+        """Lists the consumer groups, by name."""
+        return background.run(self._client.groups())
+
+    def group(self, name: str) -> GroupDescription:
+        """Describes a group: its place in each queue, its members and their rates. Raises: NotFound."""
+        return background.run(self._client.group(name))
+
+    def create_group(
+        self,
+        name: str,
+        *,
+        start: Literal["earliest", "latest"] | datetime = "earliest",
+        ordered: bool = False,
+        backoff: Backoff | None = None,
+        max_attempts: int | None = None,
+    ) -> Group:
+        """Creates a consumer group, and returns it; one that exists with the same settings is left as it is.
+
+        The arguments are those of `Consumer`, and of its `handler`: the policy of messages and handlers that have none.
+
+        Raises:
+            AlreadyExists: it exists with other settings.
+            InvalidArgument: the name or an argument breaks its rule.
+        """
+        return background.run(
+            self._client.create_group(name, start=start, ordered=ordered, backoff=backoff, max_attempts=max_attempts)
+        )
+
+    def lanes(self) -> Lanes:
+        """Lists the lanes of all shards: what is pending on each, what is due next, and who serves it."""
+        return background.run(self._client.lanes())
+
+    def backlog(
+        self,
+        topic: str = "",
+        *,
+        after: datetime | None = None,
+        before: datetime | None = None,
+        by_topic: bool = False,
+        by_lane: bool = False,
+    ) -> Backlog:
+        """Counts pending messages by due time, as `Finder.backlog` does."""
+        return background.run(
+            self._client.backlog(topic, after=after, before=before, by_topic=by_topic, by_lane=by_lane)
+        )
+
+    def close(self) -> None:
+        """Disconnects."""
         background.run(self._client.close())

@@ -13,6 +13,7 @@ from duetime.client import tracing
 from duetime.client.consuming.puller import AsyncPuller
 from duetime.client.errors import Closed, DueTimeError
 from duetime.client.message import Message, Receipt
+from duetime.client.process import connections
 from duetime.client.record import ReceivedMessage
 from duetime.client.sending.producer import AsyncProducer
 from duetime.client.sync.background import background
@@ -36,7 +37,12 @@ class Closing(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        if not connections.lost:
+            self.close()
+
+    def __repr__(self) -> str:
+        # Of another type in each twin.
+        return repr(vars(self)["_client"]).removeprefix("Async")
 
 
 class Sending(Closing):
@@ -69,10 +75,11 @@ class InBlock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        background.run(self._client.__aexit__(kind, error, trace))
+        if not connections.lost:
+            background.run(self._client.__aexit__(kind, error, trace))
 
     def __repr__(self) -> str:
-        return repr(self._client).replace("Async", "", 1)
+        return repr(self._client).removeprefix("Async")
 
 
 class BufferedPuller(AsyncPuller):

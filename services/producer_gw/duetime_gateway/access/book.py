@@ -13,7 +13,7 @@ import structlog
 from duetime_core.clock import Clock, SystemClock
 from duetime_core.errors import Unavailable
 from duetime_core.metadata import Database
-from duetime_core.metadata.users import Changes, StoredGrant, StoredToken, StoredUser, changes_since
+from duetime_core.metadata.users import Changes, StoredGrant, StoredKey, StoredToken, StoredUser, changes_since
 
 from duetime_gateway.access.grants import GROUP_PREFIX, Access
 from duetime_gateway.access.metrics import AccessMetrics
@@ -44,6 +44,7 @@ class Book:
         self._keep_ms = keep_ms
         self._users: dict[str, StoredUser] = {}
         self._tokens: dict[str, tuple[StoredUser, StoredToken]] = {}
+        self._keys: dict[str, StoredKey] = {}
         # Of the users last read; 0: they were never read.
         self._version = 0
         # Counts changes of the book: what was concluded from it holds as long as this stands.
@@ -104,6 +105,7 @@ class Book:
             kept = {name: user for name, user in self._users.items() if name in changes.names}
             self._users = kept | dict(changes.changed)
         self._tokens = {token.id: (user, token) for user in self._users.values() for token in user.tokens}
+        self._keys = {key.access_key: key for user in self._users.values() for key in user.keys}
         self._metrics.users.set(len(self._users))
         self.edition += 1
         self._change.set_result(None)
@@ -137,6 +139,10 @@ class Book:
     def token(self, token_id: str) -> tuple[StoredUser, StoredToken] | None:
         """A token and whose it is; None: there is none with this id."""
         return self._tokens.get(token_id)
+
+    def key(self, access_key: str) -> StoredKey | None:
+        """An access key with its sealed secret, and whose it is; None: there is no such key."""
+        return self._keys.get(access_key)
 
     def access_of(self, name: str, groups: tuple[str, ...] = ()) -> Access | None:
         """What a user may do, as themselves and as one of these groups of an identity provider.

@@ -12,19 +12,24 @@ token has expired, are to call again.
 import asyncio
 from collections.abc import Iterable
 from typing import Any
+from urllib.parse import unquote
 
 import structlog
-from duetime_core.callers import host_of
+from duetime_core.callers import Role, host_of
 from duetime_core.clock import Clock
-from duetime_core.errors import DueTimeError, Unauthenticated, Unavailable
+from duetime_core.errors import DataLoss, DueTimeError, Unauthenticated, Unavailable
 from duetime_core.principal import Principal, serve_for
+from duetime_format.hosts import is_loopback
 
 from duetime_gateway.access import permit
 from duetime_gateway.access.book import Book
-from duetime_gateway.access.grants import NOTHING, Access
+from duetime_gateway.access.grants import EVERYTHING, NOTHING, Access
+from duetime_gateway.access.headers import read_headers
 from duetime_gateway.access.metrics import AccessMetrics
 from duetime_gateway.access.oidc import Tokens
 from duetime_gateway.access.rules import UNNAMED, Rules, Who
+from duetime_gateway.access.sealing import Seal
+from duetime_gateway.access.signatures import access_key_of, check_signature
 from duetime_gateway.access.tokens import parse_token
 from duetime_gateway.access.verifying import Fingerprints, Verifier
 
@@ -43,9 +48,9 @@ Task = asyncio.Task[Any]
 
 
 class Pass:
-    """A token that was found to be right, and what it is good for."""
+    """A token or an access key that was found to be right, and what it is good for."""
 
-    __slots__ = ("access", "edition", "ends_at_ms", "groups", "principal", "read_at_ms", "token_id")
+    __slots__ = ("access", "access_key", "edition", "ends_at_ms", "groups", "principal", "read_at_ms", "token_id")
 
     def __init__(
         self, access: Access, edition: int, ends_at_ms: int, token_id: str = "", groups: tuple[str, ...] = ()
@@ -58,6 +63,8 @@ class Pass:
         self.ends_at_ms = ends_at_ms
         # Of ours; empty: a provider's.
         self.token_id = token_id
+        # By which its calls are signed; empty: they show a token.
+        self.access_key = ""
         self.groups = groups
         # When a provider's was read, on the monotonic clock.
         self.read_at_ms = 0.0
@@ -77,14 +84,25 @@ class Gatekeeper:
     """See duetime_core.gatekeeping."""
 
     def __init__(
-        self, book: Book, rules: Rules, clock: Clock, metrics: AccessMetrics, provider: Tokens | None = None
+        self,
+        book: Book,
+        rules: Rules,
+        clock: Clock,
+        metrics: AccessMetrics,
+        provider: Tokens | None = None,
+        seal: Seal | None = None,
     ) -> None:
-        """`rules`: by method, as gRPC has it: `/duetime.v1.Gateway/Send`."""
+        """`rules`: by method, as gRPC has it: `/duetime.v1.Gateway/Send`. `seal`: of access keys' secrets; None: there
+        is none, and no signature counts."""
         self._book = book
         self._rules = rules
         self._clock = clock
         self._metrics = metrics
         self._provider = provider
+        self._seal = seal
+        # Of access keys that calls were signed with: the sealed secret, and the secret.
+        self._secrets: dict[str, tuple[str, str]] = {}
+        self._signers: dict[str, Pass] = {}
         self._fingerprints = Fingerprints()
         self._verifier = Verifier()
         self._passes: dict[bytes, Pass] = {}
@@ -94,20 +112,28 @@ class Gatekeeper:
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
-    async def admit(self, method: str, context: Any) -> None:
+    async def admit(self, method: str, context: Any, role: Role | None = None) -> None:
         """Within the call's task, before its request is read. Raises: DueTimeError: it is refused."""
+        if role is Role.SPARK:
+            # What it may call at all has been decided by its certificate.
+            serve_for(Principal(f"certificate {role.value}"))
+            permit.serve_with(EVERYTHING)
+            return
         rule = self._rules.get(method, UNNAMED)
         if rule.who is Who.ANYBODY:
             permit.serve_with(NOTHING)
             return
         try:
-            found = await self._pass_of(context)
+            found = await (self._signer(context) if rule.signed else self._pass_of(context))
             rule.check_method(found.access, method)
         except DueTimeError as error:
             if isinstance(error, ShutOut):
                 serve_for(Principal(error.user))
             self.note(error)
-            raise
+            if not rule.signed:
+                raise
+            permit.refuse_with(error)
+            return
         task = _running()
         self._serving[task] = found
         permit.serve_with(found.access)
@@ -192,6 +218,53 @@ class Gatekeeper:
         found.read_at_ms = self._clock.monotonic_ms()
         return self._keep(fingerprint, found)
 
+    async def _signer(self, context: Any) -> Pass:
+        """Whose access key a call is signed with. Raises: DueTimeError."""
+        headers, book = read_headers(context.invocation_metadata()), self._book
+        book.check()
+        if book.is_stale:
+            self._metrics.stale.inc()
+        if self._seal is None:
+            text = "this gateway has no DUETIME_SECRETS_KEY, by which it could check signatures"
+            raise Unauthenticated(text, reason="SIGNATURE_INVALID")
+        access_key = access_key_of(headers.authorization)
+        if access_key and book.key(access_key) is None:
+            await book.refresh()
+        is_private = _is_private(context)
+        check_signature(headers.authorization, headers.date_time, self._secret_of, is_private=is_private)
+        found = self._signers.get(access_key)
+        if found is None or found.edition != book.edition:
+            found = self._of_key(access_key)
+        serve_for(found.principal)
+        return found
+
+    def _secret_of(self, access_key: str) -> str | None:
+        stored = self._book.key(access_key)
+        if stored is None or self._seal is None:
+            return None
+        known = self._secrets.get(access_key)
+        if known is None or known[0] != stored.sealed:
+            try:
+                known = stored.sealed, self._seal.open(access_key, stored.sealed)
+            except DataLoss as error:
+                log.warning("secret of an access key can't be read", access_key=access_key, why=error.text)
+                return None
+            if len(self._secrets) >= PASSES_MAX:
+                self._secrets.clear()
+            self._secrets[access_key] = known
+        return known[1]
+
+    def _of_key(self, access_key: str) -> Pass:
+        stored = self._book.key(access_key)
+        if stored is None:
+            raise Unauthenticated("the access key was deleted", reason="SIGNATURE_INVALID")
+        found = Pass(self._access(stored.user), self._book.edition, 0)
+        found.access_key = access_key
+        if len(self._signers) >= PASSES_MAX:
+            self._signers.clear()
+        self._signers[access_key] = found
+        return found
+
     def _access(self, name: str, groups: tuple[str, ...] = ()) -> Access:
         access = self._book.access_of(name, groups)
         if access is None:
@@ -235,13 +308,19 @@ class Gatekeeper:
         if found.edition == self._book.edition:
             return None
         try:
-            again = self._of_token(found.token_id).access if found.token_id else None
-            again = again or self._access(found.access.name, found.groups)
+            again = self._access_again(found)
         except Unauthenticated as error:
             return error
         if found.access.lost(again):
             return Unavailable("the caller's rights have changed: call again", reason="RIGHTS_CHANGED")
         return None
+
+    def _access_again(self, found: Pass) -> Access:
+        if found.token_id:
+            return self._of_token(found.token_id).access
+        if found.access_key:
+            return self._of_key(found.access_key).access
+        return self._access(found.access.name, found.groups)
 
     def _end(self, lost: Iterable[tuple[Task, DueTimeError]]) -> None:
         new = {task: reason for task, reason in lost if task not in self._ended}
@@ -268,6 +347,14 @@ def _token_in(metadata: Any) -> str:
                 raise Unauthenticated("the call's authorization is no Bearer token", reason="TOKEN_INVALID")
             return str(text[len(SCHEME) :])
     raise Unauthenticated("the call has no token: authorization: Bearer TOKEN", reason="TOKEN_MISSING")
+
+
+def _is_private(context: Any) -> bool:
+    """Whether nobody reads the call on its way: it came over TLS, or from this machine."""
+    if context.auth_context().get("transport_security_type") == [b"ssl"]:
+        return True
+    host = unquote(host_of(context.peer())).removeprefix("ipv4:").removeprefix("ipv6:").strip("[]")
+    return is_loopback(host)
 
 
 def _invalid() -> Unauthenticated:

@@ -95,6 +95,11 @@ class Access:
         # Methods that were found to be within the user's rights, whatever they name.
         self.methods: set[str] = set()
 
+    @property
+    def grants(self) -> list[StoredGrant]:
+        """In order."""
+        return sorted(self._grants)
+
     def may(self, rights: Right, kind: Kind, name: str) -> bool:
         """Whether one of the rights is there for the topic or group. An empty name: for all that there are."""
         if self.is_admin:

@@ -14,11 +14,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import jwt
-from duetime_core.channels import is_loopback
 from duetime_core.clock import Clock
 from duetime_core.errors import Unauthenticated, Unavailable
 from duetime_core.logs import sparing
 from duetime_core.metadata.models import USER_CHARS_MAX
+from duetime_format.hosts import is_loopback
 
 from duetime_gateway.access.grants import GROUP_PREFIX
 

@@ -38,6 +38,8 @@ class Rule:
     needs: tuple[Need, ...] = ()
     # Decodes requests, where the method takes them as bytes.
     read: Callable[[bytes], Any] | None = None
+    # Its callers sign (RocketMQ's), and are told by its answers, not by a status, that they may not call.
+    signed: bool = False
 
     def check_method(self, access: Access, method: str) -> None:
         """Before the request is read. Raises: PermissionDenied: no request of this method is within the rights."""

@@ -2,8 +2,9 @@
 
     authorization: MQv2-HMAC-SHA1 Credential=ACCESS_KEY[/...], SignedHeaders=x-mq-date-time, Signature=HEX
 
-It signs nothing but the text of `x-mq-date-time`, whose form and zone clients write as they like: whoever reads a call
-may repeat it, and put another request beside the signature. So it counts over TLS, or within this machine.
+It signs nothing but the text of `x-mq-date-time` (access.headers), whose form and zone clients write as they like:
+whoever reads a call may repeat it, and put another request beside the signature. So it counts over TLS, or within this
+machine.
 """
 
 import hashlib
@@ -28,6 +29,12 @@ _NO_SECRET = "0" * 32
 def sign(secret: str, date_time: str) -> str:
     """The signature of a date-time, in lower-case hex."""
     return hmac.new(secret.encode(), date_time.encode(), hashlib.sha1).hexdigest()
+
+
+def access_key_of(authorization: str) -> str:
+    """The access key that a call names; empty: none, or this is no signature."""
+    found = _HEADER.fullmatch(authorization) if len(authorization) <= HEADER_CHARS_MAX else None
+    return found[1] if found is not None and len(found[1]) == ACCESS_KEY_CHARS else ""
 
 
 def check_signature(

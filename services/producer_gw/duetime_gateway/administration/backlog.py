@@ -6,7 +6,8 @@ one of them.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import structlog
 from duetime.v1 import backlog_pb2 as pb
@@ -45,26 +46,56 @@ def message_of(report: Report) -> pb.BacklogReport:
     return message
 
 
-def compare(report: pb.BacklogReport, live: Iterable[gateway_pb2.Lane]) -> pb.GetBacklogReportResponse:
-    """The lanes that both know, and their sums."""
-    counted = {(lane.shard, lane.level): lane for lane in report.lanes}
-    response = pb.GetBacklogReportResponse(report=report)
+class Live(NamedTuple):
+    """What shards say of their lanes now, and which of them do not answer."""
+
+    lanes: Sequence[gateway_pb2.Lane]
+    unreachable_shards: Sequence[int]
+
+
+async def live_lanes(shards: Shards) -> Live:
+    """Of all shards."""
+    asked = shards.all()
+    answers = await asyncio.gather(*(lanes_of(shard) for shard in asked))
+    away = [shard.number for shard, lanes in zip(asked, answers, strict=True) if lanes is None]
+    return Live([lane for lanes in answers for lane in lanes or ()], away)
+
+
+def drifts(counted_lanes: Iterable[pb.BacklogLane], live: Iterable[gateway_pb2.Lane]) -> list[pb.LaneDrift]:
+    """Of the lanes that both know."""
+    counted = {(lane.shard, lane.level): lane for lane in counted_lanes}
+    found = []
     for now in sorted(live, key=lambda lane: (lane.shard, lane.level)):
         then = counted.get((now.shard, now.level))
         if then is None:
             continue
         came, went = now.max_offset - then.max_offset, now.watermark - then.watermark
         drift = now.pending_count - (then.counted + came - went)
-        response.lanes.add(
-            shard=now.shard,
-            level=now.level,
-            report_count=then.counted,
-            live_count=now.pending_count,
-            drift=drift,
+        found.append(
+            pb.LaneDrift(
+                shard=now.shard,
+                level=now.level,
+                report_count=then.counted,
+                live_count=now.pending_count,
+                drift=drift,
+            )
         )
+    return found
+
+
+def compare(report: pb.BacklogReport, live: Iterable[gateway_pb2.Lane]) -> pb.GetBacklogReportResponse:
+    """The lanes that both know, and their sums."""
+    response = pb.GetBacklogReportResponse(report=report, lanes=drifts(report.lanes, live))
     response.report_count = sum(lane.report_count for lane in response.lanes)
     response.live_count = sum(lane.live_count for lane in response.lanes)
     response.drift = sum(lane.drift for lane in response.lanes)
+    return response
+
+
+def beside(report: pb.BacklogReport, live: Live) -> pb.GetBacklogReportResponse:
+    """The report, and what shards say now."""
+    response = compare(report, live.lanes)
+    response.unreachable_shards.extend(live.unreachable_shards)
     return response
 
 
@@ -80,10 +111,14 @@ class Backlog:
 
     async def get(self) -> pb.GetBacklogReportResponse:
         """Raises: NotFound: there is no report; Unavailable: the database does not answer."""
-        report = await self._newest()
+        report = await self.newest()
         if report is None:
-            raise NotFound("no backlog report was written yet: `duetime spark backlog`", reason="REPORT_NOT_FOUND")
-        return await self._beside(report)
+            text = (
+                "no backlog report was written yet: `duetime spark backlog STORES --database-url URL` writes one;"
+                " with `duetime up` STORES is duetime-data/store-*, URL sqlite:///$PWD/duetime-data/metadata.db"
+            )
+            raise NotFound(text, reason="REPORT_NOT_FOUND")
+        return beside(report, await live_lanes(self._shards))
 
     async def run(self) -> None:
         """Keeps the metrics; what does not answer is asked again."""
@@ -95,14 +130,15 @@ class Backlog:
 
     async def _compare(self) -> None:
         try:
-            report = await self._newest()
+            report = await self.newest()
         except json_format.ParseError as error:
             often.warning("backlog report can't be read", why=str(error))
             return
         if report is not None:
-            self._metrics.show(await self._beside(report), self._clock.now_ms)
+            self._metrics.show(beside(report, await live_lanes(self._shards)), self._clock.now_ms)
 
-    async def _newest(self) -> pb.BacklogReport | None:
+    async def newest(self) -> pb.BacklogReport | None:
+        """Raises: Unavailable: the database does not answer."""
         key = await self._reports.newest_key(BACKLOG)
         if key is None:
             return None
@@ -112,12 +148,3 @@ class Backlog:
                 return None
             self._known = key, message_of(report)
         return self._known[1]
-
-    async def _beside(self, report: pb.BacklogReport) -> pb.GetBacklogReportResponse:
-        shards = self._shards.all()
-        answers = await asyncio.gather(*(lanes_of(shard) for shard in shards))
-        response = compare(report, (lane for lanes in answers for lane in lanes or ()))
-        response.unreachable_shards.extend(
-            shard.number for shard, lanes in zip(shards, answers, strict=True) if lanes is None
-        )
-        return response

@@ -1,10 +1,10 @@
-"""The lanes of all shards as the stores see them, and their owners by the metadata database if it answers."""
+"""The lanes of all shards as the stores see them; their owners and pauses by the metadata database, if it answers."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
 
 from duetime.v1 import gateway_pb2
-from duetime_core.errors import DueTimeError, Unavailable
+from duetime_core.errors import DueTimeError, NotFound, Unavailable
 from duetime_core.metadata import Database, LaneLeaseModel
 from duetime_format.limits import LANES_AHEAD_MS_MAX
 from sqlalchemy import select
@@ -50,12 +50,35 @@ def join(
     return response
 
 
+async def set_paused(database: Database, level: int, shard: int | None, *, paused: bool) -> list[int]:
+    """Pauses or resumes a lane of one shard, or of all. Returns the shards.
+
+    Raises:
+        NotFound: there is no such lane.
+        Unavailable: the metadata database does not answer.
+    """
+    return await database.run(lambda session: _set_paused(session, level, shard, paused))
+
+
 async def lanes_of(shard: Shard, ahead_ms: int = 0) -> Sequence[gateway_pb2.Lane] | None:
     """What a shard says of its lanes; None: it does not answer."""
     try:
         return await shard.store.list_lanes(ahead_ms)
     except DueTimeError:
         return None
+
+
+def _set_paused(session: Session, level: int, shard: int | None, paused: bool) -> list[int]:
+    wanted = select(LaneLeaseModel).where(LaneLeaseModel.level == level).order_by(LaneLeaseModel.shard)
+    if shard is not None:
+        wanted = wanted.where(LaneLeaseModel.shard == shard)
+    rows = list(session.scalars(wanted))
+    if not rows:
+        where = "any shard" if shard is None else f"shard {shard}"
+        raise NotFound(f"{level} is no lane of {where}", reason="LANE_NOT_FOUND")
+    for row in rows:
+        row.paused = paused
+    return [row.shard for row in rows]
 
 
 def _leases(session: Session) -> dict[tuple[int, int], tuple[str, bool]]:

@@ -5,9 +5,8 @@ from functools import partial
 from typing import Annotated
 
 import typer
-from duetime.cli.options import Json
+from duetime.cli.options import Json, watched
 from duetime.cli.output import print_json
-from duetime.client.errors import DueTimeError as ClientError
 from duetime_core.metadata import users as table
 from sqlalchemy.orm import Session
 
@@ -26,7 +25,7 @@ from duetime_gateway.commands.shared import (
     url_of,
 )
 
-_HELP = """List what users may do; with a command, add or remove a right.
+_HELP = """List, add and remove what users may do.
 
 Patterns are names in which * stands for any characters and ? for one. A user of an identity provider needs no tokens; a
 user named group:NAME stands for all of its group NAME.
@@ -48,6 +47,7 @@ GroupPattern = Annotated[str | None, typer.Option("--group", metavar="GROUPS", h
 
 
 @grants.callback(invoke_without_command=True)
+@watched
 def list_all_grants(context: typer.Context, database_url: Url = "", as_json: Json = False) -> None:
     """See _HELP."""
     if context.invoked_subcommand is not None:
@@ -57,6 +57,7 @@ def list_all_grants(context: typer.Context, database_url: Url = "", as_json: Jso
 
 
 @grants.command("list")
+@watched
 def list_grants(context: typer.Context, name: Name, database_url: Url = "", as_json: Json = False) -> None:
     """List what one user may do.
 
@@ -103,7 +104,9 @@ def remove(
     database_url: Url = "",
     as_json: Json = False,
 ) -> None:
-    """Take a right away, as it was given: within 5 s at every gateway, streams included.
+    """Take a right away, as it was given.
+
+    Within 5 s at every gateway, streams included.
 
     \b
     Examples:
@@ -120,17 +123,19 @@ def remove(
 
 
 def _grants_of(right: str, topics: str | None, groups: str | None) -> Sequence[table.StoredGrant]:
-    """Raises: ClientError."""
+    """Raises: BadParameter, ClientError."""
     if right == ADMIN:
         if topics is not None or groups is not None:
-            raise ClientError(f"{ADMIN} is the right to everything; it takes no pattern")
+            raise typer.BadParameter(f"{ADMIN} is the right to everything; it takes no pattern")
         return [admin_grant()]
     if right not in RIGHTS:
-        raise ClientError(f"{right!r} is no right; rights are {', '.join(RIGHTS)} and {ADMIN}")
+        raise typer.BadParameter(f"{right!r} is no right; rights are {', '.join(RIGHTS)} and {ADMIN}")
     given = [(Kind.TOPIC, topics), (Kind.GROUP, groups)]
     wanted = [table.StoredGrant(right, kind.value, pattern) for kind, pattern in given if pattern is not None]
     if not wanted:
-        raise ClientError(f"{right} is a right on topics or groups: name some, such as 'orders-*' or --group billing")
+        raise typer.BadParameter(
+            f"{right} is a right on topics or groups: name some, such as 'orders-*' or --group billing"
+        )
     for grant in wanted:
         checked(partial(check_pattern, grant.pattern))
     return wanted

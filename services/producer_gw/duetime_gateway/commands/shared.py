@@ -12,8 +12,9 @@ from typing import Annotated, Any, TypeVar
 import typer
 from duetime.cli.output import now_ms, print_json, print_table
 from duetime.client.errors import DueTimeError as ClientError
+from duetime.client.errors import InvalidArgument as ClientInvalidArgument
 from duetime_core.audit.events import Event, plain
-from duetime_core.errors import DueTimeError, Unavailable
+from duetime_core.errors import DueTimeError, InvalidArgument, Unavailable
 from duetime_core.metadata import AuditRow, Database
 from duetime_core.metadata import users as table
 from duetime_core.metadata.audit import add_rows
@@ -23,6 +24,8 @@ from sqlalchemy.orm import Session
 
 T = TypeVar("T")
 
+# Where a gateway has it: in its container the commands work on the same database.
+GATEWAY_DATABASE_URL_VARIABLE = "DUETIME_GATEWAY_DATABASE_URL"
 # The database of `duetime up` without --data.
 UP_DATABASE = Path("duetime-data") / "metadata.db"
 
@@ -31,7 +34,7 @@ Url = Annotated[
     typer.Option(
         "--database-url",
         metavar="URL",
-        envvar=DATABASE_URL_VARIABLE,
+        envvar=[DATABASE_URL_VARIABLE, GATEWAY_DATABASE_URL_VARIABLE],
         help=f"The metadata database. Default: that of `duetime up` in this directory, {UP_DATABASE}.",
     ),
 ]
@@ -99,7 +102,8 @@ def checked(work: Callable[[], T]) -> T:
     try:
         return work()
     except DueTimeError as error:
-        raise ClientError(masked(error.text), reason=error.reason) from error
+        kind = ClientInvalidArgument if isinstance(error, InvalidArgument) else ClientError
+        raise kind(masked(error.text), reason=error.reason) from error
 
 
 def url_of(context: typer.Context, database_url: str) -> str:

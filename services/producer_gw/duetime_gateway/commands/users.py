@@ -4,13 +4,13 @@ import sys
 from typing import Annotated, Any
 
 import typer
-from duetime.cli.options import Json
+from duetime.cli.options import Json, watched
 from duetime.cli.output import iso, local, moment_or_none, now_ms, print_json, print_table
 from duetime.client.errors import DueTimeError as ClientError
 from duetime.client.message import delay_ms
 from duetime_core.metadata import users as table
 from duetime_core.metadata.models import ACCESS_KEY_CHARS
-from duetime_core.settings import SECRETS_KEY_VARIABLE, secrets_key_of_commands
+from duetime_core.settings import SECRETS_KEY_VARIABLE, secrets_key_of_all
 from sqlalchemy.orm import Session
 
 from duetime_gateway.access.grants import GROUP_PREFIX, admin_grant
@@ -30,7 +30,7 @@ from duetime_gateway.commands.shared import (
     url_of,
 )
 
-_HELP = """List the users; with a command, create, show, revoke, restore or delete one, or change tokens and keys.
+_HELP = """List, create, revoke and delete users; their tokens.
 
 \b
 Examples:
@@ -49,6 +49,7 @@ Expires = Annotated[
 
 
 @users.callback(invoke_without_command=True)
+@watched
 def list_users(context: typer.Context, database_url: Url = "", as_json: Json = False) -> None:
     """See _HELP."""
     if context.invoked_subcommand is not None:
@@ -58,6 +59,7 @@ def list_users(context: typer.Context, database_url: Url = "", as_json: Json = F
 
 
 @users.command("list")
+@watched
 def list_by_name(context: typer.Context, database_url: Url = "", as_json: Json = False) -> None:
     """List the users, as without a command.
 
@@ -75,7 +77,7 @@ def _list(database_url: str, *, as_json: bool) -> None:
             print_json(_user_object(user))
     elif found:
         rows = [(one.name, _state(one), str(len(one.tokens)), str(len(one.grants)), _when(one)) for one in found]
-        print_table(["user", "state", "#tokens", "#grants", "created"], rows)
+        print_table(["user", "state", "#tokens", "#grants", "created?1"], rows)
     else:
         print("no users yet; `duetime users create NAME --admin` makes one who may do everything")
 
@@ -145,7 +147,9 @@ def rotate(
     database_url: Url = "",
     as_json: Json = False,
 ) -> None:
-    """Make a new token, which is shown this once; all others of the user end after a while.
+    """Make a new token; the user's others end.
+
+    It is shown this once. The others end after a while.
 
     \b
     Examples:
@@ -172,7 +176,9 @@ def revoke(
     database_url: Url = "",
     as_json: Json = False,
 ) -> None:
-    """Shut a user out, or delete one of their tokens: within 5 s at every gateway, streams included.
+    """Shut a user out, or delete one of their tokens.
+
+    Within 5 s at every gateway, streams included.
 
     \b
     Examples:
@@ -193,7 +199,9 @@ def revoke(
 
 @users.command()
 def restore(context: typer.Context, name: Name, database_url: Url = "", as_json: Json = False) -> None:
-    """Let a revoked user in again, with the tokens and rights from before.
+    """Let a revoked user in again.
+
+    The tokens and rights are those from before.
 
     \b
     Examples:
@@ -219,7 +227,9 @@ def delete_user(context: typer.Context, name: Name, database_url: Url = "", as_j
 
 @users.command("add-key")
 def add_key(context: typer.Context, name: Name, database_url: Url = "", as_json: Json = False) -> None:
-    """Make an access key and a secret key for RocketMQ's clients; the secret is shown this once.
+    """Make a pair of keys for RocketMQ's clients.
+
+    An access key and a secret key; the secret is shown this once.
 
     It is encrypted with the key in DUETIME_SECRETS_KEY (32 bytes in base64). `duetime users show` lists access keys.
 
@@ -254,7 +264,9 @@ def delete_key(
     """
     if len(access_key) != ACCESS_KEY_CHARS:
         # It may be the secret, given by mistake, and is not repeated.
-        raise ClientError(f"an access key has {ACCESS_KEY_CHARS} characters; `duetime users show USER` lists them")
+        raise typer.BadParameter(
+            f"an access key has {ACCESS_KEY_CHARS} characters; `duetime users show USER` lists them"
+        )
     url = url_of(context, database_url)
     act(url, "users delete-key", f"access key {access_key}", lambda session: table.delete_key(session, access_key))
     if is_json(context, as_json):
@@ -265,20 +277,20 @@ def delete_key(
 
 def _refuse_group(name: str, what: str) -> None:
     if name.startswith(GROUP_PREFIX):
-        raise ClientError(f"{name} stands for an identity provider's users, and has no {what}")
+        raise typer.BadParameter(f"{name} stands for an identity provider's users, and has no {what}")
 
 
 def _stored(token: Token, expires: str | None) -> table.StoredToken:
     made_at_ms = now_ms()
     length_ms = None if expires is None else delay_ms(expires, "--expires")
     if length_ms == 0:
-        raise ClientError("--expires 0 makes a token that never counts")
+        raise typer.BadParameter("--expires 0 makes a token that never counts")
     ends_at_ms = 0 if length_ms is None else made_at_ms + length_ms
     return table.StoredToken(token.id, hash_of(token.secret), made_at_ms, ends_at_ms)
 
 
 def _seal() -> Seal:
-    text = secrets_key_of_commands()
+    text = secrets_key_of_all()
     if not text:
         raise ClientError(f"{SECRETS_KEY_VARIABLE} is not set: `openssl rand -base64 32` makes one, for all processes")
     try:

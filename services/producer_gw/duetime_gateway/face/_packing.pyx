@@ -720,17 +720,6 @@ cdef class PlainRequest:
             [self._messages[n].group for n in range(self.count)],
         )
 
-    @property
-    def timer_lanes(self):
-        """How many lanes for any time the shards have that messages for any time go to."""
-        cdef int n
-        cdef dict found = {}
-        for n in range(self.count):
-            if self._messages[n].lane:
-                shard = self._groups[self._messages[n].group].shard
-                found[shard] = (<Way>self._ways[self._messages[n].way]).timers.get(shard, 1)
-        return found
-
 
 def take(
     bytes data not None, dict routes not None, rules not None, bytes born_host not None, int64_t arrived_at_ms,

@@ -16,6 +16,10 @@ def _topic(request: gateway_pb2.CreateTopicRequest) -> str:
     return f"topic {request.name}"
 
 
+def _deleted_topic(request: gateway_pb2.DeleteTopicRequest) -> str:
+    return f"topic {request.name}{' (forced)' * request.force}{_DRY * request.dry_run}"
+
+
 def _new_group(request: consumer_pb2.CreateGroupRequest) -> str:
     return f"group {request.group.name}"
 
@@ -48,12 +52,17 @@ def _quota(request: quotas_pb2.RemoveQuotaRequest) -> str:
     return _quota_of(request.of)
 
 
+def _lane(request: gateway_pb2.PauseLaneRequest) -> str:
+    return f"lane {request.level} of {f'shard {request.shard}' if request.HasField('shard') else 'all shards'}"
+
+
 def _file(request: export_pb2.ExportRequest) -> str:
     return f"file {request.path} of shard {request.shard}"
 
 
 _GATEWAY: Mapping[str, Act | None] = {
     "CreateTopic": Act(gateway_pb2.CreateTopicRequest, _topic),
+    "DeleteTopic": Act(gateway_pb2.DeleteTopicRequest, _deleted_topic),
     "CreateGroup": Act(consumer_pb2.CreateGroupRequest, _new_group),
     "UpdateGroup": Act(consumer_pb2.UpdateGroupRequest, _group),
     "DeleteGroup": Act(consumer_pb2.DeleteGroupRequest, _group),
@@ -63,6 +72,8 @@ _GATEWAY: Mapping[str, Act | None] = {
     "CancelMatching": Act(pending_pb2.CancelMatchingRequest, _pending),
     "SetQuota": Act(quotas_pb2.SetQuotaRequest, _set_quota),
     "RemoveQuota": Act(quotas_pb2.RemoveQuotaRequest, _quota),
+    "PauseLane": Act(gateway_pb2.PauseLaneRequest, _lane),
+    "ResumeLane": Act(gateway_pb2.PauseLaneRequest, _lane),
     # It changes nothing, and hands out every message there is.
     "Export": Act(export_pb2.ExportRequest, _file),
     # Only an operator's: those of producers are their traffic.
@@ -72,10 +83,10 @@ _GATEWAY: Mapping[str, Act | None] = {
             *("Send", "SendStream", "SendBatch", "SendBack", "Prepare", "WatchTransactions"),
             *("Pull", "PullQueues", "Subscribe", "SearchOffset", "CommitOffsets", "GetOffsets"),
             *("Receive", "ReceiveStream", "Ack", "Nack", "ChangeInvisible"),
-            *("Cancel", "Reschedule", "ListPending", "Backlog", "GetBacklogReport"),
+            *("Cancel", "Reschedule", "ListPending", "Backlog", "GetBacklogReport", "GetReports"),
             *("QueryMessages", "GetMessage", "TraceMessage", "ListTransactions", "GetTransaction"),
             *("DescribeTopic", "ListTopics", "GetRoute", "ListLanes", "ListShards", "ListFiles"),
-            *("ListGroups", "DescribeGroup", "ListDeadLetters", "ListAuditEvents", "ListQuotas"),
+            *("ListGroups", "DescribeGroup", "ListDeadLetters", "ListAuditEvents", "ListQuotas", "WhoAmI"),
         )
     ),
 }
@@ -84,5 +95,14 @@ ACTS: Mapping[str, Act | None] = {
     **{
         f"externalscaler.ExternalScaler/{name}": None
         for name in ("IsActive", "StreamIsActive", "GetMetricSpec", "GetMetrics")
+    },
+    # All of them move messages, or only look.
+    **{
+        f"apache.rocketmq.v2.MessagingService/{name}": None
+        for name in (
+            *("QueryRoute", "Heartbeat", "SendMessage", "QueryAssignment", "ReceiveMessage", "AckMessage"),
+            *("ChangeInvisibleDuration", "ForwardMessageToDeadLetterQueue", "EndTransaction", "Telemetry"),
+            *("NotifyClientTermination", "RecallMessage", "SyncLiteSubscription"),
+        )
     },
 }

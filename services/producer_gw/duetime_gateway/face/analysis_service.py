@@ -5,13 +5,14 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
-from duetime.v1 import backlog_pb2, store_pb2
+from duetime.v1 import backlog_pb2, reports_pb2, store_pb2
 from duetime.v1 import export_pb2 as pb
 from duetime_core.callers import host_of
 from duetime_core.decoding import decode
 from duetime_core.errors import DueTimeError, NotFound
 
 from duetime_gateway.administration.backlog import Backlog
+from duetime_gateway.administration.reports import JobReports
 from duetime_gateway.face.callers import Context, remaining_ms
 from duetime_gateway.metrics import GatewayMetrics
 from duetime_gateway.shards.shard import Shard
@@ -24,9 +25,10 @@ LIST_TIMEOUT_MS = 60_000
 class AnalysisService:
     """A part of duetime.v1.Gateway: see proto/duetime/v1/gateway.proto for what each call promises."""
 
-    def __init__(self, shards: Shards, backlog: Backlog, metrics: GatewayMetrics) -> None:
+    def __init__(self, shards: Shards, backlog: Backlog, reports: JobReports, metrics: GatewayMetrics) -> None:
         self._shards = shards
         self._backlog = backlog
+        self._reports = reports
         self._metrics = metrics
 
     def handlers(self) -> "dict[str, grpc.RpcMethodHandler[Any, Any]]":
@@ -42,6 +44,11 @@ class AnalysisService:
                 self.get_backlog_report,
                 backlog_pb2.GetBacklogReportRequest.FromString,
                 backlog_pb2.GetBacklogReportResponse.SerializeToString,
+            ),
+            "GetReports": unary(
+                self.get_reports,
+                reports_pb2.GetReportsRequest.FromString,
+                reports_pb2.GetReportsResponse.SerializeToString,
             ),
         }
 
@@ -68,6 +75,11 @@ class AnalysisService:
         self, request: backlog_pb2.GetBacklogReportRequest, context: Context
     ) -> backlog_pb2.GetBacklogReportResponse:
         return await self._backlog.get()
+
+    async def get_reports(
+        self, request: reports_pb2.GetReportsRequest, context: Context
+    ) -> reports_pb2.GetReportsResponse:
+        return await self._reports.get()
 
     def _shard(self, number: int) -> Shard:
         if number not in self._shards.numbers:

@@ -8,6 +8,8 @@ from duetime_gateway.face.batches import BatchService
 from duetime_gateway.face.consumer_service import ConsumerService
 from duetime_gateway.face.gate import Gate
 from duetime_gateway.face.guards import Refused, guarded
+from duetime_gateway.face.identity_service import IdentityService
+from duetime_gateway.face.lane_service import LaneService
 from duetime_gateway.face.pending_service import PendingService
 from duetime_gateway.face.quota_service import QuotaService
 from duetime_gateway.face.receive_streams import ReceiveStreamService
@@ -34,6 +36,7 @@ class Face:
         pending: PendingService,
         transactions: TransactionService,
         analysis: AnalysisService,
+        lanes: LaneService,
         quotas: QuotaService,
         audit: AuditService,
         scaler: Scaler,
@@ -47,6 +50,7 @@ class Face:
         self._pending = pending
         self._transactions = transactions
         self._analysis = analysis
+        self._lanes = lanes
         self._quotas = quotas
         self._audit = audit
         self._scaler = scaler
@@ -64,7 +68,9 @@ class Face:
             **self._pending.handlers(),
             **self._transactions.handlers(),
             **self._analysis.handlers(),
+            **self._lanes.handlers(),
             **self._audit.handlers(),
+            **IdentityService().handlers(),
         }
         # Quotas are mended also by a user who has used them up.
         handlers = {**self._gate.around(limited), **self._quotas.handlers()}

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from duetime.v1 import consumer_pb2, retry_pb2
+from duetime_core.errors import PermissionDenied
 
-from duetime_gateway.access.grants import ANY_RIGHT, Kind, Right
+from duetime_gateway.access.grants import ANY_RIGHT, Access, Kind, Right
 from duetime_gateway.access.rules import Names, Need, Rule, Rules, Who
 
 SEND, RECEIVE, MANAGE = Right.SEND, Right.RECEIVE, Right.MANAGE
@@ -118,20 +119,26 @@ _GATEWAY = {
     "RedriveDeadLetters": _dead_letters(consumer_pb2.RedriveRequest),
     "DiscardDeadLetters": _dead_letters(consumer_pb2.DiscardRequest),
     "CreateTopic": Rule(needs=(_topic(MANAGE, _its_name),)),
+    "DeleteTopic": Rule(needs=(_topic(MANAGE, _its_name),)),
     "DescribeTopic": Rule(needs=(_topic(ANY_RIGHT, _its_name),)),
     "ListTopics": _ANY_USER,
     "GetRoute": Rule(needs=(_SHOWS_TOPIC,)),
     "ListLanes": _OPERATES,
     "ListShards": _OPERATES,
     "GetBacklogReport": _OPERATES,
+    "GetReports": _OPERATES,
     # The files of a shard hold all topics, and what users have no right to; quotas say what users may take.
     "ListFiles": _ADMINS,
     "SetQuota": _ADMINS,
     "ListQuotas": _ADMINS,
     "RemoveQuota": _ADMINS,
     "Export": _ADMINS,
+    # All topics wait in a lane.
+    "PauseLane": _ADMINS,
+    "ResumeLane": _ADMINS,
     # It names users, and what they were refused.
     "ListAuditEvents": _ADMINS,
+    "WhoAmI": _ANY_USER,
 }
 # KEDA shows no token; it learns how many messages are due, and not of which topics. Probes and the contract are public.
 _OPEN = {
@@ -144,3 +151,16 @@ RULES: Rules = {
     **{f"/duetime.v1.Gateway/{name}": rule for name, rule in _GATEWAY.items()},
     **{f"/{service}/{name}": _ANYBODY for service, names in _OPEN.items() for name in names},
 }
+
+
+def methods_of(access: Access) -> list[str]:
+    """The calls of `duetime.v1.Gateway`, in order, of which some request is within the rights."""
+    return sorted(name for name, rule in _GATEWAY.items() if _is_within(access, name, rule))
+
+
+def _is_within(access: Access, name: str, rule: Rule) -> bool:
+    try:
+        rule.check_method(access, f"/duetime.v1.Gateway/{name}")
+    except PermissionDenied:
+        return False
+    return True

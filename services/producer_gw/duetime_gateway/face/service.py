@@ -17,6 +17,7 @@ from duetime_gateway.access.grants import ANY_RIGHT, Kind
 from duetime_gateway.administration.lanes import list_lanes
 from duetime_gateway.consuming.offsets import GroupOffsets
 from duetime_gateway.consuming.puller import Puller
+from duetime_gateway.deleting import TopicDeletion
 from duetime_gateway.errors import stopping
 from duetime_gateway.face.answering import room_for, room_in_turn
 from duetime_gateway.face.callers import Context, caller, remaining_ms
@@ -67,6 +68,7 @@ class GatewayService:
         offsets: GroupOffsets,
         finder: Finder,
         topics: Topics,
+        deletion: TopicDeletion,
         places: Places,
         shards: Shards,
         database: Database,
@@ -80,6 +82,7 @@ class GatewayService:
         self._offsets = offsets
         self._finder = finder
         self._topics = topics
+        self._deletion = deletion
         self._places = places
         self._shards = shards
         self._database = database
@@ -117,6 +120,9 @@ class GatewayService:
                 self.get_offsets, pb.GetOffsetsRequest.FromString, pb.GetOffsetsResponse.SerializeToString
             ),
             "CreateTopic": unary(self.create_topic, pb.CreateTopicRequest.FromString, pb.Topic.SerializeToString),
+            "DeleteTopic": unary(
+                self.delete_topic, pb.DeleteTopicRequest.FromString, pb.DeleteTopicResponse.SerializeToString
+            ),
             "DescribeTopic": unary(
                 self.describe_topic, pb.DescribeTopicRequest.FromString, pb.TopicDescription.SerializeToString
             ),
@@ -246,7 +252,13 @@ class GatewayService:
         return gateway_pb2.GetOffsetsResponse(queues=queues)
 
     async def create_topic(self, request: gateway_pb2.CreateTopicRequest, context: Context) -> gateway_pb2.Topic:
-        return topic_message(await self._topics.create(request.name, request.queue_count, request.max_delay_ms))
+        asked = request.name, request.queue_count, request.max_delay_ms, request.message_type
+        return topic_message(await self._topics.create(*asked))
+
+    async def delete_topic(
+        self, request: gateway_pb2.DeleteTopicRequest, context: Context
+    ) -> gateway_pb2.DeleteTopicResponse:
+        return await self._deletion.delete(request)
 
     async def describe_topic(
         self, request: gateway_pb2.DescribeTopicRequest, context: Context

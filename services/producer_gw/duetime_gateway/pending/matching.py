@@ -23,7 +23,7 @@ JOBS_MAX = 16
 
 
 @dataclass(slots=True)
-class _Part:
+class Part:
     """A shard's part of the work."""
 
     shard: Shard
@@ -102,7 +102,7 @@ class Matching:
                 is cancelled by then was told before.
         """
         check_cancel_matching(wanted)
-        parts = [_Part(shard) for shard in await self._holders.of_topic(wanted.topic)]
+        parts = [Part(shard) for shard in await self._holders.of_topic(wanted.topic)]
         if self._count >= JOBS_MAX:
             text = f"{self._count} calls of CancelMatching are in work; the most is {JOBS_MAX}"
             raise Overloaded(text, reason="CANCELS_EXHAUSTED")
@@ -128,7 +128,7 @@ class Matching:
             self._count -= 1
 
 
-def _progress(parts: Sequence[_Part]) -> pb.CancelProgress:
+def _progress(parts: Sequence[Part]) -> pb.CancelProgress:
     left = [part.due_at_ms for part in parts if not part.done]
     return pb.CancelProgress(
         seen_count=sum(part.seen_count for part in parts),

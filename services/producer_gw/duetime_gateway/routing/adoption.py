@@ -19,6 +19,7 @@ from duetime_format import limits
 from duetime_format.names import (
     CANCELLED_TOPIC,
     CHECKS_TOPIC,
+    DELETED_TOPIC,
     GROUPS_TOPIC,
     PLANS_TOPIC,
     QUARANTINE_TOPIC,
@@ -27,7 +28,7 @@ from duetime_format.names import (
     is_name,
 )
 
-from duetime_gateway.routing.catalog import TopicCatalog
+from duetime_gateway.routing.catalog import ShardTopic, TopicCatalog
 from duetime_gateway.routing.table import RouteTable
 from duetime_gateway.rules import group_violations
 from duetime_gateway.shards.shard import Shard
@@ -44,7 +45,7 @@ INSPECTED_AT_ONCE = 1_000
 
 # Every shard has these for itself (shards.route), or a broker makes them at each start and nobody uses them.
 NOT_ADOPTED = {SCHEDULE_TOPIC, TIMER_TOPIC, CANCELLED_TOPIC, CHECKS_TOPIC, QUARANTINE_TOPIC, GROUPS_TOPIC, PLANS_TOPIC}
-NOT_ADOPTED |= {"TBW102", "SELF_TEST_TOPIC", "BenchmarkTest", "OFFSET_MOVED_EVENT"}
+NOT_ADOPTED |= {DELETED_TOPIC, "TBW102", "SELF_TEST_TOPIC", "BenchmarkTest", "OFFSET_MOVED_EVENT"}
 _READ_OR_WRITE = 4 | 2
 
 
@@ -94,7 +95,7 @@ class Adoption:
 
     async def _adopt_topics(self, shard: int, topics: Iterable[store_pb2.StoredTopic]) -> None:
         """Raises: DueTimeError."""
-        found = await counts(topics, shard)
+        found = await adoptable(topics, shard)
         adopted = await self._catalog.adopt(shard, found)
         # Another gateway may have adopted them: whoever did, routes that do not lead to the shard are outdated.
         self._table.drop_outdated(shard, found)
@@ -142,7 +143,7 @@ class MissingTopics:
         try:
             await shard.describe(TIMEOUT_MS_MAX)
             topics = await shard.store.list_topics(TIMEOUT_MS_MAX, names)
-            if not await counts(topics, shard.number):
+            if not await adoptable(topics, shard.number):
                 return False
         except DueTimeError:
             self._asked_at_ms[shard.number] = self._clock.monotonic_ms()
@@ -160,9 +161,9 @@ def _is_adopted(group: str, shard: int) -> bool:
     return True
 
 
-async def counts(topics: Iterable[store_pb2.StoredTopic], shard: int) -> dict[str, int]:
-    """The queue counts of topics that may be adopted. Those with an invalid name or count are logged and left out."""
-    found: dict[str, int] = {}
+async def adoptable(topics: Iterable[store_pb2.StoredTopic], shard: int) -> dict[str, ShardTopic]:
+    """Topics that may be adopted. Those with an invalid name or count are logged and left out."""
+    found: dict[str, ShardTopic] = {}
     for number, topic in enumerate(topics):
         if number % INSPECTED_AT_ONCE == INSPECTED_AT_ONCE - 1:
             await turn()
@@ -175,5 +176,5 @@ async def counts(topics: Iterable[store_pb2.StoredTopic], shard: int) -> dict[st
             most = limits.QUEUE_COUNT_MAX
             log.warning("topic of a shard has too many queues: not served", topic=topic.name, count=count, most=most)
         else:
-            found[topic.name] = count
+            found[topic.name] = ShardTopic(count, topic.message_type)
     return found

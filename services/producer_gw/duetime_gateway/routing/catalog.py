@@ -6,9 +6,19 @@ from typing import NamedTuple
 import structlog
 from duetime_core.clock import Clock
 from duetime_core.errors import NotFound
-from duetime_core.metadata import Database, Stored, TopicModel, TopicQueueModel, count_topics, find_topics, make_topics
+from duetime_core.metadata import (
+    Database,
+    Stored,
+    TopicModel,
+    TopicQueueModel,
+    count_topics,
+    find_topics,
+    generation_of,
+    make_topics,
+    raise_generation,
+)
 from duetime_format.limits import QUEUE_COUNT_MAX
-from sqlalchemy import select
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 log = structlog.get_logger()
@@ -21,6 +31,16 @@ class TopicInfo(NamedTuple):
     queue_count: int
     created_at_ms: int
     max_delay_ms: int = 0
+    # A number of duetime.v1.TopicType.
+    message_type: int = 0
+
+
+class ShardTopic(NamedTuple):
+    """A topic that came with a shard's directory."""
+
+    queue_count: int
+    # A number of duetime.v1.TopicType.
+    message_type: int = 0
 
 
 class TopicCatalog:
@@ -35,28 +55,68 @@ class TopicCatalog:
         return await self._database.run(lambda session: find_topics(session, names))
 
     async def make(
-        self, placements: Mapping[str, Sequence[int]], max_delays_ms: Mapping[str, int], topics_max: int
+        self,
+        placements: Mapping[str, Sequence[int]],
+        max_delays_ms: Mapping[str, int],
+        types: Mapping[str, int],
+        topics_max: int,
     ) -> Mapping[str, Stored]:
-        """Makes topics, given the shard of each queue and the most delay of those that limit it, as long as there are
-        fewer than `topics_max`. One that somebody else has made meanwhile is returned as it is."""
+        """Makes topics, given the shard of each queue and the most delay and type of those that have one, as long as
+        there are fewer than `topics_max`. One that somebody else has made meanwhile is returned as it is."""
         created_at_ms = self._clock.now_ms()
 
         def work(session: Session) -> dict[str, Stored]:
             room = max(0, topics_max - count_topics(session))
-            return make_topics(session, dict(list(placements.items())[:room]), created_at_ms, max_delays_ms)
+            return make_topics(session, dict(list(placements.items())[:room]), created_at_ms, max_delays_ms, types)
 
         return await self._database.run(work)
 
-    async def adopt(self, shard: int, counts: Mapping[str, int]) -> list[str]:
-        """Gives topics that have no queues on the shard so many there, after those they have. Returns their names."""
+    async def adopt(self, shard: int, topics: Mapping[str, ShardTopic]) -> list[str]:
+        """Gives topics that have no queues on the shard theirs there, after those they have. A topic that is made has
+        the shard's type; one that there is keeps its own. Returns their names."""
         created_at_ms = self._clock.now_ms()
 
         def work(session: Session) -> list[str]:
             rows = select(TopicQueueModel.topic).where(TopicQueueModel.shard == shard).distinct()
-            missing = sorted(counts.keys() - set(session.scalars(rows)))
-            return [name for name in missing if _extend(session, name, shard, counts[name], created_at_ms)]
+            missing = sorted(topics.keys() - set(session.scalars(rows)))
+            return [name for name in missing if _extend(session, name, shard, topics[name], created_at_ms)]
 
         return await self._database.run(work)
+
+    async def begin_deletion(self, name: str) -> Stored:
+        """From now on the topic is gone for everybody but who deletes it: begun again, it is the same.
+
+        Raises:
+            NotFound: there is no such topic.
+        """
+
+        def work(session: Session) -> Stored:
+            topic = session.get(TopicModel, name, with_for_update=True)
+            stored = find_topics(session, [name]).get(name)
+            if topic is None or stored is None:
+                raise topic_not_found(name)
+            if not topic.is_deleting:
+                topic.is_deleting = 1
+                raise_generation(session)
+            return stored
+
+        return await self._database.run(work)
+
+    async def end_deletion(self, name: str, generation: int) -> None:
+        """All shards have deleted it; new topics get a higher generation than this one."""
+
+        def work(session: Session) -> None:
+            topic = session.get(TopicModel, name)
+            if topic is not None and topic.is_deleting:
+                session.execute(delete(TopicQueueModel).where(TopicQueueModel.topic == name))
+                session.delete(topic)
+                raise_generation(session, generation + 1)
+
+        await self._database.run(work)
+
+    async def generation(self) -> int:
+        """It rises with each deletion of a topic."""
+        return await self._database.run(generation_of)
 
     async def look_up(self, name: str, found: Callable[[Sequence[tuple[int, int]]], None]) -> None:
         """Hands shard and queue there, by queue, to `found`; nothing: there is no such topic. Returns after a moment
@@ -66,25 +126,33 @@ class TopicCatalog:
     async def get(self, name: str) -> TopicInfo:
         """Raises: NotFound."""
         topic = await self._database.run(lambda session: session.get(TopicModel, name))
-        if topic is None:
+        if topic is None or topic.is_deleting:
             raise topic_not_found(name)
         return _info_of(topic)
 
     async def list(self) -> list[TopicInfo]:
         """All, those of groups included, by name."""
         topics = await self._database.run(
-            lambda session: session.scalars(select(TopicModel).order_by(TopicModel.name)).all()
+            lambda session: session.scalars(
+                select(TopicModel).where(TopicModel.is_deleting == 0).order_by(TopicModel.name)
+            ).all()
         )
         return [_info_of(topic) for topic in topics]
 
 
-def _extend(session: Session, name: str, shard: int, count: int, created_at_ms: int) -> bool:
+def _extend(session: Session, name: str, shard: int, found: ShardTopic, created_at_ms: int) -> bool:
     """Adds queues on a shard after those that the topic has; False: that would be too many."""
     topic = session.get(TopicModel, name)
     if topic is None:
-        topic = TopicModel(name=name, queue_count=0, created_at_ms=created_at_ms)
+        topic = TopicModel(
+            name=name,
+            queue_count=0,
+            created_at_ms=created_at_ms,
+            message_type=found.message_type,
+            generation=generation_of(session),
+        )
         session.add(topic)
-    first = topic.queue_count
+    first, count = topic.queue_count, found.queue_count
     if first + count > QUEUE_COUNT_MAX:
         log.warning("topic has too many queues on all shards: not served there", topic=name, shard=shard)
         return False
@@ -101,7 +169,7 @@ def _places_of(session: Session, name: str) -> list[tuple[int, int]]:
 
 
 def _info_of(topic: TopicModel) -> TopicInfo:
-    return TopicInfo(topic.name, topic.queue_count, topic.created_at_ms, topic.max_delay_ms)
+    return TopicInfo(topic.name, topic.queue_count, topic.created_at_ms, topic.max_delay_ms, topic.message_type)
 
 
 def topic_not_found(name: str) -> NotFound:

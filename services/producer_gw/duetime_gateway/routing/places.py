@@ -51,6 +51,11 @@ class Places:
             return own
         return (await self._topics.route_to_read(topic)).places
 
+    def message_type(self, topic: str) -> int:
+        """That RocketMQ's clients may send to a topic that was found; 0: any."""
+        route = self._topics.known(topic)
+        return 0 if route is None else route.message_type
+
     async def ready_shard(self, number: int, topic: str) -> Shard:
         """The shard, which knows the topic. Raises: DueTimeError: Unavailable, or what the store answered."""
         shard = self._shards.get(number)

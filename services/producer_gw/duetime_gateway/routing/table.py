@@ -23,17 +23,31 @@ class RouteTable:
         """None: it was not read, or there is none."""
         return self.writable.get(name) or self._system.get(name)
 
-    def remember(self, name: str, places: Sequence[tuple[int, int]], max_delay_ms: int = 0) -> Route:
+    def remember(
+        self,
+        name: str,
+        places: Sequence[tuple[int, int]],
+        max_delay_ms: int = 0,
+        message_type: int = 0,
+        generation: int = 0,
+    ) -> Route:
         """The topic's route, which has at least these queues. `places`: shard and queue there, by queue."""
         shards, numbers = zip(*places, strict=True)
         routes = self._system if is_system_topic(name) else self.writable
         # Two look-ups of one topic may have run at once: the first one's turns go on.
         route = routes.get(name)
-        if route is None or len(route.shards) < len(shards):
+        if route is None or route.generation < generation or len(route.shards) < len(shards):
             self.edition += route is not None
-            route = routes[name] = Route(name, shards, numbers, max_delay_ms)
+            route = routes[name] = Route(name, shards, numbers, max_delay_ms, message_type, generation)
         self._metrics.topics.set(len(self.writable) + len(self._system))
         return route
+
+    def drop(self, name: str, generation: int) -> None:
+        """The topic of this generation was deleted."""
+        route = self.writable.get(name)
+        if route is not None and route.generation <= generation:
+            del self.writable[name]
+            self.edition += 1
 
     def forget_shard(self, shard: int) -> None:
         """The shard may have lost the topics: they are announced to it again before it is used."""

@@ -6,7 +6,8 @@ with the next. Sends to known topics wait for none of it.
 
 import asyncio
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
+from contextlib import suppress
 from typing import NamedTuple
 
 from duetime_core.clock import Clock, turn
@@ -25,6 +26,8 @@ from duetime_gateway.shards.route import Route, place
 
 # How long the route of a group's topic is used without another look.
 FRESH_MS = 1_000
+# How often it is looked whether topics were deleted.
+DELETIONS_MS = 1_000
 # Topics in one transaction, and routes made of rows before other work runs: senders must not feel either.
 MADE_AT_ONCE = 512
 REMEMBERED_AT_ONCE = 64
@@ -32,6 +35,8 @@ REMEMBERED_AT_ONCE = 64
 WAITING_MAX = 65_536
 # Of `TopicQuestion.queues`: the topic is not to be made.
 FIND_ONLY = -1
+# By the numbers of duetime.v1.TopicType.
+TYPES = ("any", "normal", "fifo", "delay", "transaction")
 
 
 class TopicsExhausted(Overloaded):
@@ -42,11 +47,12 @@ class TopicsExhausted(Overloaded):
 
 
 class TopicQuestion(NamedTuple):
-    """A topic to be found, and made with so many queues and this most delay if there is none."""
+    """A topic to be found, and made with so many queues, this most delay and this type if there is none."""
 
     name: str
     queues: int = FIND_ONLY
     max_delay_ms: int = 0
+    message_type: int = 0
 
 
 class FoundTopic(NamedTuple):
@@ -173,43 +179,81 @@ class Topics:
         if wanted:
             placements = {name: place(name, one.queues, self._shards) for name, one in wanted.items()}
             max_delays_ms = {name: one.max_delay_ms for name, one in wanted.items() if one.max_delay_ms}
-            stored |= await self._catalog.make(placements, max_delays_ms, self._topics_max)
+            types = {name: one.message_type for name, one in wanted.items() if one.message_type}
+            stored |= await self._catalog.make(placements, max_delays_ms, types, self._topics_max)
         found = await self._remember_all(stored)
-        return {question: found.get(question.name) or self._why_not(question) for question in questions}
+        gone = {name for name, one in stored.items() if one.is_deleting}
+        return {question: found.get(question.name) or self._why_not(question, gone) for question in questions}
 
-    def _why_not(self, question: TopicQuestion) -> DueTimeError:
+    def _why_not(self, question: TopicQuestion, gone: Set[str]) -> DueTimeError:
         if question.queues == FIND_ONLY:
             return topic_not_found(question.name)
+        if question.name in gone:
+            return Unavailable(f"topic {question.name} is being deleted", reason="TOPIC_CLOSED")
         most = self._topics_max
         return TopicsExhausted(f"topic {question.name} is not made: there are {most} or more, topics_max is {most}")
+
+    def drop(self, name: str, generation: int) -> None:
+        """The topic of this generation is deleted."""
+        self._table.drop(name, generation)
+
+    async def follow_deletions(self) -> None:
+        """The loop that drops routes of topics which other gateways have deleted. Until it has, shards refuse them."""
+        seen = -1
+        while True:
+            # The database tells by itself that it is away, once.
+            with suppress(DueTimeError):
+                generation = await self._catalog.generation()
+                if generation != seen:
+                    await self.drop_deleted()
+                    seen = generation
+            await self._clock.sleep(DELETIONS_MS)
+
+    async def drop_deleted(self) -> None:
+        """Compares the known routes with the database. Raises: Unavailable."""
+        known = [(name, route.generation) for name, route in self.routes.items()]
+        for first in range(0, len(known), MADE_AT_ONCE):
+            part = known[first : first + MADE_AT_ONCE]
+            stored = await self._catalog.find([name for name, _ in part])
+            for name, generation in part:
+                one = stored.get(name)
+                if one is None or one.is_deleting or one.generation > generation:
+                    self._table.drop(name, generation)
+            await turn()
 
     async def _remember_all(self, stored: Mapping[str, Stored]) -> dict[str, FoundTopic]:
         found: dict[str, FoundTopic] = {}
         for name, one in stored.items():
-            route = self._table.remember(name, one.places, one.max_delay_ms)
+            if one.is_deleting:
+                continue
+            route = self._table.remember(name, one.places, one.max_delay_ms, one.message_type, one.generation)
             found[name] = FoundTopic(one.created_at_ms, route)
             if len(found) % REMEMBERED_AT_ONCE == 0:
                 await turn()
         return found
 
-    async def create(self, name: str, queue_count: int, max_delay_ms: int = 0) -> TopicInfo:
-        """Makes a topic, or finds it as it is asked for. `queue_count` 0: the default; `max_delay_ms` 0: ten years.
+    async def create(self, name: str, queue_count: int, max_delay_ms: int = 0, message_type: int = 0) -> TopicInfo:
+        """Makes a topic, or finds it as it is asked for. `queue_count` 0: the default; `max_delay_ms` 0: ten years;
+        `message_type`: that RocketMQ's clients may send, a number of duetime.v1.TopicType.
 
         Raises:
             InvalidArgument: with all that is wrong.
-            AlreadyExists: it has another count or most delay.
+            AlreadyExists: it has another count, most delay or type.
             Overloaded: there are too many.
         """
-        check_new_topic(name, queue_count, max_delay_ms)
+        check_new_topic(name, queue_count, max_delay_ms, message_type)
         count = queue_count or self._queue_count_default
-        found = await self._find(TopicQuestion(name, count, max_delay_ms))
+        found = await self._find(TopicQuestion(name, count, max_delay_ms, message_type))
         known, limit_ms = found.route.queue_count, found.route.max_delay_ms
         if known != count:
             raise AlreadyExists(f"topic {name} exists with {known} queues, not {count}", reason="TOPIC_EXISTS")
         if limit_ms != max_delay_ms:
             text = f"topic {name} exists with a most delay of {_delay(limit_ms)}, not {_delay(max_delay_ms)}"
             raise AlreadyExists(text, reason="TOPIC_EXISTS")
-        return TopicInfo(name, known, found.created_at_ms, limit_ms)
+        if found.route.message_type != message_type:
+            text = f"topic {name} exists with the type {TYPES[found.route.message_type]}, not {TYPES[message_type]}"
+            raise AlreadyExists(text, reason="TOPIC_EXISTS")
+        return TopicInfo(name, known, found.created_at_ms, limit_ms, message_type)
 
     async def describe(self, name: str) -> TopicInfo:
         """Of a topic whose route was read before also while the database does not answer; then without its age.
@@ -222,17 +266,18 @@ class Topics:
             route = self.known(name)
             if route is None:
                 raise
-            return TopicInfo(name, route.queue_count, 0, route.max_delay_ms)
+            return TopicInfo(name, route.queue_count, 0, route.max_delay_ms, route.message_type)
 
     async def list(self) -> list[TopicInfo]:
         """All topics that have a route, those of groups included, by name. Raises: Unavailable."""
         return await self._catalog.list()
 
 
-def check_new_topic(name: str, queue_count: int, max_delay_ms: int = 0) -> None:
+def check_new_topic(name: str, queue_count: int, max_delay_ms: int = 0, message_type: int = 0) -> None:
     """Raises: InvalidArgument: with all that is wrong."""
     bounds = ("queue_count", queue_count, QUEUE_COUNT_MAX), ("max_delay_ms", max_delay_ms, DELAY_MS_MAX)
-    refuse([*topic_violations("name", name), *outside(*bounds)])
+    types = ("message_type", message_type, len(TYPES) - 1)
+    refuse([*topic_violations("name", name), *outside(*bounds, types)])
 
 
 def _delay(max_delay_ms: int) -> str:

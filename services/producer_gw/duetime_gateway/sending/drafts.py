@@ -130,10 +130,6 @@ class Packed(Protocol):
     def costs(self) -> dict[str, tuple[int, int, int, int]]:
         """By topic: how many messages and bytes of bodies; and of these, what is delayed."""
 
-    @property
-    def timer_lanes(self) -> dict[int, int]:
-        """How many lanes for any time the shards have that messages for any time go to."""
-
 
 @dataclass(frozen=True, slots=True)
 class Rules:

@@ -82,8 +82,6 @@ class Batch:
         # Those to be put, and those to be stored in the place of others, by shard.
         self.groups: dict[int, Group] = {}
         self.replacing: dict[int, Group] = {}
-        # How many lanes for any time these shards have.
-        self.timer_lanes: dict[int, int] = {}
         # Routes of messages whose queues have different numbers on their shards.
         self.renumbered: dict[int, Route] = {}
         # The first accepted message with each topic and id that a sender gave, and which later ones repeat it.
@@ -223,7 +221,6 @@ class Encoder:
             encoded += self._half(draft, batch.ids[index], level) + batch.half + route.destination(queue)
             topic, queue = _HALF_TOPIC_FIELD, 0
         elif level == _TIMER:
-            batch.timer_lanes[shard] = count
             out, asked = self._timer(draft)
             encoded += asked + route.timer_deferral(out, queue)
             topic, queue = _TIMER_TOPIC_FIELD, queue % count

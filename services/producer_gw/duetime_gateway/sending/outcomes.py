@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from duetime_core.errors import DueTimeError
-from duetime_format.lanes import TIMER_LANE_FIRST
+from duetime_format.lanes import is_timer_lane
 from duetime_format.limits import ID_CHARS_MAX
 
 from duetime_gateway.metrics import GatewayMetrics
@@ -133,7 +133,6 @@ class Sending:
         ids, queues, levels, lanes, parts = request.columns()
         batch = Batch(DraftList(()), 0, b"", b"" if request.is_half else None)
         batch.ids, batch.queues, batch.levels, batch.lanes = ids, queues, levels, lanes
-        batch.timer_lanes = request.timer_lanes
         self._parts = [
             (shard, [index for index, part in enumerate(parts) if part == number], stored)
             for number, (shard, _, stored) in enumerate(self._parts)
@@ -161,10 +160,10 @@ class Sending:
             faults.update((indices[at], fault) for at, fault in answer.faults.items())
             past.update(indices[at] for at in answer.past)
             replaced.update((indices[at], one) for at, one in answer.replaced.items())
-            for at, lane in answer.lanes.items():
-                batch.lanes[indices[at]] = lane
             for at, queue in answer.duplicate_queues.items():
                 _note_queue(batch, indices[at], shard, queue)
+            for at, lane in answer.lanes.items():
+                _note_lane(batch, indices[at], lane)
             if answer.statuses:
                 duplicates.update(
                     index for index, status in zip(indices, answer.statuses, strict=True) if status == DUPLICATE
@@ -209,8 +208,13 @@ class Sending:
 
 
 def _note_queue(batch: Batch, index: int, shard: int, queue: int) -> None:
-    """A message that repeats another is in the first one's queue, by its number on the shard, and in its lane."""
+    """A message that repeats another is in the first one's queue, by its number on the shard."""
     route = batch.renumbered.get(index)
     batch.queues[index] = route.queue_at(shard, queue) if route else queue
-    if batch.lanes[index] >= TIMER_LANE_FIRST:
-        batch.lanes[index] = TIMER_LANE_FIRST + queue % batch.timer_lanes[shard]
+    batch.requested_levels.pop(index, None)
+
+
+def _note_lane(batch: Batch, index: int, lane: int) -> None:
+    """The lane of a message that replaces others, or of the one that it repeats."""
+    batch.lanes[index] = lane
+    batch.levels[index] = 0 if is_timer_lane(lane) else lane

@@ -48,8 +48,9 @@ class Stored:
     duplicate_queues: Mapping[int, int]
     # Indices of those whose due time was past.
     past: Collection[int] = ()
-    # Of messages that replace others: the lane of each, and the ids of those that were replaced, by index.
+    # Of messages that replace others or repeat one: the lane of each, or 0, by index.
     lanes: Mapping[int, int] = field(default_factory=dict)
+    # Ids of those that were replaced, by index.
     replaced: Mapping[int, str] = field(default_factory=dict)
     # Of half messages: in the log; `due_at_ms` is when they are checked first.
     positions: Sequence[int] = ()

@@ -6,8 +6,9 @@ from typing import Any, TypeVar
 
 import grpc
 from duetime.v1 import consumer_pb2, gateway_pb2, store_pb2, store_pb2_grpc, subscriptions_pb2
-from duetime_core.callers import CALLER_KEY, ClusterSecret
+from duetime_core.callers import CALLER_KEY
 from duetime_core.calls import Answered, readable, refused, translate
+from duetime_core.credentials import Credentials
 from duetime_core.defects import outcome
 from duetime_core.errors import DueTimeError
 from duetime_core.serving import make_channel
@@ -47,7 +48,7 @@ class StoreClient:
         self,
         whom: str,
         address: str,
-        secret: ClusterSecret,
+        credentials: Credentials,
         tasks: asyncio.TaskGroup,
         *,
         timeout_ms: int,
@@ -63,7 +64,7 @@ class StoreClient:
         self._polls: set[grpc.aio.UnaryUnaryCall[Any, Any]] = set()
         self._polls_end = False
         self._streams = Streams()
-        self._channel = make_channel(address, secret)
+        self._channel = make_channel(address, credentials)
         self._stub = store_pb2_grpc.StoreStub(self._channel)  # type: ignore[no-untyped-call]
         self._pull = self._as_bytes("Pull", gateway_pb2.PullRequest)
         self._pull_queues = self._as_bytes("PullQueues", gateway_pb2.PullQueuesRequest)
@@ -113,14 +114,11 @@ class StoreClient:
         """What the store is: its shard, host bytes and delay levels."""
         return await self._call(self._stub.Describe(store_pb2.DescribeRequest(), timeout=timeout_ms / 1000.0))
 
-    async def put_topics(self, counts: Mapping[str, int]) -> Mapping[str, DueTimeError]:
-        """Announces topics with their queue counts. Returns those that were refused, and why."""
-        request = store_pb2.PutTopicsRequest()
-        for name, count in counts.items():
-            request.topics.add(name=name, queue_count=count)
+    async def put_topics(self, topics: Sequence[store_pb2.PutTopicRequest]) -> Mapping[str, DueTimeError]:
+        """Announces topics. Returns those that were refused, by name, and why."""
+        request = store_pb2.PutTopicsRequest(topics=topics)
         answer = await self._call(self._stub.PutTopics(request, timeout=self._timeout_ms / 1000.0))
-        names = list(counts)
-        return {names[index]: refused(fault) for index, fault in answer.faults.items()}
+        return {topics[index].name: refused(fault) for index, fault in answer.faults.items()}
 
     async def list_topics(self, timeout_ms: float, names: Iterable[str] = ()) -> Sequence[store_pb2.StoredTopic]:
         """All, or those of `names` that it knows."""

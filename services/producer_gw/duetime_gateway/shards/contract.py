@@ -47,6 +47,7 @@ def stored_of(answer: store_pb2.PutResponse) -> Stored:
         {index: refused(fault) for index, fault in answer.faults.items()} if answer.faults else {},
         answer.duplicate_queues if answer.duplicate_queues else {},
         answer.past,
+        answer.duplicate_lanes if answer.duplicate_lanes else {},
     )
 
 

@@ -3,8 +3,8 @@
 from collections.abc import AsyncIterator
 
 import grpc
-from duetime_core.callers import ClusterSecret
 from duetime_core.calls import answer_of, translate
+from duetime_core.credentials import Credentials
 from duetime_core.errors import Unsupported, Violation
 from duetime_core.serving import make_channel
 
@@ -14,10 +14,10 @@ from duetime_gateway.shards.streams import Streams, as_is
 class RetryClient:
     """One retry service, or none."""
 
-    def __init__(self, address: str, timeout_ms: int, secret: ClusterSecret) -> None:
+    def __init__(self, address: str, timeout_ms: int, credentials: Credentials) -> None:
         self._whom = f"the retry service at {address}"
         self._timeout_ms = timeout_ms
-        self._channel = make_channel(address, secret) if address else None
+        self._channel = make_channel(address, credentials) if address else None
         self._streams = Streams()
 
     async def forward(self, method: str, data: bytes, remaining_ms: float | None) -> bytes:

@@ -60,9 +60,11 @@ class Route:
     __slots__ = (
         "_deferrals",
         "_returns",
+        "generation",
         "holder_columns",
         "holders",
         "max_delay_ms",
+        "message_type",
         "numbers",
         "own_count",
         "places",
@@ -78,11 +80,21 @@ class Route:
     )
 
     def __init__(
-        self, topic: str, shards: Sequence[int], numbers: Sequence[int] | None = None, max_delay_ms: int = 0
+        self,
+        topic: str,
+        shards: Sequence[int],
+        numbers: Sequence[int] | None = None,
+        max_delay_ms: int = 0,
+        message_type: int = 0,
+        generation: int = 0,
     ) -> None:
-        """`numbers`: of each queue on its shard; None: the same as in the topic. `max_delay_ms` 0: ten years."""
+        """`numbers`: of each queue on its shard; None: the same as in the topic. `max_delay_ms` 0: ten years.
+        `message_type`: that RocketMQ's clients may send, a number of duetime.v1.TopicType. `generation`: tells a topic
+        from a deleted one of its name."""
         self.topic = topic
         self.max_delay_ms = max_delay_ms
+        self.message_type = message_type
+        self.generation = generation
         self.topic_field = topic_field(topic)
         shape = _shape(tuple(shards), tuple(range(len(shards)) if numbers is None else numbers))
         # By queue.

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import structlog
 from duetime.v1 import store_pb2
-from duetime_core.callers import ClusterSecret
 from duetime_core.clock import Clock
+from duetime_core.credentials import Credentials
 from duetime_core.defects import outcome
 from duetime_core.errors import DueTimeError, Unavailable, Unsupported, Violation
 from duetime_core.gathering import Gathering
@@ -44,7 +44,7 @@ class ShardOptions:
     """What all shards of a gateway have in common."""
 
     levels: DelayLevels
-    secret: ClusterSecret
+    credentials: Credentials
     timeout_ms: int
     waiting_bytes_max: int
 
@@ -87,7 +87,7 @@ class Shard:
         self._listener = listener
         self._stopped = False
         self.store = StoreClient(
-            self._whom, address, options.secret, tasks, timeout_ms=options.timeout_ms, on_gone=self._lose
+            self._whom, address, options.credentials, tasks, timeout_ms=options.timeout_ms, on_gone=self._lose
         )
         of_shard = metrics.of_shard(number)
         self._up = of_shard.up
@@ -207,16 +207,24 @@ class Shard:
 
     async def _announce(self, routes: list[Route]) -> dict[Route, DueTimeError | None]:
         description = await self.describe()
-        counts: dict[str, int] = {}
+        topics: dict[str, store_pb2.PutTopicRequest] = {}
         for route in routes:
-            # There may be two routes of one topic, an older one and a longer one.
-            counts[route.topic] = max(route.count_on(self.number), counts.get(route.topic, 0))
-        refusals = await self.store.put_topics(counts)
+            own = store_pb2.PutTopicRequest(
+                name=route.topic,
+                queue_count=route.count_on(self.number),
+                message_type=route.message_type,  # type: ignore[arg-type]
+                generation=route.generation,
+            )
+            # There may be two routes of one topic: an older one and a longer one, or that of a deleted topic.
+            topics[route.topic] = max(
+                own, topics.get(route.topic, own), key=lambda one: (one.generation, one.queue_count)
+            )
+        refusals = await self.store.put_topics(list(topics.values()))
         # Not if it was lost meanwhile: it may have come back without the topics.
         if self._description is not description:
             raise shard_unavailable(f"{self._whom} was lost before it took a topic")
         for route in routes:
-            if route.topic not in refusals:
+            if route.topic not in refusals and route.generation == topics[route.topic].generation:
                 route.store_hosts[self.number] = description.store_host
                 route.timer_lanes[self.number] = description.timer_lane_count
         return {route: refusals.get(route.topic) for route in routes}

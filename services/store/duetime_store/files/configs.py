@@ -11,8 +11,9 @@ Source: RocketMQ 4.9.3 ConfigManager, MixAll, fastjson MapSerializer.
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from duetime_core.ondisk.configs import (
@@ -58,6 +59,7 @@ __all__ = [
     "read",
     "render",
     "topic_counts",
+    "topic_types",
     "with_delay_offsets",
     "with_group_offsets",
     "with_groups",
@@ -65,6 +67,8 @@ __all__ = [
     "write",
 ]
 
+# The attribute of RocketMQ 5's topics that says which messages they are for.
+MESSAGE_TYPE = "message.type"
 _GROUP = {
     "brokerId": 0,
     "consumeBroadcastEnable": True,
@@ -152,20 +156,45 @@ def numbered(offsets: Any) -> Any:
         return offsets
 
 
-def with_topics(value: Mapping[str, Any] | None, counts: Mapping[str, int], now_ms: int) -> dict[str, Any] | None:
-    """topics.json's content with these topics, and at least so many queues of each; None: it has all of them."""
+def topic_types(value: Mapping[str, Any] | None) -> dict[str, str]:
+    """RocketMQ's names of message types, by topic, from the content of topics.json; 4.9 has none."""
+    found = {name: _type_of(entry) for name, entry in table_of(value, "topicConfigTable").items()}
+    return {name: kind for name, kind in found.items() if kind}
+
+
+def _type_of(entry: Any) -> str:
+    kind = table_of(entry if isinstance(entry, dict) else None, "attributes").get(MESSAGE_TYPE)
+    return kind if isinstance(kind, str) else ""
+
+
+def with_topics(
+    value: Mapping[str, Any] | None,
+    counts: Mapping[str, int],
+    now_ms: int,
+    types: Mapping[str, str] = MappingProxyType({}),
+    removed: Set[str] = frozenset(),
+) -> dict[str, Any] | None:
+    """topics.json's content with these topics, at least so many queues of each, and these message types, and without
+    what was known of those `removed`; None: that is its content already. Other attributes stay."""
     table = dict(table_of(value, "topicConfigTable"))
+    gone = [name for name in sorted(removed) if table.pop(name, None) is not None]
     # RocketMQ 5 has attributes in every entry.
     has_attributes = any(isinstance(entry, dict) and "attributes" in entry for entry in table.values())
     missing = {name for name, count in counts.items() if count > count_of(table.get(name), "readQueueNums", -1)}
+    missing |= {name for name in types.keys() & counts if types[name] != _type_of(table.get(name))}
     for name in sorted(missing):
         entry = table.get(name) if isinstance(table.get(name), dict) else {"attributes": {}} if has_attributes else {}
         default = {"order": False, "perm": 6, "topicFilterType": "SINGLE_TAG", "topicName": name, "topicSysFlag": 0}
-        write_count = max(counts[name], count_of(entry, "writeQueueNums"))
-        queue_counts = {"readQueueNums": counts[name], "writeQueueNums": write_count}
-        known = {**default, **(entry or {}), **queue_counts}
+        read_count = max(counts[name], count_of(entry, "readQueueNums"))
+        set_now: dict[str, Any] = {
+            "readQueueNums": read_count,
+            "writeQueueNums": max(counts[name], count_of(entry, "writeQueueNums")),
+        }
+        if kind := types.get(name):
+            set_now["attributes"] = {**table_of(entry, "attributes"), MESSAGE_TYPE: kind}
+        known = {**default, **(entry or {}), **set_now}
         table[name] = {field: known[field] for field in [*(entry or {}), *sorted(set(known) - set(entry or {}))]}
-    if not missing and value is not None:
+    if not missing and not gone and value is not None:
         return None
     version = _raised((value or {}).get("dataVersion"), now_ms)
     return {"dataVersion": version, **(value or {}), "topicConfigTable": table} | {"dataVersion": version}

@@ -129,6 +129,10 @@ class Disk:
         """Removes a name, if it is there; durable after `sync_directory`."""
         path.unlink(missing_ok=True)
 
+    def remove_directory(self, path: Path) -> None:
+        """Removes an empty one."""
+        path.rmdir()
+
     def set_time(self, path: Path, at_ms: int) -> None:
         """Sets when the file was last changed; a power cut may undo it."""
         os.utime(path, (at_ms / 1000, at_ms / 1000))

@@ -364,6 +364,20 @@ class Groups:
         self.activity.pop(group, None)
         self._lines.end(group)
 
+    def delete_topic(self, topic: str) -> None:
+        """The topic is gone, and so are its groups' places in it. Those in retry topics stay, behind all that is there:
+        a topic of this name that is made anew gets no retries of the old one."""
+        for place in [place for place in self.progress.places.values() if place.key.topic == topic]:
+            if place.key.queue_topic == topic:
+                # Recovery knows by the deletion.
+                self.progress.reset(place, 0)
+                self.progress.forget(place)
+            else:
+                queue = self.store.queues.get_bytes(place.key.queue_topic.encode(), place.key.queue)
+                self.journal.reset(place, queue.max_offset)
+                self.progress.reset(place, queue.max_offset)
+        self._lines.end_topic(topic)
+
     def _active(self, group: str) -> Activity:
         found = self.activity.get(group)
         if found is None:

@@ -31,7 +31,7 @@ class Line:
     filter_text: str = ""
     filter_used_ms: int | None = None
     queues: set[ConsumeQueue] = field(default_factory=set)
-    # The group was deleted.
+    # The group or the topic was deleted.
     is_over: bool = False
 
     @property
@@ -69,7 +69,14 @@ class Lines:
     def end(self, group: str) -> None:
         """Ends the lines of a deleted group: they stop listening, and waiters get an empty answer. The next call makes
         the group anew."""
-        for key in [key for key in self._lines if key[0] == group]:
+        self._end([key for key in self._lines if key[0] == group])
+
+    def end_topic(self, topic: str) -> None:
+        """As `end`, of a deleted topic; waiters are told so."""
+        self._end([key for key in self._lines if key[1] == topic])
+
+    def _end(self, keys: list[tuple[str, str]]) -> None:
+        for key in keys:
             line = self._lines.pop(key)
             for queue in line.queues:
                 queue.unlisten(line.wake)

@@ -109,6 +109,11 @@ def _fit(store: Store, progress: Progress) -> None:
         if place.frontier < 0:
             progress.forget(place)
             continue
+        if place.frontier < store.queues.deletions.begin(key.queue_topic, key.queue):
+            # Of a topic that was deleted, or of the one before this.
+            progress.reset(place, 0)
+            progress.forget(place)
+            continue
         least, most = _ends(store, key.queue_topic, key.queue)
         if place.frontier > most:
             log.warning("a group is ahead of its queue", **key._asdict(), offset=place.frontier, end=most)

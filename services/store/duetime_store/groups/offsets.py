@@ -155,6 +155,24 @@ class GroupOffsets:
             async with self._writing:
                 await self._write()
 
+    async def delete_topic(self, topic: str) -> None:
+        """Removes all offsets in a topic; durable on return. Raises as `commit`."""
+        own = [key for key in self._table if key.rpartition("@")[0] == topic]
+        topics = self._rest.get(_TOPICS)
+        found = topics if isinstance(topics, dict) else {}
+        listed = any(isinstance(names, list) and topic in names for names in found.values())
+        for key in own:
+            del self._table[key]
+        if listed:
+            self._rest[_TOPICS] = {
+                group: [name for name in names if name != topic] if isinstance(names, list) else names
+                for group, names in found.items()
+            }
+        if own or listed:
+            self._commits += 1
+            async with self._writing:
+                await self._write()
+
     def _set(self, group: str, topic: str, offsets: dict[int, int]) -> None:
         self._table[f"{topic}@{group}"] = offsets
         topics = self._rest.get(_TOPICS)

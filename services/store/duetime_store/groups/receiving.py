@@ -19,6 +19,7 @@ from duetime_store.groups.offsets import GroupOffsets
 from duetime_store.groups.state import Place
 from duetime_store.lanes.alarm import Alarm
 from duetime_store.queues.consumequeue import ConsumeQueue
+from duetime_store.queues.queues import unknown_topic
 from duetime_store.reading.offsets import first_stored_at
 from duetime_store.reading.reader import Reader
 from duetime_store.reading.turns import Turns, Walk
@@ -157,6 +158,8 @@ class Receiver:
                     if found is not None:
                         return found
                 left_ms = give_up_ms - clock.monotonic_ms()
+                if line.is_over:
+                    self._check_there(asked)
                 if left_ms <= 0 or line.is_over:
                     return False
                 if waiter is None:
@@ -188,7 +191,13 @@ class Receiver:
                 if walk.is_long and clock.monotonic_ms() >= give_up_ms:
                     return False
                 await walk.turn()
+        self._check_there(asked)
         return False
+
+    def _check_there(self, asked: Asked) -> None:
+        """Of a line that has ended. Raises: NotFound: since its topic was deleted."""
+        if self._store.closing.is_deleted(asked.topic):
+            raise unknown_topic(asked.topic)
 
     def _line(self, asked: Asked) -> Line:
         line = self._lines.of(asked.group, asked.topic)
@@ -233,6 +242,8 @@ class Receiver:
                     line.listen(self._store.queues.get_bytes(name.encode(), queue_id))
 
     def _make(self, key: Key, queue: ConsumeQueue, offset: int, line: Line) -> None:
+        if queue.is_gone:
+            raise unknown_topic(key.topic)
         if key not in self._groups.progress.places:
             self._groups.new_place(key, offset)
             line.listen(queue)

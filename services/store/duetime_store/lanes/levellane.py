@@ -304,9 +304,9 @@ class LevelLane(Lane):
         return count - self._count_ended(self.watermark, stop)
 
     def scan(self, after: Place, before_ms: int, count: int) -> Rows:
-        first = self.queue.first_due_after(after.due_at_ms - 1, self.watermark)
+        first = _first_due_after(self.queue, after.due_at_ms - 1, self.watermark)
         if after.entry >= first:
-            first = min(after.entry + 1, self.queue.first_due_after(after.due_at_ms, first))
+            first = min(after.entry + 1, _first_due_after(self.queue, after.due_at_ms, first))
         parts: list[tuple[Ints, Ints]] = [(_NONE, _NONE)]
         found = 0
         for entries, units in self._open(first, staged=False):
@@ -320,16 +320,29 @@ class LevelLane(Lane):
         return Rows(entries, dues, None, None)
 
     def count_due(self, by_ms: int) -> int:
-        return self._pending_before(self.queue.first_due_after(by_ms, self.watermark))
+        return self._pending_before(_first_due_after(self.queue, by_ms, self.watermark))
 
     def next_due_at_ms(self) -> int | None:
         return self._due_at(self._cursor)
 
     def dues(self, now_ms: int) -> tuple[int, int]:
-        ahead = self.queue.first_due_after(now_ms, self.watermark)
+        ahead = _first_due_after(self.queue, now_ms, self.watermark)
         if self._ended_count:
             ahead = self._after(ahead, staged=False)
         return self._due_at(self.watermark) or 0, self._due_at(ahead) or 0
 
     async def measure(self) -> tuple[int, int]:
         return await self._measured.follow(self.watermark, self.queue.max_offset)
+
+
+def _first_due_after(queue: ConsumeQueue, at_ms: int, low: int) -> int:
+    """The offset of the first unit from `low` on that is due after `at_ms`; max_offset if there is none."""
+    high = queue.max_offset
+    while low < high:
+        middle = (low + high) // 2
+        units = queue.read(middle, 1)
+        if len(units) and due_of(int(units["tags"][0])) <= at_ms:
+            low = middle + 1
+        else:
+            high = middle
+    return low

@@ -25,7 +25,7 @@ from duetime_store.files.disk import Disk
 from duetime_store.log.recent import Ids
 
 FILE = "duetimeIds"
-MAGIC, VERSION = b"DTID", 1
+MAGIC, VERSION = b"DTID", 2
 _HEAD = Struct(">IIqq")
 _GRAIN = Struct(">qI")
 _ID_BYTES = 12

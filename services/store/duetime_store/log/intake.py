@@ -9,9 +9,9 @@ from duetime_core.errors import InvalidArgument, Violation
 from duetime_format import columns, layout, record
 from duetime_format.columns import Ints, Run
 from duetime_format.errors import Damaged
-from duetime_format.lanes import BOUND_TOPIC_NAMES
+from duetime_format.lanes import BOUND_TOPIC_NAMES, lane_of
 from duetime_format.names import DLQ_PREFIX, RETRY_PREFIX
-from duetime_format.properties import value_of
+from duetime_format.properties import as_text, value_of
 
 _UNIQ_KEY, _REAL_TOPIC, _REAL_QID, _SEND_BACK = (
     name.encode() for name in (record.UNIQ_KEY, record.REAL_TOPIC, record.REAL_QID, record.SEND_BACK)
@@ -64,6 +64,11 @@ class Intake(Run):
         """The queue in the topic that `name_of` gives."""
         topic, queue = self.keys[int(self.key_of[index])]
         return int(self._property(index, _REAL_QID) or 0) if topic in BOUND_TOPIC_NAMES else queue
+
+    def lane(self, index: int) -> int:
+        """The lane that it enters; 0: none."""
+        topic, queue = self.keys[int(self.key_of[index])]
+        return lane_of(as_text(topic), queue) or 0
 
     def _property(self, index: int, name: bytes) -> bytes:
         return value_of(self.properties(index), name)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from duetime.cli.output import print_json
+from duetime.cli.output import STYLE, Form, print_json
 from duetime_core.errors import DueTimeError, InvalidArgument
 from duetime_core.manners import giving_way_in
 from duetime_core.ondisk import state
@@ -29,7 +29,9 @@ from duetime_store.offline.transfer import import_directory, shard_directory, so
 from duetime_store.offline.verify import verify
 
 _LINES_AT_ONCE = 1_000
-_HELP = """Inspect, check, import and export store directories: RocketMQ's and DueTime's.
+_HELP = """Inspect, check, import, export store directories.
+
+RocketMQ's and DueTime's.
 
 \b
 Examples:
@@ -92,7 +94,9 @@ def inspect(
 
 @app.command("verify")
 def verify_directory(directory: Directory, as_json: Json = False, levels: Levels = DEFAULT_DELAY_LEVELS) -> None:
-    """Check every byte of a store directory that the format can verify: log, queues, index, config, checkpoint.
+    """Check every byte of a store directory.
+
+    That is: all that the format can verify, in log, queues, index, config, checkpoint.
 
     Nothing is written and no lock taken: it may be in use. Each damage is a line: file, byte, what, which message.
     Traces of a kill, such as a torn record at the end, are no damage; they are noted. Exits with 1 on damage.
@@ -142,7 +146,9 @@ def import_shard(
     as_json: Json = False,
     levels: Levels = DEFAULT_DELAY_LEVELS,
 ) -> None:
-    """Take a store directory into a cluster's data as a shard: a copy; DIR stays as it is. It is verified first.
+    """Take a store directory into a cluster's data.
+
+    It becomes a shard. It is verified, then copied; DIR stays as it is.
 
     Topics, groups, offsets and pending messages come along. A directory in use is taken as if its broker had been
     killed: stop the broker first to lose none of its further work.
@@ -197,7 +203,9 @@ def export_shard(
     accept_damage: AcceptDamage = False,
     as_json: Json = False,
 ) -> None:
-    """Write a shard as a directory that a RocketMQ broker opens, from a store that is stopped or in use.
+    """Write a shard as a directory that RocketMQ opens.
+
+    The store may be stopped or in use.
 
     The settings that the broker needs for it are printed. The directory is verified before it gets its name.
 
@@ -248,7 +256,11 @@ def export_shard(
 
 def _print_units(found: state.State, topic: str | None, *, as_json: bool) -> None:
     batch: list[str] = []
+    as_yaml = STYLE.get().form is Form.YAML
     for line in units.lines(found, topic):
+        if as_yaml:
+            print_json(json.loads(line))
+            continue
         batch.append(line if as_json else _plain(json.loads(line)))
         if len(batch) >= _LINES_AT_ONCE:
             sys.stdout.write("\n".join(batch) + "\n")

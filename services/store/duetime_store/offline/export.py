@@ -344,11 +344,11 @@ class _Export:
             counts[topic] = max(counts.get(topic, 0), queue + 1)
         counts = {topic: count for topic, count in counts.items() if not topic.startswith(_BROKERS_OWN)}
         known = configs.read(config, configs.TOPICS) or {}
-        added = topics.read(self._state.config)[0]
-        known = configs.with_topics(known, added, self._state.stored_at_ms) or known
+        added = topics.read(self._state.config)
+        known = configs.with_topics(known, added.counts, self._state.stored_at_ms, added.types) or known
         table = known.get("topicConfigTable", {})
         missing = {topic: _topic(topic, count) for topic, count in sorted(counts.items()) if topic not in table}
-        if missing or added:
+        if missing or added.counts:
             self._write_json(config, configs.TOPICS, {**known, "topicConfigTable": {**table, **missing}})
 
         if progress := self._half_export.progress():

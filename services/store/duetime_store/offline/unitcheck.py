@@ -14,18 +14,22 @@ from duetime_core.ondisk.brokertimers import are_brokers, known_handover
 from duetime_core.ondisk.files import QueueFiles
 from duetime_core.ondisk.levels import TagsCodes, hash_of_tags
 from duetime_core.ondisk.state import KEPT_TOPICS, State, is_possible, is_queue
-from duetime_format import layout, record
+from duetime_format import deletions, layout, record
 from duetime_format.columns import Ints, Run
+from duetime_format.errors import Damaged
 from duetime_format.halves import are_ended
 from duetime_format.lanes import LANE_TOPICS
-from duetime_format.names import HALF_TOPIC, TIMER_TOPIC
+from duetime_format.names import DELETED_TOPIC, HALF_TOPIC, TIMER_TOPIC
 from duetime_format.properties import as_text, value_of
 from duetime_format.record import Record
 from duetime_format.units import FILLER_SIZE, UNIT, UNIT_TYPE, Mask, Units, dues_of, joined
 
+from duetime_store.files import configs
 from duetime_store.log.segment import file_name
 from duetime_store.offline.report import Message, Report
+from duetime_store.queues.deletions import FILE, load
 
+_DELETED_KEY = (DELETED_TOPIC.encode(), 0)
 _UNIQ_KEY = record.UNIQ_KEY.encode()
 _UNITS_AT_ONCE = 65_536
 # Offsets within so many times their number are read in one go.
@@ -83,6 +87,8 @@ class UnitCheck:
         handover = known_handover(state.files)
         self._has_brokers_hashes = are_brokers(state.files) or (handover is not None and handover.position > 0)
         self._queues: dict[tuple[str, int], _Checked] = {}
+        # Deleted topics: their records up to there have no units.
+        self._deleted = load(configs.load(state.config, FILE).value)
         for key, queue in state.queues.items():
             queue.files.max_offset = _written_end(queue.files)
             self._queues[key] = _Checked(queue.files, queue.files.min_offset)
@@ -98,6 +104,9 @@ class UnitCheck:
                 hashes = run.tags_codes[rows]
                 columns = Rows(run.offsets[rows], positions[rows], run.sizes[rows], codes[rows], hashes, run, rows)
                 self._compare((topic.decode(), queue), columns)
+        if _DELETED_KEY in run.keys:
+            for index in np.flatnonzero(run.key_of == run.keys.index(_DELETED_KEY)).tolist():
+                self._delete(record.decode(run.data, int(run.starts[index]), check_crc=False))
 
     def see_record(self, found: Record) -> None:
         """Takes an intact record that is in no run."""
@@ -107,8 +116,41 @@ class UnitCheck:
         offsets, positions, sizes, codes, hashes = (np.array([value]) for value in fields)
         rows = Rows(offsets, positions, sizes, codes, hashes, [found.properties], np.zeros(1, np.int64))
         self._compare((found.topic, found.queue), rows)
+        if (found.topic, found.queue) == (DELETED_TOPIC, 0):
+            self._delete(found)
+
+    def _delete(self, found: Record) -> None:
+        """Records of a deleted topic have no units: its queues went with it."""
+        try:
+            topic = deletions.decode(found.body, found.position).topic
+        except Damaged as error:
+            self._report_damage(found.position, error.text, Message(found.topic, found.queue, found.queue_offset))
+            return
+        for (name, _), checked in self._queues.items():
+            if name == topic:
+                checked.missing = 0
 
     def _compare(self, key: tuple[str, int], rows: Rows) -> None:
+        behind = rows.positions > self._deleted.position(key[0])
+        if behind.all():
+            self._compare_live(key, rows)
+        elif behind.any():
+            index = np.flatnonzero(behind)
+            parts = rows.properties
+            self._compare_live(
+                key,
+                Rows(
+                    rows.offsets[index],
+                    rows.positions[index],
+                    rows.sizes[index],
+                    rows.codes[index],
+                    rows.hashes[index],
+                    parts if isinstance(parts, Run) else [parts[row] for row in index],
+                    rows.index[index],
+                ),
+            )
+
+    def _compare_live(self, key: tuple[str, int], rows: Rows) -> None:
         possible = (
             is_possible(rows.offsets, rows.positions) if is_queue(*key) else np.zeros(len(rows.offsets), np.bool_)
         )

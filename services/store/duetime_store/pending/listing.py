@@ -21,6 +21,7 @@ from duetime_core.errors import InvalidArgument, Violation
 from duetime_format import limits, record
 from duetime_format.columns import SEVERAL_KEYS, values
 from duetime_format.lanes import Place, is_timer_lane
+from duetime_format.names import is_group_topic
 from duetime_format.properties import as_text, decode_properties
 from duetime_format.units import FILLER_SIZE, Ints, Mask, Units
 
@@ -328,6 +329,9 @@ def _message(found: record.Record, spot: Spot) -> message_pb2.StoredMessage:
     properties = decode_properties(found.properties)
     message = stored_message(found)
     message.topic = properties.get(record.REAL_TOPIC, "")
+    if is_group_topic(message.topic) and record.RETRY_TOPIC in properties:
+        # Whose retry it is: a group receives several topics.
+        message.properties[record.RETRY_TOPIC] = properties[record.RETRY_TOPIC]
     queue = properties.get(record.REAL_QID, "")
     message.queue = int(queue) if queue.isdecimal() and len(queue) < 10 else 0
     message.offset, message.due_at_ms = spot.entry, spot.due_at_ms

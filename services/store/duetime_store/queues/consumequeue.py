@@ -49,6 +49,7 @@ class ConsumeQueue:
         "change_count",
         "fault",
         "file_bytes",
+        "is_gone",
         "listeners",
         "max_offset",
         "min_offset",
@@ -70,6 +71,8 @@ class ConsumeQueue:
         self.oldest = 0
         # How often published units were replaced or removed.
         self.change_count = 0
+        # Its topic was deleted.
+        self.is_gone = False
         # Units of records that are appended and not yet durable, in order.
         self.staged = bytearray()
         # Completed when units are published.
@@ -288,6 +291,16 @@ class ConsumeQueue:
                 self._add(units[index].tobytes(), 1)
         return rebuilt
 
+    def end(self) -> None:
+        """The topic was deleted: the queue holds nothing from now on, and who waits for messages is told."""
+        self._shared.unit_count -= self.max_offset - self.min_offset
+        self._shared.drop(self, self.late_bytes)
+        self._late, self.is_gone = None, True
+        self.staged.clear()
+        self.forget()
+        self._shared.changed[self] = None
+        self.wake()
+
     def is_free(self, offset: int) -> bool:
         """Recovery: whether an offset that the queue has passed holds no record."""
         self.publish_all()
@@ -326,7 +339,7 @@ class ConsumeQueue:
             self.publish(len(self.staged) // UNIT.size)
 
     def go_on_at(self, offset: int) -> None:
-        """Recovery: the next unit gets at least this offset."""
+        """The next unit gets at least this offset."""
         if offset > self.next_offset:
             self._skip_to(offset)
 
@@ -394,19 +407,6 @@ class ConsumeQueue:
                 return first + int(before[-1]) + 1
             end = first
         return end
-
-    def first_due_after(self, at_ms: int, low: int) -> int:
-        """Lanes of levels: the offset of the first unit from `low` on that is due after `at_ms`; max_offset if there is
-        none."""
-        high = self.max_offset
-        while low < high:
-            middle = (low + high) // 2
-            units = self.read(middle, 1)
-            if len(units) and due_of(int(units["tags"][0])) <= at_ms:
-                low = middle + 1
-            else:
-                high = middle
-        return low
 
     def cut(self, offset: int) -> None:
         """Drops the units from `offset` on, and whatever a crash has left after them.

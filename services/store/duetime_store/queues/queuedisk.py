@@ -205,6 +205,13 @@ class QueueDisk:
         elif fd is not None:
             self.disk.close(fd)
 
+    def drop(self, queue: FileQueue, late_bytes: int) -> None:
+        """The queue is gone: none of its files has to reach the disk, nor what is late of it."""
+        for base in [base for own, base in self._open if own is queue]:
+            self.forget(queue, base)
+        if self.late.pop(queue, 0) is None:
+            self.late_bytes -= late_bytes
+
     def _make_room(self) -> bool:
         """Closes files until one more may be opened; False: a checkpoint is flushing all open ones."""
         while len(self._open) >= self.files_max:

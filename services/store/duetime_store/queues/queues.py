@@ -9,6 +9,7 @@ from duetime_format.units import UNIT
 
 from duetime_store.files.disk import Disk
 from duetime_store.queues.consumequeue import ConsumeQueue
+from duetime_store.queues.deletions import Deletions
 from duetime_store.queues.queuedisk import QueueDisk
 from duetime_store.queues.topics import Topics
 
@@ -18,8 +19,17 @@ _DLQ = DLQ_PREFIX.encode()
 class Queues:
     """Queues are made when first written to; `counts` has the queue count of every known topic."""
 
-    def __init__(self, disk: Disk, root: Path, file_units: int, topics: Topics, files_max: int = 512) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        root: Path,
+        file_units: int,
+        topics: Topics,
+        files_max: int = 512,
+        deletions: Deletions | None = None,
+    ) -> None:
         self.counts = topics
+        self.deletions = deletions or Deletions()
         self.root = root
         self.shared = QueueDisk(disk, root, file_units * UNIT.size, files_max)
         self._queues: dict[tuple[bytes, int], ConsumeQueue] = {}
@@ -58,7 +68,22 @@ class Queues:
         """Recovery: the queue, in the state of its files."""
         found = self._queues.get((topic.encode(), queue)) or self.add(topic, queue)
         found.load()
+        if begin := self.deletions.begin(topic, queue):
+            if not found.max_offset and not found.fault:
+                found.go_on_at(begin)
+            begin_at(found, begin)
         return found
+
+    def drop(self, topic: str) -> list[ConsumeQueue]:
+        """The topic is deleted: its queues are gone for all readers; their files are the caller's to delete. Returns
+        them."""
+        name = topic.encode()
+        gone = [queue for key, queue in self._queues.items() if key[0] == name]
+        for queue in gone:
+            del self._queues[name, queue.queue]
+            queue.end()
+        self.counts.remove(topic)
+        return gone
 
     def forget(self) -> None:
         """Recovery: resets all queues: their content is unknown."""
@@ -109,7 +134,7 @@ class Queues:
             return found
         count = self.counts.get(topic)
         if count is None:
-            raise NotFound(f"topic {topic} is not known to this shard", reason="TOPIC_NOT_FOUND")
+            raise unknown_topic(topic)
         if not 0 <= queue < count:
             raise NotFound(f"queue {queue} is not within 0 and {count - 1} of topic {topic}", reason="QUEUE_NOT_FOUND")
         return self.get_bytes(topic.encode(), queue)
@@ -138,3 +163,13 @@ class Queues:
 
     def all(self) -> list[ConsumeQueue]:
         return list(self._queues.values())
+
+
+def unknown_topic(topic: str) -> NotFound:
+    """Of a topic that was never made on the shard, or is deleted."""
+    return NotFound(f"topic {topic} is not known to this shard", reason="TOPIC_NOT_FOUND")
+
+
+def begin_at(queue: ConsumeQueue, offset: int) -> None:
+    """Recovery: what lies before is filled up only, in the place of what a deleted topic of this name had."""
+    queue.min_offset = max(queue.min_offset, min(offset, queue.max_offset))

@@ -7,16 +7,17 @@ calls; from time to time, and at a clean stop, that file is folded into topics.j
 
 import asyncio
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import structlog
 from duetime_core.clock import Clock
 from duetime_core.errors import DiskFull, DueTimeError, InvalidArgument, Overloaded, Unavailable, Violation
 from duetime_core.ondisk import topics as lines
 from duetime_format.limits import QUEUE_COUNT_MAX, TOPIC_CHARS_MAX
-from duetime_format.names import is_group_topic
+from duetime_format.names import is_group_topic, is_system_topic
 
 from duetime_store.files import configs
 from duetime_store.files.directory import StoreDirectory
@@ -30,6 +31,9 @@ _FOLD_SHARE = 8
 # A tenth beyond `queues_max` and `topics_max` is for retries and dead letters of groups: stored messages must be able
 # to end.
 _GROUPS_SHARE = 10
+# RocketMQ's names of message types, by the numbers of duetime.v1.TopicType.
+_TYPES = ("MIXED", "NORMAL", "FIFO", "DELAY", "TRANSACTION")
+_NUMBERS = {name: number for number, name in enumerate(_TYPES)}
 
 
 class TopicsExhausted(Overloaded):
@@ -63,10 +67,16 @@ class TopicLimits:
 class Topics(Mapping[str, int]):
     """Queue counts by topic. `changed` has the ones that are not on disk yet."""
 
-    def __init__(self, counts: Mapping[str, int], limits: TopicLimits) -> None:
+    def __init__(
+        self, counts: Mapping[str, int], limits: TopicLimits, types: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         self._counts = dict(counts)
+        # Message types of those that have one, by RocketMQ's names; a broker's may be none of ours.
+        self.types = dict(types)
         self.queue_count = sum(self._counts.values())
         self.changed: dict[str, int] = {}
+        # Those that were removed and may still be in their files.
+        self.removed: set[str] = set()
         self.limits = limits
         self._group_limits = limits.widened()
 
@@ -85,6 +95,27 @@ class Topics(Mapping[str, int]):
         if known is None or count > known:
             self._counts[topic] = self.changed[topic] = count
             self.queue_count += count - (known or 0)
+
+    def put(self, topic: str, count: int, message_type: int) -> None:
+        """As `grow`, and the topic is for these messages, a number of duetime.v1.TopicType. ANY changes no topic that
+        there is: RocketMQ takes one without a type for one of normal messages, so a new one gets MIXED."""
+        is_new = topic not in self._counts
+        self.grow(topic, count)
+        kind = _TYPES[message_type] if message_type < len(_TYPES) else ""
+        if (message_type or (is_new and not is_system_topic(topic))) and kind and self.types.get(topic) != kind:
+            self.types[topic] = kind
+            self.changed[topic] = self._counts[topic]
+
+    def type_of(self, topic: str) -> int:
+        """A number of duetime.v1.TopicType: ANY also where none of ours is known."""
+        return _NUMBERS.get(self.types.get(topic, ""), 0)
+
+    def remove(self, topic: str) -> None:
+        """The topic was deleted."""
+        self.queue_count -= self._counts.pop(topic, 0)
+        self.types.pop(topic, None)
+        self.changed.pop(topic, None)
+        self.removed.add(topic)
 
     def set(self, counts: Mapping[str, int]) -> None:
         """Recovery: these topics have exactly so many queues."""
@@ -132,24 +163,24 @@ class TopicFile:
         # A write failed: the content of the file is unknown, and nothing more is appended to it.
         self._is_broken = False
 
-    async def put(self, name: str, count: int) -> None:
+    async def put(self, name: str, count: int, message_type: int = 0) -> None:
         """The topic is durable on return. Raises: InvalidArgument, Overloaded, Unavailable."""
         check_topic(name, count)
         self._topics.check(name, count)
-        self._topics.grow(name, count)
+        self._topics.put(name, count, message_type)
         await self.write()
 
-    async def put_all(self, wanted: list[tuple[str, int]]) -> dict[int, DueTimeError]:
+    async def put_all(self, wanted: Sequence[tuple[str, int, int]]) -> dict[int, DueTimeError]:
         """As `put`, for many topics with one write. Returns the errors of refused ones, by index."""
         refused: dict[int, DueTimeError] = {}
-        for index, (name, count) in enumerate(wanted):
+        for index, (name, count, message_type) in enumerate(wanted):
             try:
                 check_topic(name, count)
                 self._topics.check(name, count)
             except DueTimeError as error:
                 refused[index] = error
             else:
-                self._topics.grow(name, count)
+                self._topics.put(name, count, message_type)
         await self.write()
         return refused
 
@@ -172,25 +203,27 @@ class TopicFile:
         async with self._writing:
             count = len(self._topics)
             worth = self._is_broken or whole or count <= _FOLDED_AT_ONCE or self._line_count * _FOLD_SHARE >= count
-            if not self._line_count or not worth:
+            removed = frozenset(self._topics.removed)
+            if not removed and not (self._line_count and worth):
                 return
-            counts = dict(self._topics)
+            counts, types = dict(self._topics), dict(self._topics.types)
             try:
-                await asyncio.get_running_loop().run_in_executor(self._executor, self._fold, counts)
+                await asyncio.get_running_loop().run_in_executor(self._executor, self._fold, counts, types, removed)
             except OSError as error:
                 self._is_broken = True
                 raise refusal(f"{configs.TOPICS} was not written: {error.strerror or error}", error) from error
+            self._topics.removed -= removed
 
     def _append(self, counts: Mapping[str, int]) -> None:
         """On the executor's thread."""
         if self._is_broken:
             # A flush that succeeds after one that failed proves nothing: all topics go into a new file.
-            self._fold({**self._topics, **counts})
+            self._fold({**self._topics, **counts}, dict(self._topics.types))
             return
         created = not self._end
         if created:
             self._disk.make_directory(self._config)
-        data = lines.encode(counts)
+        data = lines.encode(counts, self._topics.types)
         fd = self._disk.open(self._path, os.O_RDWR | os.O_CREAT)
         try:
             self._disk.write(fd, data, self._end)
@@ -202,9 +235,11 @@ class TopicFile:
         self._end += len(data)
         self._line_count += len(counts)
 
-    def _fold(self, counts: Mapping[str, int]) -> None:
-        """On the executor's thread. A crash in the middle leaves lines that topics.json has too."""
-        changed = configs.with_topics(configs.read(self._config, configs.TOPICS), counts, self._clock.now_ms())
+    def _fold(self, counts: Mapping[str, int], types: Mapping[str, str], removed: Set[str] = frozenset()) -> None:
+        """On the executor's thread. A crash in the middle leaves lines that topics.json has too, or those of a deleted
+        topic, whose deletion recovery finds in the log then."""
+        known = configs.read(self._config, configs.TOPICS)
+        changed = configs.with_topics(known, counts, self._clock.now_ms(), types, removed)
         if changed is not None:
             configs.write(self._disk, self._config, configs.TOPICS, changed)
         self._disk.unlink(self._path)

@@ -36,7 +36,10 @@ async def list_topics(turns: Turns, queues: Queues, names: Collection[str]) -> s
     with turns.walk() as walk:
         walk.start()
         for name, count in sorted(listed.items()):
-            response.topics.add(name=name, read_queue_count=count, write_queue_count=count, perm=READ_WRITE)
+            kind = counts.type_of(name)
+            response.topics.add(
+                name=name, read_queue_count=count, write_queue_count=count, perm=READ_WRITE, message_type=kind
+            )
             await walk.turn_if_over()
     return response
 

@@ -20,6 +20,7 @@ from duetime_store.lanes.attendance import Asking
 from duetime_store.lanes.lane import Head, Lane, Place
 from duetime_store.metrics import StoreMetrics
 from duetime_store.queues.consumequeue import ConsumeQueue
+from duetime_store.queues.queues import unknown_topic
 from duetime_store.reading.filters import Filter
 from duetime_store.reading.gather import Expected, gather
 from duetime_store.reading.repair import Inspection, Repair
@@ -133,6 +134,7 @@ class Reader:
 
         Raises:
             Overloaded: no answer may be made now.
+            NotFound: the topic was deleted meanwhile.
         """
         clock = self._store.clock.clock
         give_up_ms = clock.monotonic_ms() + wait_ms
@@ -140,6 +142,8 @@ class Reader:
         budget = _Budget(max_count, 0, SCAN_UNITS_MAX)
         while True:
             budget.size = max_bytes()
+            if gone := next((one.queue for one in pulled if one.queue.is_gone), None):
+                raise unknown_topic(gone.topic)
             with self._turns.walk() as walk:
                 await self._collect_all(pulled, wanted, budget, walk)
             if budget.taken or budget.units <= 0 or walk.is_long or not all(one.in_range for one in pulled):

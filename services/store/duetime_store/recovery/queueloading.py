@@ -16,7 +16,7 @@ from duetime_format.units import UNIT, Units
 from duetime_store.files.directory import StoreDirectory
 from duetime_store.queues import queuetable
 from duetime_store.queues.consumequeue import ConsumeQueue
-from duetime_store.queues.queues import Queues
+from duetime_store.queues.queues import Queues, begin_at
 from duetime_store.queues.queuetable import Row, Table
 from duetime_store.recovery.checkpoint import Checkpoint
 
@@ -104,6 +104,7 @@ class QueueLoading:
     def _read_one(self, queue: ConsumeQueue, row: Row | None) -> None:
         queue.load()
         self._read[queue] = row
+        begin_at(queue, self._queues.deletions.begin(queue.topic, queue.queue))
         if row is None:
             return
         if not queue.fault and queue.min_offset > row.min_offset and self._min_position == self._table_min:
@@ -117,7 +118,7 @@ class QueueLoading:
     def cut_to(self, point: Checkpoint) -> bool:
         """Drops units written after the checkpoint. Returns whether the queues are as its table says."""
         for queue, row in self._read.items():
-            wanted = row.max_offset if row else 0
+            wanted = row.max_offset if row else self._queues.deletions.begin(queue.topic, queue.queue)
             if not queue.fault and queue.max_offset >= wanted:
                 # A power cut may have torn units after them, so that these seem to be older.
                 queue.cut(wanted)

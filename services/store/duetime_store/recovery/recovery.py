@@ -41,6 +41,7 @@ from duetime_store.log import idfile
 from duetime_store.log.commitlog import CommitLog, missing_text
 from duetime_store.log.newkeys import NewKeys
 from duetime_store.log.recent import RecentIds
+from duetime_store.queues import deletions
 from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.queues.queuedisk import files_max_by
 from duetime_store.queues.queues import Queues
@@ -131,6 +132,7 @@ class _Recovery:
         self._slots = self._read_points()
         self._points = [point for _, point in self._slots]
         self._queues = self._make_queues()
+        self._sweep()
         counts = dict(self._queues.counts)
         reach = self._log.min_position, self._log.max_position
         self._loading = QueueLoading(directory, self._queues, reach, self._slots)
@@ -202,21 +204,35 @@ class _Recovery:
             self._report.config_faults.append(f"{name}: {loaded.fault}")
         return loaded.value
 
-    def _topic_counts(self) -> dict[str, int]:
-        counts = configs.topic_counts(self._config(configs.TOPICS))
-        added, damaged = topic_lines.read(self._directory.config)
-        if damaged:
-            log.warning("lines of topics do not match their CRC", file=topic_lines.FILE, lines=damaged)
-        topic_lines.add(counts, added)
-        return counts
+    def _topics(self) -> Topics:
+        known = self._config(configs.TOPICS)
+        counts, types = configs.topic_counts(known), configs.topic_types(known)
+        added = topic_lines.read(self._directory.config)
+        if added.damaged:
+            log.warning("lines of topics do not match their CRC", file=topic_lines.FILE, lines=added.damaged)
+        topic_lines.add(counts, added.counts)
+        limits = TopicLimits(self._settings.topics_max, self._settings.queues_max)
+        return Topics(counts, limits, types | added.types)
 
     def _make_queues(self) -> Queues:
         settings = self._settings
-        topics = Topics(self._topic_counts(), TopicLimits(settings.topics_max, settings.queues_max))
+        topics = self._topics()
         files_max = settings.queue_files_max or files_max_by(getrlimit(RLIMIT_NOFILE)[0])
         return Queues(
-            self._directory.disk, self._directory.queues, settings.queue_file_units, topics, files_max=files_max
+            self._directory.disk,
+            self._directory.queues,
+            settings.queue_file_units,
+            topics,
+            files_max=files_max,
+            deletions=deletions.load(self._config(deletions.FILE)),
         )
+
+    def _sweep(self) -> None:
+        """Deletes the files of deleted topics that a crash has left, as far as no checkpoint counts their units."""
+        until = self._points[0].position if self._points else self._log.max_position
+        for one in self._queues.deletions.all():
+            if one.position < until:
+                deletions.sweep(self._directory.disk, self._directory, one)
 
     def _load_history(self) -> LevelHistory:
         """Which level table was in force where; raises StartupError where the data's is not this process's."""

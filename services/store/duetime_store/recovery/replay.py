@@ -8,6 +8,7 @@ an intact record claims it; elsewhere a filler takes its place when the queue go
 """
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,13 +16,14 @@ import structlog
 from duetime_core.ondisk.history import LevelHistory
 from duetime_core.ondisk.levels import TagsCodes
 from duetime_core.ondisk.scan import Blank, Found, Skipped
-from duetime_format import ends, layout, plans, record
+from duetime_format import deletions, ends, layout, plans, record
 from duetime_format.columns import Ints, Key, Run, entry_of, id_hash_of
 from duetime_format.errors import Damaged
 from duetime_format.halves import are_ended
 from duetime_format.lanes import LANE_TOPIC_NAMES, LANE_TOPICS, lane_of, level_of
 from duetime_format.names import (
     CANCELLED_TOPIC,
+    DELETED_TOPIC,
     FOREIGN_TOPICS,
     HALF_TOPIC,
     PLANS_TOPIC,
@@ -41,7 +43,9 @@ from duetime_store.recovery.halfreplay import HalfReplay
 log = structlog.get_logger()
 
 _TIMER_TOPIC, _HALF_TOPIC = TIMER_TOPIC.encode(), HALF_TOPIC.encode()
-_CANCELLED_KEY, _PLANS_KEY = (CANCELLED_TOPIC.encode(), 0), (PLANS_TOPIC.encode(), 0)
+_CANCELLED_KEY, _PLANS_KEY, _DELETED_KEY = (
+    (topic.encode(), 0) for topic in (CANCELLED_TOPIC, PLANS_TOPIC, DELETED_TOPIC)
+)
 # The newest rows of plans that are kept: far more than were ever promised and not durable.
 _PLANNED_MAX = 1 << 18
 # Topics whose records retention appends again.
@@ -170,17 +174,17 @@ class Replay:
         older = run.stored_at_ms < np.maximum(np.maximum.accumulate(run.stored_at_ms), before_ms)
         copies, restored = older[order], _name_entries(run)[order]
         bounds = np.searchsorted(run.key_of[order], np.arange(len(run.keys) + 1)).tolist()
+        # Before the units: of a topic's records only those behind its deletion have any.
+        for found, position in _records_of(run, _DELETED_KEY):
+            self._delete(found, position)
         for key, first, stop in zip(run.keys, bounds, bounds[1:], strict=False):
             if stop > first:
                 part = slice(first, stop)
                 self._rebuild(key, offsets[part], units[part], copies[part], restored[part])
-        if _CANCELLED_KEY in run.keys:
-            for index in np.flatnonzero(run.key_of == run.keys.index(_CANCELLED_KEY)).tolist():
-                found = record.decode(run.data, int(run.starts[index]), check_crc=False)
-                self._end_rows(int(positions[index]), found.body)
-        if _PLANS_KEY in run.keys:
-            for index in np.flatnonzero(run.key_of == run.keys.index(_PLANS_KEY)).tolist():
-                self._plan(record.decode(run.data, int(run.starts[index]), check_crc=False), int(positions[index]))
+        for found, position in _records_of(run, _CANCELLED_KEY):
+            self._end_rows(position, found.body)
+        for found, position in _records_of(run, _PLANS_KEY):
+            self._plan(found, position)
         if run.entries is not None:
             lanes, timers = (
                 np.array([topic in names for topic, _ in run.keys])[run.key_of]
@@ -201,6 +205,8 @@ class Replay:
         unit = np.array([(item.position, found.size, self._codes.of_record(found))], UNIT_TYPE)
         copy, entry = np.array([found.stored_at_ms < before_ms]), entry_of(found)
         restored = np.array([entry is not None])
+        if (found.topic.encode(), found.queue) == _DELETED_KEY:
+            self._delete(found, item.position)
         self._rebuild((found.topic.encode(), found.queue), np.array([found.queue_offset]), unit, copy, restored)
         if (found.topic.encode(), found.queue) == _CANCELLED_KEY:
             self._end_rows(item.position, found.body)
@@ -255,6 +261,17 @@ class Replay:
         while self._planned_count > _PLANNED_MAX:
             self._planned_count -= len(self.plans.popleft()[1].rows)
 
+    def _delete(self, found: record.Record, position: int) -> None:
+        """Takes a record of DT_DELETED: the topic's queues are gone, with all that they have so far."""
+        try:
+            deletion = deletions.decode(found.body, position)
+        except Damaged as error:
+            self.damage.add(position, error.text)
+            return
+        self._queues.deletions.add(deletion)
+        for queue in self._queues.drop(deletion.topic):
+            queue.reset()
+
     def _restore(self, lane: int, entries: Ints, dues: Ints) -> None:
         self.restored.setdefault(lane, []).append(entries)
         self.left.setdefault(lane, []).append((entries, dues))
@@ -273,6 +290,11 @@ class Replay:
         if not is_queue or not is_name(name):
             strays = list(range(len(offsets)))
         else:
+            behind = units["position"] > self._queues.deletions.position(name)
+            if not behind.all():
+                offsets, units, copies, restored = offsets[behind], units[behind], copies[behind], restored[behind]
+            if not len(offsets):
+                return
             # Every record that a queue has had took its place in the log.
             possible = (offsets >= 0) & (offsets <= units["position"] // layout.RECORD_BYTES_MIN)
             queue = self._queues.get_bytes(topic, queue_id)
@@ -317,6 +339,14 @@ class Replay:
         else:
             self.repeated_count += 1
             self.unit_count -= 1
+
+
+def _records_of(run: Run, key: Key) -> Iterator[tuple[record.Record, int]]:
+    """The run's records of one queue, and their positions."""
+    if key in run.keys:
+        positions = run.positions
+        for index in np.flatnonzero(run.key_of == run.keys.index(key)).tolist():
+            yield record.decode(run.data, int(run.starts[index]), check_crc=False), int(positions[index])
 
 
 def _name_entries(run: Run) -> Mask:

@@ -68,7 +68,12 @@ def half_faults(store: Store, intake: Intake) -> dict[int, str | DueTimeError]:
 
 
 def _add_crowded(store: Store, faults: dict[int, str | DueTimeError], targets: dict[int, tuple[bytes, int]]) -> None:
-    """A commit must find room for its queue: it is made now."""
+    """A commit must find room for its queue: it is made now. A topic that is deleted gets none."""
+    for index, (topic, _) in list(targets.items()):
+        refusal = store.closing.refusal(as_text(topic))
+        if refusal is not None:
+            faults[index] = refusal
+            del targets[index]
     keys = list(dict.fromkeys(targets.values()))
     if crowded := store.queues.refuse_new(keys):
         refused = {keys[number]: error for number, error in crowded.items()}

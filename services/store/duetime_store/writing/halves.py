@@ -146,7 +146,7 @@ def _stage_records(store: Store, ends: Decided) -> tuple[Placed, dict[int, int]]
     if not owners:
         return Placed([], [], [], [], [], [], {}), {}
     intake = parse(b"".join(ends.records))
-    faults = ended_faults(intake, store.log.record_bytes_max)
+    faults = ended_faults(intake, store.log.record_bytes_max) | store.closing.deleted_faults(intake)
     refused = {owners[index]: fault for index, fault in faults.items()}
     if faults:
         chosen = [index for index in range(intake.count) if index not in faults]

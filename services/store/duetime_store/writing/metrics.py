@@ -11,7 +11,7 @@ from duetime_store.counting.counts import CELLS_MAX
 from duetime_store.lanes.lateness import LATE_BUCKETS_MS, Lateness
 from duetime_store.writing.store import Store
 
-HORIZONS_MS = {"1s": 1_000, "10s": 10_000, "1m": 60_000, "10m": 600_000, "1h": 3_600_000, "1d": 86_400_000}
+HORIZONS_MS = {"now": 0, "1s": 1_000, "10s": 10_000, "1m": 60_000, "10m": 600_000, "1h": 3_600_000, "1d": 86_400_000}
 
 
 class ShardCollector(Collector):

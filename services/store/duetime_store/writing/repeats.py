@@ -20,7 +20,7 @@ from duetime_core.bounds import shown
 from duetime_core.errors import AlreadyExists
 from duetime_core.ondisk.history import LevelHistory
 from duetime_format import layout, record, timers
-from duetime_format.lanes import BOUND_TOPIC_NAMES, LANE_TOPIC_NAMES, level_of
+from duetime_format.lanes import BOUND_TOPIC_NAMES, LANE_TOPIC_NAMES, lane_of, level_of
 from duetime_format.names import HALF_TOPIC, TIMER_TOPIC
 from duetime_format.properties import as_text, value_of
 
@@ -29,6 +29,7 @@ from duetime_store.lanes.alarm import ShardClock
 from duetime_store.log.commitlog import CommitLog
 from duetime_store.log.intake import GROUP_PREFIXES, Intake, Name
 from duetime_store.log.recent import RecentIds
+from duetime_store.queues.deletions import Deletions
 from duetime_store.writing.staging import DUPLICATE, OK, FlushBatch, Outcome
 
 _TIMER_TOPIC, _HALF_TOPIC = TIMER_TOPIC.encode(), HALF_TOPIC.encode()
@@ -111,11 +112,14 @@ class VisibleLog:
 class Repeats:
     """Answers repetitions. Belongs to the event loop's thread."""
 
-    def __init__(self, log: CommitLog, history: LevelHistory, recent: RecentIds, clock: ShardClock) -> None:
+    def __init__(
+        self, log: CommitLog, history: LevelHistory, recent: RecentIds, clock: ShardClock, deletions: Deletions
+    ) -> None:
         self._log = log
         self._history = history
         self._recent = recent
         self._clock = clock
+        self._deletions = deletions
 
     def among(self, intake: Intake) -> list[int]:
         """Indices of the records that may be repetitions, ascending: nearly always none."""
@@ -149,12 +153,16 @@ class Repeats:
             name = intake.name_of(index)
             candidates = found[hashes[index]] if name.is_one else ()
             for one in (log.record_at(position) for position in candidates):
-                if one and one.stored_at_ms > since_ms and one.name == name:
+                if one and one.stored_at_ms > since_ms and one.name == name and not self._is_gone(one):
                     known[index] = one
                     if one.topic != _HALF_TOPIC:
                         break
                     # If it was committed, its message is there too.
         return known
+
+    def _is_gone(self, one: FirstCopy) -> bool:
+        """Whether its topic was deleted since."""
+        return bool(self._deletions) and one.position < self._deletions.position(as_text(one.name.topic))
 
     def _answer_with(self, first: FirstCopy, outcome: Outcome, index: int) -> None:
         if first.topic == _HALF_TOPIC:
@@ -166,6 +174,7 @@ class Repeats:
         outcome.statuses[index] = DUPLICATE
         outcome.queue_offsets[index] = first.queue_offset
         outcome.duplicate_queues[index] = first.topic_queue
+        outcome.duplicate_lanes[index] = lane_of(as_text(first.topic), first.queue) or 0
         if first.topic == _TIMER_TOPIC:
             outcome.due_at_ms[index] = timers.due_by(first.properties, first.stored_at_ms)
         elif first.is_delayed:
@@ -195,3 +204,4 @@ def answer_twins(intake: Intake, outcome: Outcome, found: dict[int, int]) -> Non
     for index, first in found.items():
         outcome.queue_offsets[index], outcome.due_at_ms[index] = outcome.queue_offsets[first], outcome.due_at_ms[first]
         outcome.duplicate_queues[index] = intake.topic_queue(first)
+        outcome.duplicate_lanes[index] = intake.lane(first)

@@ -35,6 +35,8 @@ class Outcome:
     errors: dict[int, DueTimeError] = field(default_factory=dict)
     # By index of a repeated send: the topic's queue that has the first copy.
     duplicate_queues: dict[int, int] = field(default_factory=dict)
+    # And the lane that it entered; 0: none.
+    duplicate_lanes: dict[int, int] = field(default_factory=dict)
     # Indices of records for any time whose due time was past.
     past: list[int] = field(default_factory=list)
     stored_at_ms: int = 0

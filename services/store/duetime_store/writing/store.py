@@ -34,6 +34,7 @@ from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.queues.halfqueue import HalfQueue
 from duetime_store.queues.queues import Queues
 from duetime_store.writing.batches import among, faults_of, marks_of, refuse_partly_stored, refuse_whole, runs_of
+from duetime_store.writing.closing import Closing
 from duetime_store.writing.faults import Taken, restored_faults, sent_faults
 from duetime_store.writing.originals import Originals
 from duetime_store.writing.promises import Promises
@@ -82,7 +83,8 @@ class Store:
         self.ledger = ledger
         self.new_keys = new_keys
         self._originals = Originals(log, self._refusal)
-        self.repeats = Repeats(log, history, recent, clock)
+        self.repeats = Repeats(log, history, recent, clock, queues.deletions)
+        self.closing = Closing(queues, clock.clock)
         self.lanes = Lanes()
         self.halves = HalfQueue(queues)
         self.gate = Gate(clock.clock, flush_stall_ms)
@@ -157,7 +159,8 @@ class Store:
         """By index: faults of the records, and errors for new queues if the shard takes no more of them. Restored
         records are not checked for that: their sends were accepted, with their topics."""
         most = Taken(self.levels.highest, self.timer_lane_count, self.log.record_bytes_max)
-        faults: dict[int, str | DueTimeError] = {**sent_faults(intake, most, self.clock.now_ms(), replace=replace)}
+        own, closed = sent_faults(intake, most, self.clock.now_ms(), replace=replace), self.closing.faults(intake)
+        faults: dict[int, str | DueTimeError] = {**own, **closed}
         key_of = intake.key_of.tolist() if faults else []
         # Refused records make no queues.
         taken = {number for index, number in enumerate(key_of) if index not in faults} if faults else None

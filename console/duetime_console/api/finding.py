@@ -1,0 +1,268 @@
+"""Messages, their traces, what is pending, and the backlog, over HTTP: nothing here changes anything."""
+
+from typing import Self
+
+from duetime.v1 import consumer_pb2, gateway_pb2, pending_pb2
+from duetime_format.limits import PENDING_COUNT_DEFAULT, PENDING_COUNT_MAX, QUERY_COUNT_DEFAULT, QUERY_COUNT_MAX
+from pydantic import Field, model_validator
+
+from duetime_console.api.fields import Asked, Moment, Opaque, Told, iso, opaque
+from duetime_console.api.models import State, Stored, Topic, state_of, stored_fields
+from duetime_console.api.operations import Answer, Call, Operation
+
+
+class AskedMessage(Asked):
+    topic: str = Field("", description="its topic, where it is known: saves the search in all others")
+    trace: bool = Field(False, description="with what happened to it")
+
+
+class AskedMessages(Asked):
+    topic: Topic
+    key: str = Field(min_length=1, description="one of its keys, or its id")
+    stored_from: Moment = 0
+    stored_to: Moment = 0
+    max: int = Field(QUERY_COUNT_DEFAULT, ge=1, le=QUERY_COUNT_MAX, description="the newest so many")
+
+
+class AskedRange(Asked):
+    topic: str = Field("", description="empty: all")
+    due_from: Moment = Field(0, description="due then or later")
+    due_before: Moment = 0
+
+    @model_validator(mode="after")
+    def _range(self) -> Self:
+        if self.due_before and self.due_from > self.due_before:
+            raise ValueError("due_from is after due_before")
+        return self
+
+
+class AskedPending(AskedRange):
+    key: str = Field("", description="one of its keys")
+    bodies: bool = Field(False, description="with their bodies")
+    max: int = Field(PENDING_COUNT_DEFAULT, ge=1, le=PENDING_COUNT_MAX, description="of one page")
+    page: Opaque = Field(b"", description="next_page of the answer before")
+
+
+class Event(Told):
+    """What happened to a message. Fields that do not apply are null."""
+
+    kind: str = Field(description="accepted, deferred, restored, received, failed, ... as TraceKind has them")
+    at: str | None
+    shard: int
+    topic: str
+    queue: int
+    offset: int
+    delay_level: int | None
+    due_at: str | None
+    late_ms: int | None
+    group: str | None
+    attempt: int | None
+    error_type: str | None
+    error_message: str | None
+    error_trace: str | None
+    replaced_by: str | None
+    checks: int | None
+
+    @classmethod
+    def of(cls, event: consumer_pb2.TraceEvent) -> Self:
+        kind = consumer_pb2.TraceKind.DESCRIPTOR.values_by_number.get(event.kind)
+        return cls(
+            kind=kind.name.removeprefix("TRACE_KIND_").lower() if kind else "unknown",
+            at=iso(event.at_ms),
+            shard=event.shard,
+            topic=event.topic,
+            queue=event.queue,
+            offset=event.offset,
+            delay_level=event.level or None,
+            due_at=iso(event.due_at_ms),
+            late_ms=event.late_ms if event.kind == consumer_pb2.TRACE_KIND_RESTORED else None,
+            group=event.group or None,
+            attempt=event.attempt or None,
+            error_type=event.error.type or None,
+            error_message=event.error.message or None,
+            error_trace=event.error.trace or None,
+            replaced_by=event.replaced_by_id or None,
+            checks=event.checks or None,
+        )
+
+
+class Trace(Told):
+    """The oldest event first; `gaps` says what may be missing, a sentence each."""
+
+    events: list[Event]
+    gaps: list[str]
+
+
+class Found(Stored):
+    """A message and its state. A pending one's due_at lies ahead, and offset is its entry in the lane."""
+
+    state: State
+    shard: int
+    offset_id: str
+    lane: int | None
+    before_count: int | None = Field(description="of a pending one: how many of its lane fall due before it")
+    trace: Trace | None = None
+
+
+class FoundMessages(Told):
+    """The newest first."""
+
+    messages: list[Found]
+    more: bool = Field(description="there are older ones: ask again with an earlier stored_to")
+
+
+class Pending(Stored):
+    """A message that waits for its due time."""
+
+    shard: int
+    lane: int
+
+
+class PendingPage(Told):
+    """In order of due time. A page may be short, or empty, where a filter matches little: there is more as long as
+    next_page is not null."""
+
+    messages: list[Pending]
+    next_page: str | None
+    seen_count: int
+
+
+class Bucket(Told):
+    """Pending messages that fall due from due_from on, for width_ms."""
+
+    due_from: str | None
+    width_ms: int
+    count: int
+    topic: str | None
+    lane: int | None
+
+
+class Backlog(Told):
+    """How many messages are pending: exact, as of one moment of each shard."""
+
+    now: str | None
+    pending_count: int
+    overdue_count: int
+    buckets: list[Bucket]
+    unreachable_shards: list[int]
+
+
+def _found(message: gateway_pb2.FoundMessage, trace: Trace | None = None) -> Found:
+    pending = message.state == gateway_pb2.MESSAGE_STATE_PENDING
+    found = Found(
+        **stored_fields(message.message),
+        state=state_of(message),
+        shard=message.shard,
+        offset_id=message.offset_id,
+        lane=message.lane if pending else None,
+        before_count=message.before_count if pending else None,
+    )
+    if trace is not None:
+        found.trace = trace
+    return found
+
+
+async def get(call: Call, asked: AskedMessage, _: None) -> Answer:
+    found = await call.gateway("GetMessage", gateway_pb2.GetMessageRequest(id=call.message_id, topic=asked.topic))
+    if not asked.trace:
+        return Answer(_found(found))
+    # By the message's own id, which an offset id is not.
+    wanted = consumer_pb2.TraceMessageRequest(id=found.message.id or call.message_id, topic=asked.topic)
+    told = await call.gateway("TraceMessage", wanted)
+    trace = Trace(events=[Event.of(each) for each in told.events], gaps=list(told.gaps))
+    return Answer(_found(found, trace))
+
+
+async def find(call: Call, asked: AskedMessages, _: None) -> Answer:
+    wanted = gateway_pb2.QueryMessagesRequest(
+        topic=asked.topic, key=asked.key, from_ms=asked.stored_from, to_ms=asked.stored_to, max_count=asked.max
+    )
+    answer = await call.gateway("QueryMessages", wanted)
+    return Answer(FoundMessages(messages=[_found(each) for each in answer.messages], more=answer.more))
+
+
+async def pending(call: Call, asked: AskedPending, _: None) -> Answer:
+    wanted = pending_pb2.ListPendingRequest(
+        filter=pending_pb2.PendingFilter(
+            topic=asked.topic, key=asked.key, due_from_ms=asked.due_from, due_before_ms=asked.due_before
+        ),
+        max_count=asked.max,
+        page_token=asked.page,
+        omit_bodies=not asked.bodies,
+    )
+    answer = await call.gateway("ListPending", wanted)
+    messages = [
+        Pending(**stored_fields(each.message, with_body=asked.bodies), shard=each.shard, lane=each.lane)
+        for each in answer.messages
+    ]
+    next_page = opaque(answer.next_page_token) or None
+    return Answer(PendingPage(messages=messages, next_page=next_page, seen_count=answer.seen_count))
+
+
+async def backlog(call: Call, asked: AskedRange, _: None) -> Answer:
+    wanted = pending_pb2.BacklogRequest(
+        topic=asked.topic, due_from_ms=asked.due_from, due_before_ms=asked.due_before, all_lanes_together=True
+    )
+    answer = await call.gateway("Backlog", wanted)
+    buckets = [
+        Bucket(
+            due_from=iso(each.due_from_ms),
+            width_ms=each.width_ms,
+            count=each.count,
+            topic=each.topic or None,
+            lane=each.lane or None,
+        )
+        for each in answer.buckets
+    ]
+    told = Backlog(
+        now=iso(answer.now_ms),
+        pending_count=answer.pending_count,
+        overdue_count=answer.overdue_count,
+        buckets=buckets,
+        unreachable_shards=list(answer.unreachable_shards),
+    )
+    return Answer(told)
+
+
+OPERATIONS = [
+    Operation(
+        "GET",
+        "/api/v1/messages",
+        "find",
+        "Find messages by key",
+        find,
+        {200: FoundMessages},
+        query=AskedMessages,
+    ),
+    Operation(
+        "GET",
+        "/api/v1/messages/{id}",
+        "get",
+        "Get a message by its id",
+        get,
+        {200: Found},
+        query=AskedMessage,
+        description="In any state; RocketMQ's offset id will do, too.",
+    ),
+    Operation(
+        "GET",
+        "/api/v1/pending",
+        "listPending",
+        "List pending messages",
+        pending,
+        {200: PendingPage},
+        query=AskedPending,
+        description="Of all shards in order of due time, page by page. 503: a shard does not answer, so that messages "
+        "may be missing.",
+    ),
+    Operation(
+        "GET",
+        "/api/v1/backlog",
+        "backlog",
+        "Count pending messages",
+        backlog,
+        {200: Backlog},
+        query=AskedRange,
+        description="By topic and due time. A bucket that the range cuts is given whole.",
+    ),
+]

@@ -1,0 +1,287 @@
+"""What callers send and are told of messages: one model for the check, the conversion and the OpenAPI document."""
+
+import base64
+import json
+from typing import Annotated, Any, Literal, Self, get_args
+
+from duetime.client.bodies import CONTENT_TYPE, JSON
+from duetime.client.errors import Damaged
+from duetime.client.record import decompressed
+from duetime.v1 import gateway_pb2, message_pb2
+from duetime_format.limits import (
+    ATTEMPTS_MAX,
+    BACKOFF_FACTOR_MAX,
+    BACKOFF_INTERVALS_MAX,
+    ID_CHARS_MAX,
+    TOPIC_CHARS_MAX,
+)
+from pydantic import Field, model_validator
+
+from duetime_console.api.fields import Base64, Given, Int32, Length, Moment, Told, iso
+from duetime_console.api.limits import HTTP_BATCH_COUNT_MAX
+
+_BODIES = ("body", "body_json", "body_base64")
+_DUES = ("delay_level", "delay", "deliver_at")
+
+Topic = Annotated[str, Field(min_length=1, max_length=TOPIC_CHARS_MAX, description="letters, digits, `%|_-`")]
+MessageId = Annotated[str, Field(max_length=ID_CHARS_MAX)]
+
+
+class GivenExponential(Given):
+    """Delays that grow by a factor."""
+
+    initial: Length = Field(description="before the first retry: 1 ms to 12 h")
+    max: Length = Field(description="most: to 12 h")
+    factor: float = Field(2.0, ge=1, le=BACKOFF_FACTOR_MAX, strict=False)
+    jitter: float = Field(0.2, ge=0, le=1, strict=False, description="share of a delay that is left to chance")
+
+
+class GivenRetry(Given):
+    """When a failed message comes back, and how often. With neither backoff: by RocketMQ's levels."""
+
+    max_attempts: int = Field(0, ge=0, le=ATTEMPTS_MAX, description="deliveries in all; 0: 17")
+    exponential: GivenExponential | None = None
+    intervals: list[Length] | None = Field(None, min_length=1, max_length=BACKOFF_INTERVALS_MAX)
+
+    @model_validator(mode="after")
+    def _one_backoff(self) -> Self:
+        if self.exponential is not None and self.intervals is not None:
+            raise ValueError("exponential and intervals can't both be given")
+        return self
+
+    def as_proto(self) -> message_pb2.RetryPolicy:
+        policy = message_pb2.RetryPolicy(max_attempts=self.max_attempts)
+        if (given := self.exponential) is not None:
+            policy.exponential.initial_ms, policy.exponential.max_ms = given.initial, given.max
+            policy.exponential.factor, policy.exponential.jitter = given.factor, given.jitter
+        elif self.intervals is not None:
+            policy.intervals.delays_ms.extend(self.intervals)
+        else:
+            policy.levels.SetInParent()
+        return policy
+
+
+class GivenBody(Given):
+    """A body in one of three forms."""
+
+    body: str | None = Field(None, description="the body as text, which is sent in UTF-8; up to 4 MiB")
+    body_json: Any = Field(
+        None, description="the body as a value, which is sent as JSON with the property content_type application/json"
+    )
+    body_base64: Base64 | None = Field(None, description="the body as bytes")
+
+    @model_validator(mode="after")
+    def _one_body(self) -> Self:
+        given = [name for name in _BODIES if name in self.model_fields_set]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} can't both be given")
+        return self
+
+    @property
+    def has_body(self) -> bool:
+        return any(name in self.model_fields_set for name in _BODIES)
+
+    @property
+    def body_bytes(self) -> bytes:
+        if "body_json" in self.model_fields_set:
+            return json.dumps(self.body_json, ensure_ascii=False, separators=(",", ":")).encode()
+        return (self.body or "").encode() if self.body_base64 is None else self.body_base64
+
+
+class GivenDue(GivenBody):
+    """A body, and when it is delivered; without a due time: at once."""
+
+    delay: Length | None = Field(None, description="from now on, such as 30m, or milliseconds; to ten years")
+    deliver_at: Moment | None = Field(None, description="a time with its zone, or Unix milliseconds")
+
+
+class GivenMessage(GivenDue):
+    """A message to send. The gateway checks it as it does those that come by gRPC."""
+
+    topic: Topic
+    id: MessageId = Field("", description="its id through its whole life; empty: the gateway makes one")
+    tags: str = Field("", description="one tag")
+    keys: list[str] = Field(default_factory=list, description="business keys")
+    properties: dict[str, str] = Field(default_factory=dict)
+    delay_level: Int32 | None = Field(None, description="RocketMQ's level, from 1")
+    queue: Int32 | None = Field(None, description="the queue; without it: by sharding_key, else round robin")
+    sharding_key: str = Field("", description="messages with equal ones go to the same queue")
+    born_at: Moment = Field(0, description="the sender's clock")
+    flag: Int32 = 0
+    retry: GivenRetry | None = Field(None, description="instead of the group's policy")
+    replace: bool = Field(False, description="takes the place of the pending message with the same key")
+    max_wait: Length = Field(0, description="with replace: due at most so long after the first that was replaced")
+
+    @model_validator(mode="after")
+    def _one_due(self) -> Self:
+        given = [name for name in _DUES if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} can't both be given")
+        return self
+
+    def as_proto(self) -> message_pb2.Message:
+        told = {CONTENT_TYPE: JSON} if "body_json" in self.model_fields_set else {}
+        return message_pb2.Message(
+            topic=self.topic,
+            body=self.body_bytes,
+            properties=told | self.properties,
+            tags=self.tags,
+            keys=self.keys,
+            sharding_key=self.sharding_key,
+            queue=self.queue,
+            id=self.id,
+            born_at_ms=self.born_at,
+            flag=self.flag,
+            retry=self.retry.as_proto() if self.retry else None,
+            replace=self.replace,
+            max_wait_ms=self.max_wait,
+            **self._due(),
+        )
+
+    def _due(self) -> dict[str, Any]:
+        if self.delay_level is not None:
+            return {"delay_level": self.delay_level}
+        return {
+            name: value
+            for name, value in (("delay_ms", self.delay), ("deliver_at_ms", self.deliver_at))
+            if value is not None
+        }
+
+
+class GivenMessages(Given):
+    """Messages to send, each with its own result."""
+
+    messages: list[GivenMessage] = Field(min_length=1, max_length=HTTP_BATCH_COUNT_MAX)
+
+
+class Sent(Told):
+    """Where a message is. A duplicate was stored before, and this is where."""
+
+    id: str
+    topic: str
+    shard: int
+    queue: int
+    offset: int = Field(description="in its queue; of a delayed message: its entry in the lane")
+    lane: int | None = Field(description="null: it was not delayed")
+    delay_level: int | None
+    requested_level: int | None = Field(description="the level asked for, where it is above the highest")
+    deliver_at: str | None
+    was_past: bool = Field(description="deliver_at was past: the message is delivered at once")
+    duplicate: bool
+    replaced_id: str | None
+
+    @classmethod
+    def of(cls, topic: str, result: message_pb2.SendResult) -> Self:
+        return cls(
+            id=result.message_id,
+            topic=topic,
+            shard=result.shard,
+            queue=result.queue,
+            offset=result.offset,
+            lane=result.lane or None,
+            delay_level=result.delay_level or None,
+            requested_level=result.requested_level or None,
+            deliver_at=iso(result.deliver_at_ms),
+            was_past=result.was_past,
+            duplicate=result.duplicate,
+            replaced_id=result.replaced_id or None,
+        )
+
+
+class ToldViolation(Told):
+    """A field, and what is wrong with it."""
+
+    field: str
+    description: str
+
+
+class ToldProblem(Told):
+    """An error (RFC 9457). `reason` is stable."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    reason: str
+    violations: list[ToldViolation] | None = None
+
+
+class SentOrNot(Told):
+    """One of both is there."""
+
+    sent: Sent | None = None
+    problem: ToldProblem | None = None
+
+
+class SentMessages(Told):
+    """One result for each message, in order."""
+
+    results: list[SentOrNot]
+
+
+class ToldBody(Told):
+    """A body: as text where it is UTF-8, else in base64; or why it can't be read; none of them: it was left out."""
+
+    body: str | None = None
+    body_base64: str | None = None
+    body_error: str | None = None
+
+
+def told_body(message: message_pb2.StoredMessage) -> dict[str, str]:
+    """The fields of ToldBody."""
+    try:
+        body = decompressed(message.body, message.sys_flag)
+    except Damaged as error:
+        return {"body_error": error.text}
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"body_base64": base64.b64encode(body).decode()}
+
+
+class Stored(ToldBody):
+    """A message that is stored."""
+
+    id: str
+    topic: str
+    queue: int
+    offset: int
+    tags: str
+    keys: list[str]
+    properties: dict[str, str]
+    flag: int
+    born_at: str | None
+    stored_at: str | None
+    due_at: str | None
+    delay_level: int | None
+
+
+def stored_fields(message: message_pb2.StoredMessage, *, with_body: bool = True) -> dict[str, Any]:
+    """The fields of Stored."""
+    return {
+        "id": message.id,
+        "topic": message.topic,
+        "queue": message.queue,
+        "offset": message.offset,
+        **(told_body(message) if with_body else {}),
+        "tags": message.tags,
+        "keys": list(message.keys),
+        "properties": dict(message.properties),
+        "flag": message.flag,
+        "born_at": iso(message.born_at_ms),
+        "stored_at": iso(message.stored_at_ms),
+        "due_at": iso(message.due_at_ms),
+        "delay_level": message.delay_level or None,
+    }
+
+
+State = Literal[
+    "stored", "pending", "quarantined", "cancelled", "dead", "prepared", "given_up", "rolled_back", "unknown"
+]
+
+
+def state_of(found: gateway_pb2.FoundMessage) -> State:
+    """A state that only a newer gateway knows is unknown."""
+    value = gateway_pb2.MessageState.DESCRIPTOR.values_by_number.get(found.state)
+    name = value.name.removeprefix("MESSAGE_STATE_").lower() if value else ""
+    return name if name in get_args(State) else "unknown"  # type: ignore[return-value]

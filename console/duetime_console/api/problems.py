@@ -1,0 +1,82 @@
+"""Errors as HTTP tells them: `application/problem+json` (RFC 9457), with the status of gRPC's code."""
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from http import HTTPStatus
+from typing import Any
+
+from duetime.v1 import message_pb2
+from starlette.responses import Response
+
+from duetime_console.api.limits import HTTP_VIOLATIONS_MAX, RETRY_AFTER_S_DEFAULT
+from duetime_console.gateway import GatewayError
+
+# Of all paths of the API; its page is beside them.
+API = "/api/v1/"
+PROBLEM_TYPE = "application/problem+json"
+# RFC 9457: a problem that is no more than its status.
+PLAIN = "about:blank"
+
+
+class Problem(Exception):
+    """An error of the API. `reason` is stable, `detail` is a sentence for people.
+
+    `violations` are fields and what is wrong with each. `retry_after_s` is 0 where the caller is told nothing.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        reason: str,
+        detail: str,
+        *,
+        violations: Iterable[tuple[str, str]] = (),
+        retry_after_s: float = 0.0,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.reason = reason
+        self.detail = detail
+        self.violations = tuple(violations)[:HTTP_VIOLATIONS_MAX]
+        self.headers = dict(headers or {})
+        if status == 401:
+            self.headers.setdefault("WWW-Authenticate", "Bearer")
+        if status in (429, 503):
+            retry_after_s = retry_after_s or RETRY_AFTER_S_DEFAULT
+        if retry_after_s:
+            self.headers["Retry-After"] = str(max(1, math.ceil(retry_after_s)))
+
+    @classmethod
+    def of_error(cls, error: GatewayError) -> "Problem":
+        violations = [(each.field, each.description) for each in error.violations]
+        reason = error.reason or error.code
+        return cls(error.status, reason, error.text, violations=violations, retry_after_s=error.retry_after_s)
+
+    @classmethod
+    def of_fault(cls, fault: message_pb2.Fault) -> "Problem":
+        """Of one message of a batch."""
+        return cls.of_error(GatewayError.of_fault(fault))
+
+    def as_object(self, errors_url: str) -> dict[str, Any]:
+        """As the answer has it. `errors_url`: the errors' page of the documents; a reason is an anchor there."""
+        found: dict[str, Any] = {
+            "type": f"{errors_url}#{self.reason.lower()}" if errors_url else PLAIN,
+            "title": HTTPStatus(self.status).phrase,
+            "status": self.status,
+            "detail": self.detail,
+            "reason": self.reason,
+        }
+        if self.violations:
+            found["violations"] = [{"field": field, "description": text} for field, text in self.violations]
+        return found
+
+    def response(self, errors_url: str) -> Response:
+        text = json.dumps(self.as_object(errors_url), ensure_ascii=False)
+        return Response(text.encode(), self.status, self.headers, PROBLEM_TYPE)
+
+
+def invalid(detail: str, *violations: tuple[str, str]) -> Problem:
+    """What is sent is not as the API has it."""
+    return Problem(400, "REQUEST_INVALID", detail, violations=violations)

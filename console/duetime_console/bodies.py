@@ -1,0 +1,105 @@
+"""Bodies of messages as pages show them: as text, JSON or hexadecimal digits, cut, and nothing in them is run. Pure."""
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["text", "json", "hex"]
+KINDS: tuple[Kind, ...] = ("text", "json", "hex")
+
+# Of what is shown: the download has all.
+TEXT_CHARS_MAX = 65_536
+HEX_BYTES_MAX = 4_096
+# A larger body is not parsed.
+JSON_BYTES_MAX = 262_144
+SNIPPET_CHARS = 120
+_LINE_BYTES = 16
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
+# What a browser would not show, or by which a text would show another order than it has.
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A body, or its beginning, in one of the kinds that it can be shown in."""
+
+    kind: Kind
+    text: str
+    is_cut: bool
+    kinds: tuple[Kind, ...]
+
+
+def shown(body: bytes, wanted: str = "") -> Shown:
+    """In the kind that is wanted where that can be; else as JSON, text, or hexadecimal digits."""
+    text = _decoded(body)
+    pretty = _pretty(body) if text is not None else None
+    kinds: tuple[Kind, ...] = tuple(
+        kind for kind in KINDS if kind == "hex" or (text is not None if kind == "text" else pretty is not None)
+    )
+    kind: Kind = next((each for each in kinds if each == wanted), "json" if pretty is not None else kinds[0])
+    if kind == "hex" or text is None:
+        return Shown("hex", _dump(body[:HEX_BYTES_MAX]), len(body) > HEX_BYTES_MAX, kinds)
+    whole = pretty if kind == "json" and pretty is not None else text
+    return Shown(kind, visible(whole[:TEXT_CHARS_MAX]), len(whole) > TEXT_CHARS_MAX, kinds)
+
+
+def visible(text: str) -> str:
+    """The text with escapes such as `\\u202e` for characters that can't be seen."""
+    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def snippet(body: bytes, around: str = "") -> str:
+    """The beginning of a body on one line, or what is around a text in it."""
+    text = body.decode("utf-8", "replace")
+    at = max(text.lower().find(around.lower()) - SNIPPET_CHARS // 4, 0) if around else 0
+    part = " ".join(text[at : at + SNIPPET_CHARS].split())
+    return ("… " if at else "") + visible(part) + (" …" if at + SNIPPET_CHARS < len(text) else "")
+
+
+def _decoded(body: bytes) -> str | None:
+    """None: it is no text in UTF-8."""
+    try:
+        return body.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _pretty(body: bytes) -> str | None:
+    """JSON with a line for each value, its tokens as they are written; None: no object or list, or too large."""
+    if len(body) > JSON_BYTES_MAX or body.lstrip()[:1] not in (b"{", b"["):
+        return None
+    try:
+        json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    tokens = _TOKEN.findall(body.decode())
+    parts: list[str] = []
+    depth = 0
+    for part, after in zip(tokens, [*tokens[1:], ""], strict=True):
+        parts.append(": " if part == ":" else part)
+        closes = after in ("}", "]")
+        if part in ("{", "["):
+            if closes:
+                continue
+            depth += 1
+        elif closes:
+            depth -= 1
+        elif part != ",":
+            continue
+        parts.append(_line(depth))
+    return "".join(parts)
+
+
+def _line(depth: int) -> str:
+    return "\n" + "  " * depth
+
+
+def _dump(body: bytes) -> str:
+    """`00000010  68 65 6c 6c 6f …  hello`"""
+    lines = []
+    for at in range(0, len(body), _LINE_BYTES):
+        part = body[at : at + _LINE_BYTES]
+        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
+        lines.append(f"{at:08x}  {part.hex(' '):<{3 * _LINE_BYTES - 1}}  {text}")
+    return "\n".join(lines)

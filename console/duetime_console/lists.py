@@ -1,0 +1,114 @@
+"""Lists that are searched, sorted and read page by page; what is shown of one is said by the address alone."""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+from urllib.parse import urlencode
+
+T = TypeVar("T")
+
+# Rows of one page of a list.
+ROWS_MAX = 100
+# Of more rows, a list is not sorted by what is asked of each.
+ASKED_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Generic[T]):
+    """A column that a list can be sorted by."""
+
+    name: str
+    title: str
+    value: Callable[[T], Any]
+    is_number: bool = False
+    # Whether its value is asked of each row by a call: of more than ASKED_MAX rows it is of those of the page only.
+    is_asked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """How the head of a column is shown: `order` is `ascending`, `descending` or `none`, `address` turns it; empty: the
+    list can't be sorted by it."""
+
+    title: str
+    order: str
+    address: str
+    is_number: bool
+
+
+class Listing(Generic[T]):
+    """What an address says about a list: `q`, `sort` (`name`, or `-name` for the other way round) and `page`; and
+    besides, what its links keep (`kept`)."""
+
+    def __init__(
+        self, query: Mapping[str, str], columns: Sequence[Column[T]], sort: str, kept: Iterable[str] = ()
+    ) -> None:
+        self.q = query.get("q", "").strip()
+        self.kept = {name: query[name] for name in kept if query.get(name)}
+        self._columns = {column.name: column for column in columns}
+        wanted = query.get("sort", sort)
+        self.sort = wanted if wanted.removeprefix("-") in self._columns else sort
+        page = query.get("page", "1")
+        self.page = int(page) if page.isascii() and page.isdigit() and page[:1] != "0" and len(page) < 9 else 1
+        self.rows: Sequence[T] = ()
+        self.found_count = 0
+        # Whether values were asked of the page's rows alone.
+        self.is_cut = False
+
+    def show(self, rows: Iterable[T], text: Callable[[T], str]) -> None:
+        """Takes the rows of the page that is asked for: those whose text has all the words of `q`, in order."""
+        found = self.found(rows, text)
+        column = self._columns[self.sort.removeprefix("-")]
+        found.sort(key=column.value, reverse=self.sort.startswith("-"))
+        self.found_count = len(found)
+        self.page = min(self.page, self.page_count)
+        self.rows = found[(self.page - 1) * ROWS_MAX : self.page * ROWS_MAX]
+
+    def found(self, rows: Iterable[T], text: Callable[[T], str]) -> list[T]:
+        """Those that `q` finds."""
+        words = self.q.lower().split()
+        return [row for row in rows if all(word in text(row).lower() for word in words)]
+
+    async def ask(
+        self,
+        rows: Iterable[T],
+        text: Callable[[T], str],
+        ask: Callable[[Sequence[T]], Awaitable[None]],
+    ) -> None:
+        """As `show`; before, asks for values of columns (`is_asked`): of all rows that `q` finds, or, if they are more
+        than ASKED_MAX, of those of the page, and the list is sorted by another column."""
+        found = self.found(rows, text)
+        if len(found) <= ASKED_MAX:
+            await ask(found)
+            self.show(found, text)
+            return
+        self.is_cut = True
+        if self._columns[self.sort.removeprefix("-")].is_asked:
+            self.sort = next(column.name for column in self._columns.values() if not column.is_asked)
+        self.show(found, text)
+        await ask(self.rows)
+
+    @property
+    def page_count(self) -> int:
+        return max(-(-self.found_count // ROWS_MAX), 1)
+
+    @property
+    def heads(self) -> list[Head]:
+        return [self._head(column) for column in self._columns.values()]
+
+    def address(self, **changes: Any) -> str:
+        """The query of the same list with these values instead."""
+        values = self.kept | {"q": self.q, "sort": self.sort, "page": self.page if self.page > 1 else ""} | changes
+        return "?" + urlencode({name: value for name, value in values.items() if value not in ("", None)})
+
+    def _head(self, column: Column[T]) -> Head:
+        name = self.sort.removeprefix("-")
+        if self.is_cut and column.is_asked:
+            return Head(column.title, "none", "", column.is_number)
+        if name != column.name:
+            # Who sorts by a number wants to see the greatest.
+            turned, order = ("-" * column.is_number) + column.name, "none"
+        else:
+            descending = self.sort.startswith("-")
+            turned, order = (name, "descending") if descending else (f"-{name}", "ascending")
+        return Head(column.title, order, self.address(sort=turned, page=""), column.is_number)

@@ -1,0 +1,38 @@
+"""Moments as forms have them: people write them in their own zone, addresses and requests have the instant. Pure.
+
+A field shows local time, which the page's script turns into an instant in UTC with its zone when the form is sent
+(`2026-01-31T11:00:00.000Z`), and back. Without script the field is in UTC, and says so.
+"""
+
+from datetime import UTC, datetime
+
+
+class InvalidMoment(ValueError):
+    """The text is no moment."""
+
+
+def moment_ms(text: str) -> int:
+    """Unix milliseconds of `2026-01-31T12:00` or `2026-01-31T13:00+01:00`; without a zone it is in UTC. Raises:
+    InvalidMoment."""
+    try:
+        read = datetime.fromisoformat(text.strip())
+        return round((read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise InvalidMoment(f"{text.strip()!r} is no moment such as 2026-01-31T12:00") from None
+
+
+def shown_ms(text: str) -> int:
+    """The same; 0: it is none."""
+    try:
+        return moment_ms(text)
+    except InvalidMoment:
+        return 0
+
+
+def field_value(text: str) -> str:
+    """What a field of the type `datetime-local` is given: UTC; what is no moment as it is."""
+    at_ms = shown_ms(text)
+    if not at_ms:
+        return text
+    whole = f"{datetime.fromtimestamp(at_ms // 1000, UTC):%Y-%m-%dT%H:%M:%S}"
+    return f"{whole}.{at_ms % 1000:03d}" if at_ms % 1000 else whole

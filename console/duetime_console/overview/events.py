@@ -1,0 +1,104 @@
+"""Server-sent events: what is told to all is written once; a reader that does not keep up is dropped."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import structlog
+from starlette.responses import StreamingResponse
+from starlette.types import Send
+
+log = structlog.get_logger()
+
+READERS_MAX = 200
+# Events that a reader may be behind.
+BEHIND_MAX = 8
+# How long one event may take to be written.
+SLOW_S = 10.0
+# A comment is sent when nothing else is: proxies keep a connection for a minute, as a rule.
+QUIET_S = 15.0
+
+
+class Full(Exception):
+    """There are READERS_MAX readers."""
+
+
+class Events:
+    """Readers and what they have not read yet."""
+
+    def __init__(self) -> None:
+        # None: the end.
+        self._readers: set[asyncio.Queue[bytes | None]] = set()
+        self.dropped_count = 0
+        self._ended = False
+
+    @property
+    def reader_count(self) -> int:
+        return len(self._readers)
+
+    def tell(self, event: str, data: str) -> None:
+        """Tells all readers; those that are too far behind are dropped, and connect again."""
+        lines = "".join(f"data: {line}\n" for line in data.splitlines())
+        block = f"event: {event}\n{lines}\n".encode()
+        for queue in list(self._readers):
+            if queue.full():
+                self._readers.discard(queue)
+                self.dropped_count += 1
+                _end(queue)
+            else:
+                queue.put_nowait(block)
+
+    def end(self) -> None:
+        """Ends all streams, as when the console stops."""
+        self._ended = True
+        for queue in self._readers:
+            _end(queue)
+        self._readers.clear()
+
+    def stream(self) -> "EventStream":
+        """A new reader's answer. Raises: Full."""
+        if len(self._readers) >= READERS_MAX:
+            raise Full(f"{READERS_MAX} pages watch already")
+        queue: asyncio.Queue[bytes | None] = asyncio.Queue(BEHIND_MAX)
+        self._readers.add(queue)
+        if self._ended:
+            _end(queue)
+        return EventStream(self._read(queue))
+
+    async def _read(self, queue: asyncio.Queue[bytes | None]) -> AsyncIterator[bytes]:
+        try:
+            yield b"retry: 2000\n\n"
+            while True:
+                try:
+                    async with asyncio.timeout(QUIET_S):
+                        block = await queue.get()
+                except TimeoutError:
+                    block = b": quiet\n\n"
+                if block is None:
+                    return
+                yield block
+        finally:
+            self._readers.discard(queue)
+
+
+def _end(queue: asyncio.Queue[bytes | None]) -> None:
+    while not queue.empty():
+        queue.get_nowait()
+    queue.put_nowait(None)
+
+
+class EventStream(StreamingResponse):
+    """The answer to a reader."""
+
+    def __init__(self, content: AsyncIterator[bytes]) -> None:
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        super().__init__(content, media_type="text/event-stream", headers=headers)
+
+    async def stream_response(self, send: Send) -> None:
+        async def in_time(message: object) -> None:
+            async with asyncio.timeout(SLOW_S):
+                await send(message)  # type: ignore[arg-type]
+
+        try:
+            await super().stream_response(in_time)
+        except TimeoutError:
+            log.info("slow reader dropped")

@@ -1,0 +1,101 @@
+"""What the cluster said at one moment, and the figures that are read off it. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from duetime.v1 import gateway_pb2
+
+# Of the fields of the past.
+ACCEPTED, RESTORED, DEAD, LATE = "accepted", "restored", "dead", "late"
+
+
+class Counted(NamedTuple):
+    """Dead letters of `of_groups` groups, of the `groups` that there are; `came` of them are new since the count
+    before, in groups that had one."""
+
+    dead_letters: int
+    of_groups: int
+    groups: int
+    came: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        return self.of_groups == self.groups
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One look at all lanes."""
+
+    # Unix ms, by the shards' clock.
+    at_ms: int
+    lanes: Sequence[gateway_pb2.Lane]
+    unreachable_shards: Sequence[int]
+    # As of the last look at groups; None: it is not known.
+    dead_letters: Counted | None = None
+    # Whether this look was one at groups.
+    is_counted: bool = False
+
+    @property
+    def overdue_count(self) -> int:
+        """Messages that are due and not restored yet."""
+        return sum(lane.due_count for lane in self.lanes)
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What the tiles show. Moments are Unix ms, 0: none; lateness in ms, -1: nothing was restored yet."""
+
+    at_ms: int
+    accepted_per_s: float
+    restored_per_s: float
+    late_p50_ms: float
+    late_p99_ms: float
+    pending_count: int
+    overdue_count: int
+    oldest_due_at_ms: int
+    next_due_at_ms: int
+    shard_count: int
+    unreachable_shards: tuple[int, ...]
+    # Lanes with pending messages that no scheduler holds.
+    unowned_count: int
+    dead_letters: Counted | None
+
+
+def figures(sample: Sample, accepted_per_s: float, restored_per_s: float) -> Figures:
+    lanes = sample.lanes
+    worst = max((lane for lane in lanes if lane.late_p99_ms >= 0), key=lambda lane: lane.late_p99_ms, default=None)
+    return Figures(
+        at_ms=sample.at_ms,
+        accepted_per_s=accepted_per_s,
+        restored_per_s=restored_per_s,
+        late_p50_ms=worst.late_p50_ms if worst else -1.0,
+        late_p99_ms=worst.late_p99_ms if worst else -1.0,
+        pending_count=sum(lane.pending_count for lane in lanes),
+        overdue_count=sample.overdue_count,
+        oldest_due_at_ms=min((lane.oldest_due_at_ms for lane in lanes if lane.oldest_due_at_ms), default=0),
+        next_due_at_ms=min((lane.next_due_at_ms for lane in lanes if lane.next_due_at_ms), default=0),
+        shard_count=len({lane.shard for lane in lanes} | set(sample.unreachable_shards)),
+        unreachable_shards=tuple(sample.unreachable_shards),
+        unowned_count=len(unowned(lanes)),
+        dead_letters=sample.dead_letters,
+    )
+
+
+def unowned(lanes: Sequence[gateway_pb2.Lane]) -> list[gateway_pb2.Lane]:
+    return [lane for lane in lanes if not lane.owner and not lane.paused and lane.pending_count]
+
+
+def changes(before: Sample, now: Sample) -> dict[str, int]:
+    """What came about between two looks, by field of the past. A count that went back is that of a shard that started
+    anew, and says nothing."""
+    earlier = {(lane.shard, lane.level): lane for lane in before.lanes}
+    accepted = restored = 0
+    for lane in now.lanes:
+        last = earlier.get((lane.shard, lane.level))
+        if last is not None:
+            accepted += max(0, lane.max_offset - last.max_offset)
+            restored += max(0, lane.restored_count - last.restored_count)
+    dead = now.dead_letters.came if now.is_counted and now.dead_letters is not None else 0
+    return {ACCEPTED: accepted, RESTORED: restored, DEAD: dead}

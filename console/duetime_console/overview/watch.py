@@ -1,0 +1,163 @@
+"""Looks at the cluster, once for all browsers, and tells those who watch.
+
+    ListLanes, groups ──▶ Sample ──▶ history ──▶ figures, alarms ──rendered once──▶ events to all readers
+
+It looks as the console's own user where it has a token, else as one of those who watch and may see all lanes.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+import structlog
+from duetime.v1 import gateway_pb2
+from duetime_core.clock import Clock
+
+from duetime_console.gateway import Gateway, GatewayError
+from duetime_console.overview.alarms import Alarm, alarms
+from duetime_console.overview.events import Events
+from duetime_console.overview.history import History
+from duetime_console.overview.letters import Letters
+from duetime_console.overview.samples import ACCEPTED, DEAD, RESTORED, Counted, Figures, Sample, changes, figures
+from duetime_console.settings import Settings
+
+log = structlog.get_logger()
+
+# Between two looks while nobody watches: the past goes on.
+IDLE_MS = 5_000
+# Between two looks at the groups.
+GROUPS_MS = 10_000
+RATE_MS = 10_000
+# How long it is believed that somebody may see all lanes, and of how many.
+ADMITTED_MS = 10_000
+ADMITTED_MAX = 1_000
+# A newly dead letter is told of for so long.
+DEAD_MS = 600_000
+LOOK_TIMEOUT_S = 5.0
+SHOW = "figures"
+
+
+class Watch:
+    """See the module."""
+
+    def __init__(self, settings: Settings, gateway: Gateway, clock: Clock) -> None:
+        self._settings = settings
+        self._gateway = gateway
+        self._clock = clock
+        self.history = History(settings.history_hours)
+        self.events = Events()
+        # As of the last look that was answered.
+        self.figures: Figures | None = None
+        # Why the last one was not.
+        self.fault: GatewayError | None = None
+        self._sample: Sample | None = None
+        self._lent = ""
+        self._admitted: dict[str, tuple[float, bool]] = {}
+        self.letters = Letters(gateway, LOOK_TIMEOUT_S)
+        self._looked_at_ms = self._groups_at_ms = float("-inf")
+        self._deaths: deque[tuple[int, int]] = deque(maxlen=int(DEAD_MS // GROUPS_MS))
+        self.look_count = 0
+        self.failed_count = 0
+
+    async def run(self, rendered: Callable[[], str]) -> None:
+        """Looks for ever. `rendered`: what readers are told after a look."""
+        while True:
+            began_ms = self._clock.monotonic_ms()
+            await self.look()
+            if self.events.reader_count:
+                self.events.tell(SHOW, rendered())
+            pause_ms = self._settings.refresh_ms if self.events.reader_count else IDLE_MS
+            await self._clock.sleep(max(pause_ms - (self._clock.monotonic_ms() - began_ms), 50))
+
+    async def admits(self, token: str) -> bool:
+        """Whether somebody may see all lanes. Raises: GatewayError: it is not known."""
+        now_ms = self._clock.monotonic_ms()
+        known = self._admitted.get(token)
+        if known is None or now_ms - known[0] > ADMITTED_MS:
+            try:
+                await self._gateway.call("ListLanes", gateway_pb2.ListLanesRequest(), token)
+                known = now_ms, True
+            except GatewayError as error:
+                if error.code != "PERMISSION_DENIED":
+                    raise
+                known = now_ms, False
+            if len(self._admitted) >= ADMITTED_MAX:
+                self._admitted.clear()
+            self._admitted[token] = known
+        if known[1]:
+            if self.fault is not None and token != self._lent:
+                # The last look may have failed for want of a token.
+                self._looked_at_ms = float("-inf")
+            self._lent = token
+        return known[1]
+
+    def alarms(self) -> list[Alarm]:
+        """What is wrong now, the worst first."""
+        if self.fault is not None:
+            return [Alarm(_told(self.fault), "callers-are-refused" if self.fault.status < 500 else "calls-fail")]
+        if self._sample is None:
+            return []
+        from_ms = self._sample.at_ms - DEAD_MS
+        return alarms(self._sample, sum(count for at_ms, count in self._deaths if at_ms >= from_ms))
+
+    async def refresh(self) -> None:
+        """Looks, unless the last look is fresh."""
+        if self._clock.monotonic_ms() - self._looked_at_ms > self._settings.refresh_ms:
+            await self.look()
+
+    async def look(self) -> None:
+        """One look."""
+        self._looked_at_ms = self._clock.monotonic_ms()
+        try:
+            sample = await self._look(self._token())
+        except GatewayError as error:
+            self.failed_count += 1
+            self.fault = error
+            if error.code == "UNAUTHENTICATED":
+                self._lent = ""
+            return
+        except OSError as error:
+            self.fault = GatewayError("UNAUTHENTICATED", f"the console's token can't be read: {error}")
+            return
+        self.look_count += 1
+        self.fault = None
+        self._note(sample)
+
+    def _token(self) -> str:
+        """Raises: OSError."""
+        return self._settings.own_token() or self._lent
+
+    async def _look(self, token: str) -> Sample:
+        listed = await self._gateway.call("ListLanes", gateway_pb2.ListLanesRequest(), token, LOOK_TIMEOUT_S)
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._groups_at_ms >= GROUPS_MS:
+            self._groups_at_ms = now_ms
+            counted = await self._count_dead(token)
+            return Sample(self._clock.now_ms(), listed.lanes, listed.unreachable_shards, counted, is_counted=True)
+        before = self._sample.dead_letters if self._sample else None
+        return Sample(self._clock.now_ms(), listed.lanes, listed.unreachable_shards, before)
+
+    async def _count_dead(self, token: str) -> Counted | None:
+        try:
+            return await self.letters.look(token)
+        except GatewayError as error:
+            log.debug("groups not counted", why=error.text)
+            return None
+
+    def _note(self, sample: Sample) -> None:
+        before = self._sample
+        came = changes(before, sample) if before is not None else {}
+        if came.get(DEAD):
+            self._deaths.append((sample.at_ms, came[DEAD]))
+        self.history.add(sample.at_ms, came, sample.overdue_count)
+        self._sample = sample
+        rates = (self.history.per_s(field, sample.at_ms, RATE_MS) for field in (ACCEPTED, RESTORED))
+        self.figures = figures(sample, *rates)
+
+
+def _told(fault: GatewayError) -> str:
+    if fault.code in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
+        return (
+            "Nothing is watched: the console has no token of its own that may see all lanes (DUETIME_CONSOLE_TOKEN), "
+            f"and nobody who may is signed in. The gateway says: {fault.text}"
+        )
+    return f"The cluster does not answer: {fault.text}"

@@ -1,0 +1,318 @@
+"""Consumer groups: the list with lag and dead letters, each with its places, receivers and policy, and its reset."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from duetime.cli.policies import backoff_of
+from duetime.client.errors import InvalidArgument
+from duetime.client.retry_policy import handler_policy
+from duetime.v1 import consumer_pb2
+from starlette.datastructures import FormData, QueryParams
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from duetime_console.asking import asked, path_of
+from duetime_console.gateway import GatewayError
+from duetime_console.lists import Column, Listing
+from duetime_console.moments import InvalidMoment, moment_ms
+from duetime_console.rendering import page
+from duetime_console.session import call
+
+# Groups are described one by one: of more than these, a topic's page leaves out the others, and says so.
+DESCRIBED_MAX = 200
+_DESCRIBED_AT_ONCE = 8
+_STARTS = {
+    consumer_pb2.GROUP_START_EARLIEST: "earliest",
+    consumer_pb2.GROUP_START_LATEST: "latest",
+    consumer_pb2.GROUP_START_TIME: "time",
+}
+
+
+@dataclass(slots=True)
+class Described:
+    """Groups with their places. `left_out` is how many there are besides, `refused` why some are not described."""
+
+    groups: list[consumer_pb2.GroupDescription] = field(default_factory=list)
+    left_out: int = 0
+    refused: list[GatewayError] = field(default_factory=list)
+
+
+async def described_groups(request: Request) -> Described:
+    """Those that the caller may see; none where it may see none."""
+    listed = await asked(request, "ListGroups", consumer_pb2.ListGroupsRequest())
+    if isinstance(listed, GatewayError):
+        return Described(refused=[listed])
+    names = [group.name for group in listed.groups]
+    return await descriptions_of(request, names[:DESCRIBED_MAX], len(names) - DESCRIBED_MAX)
+
+
+async def descriptions_of(request: Request, names: list[str], left_out: int = 0) -> Described:
+    """These groups, as far as the caller may see them."""
+    turns = asyncio.Semaphore(_DESCRIBED_AT_ONCE)
+
+    async def describe(name: str) -> Any:
+        async with turns:
+            return await asked(request, "DescribeGroup", consumer_pb2.DescribeGroupRequest(name=name))
+
+    answers = await asyncio.gather(*map(describe, names))
+    found = Described(left_out=max(left_out, 0))
+    for answer in answers:
+        if isinstance(answer, GatewayError):
+            found.refused.append(answer)
+        else:
+            found.groups.append(answer)
+    return found
+
+
+def sums_of(described: consumer_pb2.GroupDescription) -> dict[str, int]:
+    """Over all its queues."""
+    return {name: sum(getattr(queue, name) for queue in described.queues) for name in ("lag", "in_flight", "waiting")}
+
+
+async def groups(request: Request) -> Response:
+    listed = await call(request, "ListGroups", consumer_pb2.ListGroupsRequest())
+    found = Described()
+    by_name: dict[str, consumer_pb2.GroupDescription] = {}
+    sums: dict[str, dict[str, int]] = {}
+
+    async def describe(some: Sequence[consumer_pb2.Group]) -> None:
+        nonlocal found
+        found = await descriptions_of(request, [group.name for group in some])
+        by_name.update({one.group.name: one for one in found.groups})
+        sums.update({name: sums_of(one) for name, one in by_name.items()})
+
+    def told(name: str, what: str) -> int:
+        return sums[name][what] if name in sums else -1
+
+    columns: list[Column[Any]] = [
+        Column("name", "Group", lambda group: group.name.lower()),
+        Column("lag", "Lag", lambda group: told(group.name, "lag"), True, True),
+        Column("flight", "In flight", lambda group: told(group.name, "in_flight"), True, True),
+        Column(
+            "dead",
+            "Dead letters",
+            lambda group: by_name[group.name].dead_letters if group.name in by_name else -1,
+            True,
+            True,
+        ),
+        Column(
+            "rate",
+            "Acks/s",
+            lambda group: by_name[group.name].acks_per_s if group.name in by_name else -1,
+            True,
+            True,
+        ),
+        Column(
+            "members",
+            "Receivers",
+            lambda group: len(by_name[group.name].members) if group.name in by_name else -1,
+            True,
+            True,
+        ),
+        Column("created", "Created", lambda group: group.created_at_ms),
+    ]
+    listing = Listing(request.query_params, columns, "name")
+    await listing.ask(listed.groups, lambda group: group.name, describe)
+    return page(
+        request,
+        "groups.html",
+        listing=listing,
+        by_name=by_name,
+        sums=sums,
+        refused=found.refused,
+        all_count=len(listed.groups),
+    )
+
+
+async def group(request: Request) -> Response:
+    return await _group(request, request.path_params["name"])
+
+
+async def _group(
+    request: Request,
+    name: str,
+    form: dict[str, str] | None = None,
+    faults: dict[str, str] | None = None,
+    error: GatewayError | None = None,
+) -> Response:
+    described = await call(request, "DescribeGroup", consumer_pb2.DescribeGroupRequest(name=name))
+    policy = described.group.retry
+    return page(
+        request,
+        "group.html",
+        described=described,
+        group=described.group,
+        start=_STARTS.get(described.group.start, "earliest"),
+        sums=sums_of(described),
+        topics=sorted({queue.topic for queue in described.queues}),
+        form=form or {"backoff": backoff_of(policy), "max_attempts": str(policy.max_attempts)},
+        faults=faults or {},
+        error=error,
+        status=error.status if error else 422 if faults else 200,
+    )
+
+
+async def new_group(request: Request) -> Response:
+    form = {"name": "", "start": "earliest", "start_at": "", "ordered": "", "backoff": "", "max_attempts": ""}
+    return page(request, "group_new.html", form=form, faults={}, error=None)
+
+
+async def create_group(request: Request) -> Response:
+    form = await request.form()
+    names = ("name", "start", "start_at", "ordered", "backoff", "max_attempts")
+    values = {name: str(form.get(name, "")).strip() for name in names}
+    faults: dict[str, str] = {}
+    wanted = consumer_pb2.Group(name=values["name"], ordered=values["ordered"] == "1")
+    if not values["name"]:
+        faults["name"] = "a group has a name"
+    if values["start"] == "latest":
+        wanted.start = consumer_pb2.GROUP_START_LATEST
+    elif values["start"] == "time":
+        wanted.start = consumer_pb2.GROUP_START_TIME
+        try:
+            wanted.start_at_ms = moment_ms(values["start_at"])
+        except InvalidMoment as fault:
+            faults["start_at"] = str(fault)
+    _take_policy(values, wanted.retry, faults)
+    error = None
+    if not faults:
+        made = await asked(request, "CreateGroup", consumer_pb2.CreateGroupRequest(group=wanted))
+        if not isinstance(made, GatewayError):
+            return RedirectResponse(path_of("groups", made.name), 303)
+        error = made
+    status = error.status if error else 422
+    return page(request, "group_new.html", form=values, faults=faults, error=error, status=status)
+
+
+def _take_policy(values: dict[str, str], into: Any, faults: dict[str, str]) -> None:
+    """Fills a retry policy by the fields `backoff` and `max_attempts`; empty ones are the server's to say."""
+    attempts = values["max_attempts"]
+    if attempts and not (attempts.isascii() and attempts.isdigit() and len(attempts) < 6):
+        faults["max_attempts"] = f"{attempts!r} is no whole number"
+        return
+    try:
+        policy = handler_policy(values["backoff"] or None, int(attempts) if attempts else None)
+    except InvalidArgument as error:
+        faults["max_attempts" if str(error).startswith("max_attempts") else "backoff"] = str(error)
+        return
+    if policy is not None:
+        into.CopyFrom(policy)
+
+
+async def change_policy(request: Request) -> Response:
+    name, form = request.path_params["name"], await request.form()
+    values = {field: str(form.get(field, "")).strip() for field in ("backoff", "max_attempts")}
+    faults: dict[str, str] = {}
+    wanted = consumer_pb2.UpdateGroupRequest(name=name)
+    _take_policy(values, wanted.retry, faults)
+    error = None
+    if not faults:
+        changed = await asked(request, "UpdateGroup", wanted)
+        if not isinstance(changed, GatewayError):
+            return RedirectResponse(path_of("groups", name), 303)
+        error = changed
+    return await _group(request, name, values, faults, error)
+
+
+class Where:
+    """Where a reset goes, as its form says it: `to` is `earliest`, `latest`, `time` (with `at`) or `offset` (with
+    `queue` and `offset`)."""
+
+    FIELDS = ("topic", "queue", "to", "at", "offset")
+
+    def __init__(self, form: QueryParams | FormData) -> None:
+        self.values = {name: str(form.get(name, "")).strip() for name in self.FIELDS}
+        self.faults: dict[str, str] = {}
+
+    @property
+    def is_given(self) -> bool:
+        return bool(self.values["topic"] or self.values["to"])
+
+    def request(self, group: str, *, dry_run: bool) -> consumer_pb2.ResetGroupRequest:
+        """Fills `faults` where it is wrong."""
+        values = self.values
+        made = consumer_pb2.ResetGroupRequest(name=group, topic=values["topic"], dry_run=dry_run)
+        if not values["topic"]:
+            self.faults["topic"] = "say which topic"
+        if values["queue"]:
+            self._number("queue", lambda number: setattr(made, "queue", number))
+        if values["to"] == "earliest":
+            made.earliest = True
+        elif values["to"] == "latest":
+            made.latest = True
+        elif values["to"] == "offset":
+            if not values["queue"]:
+                self.faults["queue"] = "an offset is one of a queue: say which"
+            self._number("offset", lambda number: setattr(made, "offset", number))
+        elif values["to"] == "time":
+            try:
+                made.at_ms = moment_ms(values["at"])
+            except InvalidMoment as fault:
+                self.faults["at"] = str(fault)
+        else:
+            self.faults["to"] = "say where to"
+        return made
+
+    def _number(self, field: str, take: Any) -> None:
+        text = self.values[field]
+        if text.isascii() and text.isdigit() and len(text) < 19:
+            take(int(text))
+        else:
+            self.faults[field] = f"{text!r} is no whole number"
+
+
+async def reset(request: Request) -> Response:
+    """The form, and below it what it would do."""
+    return await _reset(request, Where(request.query_params))
+
+
+async def _reset(request: Request, where: Where, error: GatewayError | None = None) -> Response:
+    name = request.path_params["name"]
+    described = await call(request, "DescribeGroup", consumer_pb2.DescribeGroupRequest(name=name))
+    answer = None
+    if where.is_given and error is None:
+        wanted = where.request(name, dry_run=True)
+        if not where.faults:
+            answer = await asked(request, "ResetGroup", wanted)
+            if isinstance(answer, GatewayError):
+                answer, error = None, answer
+    topics = sorted({queue.topic for queue in described.queues})
+    return page(
+        request,
+        "group_reset.html",
+        group=described.group,
+        form=where.values,
+        topics=topics,
+        faults=where.faults,
+        error=error,
+        queues=None if answer is None else answer.queues,
+        again=sum(max(one.from_offset - one.to_offset, 0) for one in answer.queues) if answer else 0,
+        skipped=sum(max(one.to_offset - one.from_offset, 0) for one in answer.queues) if answer else 0,
+        ended=sum(one.leases_ended for one in answer.queues) if answer else 0,
+        status=error.status if error else 422 if where.faults else 200,
+    )
+
+
+async def do_reset(request: Request) -> Response:
+    where = Where(await request.form())
+    wanted = where.request(request.path_params["name"], dry_run=False)
+    if where.faults:
+        return await _reset(request, where)
+    done = await asked(request, "ResetGroup", wanted)
+    if isinstance(done, GatewayError):
+        return await _reset(request, where, done)
+    return RedirectResponse(path_of("groups", wanted.name), 303)
+
+
+ROUTES = [
+    Route("/groups", groups),
+    Route("/groups", create_group, methods=["POST"]),
+    Route("/groups/new", new_group),
+    Route("/groups/{name}", group),
+    Route("/groups/{name}/policy", change_policy, methods=["POST"]),
+    Route("/groups/{name}/reset", reset),
+    Route("/groups/{name}/reset", do_reset, methods=["POST"]),
+]

@@ -1,0 +1,246 @@
+"""Messages: found by id, key, topic, due time or text; and many pending ones cancelled after a dry run."""
+
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from duetime.client.errors import Damaged
+from duetime.client.record import decompressed
+from duetime.v1 import gateway_pb2, message_pb2, pending_pb2
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from duetime_console.api.fields import bytes_of, opaque
+from duetime_console.api.models import state_of
+from duetime_console.asking import asked, path_of
+from duetime_console.bodies import snippet
+from duetime_console.gateway import Gateway, GatewayError
+from duetime_console.moments import InvalidMoment, moment_ms
+from duetime_console.proofs import Proofs
+from duetime_console.rendering import page
+from duetime_console.session import viewer_of
+
+# Of one page; with a text to find, bodies travel.
+SHOWN_MAX = 100
+FIND_KEY_MAX = 64
+# How long a request counts or cancels before it tells how far it is.
+CANCEL_S_MAX = 20.0
+_FIELDS = ("id", "topic", "key", "from", "before", "text", "where")
+_FILTER = ("topic", "key", "from", "before")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A message of the list."""
+
+    message: message_pb2.StoredMessage
+    state: str
+    shard: int
+    lane: int
+    snippet: str
+
+
+def _form(source: Any, names: tuple[str, ...] = _FIELDS) -> dict[str, str]:
+    return {name: str(source.get(name) or "").strip() for name in names}
+
+
+def _address(form: dict[str, str], **more: str) -> str:
+    return urlencode({name: value for name, value in {**form, **more}.items() if value})
+
+
+def _times(form: dict[str, str], faults: dict[str, str]) -> tuple[int, int]:
+    """Unix ms of `from` and `before`; 0: not given. What is wrong is in `faults`."""
+    found = []
+    for name in ("from", "before"):
+        try:
+            found.append(moment_ms(form[name]) if form[name] else 0)
+        except InvalidMoment as error:
+            faults[name] = str(error)
+            found.append(0)
+    if found[0] and found[1] and found[0] >= found[1]:
+        faults["before"] = "is not after the time that it is due from"
+    return found[0], found[1]
+
+
+def _is_bounded(form: dict[str, str]) -> bool:
+    """Whether it may be cancelled as a whole."""
+    return bool(form["topic"] or form["from"] or form["before"])
+
+
+def _filter(form: dict[str, str], faults: dict[str, str]) -> pending_pb2.PendingFilter:
+    since_ms, before_ms = _times(form, faults)
+    return pending_pb2.PendingFilter(
+        topic=form["topic"], key=form["key"], due_from_ms=since_ms, due_before_ms=before_ms
+    )
+
+
+async def messages(request: Request) -> Response:
+    form = _form(request.query_params)
+    if form["id"]:
+        address = path_of("messages", form["id"])
+        return RedirectResponse(f"{address}?{_address({'topic': form['topic']})}" if form["topic"] else address, 303)
+    faults: dict[str, str] = {}
+    wanted = _filter(form, faults)
+    token = _token(request.query_params.get("page", ""), faults)
+    if form["where"] == "any":
+        missing = [name for name in ("topic", "key") if not form[name]]
+        faults |= dict.fromkeys(missing, "is needed to find messages that are not pending")
+    found: Any = None
+    if not faults:
+        found = await (_by_key(request, form) if form["where"] == "any" else _pending(request, form, wanted, token))
+    error = found if isinstance(found, GatewayError) else None
+    is_topic_missing = error is not None and error.code == "NOT_FOUND"
+    if is_topic_missing:
+        error, found = None, None
+    rows, next_page, seen = ([], "", 0) if found is None or error else found
+    return page(
+        request,
+        "messages.html",
+        form=form,
+        faults=faults,
+        error=error,
+        rows=rows,
+        seen=seen,
+        next_address=_address(form, page=next_page) if next_page else "",
+        cancel_address=_address({name: form[name] for name in _FILTER}),
+        can_cancel=_is_bounded(form) and form["where"] != "any" and not form["text"],
+        is_filtered=any(form.values()),
+        is_topic_missing=is_topic_missing,
+        status=422 if faults else error.status if error else 200,
+    )
+
+
+def _token(text: str, faults: dict[str, str]) -> bytes:
+    try:
+        return bytes_of(text)
+    except ValueError:
+        faults["page"] = "is no page of this list"
+        return b""
+
+
+async def _pending(request: Request, form: dict[str, str], wanted: pending_pb2.PendingFilter, token: bytes) -> Any:
+    """Rows, the next page and how many were looked at; or the error."""
+    text = form["text"]
+    answer = await asked(
+        request,
+        "ListPending",
+        pending_pb2.ListPendingRequest(filter=wanted, max_count=SHOWN_MAX, page_token=token, omit_bodies=not text),
+    )
+    if isinstance(answer, GatewayError):
+        return answer
+    rows = []
+    for each in answer.messages:
+        body = _body(each.message) if text else b""
+        if text.lower() in body.decode("utf-8", "replace").lower():
+            rows.append(Row(each.message, "pending", each.shard, each.lane, snippet(body, text)))
+    return rows, opaque(answer.next_page_token), len(answer.messages)
+
+
+def _body(message: message_pb2.StoredMessage) -> bytes:
+    try:
+        return decompressed(message.body, message.sys_flag)
+    except Damaged:
+        return message.body
+
+
+async def _by_key(request: Request, form: dict[str, str]) -> Any:
+    """Rows, no next page, and how many there are; or the error."""
+    wanted = gateway_pb2.QueryMessagesRequest(topic=form["topic"], key=form["key"], max_count=FIND_KEY_MAX)
+    answer = await asked(request, "QueryMessages", wanted)
+    if isinstance(answer, GatewayError):
+        return answer
+    rows = [
+        Row(each.message, state_of(each), each.shard, each.lane, snippet(_body(each.message), form["text"]))
+        for each in answer.messages
+        if form["text"].lower() in _body(each.message).decode("utf-8", "replace").lower()
+    ]
+    return rows, "", len(answer.messages)
+
+
+# --- Cancel all that match ------------------------------------------------------------------------------------------
+
+
+async def preview(request: Request) -> Response:
+    """The dry run: how many it would be, with the form that does it."""
+    return await _preview(request, _form(request.query_params, _FILTER))
+
+
+async def _preview(request: Request, form: dict[str, str], notice: str = "") -> Response:
+    faults: dict[str, str] = {}
+    wanted = _filter(form, faults)
+    if not _is_bounded(form):
+        faults["topic"] = "name a topic, or a range of due times: all pending messages are never cancelled at once"
+    last, is_all = pending_pb2.CancelProgress(), True
+    if not faults:
+        last, is_all = await _match(request, wanted, dry_run=True)
+    viewer = viewer_of(request)
+    proof = "" if faults else _proofs(request).make(viewer, "cancel", form, last.matched_count)
+    return page(
+        request,
+        "cancel.html",
+        form=form,
+        faults=faults,
+        notice=notice,
+        found=last,
+        is_all=is_all,
+        proof=proof,
+        done=None,
+        address=_address(form),
+        status=422 if faults else 409 if notice else 200,
+    )
+
+
+async def cancel(request: Request) -> Response:
+    """Cancels what a dry run has counted."""
+    given = await request.form()
+    form = _form(given, _FILTER)
+    counted = _proofs(request).check(viewer_of(request), "cancel", form, str(given.get("proof", "")))
+    if not counted:
+        notice = "Nothing was done yet: the dry run was of something else, of nothing, or is too old. This is new."
+        return await _preview(request, form, notice)
+    last, is_all = await _match(request, _filter(form, {}), dry_run=False)
+    return page(
+        request,
+        "cancel.html",
+        form=form,
+        faults={},
+        notice="",
+        found=last,
+        is_all=is_all,
+        proof="",
+        done=last,
+        address=_address(form),
+    )
+
+
+async def _match(
+    request: Request, wanted: pending_pb2.PendingFilter, *, dry_run: bool
+) -> tuple[pending_pb2.CancelProgress, bool]:
+    """The last progress within CANCEL_S_MAX, and whether it is the end. Raises: GatewayError."""
+    gateway: Gateway = request.app.state.gateway
+    last = pending_pb2.CancelProgress()
+    asked_for = pending_pb2.CancelMatchingRequest(filter=wanted, dry_run=dry_run)
+    try:
+        told = gateway.stream("CancelMatching", asked_for, viewer_of(request).token, CANCEL_S_MAX)
+        async with aclosing(told) as progress:
+            async for last in progress:
+                if last.done:
+                    return last, True
+    except GatewayError as error:
+        if error.code != "DEADLINE_EXCEEDED":
+            raise
+    return last, False
+
+
+def _proofs(request: Request) -> Proofs:
+    proofs: Proofs = request.app.state.proofs
+    return proofs
+
+
+ROUTES = [
+    Route("/messages", messages, methods=["GET"]),
+    Route("/cancel", preview, methods=["GET"]),
+    Route("/cancel", cancel, methods=["POST"]),
+]

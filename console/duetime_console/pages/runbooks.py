@@ -1,0 +1,40 @@
+"""The runbooks, as they are in the documents of this version: they are needed when nothing else is at hand."""
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from duetime_console.rendering import FOLDER, page
+
+# In a wheel, and in a tree of the sources.
+_PLACES = (FOLDER / "runbooks.md", FOLDER.parents[1] / "docs" / "runbooks.md")
+
+
+class Section(NamedTuple):
+    anchor: str
+    title: str
+    text: str
+
+
+async def show(request: Request) -> Response:
+    path = next((one for one in _PLACES if one.is_file()), None)
+    return page(request, "runbooks.html", sections=_sections(path) if path else [])
+
+
+@cache
+def _sections(path: Path) -> list[Section]:
+    parts = re.split(r"^## (.+)$", path.read_text(), flags=re.MULTILINE)[1:]
+    titles, texts = parts[::2], parts[1::2]
+    return [Section(_anchor(title), title, text.strip()) for title, text in zip(titles, texts, strict=True)]
+
+
+def _anchor(title: str) -> str:
+    return re.sub(r"[^\w-]", "", title.lower().replace(" ", "-"))
+
+
+ROUTES = [Route("/runbooks", show, methods=["GET"])]

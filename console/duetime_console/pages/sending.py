@@ -1,0 +1,162 @@
+"""Send: a message by hand, with all that the contract offers."""
+
+import json
+import re
+from typing import Any
+from urllib.parse import urlencode
+
+from duetime.v1 import gateway_pb2
+from pydantic import ValidationError
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from duetime_console.api.models import GivenMessage
+from duetime_console.api.reading import violations_of
+from duetime_console.gateway import GatewayError
+from duetime_console.moments import InvalidMoment, moment_ms
+from duetime_console.rendering import page
+from duetime_console.session import call
+
+DEFAULTS = {
+    "topic": "", "body": "", "form": "text", "due": "now", "delay": "", "level": "", "at": "", "tags": "", "keys": "",
+    "properties": "", "id": "", "sharding_key": "", "queue": "", "flag": "", "born_at": "", "max_attempts": "",
+    "backoff": "group", "initial": "", "max": "", "factor": "", "jitter": "", "intervals": "", "replace": "",
+    "max_wait": "",
+}  # fmt: skip
+_BODIES = {"text": "body", "json": "body_json", "base64": "body_base64"}
+# Names of the form's fields where the message's are others.
+_FIELDS = {
+    "body_json": "body",
+    "body_base64": "body",
+    "deliver_at": "at",
+    "delay_level": "level",
+    "deliver_at_ms": "at",
+    "delay_ms": "delay",
+    "due": "delay",
+}
+
+
+async def show(request: Request) -> Response:
+    """The form, filled as the address says."""
+    form = DEFAULTS | {name: value for name, value in request.query_params.items() if name in DEFAULTS}
+    sent = {name: request.query_params.get(name, "") for name in ("sent", "to", "due_ms", "was")}
+    due_text = sent["due_ms"]
+    due_ms = int(due_text) if due_text.isascii() and due_text.isdecimal() and len(due_text) < 16 else 0
+    return page(request, "send.html", form=form, faults={}, error=None, sent=sent, due_ms=due_ms)
+
+
+async def send(request: Request) -> Response:
+    given = await request.form()
+    form = DEFAULTS | {name: str(given.get(name) or "") for name in DEFAULTS if name in given}
+    faults: dict[str, str] = {}
+    values = _values(form, faults)
+    error: GatewayError | None = None
+    if not faults:
+        try:
+            message = GivenMessage.model_validate(values, strict=False)
+            answer = await call(request, "Send", gateway_pb2.SendRequest(messages=[message.as_proto()]))
+            (result,) = answer.results
+            if not result.HasField("fault"):
+                told = {"topic": message.topic, "to": message.topic, "sent": result.message_id}
+                told |= {"due_ms": str(result.deliver_at_ms)} if result.deliver_at_ms else {}
+                told |= {"was": "duplicate"} if result.duplicate else {"was": "past"} if result.was_past else {}
+                return RedirectResponse(f"/send?{urlencode(told)}", 303)
+            error = GatewayError.of_fault(result.fault)
+            faults = {_field(each.field): each.description for each in error.violations}
+        except ValidationError as invalid:
+            faults = {_field(field): text for field, text in violations_of(invalid)}
+        except GatewayError as refused:
+            error = refused
+    sent = dict.fromkeys(("sent", "to", "due_ms", "was"), "")
+    status = error.status if error else 422
+    return page(request, "send.html", form=form, faults=faults, error=error, sent=sent, due_ms=0, status=status)
+
+
+def _field(path: str) -> str:
+    """The form's field that a path inside a message is about."""
+    name = re.split(r"[.\[]", path)[0]
+    if name == "retry":
+        known = [part for part in re.split(r"[.\[]", path)[1:] if part in DEFAULTS]
+        name = known[-1] if known else "max_attempts"
+    return _FIELDS.get(name, name) if name else "body"
+
+
+def _values(form: dict[str, str], faults: dict[str, str]) -> dict[str, Any]:
+    """The fields of GivenMessage; what can't be is in `faults`."""
+    values: dict[str, Any] = {name: form[name].strip() for name in ("topic", "tags", "id", "sharding_key")}
+    values["keys"] = [key.strip() for key in re.split(r"[,\n]", form["keys"]) if key.strip()]
+    values["properties"] = _properties(form["properties"], faults)
+    values |= {name: form[name].strip() for name in ("queue", "flag") if form[name].strip()}
+    values |= _body(form, faults) | _due(form, faults) | _retry(form)
+    if form["born_at"].strip():
+        values["born_at"] = _moment(form, "born_at", faults)
+    if form["replace"]:
+        values |= {"replace": True, "max_wait": form["max_wait"].strip() or 0}
+    return values
+
+
+def _body(form: dict[str, str], faults: dict[str, str]) -> dict[str, Any]:
+    # Browsers send line ends as CR LF.
+    text = form["body"].replace("\r\n", "\n")
+    name = _BODIES.get(form["form"], "body")
+    if name == "body_base64":
+        return {name: "".join(text.split())}
+    if name == "body":
+        return {name: text}
+    try:
+        return {name: json.loads(text)}
+    except json.JSONDecodeError as error:
+        faults["body"] = f"is no JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+    except (ValueError, RecursionError):
+        faults["body"] = "is no JSON that can be read"
+    return {}
+
+
+def _due(form: dict[str, str], faults: dict[str, str]) -> dict[str, Any]:
+    kind = form["due"]
+    if kind == "at":
+        return {"deliver_at": _moment(form, "at", faults)}
+    if kind in ("delay", "level"):
+        if not form[kind].strip():
+            faults[kind] = "is needed"
+        return {"delay" if kind == "delay" else "delay_level": form[kind].strip()}
+    return {}
+
+
+def _moment(form: dict[str, str], name: str, faults: dict[str, str]) -> int:
+    try:
+        return moment_ms(form[name])
+    except (InvalidMoment, OverflowError) as error:
+        faults[name] = str(error)
+        return 0
+
+
+def _properties(text: str, faults: dict[str, str]) -> dict[str, str]:
+    """Of lines `name=value`."""
+    found: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        name, equals, value = line.partition("=")
+        if line.strip() and not equals:
+            faults["properties"] = f"line {number} is not name=value"
+        elif line.strip():
+            found[name.strip()] = value.strip()
+    return found
+
+
+def _retry(form: dict[str, str]) -> dict[str, Any]:
+    if form["backoff"] == "group":
+        return {}
+    policy: dict[str, Any] = {"max_attempts": form["max_attempts"].strip() or 0}
+    if form["backoff"] == "exponential":
+        names = ("initial", "max", "factor", "jitter")
+        policy["exponential"] = {name: form[name].strip() for name in names if form[name].strip()}
+    elif form["backoff"] == "intervals":
+        policy["intervals"] = [each for each in re.split(r"[,\s]+", form["intervals"]) if each]
+    return {"retry": policy}
+
+
+ROUTES = [
+    Route("/send", show, methods=["GET"]),
+    Route("/send", send, methods=["POST"]),
+]

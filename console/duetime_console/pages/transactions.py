@@ -1,0 +1,139 @@
+"""Transactions that are undecided: the list with their age, and each with its message, to be ended."""
+
+from typing import Any
+from urllib.parse import urlencode
+
+from duetime.client.errors import Damaged
+from duetime.client.record import decompressed
+from duetime.v1 import transactions_pb2
+from duetime_core.clock import Clock
+from duetime_format.lengths import parse_ms
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from duetime_console.asking import asked, path_of
+from duetime_console.bodies import shown
+from duetime_console.gateway import GatewayError
+from duetime_console.rendering import page
+from duetime_console.session import call
+
+SHOWN_MAX = 100
+_FIELDS = ("group", "topic", "state", "older")
+_STATES = {
+    "open": transactions_pb2.TRANSACTION_STATE_OPEN,
+    "given-up": transactions_pb2.TRANSACTION_STATE_GIVEN_UP,
+}
+_WORDS: dict[int, str] = {
+    transactions_pb2.TRANSACTION_STATE_OPEN: "open",
+    transactions_pb2.TRANSACTION_STATE_COMMITTED: "committed",
+    transactions_pb2.TRANSACTION_STATE_ROLLED_BACK: "rolled back",
+    transactions_pb2.TRANSACTION_STATE_GIVEN_UP: "given up",
+}
+_DECISIONS = {"commit": transactions_pb2.DECISION_COMMIT, "roll-back": transactions_pb2.DECISION_ROLLBACK}
+_UNDECIDED = (transactions_pb2.TRANSACTION_STATE_OPEN, transactions_pb2.TRANSACTION_STATE_GIVEN_UP)
+
+
+def word_of(state: int) -> str:
+    """For people."""
+    return _WORDS.get(state, "unknown")
+
+
+def _now_ms(request: Request) -> int:
+    clock: Clock = request.app.state.clock
+    return clock.now_ms()
+
+
+async def transactions(request: Request) -> Response:
+    form = {name: request.query_params.get(name, "").strip() for name in _FIELDS}
+    faults: dict[str, str] = {}
+    older_ms = parse_ms(form["older"]) if form["older"] else 0
+    now_ms = _now_ms(request)
+    if older_ms is None or older_ms > now_ms:
+        faults["older"] = f"{form['older']!r} is no length such as 90s, 1h30m or 2d"
+    answer: Any = None
+    if not faults:
+        wanted = transactions_pb2.ListTransactionsRequest(
+            group=form["group"],
+            topic=form["topic"],
+            state=_STATES.get(form["state"], transactions_pb2.TRANSACTION_STATE_UNSPECIFIED),
+            prepared_before_ms=now_ms - int(older_ms or 0) if older_ms else 0,
+            page_size=SHOWN_MAX,
+            page_token=request.query_params.get("page", ""),
+        )
+        answer = await asked(request, "ListTransactions", wanted)
+    error = answer if isinstance(answer, GatewayError) else None
+    is_told = answer is not None and error is None
+    after = answer.next_page_token if is_told else ""
+    told = {name: value for name, value in form.items() if value}
+    return page(
+        request,
+        "transactions.html",
+        form=form,
+        faults=faults,
+        error=error,
+        rows=answer.transactions if is_told else [],
+        next_address=urlencode(told | {"page": after}) if after else "",
+        is_filtered=bool(told),
+        word_of=word_of,
+        now_ms=now_ms,
+        status=422 if faults else error.status if error else 200,
+    )
+
+
+async def transaction(request: Request) -> Response:
+    return await _show(request, None)
+
+
+async def _show(request: Request, error: GatewayError | None) -> Response:
+    given_id = request.path_params["id"]
+    found = await call(request, "GetTransaction", transactions_pb2.GetTransactionRequest(id=given_id))
+    body, damage = b"", ""
+    try:
+        body = decompressed(found.message.body, found.message.sys_flag)
+    except Damaged as damaged:
+        damage = damaged.text
+    return page(
+        request,
+        "transaction.html",
+        found=found.transaction,
+        message=found.message if found.HasField("message") else None,
+        sent=found.sent if found.HasField("sent") else None,
+        body=body,
+        damage=damage,
+        shown=shown(body, request.query_params.get("show", "")),
+        here=path_of("transactions", given_id),
+        word=word_of(found.transaction.state),
+        is_undecided=found.transaction.state in _UNDECIDED,
+        told=request.query_params.get("told", ""),
+        now_ms=_now_ms(request),
+        error=error,
+        status=error.status if error else 200,
+    )
+
+
+async def end(request: Request) -> Response:
+    """Commits or rolls back, also one that was given up. What was decided first counts."""
+    decision = _DECISIONS.get(str((await request.form()).get("act")))
+    given_id = request.path_params["id"]
+    try:
+        if decision is None:
+            raise GatewayError("INVALID_ARGUMENT", "choose whether to commit or to roll back")
+        found = await call(request, "GetTransaction", transactions_pb2.GetTransactionRequest(id=given_id))
+        one = found.transaction
+        ends = [transactions_pb2.TransactionEnd(transaction_id=one.transaction_id, decision=decision)]
+        wanted = transactions_pb2.EndTransactionRequest(group=one.group, ends=ends, given_up=True)
+        (result,) = (await call(request, "EndTransaction", wanted)).results
+        if result.HasField("fault"):
+            raise GatewayError.of_fault(result.fault)
+    except GatewayError as error:
+        return await _show(request, error)
+    told = "before" if result.duplicate else "now"
+    return RedirectResponse(f"{path_of('transactions', given_id)}?told={told}", 303)
+
+
+ROUTES = [
+    Route("/transactions", transactions, methods=["GET"]),
+    Route("/transactions/{id:path}", transaction, methods=["GET"]),
+    Route("/transactions/{id:path}", end, methods=["POST"]),
+]

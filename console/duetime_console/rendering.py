@@ -1,0 +1,164 @@
+"""Pages and parts of pages: templates, what all of them show, and how times, sizes and bodies are written."""
+
+import hashlib
+from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+
+from duetime_console.moments import field_value, shown_ms
+from duetime_console.session import viewer_of
+
+FOLDER = Path(__file__).parent
+STATIC = FOLDER / "static"
+# Of a body shown as text.
+BODY_CHARS_MAX = 4_096
+_SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
+_LENGTHS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
+
+
+class Entry(NamedTuple):
+    """Of the navigation: shown where the page exists, and to those who may make the call."""
+
+    path: str
+    name: str
+    method: str
+
+
+NAVIGATION = (
+    Entry("/", "Now and next", ""),
+    Entry("/messages", "Messages", "ListPending"),
+    Entry("/topics", "Topics", "ListTopics"),
+    Entry("/groups", "Groups", "ListGroups"),
+    Entry("/lanes", "Lanes", "ListLanes"),
+    Entry("/shards", "Shards", "ListShards"),
+    Entry("/dead-letters", "Dead letters", "ListDeadLetters"),
+    Entry("/transactions", "Transactions", "ListTransactions"),
+    Entry("/send", "Send", "Send"),
+    Entry("/reports", "Reports", "GetReports"),
+    Entry("/api/v1", "API", ""),
+)
+
+
+def page(request: Request, template: str, *, status: int = 200, **context: Any) -> HTMLResponse:
+    """A whole page; `title` is among what it is given, or in the template."""
+    return _answer(request, template, status, context)
+
+
+def fragment(request: Request, template: str, *, status: int = 200, **context: Any) -> HTMLResponse:
+    """A part of a page, for htmx."""
+    return _answer(request, template, status, context)
+
+
+def wants_fragment(request: Request) -> bool:
+    """Whether htmx asks, for a part of a page."""
+    return request.headers.get("hx-request") == "true" and request.headers.get("hx-boosted") != "true"
+
+
+def _answer(request: Request, template: str, status: int, context: dict[str, Any]) -> HTMLResponse:
+    settings = request.app.state.settings
+    viewer = viewer_of(request)
+    paths: frozenset[str] = request.app.state.paths
+    shown = {
+        "request": request,
+        "viewer": viewer,
+        "navigation": [one for one in NAVIGATION if one.path in paths and (not one.method or viewer.may(one.method))],
+        "server": request.app.state.gateway.server,
+        "read_only": settings.read_only,
+        "version": version("duetime-server"),
+        **context,
+    }
+    return HTMLResponse(environment().get_template(template).render(shown), status, {"cache-control": "no-store"})
+
+
+def rendered(template: str, **context: Any) -> str:
+    """A part of a page that is nobody's in particular."""
+    return environment().get_template(template).render(context)
+
+
+@cache
+def environment() -> Environment:
+    """Of all templates; what they are given is escaped."""
+    made = Environment(
+        loader=FileSystemLoader(FOLDER / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {"when": when, "size": size, "duration": duration, "body": body, "number": number}
+    made.filters |= {"moment": shown_ms, "local": field_value, "iso": iso}
+    made.globals["asset"] = asset
+    return made
+
+
+@cache
+def asset(name: str) -> str:
+    """The address of a static file: it changes with the file, so that browsers may keep what they have."""
+    digest = hashlib.sha256((STATIC / name).read_bytes()).hexdigest()[:12]
+    return f"/static/{name}?v={digest}"
+
+
+def iso(at_ms: int) -> str:
+    """`2026-11-25T12:00:00.000Z`; empty beyond the calendar."""
+    try:
+        return f"{datetime.fromtimestamp(at_ms / 1_000, UTC):%Y-%m-%dT%H:%M:%S}.{at_ms % 1_000:03d}Z"
+    except (ValueError, OverflowError, OSError):
+        return ""
+
+
+def when(at_ms: int) -> Markup:
+    """A moment (Unix ms; 0: none): UTC, which a script writes in the reader's zone; the exact one on hover."""
+    exact = iso(at_ms)
+    if not at_ms or not exact:
+        return Markup('<span class="none">-</span>')
+    text = f"{exact[:10]} {exact[11:19]} UTC"
+    return Markup('<time datetime="{0}" title="{0}" data-ms="{1}">{2}</time>').format(exact, at_ms, text)
+
+
+def size(count: int) -> str:
+    """Bytes as people read them: `4.0 KiB`."""
+    value, unit = float(count), _SIZES[0]
+    for unit in _SIZES:
+        if value < 1024 or unit == _SIZES[-1]:
+            break
+        value /= 1024
+    return f"{count:,} B" if unit == "B" else f"{value:,.1f} {unit}"
+
+
+def duration(length_ms: float) -> str:
+    """A length in its two largest units: `2 h 5 min`, `340 ms`."""
+    if abs(length_ms) < 1_000:
+        return f"{length_ms:,.0f} ms"
+    left = abs(int(length_ms))
+    parts: list[str] = []
+    for unit_ms, unit in _LENGTHS:
+        count, left = divmod(left, unit_ms)
+        if count:
+            parts.append(f"{count:,} {unit}")
+        elif parts:
+            break
+    return ("-" if length_ms < 0 else "") + " ".join(parts[:2])
+
+
+def number(count: float) -> str:
+    """`12,345`; what is no whole number has one digit after the point."""
+    return f"{count:,}" if isinstance(count, int) else f"{count:,.1f}"
+
+
+def body(data: bytes) -> str:
+    """Bytes as text, cut at BODY_CHARS_MAX; what is no text is told as its first bytes in hexadecimal digits."""
+    try:
+        text = data[: 4 * BODY_CHARS_MAX].decode()
+    except UnicodeDecodeError as error:
+        # A character may be cut at the end.
+        if error.start < min(len(data), 4 * BODY_CHARS_MAX) - 4 or len(data) <= 4 * BODY_CHARS_MAX:
+            return data[: BODY_CHARS_MAX // 4].hex(" ")
+        text = data[: error.start].decode()
+    return text[:BODY_CHARS_MAX]

@@ -1,0 +1,185 @@
+"""Who looks: sessions in sealed cookies, what their users may do, and the proof that a form is the console's own.
+
+    cookie ──opened──▶ token, user, csrf ──WhoAmI──▶ Viewer ──▶ the page, and calls in the user's name
+
+A cookie can be read and made by consoles with the secret only. So a console keeps no sessions, and may be replaced.
+"""
+
+import json
+import secrets
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+from cryptography.fernet import Fernet, InvalidToken, MultiFernet
+from duetime.v1 import gateway_pb2
+from duetime_core.clock import Clock
+from starlette.requests import Request
+from starlette.responses import Response
+
+from duetime_console.border import REQUEST_BYTES_MAX
+from duetime_console.gateway import CALL_TIMEOUT_S, READING, Gateway, GatewayError
+from duetime_console.settings import Settings
+
+COOKIE = "duetime_console"
+CSRF_FIELD = "csrf"
+CSRF_HEADER = "x-csrf-token"
+# Browsers keep cookies of 4,096 bytes, and sealing makes four of three.
+TOKEN_CHARS_MAX = 2_600
+# A cookie is made anew when it is older, so that only idle sessions end.
+RENEW_S = 60
+# How long an answer about somebody's rights is believed, and of how many.
+KNOWN_MS = 5_000
+KNOWN_MAX = 1_000
+# Sessions that signed out; the oldest are forgotten first.
+ENDED_MAX = 10_000
+_SAFE = ("GET", "HEAD", "OPTIONS")
+_OLDER = ("UNIMPLEMENTED", "PERMISSION_DENIED")
+
+
+@dataclass(frozen=True)
+class Viewer:
+    """Whoever a request comes from."""
+
+    # Shown by their calls; empty: none is needed, or they are not signed in.
+    token: str = ""
+    # Empty: nobody in particular.
+    user: str = ""
+    csrf: str = ""
+    # Whether the cluster asks who calls; then `token` is empty before the sign-in.
+    with_users: bool = False
+    # The gateway's calls that they may make for something; None: not known, and all are offered.
+    methods: frozenset[str] | None = None
+    read_only: bool = False
+
+    @property
+    def signed_in(self) -> bool:
+        return bool(self.token)
+
+    def may(self, *methods: str) -> bool:
+        """Whether to offer what makes these calls; the gateway decides again, for the topic and group at hand."""
+        if self.read_only and not READING.issuperset(methods):
+            return False
+        return self.methods is None or self.methods.issuperset(methods)
+
+
+@dataclass(frozen=True)
+class _Session:
+    id: str
+    csrf: str
+    token: str
+    began_s: int
+    # Of the cookie.
+    sealed_s: int
+
+
+class Forbidden(Exception):
+    """A request that is no page of ours; the text is for people."""
+
+
+class Sessions:
+    """Opens and seals cookies, and asks the gateway what their users may do."""
+
+    def __init__(self, settings: Settings, keys: list[bytes], gateway: Gateway, clock: Clock) -> None:
+        """`keys`: of 32 bytes in URL-safe base64; the first seals, all open."""
+        self._settings = settings
+        self._seal = MultiFernet([Fernet(key) for key in keys])
+        self._gateway = gateway
+        self._clock = clock
+        # By token: what is known, and since when.
+        self._known: OrderedDict[str, tuple[int, Viewer]] = OrderedDict()
+        self._ended: OrderedDict[str, None] = OrderedDict()
+
+    def _now_s(self) -> int:
+        return self._clock.now_ms() // 1_000
+
+    def open(self, request: Request) -> _Session | None:
+        """The session of a request's cookie; None: there is none that counts."""
+        text = request.cookies.get(COOKIE, "")
+        if not text:
+            return None
+        now_s = self._now_s()
+        try:
+            ttl_s = self._settings.session_idle_ms // 1_000
+            fields = json.loads(self._seal.decrypt_at_time(text.encode(), ttl_s, now_s))
+            sealed_s = self._seal.extract_timestamp(text.encode())
+            session = _Session(fields["id"], fields["csrf"], fields["token"], fields["began_s"], sealed_s)
+        except (InvalidToken, ValueError, KeyError, TypeError):
+            return None
+        is_over = now_s - session.began_s > self._settings.session_ms_max // 1_000
+        return None if is_over or session.id in self._ended else session
+
+    def begin(self, token: str = "") -> _Session:
+        now_s = self._now_s()
+        return _Session(secrets.token_urlsafe(12), secrets.token_urlsafe(24), token, now_s, 0)
+
+    def keep(self, session: _Session, response: Response) -> None:
+        """Gives the browser the session, unless what it has is fresh."""
+        now_s = self._now_s()
+        if now_s - session.sealed_s < RENEW_S:
+            return
+        fields = {"id": session.id, "csrf": session.csrf, "token": session.token, "began_s": session.began_s}
+        sealed = self._seal.encrypt_at_time(json.dumps(fields).encode(), now_s)
+        response.set_cookie(
+            COOKIE, sealed.decode(), httponly=True, samesite="strict", secure=self._settings.https, path="/"
+        )
+
+    def end(self, session: _Session, response: Response) -> None:
+        """Signs out: the cookie counts no more, also where somebody has a copy."""
+        self._ended[session.id] = None
+        if len(self._ended) > ENDED_MAX:
+            self._ended.popitem(last=False)
+        self.forget(session.token)
+        response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict", secure=self._settings.https)
+
+    def forget(self, token: str) -> None:
+        """What is known of a token is asked again."""
+        self._known.pop(token, None)
+
+    async def look(self, token: str, csrf: str = "") -> Viewer:
+        """Who shows this token. Raises: GatewayError: UNAUTHENTICATED: a token that does not count, or others."""
+        now_ms = self._clock.monotonic_ms()
+        known = self._known.get(token)
+        if known is None or now_ms - known[0] > KNOWN_MS:
+            known = (int(now_ms), await self._ask(token))
+            self._known[token] = known
+            if len(self._known) > KNOWN_MAX:
+                self._known.popitem(last=False)
+        found = known[1]
+        return Viewer(token, found.user, csrf, found.with_users, found.methods, self._settings.read_only)
+
+    async def _ask(self, token: str) -> Viewer:
+        try:
+            found = await self._gateway.call("WhoAmI", gateway_pb2.WhoAmIRequest(), token)
+        except GatewayError as error:
+            if error.code == "UNAUTHENTICATED" and not token:
+                return Viewer(with_users=True, methods=frozenset())
+            if error.code in _OLDER:
+                # What a gateway of an older release says of calls that it does not know.
+                await self._gateway.call("ListTopics", gateway_pb2.ListTopicsRequest(), token)
+                return Viewer(token, with_users=bool(token))
+            raise
+        return Viewer(token, found.user, with_users=bool(found.user), methods=frozenset(found.methods))
+
+    async def check_form(self, request: Request, session: _Session | None) -> None:
+        """Raises: Forbidden: a request that changes something, and was not made by a page of this session."""
+        if request.method in _SAFE:
+            return
+        shown = request.headers.get(CSRF_HEADER, "")
+        if not shown:
+            value = (await request.form(max_part_size=REQUEST_BYTES_MAX)).get(CSRF_FIELD)
+            shown = value if isinstance(value, str) else ""
+        if session is None or not secrets.compare_digest(shown.encode(), session.csrf.encode()):
+            raise Forbidden("this page is older than your session: go back, load it again, and repeat what you did")
+
+
+def viewer_of(request: Request) -> Viewer:
+    """Whoever the request comes from."""
+    viewer: Viewer = request.state.viewer
+    return viewer
+
+
+async def call(request: Request, method: str, message: Any, timeout: float = CALL_TIMEOUT_S) -> Any:
+    """A call to the gateway in the name of whoever the request comes from. Raises: GatewayError."""
+    gateway: Gateway = request.app.state.gateway
+    return await gateway.call(method, message, viewer_of(request).token, timeout)

@@ -1,0 +1,104 @@
+// What all pages do: times in the reader's zone, keys, dark and light, the menu of narrow screens.
+(function () {
+  "use strict";
+
+  const moment = new Intl.DateTimeFormat(undefined, {
+    year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit",
+    hourCycle: "h23",
+  });
+
+  // Each <time data-ms> below an element, written in the reader's zone; its title stays exact.
+  function localise(root) {
+    for (const one of root.querySelectorAll("time[data-ms]:not([data-local])")) {
+      one.textContent = moment.format(new Date(Number(one.dataset.ms)));
+      one.dataset.local = "";
+    }
+    for (const field of root.querySelectorAll("input[data-moment]:not([data-local])")) toLocal(field);
+  }
+
+  // `2026-01-31T12:00:00`, in the reader's zone; with milliseconds where there are some.
+  function local(date) {
+    const two = (number) => String(number).padStart(2, "0");
+    const day = `${String(date.getFullYear()).padStart(4, "0")}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
+    const ms = date.getMilliseconds();
+    return `${day}T${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`
+      + (ms ? `.${String(ms).padStart(3, "0")}` : "");
+  }
+
+  // The instant of a field, exact; an untouched one is that which the page was given, also in an hour that comes twice.
+  function instant(field) {
+    if (field.dataset.ms && field.value === field.dataset.local) return new Date(Number(field.dataset.ms));
+    return field.value ? new Date(field.value) : null;
+  }
+
+  function tell(field) {
+    const at = instant(field);
+    field.title = at ? at.toISOString() : "";
+  }
+
+  // A field of a moment: the server gives it in UTC; its reader sees and writes the own zone.
+  function toLocal(field) {
+    if (field.dataset.ms) field.value = local(new Date(Number(field.dataset.ms)));
+    field.dataset.local = field.value;
+    const zone = Intl.DateTimeFormat().resolvedOptions().timeZone || "your zone";
+    for (const label of field.labels) for (const one of label.querySelectorAll("[data-zone]")) one.textContent = zone;
+    field.addEventListener("input", () => tell(field));
+    tell(field);
+  }
+
+  // What forms send, by GET or POST: instants with their zone.
+  function sendInstants(event) {
+    for (const field of event.target.querySelectorAll("input[data-moment][data-local]")) {
+      const at = instant(field);
+      if (at && event.formData.has(field.name)) event.formData.set(field.name, at.toISOString());
+    }
+  }
+
+  function switchTheme() {
+    const root = document.documentElement;
+    const isDark = root.dataset.theme ? root.dataset.theme === "dark"
+      : matchMedia("(prefers-color-scheme: dark)").matches;
+    root.dataset.theme = isDark ? "light" : "dark";
+    try { localStorage.setItem("duetime-theme", root.dataset.theme); } catch (error) { /* not kept */ }
+    document.dispatchEvent(new CustomEvent("duetime:theme"));
+  }
+
+  function help() {
+    const dialog = document.getElementById("help");
+    if (!dialog.open) dialog.showModal();
+  }
+
+  const isTyping = (target) => target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName);
+  let wentAt = 0;
+
+  function pressed(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target)) return;
+    const links = document.querySelectorAll("#navigation a");
+    if (event.key === "/") {
+      const field = document.querySelector("[data-find]");
+      if (field) field.focus(); else location.href = "/messages";
+    } else if (event.key === "?") help();
+    else if (event.key === "t") switchTheme();
+    else if (event.key === "g") { wentAt = event.timeStamp; return; }
+    else if (/^[1-9]$/.test(event.key) && event.timeStamp - wentAt < 1500 && wentAt) {
+      const link = links[Number(event.key) - 1];
+      if (link) link.click();
+    } else return;
+    wentAt = 0;
+    event.preventDefault();
+  }
+
+  document.addEventListener("keydown", pressed);
+  document.addEventListener("formdata", sendInstants);
+  document.addEventListener("duetime:shown", (event) => localise(event.detail));
+  document.addEventListener("htmx:load", (event) => localise(event.detail.elt.parentNode || event.detail.elt));
+  document.addEventListener("DOMContentLoaded", () => {
+    localise(document);
+    document.getElementById("theme").addEventListener("click", switchTheme);
+    document.getElementById("keys").addEventListener("click", help);
+    const menu = document.getElementById("menu");
+    menu.addEventListener("click", () => {
+      menu.setAttribute("aria-expanded", String(menu.getAttribute("aria-expanded") !== "true"));
+    });
+  });
+})();

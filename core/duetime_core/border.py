@@ -1,0 +1,292 @@
+"""The border of a server: here alone errors become statuses, and callers are let in or turned away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from inspect import iscoroutinefunction
+from time import perf_counter
+from typing import Any
+
+import grpc
+from duetime_format.errors import Damaged
+from google.protobuf import any_pb2
+from google.rpc import code_pb2, error_details_pb2, status_pb2  # type: ignore[import-untyped]
+from grpc_status import rpc_status
+
+from duetime_core import tracing
+from duetime_core.audit.audit import Audit, MethodAudit
+from duetime_core.bounds import brief
+from duetime_core.callers import Callers
+from duetime_core.decoding import Parse, decode, decoded
+from duetime_core.defects import defect
+from duetime_core.errors import DOMAIN, DataLoss, DueTimeError, InvalidArgument, Violation
+from duetime_core.gatekeeping import Gatekeeper
+from duetime_core.inflight import InFlight
+from duetime_core.meter import CallMeter, MethodMeter
+from duetime_core.principal import current
+from duetime_core.traffic import COUNTED_BYTES_MIN, Traffic
+from duetime_core.turns import Turn, Turns
+
+_Serve = Callable[["grpc.aio.ServicerContext[Any, Any]"], Awaitable[Any]]
+
+# Streams whose readers give credit for what they are sent.
+PROMISED = frozenset({"Subscribe"})
+# Streams with an answer for each request, in their order.
+ANSWERED = frozenset({"SendStream"})
+
+
+def status_of(error: DueTimeError) -> grpc.Status:
+    """The gRPC status of an error, with ErrorInfo, for bad input BadRequest, and RetryInfo where it says when to come
+    back: below 4 KiB in all."""
+    short = brief(error)
+    details = [error_details_pb2.ErrorInfo(reason=short.reason, domain=DOMAIN)]
+    if short.violations:
+        fields = [
+            error_details_pb2.BadRequest.FieldViolation(field=v.field, description=v.description)
+            for v in short.violations
+        ]
+        details.append(error_details_pb2.BadRequest(field_violations=fields))
+    if error.retry_after_ms:
+        retry = error_details_pb2.RetryInfo()
+        retry.retry_delay.FromMilliseconds(error.retry_after_ms)
+        details.append(retry)
+    packed = []
+    for detail in details:
+        packed.append(any_pb2.Any())
+        packed[-1].Pack(detail)
+    code = error.status.value[0]
+    status: grpc.Status = rpc_status.to_status(status_pb2.Status(code=code, message=short.text, details=packed))
+    return status
+
+
+class Border:
+    """Turns errors into statuses, refuses calls past the limit of calls in flight, and counts their bytes.
+
+    It wraps each method once, when it is first called. A server interceptor would do the same anew for every call.
+    For gRPC every method takes a stream of requests, and one with several answers writes them itself: only so do we
+    decide when a request is read, and know whether an answer was taken. On the wire there is no difference.
+    """
+
+    def __init__(
+        self,
+        calls_in_flight_max: int,
+        meter: CallMeter,
+        traffic: Traffic,
+        audit: Audit,
+        callers: Callers,
+        gatekeeper: Gatekeeper | None = None,
+        turns: Turns | None = None,
+    ) -> None:
+        """`callers`, `gatekeeper`: asked about each call before its request is read. `turns`: for each request once it
+        is read."""
+        self._callers = callers
+        self._gatekeeper = gatekeeper
+        self._turns = turns
+        self._in_flight = InFlight(calls_in_flight_max)
+        self._meter = meter
+        self._traffic = traffic
+        self._audit = audit
+
+    def wrap(self, method: str, handler: grpc.RpcMethodHandler[Any, Any]) -> grpc.RpcMethodHandler[Any, Any]:
+        meter, audited = self._meter.of(method), self._audit.of(method)
+        if handler.response_streaming:
+            name = _name_of(method)
+            serve = self._streamed(handler, audited, promised=name in PROMISED, answered=name in ANSWERED)
+            call = self._call(serve, meter, audited, method, streams=True)
+            # Behaviours that write answers themselves give messages, all others bytes.
+            serializer = handler.response_serializer if _writes(handler) else None
+            return grpc.stream_stream_rpc_method_handler(call, response_serializer=serializer)
+        call = self._call(self._single(handler, audited), meter, audited, method, streams=False)
+        return grpc.stream_unary_rpc_method_handler(call)
+
+    def _call(
+        self,
+        serve: _Serve,
+        meter: MethodMeter,
+        audited: MethodAudit,
+        method: str,
+        *,
+        streams: bool,
+    ) -> Any:
+        callers, gatekeeper = self._callers, self._gatekeeper
+
+        async def call(_: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+            started, code, reason, host = perf_counter(), "CANCELLED", "", ""
+            meter.running += 1
+            try:
+                role = callers.check(method, context)
+                host = self._in_flight.enter(context.peer())
+                if gatekeeper is not None:
+                    audited.began(context)
+                    await gatekeeper.admit(method, context, role)
+                if tracing.active is None or streams:
+                    answer = await serve(context)
+                else:
+                    with tracing.active.server_span(method, context.invocation_metadata()):
+                        answer = await serve(context)
+                code = "OK"
+                return answer
+            except grpc.aio.AbortError:
+                code = _code_name(context)
+                raise
+            except asyncio.CancelledError:
+                lost = gatekeeper.ended() if gatekeeper is not None else None
+                if lost is None:
+                    raise
+                code, reason = lost.status.name, lost.reason
+                await _refuse(context, lost)
+            except Exception as error:
+                code, reason = _status_name(error), getattr(error, "reason", "")
+                await _end(method, context, error)
+            finally:
+                if host:
+                    self._in_flight.leave(host)
+                if gatekeeper is not None:
+                    gatekeeper.left()
+                meter.running -= 1
+                meter.ended(perf_counter() - started, code)
+                audited.ended(context, code, reason)
+
+        return call
+
+    def _single(self, handler: grpc.RpcMethodHandler[Any, Any], audited: MethodAudit) -> _Serve:
+        """Serves a method with one answer. Keeps no reference to the request."""
+        behaviour: Any = handler.unary_unary
+        parse = handler.request_deserializer
+        compose = handler.response_serializer or _as_is
+        reader = _reader(parse, audited)
+        traffic, turns = self._traffic, self._turns
+
+        async def serve(context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
+            connection = traffic.connection(context.peer())
+            if turns is None:
+                answer = compose(await behaviour(reader(await traffic.read(connection, context)), context))
+            else:
+                data: Any = await traffic.read(connection, context)
+                with await turns.enter(current().name, _size(data)) as turn:
+                    request = reader(data)
+                    if getattr(request, "wait_ms", 0) > 0:
+                        turn.leave_soon()
+                    begun = behaviour(request, context)
+                    del data, request
+                    answer = compose(await begun)
+            if len(answer) > COUNTED_BYTES_MIN:
+                traffic.answer(connection.peer, len(answer))
+            return answer
+
+        return serve
+
+    def _streamed(
+        self, handler: grpc.RpcMethodHandler[Any, Any], audited: MethodAudit, *, promised: bool, answered: bool
+    ) -> _Serve:
+        """Serves a method with several answers. `promised`: its readers give credit for them. `answered`: there is one
+        for each request."""
+        behaviour, parse = _behaviour(handler), handler.request_deserializer
+        compose = handler.response_serializer or _as_is
+        traffic, is_stream, writes = self._traffic, handler.request_streaming, _writes(handler)
+        turns = self._turns if answered else None
+        reader = _reader(parse, audited)
+
+        async def serve(context: grpc.aio.ServicerContext[Any, Any]) -> None:
+            connection = traffic.connection(context.peer())
+            begun: deque[Turn] = deque()
+            if turns is not None:
+                request: Any = decoded(parse, _in_turn(turns, begun, traffic.requests(connection, context)))
+            elif is_stream:
+                request = decoded(parse, traffic.requests(connection, context))
+            else:
+                request = reader(await traffic.read(connection, context))
+            if writes:
+                await behaviour(request, context)
+                return
+            # Closed before the call ends: its bytes are free then, whether the answer was taken or not.
+            try:
+                async with aclosing(behaviour(request, context)) as answers:
+                    async for answer in answers:
+                        if begun:
+                            begun.popleft().leave()
+                        await traffic.write(connection.peer, context, compose(answer), promised=promised)
+            finally:
+                for turn in begun:
+                    turn.leave()
+
+        return serve
+
+
+def _name_of(method: str) -> str:
+    """`Subscribe` of `/duetime.v1.Store/Subscribe`."""
+    return method.rpartition("/")[2]
+
+
+def _behaviour(handler: grpc.RpcMethodHandler[Any, Any]) -> Any:
+    return handler.stream_stream if handler.request_streaming else handler.unary_stream
+
+
+def _writes(handler: grpc.RpcMethodHandler[Any, Any]) -> bool:
+    """Whether it gives its answers to the context itself, as gRPC's health service does."""
+    return iscoroutinefunction(_behaviour(handler))
+
+
+def _as_is(data: bytes) -> bytes:
+    return data
+
+
+def _size(data: Any) -> int:
+    """Of a request, or of none."""
+    return 0 if data is grpc.aio.EOF else len(data)
+
+
+async def _in_turn(turns: Turns, begun: deque[Turn], requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    """The requests of a stream, each once its caller's turn has come, which `begun` has then."""
+    async for data in requests:
+        begun.append(await turns.enter(current().name, len(data)))
+        yield data
+
+
+def _reader(parse: Parse | None, audited: MethodAudit) -> Callable[[Any], Any]:
+    """What makes the request of a call with one request of its bytes. It raises InvalidArgument."""
+    is_audited = audited.is_read
+
+    def read(data: Any) -> Any:
+        if data is grpc.aio.EOF:
+            raise InvalidArgument([Violation("request", "there is none: the call ended before it")])
+        if is_audited:
+            audited.read(data)
+        return data if parse is None else decode(parse, data)
+
+    return read
+
+
+def _status_name(error: Exception) -> str:
+    known = _known(error)
+    return known.status.name if known is not None else "INTERNAL"
+
+
+def _known(error: Exception) -> DueTimeError | None:
+    """The error as one of ours; None: it is a defect."""
+    if isinstance(error, DueTimeError):
+        return error
+    return DataLoss(error.text) if isinstance(error, Damaged) else None
+
+
+def _code_name(context: grpc.aio.ServicerContext[Any, Any]) -> str:
+    """The status with which the service itself has ended a call."""
+    code = context.code()
+    return code.name if isinstance(code, grpc.StatusCode) else "UNKNOWN"
+
+
+async def _refuse(context: grpc.aio.ServicerContext[Any, Any], error: DueTimeError) -> None:
+    await context.abort_with_status(status_of(error))
+
+
+async def _end(method: str, context: grpc.aio.ServicerContext[Any, Any], error: Exception) -> None:
+    """Ends a call with the status of its error; an error that is not ours is a defect, and the log has it."""
+    await _refuse(context, _known(error) or defect(error, method))
+
+
+def code_of(status: grpc.StatusCode) -> int:
+    """google.rpc.Code of a gRPC status."""
+    return int(code_pb2.Code.Value(status.name))

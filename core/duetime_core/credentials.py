@@ -1,0 +1,26 @@
+"""What a process of the cluster shows to the others, and knows them by: its certificate, or the cluster's secret."""
+
+from dataclasses import dataclass, field
+
+from duetime_core.callers import SPIFFE_PREFIX, Callers, ClusterSecret
+from duetime_core.certificates import Certificates
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """With certificates the secret is neither shown nor asked for. With neither, all are obeyed."""
+
+    secret: ClusterSecret = field(default_factory=ClusterSecret)
+    certificates: Certificates | None = None
+    # What stands before the role in a certificate's URI.
+    spiffe_prefix: str = SPIFFE_PREFIX
+
+    def callers(self) -> Callers:
+        """Who may call a server of this process."""
+        if self.certificates is None:
+            return Callers(self.secret)
+        refused = self.certificates.metrics.refused
+        return Callers(prefix=self.spiffe_prefix, note=lambda reason: refused.labels(reason.lower()).inc())
+
+
+NO_CREDENTIALS = Credentials()

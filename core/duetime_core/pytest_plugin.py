@@ -1,0 +1,83 @@
+"""The pytest plugin: tests of an application against a real cluster in their own process, on a clock that they move.
+
+def test_reminder(duetime_cluster):
+    with Producer() as producer:                # DUETIME_SERVER is the cluster's address
+        producer.send("reminders", b"pay", delay="2h")
+    duetime_cluster.advance("2h")               # milliseconds of real time later, the message is in its topic
+
+Each test has a cluster of its own, unless the setting `duetime_cluster_scope` says class, module, package or session.
+pytest loads this in every environment that has DueTime, so nothing else is imported before the fixture is used.
+"""
+
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from duetime_core.testing import LocalCluster
+
+_SCOPE = "duetime_cluster_scope"
+_SERVER_VARIABLE = "DUETIME_SERVER"
+# How full the disk is on which tests run does not matter to them.
+_ANY_DISK = {"disk_used_max": 1, "disk_force": 1}
+
+
+class RunningCluster:
+    """A cluster that runs until its tests have ended, and its clock."""
+
+    def __init__(self, cluster: "LocalCluster") -> None:
+        self._cluster = cluster
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT, which DUETIME_SERVER is too."""
+        return self._cluster.address
+
+    @property
+    def now(self) -> datetime:
+        """The time by its clock, which stands still unless it is moved."""
+        return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=self._cluster.now_ms())
+
+    def advance(self, by: str | float | timedelta) -> None:
+        """Moves its clock by "2h", "1h30m", a number of seconds or a timedelta, from due moment to due moment.
+
+        On return all that has fallen due is in its topic; consumers receive it a moment later.
+
+        Raises:
+            ValueError: it is no length.
+            TimeoutError: due messages are not delivered, as with a paused lane.
+        """
+        self._cluster.advance(by * 1000 if isinstance(by, int | float) else by)
+
+    def __repr__(self) -> str:
+        return f"RunningCluster({self.address}, {self.now:%Y-%m-%d %H:%M:%S} UTC)"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addini(_SCOPE, "How many tests share a cluster: those of a function, class, module, package or session.")
+
+
+def _scope(fixture_name: str, config: pytest.Config) -> Any:
+    return config.getini(_SCOPE) or "function"
+
+
+@pytest.fixture(scope=_scope)
+def duetime_cluster() -> Iterator[RunningCluster]:
+    """A DueTime cluster in this process, on a clock that `advance` moves. DUETIME_SERVER is its address."""
+    try:
+        from duetime_core.testing import LocalCluster
+    except ImportError as error:
+        pytest.fail(f"the fixture duetime_cluster needs the server: pip install 'duetime[server]' ({error})")
+    variables = os.environ  # noqa: TID251  the application under test reads it
+    before = variables.get(_SERVER_VARIABLE)
+    with LocalCluster(store_settings=_ANY_DISK) as cluster:
+        variables[_SERVER_VARIABLE] = cluster.address
+        try:
+            yield RunningCluster(cluster)
+        finally:
+            del variables[_SERVER_VARIABLE]
+            if before is not None:
+                variables[_SERVER_VARIABLE] = before

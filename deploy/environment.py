@@ -1,0 +1,128 @@
+"""Makes `.venv`: this tree as it stands, the packages that it needs, and its hot loops compiled meanwhile.
+
+    python deploy/environment.py -e './sdk[cli]' -e .         what pip is asked for
+
+Nothing but Python is needed: this runs before anything is installed. A C compiler is used where there is one.
+"""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[1]
+VENV = PROJECT / ".venv"
+PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+SPARK = "spark/duetime_spark"
+BUILDERS = ["cython", "editables", "hatchling", "setuptools"]
+# Compiling modules to byte code is left to their first import: most are never imported.
+PIP: list[str] = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
+CONSTRAINTS = ["-c", str(PROJECT / "constraints.txt")]
+# Packages whose extension modules bring a debugger's symbols: 25 MB of 36. Others are left as they are: what auditwheel
+# mended, such as numpy's, does not always survive it.
+WITH_SYMBOLS = ("lz4", "sqlalchemy", "uvloop")
+
+
+def new_environment() -> None:
+    """An empty one with pip, where there is none that works.
+
+    pip installs itself from the wheel that comes with Python, which takes a quarter of the time of ensurepip.
+    """
+    if PYTHON.exists() and subprocess.run([PYTHON, "-m", "pip", "--version"], capture_output=True).returncode == 0:
+        return
+    wheel = _wheel_of_pip()
+    if wheel is None:
+        subprocess.run([sys.executable, "-m", "venv", "--clear", VENV], check=True)
+        return
+    subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", VENV], check=True)
+    subprocess.run([PYTHON, wheel / "pip", *PIP[2:], "--no-index", "--no-deps", wheel], check=True)
+
+
+def _wheel_of_pip() -> Path | None:
+    try:
+        import ensurepip
+    except ImportError:
+        _install_venv()
+        return None
+    # Debian has it elsewhere.
+    folders = [Path(ensurepip.__file__).with_name("_bundled"), Path("/usr/share/python-wheels")]
+    return next((wheel for folder in folders for wheel in folder.glob("pip-*.whl")), None)
+
+
+def _install_venv() -> None:
+    """Debian parts venv from Python.
+
+    Raises:
+        SystemExit: only root could install it.
+    """
+    if not shutil.which("apt-get") or os.geteuid() != 0:
+        raise SystemExit("python3-venv is missing: apt-get install python3-venv")
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    for command in (["update"], ["install", "-y", "python3-venv"]):
+        subprocess.run(["apt-get", "-qq", *command], env=environment, check=True, stdout=subprocess.DEVNULL)
+
+
+def slim() -> None:
+    """Takes the packages' own tests and debuggers' symbols away: a fifth of the environment, which nothing here reads.
+
+    RECORDs go on naming the tests; pip passes over files that are gone when it replaces a package.
+    """
+    (packages,) = (
+        [PYTHON.parents[1] / "Lib/site-packages"] if os.name == "nt" else VENV.glob("lib/python*/site-packages")
+    )
+    for tests in [path for path in packages.rglob("tests") if path.is_dir()]:
+        shutil.rmtree(tests, ignore_errors=True)
+    modules = [str(module) for name in WITH_SYMBOLS for module in (packages / name).rglob("*.so")]
+    if modules and (strip := shutil.which("strip")) and sys.platform == "linux":
+        subprocess.run([strip, "--strip-debug", *modules], stderr=subprocess.DEVNULL, check=False)
+
+
+def main(*requirements: str) -> None:
+    if sys.version_info < (3, 11):  # noqa: UP036 - whoever runs this may have an older one
+        raise SystemExit(
+            f"Python 3.11 or newer is needed; this is {sys.version.split()[0]}: make PYTHON=python3.12 ..."
+        )
+    began = time.monotonic()
+    new_environment()
+    with tempfile.TemporaryDirectory() as builders:
+        # Nobody needs pip's byte code afterwards: 6 MB. An option, since -E passes over the environment.
+        elsewhere = ["-X", f"pycache_prefix={Path(builders) / 'bytecode'}"]
+        subprocess.run([PYTHON, *elsewhere, *PIP, *CONSTRAINTS, "--target", builders, *BUILDERS], check=True)
+        building = os.environ | {"PYTHONPATH": builders}
+        compile_loops = [str(PYTHON), str(PROJECT / "sdk" / "hatch_build.py")]
+        if not any("spark" in each for each in requirements):
+            compile_loops.append(SPARK)
+        log = Path(builders) / "log"
+        with log.open("wb") as opened:
+            compiling = subprocess.Popen(compile_loops, env=building, stdout=opened, stderr=subprocess.STDOUT)
+            # The loops are compiled in place, so this is not to do it again.
+            building["DUETIME_PURE"] = "1"
+            # -E: only what builds sees the builders; to pip they would count as installed, and what they need too.
+            install = [str(PYTHON), "-E", *elsewhere, *PIP, *CONSTRAINTS, "--no-build-isolation", *requirements]
+            try:
+                subprocess.run(install, cwd=PROJECT, env=building, check=True)
+            finally:
+                failed = compiling.wait()
+        if failed:
+            last = log.read_text(errors="replace").strip().splitlines()[-1:]
+            print(
+                "no C compiler or no Python headers: hot loops run in Python, at a third of the speed (see README)",
+                *last,
+                sep="\n",
+                file=sys.stderr,
+            )
+    # What the images have (Dockerfile) is known to run without; what testing and checking need is left whole.
+    if not any("dev" in each for each in requirements):
+        slim()
+    print(f"installed in {time.monotonic() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    try:
+        main(*sys.argv[1:])
+    except subprocess.CalledProcessError as error:
+        raise SystemExit(f"this ended with {error.returncode}: {shlex.join(map(str, error.cmd))}") from None

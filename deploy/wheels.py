@@ -1,0 +1,62 @@
+"""Builds both distributions into dist/: sources, the client for any platform, and both compiled.
+
+    python deploy/wheels.py [PYTHON ...]      default: each of python3.11 to python3.14 on the path
+
+What is compiled is built from the sources' archive, as an installer would, and made a manylinux wheel: it runs wherever
+the C library is at least the one that auditwheel finds it needs.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[1]
+DIST = PROJECT / "dist"
+PLACES = {"duetime": PROJECT / "sdk", "duetime_server": PROJECT}
+MINORS = range(11, 15)
+
+
+def run(*command: str | Path, **environment: str) -> None:
+    subprocess.run([str(part) for part in command], check=True, env={**os.environ, **environment})
+
+
+def pythons() -> list[str]:
+    """Those on the path that run."""
+    names = [f"python3.{minor}" for minor in MINORS]
+    return [name for name in names if shutil.which(name) and not subprocess.run([name, "-c", ""]).returncode]
+
+
+def sources() -> dict[str, Path]:
+    """The archive of each distribution's sources."""
+    for place in PLACES.values():
+        run(sys.executable, "-m", "build", "--sdist", "--outdir", DIST, place)
+    return {name: max(DIST.glob(f"{name}-[0-9]*.tar.gz"), key=lambda path: path.stat().st_mtime) for name in PLACES}
+
+
+def compiled(python: str, archives: dict[str, Path]) -> None:
+    """Wheels for one Python of this platform."""
+    with tempfile.TemporaryDirectory() as folder:
+        for archive in archives.values():
+            run(python, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, archive)
+        for wheel in sorted(Path(folder).glob("*.whl")):
+            if wheel.name.endswith("-none-any.whl"):
+                raise SystemExit(f"{python}: {wheel.name} has nothing compiled: is there a C compiler?")
+            path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+            run(sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", DIST, wheel, PATH=path)
+
+
+def main() -> None:
+    DIST.mkdir(exist_ok=True)
+    archives = sources()
+    run(sys.executable, "-m", "build", "--wheel", "--outdir", DIST, PLACES["duetime"], DUETIME_PURE="1")
+    for python in sys.argv[1:] or pythons():
+        compiled(python, archives)
+    for path in sorted(DIST.glob("duetime*")):
+        print(path.relative_to(PROJECT))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""Bodies that a broker's client has compressed, unpacked: the one place where that is done. Pure.
+
+    sysFlag | bit 0: compressed | bits 8-10: the algorithm; 0 and 3: zlib, 1: LZ4's frames, 2: ZSTD
+
+Nothing here packs: what DueTime stores is what came. LZ4 and ZSTD take packages that are loaded with the first body
+that needs them, and that the client alone does not bring.
+
+Source: RocketMQ 5.3.3 MessageSysFlag, CompressionType, ZlibCompressor, Lz4Compressor, ZstdCompressor.
+"""
+
+import sys
+import zlib
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from duetime_format.layout import SYS_COMPRESSED
+
+_SHIFT, _MASK = 8, 7
+# Windows of more than 8 MiB are for levels that no client of a broker has; each body would take that memory at once.
+_WINDOW_LOG_MAX = 23
+# Python's own from 3.14 on.
+_ZSTD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
+# Takes so many bytes at most; raises ValueError, with a clause, for what is not packed so.
+_Unpack = Callable[[bytes, int], bytes]
+
+
+class NotUnpacked(Exception):
+    """A body stays as it is; `text` says why, in a lower-case clause."""
+
+    def __init__(self, text: str, *, is_damaged: bool = False) -> None:
+        """`is_damaged`: it is not what its record says. Else it is too large, or packed in a way that is not known
+        here."""
+        super().__init__(text)
+        self.text = text
+        self.is_damaged = is_damaged
+
+
+def unpacked(body: bytes, sys_flag: int, bytes_max: int) -> bytes:
+    """A stored body as its sender sent it; memory is taken for so many bytes at most.
+
+    Raises:
+        NotUnpacked: it can't be had.
+    """
+    if not sys_flag & SYS_COMPRESSED:
+        return body
+    algorithm = sys_flag >> _SHIFT & _MASK
+    unpack = _UNPACKERS.get(algorithm)
+    if unpack is None:
+        raise NotUnpacked(f"the body is compressed by algorithm {algorithm}, which is not known")
+    try:
+        found = unpack(body, bytes_max + 1)
+    except ValueError as error:
+        raise NotUnpacked(f"the compressed body is damaged: {error}", is_damaged=True) from error
+    if len(found) > bytes_max:
+        raise NotUnpacked(f"the compressed body has more than {bytes_max} bytes")
+    return found
+
+
+def inflated(body: bytes, bytes_max: int, *, any_head: bool = False) -> bytes:
+    """What zlib packed, or with `any_head` gzip too: up to so many bytes. Raises: ValueError: it is not packed so."""
+    inflater = zlib.decompressobj(wbits=47 if any_head else zlib.MAX_WBITS)
+    try:
+        found = inflater.decompress(body, bytes_max)
+    except zlib.error as error:
+        raise ValueError(str(error)) from error
+    return _whole(found, bytes_max, has_ended=inflater.eof)
+
+
+def _by_lz4(body: bytes, bytes_max: int) -> bytes:
+    frames = _package("lz4.frame", "LZ4", "lz4")
+    reader = frames.LZ4FrameDecompressor()
+    try:
+        found: bytes = reader.decompress(body, max_length=bytes_max)
+    except RuntimeError as error:
+        raise ValueError(str(error)) from error
+    return _whole(found, bytes_max, has_ended=reader.eof)
+
+
+def _by_zstd(body: bytes, bytes_max: int) -> bytes:
+    zstd = _package(_ZSTD, "ZSTD", "backports.zstd")
+    reader = zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: _WINDOW_LOG_MAX})
+    try:
+        found: bytes = reader.decompress(body, max_length=bytes_max)
+    except zstd.ZstdError as error:
+        raise ValueError(str(error)) from error
+    return _whole(found, bytes_max, has_ended=reader.eof)
+
+
+def _package(module: str, algorithm: str, package: str) -> Any:
+    """Raises: NotUnpacked."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        text = f"the body is compressed by {algorithm}, which takes the package {package}: duetime[unpack] brings it"
+        raise NotUnpacked(text) from error
+
+
+def _whole(found: bytes, bytes_max: int, *, has_ended: bool) -> bytes:
+    if not has_ended and len(found) < bytes_max:
+        raise ValueError("it is cut short")
+    return found
+
+
+_UNPACKERS: dict[int, _Unpack] = {0: inflated, 1: _by_lz4, 2: _by_zstd, 3: inflated}

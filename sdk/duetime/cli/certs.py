@@ -1,0 +1,152 @@
+"""`duetime certs`: certificates for a cluster, made and shown."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from duetime.cli.files import write_private
+from duetime.cli.options import Json
+from duetime.cli.output import print_json
+from duetime.cli.preflight import CannotStart
+
+if TYPE_CHECKING:
+    from duetime.cli.authority import Authority
+
+_HELP = """Make a cluster's certificates, and show them.
+
+\b
+Examples:
+  duetime certs init certs --dns duetime.example.com
+  duetime certs show certs/gateway/tls.crt
+"""
+
+certs = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help=_HELP)
+
+SERVERS = ("gateway", "store", "scheduler", "retry", "console")
+CALLERS = ("spark", "keda", "prometheus", "operator", "client")
+DAYS = 365
+SPIFFE_PREFIX = "spiffe://duetime/"
+
+
+@certs.command()
+def init(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where they go: ca.crt, ca.key, ROLE/tls.crt, …")],
+    role: Annotated[
+        list[str] | None, typer.Option(metavar="ROLE", help="Only of this role; may be repeated. Default: all.")
+    ] = None,
+    name: Annotated[
+        list[str] | None,
+        typer.Option("--name", "--dns", metavar="HOST", help="A further host or address that servers are reached at."),
+    ] = None,
+    days: Annotated[int, typer.Option(min=1, max=3_650, help="How long certificates last; the CA lasts ten years.")] = (
+        DAYS
+    ),
+    prefix: Annotated[
+        str,
+        typer.Option(
+            envvar="DUETIME_TLS_SPIFFE_PREFIX",
+            metavar="URI",
+            help="What stands before the role in a certificate's URI.",
+        ),
+    ] = SPIFFE_PREFIX,
+    force: Annotated[
+        bool, typer.Option("--force", help="Make a new CA; certificates of the old one are void.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Make a small CA, and one certificate for each role.
+
+    With a CA in DIR already, certificates are renewed by it; processes that run take them within a second, without a
+    call lost. Whoever reads DIR/ca.key can be anybody: keep it elsewhere. All files are readable by their owner only.
+
+    \b
+    Examples:
+      duetime certs init certs && duetime up --certs certs
+      duetime certs init certs --dns db-0.example.com --days 90
+      duetime certs init certs --role gateway --dns 203.0.113.7     renews the gateway's
+    """
+    roles = list(dict.fromkeys(role or [*SERVERS, *CALLERS]))
+    if unknown := [one for one in roles if one not in (*SERVERS, *CALLERS)]:
+        raise typer.BadParameter(f"no role {unknown[0]!r}; there are {', '.join((*SERVERS, *CALLERS))}")
+    module = _module()
+    authority = _authority(module, directory, force=force)
+    ends_at = datetime.now(UTC) + timedelta(days=days)
+    for one in roles:
+        serves = one in SERVERS
+        names = [*module.names_of(one), *(name or ())] if serves else []
+        pair = authority.issue(prefix + one, names, ends_at, serves=serves)
+        # The key first: a process that looks in between takes neither, as they do not fit.
+        for file, data in (("tls.key", pair.key), ("tls.crt", pair.cert), ("ca.crt", authority.pair.cert)):
+            write_private(directory / one / file, data)
+    if as_json:
+        print_json({"directory": str(directory), "roles": roles, "ends_at": ends_at.isoformat(timespec="seconds")})
+    else:
+        print(f"certificates of {', '.join(roles)} in {directory}, until {ends_at:%Y-%m-%d}")
+
+
+@certs.command()
+def show(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Certificates (PEM).")],
+    as_json: Json = False,
+) -> None:
+    """Tell whose certificates are, for what, and how long.
+
+    \b
+    Examples:
+      duetime certs show certs/gateway/tls.crt
+      duetime certs show certs/ca.crt --json
+    """
+    try:
+        found = list(_module().read(file.read_bytes()))
+    except ValueError as error:
+        raise CannotStart(f"{file} has no certificates: {error}") from error
+    for one in found:
+        value = _object(one)
+        if as_json:
+            print_json(value)
+        else:
+            names = value.pop("names") or ["-"]
+            for key, text in [*value.items(), *(("name", name) for name in names)]:
+                print(f"{key.replace('_', ' '):<10} {text or '-'}")
+
+
+def _object(one: Any) -> dict[str, Any]:
+    return {
+        "subject": one.subject,
+        "role": one.role,
+        "names": one.names,
+        "issuer": one.issuer,
+        "is_ca": one.is_ca,
+        "starts_at": one.starts_at.isoformat(),
+        "ends_at": one.ends_at.isoformat(),
+    }
+
+
+def _authority(module: Any, directory: Path, *, force: bool) -> "Authority":
+    """The CA of a directory, or a new one. Raises: CannotStart: what is there is no CA, or half of one."""
+    cert, key = directory / "ca.crt", directory / "ca.key"
+    there = [path for path in (cert, key) if path.exists()]
+    if there and not force:
+        if len(there) == 1:
+            text = f"{there[0]} is there and the other half of the CA is not; --force makes a new one"
+            raise CannotStart(text)
+        try:
+            return module.Authority(module.Pair(cert.read_bytes(), key.read_bytes()))  # type: ignore[no-any-return]
+        except ValueError as error:
+            raise CannotStart(f"{directory} has no CA that certificates can be made with: {error}") from error
+    made: Authority = module.Authority.make()
+    write_private(key, made.pair.key)
+    write_private(cert, made.pair.cert)
+    return made
+
+
+def _module() -> Any:
+    """Loaded on use: it takes a library that clients alone do not have."""
+    try:
+        from duetime.cli import authority
+    except ModuleNotFoundError as error:
+        text = f"certificates need the server extra ({error.name} is missing): pip install 'duetime[server]'"
+        raise CannotStart(text) from None
+    return authority

@@ -1,0 +1,29 @@
+"""`duetime completion`: the script by which a shell completes commands and options."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+from typer._completion_shared import get_completion_script
+
+
+class Shell(StrEnum):
+    """Shells that complete."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
+def completion(shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish")]) -> None:
+    """Print the completion script of a shell.
+
+    `duetime --install-completion` puts it where the shell in use reads it.
+
+    \b
+    Examples:
+      duetime completion bash > ~/.local/share/bash-completion/completions/duetime
+      duetime completion zsh > ~/.zfunc/_duetime
+      duetime completion fish > ~/.config/fish/completions/duetime.fish
+    """
+    print(get_completion_script(prog_name="duetime", complete_var="_DUETIME_COMPLETE", shell=Shell(shell).value))

@@ -1,0 +1,151 @@
+"""The administrator's client: topics, groups and lanes, and how many messages are pending."""
+
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from duetime.client.administering import described
+from duetime.client.administering.described import (
+    DeletedTopic,
+    Group,
+    GroupDescription,
+    Lanes,
+    Topic,
+    TopicDescription,
+)
+from duetime.client.connection import Closing, Connection, repeated, seconds
+from duetime.client.finding import pending
+from duetime.client.finding.pending import Backlog
+from duetime.client.groups import new_group
+from duetime.client.message import delay_ms
+from duetime.client.retry_policy import Backoff, handler_policy
+from duetime.client.tokens import TokenSource
+from duetime.client.trust import Tls
+from duetime.v1 import consumer_pb2, gateway_pb2
+
+
+class AsyncAdmin(Closing):
+    """Topics, groups, lanes and the backlog. For one event loop; `Admin` is for plain code.
+
+    Calls are repeated until they are answered or the timeout is over.
+
+    Arguments:
+        server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
+        token: what the server is shown, or a function that gives it; see `Token`. None: DUETIME_TOKEN, or the file of
+            DUETIME_TOKEN_FILE.
+        tls: whom the client trusts; see `Tls`. None: by DUETIME_TLS_CA_FILE, or plain without it.
+        timeout: how long one call may take.
+    """
+
+    def __init__(
+        self,
+        server: str | None = None,
+        *,
+        timeout: str | float | timedelta = "10s",
+        token: TokenSource | None = None,
+        tls: Tls | None = None,
+    ) -> None:
+        self._connection = Connection(server, token, tls)
+        self._timeout = seconds(timeout, "timeout")
+
+    async def topics(self) -> list[Topic]:
+        """Lists the topics, by name."""
+        answer = await self._call("ListTopics", gateway_pb2.ListTopicsRequest())
+        return [described.topic_of(topic) for topic in answer.topics]
+
+    async def topic(self, name: str) -> TopicDescription:
+        """Describes a topic and its queues. Raises: NotFound."""
+        answer = await self._call("DescribeTopic", gateway_pb2.DescribeTopicRequest(name=name))
+        return described.topic_description_of(answer)
+
+    async def create_topic(
+        self, name: str, *, queues: int | None = None, max_delay: str | timedelta | int | None = None
+    ) -> Topic:
+        """Creates a topic, and returns it; one that exists with the same settings is left as it is.
+
+        Arguments:
+            queues: how many, 1 to 1,024; None: as many as the server's setting says.
+            max_delay: most delay of its messages: "30d", a timedelta or an int of milliseconds; None: ten years.
+
+        Raises:
+            AlreadyExists: it exists with other settings.
+            InvalidArgument: the name or an argument breaks its rule.
+        """
+        max_delay_ms = 0 if max_delay is None else delay_ms(max_delay, "max_delay")
+        request = gateway_pb2.CreateTopicRequest(name=name, queue_count=queues or 0, max_delay_ms=max_delay_ms)
+        return described.topic_of(await self._call("CreateTopic", request))
+
+    async def delete_topic(self, name: str, *, force: bool = False, dry_run: bool = False) -> DeletedTopic:
+        """Deletes a topic, and returns what ended with it.
+
+        Arguments:
+            force: also with messages that nobody has got yet: pending ones are cancelled, transactions rolled back,
+                dead letters discarded.
+            dry_run: changes nothing: returns what would end.
+
+        Raises:
+            Conflict: without `force`, it is not empty.
+            NotFound: there is no such topic, or an attempt whose answer was lost has deleted it.
+            Unavailable: not all shards answer; it may be under way. The same call continues.
+        """
+        request = gateway_pb2.DeleteTopicRequest(name=name, force=force, dry_run=dry_run)
+        return described.deleted_topic_of(await self._call("DeleteTopic", request))
+
+    async def groups(self) -> list[Group]:
+        """Lists the consumer groups, by name."""
+        answer = await self._call("ListGroups", consumer_pb2.ListGroupsRequest())
+        return [described.group_of(group) for group in answer.groups]
+
+    async def group(self, name: str) -> GroupDescription:
+        """Describes a group: its place in each queue, its members and their rates. Raises: NotFound."""
+        answer = await self._call("DescribeGroup", consumer_pb2.DescribeGroupRequest(name=name))
+        return described.group_description_of(answer)
+
+    async def create_group(
+        self,
+        name: str,
+        *,
+        start: Literal["earliest", "latest"] | datetime = "earliest",
+        ordered: bool = False,
+        backoff: Backoff | None = None,
+        max_attempts: int | None = None,
+    ) -> Group:
+        """Creates a consumer group, and returns it; one that exists with the same settings is left as it is.
+
+        The arguments are those of `Consumer`, and of its `handler`: the policy of messages and handlers that have none.
+
+        Raises:
+            AlreadyExists: it exists with other settings.
+            InvalidArgument: the name or an argument breaks its rule.
+        """
+        group = new_group(name, ordered, start)
+        policy = handler_policy(backoff, max_attempts)
+        if policy is not None:
+            group.retry.CopyFrom(policy)
+        return described.group_of(await self._call("CreateGroup", consumer_pb2.CreateGroupRequest(group=group)))
+
+    async def lanes(self) -> Lanes:
+        """Lists the lanes of all shards: what is pending on each, what is due next, and who serves it."""
+        return described.lanes_of(await self._call("ListLanes", gateway_pb2.ListLanesRequest()))
+
+    async def backlog(
+        self,
+        topic: str = "",
+        *,
+        after: datetime | None = None,
+        before: datetime | None = None,
+        by_topic: bool = False,
+        by_lane: bool = False,
+    ) -> Backlog:
+        """Counts pending messages by due time, as `Finder.backlog` does."""
+        request = pending.counted(topic, after, before, by_topic=by_topic, by_lane=by_lane)
+        return pending.from_proto(await self._call("Backlog", request))
+
+    async def close(self) -> None:
+        """Disconnects."""
+        await self._connection.close()
+
+    def __repr__(self) -> str:
+        return self._connection.described("AsyncAdmin")
+
+    async def _call(self, method: str, request: Any) -> Any:
+        return await repeated(lambda left_s: self._connection.call(method, request, left_s), self._timeout)

@@ -1,0 +1,254 @@
+"""Topics, groups and lanes as the server describes them."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+from duetime_format.policy import render
+
+from duetime.client.message import moment
+from duetime.v1 import consumer_pb2, gateway_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic."""
+
+    name: str
+    queue_count: int
+    max_delay: timedelta | None
+    """Most delay of its messages; None: ten years."""
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class TopicQueue:
+    """A queue of a topic. It has the messages from `min_offset` on, and before `max_offset`."""
+
+    queue: int
+    shard: int
+    min_offset: int
+    max_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic and its queues, as of now."""
+
+    topic: Topic
+    queues: list[TopicQueue]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLeft:
+    """What a group had left of a topic."""
+
+    group: str
+    unread: int
+    """Not received yet."""
+    in_flight: int
+    """Under a lease."""
+    retrying: int
+    """On their way back to it."""
+    dead_letters: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedTopic:
+    """What ended with a topic, or would."""
+
+    pending: int
+    """Cancelled."""
+    transactions: int
+    """Rolled back."""
+    groups: list[GroupLeft]
+    """Groups that had something left of it, by name."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing ended that somebody might have waited for."""
+        return not (self.pending or self.transactions or self.groups)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A consumer group."""
+
+    name: str
+    start: Literal["earliest", "latest"] | datetime
+    ordered: bool
+    retry: str
+    """When and how often failed messages are delivered again, as it is written: `exponential:1s..10m,max=5`."""
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class GroupQueue:
+    """A group's place in one queue."""
+
+    topic: str
+    """Retries are in `%RETRY%group`."""
+    queue: int
+    shard: int
+    acknowledged_offset: int
+    """All before it are acknowledged, dead letters, or dropped by the filter."""
+    next_offset: int
+    """All before it were delivered at least once, or dropped by the filter."""
+    max_offset: int
+    lag: int
+    """Messages not acknowledged: not delivered yet, in flight, or waiting."""
+    in_flight: int
+    """Leased now."""
+    waiting: int
+    """Delivered before, and to be delivered again."""
+    oldest_unacknowledged_at: datetime | None
+    """When the oldest message that is not acknowledged was stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """A receiver of a group, seen within ten minutes."""
+
+    name: str
+    topic: str
+    seen_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A group and where it is, as of now."""
+
+    group: Group
+    queues: list[GroupQueue]
+    """By topic, then queue."""
+    members: list[GroupMember]
+    """The latest first."""
+    received_per_s: float
+    """Over the last minute."""
+    acknowledged_per_s: float
+    dead_letters: int
+    """Neither redriven nor discarded."""
+    unreachable_shards: list[int]
+    """Shards that do not answer; their queues are missing."""
+
+    @property
+    def lag(self) -> int:
+        """Messages not acknowledged, of all queues."""
+        return sum(queue.lag for queue in self.queues)
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A lane of a shard: messages that wait for one delay, or for any time."""
+
+    shard: int
+    number: int
+    """The delay level, or from 1000 on for any time."""
+    delay: timedelta | None
+    """None: any time."""
+    pending: int
+    oldest_due_at: datetime | None
+    """Of the pending ones; None: there are none."""
+    next_due_at: datetime | None
+    """The first due time that lies ahead."""
+    owner: str
+    """The scheduler that serves it; empty: none."""
+    paused: bool
+    late_p50_ms: float | None
+    """From due to stored in its topic, of the last 1,024 messages; None: there were none."""
+    late_p99_ms: float | None
+    restored: int
+    """Messages that have left it for their topics."""
+    quarantined: int
+    """Messages that can't be restored."""
+
+
+class Lanes(list[Lane]):
+    """Lanes by shard, then number. `unreachable_shards`: those that do not answer; their lanes are missing."""
+
+    unreachable_shards: tuple[int, ...] = ()
+
+
+def topic_of(topic: gateway_pb2.Topic) -> Topic:
+    max_delay = timedelta(milliseconds=topic.max_delay_ms) if topic.max_delay_ms else None
+    return Topic(topic.name, topic.queue_count, max_delay, moment(topic.created_at_ms))
+
+
+def topic_description_of(described: gateway_pb2.TopicDescription) -> TopicDescription:
+    queues = [TopicQueue(one.queue, one.shard, one.min_offset, one.max_offset) for one in described.queues]
+    return TopicDescription(topic_of(described.topic), queues)
+
+
+def deleted_topic_of(answer: gateway_pb2.DeleteTopicResponse) -> DeletedTopic:
+    groups = [
+        GroupLeft(one.group, one.unread_count, one.in_flight_count, one.retry_count, one.dead_letter_count)
+        for one in answer.groups
+    ]
+    return DeletedTopic(answer.pending_count, answer.transaction_count, groups)
+
+
+def group_of(group: consumer_pb2.Group) -> Group:
+    start: Literal["earliest", "latest"] | datetime = "earliest"
+    if group.start == consumer_pb2.GROUP_START_LATEST:
+        start = "latest"
+    elif group.start == consumer_pb2.GROUP_START_TIME:
+        start = moment(group.start_at_ms)
+    return Group(group.name, start, group.ordered, render(group.retry), moment(group.created_at_ms))
+
+
+def group_description_of(described: consumer_pb2.GroupDescription) -> GroupDescription:
+    return GroupDescription(
+        group_of(described.group),
+        [_group_queue(one) for one in described.queues],
+        [GroupMember(one.name, one.topic, moment(one.seen_at_ms)) for one in described.members],
+        described.receives_per_s,
+        described.acks_per_s,
+        described.dead_letters,
+        list(described.unreachable_shards),
+    )
+
+
+def lanes_of(answer: gateway_pb2.ListLanesResponse) -> Lanes:
+    lanes = Lanes(map(_lane, answer.lanes))
+    lanes.unreachable_shards = tuple(answer.unreachable_shards)
+    return lanes
+
+
+def _group_queue(one: consumer_pb2.GroupQueue) -> GroupQueue:
+    return GroupQueue(
+        one.topic,
+        one.queue,
+        one.shard,
+        one.committed_offset,
+        one.next_offset,
+        one.max_offset,
+        one.lag,
+        one.in_flight,
+        one.waiting,
+        _moment(one.oldest_unacked_at_ms),
+    )
+
+
+def _lane(one: gateway_pb2.Lane) -> Lane:
+    return Lane(
+        one.shard,
+        one.level,
+        timedelta(milliseconds=one.delay_ms) if one.delay_ms else None,
+        one.pending_count,
+        _moment(one.oldest_due_at_ms),
+        _moment(one.next_due_at_ms),
+        one.owner,
+        one.paused,
+        _late(one.late_p50_ms),
+        _late(one.late_p99_ms),
+        one.restored_count,
+        one.quarantined_count,
+    )
+
+
+def _moment(at_ms: int) -> datetime | None:
+    return moment(at_ms) if at_ms else None
+
+
+def _late(late_ms: float) -> float | None:
+    return None if late_ms < 0 else late_ms

@@ -1,0 +1,50 @@
+"""Functions that users register: which are coroutine functions, and whether they can be called as they will be."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from duetime.client.errors import InvalidArgument
+
+
+def is_asynchronous(function: Callable[..., Any]) -> bool:
+    """Whether a call returns a coroutine; for a callable object its `__call__` decides."""
+    return any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
+
+
+def check_callable(function: Any, field: str, *calls: Sequence[str]) -> int:
+    """How a function is called: the number of the first of `calls`, each the names of its arguments, that it takes.
+
+    Raises:
+        InvalidArgument: it takes none, or is something of which a call does nothing; `field` names it in errors.
+    """
+    name = getattr(function, "__qualname__", None) or repr(function)
+    if isinstance(function, type) or not callable(function):
+        what = "a class" if isinstance(function, type) else type(function).__name__
+        raise InvalidArgument.of(field, f"{name} is {what}, not a function")
+    for kind in (inspect.isgeneratorfunction, inspect.isasyncgenfunction):
+        if kind(function) or kind(type(function).__call__):
+            raise InvalidArgument.of(field, f"{name} is a generator, which nothing would run: take out its `yield`")
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        # Of C code that does not tell.
+        return 0
+    reason = ""
+    for number, names in enumerate(calls):
+        try:
+            signature.bind(*names)
+        except TypeError as error:
+            reason = reason or str(error)
+        else:
+            return number
+    wanted = " or ".join(f"({', '.join(names)})" for names in calls)
+    raise InvalidArgument.of(field, f"{name}{signature} can't be called with {wanted}: {reason}")
+
+
+def without_coroutine(result: object) -> object:
+    """What a plain function returned. Raises: TypeError: a coroutine, which nobody would run."""
+    if inspect.iscoroutine(result):
+        result.close()
+        raise TypeError("the handler returned a coroutine: make it an `async def`")
+    return result

@@ -1,0 +1,161 @@
+"""What is called for a message: the handler, with the message or its decoded body, and middleware around it.
+
+before (first to last) ──▶ body decoded ──▶ handler ──▶ after (last to first)
+└─────────── raises ────────────┴──▶ failed (last to first), of those that were begun
+"""
+
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from duetime.client.bodies import Decode, decoder
+from duetime.client.callables import check_callable, is_asynchronous, without_coroutine
+from duetime.client.consuming.failing import Reject, text_of
+from duetime.client.consuming.leased import LeasedMessage
+from duetime.client.consuming.logs import log_about
+from duetime.client.errors import BadBody, InvalidArgument
+
+BadBodies = Literal["reject", "retry"]
+
+
+class Middleware:
+    """Called around the handlers of a consumer: subclass it, and define any of the three.
+
+    They run where the handler runs: those of a plain handler in its thread, those of a coroutine on the event loop, and
+    only there may they be coroutine functions. What `before` or `after` raises the handler might have raised: the
+    message has failed, by `Retry` or `Reject` as they say.
+    """
+
+    def before(self, message: LeasedMessage) -> Any:
+        """Before the handler."""
+
+    def after(self, message: LeasedMessage) -> Any:
+        """After a handler that returned, and before the message is acknowledged."""
+
+    def failed(self, message: LeasedMessage, error: BaseException) -> Any:
+        """After a handler that raised, was cancelled (asyncio.CancelledError), or could not be called. What it raises
+        itself is logged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapping:
+    """How a consumer calls one handler."""
+
+    middleware: Sequence[Middleware] = ()
+    # None: the handler is given the message alone.
+    decode: Decode | None = None
+    bad_body: BadBodies = "reject"
+
+    def wrapped(self, function: Callable[..., Any]) -> Callable[[LeasedMessage], Any]:
+        """The function to be called with a message: a coroutine function if the handler is one.
+
+        Raises:
+            InvalidArgument: the handler can't be called so, or middleware not around it.
+        """
+        calls = [["message"]] if self.decode is None else [["body"], ["body", "message"]]
+        with_message = check_callable(function, "handler", *calls) == 1
+        asynchronous = is_asynchronous(function)
+        if not asynchronous:
+            self._check_plain(getattr(function, "__qualname__", repr(function)))
+        if self.decode is None and not self.middleware:
+            return function
+        call = _Call(function, self, with_message)
+        return call.awaited if asynchronous else call.called
+
+    def _check_plain(self, name: str) -> None:
+        for one in self.middleware:
+            for hook in (one.before, one.after, one.failed):
+                if is_asynchronous(hook):
+                    text = f"{hook.__qualname__} is a coroutine function, and {name} is not: make that an `async def`"
+                    raise InvalidArgument.of("middleware", text)
+
+
+def checked(middleware: Sequence[Middleware]) -> Sequence[Middleware]:
+    """Raises: InvalidArgument: something is no middleware, or can't be called as one."""
+    for one in middleware:
+        if not isinstance(one, Middleware):
+            raise InvalidArgument.of("middleware", f"{one!r} is no Middleware")
+        check_callable(one.before, "middleware", ["message"])
+        check_callable(one.after, "middleware", ["message"])
+        check_callable(one.failed, "middleware", ["message", "error"])
+    return tuple(middleware)
+
+
+def decoding(kind: Any, bad_body: str) -> Decode | None:
+    """Raises: InvalidArgument: JSON can't hold the type, or `bad_body` is neither word."""
+    if bad_body not in ("reject", "retry"):
+        raise InvalidArgument.of("bad_body", f"{bad_body!r} is neither 'reject' nor 'retry'")
+    return None if kind is None else decoder(kind)
+
+
+class _Call:
+    """One handler with what belongs around it."""
+
+    def __init__(self, function: Callable[..., Any], wrapping: Wrapping, with_message: bool) -> None:
+        self._function = function
+        self._wrapping = wrapping
+        self._with_message = with_message
+
+    def called(self, message: LeasedMessage) -> None:
+        """For plain handlers, in their threads."""
+        begun: list[Middleware] = []
+        try:
+            for one in self._wrapping.middleware:
+                begun.append(one)
+                one.before(message)
+            without_coroutine(self._function(*self._arguments(message)))
+            for one in reversed(begun):
+                one.after(message)
+        except BaseException as error:
+            for one in reversed(begun):
+                try:
+                    one.failed(message, error)
+                except Exception as fault:
+                    _log_fault(one, message, fault)
+            raise
+
+    async def awaited(self, message: LeasedMessage) -> None:
+        """For coroutine functions."""
+        begun: list[Middleware] = []
+        try:
+            for one in self._wrapping.middleware:
+                begun.append(one)
+                await _awaited(one.before(message))
+            await self._function(*self._arguments(message))
+            for one in reversed(begun):
+                await _awaited(one.after(message))
+        except GeneratorExit:
+            # The loop is closed: nothing can be awaited.
+            raise
+        except BaseException as error:
+            for one in reversed(begun):
+                try:
+                    await _awaited(one.failed(message, error))
+                except Exception as fault:
+                    _log_fault(one, message, fault)
+            raise
+
+    def _arguments(self, message: LeasedMessage) -> tuple[Any, ...]:
+        """Raises: Reject, BadBody: the body can't be decoded."""
+        decode = self._wrapping.decode
+        if decode is None:
+            return (message,)
+        try:
+            body = decode(message.body, message.content_type)
+        except BadBody as error:
+            if self._wrapping.bad_body == "retry":
+                raise
+            raise Reject(error.text) from error
+        return (body, message) if self._with_message else (body,)
+
+
+async def _awaited(result: Any) -> None:
+    """Waits for what a hook returned, if it is a coroutine."""
+    if isinstance(result, Coroutine):
+        await result
+
+
+def _log_fault(middleware: Middleware, message: LeasedMessage, fault: Exception) -> None:
+    what = f"{type(fault).__qualname__}: {text_of(fault)}"
+    log_about(logging.WARNING, message, "%s.failed: %s", type(middleware).__qualname__, what, error=fault)

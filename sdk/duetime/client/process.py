@@ -1,0 +1,92 @@
+"""What the SDK must know of its process: whether it is a fork that has lost its connections, and its signals."""
+
+import asyncio
+import gc
+import os
+import signal
+import threading
+from collections.abc import Callable
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+
+from duetime.client.errors import Forked
+
+
+def after_fork(function: Callable[[], object]) -> None:
+    """Calls a function in each forked child, before anything else there."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=function)
+
+
+class Connections:
+    """Whether this process can have connections.
+
+    gRPC's threads are gone in a forked child, and its state is as they left it: whatever the child then calls crashes
+    it, or never returns, with a channel of its own too.
+    """
+
+    def __init__(self) -> None:
+        self._opened = False
+        self.lost = False
+
+    def note_opened(self) -> None:
+        """A connection is opened."""
+        self._opened = True
+
+    def note_forked(self) -> None:
+        """In a forked child."""
+        self.lost = self.lost or self._opened
+        if self.lost:
+            # What gRPC has left crashes the child when it is collected; so nothing that was there is.
+            gc.freeze()
+
+    def check(self) -> None:
+        """Raises: Forked: there can be none."""
+        if self.lost:
+            raise Forked(
+                "this process was forked from one that had connected to a DueTime server, which gRPC does not survive: "
+                "start processes by spawn (multiprocessing.get_context('spawn')), or fork before the first use",
+                reason="FORKED",
+            )
+
+
+connections = Connections()
+after_fork(connections.note_forked)
+
+
+class Signals:
+    """A with block in which SIGTERM and SIGINT call a function, in the running event loop. It catches nothing in other
+    threads than the main one."""
+
+    def __init__(self, handle: Callable[[], None]) -> None:
+        self._handle = handle
+        self._releases: list[Callable[[], object]] = []
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._catch(number)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Catches them no more."""
+        while self._releases:
+            self._releases.pop()()
+
+    def _catch(self, number: signal.Signals) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            loop.add_signal_handler(number, self._handle)
+            self._releases.append(partial(loop.remove_signal_handler, number))
+        except NotImplementedError:
+            # Windows, whose event loops wake up for signals all the same.
+            def told(*_: Any) -> None:
+                loop.call_soon_threadsafe(self._handle)
+
+            self._releases.append(partial(signal.signal, number, signal.signal(number, told)))

@@ -1,0 +1,65 @@
+"""Whom a client trusts by TLS, and what it shows: given, or by DUETIME_TLS_CA_FILE, _CERT_FILE and _KEY_FILE."""
+
+import os
+from pathlib import Path
+
+from duetime.client.errors import InvalidArgument
+from duetime.tls import Files, Followed
+
+CA_VARIABLE = "DUETIME_TLS_CA_FILE"
+CERT_VARIABLE = "DUETIME_TLS_CERT_FILE"
+KEY_VARIABLE = "DUETIME_TLS_KEY_FILE"
+
+
+class Tls:
+    """How a client knows the server, and the server it.
+
+    Files that are replaced are followed within a second: what connects later takes them.
+
+    Arguments:
+        ca_file: certificates (PEM) of the CAs that count; None: those that gRPC comes with.
+        cert_file: the client's own certificate, where the server asks for one.
+        key_file: its key.
+
+    Raises:
+        InvalidArgument: a certificate without a key, or the other way round.
+    """
+
+    def __init__(
+        self,
+        ca_file: str | Path | None = None,
+        *,
+        cert_file: str | Path | None = None,
+        key_file: str | Path | None = None,
+    ) -> None:
+        if (cert_file is None) != (key_file is None):
+            raise InvalidArgument.of("tls", "cert_file and key_file stand together")
+        self.files = Files(*(None if path is None else Path(path) for path in (ca_file, cert_file, key_file)))
+
+    def __repr__(self) -> str:
+        return f"Tls(ca_file={self.files.ca}, cert_file={self.files.cert})"
+
+
+def followed_for(tls: Tls | None) -> Followed | None:
+    """The files that a client's connections are made of; None: they are plain.
+
+    Raises:
+        InvalidArgument: the files can't be read, or do not fit each other.
+    """
+    if tls is None:
+        tls = _of_environment()
+        if tls is None:
+            return None
+    try:
+        return Followed(tls.files)
+    except OSError as error:
+        raise InvalidArgument.of("tls", f"{tls!r} can't be used: {error}") from error
+
+
+def _of_environment() -> Tls | None:
+    ca, cert, key = (_variable(name) for name in (CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE))
+    return Tls(ca, cert_file=cert, key_file=key) if ca or cert or key else None
+
+
+def _variable(name: str) -> str | None:
+    return os.environ.get(name) or None  # noqa: TID251  the only place where the SDK reads them

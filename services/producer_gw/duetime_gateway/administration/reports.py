@@ -1,0 +1,77 @@
+"""The newest reports of Spark's jobs, as clients are told: figures, and beside what was counted the live counters."""
+
+import asyncio
+from typing import Any, TypeVar
+
+from duetime.v1 import backlog_pb2
+from duetime.v1 import reports_pb2 as pb
+from duetime_core.metadata import Database, Report, Reports
+from duetime_core.metadata.reports import AUDIT, LATENESS
+from google.protobuf import json_format
+
+from duetime_gateway.administration.backlog import Backlog, Live, beside, drifts, live_lanes
+from duetime_gateway.shards.shards import Shards
+
+Found = TypeVar("Found", pb.LatenessReport, pb.AuditReport)
+
+
+def lateness_of(report: Report) -> pb.LatenessReport:
+    """Raises: ParseError: the summary is none of a lateness."""
+    return _filled(pb.LatenessReport(), report, dict(report.summary))
+
+
+def audit_of(report: Report, live: Live) -> pb.AuditReport:
+    """Raises: ParseError: the summary is none of an audit."""
+    summary = dict(report.summary)
+    lanes = [
+        json_format.ParseDict(lane, backlog_pb2.BacklogLane(), ignore_unknown_fields=True)
+        for lane in summary.pop("lanes", [])
+    ]
+    found = _filled(pb.AuditReport(), report, summary)
+    found.lanes.extend(drifts(lanes, live.lanes))
+    found.live_count = sum(lane.live_count for lane in found.lanes)
+    found.drift = sum(lane.drift for lane in found.lanes)
+    return found
+
+
+def _filled(message: Found, report: Report, summary: dict[str, Any]) -> Found:
+    """What a newer job adds is left out."""
+    damage_count = summary.pop("damage_count", 0)
+    json_format.ParseDict(summary, message, ignore_unknown_fields=True)
+    message.origin.CopyFrom(
+        pb.ReportOrigin(
+            created_at_ms=report.created_at_ms,
+            sources=report.sources,
+            snapshot_id=report.snapshot_id,
+            damage_count=damage_count,
+        )
+    )
+    for one in report.snapshots:
+        message.origin.snapshots.add(shard=one.shard, position=one.position, at_ms=one.at_ms)
+    return message
+
+
+class JobReports:
+    """Of all jobs that leave any."""
+
+    def __init__(self, database: Database, shards: Shards, backlog: Backlog) -> None:
+        self._reports = Reports(database)
+        self._shards = shards
+        self._backlog = backlog
+
+    async def get(self) -> pb.GetReportsResponse:
+        """Raises: Unavailable: the database does not answer."""
+        backlog = await self._backlog.newest()
+        lateness, audit = await asyncio.gather(self._reports.newest(LATENESS), self._reports.newest(AUDIT))
+        response = pb.GetReportsResponse()
+        if lateness is not None:
+            response.lateness.CopyFrom(lateness_of(lateness))
+        if backlog is None and audit is None:
+            return response
+        live = await live_lanes(self._shards)
+        response.unreachable_shards.extend(live.unreachable_shards)
+        if backlog is not None:
+            response.backlog.CopyFrom(beside(backlog, live))
+        if audit is not None:
+            response.audit.CopyFrom(audit_of(audit, live))
+        return response

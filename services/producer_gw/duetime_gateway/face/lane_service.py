@@ -1,0 +1,36 @@
+"""The Gateway's gRPC surface for pauses of lanes."""
+
+from typing import Any
+
+import grpc
+from duetime.v1 import gateway_pb2 as pb
+from duetime_core.metadata import Database
+
+from duetime_gateway.administration.lanes import set_paused
+from duetime_gateway.face.callers import Context
+
+
+class LaneService:
+    """A part of duetime.v1.Gateway: see proto/duetime/v1/gateway.proto for what each call promises."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def handlers(self) -> "dict[str, grpc.RpcMethodHandler[Any, Any]]":
+        """By call."""
+        unary, read, write = (
+            grpc.unary_unary_rpc_method_handler,
+            pb.PauseLaneRequest.FromString,
+            pb.PauseLaneResponse.SerializeToString,
+        )
+        return {"PauseLane": unary(self.pause, read, write), "ResumeLane": unary(self.resume, read, write)}
+
+    async def pause(self, request: pb.PauseLaneRequest, context: Context) -> pb.PauseLaneResponse:
+        return await self._set(request, paused=True)
+
+    async def resume(self, request: pb.PauseLaneRequest, context: Context) -> pb.PauseLaneResponse:
+        return await self._set(request, paused=False)
+
+    async def _set(self, request: pb.PauseLaneRequest, *, paused: bool) -> pb.PauseLaneResponse:
+        shard = request.shard if request.HasField("shard") else None
+        return pb.PauseLaneResponse(shards=await set_paused(self._database, request.level, shard, paused=paused))

@@ -1,0 +1,175 @@
+"""Checks of open transactions, on their way to producers: to any living one of the topic, on whichever gateway.
+
+RocketMQ 5's producers have no group: the topic's name is it. A gateway watches a topic while it has streams of
+producers that have announced it or sent half messages to it, by one watcher for all of them; checks go to them in turn.
+"""
+
+import asyncio
+from collections.abc import Iterable
+
+from duetime_core.clock import Clock
+from duetime_core.defects import outcome
+from duetime_core.errors import NotFound
+
+from duetime_gateway.rocketmq.clients import Client
+from duetime_gateway.rocketmq.names import shown
+from duetime_gateway.rocketmq.outbound import half
+from duetime_gateway.rocketmq.sessions import Session
+from duetime_gateway.rocketmq.wire import messaging_pb2 as pb
+from duetime_gateway.transactions.checks import Check, Watcher
+from duetime_gateway.transactions.names import text_of
+from duetime_gateway.transactions.producers import ProducerGroups
+from duetime_gateway.transactions.watching import Watching
+
+# How soon it is asked again whether a topic has transactions, and after watching failed.
+UNKNOWN_MS, FAILED_MS = 5_000, 2_000
+# How long a producer may take to be told; then another one is.
+TOLD_MS = 3_000
+# Topics of one stream whose transactions are watched.
+TOPICS_MAX = 256
+
+
+class _Unheard(Exception):
+    """No producer could be told."""
+
+
+class _Topic:
+    """Producers of one topic, and the watcher for them."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        # The one whose turn is next, first.
+        self.sessions: dict[Session, None] = {}
+        self.watcher: Watcher | None = None
+        # Done: somebody has sent half a message, or nobody is left.
+        self.changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def wake(self) -> None:
+        if not self.changed.done():
+            self.changed.set_result(None)
+
+
+class Checking:
+    """All topics that producers here are asked about."""
+
+    def __init__(self, watching: Watching, groups: ProducerGroups, clock: Clock, tasks: asyncio.TaskGroup) -> None:
+        self._watching = watching
+        self._groups = groups
+        self._clock = clock
+        self._tasks = tasks
+        self._topics: dict[str, _Topic] = {}
+        self._of_session: dict[Session, set[str]] = {}
+        self._of_client: dict[Client, set[Session]] = {}
+
+    def enter(self, session: Session) -> None:
+        """A stream has begun."""
+        session.client.stream_count += 1
+        self._of_client.setdefault(session.client, set()).add(session)
+        self._of_session[session] = set()
+
+    def prepared(self, client: Client, topic: str) -> None:
+        """A client has sent half a message."""
+        for session in self._of_client.get(client, ()):
+            self.announce(session, [topic], has_transactions=True)
+
+    def goes(self, client: Client) -> None:
+        """A client has said so: checks go to others, while its streams last on."""
+        for session in self._of_client.get(client, ()):
+            self._drop(session)
+
+    def leave(self, session: Session) -> None:
+        """A stream has ended: its checks go to others."""
+        self._drop(session)
+        del self._of_session[session]
+        client = session.client
+        client.stream_count -= 1
+        self._of_client[client].discard(session)
+        if not self._of_client[client]:
+            del self._of_client[client]
+
+    def announce(self, session: Session, topics: Iterable[str], *, has_transactions: bool = False) -> None:
+        """A producer's stream takes checks of these topics. `has_transactions`: it has just prepared one."""
+        if session.ended:
+            return
+        mine = self._of_session[session]
+        for name in topics:
+            topic = self._topics.get(name)
+            if topic is None:
+                if len(mine) >= TOPICS_MAX:
+                    return
+                topic = self._topics[name] = _Topic(name)
+                self._tasks.create_task(self._watch(topic))
+            if name not in mine and len(mine) < TOPICS_MAX:
+                mine.add(name)
+                topic.sessions[session] = None
+            if has_transactions:
+                topic.wake()
+
+    def _drop(self, session: Session) -> None:
+        mine = self._of_session[session]
+        while mine:
+            name = mine.pop()
+            topic = self._topics[name]
+            del topic.sessions[session]
+            if not topic.sessions:
+                del self._topics[name]
+                topic.wake()
+                if topic.watcher is not None:
+                    topic.watcher.end()
+
+    async def _watch(self, topic: _Topic) -> None:
+        """Until nobody is left."""
+        desk = self._watching.desk
+        while topic.sessions and not desk.ending:
+            if topic.changed.done():
+                topic.changed = asyncio.get_running_loop().create_future()
+            watcher, error = await outcome(lambda: self._watching.join(topic.name), "join")
+            if watcher is not None:
+                _, error = await outcome(lambda one=watcher: self._serve(topic, one), "checks")  # type: ignore[misc]
+            if isinstance(error, NotFound):
+                await self._until_known(topic)
+            elif error is not None:
+                await self._pause(topic, FAILED_MS)
+
+    async def _until_known(self, topic: _Topic) -> None:
+        """Most topics have no transactions: the database is asked, together with all other questions, and no shard."""
+        while topic.sessions and not self._watching.desk.ending:
+            if await self._pause(topic, UNKNOWN_MS):
+                return
+            is_known, _ = await outcome(lambda: self._groups.find(topic.name, UNKNOWN_MS), "find")
+            if is_known:
+                return
+
+    async def _pause(self, topic: _Topic, length_ms: int) -> bool:
+        """Whether something has changed within this time."""
+        return await self._clock.wait_for(topic.changed, length_ms)
+
+    async def _serve(self, topic: _Topic, watcher: Watcher) -> None:
+        desk = self._watching.desk
+        topic.watcher = watcher
+        try:
+            if not topic.sessions:
+                return
+            while checks := await desk.fetch(watcher):
+                for check in checks:
+                    try:
+                        with desk.handing([check]):
+                            await self._hand(topic, check)
+                    except _Unheard:
+                        continue
+        finally:
+            topic.watcher = None
+            desk.leave(watcher)
+
+    async def _hand(self, topic: _Topic, check: Check) -> None:
+        """Raises: _Unheard."""
+        for session in list(topic.sessions):
+            if session not in topic.sessions:
+                continue
+            del topic.sessions[session]
+            topic.sessions[session] = None
+            message = half(check.found, shown(topic.name, session.namespace))
+            command = pb.RecoverOrphanedTransactionCommand(message=message, transaction_id=text_of(check.name))
+            if await session.tell(pb.TelemetryCommand(recover_orphaned_transaction_command=command), TOLD_MS):
+                return
+        raise _Unheard

@@ -1,0 +1,91 @@
+"""Handles that clients keep and give back: of a delivery, and of a delayed message. Pure.
+
+    receipt    | 0 u8 version | 1 u8 kind | 2 u16 attempt | 4 the store's receipt                    in base64url
+    recall     | 0 u8 version | 1 u16 shard | 3 u32 lane | 7 u64 entry | 15 the message's id | CRC-32 of all and of the
+               topic
+
+Any gateway reads them. They are no signatures: a right to the group, or the topic, is asked for besides.
+"""
+
+import base64
+import binascii
+import struct
+from struct import Struct
+from typing import NamedTuple
+from zlib import crc32
+
+from duetime_format.receipts import RECEIPT_BYTES
+
+from duetime_gateway.rocketmq.codes import Refused
+from duetime_gateway.rocketmq.wire import messaging_pb2 as pb
+
+VERSION = 1
+SIMPLE, RENEWED = 0, 1
+_RECEIPT, _RECALL, _CRC = Struct(">BBH"), Struct(">BHIQ"), Struct(">I")
+_ATTEMPT_MAX = 0xFFFF
+_CHARS_MAX = 1_024
+
+
+class Handle(NamedTuple):
+    """A delivery, as its receiver names it."""
+
+    receipt: bytes
+    # Its number, from 1.
+    attempt: int
+    # Its lease is the gateway's to renew, as a push consumer's.
+    is_renewed: bool
+
+
+class Recall(NamedTuple):
+    """A delayed message, as its sender names it."""
+
+    shard: int
+    lane: int
+    entry: int
+    message_id: str
+
+
+def handle_of(receipt: bytes, attempt: int, *, is_renewed: bool) -> str:
+    head = _RECEIPT.pack(VERSION, RENEWED if is_renewed else SIMPLE, min(attempt, _ATTEMPT_MAX))
+    return _text(head + receipt)
+
+
+def parse_handle(text: str) -> Handle:
+    """Raises: Refused: it is none that a gateway gave."""
+    data = _bytes(text)
+    if data is None or len(data) != _RECEIPT.size + RECEIPT_BYTES or data[0] != VERSION or data[1] > RENEWED:
+        raise Refused(pb.INVALID_RECEIPT_HANDLE, "receipt_handle: is none that ReceiveMessage gave")
+    _, kind, attempt = _RECEIPT.unpack_from(data)
+    return Handle(data[_RECEIPT.size :], attempt, kind == RENEWED)
+
+
+def recall_of(topic: str, recall: Recall) -> str:
+    data = _RECALL.pack(VERSION, recall.shard, recall.lane, recall.entry) + recall.message_id.encode()
+    return _text(data + _CRC.pack(crc32(topic.encode(), crc32(data))))
+
+
+def parse_recall(topic: str, text: str) -> Recall:
+    """Raises: Refused: it is none that a gateway gave for this topic."""
+    data = _bytes(text) or b""
+    try:
+        version, shard, lane, entry = _RECALL.unpack_from(data)
+        body, (crc,) = data[: -_CRC.size], _CRC.unpack_from(data, len(data) - _CRC.size)
+        message_id = body[_RECALL.size :].decode()
+    except (struct.error, UnicodeDecodeError):
+        version, crc, body = 0, 0, b""
+    if version != VERSION or crc != crc32(topic.encode(), crc32(body)) or not message_id:
+        raise Refused(pb.BAD_REQUEST, f"recall_handle: is none that SendMessage gave for topic {topic}")
+    return Recall(shard, lane, entry, message_id)
+
+
+def _text(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _bytes(text: str) -> bytes | None:
+    if len(text) > _CHARS_MAX or not text.isascii():
+        return None
+    try:
+        return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except binascii.Error:
+        return None

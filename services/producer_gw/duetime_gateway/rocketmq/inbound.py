@@ -1,0 +1,96 @@
+"""Messages that clients send, as the gateway's own. Pure."""
+
+from duetime.v1 import message_pb2
+from duetime_format.limits import CHECK_IMMUNITY_S_MAX
+
+from duetime_gateway.rocketmq.bodies import checked
+from duetime_gateway.rocketmq.codes import Refused
+from duetime_gateway.rocketmq.moments import duration_ms, timestamp_ms, within_int64
+from duetime_gateway.rocketmq.names import stored
+from duetime_gateway.rocketmq.wire import messaging_pb2 as pb
+
+# RocketMQ's own limits, which are below ours.
+MESSAGE_GROUP_BYTES_MAX = 63
+USER_PROPERTIES_MAX = 128
+# RocketMQ's, of orphaned_transaction_recovery_duration.
+RECOVERY_S_MAX = 3_600
+assert RECOVERY_S_MAX <= CHECK_IMMUNITY_S_MAX
+
+
+def type_of(message: pb.Message) -> "pb.MessageType":
+    """What a message is by what it has.
+
+    Raises:
+        Refused: it is two things at once.
+    """
+    system = message.system_properties
+    asked = [
+        (pb.FIFO, "message_group", system.HasField("message_group")),
+        (pb.DELAY, "delivery_timestamp", system.HasField("delivery_timestamp")),
+        (pb.TRANSACTION, "type TRANSACTION", system.message_type == pb.TRANSACTION),
+    ]
+    found = [(kind, name) for kind, name, is_asked in asked if is_asked]
+    if len(found) > 1:
+        text = f"{found[1][1]}: stands beside {found[0][1]}; a message has one of them"
+        raise Refused(pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, text)
+    return found[0][0] if found else pb.NORMAL
+
+
+def message_of(message: pb.Message) -> message_pb2.Message:
+    """The message to be sent; what is not judged here the sender judges.
+
+    Raises:
+        Refused: what only RocketMQ has a rule for is broken.
+    """
+    system = message.system_properties
+    _check(message, system)
+    found = message_pb2.Message(
+        topic=stored(message.topic),
+        body=checked(message.body, system),
+        properties=message.user_properties,
+        tags=system.tag,
+        keys=system.keys,
+        sharding_key=system.message_group,
+        id=system.message_id,
+        born_at_ms=max(within_int64(timestamp_ms(system.born_timestamp)), 0),
+    )
+    if system.HasField("delivery_timestamp"):
+        found.deliver_at_ms = within_int64(timestamp_ms(system.delivery_timestamp))
+    return found
+
+
+def _check(message: pb.Message, system: pb.SystemProperties) -> None:
+    if not message.HasField("topic"):
+        raise Refused(pb.ILLEGAL_TOPIC, "topic: is missing")
+    if not system.message_id:
+        raise Refused(pb.ILLEGAL_MESSAGE_ID, "message_id: is empty: the client makes it, the same in each try")
+    if system.HasField("tag") and not system.tag:
+        raise Refused(pb.ILLEGAL_MESSAGE_TAG, "tag: is empty; leave it out")
+    if system.HasField("message_group"):
+        size = len(system.message_group.encode())
+        if not 1 <= size <= MESSAGE_GROUP_BYTES_MAX or not system.message_group.isprintable():
+            text = f"message_group: {size} bytes; it has 1 to {MESSAGE_GROUP_BYTES_MAX}, without control characters"
+            raise Refused(pb.ILLEGAL_MESSAGE_GROUP, text)
+    count = len(message.user_properties)
+    if count > USER_PROPERTIES_MAX:
+        text = f"user_properties: {count} are above the most, {USER_PROPERTIES_MAX}"
+        raise Refused(pb.MESSAGE_PROPERTIES_TOO_LARGE, text)
+    if system.HasField("lite_topic"):
+        raise Refused(pb.UNSUPPORTED, "lite_topic: lite topics are not served")
+    if system.priority > 0:
+        raise Refused(pb.UNSUPPORTED, f"priority: {system.priority} is above 0, and priorities are not served")
+
+
+def recovery_s(system: pb.SystemProperties) -> int:
+    """How long the transaction is not checked, in seconds; 0: as long as its shard says.
+
+    Raises:
+        Refused: it is out of range.
+    """
+    if not system.HasField("orphaned_transaction_recovery_duration"):
+        return 0
+    asked_ms = duration_ms(system.orphaned_transaction_recovery_duration)
+    if not 0 <= asked_ms <= 1_000 * RECOVERY_S_MAX:
+        text = f"orphaned_transaction_recovery_duration: {asked_ms} ms are not within 0 and {RECOVERY_S_MAX} s"
+        raise Refused(pb.BAD_REQUEST, text)
+    return -(-asked_ms // 1_000)

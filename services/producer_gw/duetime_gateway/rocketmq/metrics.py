@@ -1,0 +1,38 @@
+"""Metrics of RocketMQ's clients at a gateway."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from duetime_gateway.rocketmq.wire import messaging_pb2 as pb
+
+
+class RocketMQMetrics:
+    """All of them, in the gateway's registry."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._answers = Counter(
+            "duetime_gateway_rocketmq_answers",
+            "Answers to RocketMQ's clients, by call and code.",
+            ["call", "code"],
+            registry=registry,
+        )
+        self.clients = Gauge("duetime_gateway_rocketmq_clients", "Clients that are known.", registry=registry)
+        self.streams = Gauge("duetime_gateway_rocketmq_streams", "Streams of Telemetry.", registry=registry)
+        self.streams_max = Gauge(
+            "duetime_gateway_rocketmq_streams_max", "Streams beyond which more are refused.", registry=registry
+        )
+        self.polls = Gauge("duetime_gateway_rocketmq_polls", "Receives that wait.", registry=registry)
+        self.polls_max = Gauge(
+            "duetime_gateway_rocketmq_polls_max", "Receives beyond which more are refused.", registry=registry
+        )
+        self.renewed = Gauge(
+            "duetime_gateway_rocketmq_renewed_leases", "Leases that are renewed for push consumers.", registry=registry
+        )
+        # Found once: a look-up by label for each answer would cost more than the counting.
+        self._known: dict[tuple[str, int], Counter] = {}
+
+    def answered(self, call: str, code: int) -> None:
+        """`code`: a number of pb.Code."""
+        found = self._known.get((call, code))
+        if found is None:
+            found = self._known[call, code] = self._answers.labels(call, pb.Code.Name(code))
+        found.inc()

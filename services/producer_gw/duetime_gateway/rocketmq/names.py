@@ -1,0 +1,33 @@
+"""Topics and groups as clients name them, in a namespace or in none, and as they are stored: `namespace%name`. Pure."""
+
+from duetime_format.names import DLQ_PREFIX, RETRY_PREFIX
+
+from duetime_gateway.rocketmq.wire import messaging_pb2 as pb
+
+SEPARATOR = "%"
+# Of groups' topics the namespace stands behind the prefix, as in %DLQ%namespace%group.
+_PREFIXES = RETRY_PREFIX, DLQ_PREFIX
+
+
+def stored(resource: pb.Resource) -> str:
+    """The stored name."""
+    namespace, name = resource.resource_namespace, resource.name
+    if not namespace:
+        return name
+    prefix = _prefix_of(name)
+    return f"{prefix}{namespace}{SEPARATOR}{name.removeprefix(prefix)}"
+
+
+def shown(name: str, namespace: str) -> pb.Resource:
+    """What a client of a namespace is told; a name of another one stays whole."""
+    if not namespace:
+        return pb.Resource(name=name)
+    prefix = _prefix_of(name)
+    rest = name.removeprefix(prefix)
+    if not rest.startswith(namespace + SEPARATOR):
+        return pb.Resource(name=name)
+    return pb.Resource(resource_namespace=namespace, name=prefix + rest[len(namespace) + 1 :])
+
+
+def _prefix_of(name: str) -> str:
+    return next((prefix for prefix in _PREFIXES if name.startswith(prefix)), "")

@@ -1,0 +1,104 @@
+"""Records of the log as the messages that clients receive. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from duetime_format import layout, record
+from duetime_format.properties import decode_properties
+from duetime_format.record import Record, host_text
+from duetime_format.view import View
+
+from duetime_gateway.rocketmq.bodies import digest_of, given
+from duetime_gateway.rocketmq.moments import put_ms
+from duetime_gateway.rocketmq.wire import messaging_pb2 as pb
+
+# RocketMQ's clients find these among a message's own properties.
+_SHOWN = (record.SHARDING_KEY, record.TRANSACTION_ID)
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What is a delivery's own."""
+
+    # As its receiver knows it.
+    topic: pb.Resource
+    # As users number it.
+    queue: int
+    handle: str
+    # From 1.
+    attempt: int
+    invisible_ms: int
+
+
+def received(data: bytes, delivery: Delivery) -> pb.Message:
+    """A record that is given to a consumer."""
+    view = View(data)
+    properties = view.all_properties
+    message = _message(properties, given(view.stored_body, view.sys_flag), delivery.topic)
+    system = message.system_properties
+    system.message_id = view.id
+    system.queue_id = delivery.queue
+    system.queue_offset = view.offset
+    system.receipt_handle = delivery.handle
+    system.delivery_attempt = delivery.attempt
+    put_ms(system.invisible_duration, delivery.invisible_ms)
+    put_ms(system.born_timestamp, view.born_at_ms)
+    put_ms(system.store_timestamp, view.stored_at_ms)
+    head = layout.head_of(data)
+    assert head is not None, "a record is longer than its head"
+    system.born_host = host_text(data[layout.BORN_HOST_AT : head.stored_at])
+    system.store_host = host_text(data[head.store_host_at : head.tail_at])
+    entry = view.lane_entry
+    # The lane of a retry is none of the message's own.
+    if entry is not None and record.RETRY_TOPIC not in properties:
+        put_ms(system.delivery_timestamp, entry[2])
+        if system.message_type == pb.NORMAL:
+            system.message_type = pb.DELAY
+    return message
+
+
+def half(found: Record, topic: pb.Resource) -> pb.Message:
+    """A half message, for the producer that is asked about it."""
+    properties = decode_properties(found.properties)
+    message = _message(properties, given(found.body, found.sys_flag), topic)
+    system = message.system_properties
+    system.message_id = properties.get(record.UNIQ_KEY, "")
+    system.message_type = pb.TRANSACTION
+    system.queue_offset = found.queue_offset
+    system.delivery_attempt = 1
+    put_ms(system.born_timestamp, found.born_at_ms)
+    put_ms(system.store_timestamp, found.stored_at_ms)
+    system.born_host = host_text(found.born_host)
+    system.store_host = host_text(found.store_host)
+    return message
+
+
+def _message(properties: Mapping[str, str], body: bytes, topic: pb.Resource) -> pb.Message:
+    """With what its properties and its body say."""
+    message = pb.Message(topic=topic, body=body)
+    own, system = message.user_properties, message.system_properties
+    reserved = record.RESERVED_PROPERTIES
+    for name, value in properties.items():
+        if name not in reserved or name in _SHOWN:
+            own[name] = value
+    if tag := properties.get(record.TAGS):
+        system.tag = tag
+    if keys := properties.get(record.KEYS):
+        system.keys.extend(keys.split())
+    if group := properties.get(record.SHARDING_KEY):
+        system.message_group = group
+    if dead_of := properties.get(record.DLQ_ORIGIN_TOPIC):
+        system.dead_letter_queue.topic = dead_of
+        # The id that its sender knows; RocketMQ has its own of the place in the log there.
+        system.dead_letter_queue.message_id = properties.get(record.UNIQ_KEY, "")
+    system.message_type = _type_of(properties)
+    system.body_encoding = pb.IDENTITY
+    system.body_digest.type = pb.MD5
+    system.body_digest.checksum = digest_of(body)
+    return message
+
+
+def _type_of(properties: Mapping[str, str]) -> "pb.MessageType":
+    if record.TRANSACTION_ID in properties:
+        return pb.TRANSACTION
+    return pb.FIFO if record.SHARDING_KEY in properties else pb.NORMAL

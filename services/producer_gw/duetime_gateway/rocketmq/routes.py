@@ -1,0 +1,63 @@
+"""Routes and assignments: queues under one broker, at the address that the client has typed. Pure."""
+
+from collections.abc import Iterable
+from functools import cache
+
+from duetime_gateway.rocketmq.codes import Refused
+from duetime_gateway.rocketmq.wire import messaging_pb2 as pb
+
+BROKER_NAME = "duetime"
+# A push consumer runs a loop for each assignment: of an ordered group one for a queue, and no more than these.
+ASSIGNMENTS_MAX = 8
+# Of an assignment that means every queue.
+ANY_QUEUE = -1
+_PORT_MAX = 65_535
+# What old clients know. A topic takes these unless it was made for one of them; the numbers are those of topics' types.
+_ALL_TYPES = (pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION)
+
+
+def endpoints_of(typed: pb.Endpoints, advertised: str) -> pb.Endpoints:
+    """Where clients go on: at `advertised`, HOST:PORT, or else the first address that this one has typed.
+
+    Raises:
+        Refused: there is none, or it is no address.
+    """
+    if advertised:
+        host, _, port = advertised.rpartition(":")
+        return pb.Endpoints(scheme=scheme_of(host), addresses=[pb.Address(host=host.strip("[]"), port=int(port))])
+    if not typed.addresses:
+        raise Refused(pb.ILLEGAL_ACCESS_POINT, "endpoints: has no address")
+    first = typed.addresses[0]
+    if not first.host or not 0 < first.port <= _PORT_MAX:
+        text = f"endpoints: {first.host[:255]!r} with port {first.port} is no address; ports are 1 to {_PORT_MAX}"
+        raise Refused(pb.ILLEGAL_ACCESS_POINT, text)
+    return pb.Endpoints(scheme=typed.scheme or scheme_of(first.host), addresses=[first])
+
+
+def scheme_of(host: str) -> "pb.AddressScheme":
+    if ":" in host:
+        return pb.IPv6
+    return pb.IPv4 if host.replace(".", "").isdigit() else pb.DOMAIN_NAME
+
+
+@cache
+def types_of(message_type: int) -> "tuple[pb.MessageType, ...]":
+    """What a topic of this type takes; 0: all."""
+    return tuple(one for one in _ALL_TYPES if message_type in (0, one))
+
+
+def queues_of(
+    topic: pb.Resource, numbers: Iterable[int], endpoints: pb.Endpoints, types: Iterable[int]
+) -> list[pb.MessageQueue]:
+    """The queues with these numbers, all readable and writable: clients look for queue or broker 0."""
+    broker, taken = pb.Broker(name=BROKER_NAME, id=0, endpoints=endpoints), list(types)
+    return [
+        pb.MessageQueue(topic=topic, id=number, permission=pb.READ_WRITE, broker=broker, accept_message_types=taken)  # type: ignore[arg-type]
+        for number in numbers
+    ]
+
+
+def assigned(queue_count: int, *, ordered: bool) -> list[int]:
+    """The queues of a consumer's loops: of an ordered group, of which one queue has one lease at a time, as many as
+    help; else one that means all."""
+    return list(range(min(queue_count, ASSIGNMENTS_MAX))) if ordered else [ANY_QUEUE]

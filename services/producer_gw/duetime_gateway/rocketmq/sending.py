@@ -1,0 +1,192 @@
+"""What producers call: routes, sends, ends of transactions, recalls."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from duetime.v1 import gateway_pb2, message_pb2, pending_pb2, transactions_pb2
+from duetime_core.calls import refused
+from duetime_core.errors import DueTimeError
+
+from duetime_gateway.access import permit
+from duetime_gateway.access.grants import Kind, Right
+from duetime_gateway.face.callers import caller
+from duetime_gateway.face.sends import EncodedRequest, encoded_response
+from duetime_gateway.face.transactions import EncodedPrepare, prepare_response
+from duetime_gateway.pending.ending import Ending
+from duetime_gateway.rocketmq import codes
+from duetime_gateway.rocketmq.callers import Call
+from duetime_gateway.rocketmq.checking import Checking
+from duetime_gateway.rocketmq.handles import Recall, parse_recall, recall_of
+from duetime_gateway.rocketmq.inbound import message_of, recovery_s, type_of
+from duetime_gateway.rocketmq.names import stored
+from duetime_gateway.rocketmq.routes import endpoints_of, queues_of, types_of
+from duetime_gateway.rocketmq.wire import messaging_pb2 as pb
+from duetime_gateway.routing.places import Places
+from duetime_gateway.rules import check_topic, refuse, topic_violations
+from duetime_gateway.sending.sender import Sender
+from duetime_gateway.transactions.columns import Ends
+from duetime_gateway.transactions.ending import Decision, Ender
+from duetime_gateway.transactions.names import parse
+from duetime_gateway.transactions.preparing import Preparer
+
+_DECISIONS = {pb.COMMIT: Decision.COMMIT, pb.ROLLBACK: Decision.ROLLBACK}
+# What a transaction is once a decision was taken, or had been.
+_STATES = {
+    Decision.COMMIT: transactions_pb2.TRANSACTION_STATE_COMMITTED,
+    Decision.ROLLBACK: transactions_pb2.TRANSACTION_STATE_ROLLED_BACK,
+}
+SendResult = message_pb2.SendResult | transactions_pb2.PrepareResult
+
+
+class Producers:
+    """The calls of producers, in the gateway's own terms."""
+
+    def __init__(
+        self,
+        sender: Sender,
+        preparer: Preparer,
+        ender: Ender,
+        ending: Ending,
+        places: Places,
+        checking: Checking,
+        *,
+        endpoint: str,
+    ) -> None:
+        self._sender = sender
+        self._preparer = preparer
+        self._ender = ender
+        self._ending = ending
+        self._places = places
+        self._checking = checking
+        self._endpoint = endpoint
+
+    async def query_route(self, request: pb.QueryRouteRequest, call: Call) -> pb.QueryRouteResponse:
+        topic = stored(request.topic)
+        check_topic("topic", topic)
+        endpoints = endpoints_of(request.endpoints, self._endpoint)
+        places = await self._places.of(topic)
+        queues = queues_of(request.topic, sorted(places), endpoints, types_of(self._places.message_type(topic)))
+        return pb.QueryRouteResponse(status=codes.ok(), message_queues=queues)
+
+    async def send(self, request: pb.SendMessageRequest, call: Call) -> pb.SendMessageResponse:
+        topic = _topic_of(request.messages)
+        refuse(list(topic_violations("topic", topic)))
+        await self._places.of(topic)
+        taken = types_of(self._places.message_type(topic))
+        faults: dict[int, DueTimeError] = {}
+        right: list[tuple[int, message_pb2.Message]] = []
+        types = set()
+        for index, message in enumerate(request.messages):
+            try:
+                types.add(_checked_type(topic, message, taken))
+                right.append((index, message_of(message)))
+            except DueTimeError as error:
+                faults[index] = error
+        if pb.TRANSACTION in types and len(request.messages) > 1:
+            raise codes.Refused(pb.BAD_REQUEST, "messages: a transaction has one message")
+        results: dict[int, SendResult] = {}
+        if right:
+            messages = [message for _, message in right]
+            if pb.TRANSACTION in types:
+                immunity_s = recovery_s(request.messages[0].system_properties)
+                found: Sequence[SendResult] = await self._prepare(topic, messages, immunity_s, call)
+            else:
+                found = await self._send(messages, call)
+            results = {index: result for (index, _), result in zip(right, found, strict=True)}
+        response = pb.SendMessageResponse()
+        for index, message in enumerate(request.messages):
+            entry = response.entries.add(message_id=message.system_properties.message_id)
+            _fill(entry, topic, faults.get(index), results.get(index))
+        response.status.CopyFrom(codes.together([entry.status for entry in response.entries]))
+        return response
+
+    async def _send(self, messages: Sequence[message_pb2.Message], call: Call) -> Sequence[SendResult]:
+        data = gateway_pb2.SendRequest(messages=messages).SerializeToString()
+        sending = await self._sender.begin(EncodedRequest(data), caller(call.context))
+        return gateway_pb2.SendResponse.FromString(encoded_response(await sending.outcome())).results
+
+    async def _prepare(
+        self, topic: str, messages: Sequence[message_pb2.Message], immunity_s: int, call: Call
+    ) -> Sequence[SendResult]:
+        data = transactions_pb2.PrepareRequest(
+            group=topic, messages=messages, check_immunity_s=immunity_s
+        ).SerializeToString()
+        access = permit.current()
+        request = EncodedPrepare(data, partial(self._preparer.half_of, access))
+        outcome = await self._preparer.prepare(request, caller(call.context))
+        if access.may(Right.SEND, Kind.GROUP, topic):
+            self._checking.prepared(call.client, topic)
+        return transactions_pb2.PrepareResponse.FromString(prepare_response(outcome)).results
+
+    async def end_transaction(self, request: pb.EndTransactionRequest, call: Call) -> pb.EndTransactionResponse:
+        name = parse(request.transaction_id)
+        if name is None or request.message_id not in ("", name.message_id):
+            text = f"transaction_id: is none that SendMessage gave for message {request.message_id[:255]!r}"
+            raise codes.Refused(pb.INVALID_TRANSACTION_ID, text)
+        decision = _DECISIONS.get(request.resolution, Decision.UNKNOWN)
+        ended = await self._ender.end(stored(request.topic), Ends.of([(name, decision)]), call.remaining_ms)
+        other = ended.others.get(0)
+        if other is not None and other.HasField("fault"):
+            raise refused(other.fault)
+        state = ended.states[0] or (other.state if other is not None else 0)
+        if decision in _STATES and state != _STATES[decision]:
+            became = transactions_pb2.TransactionState.Name(state).removeprefix("TRANSACTION_STATE_")
+            raise codes.Refused(pb.BAD_REQUEST, f"resolution: the transaction was ended before, and is {became}")
+        return pb.EndTransactionResponse(status=codes.ok())
+
+    async def recall(self, request: pb.RecallMessageRequest, call: Call) -> pb.RecallMessageResponse:
+        topic = stored(request.topic)
+        check_topic("topic", topic)
+        named = parse_recall(topic, request.recall_handle)
+        ref = pending_pb2.PendingRef(
+            message_id=named.message_id, topic=topic, shard=named.shard, lane=named.lane, entry=named.entry
+        )
+        (result,) = await self._ending.cancel([ref], call.remaining_ms)
+        if result.HasField("fault"):
+            raise refused(result.fault)
+        status = codes.ok()
+        if result.status == pending_pb2.CANCEL_STATUS_ALREADY_FIRED:
+            text = f"recall_handle: message {named.message_id} has been delivered, or is about to be"
+            status = codes.status(pb.BAD_REQUEST, text)
+        elif result.status != pending_pb2.CANCEL_STATUS_CANCELLED:
+            status = codes.status(pb.NOT_FOUND, f"recall_handle: there is no message {named.message_id}")
+        return pb.RecallMessageResponse(status=status, message_id=named.message_id)
+
+
+def _topic_of(messages: Sequence[pb.Message]) -> str:
+    """Raises: Refused: there is no message, or they are for several topics."""
+    if not messages:
+        raise codes.Refused(pb.BAD_REQUEST, "messages: there are none")
+    topics = {stored(message.topic) for message in messages}
+    if len(topics) > 1:
+        raise codes.Refused(pb.BAD_REQUEST, f"messages: are for {len(topics)} topics; a request has one")
+    return topics.pop()
+
+
+def _checked_type(topic: str, message: pb.Message, taken: "Sequence[pb.MessageType]") -> "pb.MessageType":
+    """Raises: Refused: it is not one that the topic takes, or two at once."""
+    found = type_of(message)
+    if found not in taken:
+        names = " or ".join(pb.MessageType.Name(one) for one in taken)
+        text = f"message_type: the message is {pb.MessageType.Name(found)}, and topic {topic} takes {names}"
+        raise codes.Refused(pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, text)
+    return found
+
+
+def _fill(entry: pb.SendResultEntry, topic: str, fault: DueTimeError | None, result: SendResult | None) -> None:
+    """With what became of its message."""
+    if fault is None and result is not None and result.HasField("fault"):
+        fault = refused(result.fault)
+    if fault is not None or result is None:
+        assert fault is not None, "a message is sent or has a fault"
+        entry.status.CopyFrom(codes.status_of(fault))
+        return
+    entry.status.CopyFrom(codes.ok())
+    if isinstance(result, transactions_pb2.PrepareResult):
+        entry.transaction_id = result.transaction_id
+        return
+    entry.transaction_id = entry.message_id
+    entry.offset = result.offset
+    if result.lane and not result.was_past:
+        recall = Recall(result.shard, result.lane, result.offset, entry.message_id)
+        entry.recall_handle = recall_of(topic, recall)

@@ -1,0 +1,90 @@
+"""Streams of Telemetry: what is written to each client's."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import NamedTuple
+
+from duetime_core.clock import Clock, Timer
+
+from duetime_gateway.rocketmq.clients import Client
+from duetime_gateway.rocketmq.wire import messaging_pb2 as pb
+
+# Commands that wait for a client that reads slowly; its own are not read meanwhile.
+WAITING_MAX = 16
+
+
+class _Command(NamedTuple):
+    command: pb.TelemetryCommand
+    # Done once it is written; None: nobody waits for that.
+    written: "asyncio.Future[None] | None"
+
+
+class Session:
+    """One stream."""
+
+    def __init__(self, client: Client, namespace: str, clock: Clock) -> None:
+        self.client = client
+        self.namespace = namespace
+        self._clock = clock
+        self._waiting: asyncio.Queue[_Command | None] = asyncio.Queue(WAITING_MAX + 1)
+        self._again: Timer | None = None
+        self._error: Exception | None = None
+        self.ended = False
+
+    async def put(self, command: pb.TelemetryCommand) -> None:
+        """Waits for room."""
+        await self._waiting.put(_Command(command, None))
+
+    def put_again(self, command: pb.TelemetryCommand, after_ms: int) -> None:
+        """Once more later, unless another one is to come then, or there is no room."""
+        if self._again is not None:
+            self._again.cancel()
+        self._again = self._clock.call_later(after_ms, lambda: self._put_if_room(_Command(command, None)))
+
+    def _put_if_room(self, command: _Command) -> bool:
+        if self.ended or self._waiting.qsize() >= WAITING_MAX:
+            return False
+        self._waiting.put_nowait(command)
+        return True
+
+    async def tell(self, command: pb.TelemetryCommand, timeout_ms: float) -> bool:
+        """Whether it was written within this time."""
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if not self._put_if_room(_Command(command, written)):
+            return False
+        await self._clock.wait_for(written, timeout_ms)
+        told = written.done() and not written.cancelled()
+        # One that is still waiting is not sent.
+        written.cancel()
+        return told
+
+    async def commands(self) -> AsyncIterator[pb.TelemetryCommand]:
+        """To be written, until the stream ends. Raises: what it ends with."""
+        while (one := await self._waiting.get()) is not None:
+            if one.written is not None and one.written.cancelled():
+                continue
+            yield one.command
+            if one.written is not None and not one.written.done():
+                one.written.set_result(None)
+        if self._error is not None:
+            raise self._error
+
+    async def finish(self, error: Exception | None = None) -> None:
+        """It ends once all that waits is written."""
+        self._error = error
+        self._no_more()
+        await self._waiting.put(None)
+
+    def _no_more(self) -> None:
+        self.ended = True
+        if self._again is not None:
+            self._again.cancel()
+
+    def end(self) -> None:
+        """What waits is not written any more."""
+        self._no_more()
+        while not self._waiting.empty():
+            left = self._waiting.get_nowait()
+            if left is not None and left.written is not None:
+                left.written.cancel()
+        self._waiting.put_nowait(None)

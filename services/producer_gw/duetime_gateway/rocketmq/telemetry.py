@@ -1,0 +1,146 @@
+"""Telemetry: settings of clients, answered; and what the server asks of them."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import suppress
+
+from duetime.v1 import consumer_pb2
+from duetime_core.clock import Clock
+from duetime_core.errors import DueTimeError, Overloaded
+from duetime_core.metadata import Groups
+from duetime_format.levels import DelayLevels
+
+from duetime_gateway.access import permit
+from duetime_gateway.access.grants import Kind, Right
+from duetime_gateway.errors import stopping
+from duetime_gateway.rocketmq import codes, settings
+from duetime_gateway.rocketmq.callers import Call
+from duetime_gateway.rocketmq.checking import Checking
+from duetime_gateway.rocketmq.metrics import RocketMQMetrics
+from duetime_gateway.rocketmq.names import stored
+from duetime_gateway.rocketmq.routes import endpoints_of
+from duetime_gateway.rocketmq.sessions import Session
+from duetime_gateway.rocketmq.wire import messaging_pb2 as pb
+from duetime_gateway.rules import group_violations
+
+# The Node client misses settings that come before its last route, and waits for ever then.
+AGAIN_MS = 1_000
+
+
+class Telemetry:
+    """All streams."""
+
+    def __init__(
+        self,
+        groups: Groups,
+        checking: Checking,
+        levels: DelayLevels,
+        clock: Clock,
+        metrics: RocketMQMetrics,
+        tasks: asyncio.TaskGroup,
+        *,
+        endpoint: str,
+        streams_max: int,
+    ) -> None:
+        """`endpoint`: HOST:PORT that clients are told; empty: what each has typed. `tasks`: of streams' readers."""
+        self._groups = groups
+        self._checking = checking
+        self._levels = levels
+        self._clock = clock
+        self._metrics = metrics
+        self._tasks = tasks
+        self._endpoint = endpoint
+        self._streams_max = streams_max
+        metrics.streams_max.set(streams_max)
+        self._sessions: set[Session] = set()
+        self._ending = False
+
+    def end(self) -> None:
+        """Streams end now: clients open others elsewhere."""
+        self._ending = True
+        for session in self._sessions:
+            session.end()
+
+    async def serve(
+        self, requests: AsyncIterator[pb.TelemetryCommand], call: Call
+    ) -> AsyncGenerator[pb.TelemetryCommand, None]:
+        """Raises: DueTimeError: there are too many, or the gateway is stopping."""
+        if self._ending:
+            raise stopping()
+        if len(self._sessions) >= self._streams_max:
+            text = f"{len(self._sessions)} clients have streams here; the most is {self._streams_max}"
+            raise Overloaded(text, reason="STREAMS_EXHAUSTED")
+        session = Session(call.client, call.namespace, self._clock)
+        self._sessions.add(session)
+        self._checking.enter(session)
+        self._metrics.streams.set(len(self._sessions))
+        reader = self._tasks.create_task(self._read(requests, session))
+        try:
+            async for command in session.commands():
+                yield command
+        finally:
+            reader.cancel()
+            session.end()
+            self._checking.leave(session)
+            self._sessions.discard(session)
+            self._metrics.streams.set(len(self._sessions))
+
+    async def _read(self, requests: "AsyncIterator[pb.TelemetryCommand]", session: Session) -> None:
+        try:
+            async for request in requests:
+                if request.WhichOneof("command") == "settings":
+                    await self._take(request.settings, session)
+        except Exception as error:
+            # Raised again by the stream, so that it ends as a status: here it would end the process.
+            await session.finish(error)
+        else:
+            await session.finish()
+
+    async def _take(self, asked: pb.Settings, session: Session) -> None:
+        try:
+            answer = await self._answer(asked, session)
+        except DueTimeError as error:
+            self._metrics.answered("Telemetry", codes.code_of(error))
+            # Nothing else in it: so a client that starts fails at once.
+            await session.put(pb.TelemetryCommand(status=codes.status_of(error)))
+            return
+        self._metrics.answered("Telemetry", pb.OK)
+        command = pb.TelemetryCommand(status=codes.ok(), settings=answer)
+        await session.put(command)
+        session.put_again(command, AGAIN_MS)
+
+    async def _answer(self, asked: pb.Settings, session: Session) -> pb.Settings:
+        """Raises: DueTimeError."""
+        if asked.client_type not in settings.CLIENT_TYPES:
+            text = f"client_type: {asked.client_type} is not served; producers, push and simple consumers are"
+            raise codes.Refused(pb.UNRECOGNIZED_CLIENT_TYPE, text)
+        if asked.WhichOneof("pub_sub") is None:
+            raise codes.Refused(pb.BAD_REQUEST, "pub_sub: neither publishing nor subscription is set")
+        endpoints = endpoints_of(asked.access_point, self._endpoint)
+        group = None
+        if asked.client_type == pb.PRODUCER:
+            self._announce(asked.publishing, session)
+        else:
+            group = await self._group(asked.subscription, session)
+        retry = settings.policy() if group is None else group.retry
+        return settings.answer(asked, endpoints, retry, self._levels, ordered=group is not None and group.ordered)
+
+    def _announce(self, publishing: pb.Publishing, session: Session) -> None:
+        access = permit.current()
+        names = [_stored(topic, session) for topic in publishing.topics]
+        self._checking.announce(session, [one for one in names if one and access.may(Right.SEND, Kind.GROUP, one)])
+
+    async def _group(self, subscription: pb.Subscription, session: Session) -> consumer_pb2.Group | None:
+        """None: there is none yet, or nobody can say."""
+        name = _stored(subscription.group, session)
+        if violations := list(group_violations("group", name)):
+            raise codes.Refused(pb.ILLEGAL_CONSUMER_GROUP, f"group: {violations[0].description}")
+        # A client that can't start for a database's sake would be worse off than one with the defaults.
+        with suppress(DueTimeError):
+            return await self._groups.find(name)
+        return None
+
+
+def _stored(resource: pb.Resource, session: Session) -> str:
+    named = pb.Resource(resource_namespace=resource.resource_namespace or session.namespace, name=resource.name)
+    return stored(named)

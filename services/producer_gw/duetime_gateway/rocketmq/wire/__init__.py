@@ -1,0 +1,1 @@
+"""Messages of `apache.rocketmq.v2`, generated from proto/ by `make proto`."""

@@ -1,0 +1,224 @@
+"""Topics of a shard come and go: PutTopic, PutTopics and DeleteTopic.
+
+A deletion is one record of the log. What else there is of the topic goes in an order in which a crash anywhere leaves
+either the topic or its deletion:
+
+    closed ──▶ nothing pending ──▶ record durable: queues and places of groups are gone for everybody
+           ──▶ offsets of groups ──▶ topics.json ──▶ checkpoint, which has the deletion ──▶ files of the queues
+
+All after the record is repeated by recovery or by the next call.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from functools import partial
+
+import numpy as np
+import structlog
+from duetime.v1 import gateway_pb2, pending_pb2, store_pb2
+from duetime_core.errors import DueTimeError, FailedPrecondition, InvalidArgument, Unavailable, Violation
+from duetime_format import limits, record
+from duetime_format.deletions import Deletion
+from duetime_format.names import DELETED_TOPIC, is_system_topic, retry_topic
+from duetime_format.record import Record, encode, with_crc_mark
+from duetime_format.units import Ints
+
+from duetime_store.files.directory import StoreDirectory
+from duetime_store.groups.topic_readers import TopicReaders
+from duetime_store.lanes.lane import PENDING, Lane
+from duetime_store.pending.backlog import Backlog
+from duetime_store.pending.listing import PendingList
+from duetime_store.queues.deletions import sweep
+from duetime_store.queues.topics import TopicFile, check_topic
+from duetime_store.recovery.checkpointer import Checkpointer
+from duetime_store.writing.ends import cancel
+from duetime_store.writing.flusher import Flusher
+from duetime_store.writing.store import Store
+
+log = structlog.get_logger()
+
+CLOSE, OPEN, DELETE = (
+    store_pb2.DELETION_STAGE_CLOSE,
+    store_pb2.DELETION_STAGE_OPEN,
+    store_pb2.DELETION_STAGE_DELETE,
+)
+
+
+class TopicCalls:
+    """See proto/duetime/v1/store.proto for what each call promises."""
+
+    def __init__(
+        self,
+        store: Store,
+        topics: TopicFile,
+        readers: TopicReaders,
+        backlog: Backlog,
+        pending_list: PendingList,
+        flusher: Flusher,
+        checkpointer: Checkpointer,
+        directory: StoreDirectory,
+        executor: Executor,
+    ) -> None:
+        """`executor`: the checkpoints' thread, which may still write units of a topic that is gone."""
+        self._store = store
+        self._topics = topics
+        self._readers = readers
+        self._backlog = backlog
+        self._pending_list = pending_list
+        self._flusher = flusher
+        self._checkpointer = checkpointer
+        self._directory = directory
+        self._executor = executor
+        self._deleting = asyncio.Lock()
+
+    # --- they come --------------------------------------------------------------------------------------------------
+
+    async def put(self, request: store_pb2.PutTopicRequest) -> None:
+        """Raises: DueTimeError."""
+        refusal = self._store.closing.announced(request.name, request.generation)
+        if refusal is not None:
+            raise refusal
+        await self._topics.put(request.name, request.queue_count, request.message_type)
+
+    async def put_all(self, requests: Sequence[store_pb2.PutTopicRequest]) -> dict[int, DueTimeError]:
+        """By index: why a topic was refused. Raises: DueTimeError."""
+        if len(requests) > limits.TOPICS_PUT_MAX:
+            text = f"{len(requests)} topics, {limits.TOPICS_PUT_MAX} at most"
+            raise InvalidArgument([Violation("topics", text)])
+        announced = self._store.closing.announced
+        asked = {index: announced(one.name, one.generation) for index, one in enumerate(requests)}
+        refused = {index: error for index, error in asked.items() if error is not None}
+        wanted = [index for index in asked if index not in refused]
+        sound = [requests[index] for index in wanted]
+        answer = await self._topics.put_all([(one.name, one.queue_count, one.message_type) for one in sound])
+        return refused | {wanted[at]: error for at, error in answer.items()}
+
+    # --- they go ----------------------------------------------------------------------------------------------------
+
+    async def delete(self, request: store_pb2.DeleteStoredTopicRequest) -> store_pb2.DeleteStoredTopicResponse:
+        """Raises: DueTimeError."""
+        topic = request.name
+        check_topic(topic, 1)
+        if is_system_topic(topic):
+            raise InvalidArgument([Violation("name", f"topic {topic} is the store's own, or a group's")])
+        if request.stage == CLOSE:
+            self._store.closing.close(topic)
+            await self._durable()
+        elif request.stage == OPEN:
+            self._store.closing.open(topic)
+        elif request.stage == DELETE:
+            async with self._deleting:
+                await self._delete(topic, request.generation)
+        return await self._counted(topic)
+
+    async def _durable(self) -> None:
+        """All that is staged is published: what is counted from now on has it."""
+        durable = self._store.when_durable()
+        if durable is not None:
+            self._flusher.wake()
+            await durable
+
+    async def _counted(self, topic: str) -> store_pb2.DeleteStoredTopicResponse:
+        known = self._store.queues.deletions.get(topic)
+        response = store_pb2.DeleteStoredTopicResponse(
+            pending_count=await self._pending(topic),
+            deleted_generation=-1 if known is None else known.generation,
+            message_count=sum(one.max_offset - one.min_offset for one in self._store.queues.of_topic(topic)),
+        )
+        for group, left in sorted((await self._readers.left(topic)).items()):
+            response.groups.append(
+                gateway_pb2.TopicGroup(
+                    group=group,
+                    unread_count=left.unread,
+                    in_flight_count=left.in_flight,
+                    retry_count=left.retries,
+                )
+            )
+        return response
+
+    async def _pending(self, topic: str) -> int:
+        asked = pending_pb2.BacklogRequest(topic=topic, all_lanes_together=True)
+        return (await self._backlog.answer(asked)).pending_count
+
+    async def _delete(self, topic: str, generation: int) -> None:
+        """Durable on return. Raises: DueTimeError: called again, it goes on."""
+        store = self._store
+        known = store.queues.deletions.get(topic)
+        if known is None or known.generation < generation:
+            store.closing.close(topic)
+            await self._durable()
+            if pending := await self._pending(topic):
+                text = f"{pending} messages of topic {topic} are pending on this shard"
+                raise FailedPrecondition(text, reason="TOPIC_NOT_EMPTY")
+            for group in await self._readers.left(topic):
+                await self._cancel_retries(group, topic)
+            await self._record(topic, generation)
+        elif not store.closing.is_deleted(topic):
+            # A later one of its name: the call comes late.
+            return
+        await self._readers.end(topic)
+        await self._events_durable()
+        await self._topics.fold()
+        if not await self._checkpointer.write():
+            raise Unavailable(f"topic {topic} is deleted, and its files are not: no checkpoint", reason="TOPIC_LEFT")
+        deletion = store.queues.deletions.get(topic)
+        if deletion is not None:
+            run = asyncio.get_running_loop().run_in_executor
+            files = await run(self._executor, sweep, self._directory.disk, self._directory, deletion)
+            log.info("topic deleted", topic=topic, generation=generation, files=files)
+        store.closing.open(topic)
+
+    async def _cancel_retries(self, group: str, topic: str) -> None:
+        """Those of the topic that wait in lanes; durable on return. The group's of other topics stay."""
+        wanted = pending_pb2.PendingFilter(topic=retry_topic(group))
+        request = pending_pb2.ListPendingRequest(filter=wanted, max_count=limits.PENDING_COUNT_MAX, omit_bodies=True)
+        while True:
+            page = await self._pending_list.page(request)
+            by_lane: dict[int, dict[int, int]] = {}
+            for one in page.messages:
+                if one.message.properties.get(record.RETRY_TOPIC) == topic:
+                    by_lane.setdefault(one.lane, {})[one.message.offset] = one.message.due_at_ms
+            ended = [self._pending_ones(number, dues) for number, dues in sorted(by_lane.items())]
+            if any(len(entries) for _, entries, _ in ended):
+                cancel(self._store, [one for one in ended if len(one[1])])
+                await self._durable()
+            if not page.next_page_token:
+                return
+            request.page_token = page.next_page_token
+
+    def _pending_ones(self, number: int, dues: Mapping[int, int]) -> tuple[Lane, Ints, Ints]:
+        """Lane, entries and due times of those entries that are still pending."""
+        lane, entries = self._store.lanes[number], np.array(sorted(dues), np.int64)
+        entries = entries[lane.states(entries) == PENDING]
+        return lane, entries, np.array([dues[entry] for entry in entries.tolist()], np.int64)
+
+    async def _events_durable(self) -> None:
+        durable = self._store.when_events_durable()
+        if durable is not None:
+            self._flusher.wake()
+            await durable
+
+    async def _record(self, topic: str, generation: int) -> None:
+        """The deletion is in the log; durable on return."""
+        store = self._store
+        store.gate.check_write()
+        deletion = Deletion(topic, generation, self._begins(topic))
+        now_ms = store.clock.now_ms()
+        encoded = encode(Record(DELETED_TOPIC, 0, deletion.encode(), with_crc_mark(b""), born_at_ms=now_ms))
+        position = store.stage_own(encoded)
+        store.staged.settles.append(partial(self._settle, deletion._replace(position=position)))
+        await self._durable()
+
+    def _begins(self, topic: str) -> tuple[int, ...]:
+        queues = self._store.queues
+        known = queues.deletions.get(topic)
+        count = max(queues.counts.get(topic, 0), len(known.begins) if known is not None else 0)
+        ends = {queue.queue: queue.next_offset for queue in queues.of_topic(topic)}
+        return tuple(max(ends.get(number, 0), queues.deletions.begin(topic, number)) for number in range(count))
+
+    def _settle(self, deletion: Deletion, durable: bool) -> None:
+        if durable:
+            self._readers.gone(deletion.topic)
+            self._store.queues.deletions.add(deletion)
+            self._store.queues.drop(deletion.topic)

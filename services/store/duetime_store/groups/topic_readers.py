@@ -1,0 +1,94 @@
+"""What the groups of a shard have left of one topic, and the end of it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from duetime_format import record
+from duetime_format.columns import values
+from duetime_format.errors import Damaged
+from duetime_format.units import FILLER_SIZE
+
+from duetime_store.groups.groups import Groups
+from duetime_store.groups.offsets import GroupOffsets
+from duetime_store.groups.state import Place
+from duetime_store.reading.turns import Turns, Walk
+from duetime_store.writing.store import Store
+
+_RETRY_TOPIC = record.RETRY_TOPIC.encode()
+# Retries whose records are read in one step.
+_PIECE = 256
+
+
+@dataclass(slots=True)
+class Left:
+    """What one group has left of the topic."""
+
+    unread: int = 0
+    in_flight: int = 0
+    retries: int = 0
+
+
+class TopicReaders:
+    """Belongs to the event loop's thread."""
+
+    def __init__(self, store: Store, groups: Groups, offsets: GroupOffsets, turns: Turns) -> None:
+        self._store = store
+        self._groups = groups
+        self._offsets = offsets
+        self._turns = turns
+
+    async def left(self, topic: str) -> dict[str, Left]:
+        """By group: of those that receive the topic, and of those that only commit offsets in it."""
+        found: dict[str, Left] = {}
+        places = [place for place in self._groups.progress.places.values() if place.key.topic == topic]
+        with self._turns.walk() as walk:
+            walk.start()
+            for place in places:
+                left = found.setdefault(place.key.group, Left())
+                left.in_flight += place.leased
+                left.retries += len(place.entries) - place.leased
+                if place.key.queue_topic == topic:
+                    left.unread += self._ahead(place.key.queue_topic, place.key.queue, place.frontier)
+                else:
+                    left.retries += await self._unread_retries(place, topic, walk)
+                await walk.turn_if_over()
+        receiving = {(place.key.group, place.key.queue) for place in places if place.key.queue_topic == topic}
+        for group, name, queue, offset in self._offsets.all():
+            if name == topic and (group, queue) not in receiving:
+                found.setdefault(group, Left()).unread += self._ahead(topic, queue, offset)
+        return found
+
+    def _ahead(self, topic: str, number: int, offset: int) -> int:
+        """Messages of a queue from an offset on."""
+        queue = self._store.queues.known(topic.encode(), number)
+        return 0 if queue is None else max(queue.max_offset - max(offset, queue.min_offset), 0)
+
+    async def _unread_retries(self, place: Place, topic: str, walk: Walk) -> int:
+        """Retries of the topic in %RETRY%group that were not received yet: the queue has those of other topics too."""
+        count, wanted = 0, topic.encode()
+        for names in self._retry_topics(place):
+            count += sum(name == wanted for name in names)
+            await walk.turn_if_over()
+        return count
+
+    def _retry_topics(self, place: Place) -> Iterator[list[bytes | None]]:
+        queue = self._store.queues.get_bytes(place.key.queue_topic.encode(), place.key.queue)
+        at = max(place.frontier, queue.min_offset)
+        while len(units := queue.read(at, _PIECE)):
+            at += len(units)
+            rows = [(position, size) for position, size, _ in units.tolist() if size not in (0, FILLER_SIZE)]
+            records = [data for row in rows if (data := self._store.read_record(*row))]
+            try:
+                yield values(b"".join(records), [len(data) for data in records], (_RETRY_TOPIC,))[0]
+            except Damaged:
+                # They are given to nobody.
+                continue
+
+    def gone(self, topic: str) -> None:
+        """In the step in which the topic's queues go: no group has a place in it any more, or retries of it."""
+        self._groups.delete_topic(topic)
+
+    async def end(self, topic: str) -> None:
+        """As `gone`, and nothing is known of groups that only commit offsets. Idempotent. Raises: DueTimeError."""
+        self._groups.delete_topic(topic)
+        await self._offsets.delete_topic(topic)

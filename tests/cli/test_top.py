@@ -1,0 +1,63 @@
+"""`duetime top`: one screen for scripts, a live one at a terminal."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+from duetime.cli.app import run
+
+from tests.cli.cluster import DEADLINE_S
+from tests.cli.test_common import read_until
+
+
+def test_once_prints_one_screen(server: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run(["send", "top", "x", "--delay", "30m"])
+    run(["groups", "create", "of_top"])
+    capsys.readouterr()
+    assert run(["top", "--once", "--interval", "0.1"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"DueTime at {server}, ")
+    assert "pending " in text
+    assert "accepted 0.0/s, restored 0.0/s" in text
+    assert "30m" in text
+    assert "of_top" in text
+
+
+def test_once_as_json_has_the_rates(server: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run(["send", "top", "x", "--delay", "30m"])
+    capsys.readouterr()
+    assert run(["top", "--once", "--interval", "0.1", "--json"]) == 0
+    (screen,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert screen["pending_count"] >= 1
+    assert (screen["accepted_per_s"], screen["restored_per_s"], screen["overdue_count"]) == (0, 0, 0)
+    assert any(lane["delay_ms"] == 1_800_000 and lane["restored_per_s"] == 0 for lane in screen["lanes"])
+
+
+def test_without_a_server_it_ends_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["top", "--once", "--server", "127.0.0.1:1"]) == 1
+    assert capsys.readouterr().err.startswith("duetime: no DueTime server answers at 127.0.0.1:1")
+
+
+@pytest.mark.parametrize("key", [b"q", b"\x03"], ids=["q", "Ctrl-C"])
+def test_at_a_terminal_it_goes_on_until_a_key_ends_it(server: str, key: bytes) -> None:
+    run(["send", "top", "x", "--delay", "30m"])
+    ours, theirs = pty.openpty()
+    environment = os.environ | {"COLUMNS": "80", "LINES": "24", "TERM": "xterm"}
+    with os.fdopen(ours, "r+b", buffering=0) as terminal:
+        process = subprocess.Popen(
+            # In a session of its own the terminal is its own, whose Ctrl-C reaches it.
+            ["setsid", "--ctty", "--wait", sys.executable, "-m", "duetime", "top", "--interval", "0.1"],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env=environment,
+        )
+        os.close(theirs)
+        shown = read_until(terminal, lambda text: text.count("accepted") >= 2)
+        assert "pending" in shown
+        terminal.write(key)
+        read_until(terminal, lambda text: False)
+        assert process.wait(DEADLINE_S) == 0

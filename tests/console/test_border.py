@@ -1,0 +1,67 @@
+"""What every request passes: hosts, other sites, sizes, headers, and forms of the console itself."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from duetime_core.testing import Cluster
+
+from tests.console.console import running
+
+
+async def test_pages_are_shown_without_sign_in_where_the_cluster_has_no_users() -> None:
+    async with Cluster(within=True) as cluster, running(cluster.address) as browser:
+        answer = await browser.get("/")
+        assert answer.status_code == 200
+        assert "<h1>Now and next</h1>" in answer.text
+        assert "script-src 'self'" in answer.headers["content-security-policy"]
+        cookie = answer.headers["set-cookie"].lower()
+        assert "httponly" in cookie
+        assert "samesite=strict" in cookie
+
+
+async def test_requests_of_other_sites_and_names_are_refused() -> None:
+    async with Cluster(within=True) as cluster, running(cluster.address) as browser:
+        assert (await browser.get("/", headers={"host": "evil.example"})).status_code == 421
+        for headers in ({"origin": "http://evil.example"}, {"sec-fetch-site": "cross-site"}):
+            assert (await browser.client.post("/sign-out", headers=headers)).status_code == 403
+        assert (await browser.client.post("/sign-out", data={"csrf": "guess"})).status_code == 403
+        assert (await browser.post("/sign-out", page="/")).status_code == 303
+
+
+async def test_large_requests_are_refused() -> None:
+    async with Cluster(within=True) as cluster, running(cluster.address) as browser:
+        large = b"x" * (8 * 1024 * 1024 + 1)
+        assert (await browser.client.post("/sign-in", content=large)).status_code == 413
+
+        async def pieces() -> AsyncIterator[bytes]:
+            for _ in range(9):
+                yield b"x" * 1024 * 1024
+
+        form = {"content-type": "application/x-www-form-urlencoded"}
+        assert (await browser.client.post("/sign-in", content=pieces(), headers=form)).status_code == 413
+
+
+async def test_a_gateway_that_is_away_is_told() -> None:
+    async with running("127.0.0.1:1") as browser:
+        answer = await browser.get("/")
+        assert answer.status_code == 503
+        assert "does not answer" in answer.text
+        assert (await browser.get("/healthz")).status_code == 200
+        assert (await browser.get("/no-such-page")).status_code == 404
+
+
+async def test_body_does_not_wait_until_the_browser_has_told_that_it_has_the_headers() -> None:
+    async with Cluster(within=True) as cluster, running(cluster.address) as browser:
+        address = browser.client.base_url
+        reader, writer = await asyncio.open_connection(address.host, address.port)
+        loop = asyncio.get_running_loop()
+        gaps = []
+        for _ in range(20):
+            writer.write(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            await reader.readuntil(b"\r\n\r\n")
+            began = loop.time()
+            await reader.readexactly(len("serving\n"))
+            gaps.append(loop.time() - began)
+        writer.close()
+        # The first are acknowledged at once in any case; later ones would wait for 40 ms, each of them.
+        assert min(gaps[10:]) < 0.02

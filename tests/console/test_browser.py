@@ -1,0 +1,239 @@
+"""The console's pages in a real browser: what they look like, what a script of a message may do, keys, and work."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from duetime.v1 import consumer_pb2, gateway_pb2
+from duetime_core.testing import Cluster
+from playwright.async_api import Browser as Chromium
+from playwright.async_api import expect
+
+from tests.console.browser import DESK, PHONE, Tab, tab
+from tests.console.conftest import Shown
+from tests.console.console import running
+from tests.console.traffic import BILLING, ORDERS, REMINDERS, Traffic
+from tests.gateway.people import People
+
+# One browser and one cluster serve all; a busy machine is no fault of a page.
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
+
+PAGES = (
+    "/",
+    "/topics",
+    f"/topics/{ORDERS}",
+    f"/topics/{ORDERS}/delete",
+    "/topics?deleted=gone",
+    "/topics/new",
+    "/groups",
+    f"/groups/{BILLING}",
+    "/groups/new",
+    f"/groups/{BILLING}/reset?topic={ORDERS}&to=earliest&at=&queue=&offset=",
+    "/lanes",
+    "/lanes/0/1000",
+    "/shards",
+    "/shards/0",
+    "/dead-letters",
+    f"/dead-letters?group={BILLING}",
+    f"/dead-letters/redrive?group={BILLING}",
+    f"/dead-letters/discard?group={BILLING}",
+    "/topics?q=no-such-topic",
+    "/messages",
+    f"/messages?topic={REMINDERS}&text=script",
+    f"/messages?topic={ORDERS}&key=order-1&where=any",
+    "/messages?from=yesterday",
+    "/messages/with-a-script",
+    f"/cancel?topic={REMINDERS}&key=script",
+    "/send",
+    "/transactions",
+    "/reports",
+    "/errors",
+    "/api/v1",
+)
+FAILED = ("/topics/no-such-topic", "/no-such-page")
+
+
+async def faults_of(opened: Tab, address: str, paths: Sequence[str]) -> dict[str, Any]:
+    """By path: what axe finds, and how much wider than its window a page is."""
+    found: dict[str, Any] = {}
+    for path in paths:
+        await opened.goto(address + path)
+        wrong = await opened.violations()
+        wider = await opened.wider_than_its_window()
+        if wrong or wider > 0:
+            found[path] = wrong or f"{wider} pixels too wide"
+    return found
+
+
+@pytest.mark.parametrize("colors", ["light", "dark"])
+async def test_pages_are_for_everybody(shown: Shown, desk: Chromium, colors: Any) -> None:
+    """WCAG AA, by axe, in both themes."""
+    async with tab(desk, DESK, color_scheme=colors) as opened:
+        assert await faults_of(opened, shown.address, [*PAGES, *FAILED]) == {}
+        dark = await opened.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(15, 20, 25)"
+        assert dark == (colors == "dark")
+
+
+async def test_pages_fit_a_phone(shown: Shown, desk: Chromium) -> None:
+    letters = await shown.traffic.call(
+        "ListDeadLetters", consumer_pb2.ListDeadLettersRequest(filter=consumer_pb2.DeadLetterFilter(group=BILLING))
+    )
+    letter = f"/dead-letters/letters/{letters.letters[0].message.id}?group={BILLING}"
+    async with tab(desk, PHONE, is_mobile=True, has_touch=True) as opened:
+        assert await faults_of(opened, shown.address, [*PAGES, letter]) == {}
+        menu = opened.page.get_by_role("button", name="Menu")
+        await menu.click()
+        await opened.page.get_by_role("navigation", name="Pages").get_by_role("link", name="Topics").click()
+        await expect(opened.page.get_by_role("heading", name="Topics")).to_be_visible()
+
+
+async def test_the_theme_that_was_chosen_stays(shown: Shown, desk: Chromium) -> None:
+    async with tab(desk, DESK, color_scheme="light") as opened:
+        await opened.goto(f"{shown.address}/topics")
+        await opened.page.keyboard.press("t")
+        await opened.goto(f"{shown.address}/groups")
+        assert await opened.page.evaluate("document.documentElement.dataset.theme") == "dark"
+        assert await opened.violations() == []
+
+
+async def test_keys_find_and_help(shown: Shown, desk: Chromium) -> None:
+    async with tab(desk) as opened:
+        await opened.goto(f"{shown.address}/topics")
+        await opened.page.keyboard.press("/")
+        find = opened.page.get_by_role("searchbox", name="Find topics")
+        await expect(find).to_be_focused()
+        await find.press_sequentially("remind")
+        # A question mark in a field is a question mark.
+        await find.press_sequentially("?")
+        assert await find.input_value() == "remind?"
+        await find.press("Backspace")
+        await find.press("Enter")
+        await expect(opened.page).to_have_url(re.compile(r"\?q=remind"))
+        await expect(opened.page.get_by_role("link", name=REMINDERS, exact=True)).to_be_visible()
+        await expect(opened.page.get_by_role("link", name=ORDERS, exact=True)).to_have_count(0)
+        await opened.page.locator("main").click()
+        await opened.page.keyboard.press("?")
+        await expect(opened.page.get_by_role("dialog", name="Keys")).to_be_visible()
+        assert await opened.violations() == []
+        await opened.page.keyboard.press("Escape")
+        await expect(opened.page.get_by_role("dialog", name="Keys")).to_be_hidden()
+
+
+async def test_times_are_in_the_readers_zone_with_the_exact_one_on_hover(shown: Shown, desk: Chromium) -> None:
+    async with tab(desk, DESK, timezone_id="Asia/Tokyo", locale="en-GB") as opened:
+        await opened.goto(f"{shown.address}/topics")
+        time = opened.page.locator("tbody time").last
+        assert (await time.get_attribute("title") or "").endswith("Z")
+        assert await time.inner_text() == "15/11/2023, 07:13:20"
+
+
+async def test_lists_are_sorted_by_their_heads(shown: Shown, desk: Chromium) -> None:
+    async with tab(desk) as opened:
+        await opened.goto(f"{shown.address}/topics")
+        await opened.page.get_by_role("columnheader", name="Pending").get_by_role("link").click()
+        await expect(opened.page.get_by_role("columnheader", name="Pending")).to_have_attribute(
+            "aria-sort", "descending"
+        )
+        await expect(opened.page.locator("tbody tr").first).to_contain_text(REMINDERS)
+
+
+async def test_a_script_in_what_a_message_brings_is_text(shown: Shown, desk: Chromium) -> None:
+    """In a body, an error, a trace and a property of a dead letter."""
+    script = "<script>document.title='hacked'</script><img src=x onerror=\"document.title='hacked'\">"
+    await shown.traffic.create_topic("hostile")
+    await shown.traffic.send_one("hostile", script.encode(), id="hostile-letter", properties={"note": script})
+    received = await shown.traffic.receive("hostile", "hostile", 1)
+    error = consumer_pb2.HandlerError(type=script[:200], message=script, trace=script)
+    nack = consumer_pb2.Nack(receipt=received[0].receipt, reject=True, error=error)
+    await shown.traffic.call("Nack", consumer_pb2.NackRequest(group="hostile", nacks=[nack]))
+    async with tab(desk) as opened:
+        for path in ("/dead-letters/letters/hostile-letter?group=hostile", "/dead-letters?group=hostile"):
+            await opened.goto(shown.address + path)
+            assert "hacked" not in await opened.page.title()
+            await expect(opened.page.locator("main")).to_contain_text("<script>document.title='hacked'</script>")
+            assert await opened.page.locator("main img, main script").count() == 0
+
+
+async def test_dead_letters_are_redriven(shown: Shown, desk: Chromium) -> None:
+    await shown.traffic.create_topic("of-browsing")
+    await shown.traffic.kill("browsing", "of-browsing", 7, "PaymentRefused")
+    await shown.traffic.kill("browsing", "of-browsing", 2, "TimeoutError", "nothing within 30 s")
+    async with tab(desk) as opened:
+        page = opened.page
+        await opened.goto(f"{shown.address}/dead-letters")
+        await page.get_by_role("link", name="browsing", exact=True).click()
+        await page.get_by_role("link", name="PaymentRefused: order # is refused").click()
+        await page.get_by_role("link", name="Redrive these…").click()
+        await expect(page.locator("#found")).to_contain_text("7 dead letters would be given to the group again")
+        await page.get_by_label("At most a second").fill("0")
+        await page.get_by_role("button", name="Redrive 7 dead letters").click()
+        # The part of the page that tells how far it is loads itself anew.
+        await expect(page.get_by_role("status")).to_contain_text("Done")
+        await expect(page.get_by_text("7 of 7")).to_be_visible()
+        assert await opened.violations() == []
+        await opened.goto(f"{shown.address}/dead-letters?group=browsing")
+        await expect(page.get_by_text("2 in all")).to_be_visible()
+
+
+async def test_a_job_that_runs_is_watched_and_stopped(shown: Shown, desk: Chromium) -> None:
+    await shown.traffic.create_topic("of-stopping")
+    await shown.traffic.kill("stopping", "of-stopping", 5, "PaymentRefused")
+    async with tab(desk) as opened:
+        page = opened.page
+        await opened.goto(f"{shown.address}/dead-letters/redrive?group=stopping")
+        await page.get_by_label("At most a second").fill("0.001")
+        await page.get_by_role("button", name="Redrive 5 dead letters").click()
+        await expect(page.get_by_text("1 of 5")).to_be_visible()
+        assert await opened.violations() == []
+        await page.get_by_role("button", name="Stop").click()
+        await expect(page.get_by_role("status")).to_contain_text("Stopped")
+
+
+async def test_a_lane_is_paused_and_resumed(shown: Shown, desk: Chromium) -> None:
+    async with tab(desk) as opened:
+        page = opened.page
+        await opened.goto(f"{shown.address}/lanes/0/18")
+        await page.get_by_role("button", name="Pause lane 18").click()
+        await page.get_by_role("button", name="Resume lane 18").click()
+        await expect(page.get_by_role("button", name="Pause lane 18")).to_be_visible()
+
+
+async def test_forms_work_without_script(shown: Shown, desk: Chromium) -> None:
+    async with tab(desk, DESK, java_script_enabled=False) as opened:
+        page = opened.page
+        await opened.goto(f"{shown.address}/topics/new")
+        await page.get_by_label("Name").fill("without-script")
+        await page.get_by_role("button", name="Create topic").click()
+        await expect(page.get_by_role("heading", name="Topic without-script")).to_be_visible()
+    made = await shown.traffic.call("DescribeTopic", gateway_pb2.DescribeTopicRequest(name="without-script"))
+    assert made.topic.queue_count > 0
+
+
+async def test_one_signs_in_and_what_one_may_not_do_is_refused(desk: Chromium) -> None:
+    async with (
+        Cluster(within=True, gateway_settings={"auth": "required"}) as cluster,
+        People(cluster.database_url) as people,
+    ):
+        admin = str(await people.add("ops", "admin"))
+        reader = str(await people.add("reader", f"receive topic {ORDERS}"))
+        async with Traffic(cluster.address, admin) as traffic:
+            await traffic.create_topic(ORDERS)
+        async with running(cluster.address) as browser, tab(desk) as opened:
+            page, address = opened.page, str(browser.client.base_url).rstrip("/")
+            await opened.goto(f"{address}/topics/{ORDERS}")
+            await expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+            assert await opened.violations() == []
+            await page.get_by_label("Token").fill("no-such-token")
+            await page.get_by_role("button", name="Sign in").click()
+            await expect(page.get_by_role("alert")).to_be_visible()
+            await page.get_by_label("Token").fill(reader)
+            await page.get_by_role("button", name="Sign in").click()
+            await expect(page.get_by_role("heading", name=f"Topic {ORDERS}")).to_be_visible()
+            await opened.goto(f"{address}/lanes")
+            await expect(page.get_by_role("alert")).to_contain_text("You have no right to that")
+            assert await opened.violations() == []
+            await page.get_by_role("button", name="Sign out").click()
+            await expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+            # No script of the page reads what keeps the session.
+            assert await page.evaluate("document.cookie") == ""

@@ -1,0 +1,49 @@
+"""Lists as their addresses say them."""
+
+from typing import Any
+
+import pytest
+from duetime_console.lists import ROWS_MAX, Column, Listing
+
+COLUMNS: list[Column[Any]] = [
+    Column("name", "Name", lambda row: row[0]),
+    Column("size", "Size", lambda row: row[1], is_number=True),
+]
+ROWS = [("orders", 3), ("billing", 7), ("orders-old", 1)]
+
+
+def listed(**query: str) -> Listing[Any]:
+    listing = Listing(query, COLUMNS, "name", kept=["all"])
+    listing.show(ROWS, lambda row: row[0])
+    return listing
+
+
+def test_a_list_is_sorted_and_searched_as_its_address_says() -> None:
+    assert [row[0] for row in listed().rows] == ["billing", "orders", "orders-old"]
+    assert [row[1] for row in listed(sort="-size").rows] == [7, 3, 1]
+    assert [row[0] for row in listed(q=" OLD ord ").rows] == ["orders-old"]
+    assert listed(q="none").rows == []
+
+
+@pytest.mark.parametrize("sort", ["", "nonsense", "--name", "name; drop"])
+def test_an_order_that_is_none_is_the_usual_one(sort: str) -> None:
+    assert listed(sort=sort).sort == "name"
+
+
+def test_heads_turn_the_order_and_keep_the_rest() -> None:
+    name, size = listed(q="o", all="1", sort="name").heads
+    assert (name.order, name.address) == ("ascending", "?all=1&q=o&sort=-name")
+    # Who sorts by a number wants to see the greatest first.
+    assert (size.order, size.address) == ("none", "?all=1&q=o&sort=-size")
+    assert listed(sort="-name").heads[0].address == "?sort=name"
+
+
+@pytest.mark.parametrize(
+    ("page", "number"), [("2", 2), ("99", 3), ("0", 1), ("-1", 1), ("x", 1), ("²", 1), ("9" * 99, 1)]
+)
+def test_a_page_that_is_none_is_the_nearest(page: str, number: int) -> None:
+    listing = Listing({"page": page}, COLUMNS, "size")
+    listing.show([("row", count) for count in range(2 * ROWS_MAX + 1)], lambda row: row[0])
+    assert listing.page == number
+    assert listing.rows[0][1] == (number - 1) * ROWS_MAX
+    assert len(listing.rows) == (ROWS_MAX if number < 3 else 1)

@@ -1,0 +1,81 @@
+"""More groups than a page asks about: all are counted, page by page and look by look, and what is not is said."""
+
+import re
+from pathlib import Path
+
+import pytest
+from duetime.v1 import consumer_pb2
+from duetime_console.gateway import Gateway
+from duetime_console.lists import ASKED_MAX, ROWS_MAX
+from duetime_console.overview.letters import LOOKED_MAX, Letters
+from duetime_console.overview.samples import Counted
+from duetime_console.settings import Settings
+from duetime_core.testing import Cluster
+
+from tests.console.browser import DESK, PHONE, chromium, tab
+from tests.console.console import running
+from tests.console.test_topics_and_groups import rows
+from tests.console.traffic import Traffic
+
+pytestmark = pytest.mark.timeout(300)
+GROUPS = ASKED_MAX + 5
+LAST = f"group-{GROUPS - 1:03d}"
+
+
+async def make_groups(traffic: Traffic) -> None:
+    """The last has two dead letters."""
+    for number in range(GROUPS):
+        group = consumer_pb2.Group(name=f"group-{number:03d}")
+        await traffic.call("CreateGroup", consumer_pb2.CreateGroupRequest(group=group))
+    await traffic.create_topic("orders")
+    await traffic.kill(LAST, "orders", 2, "ValueError")
+
+
+async def test_dead_letters_of_many_groups_are_shown_page_by_page_and_counted_look_by_look(tmp_path: Path) -> None:
+    async with Cluster(tmp_path, within=True) as cluster, Traffic(cluster.address) as traffic:
+        await make_groups(traffic)
+        async with running(cluster.address) as browser:
+            pages = [(await browser.get(f"/dead-letters?page={page}")).text for page in (1, 2, 3)]
+            listed = [row for page in pages for row in rows(page)]
+            assert len(listed) == GROUPS
+            assert [row for row in listed if not row.endswith(" 0 0")] == [f"{LAST} 2 0"]
+            told = f"asked of the {ROWS_MAX} groups of this page, not of all {GROUPS}"
+            assert told in pages[0]
+            found = (await browser.get("/dead-letters?q=20")).text
+            assert "not of all" not in found
+            assert rows(found)[0] == f"{LAST} 2 0"
+            groups = (await browser.get("/groups?sort=-dead&page=3")).text
+            assert any(row.startswith(f"{LAST} 0 0 2 ") for row in rows(groups))
+            assert told.replace(str(ROWS_MAX), str(GROUPS - 2 * ROWS_MAX)) in groups
+            start = (await browser.get("/")).text
+            (tile,) = re.findall(r"<dt>dead letters</dt><dd>(.*?)</dd>", start)
+            assert re.fullmatch(rf"\d+ <span class=\"note\">in \d+ of {GROUPS} groups, so far</span>", tile)
+            address = str(browser.client.base_url).rstrip("/")
+            # Counted by the console's own looks, it is named on the first page, too.
+            while 'id="fullest"' not in (first := (await browser.get("/dead-letters")).text):
+                await browser.console._app.state.watch.letters.look("")
+            assert re.search(rf'id="fullest">.*>{LAST}</a> 2\.</p>', first)
+            async with chromium() as desk:
+                for window in (DESK, PHONE):
+                    async with tab(desk, window) as opened:
+                        for path in ("/", "/dead-letters", "/groups"):
+                            await opened.goto(address + path)
+                            assert await opened.violations() == []
+                            assert await opened.wider_than_its_window() <= 0
+        gateway = Gateway(Settings(server=cluster.address))
+        try:
+            letters = Letters(gateway, 10.0)
+            looks = [await letters.look("") for _ in range(3)]
+            assert looks == [
+                Counted(0, LOOKED_MAX, GROUPS),
+                Counted(0, 2 * LOOKED_MAX, GROUPS),
+                Counted(2, GROUPS, GROUPS),
+            ]
+            # One more of a group that was counted, and a group that was made with one: both are new.
+            await traffic.kill(LAST, "orders", 1, "ValueError")
+            await traffic.kill("group-made", "orders", 1, "ValueError")
+            looks = [await letters.look("") for _ in range(3)]
+            assert looks[-1][:3] == (4, GROUPS + 1, GROUPS + 1)
+            assert sum(look.came for look in looks) == 2
+        finally:
+            await gateway.close()

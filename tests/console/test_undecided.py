@@ -1,0 +1,68 @@
+"""Transactions as the console shows them."""
+
+import re
+
+import pytest
+from duetime.v1 import gateway_pb2, message_pb2, transactions_pb2
+
+from tests.console.test_messages import SCRIPT, Desk, desk
+
+__all__ = ["desk"]
+
+
+async def prepared(desk: Desk, *ids: str, group: str = "shop") -> list[str]:
+    messages = [message_pb2.Message(topic="orders", id=each, body=SCRIPT.encode()) for each in ids]
+    answer = await desk.stub.Prepare(transactions_pb2.PrepareRequest(group=group, messages=messages), timeout=30)
+    return [each.transaction_id for each in answer.results]
+
+
+@pytest.fixture
+async def open_ones(desk: Desk) -> list[str]:
+    return await prepared(desk, "a", "b")
+
+
+async def test_list_without_transactions_says_what_makes_them(desk: Desk) -> None:
+    assert "No transaction is open" in await desk.text("/transactions")
+
+
+async def test_undecided_transactions_are_found(desk: Desk, open_ones: list[str]) -> None:
+    await prepared(desk, "c", group="bank")
+    for query, found in (
+        ("", "abc"),
+        ("group=bank", "c"),
+        ("topic=bills", ""),
+        ("state=given-up", ""),
+        ("state=open", "abc"),
+        ("older=1m", ""),
+    ):
+        text = await desk.text(f"/transactions?{query}")
+        assert "".join(re.findall(r'class="mono"[^>]*>(\w)<', text)) == found, query
+    assert 'id="older-note" role="alert"' in await desk.text("/transactions?older=soon", 422)
+
+
+@pytest.mark.parametrize(
+    ("act", "word", "state"), [("commit", "committed", "stored"), ("roll-back", "rolled back", "")]
+)
+async def test_transaction_is_ended_once(desk: Desk, open_ones: list[str], act: str, word: str, state: str) -> None:
+    text = await desk.text("/transactions")
+    (page,) = re.findall(r'href="(/transactions/[^"]+)">a<', text)
+    text = await desk.text(page)
+    assert "Commit it" in text
+    assert "&lt;script&gt;" in text
+    assert "<script>alert" not in text
+    answer = await desk.browser.post(page, {"act": act}, page="/transactions")
+    assert answer.headers["location"] == f"{page}?told=now"
+    text = await desk.text(answer.headers["location"])
+    assert f"It is {word}." in text
+    assert "Commit it" not in text
+    other = "commit" if act == "roll-back" else "roll-back"
+    answer = await desk.browser.post(page, {"act": other}, page="/transactions")
+    assert f"it was {word} before" in await desk.text(answer.headers["location"])
+    if state:
+        found = await desk.stub.GetMessage(gateway_pb2.GetMessageRequest(id="a", topic="orders"), timeout=30)
+        assert found.state == gateway_pb2.MESSAGE_STATE_STORED
+    assert (await desk.browser.post(page, {"act": "perhaps"}, page="/transactions")).status_code == 400
+
+
+async def test_transaction_that_is_not_there_is_told(desk: Desk) -> None:
+    await desk.text("/transactions/nowhere", 404)

@@ -1,0 +1,116 @@
+"""The pytest plugin, by pytest runs of their own."""
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[2]
+PLUGIN = "duetime_core.pytest_plugin"
+
+TESTS = """
+from datetime import timedelta
+from duetime import Consumer, Producer, Receiver
+
+addresses = set()
+
+def test_what_is_due_is_there(duetime_cluster):
+    addresses.add(duetime_cluster.address)
+    began = duetime_cluster.now
+    with Producer() as producer, Receiver(topic="orders", group="billing") as receiver:
+        for delay in ("2h", "3h", "4h"):
+            producer.send("orders", delay, delay=delay)
+        assert receiver.receive(wait=0) == []
+        duetime_cluster.advance("1h59m59s")
+        assert receiver.receive(wait=0) == []
+        duetime_cluster.advance(1)
+        (message,) = receiver.receive(wait="10s")
+        assert message.body == b"2h"
+        assert duetime_cluster.now - began == timedelta(hours=2)
+        assert message.due_at == duetime_cluster.now
+        receiver.ack(message)
+        duetime_cluster.advance(timedelta(hours=2))
+        assert sorted(one.body for one in receiver.receive(wait="10s")) == [b"3h", b"4h"]
+    assert repr(duetime_cluster).startswith(f"RunningCluster({duetime_cluster.address}, 20")
+
+def test_second(duetime_cluster):
+    addresses.add(duetime_cluster.address)
+    with Producer() as producer:
+        producer.send("parcels", b"x")
+
+def test_count(request):
+    expected = 1 if request.config.getini("duetime_cluster_scope") == "module" else 2
+    assert len(addresses) == expected
+"""
+
+
+def run_pytest(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """As in an environment where the plugin is installed, and whatever else is not loaded."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:duetime",
+        "-p",
+        PLUGIN,
+        "-p",
+        "no:randomly",
+        "-p",
+        "no:xdist",
+        "-p",
+        "no:asyncio",
+    ]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    return subprocess.run(
+        [*command, "-q", "-rA", "--rootdir", str(folder), *arguments],
+        cwd=folder,
+        env=environment | variables,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("scope", ["function", "module"])
+def test_tests_have_a_cluster_whose_clock_they_move(tmp_path: Path, scope: str) -> None:
+    (tmp_path / "test_it.py").write_text(TESTS)
+    done = run_pytest(tmp_path, "-o", f"duetime_cluster_scope={scope}")
+    assert done.returncode == 0, done.stdout
+    assert "3 passed" in done.stdout
+
+
+def test_server_variable_is_as_it_was_afterwards(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "import os\n"
+        "def test_a(duetime_cluster): assert os.environ['DUETIME_SERVER'] == duetime_cluster.address\n"
+        "def test_b(): assert os.environ['DUETIME_SERVER'] == 'before:1'\n"
+    )
+    done = run_pytest(tmp_path, DUETIME_SERVER="before:1")
+    assert "2 passed" in done.stdout, done.stdout
+
+
+def test_without_the_server_the_fixture_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text("import sys\nsys.modules['structlog'] = None\n")
+    (tmp_path / "test_it.py").write_text("def test_a(duetime_cluster): pass\n")
+    done = run_pytest(tmp_path)
+    assert done.returncode == 1
+    assert "the fixture duetime_cluster needs the server: pip install 'duetime[server]'" in done.stdout
+
+
+def test_plugin_loads_nothing_before_it_is_used(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "import sys\n"
+        "def test_a(): assert not {'grpc', 'duetime', 'sqlalchemy', 'duetime_core.testing'} & set(sys.modules)\n"
+    )
+    done = run_pytest(tmp_path)
+    assert "1 passed" in done.stdout, done.stdout
+
+
+def test_package_has_the_entry_point() -> None:
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    assert project["entry-points"]["pytest11"] == {"duetime": PLUGIN}

@@ -1,0 +1,43 @@
+"""Lengths of time as people write them."""
+
+from fractions import Fraction
+
+import pytest
+from duetime_format.lengths import parse_ms
+from hypothesis import given
+from hypothesis import strategies as st
+
+MS_OF = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "min": 60_000, "s": 1_000, "ms": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "length_ms"),
+    [
+        ("30s", 30_000),
+        ("500ms", 500),
+        ("5m", 300_000),
+        ("5min", 300_000),
+        ("5m5ms", 300_005),
+        ("1h30m", 5_400_000),
+        ("1.5h", 5_400_000),
+        ("0.0005s", Fraction(1, 2)),
+        ("1d2h3m4s5ms", 93_784_005),
+        ("0s", 0),
+    ],
+)
+def test_lengths_are_read_exactly(text: str, length_ms: Fraction | int) -> None:
+    assert parse_ms(text) == length_ms
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "5", "s", "-1s", "+1s", "1 s", " 1s", "1s ", "1s1s", "1s1m", "1.s", ".5s", "1e3s", "1mins", "1S", "\u0661s"],
+)
+def test_all_else_is_none(text: str) -> None:
+    assert parse_ms(text) is None
+
+
+@given(st.dictionaries(st.sampled_from(["d", "h", "m", "s", "ms"]), st.integers(0, 10**12), min_size=1))
+def test_parts_are_summed(parts: dict[str, int]) -> None:
+    text = "".join(f"{parts[unit]}{unit}" for unit in MS_OF if unit in parts)
+    assert parse_ms(text) == sum(count * MS_OF[unit] for unit, count in parts.items())

@@ -1,0 +1,122 @@
+"""Both distributions as people install them: built, in environments of their own, without the tree."""
+
+import os
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+from duetime_core.testing import LocalCluster
+
+from tests.cli.cluster import Up
+
+PROJECT = Path(__file__).resolve().parents[2]
+# Building compiles; installing asks the package index.
+pytestmark = pytest.mark.timeout(900)
+
+SEND = """
+import sys
+from duetime import Message, Producer
+with Producer(sys.argv[1]) as producer:
+    print(producer.send("orders", b"cancel 42", delay="1h", keys=["42"]).lane)
+    print(producer.send_many("orders", bodies=[b"a", b"b"], delay="1h").errors)
+"""
+READ = """
+import sys
+from duetime import Puller
+with Puller(sys.argv[1], "orders", start="earliest") as puller:
+    print(sorted(next(puller).body.decode() for _ in range(3)))
+"""
+# Oldest and newest of what the client needs; an empty text: the newest that there is.
+RUNTIMES = {"oldest": ("==1.70.0", "==5.26.1"), "newest": ("", "")}
+
+
+def build(place: Path, folder: Path, **environment: str) -> Path:
+    """The wheel of a distribution."""
+    command = [sys.executable, "-m", "build", "--wheel", "--outdir", folder, place]
+    pinned = {"PIP_CONSTRAINT": str(PROJECT / "constraints.txt")}
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | pinned | environment, check=False)
+    assert done.returncode == 0, done.stdout[-2_000:] + done.stderr[-2_000:]
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For any platform."""
+    return build(PROJECT / "sdk", tmp_path_factory.mktemp("client"), DUETIME_PURE="1")
+
+
+@pytest.fixture(scope="module")
+def compiled_client(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(PROJECT / "sdk", tmp_path_factory.mktemp("compiled"))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(PROJECT, tmp_path_factory.mktemp("server"))
+
+
+def environment_with(folder: Path, *requirements: str | Path) -> Path:
+    """The Python of a new environment with these."""
+    venv.create(folder, with_pip=True)
+    python = folder / "bin" / "python"
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, *requirements], check=True)
+    return python
+
+
+def run(python: Path, program: str, *arguments: str) -> list[str]:
+    """The lines that it prints."""
+    command = [python, "-P", "-W", "error", "-c", program, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def names(wheel: Path) -> list[str]:
+    with zipfile.ZipFile(wheel) as opened:
+        return opened.namelist()
+
+
+def test_client_for_any_platform_has_the_sdk_and_the_book_of_bytes_alone(client: Path) -> None:
+    assert client.name.endswith("-py3-none-any.whl")
+    tops = {name.split("/")[0] for name in names(client)}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"duetime", "duetime_format"}
+    assert [name for name in names(client) if name.endswith(".so")] == []
+
+
+def test_compiled_client_has_the_reader(compiled_client: Path) -> None:
+    assert not compiled_client.name.endswith("-none-any.whl")
+    assert [name for name in names(compiled_client) if name.startswith("duetime_format/_view.") and name.endswith("so")]
+
+
+def test_server_has_nothing_of_the_client(server: Path) -> None:
+    tops = {name.split("/")[0] for name in names(server)}
+    assert "duetime_store" in tops
+    assert not tops & {"duetime", "duetime_format"}
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_client_works_beside_old_and_new_runtimes(client: Path, tmp_path: Path, runtime: str) -> None:
+    grpcio, protobuf = RUNTIMES[runtime]
+    python = environment_with(tmp_path / "venv", f"grpcio{grpcio}", f"protobuf{protobuf}", client)
+    with LocalCluster() as cluster:
+        assert run(python, SEND, cluster.address) == ["17", "{}"]
+        cluster.advance("1h")
+        assert run(python, READ, cluster.address) == ["['a', 'b', 'cancel 42']"]
+
+
+def test_cluster_runs_from_its_wheel(server: Path, compiled_client: Path, tmp_path: Path) -> None:
+    python = environment_with(
+        tmp_path / "venv", "-c", PROJECT / "constraints.txt", server, f"duetime[cli,unpack] @ file://{compiled_client}"
+    )
+    places = "import duetime, duetime_core, duetime_format, duetime_store as s; print(duetime.__file__, s.__file__)"
+    (told,) = run(python, places)
+    assert told.count(str(tmp_path)) == 2
+    with Up(tmp_path / "data", python=python) as up:
+        program = SEND.replace("1h", "1s") + READ
+        assert run(python, program, up.server)[2:] == ["['a', 'b', 'cancel 42']"]
+        assert up.end()[0] == 0

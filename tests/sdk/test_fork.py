@@ -1,0 +1,189 @@
+"""Forked processes: one whose parent had connected is told so, whatever it calls; all others work."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from duetime import Forked
+
+from tests.sdk.fake_groups import FakeGroups
+from tests.sdk.running import run_python
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+
+# Prints how a child has ended: its exit code, or minus the signal that killed it. One that hangs is killed.
+CHILD = """
+import asyncio, os, signal, sys
+from duetime import *
+
+def in_child(work):
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(10)
+        code = 9
+        try:
+            work()
+            code = 0
+        except Forked as error:
+            print(error.reason, flush=True)
+            code = 3
+        finally:
+            os._exit(code)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
+
+CALLS = {
+    "inherited": "lambda: producer.send('orders', b'x')",
+    "inherited, many": "lambda: producer.send_many([Message('orders', b'x')] * 40)",
+    "inherited, cancel": "lambda: producer.cancel('some-id')",
+    "inherited, transaction": "lambda: producer.transaction('orders', b'x', group='g').__enter__()",
+    "producer": "lambda: Producer().send('orders', b'x')",
+    "puller": "lambda: Puller(topic='orders').poll()",
+    "receiver": "lambda: Receiver(topic='orders', group='g').receive()",
+    "finder": "lambda: Finder().get('some-id')",
+    "admin": "lambda: Admin().topics()",
+    "asynchronous": "lambda: asyncio.run(AsyncProducer().send('orders', b'x'))",
+    "consumer": "lambda: consumer.run()",
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
+def test_a_child_of_a_process_that_had_connected_is_told_so(threaded_gateway: FakeGroups, call: str) -> None:
+    code = f"""{CHILD}
+producer = Producer()
+producer.send('orders', b'from the parent')
+consumer = Consumer(group='billing')
+consumer.handler('orders')(lambda message: None)
+in_child({call})
+producer.send('orders', b'from the parent again')
+"""
+    done = run_python(code, threaded_gateway.address)
+    assert (done.stdout.split(), done.stderr, done.returncode) == (["FORKED", "3"], "", 0)
+    assert len(threaded_gateway.stored) == 2
+
+
+def test_a_child_leaves_with_blocks_and_ends_as_ever(threaded_gateway: FakeGroups) -> None:
+    """What the parent has open it neither closes nor waits for, also where the interpreter ends by itself."""
+    code = """
+import os, signal, sys
+from duetime import *
+with Producer() as producer, Puller(topic='orders') as puller, Receiver(topic='orders', group='billing'):
+    producer.send('orders', b'x')
+    assert puller.poll(wait='10s')
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(10)
+    else:
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        producer.send('orders', b'y')
+if pid == 0:
+    print('left', producer, flush=True)
+"""
+    threaded_gateway.make_topic("orders")
+    done = run_python(code, threaded_gateway.address)
+    assert done.stdout, done.stderr
+    assert done.stdout.splitlines()[0].startswith("left Producer(")
+    assert (done.stdout.splitlines()[1:], done.stderr, done.returncode) == (["0"], "", 0)
+    assert len(threaded_gateway.stored) == 2
+
+
+def test_children_do_not_crash_by_what_the_parent_has_open(threaded_gateway: FakeGroups) -> None:
+    """By default gRPC's core starts threads in them, of which about one child in four died."""
+    code = """
+import os, threading
+from duetime import *
+with Producer() as producer, Puller(topic='orders') as puller:
+    producer.send('orders', b'x')
+    assert puller.poll(wait='10s')
+    codes = set()
+    for number in range(20):
+        pid = os.fork()
+        if pid == 0:
+            threading.Thread(target=print).start()
+            break
+        codes.add(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    if pid:
+        print(codes)
+"""
+    threaded_gateway.make_topic("orders")
+    done = run_python(code, threaded_gateway.address)
+    assert (done.stdout.split("\n")[-2], done.stderr) == ("{0}", "")
+
+
+def test_the_loop_of_the_parent_tells_too(threaded_gateway: FakeGroups) -> None:
+    code = f"""{CHILD}
+loop = asyncio.new_event_loop()
+async def make():
+    producer = AsyncProducer()
+    await producer.send('orders', b'x')
+    return producer
+producer = loop.run_until_complete(make())
+in_child(lambda: loop.run_until_complete(producer.send('orders', b'y')))
+in_child(lambda: loop.run_until_complete(producer.close()))
+loop.run_until_complete(producer.close())
+"""
+    done = run_python(code, threaded_gateway.address)
+    assert (done.stdout.split(), done.stderr, done.returncode) == (["FORKED", "3", "0"], "", 0)
+
+
+def test_clients_that_nobody_used_work_on_both_sides_of_a_fork(threaded_gateway: FakeGroups) -> None:
+    code = f"""{CHILD}
+producer = Producer()
+in_child(lambda: producer.send('orders', b'child'))
+in_child(lambda: in_child(lambda: producer.send('orders', b'grandchild')))
+producer.send('orders', b'parent')
+in_child(lambda: in_child(lambda: producer.send('orders', b'too late')))
+"""
+    done = run_python(code, threaded_gateway.address)
+    assert (done.stdout.split(), done.stderr) == (["0", "0", "0", "FORKED", "3", "0"], "")
+    assert len(threaded_gateway.stored) == 3
+
+
+PROGRAM = """
+import multiprocessing, sys
+from duetime import Forked, Producer
+
+producer = Producer()
+
+def send(number):
+    return producer.send("orders", b"%d" % number).message_id
+
+if __name__ == "__main__":
+    send(0)
+    with multiprocessing.get_context(sys.argv[1]).Pool(2) as pool:
+        try:
+            print(len(set(pool.map(send, range(4)))))
+        except Forked as error:
+            print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "printed", "count"),
+    [("fork", "this process was forked from one that had connected", 1), ("spawn", "4", 5), ("forkserver", "4", 5)],
+)
+def test_pools_of_multiprocessing(
+    threaded_gateway: FakeGroups, tmp_path: Path, method: str, printed: str, count: int
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    done = subprocess.run(
+        [sys.executable, str(program), method],
+        env=os.environ | {"DUETIME_SERVER": threaded_gateway.address},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(printed)
+    assert len(threaded_gateway.stored) == count
+
+
+def test_error_is_no_reason_to_try_again() -> None:
+    assert not Forked("x").retriable
+    assert signal.SIGALRM  # what ends children that hang

@@ -1,0 +1,218 @@
+"""A topic that is deleted and made again in a shard's life of pending messages (pending_life.py, docs/adr/0060).
+
+A deletion is one step, and power may be cut anywhere in it: the topic is closed, its pending messages are cancelled as
+a gateway does, and the store's own call deletes it. After each crash
+
+    answered      it is gone, and refuses messages until it is made again
+    else          it is there or gone; called again, the deletion goes on
+    its messages  ended: cancelled where they were pending, and never restored; none is in a queue or a count
+    made again    it has what was sent since, and begins where the old one ended
+"""
+
+import asyncio
+import random
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from duetime.v1 import pending_pb2, store_pb2
+from duetime_core.errors import DueTimeError
+from duetime_format import record
+from duetime_format.errors import Damaged
+from duetime_format.properties import decode_properties
+from duetime_store.deleting import CLOSE, DELETE, TopicCalls
+from duetime_store.pending.backlog import Backlog
+from duetime_store.pending.surveyor import Surveyor
+from duetime_store.queues.deletions import DeletionKeeper
+from duetime_store.reading.turns import Turns
+from duetime_store.recovery.checkpointer import Keeper
+from duetime_store.recovery.ordersaving import Keepers
+from duetime_store.writing.staging import OK
+
+from tests.store.conftest import sent
+from tests.store.counted import pending
+from tests.store.pending_life import LANES, PendingLife
+
+TOPIC = "mail"
+SHARE = 0.12
+
+
+class NoReaders:
+    """Of a shard without groups."""
+
+    async def left(self, topic: str) -> dict[str, Any]:
+        return {}
+
+    def gone(self, topic: str) -> None:
+        pass
+
+    async def end(self, topic: str) -> None:
+        pass
+
+
+class DeletionLife(PendingLife):
+    """See the module."""
+
+    def __init__(self, root: Path, dice: random.Random, *, mode: str = "sync") -> None:
+        # Of the topic that is there, or that is to be deleted: it rises when the topic is made again.
+        self.generation = 0
+        self.is_gone = self.may_be_there = False
+        self.begins: tuple[int, ...] = ()
+        # Messages of topics of earlier generations, and of this one.
+        self.old: set[str] = set()
+        self.new: set[str] = set()
+        super().__init__(root, dice, mode=mode)
+
+    def make_keeper(self) -> Keeper:
+        return Keepers([super().make_keeper(), DeletionKeeper(self.store.queues.deletions, self._folder, self.here)])
+
+    @property
+    def _folder(self) -> Any:
+        assert self.directory is not None
+        return self.directory
+
+    def _begin(self) -> None:
+        super()._begin()
+        turns = Turns(lambda: 1.0)
+        backlog = Backlog(self.store, Surveyor(self.store, turns, self.clock), turns)
+        readers: Any = NoReaders()
+        used = self.topics, readers, backlog, self.listing, self.flusher, self.checkpointer, self._folder
+        self.calls_of_topics = TopicCalls(self.store, *used, self.here)
+
+    # --- steps --------------------------------------------------------------------------------------------------------
+
+    def send_there(self, count: int, level: int, body_bytes: int) -> None:
+        """Messages of the topic; what is deleted refuses them."""
+        if self.is_gone:
+            if not self.may_be_there:
+                self._check_refusal(level)
+            return
+        before = self._count
+        try:
+            self.send(count, TOPIC, 0, level, body_bytes)
+        finally:
+            self.new |= {f"m{number}" for number in range(before + 1, self._count + 1)}
+
+    def _check_refusal(self, level: int) -> None:
+        async def put() -> None:
+            with suppress(DueTimeError):
+                outcome = self.store.put(sent("late", topic=TOPIC, level=min(level, 1)))
+                assert outcome.statuses != [OK], "a deleted topic took a message"
+
+        self.run(put())
+
+    def make_again(self) -> None:
+        """A topic of the name, of the next generation."""
+        if not self.is_gone:
+            return
+        self.may_be_there = True
+        asked = store_pb2.PutTopicRequest(name=TOPIC, queue_count=1, generation=self.generation + 1)
+        with suppress(DueTimeError):
+            self.run(self.calls_of_topics.put(asked))
+            self.generation += 1
+            self.is_gone = self.may_be_there = False
+
+    def delete(self) -> None:
+        """Deletes the topic, or fails for want of a disk that takes it."""
+        if self.is_gone:
+            return
+        self.answer_all()
+        if self.calls or self.store.staged.count:
+            return
+        with suppress(DueTimeError):
+            self.flush_written()
+            deleting = self.loop.create_task(self._delete())
+            try:
+                while not deleting.done():
+                    self.go_on(2)
+                    self.flush()
+            finally:
+                deleting.cancel()
+                (error,) = self.loop.run_until_complete(asyncio.gather(deleting, return_exceptions=True))
+            if error is not None:
+                self.store.closing.open(TOPIC)
+                raise error
+            self.note_deletion()
+            assert self.is_gone, "the deletion was answered"
+
+    async def _delete(self) -> None:
+        """As a gateway does."""
+        await self._stage(CLOSE)
+        asked = pending_pb2.ListPendingRequest(
+            filter=pending_pb2.PendingFilter(topic=TOPIC), max_count=1_000, omit_bodies=True
+        )
+        while (page := await self.listing.page(asked)).messages:
+            ids = [one.message.id for one in page.messages]
+            self.truth.aimed_at |= set(ids)
+            refs = [
+                pending_pb2.PendingRef(message_id=each, lane=one.lane, entry=one.message.offset)
+                for each, one in zip(ids, page.messages, strict=True)
+            ]
+            answer = await self.cancelling.cancel(pending_pb2.CancelRequest(messages=refs))
+            for message_id, result in zip(ids, answer.results, strict=True):
+                assert result.status == pending_pb2.CANCEL_STATUS_CANCELLED, result
+                self.truth.cancelled.add(message_id)
+            if not page.next_page_token:
+                break
+        answered = await self._stage(DELETE)
+        assert (answered.pending_count, answered.deleted_generation) == (0, self.generation)
+
+    async def _stage(self, stage: Any) -> store_pb2.DeleteStoredTopicResponse:
+        asked = store_pb2.DeleteStoredTopicRequest(name=TOPIC, generation=self.generation, stage=stage)
+        return await self.calls_of_topics.delete(asked)
+
+    # --- what must be -------------------------------------------------------------------------------------------------
+
+    def note_deletion(self) -> None:
+        """The shard has the deletion: what readers saw in the topic is gone."""
+        known = self.store.queues.deletions.get(TOPIC)
+        if known is None or known.generation < self.generation or self.is_gone:
+            return
+        self.is_gone = True
+        # By queue: where a new one's begins, which is after all that was seen.
+        self.begins = known.begins
+        assert all(self.begins[queue] > offset for topic, queue, offset in self.seen if topic == TOPIC)
+        self.old |= self.new
+        self.new.clear()
+        for truth in (self.truth, self.certain):
+            truth.plain -= self.old
+        self.seen = {place: content for place, content in self.seen.items() if place[0] != TOPIC}
+        self.noted = {queue: offset for queue, offset in self.noted.items() if queue[0] != TOPIC}
+
+    def check(self) -> None:
+        known = self.store.queues.deletions.get(TOPIC)
+        least = self.generation if self.is_gone else self.generation - 1
+        assert (-1 if known is None else known.generation) >= least, "a deletion that was answered is forgotten"
+        self.note_deletion()
+        super().check()
+        self._check_topic()
+
+    def _check_topic(self) -> None:
+        """Nothing of a deleted topic is left, and nothing of it is in a new one."""
+        if self.is_gone and not self.may_be_there:
+            assert self.store.closing.is_deleted(TOPIC)
+            assert not list(self.store.queues.of_topic(TOPIC))
+            assert all(topic != TOPIC for _, _, topic, _ in pending(self.store))
+        for queue in self.store.queues.of_topic(TOPIC):
+            assert queue.min_offset >= (*self.begins, 0)[queue.queue]
+            for position, size, _ in queue.read(queue.min_offset, 1 << 20).tolist():
+                with suppress(Damaged):
+                    found = record.decode(self.store.read_record(position, size))
+                    assert decode_properties(found.properties)[record.UNIQ_KEY] not in self.old, "it came back"
+
+    # --- by the dice --------------------------------------------------------------------------------------------------
+
+    def random_step(self) -> None:
+        dice = self.dice
+        if dice.random() > SHARE:
+            super().random_step()
+            return
+        at = dice.random()
+        if at < 0.6:
+            self.step(self.send_there, dice.randint(1, 10), dice.choice((0, *LANES)), dice.choice((10, 100, 3_000)))
+        elif at < 0.8:
+            if dice.random() < 0.5:
+                self.cut_power_in(dice.randint(1, 30))
+            self.step(self.delete)
+        else:
+            self.step(self.make_again)
