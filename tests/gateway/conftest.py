@@ -30,7 +30,7 @@ class Gateway:
         addresses = ",".join(f"{shard}=127.0.0.1:{port}" for shard, port in stores.items())
         values = {"stores": addresses, "database_url": f"sqlite:///{root / 'meta.db'}", "drain_ms": 0}
         self.root = root
-        self.settings = GatewaySettings(**{**values, "metrics_port": -1, "store_timeout_ms": 5_000, **settings})
+        self.settings = GatewaySettings(**{**values, "metrics_port": -1, "store_timeout_ms": 10_000, **settings})
 
     async def __aenter__(self) -> "Gateway":
         await asyncio.to_thread(upgrade, self.settings.database_url)

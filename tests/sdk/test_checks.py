@@ -28,7 +28,7 @@ async def gateway() -> AsyncIterator[FakeTransactions]:
 
 @pytest.fixture
 async def producer(gateway: FakeTransactions, quick: None) -> AsyncIterator[AsyncProducer]:
-    async with AsyncProducer(gateway.address, timeout=0.5) as producer:
+    async with AsyncProducer(gateway.address, timeout=10) as producer:
         yield producer
 
 

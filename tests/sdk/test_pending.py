@@ -38,7 +38,14 @@ async def gateway() -> AsyncIterator[FakePendingGateway]:
 
 @pytest.fixture
 async def producer(gateway: FakePendingGateway, quick: None) -> AsyncIterator[AsyncProducer]:
-    async with AsyncProducer(gateway.address, timeout=0.5) as producer:
+    async with AsyncProducer(gateway.address, timeout=10) as producer:
+        yield producer
+
+
+@pytest.fixture
+async def hasty(gateway: FakePendingGateway, quick: None) -> AsyncIterator[AsyncProducer]:
+    """A producer that gives up soon, but not while a busy machine thinks."""
+    async with AsyncProducer(gateway.address, timeout=2) as producer:
         yield producer
 
 
@@ -101,21 +108,21 @@ async def test_lost_answers_and_shards_that_are_away_are_asked_again(
     assert [len(call.messages) for call in gateway.calls[2:]] == [3, 1]
 
 
-async def test_what_stays_unknown_is_an_error_of_its_own(gateway: FakePendingGateway, producer: AsyncProducer) -> None:
+async def test_what_stays_unknown_is_an_error_of_its_own(gateway: FakePendingGateway, hasty: AsyncProducer) -> None:
     gateway.statuses.extend([grpc.StatusCode.UNAVAILABLE] * 1_000)
-    (error,) = await producer.cancel(["m0"])
+    (error,) = await hasty.cancel(["m0"])
     # The last attempt may run into the deadline.
     assert isinstance(error, Unavailable | Timeout)
     assert error.message_id == "m0"
     with pytest.raises((Unavailable, Timeout)):
-        await producer.cancel("m0")
+        await hasty.cancel("m0")
     gateway.statuses.clear()
     gateway.statuses.append(grpc.StatusCode.NOT_FOUND)
     with pytest.raises(NotFound):
-        await producer.cancel("m0")
+        await hasty.cancel("m0")
     gateway.short_answer = True
     with pytest.raises(ServerError, match="the server returned 0 results for 1 messages"):
-        await producer.cancel("m0")
+        await hasty.cancel("m0")
 
 
 async def test_what_is_no_message_is_a_type_error(producer: AsyncProducer) -> None:

@@ -53,7 +53,14 @@ async def patient(gateway: FakeTransactions, quick: None) -> AsyncIterator[Async
 
 @pytest.fixture
 async def producer(gateway: FakeTransactions, quick: None) -> AsyncIterator[AsyncProducer]:
-    async with AsyncProducer(gateway.address, timeout=0.5) as producer:
+    async with AsyncProducer(gateway.address, timeout=10) as producer:
+        yield producer
+
+
+@pytest.fixture
+async def hasty(gateway: FakeTransactions, quick: None) -> AsyncIterator[AsyncProducer]:
+    """A producer that gives up soon, but not while a busy machine thinks."""
+    async with AsyncProducer(gateway.address, timeout=2) as producer:
         yield producer
 
 
@@ -141,16 +148,16 @@ async def test_lost_answers_are_asked_for_again(gateway: FakeTransactions, produ
 
 
 async def test_an_end_that_can_not_be_delivered_says_that_the_group_is_asked(
-    gateway: FakeTransactions, producer: AsyncProducer
+    gateway: FakeTransactions, hasty: AsyncProducer
 ) -> None:
     lose(gateway, "EndTransaction", 1_000)
     text = "whether transaction t0 was ended by this commit is not known: if it is open, group billing will be asked"
     with pytest.raises((Unavailable, Timeout), match=text) as raised:
-        async with producer.transaction("orders", b"x", group="billing", id="m0"):
+        async with hasty.transaction("orders", b"x", group="billing", id="m0"):
             pass
     assert raised.value.message_id == "m0"
     with pytest.raises(Broken) as broken:
-        async with producer.transaction("orders", b"x", group="billing"):
+        async with hasty.transaction("orders", b"x", group="billing"):
             raise Broken
     (note,) = broken.value.__notes__
     assert note.startswith("duetime: not rolled back: ")
@@ -158,7 +165,7 @@ async def test_an_end_that_can_not_be_delivered_says_that_the_group_is_asked(
 
 
 async def test_after_a_commit_of_unknown_outcome_nothing_is_rolled_back(
-    gateway: FakeTransactions, producer: AsyncProducer
+    gateway: FakeTransactions, hasty: AsyncProducer
 ) -> None:
     async def commit(tx: AsyncTransaction) -> None:
         lose(gateway, "EndTransaction", 1_000)
@@ -168,7 +175,7 @@ async def test_after_a_commit_of_unknown_outcome_nothing_is_rolled_back(
             gateway.statuses.clear()
 
     with pytest.raises((Unavailable, Timeout)):
-        await broken_block(producer, commit)
+        await broken_block(hasty, commit)
     assert {end.decision for request in gateway.ends for end in request.ends} == {pb.DECISION_COMMIT}
 
 
