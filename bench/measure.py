@@ -37,13 +37,15 @@ def pending(duetime: DueTime, count: int, sustained_seconds: float, lateness_sec
     """The store with `count` messages pending: its memory, lateness beside them, and how soon it answers again."""
     cluster = duetime.cluster
     before = memory(cluster)["store"]
+    # What other measurements have left there.
+    there = lane_of(duetime, FAR_LEVEL).pending_count
     rate = asyncio.run(fill(cluster.address, "far", count=count, level=FAR_LEVEL))
     result: dict[str, Any] = {"count": count, "fill_rate": rate, "store_before": before}
     result["store_filled"] = memory(cluster)["store"]
     result["lateness"] = lateness(duetime, "late-pending", RATES[0], lateness_seconds)
     result["sustained"], result["cpu_us"] = sustained(duetime, "sustained-pending", sustained_seconds)
 
-    return result | restarts(cluster, FAR_LEVEL, count)
+    return result | restarts(cluster, FAR_LEVEL, there + count)
 
 
 def restarts(cluster: Processes, lane: int, count: int) -> dict[str, Any]:

@@ -130,8 +130,9 @@ class Room:
                 turn.set_result(Reservation(self, peer, size))
 
     def check(self, peer: str) -> None:
-        """Raises: Overloaded: the connection holds more than its share already."""
-        if self.shares.held(peer) > self.shares.share:
+        """Raises: Overloaded: the connection holds more than its share already, by more than a little: answers that are
+        not counted ahead come on top of rooms that may have filled the share to its last byte."""
+        if self.shares.held(peer) > self.shares.share + self.shares.little:
             raise self.refused(peer)
 
     def refused(self, peer: str) -> Overloaded:

@@ -38,6 +38,16 @@ def test_an_answer_that_turns_out_larger_is_refused_where_there_is_no_room() -> 
             reserved.check(61)
 
 
+def test_a_full_share_leaves_a_little_for_answers_that_no_room_was_kept_for() -> None:
+    room = make()
+    with reserve(room, "a", 60, 5):
+        room.shares.take("a", 10)
+        room.check("a")
+        room.shares.take("a", 1)
+        with pytest.raises(Overloaded):
+            room.check("a")
+
+
 async def test_room_that_is_left_for_later_stays_taken_until_then() -> None:
     room = make()
     first = await room.wait("a", 60, CLOCK, 0)
