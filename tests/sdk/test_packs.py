@@ -117,7 +117,7 @@ async def test_a_pack_whose_answer_is_lost_is_sent_again_with_the_same_ids(gatew
 
 async def test_a_pack_that_stays_without_answer_is_an_error_of_each(gateway: FakeGateway) -> None:
     await gateway.stop()
-    async with AsyncProducer(gateway.address, timeout=0.2) as producer:
+    async with AsyncProducer(gateway.address, timeout=1) as producer:
         outcomes = await producer.send_many("orders", bodies=bodies(5))
     assert len(outcomes.errors) == 5
     assert all(isinstance(error, Unavailable) and "given up after" in error.text for error in outcomes.errors.values())

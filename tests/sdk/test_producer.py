@@ -261,7 +261,7 @@ async def test_a_status_that_is_not_retriable_is_raised_once_the_call_has_it(gat
 
 async def test_a_server_that_stays_away_is_an_error_after_the_timeout(gateway: FakeGateway) -> None:
     await gateway.stop()
-    async with AsyncProducer(gateway.address, timeout=0.3) as producer:
+    async with AsyncProducer(gateway.address, timeout=1) as producer:
         with pytest.raises(
             Unavailable, match=rf"no DueTime server answers at {gateway.address}; given up after \d+ att"
         ):

@@ -41,13 +41,13 @@ async def test_calls_are_repeated_until_the_timeout(groups: FakeGroups) -> None:
         assert await receiver.ack(await receiver.receive()) == []
     groups.faults["Receive"].append(errors.InvalidArgument([errors.Violation("sql", "is wrong")]))
     groups.faults["Receive"] += [errors.Overloaded("too many leases", reason="LEASES_EXHAUSTED")] * 1_000
-    async with AsyncReceiver(groups.address, "orders", group="billing", timeout=0.1) as receiver:
+    async with AsyncReceiver(groups.address, "orders", group="billing", timeout=2) as receiver:
         with pytest.raises(InvalidArgument, match="sql: is wrong"):
             await receiver.receive()
         with pytest.raises(Overloaded, match="too many leases"):
             await receiver.receive()
     await groups.stop()
-    async with AsyncReceiver(groups.address, "orders", group="billing", timeout=0.1) as receiver:
+    async with AsyncReceiver(groups.address, "orders", group="billing", timeout=1) as receiver:
         with pytest.raises(Unavailable):
             await receiver.receive()
 
