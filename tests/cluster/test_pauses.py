@@ -19,9 +19,9 @@ async def paused_lanes(stub: gateway_pb2_grpc.GatewayStub) -> list[tuple[int, in
     return [(lane.shard, lane.level) for lane in listed.lanes if lane.paused]
 
 
-async def obeyed(cluster: Cluster, count: int) -> None:
-    """Waits until every scheduler knows of so many pauses; each reads them once a second."""
-    cluster.clock.move(1_000)
+async def obeyed(cluster: Cluster, count: int, *, after_ms: int = 1_000) -> None:
+    """Waits until every scheduler knows of so many pauses; each reads them when it starts, and once a second."""
+    cluster.clock.move(after_ms)
     await until(
         lambda: {
             node.registry.get_sample_value("duetime_scheduler_paused_lanes") for node in cluster.schedulers
@@ -47,7 +47,7 @@ async def test_a_pause_holds_for_every_scheduler_and_outlives_them(tmp_path: Pat
         await producer.send("orders", b"slow", level=1)
         await producer.send("orders", b"fast", level=2)
         await cluster.start_scheduler("another")
-        await obeyed(cluster, 1)
+        await obeyed(cluster, 1, after_ms=0)
         cluster.clock.move(6_000)
         await until(lambda: [found.body for found in stored(cluster, "orders")] == [b"fast"], cluster)
 

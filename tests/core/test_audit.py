@@ -44,6 +44,16 @@ class Servicer:
         return b""
 
 
+class Noting(Audit):
+    """Counts events, those too that are left out."""
+
+    noted = 0
+
+    def note(self, event: Event) -> None:
+        super().note(event)
+        self.noted += 1
+
+
 class Served:
     """A server with admin acts, and the events that it keeps."""
 
@@ -53,8 +63,8 @@ class Served:
         self.servicer = Servicer()
         act = Act(scheduler_pb2.LaneRequest, lambda request: f"lane {request.level}")
         acts = {"S/Pause": act, "S/Stream": act, "S/Named": Act(), "S/Look": None}
-        audit = Audit(self.clock, acts, self.kept.append)
-        self.server = Server([], 100, credentials=Credentials(ClusterSecret(secret)), audit=audit)
+        self.audit = Noting(self.clock, acts, self.kept.append)
+        self.server = Server([], 100, credentials=Credentials(ClusterSecret(secret)), audit=self.audit)
         unary, parse = grpc.unary_unary_rpc_method_handler, scheduler_pb2.LaneRequest.FromString
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             "Pause": unary(self.servicer.pause, parse, scheduler_pb2.LaneLease.SerializeToString),
@@ -63,6 +73,12 @@ class Served:
             "Stream": grpc.unary_stream_rpc_method_handler(self.servicer.stream, parse),
         }
         self.server.grpc.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("S", handlers)])
+
+    async def until_noted(self, count: int) -> None:
+        """An event is noted when its handler ends, which may be after the answer."""
+        async with asyncio.timeout(10):
+            while self.audit.noted < count:
+                await asyncio.sleep(0.001)
 
     async def __aenter__(self) -> "Served":
         await self.server.start("127.0.0.1", 0)
@@ -99,6 +115,7 @@ async def test_act_is_told_with_its_user_its_host_and_what_it_is_about() -> None
         with structlog.testing.capture_logs() as lines:
             assert await served.call("Pause", lane(3)) == "OK"
             assert await served.call("Stream", lane(3)) == "OK"
+            await served.until_noted(2)
         (event, streamed) = served.kept
         assert (event.user, event.host, event.at_ms) == ("alice", "127.0.0.1", served.clock.now_ms())
         assert event.peer.startswith("127.0.0.1:")
@@ -113,6 +130,7 @@ async def test_act_that_fails_is_told_with_its_reason() -> None:
     async with Served() as served:
         await served.call("Pause", lane(404))
         await served.call("Stream", lane(404))
+        await served.until_noted(2)
         assert outcomes(served.kept) == [
             ("S/Pause", "lane 404", "NOT_FOUND", "LANE_NOT_FOUND"),
             ("S/Stream", "lane 404", "NOT_FOUND", "LANE_NOT_FOUND"),
@@ -125,6 +143,7 @@ async def test_calls_that_are_no_acts_are_told_only_where_they_are_refused() -> 
         assert await served.call("Look", lane(404)) == "NOT_FOUND"
         assert served.kept == []
         assert await served.call("Look", lane(403)) == "PERMISSION_DENIED"
+        await served.until_noted(1)
         assert outcomes(served.kept) == [("S/Look", "", "PERMISSION_DENIED", "NOT_YOURS")]
         assert served.kept[0].user == "alice"
 
@@ -134,6 +153,7 @@ async def test_act_that_its_service_names_is_told_only_where_it_does() -> None:
         await served.call("Named", lane(1))
         await served.call("Named", lane(7))
         await served.call("Named", lane(1))
+        await served.until_noted(1)
         assert outcomes(served.kept) == [("S/Named", "lane seven", "OK", "")]
 
 
@@ -147,6 +167,7 @@ async def test_stranger_without_the_secret_is_told_unread_and_at_a_bounded_rate(
     async with Served(SECRET) as served:
         for _ in range(REFUSALS_MAX + 5):
             assert await served.call("Pause", lane(3)) == "UNAUTHENTICATED"
+        await served.until_noted(REFUSALS_MAX + 5)
         assert outcomes(served.kept) == [("S/Pause", "", "UNAUTHENTICATED", "CLUSTER_SECRET_REFUSED")] * REFUSALS_MAX
         await served.clock.advance(PERIOD_MS)
         last = served.kept[-1]
@@ -154,6 +175,7 @@ async def test_stranger_without_the_secret_is_told_unread_and_at_a_bounded_rate(
         shown = (("duetime-cluster-secret", SECRET),)
         assert await served.call("Pause", lane(3), metadata=shown) == "OK"
         assert await served.call("Pause", lane(3)) == "UNAUTHENTICATED"
+        await served.until_noted(REFUSALS_MAX + 7)
         assert [one.status for one in served.kept[-2:]] == ["OK", "UNAUTHENTICATED"]
         await served.clock.advance(PERIOD_MS)
         assert served.kept[-1].left_out_count == 0
@@ -163,6 +185,7 @@ async def test_stranger_without_the_secret_is_told_unread_and_at_a_bounded_rate(
 async def test_what_was_left_out_is_told_at_the_stop() -> None:
     async with Served(SECRET) as served:
         await asyncio.gather(*(served.call("Pause", lane(3)) for _ in range(REFUSALS_MAX + 2)))
+        await served.until_noted(REFUSALS_MAX + 2)
     assert served.kept[-1].left_out_count == 2
 
 

@@ -41,6 +41,7 @@ GROUPS_AT_ONCE = 16
 LEAD_MS = 400
 APART_MS = 60
 SEND_MS_MAX = 3_000
+FIRST_SEND_MS = 1_500
 # The share of calls that name messages by their ids alone.
 BY_ID = 0.1
 NEW_DELAYS_MS = (0, 1, 30, 400)
@@ -50,7 +51,7 @@ CALL_TIMEOUT_S = 10.0
 DRAIN_S = 120.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 OLD, NEW = b"old", b"new"
-CANCEL, RESCHEDULE, REPLACE = "cancel", "reschedule", "replace"
+CANCEL, RESCHEDULE, REPLACE = KINDS = "cancel", "reschedule", "replace"
 
 
 @dataclass(slots=True)
@@ -81,8 +82,8 @@ class Races:
     address: str
     dice: random.Random
     pairs: list[Pair] = field(default_factory=list)
-    # How long the last send and the last call took, by kind of call.
-    send_ms: Counter[str] = field(default_factory=Counter)
+    # How long the last send and the last call took, by kind of call; of the first sends nobody knows.
+    send_ms: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(KINDS, FIRST_SEND_MS)))
     call_ms: Counter[str] = field(default_factory=Counter)
     # Why there was no answer.
     errors: Counter[str] = field(default_factory=Counter)
@@ -101,7 +102,7 @@ class Races:
 
     async def _work(self, producer: AsyncProducer, count: int) -> None:
         while len(self.pairs) < count:
-            call = self.dice.choices((CANCEL, RESCHEDULE, REPLACE), (2, 1, 1))[0]
+            call = self.dice.choices(KINDS, (2, 1, 1))[0]
             base_ms = _now_ms() + LEAD_MS + self.send_ms[call]
             first = len(self.pairs)
             pairs = [

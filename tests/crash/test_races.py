@@ -8,7 +8,7 @@ import pytest
 from bench.processes import Processes
 from tests.crash.races import CANCEL, NEW, OLD, REPLACE, RESCHEDULE, Pair, faults, message_pb2, race
 
-PAIRS = 1_600
+PAIRS = 2_400
 
 
 @pytest.mark.timeout(120)

@@ -216,6 +216,30 @@ async def test_paused_lane_stays_so_while_the_database_is_away(schedulers: Sched
     assert bench.ids() == ["B"]
 
 
+async def test_paused_lane_stays_so_when_a_scheduler_starts_before_the_store_was_told(schedulers: Schedulers) -> None:
+    """The one that starts reads of the pause before it stands in for anybody."""
+    bench = schedulers.bench
+    a = await schedulers.start("a")
+    await until(bench, lambda: a.held == LANES)
+    stub, channel = stub_of(a)
+    await stub.PauseLane(scheduler_pb2.LaneRequest(shard=0, level=1), timeout=10)
+    await channel.close()
+    await schedulers.stop(a)
+    assert not bench.lane(1).attendance.paused
+    await bench.send("A", level=1)
+    await bench.send("B", level=2)
+    # Due, and nobody has asked for it as long as it takes to be given away.
+    bench.clock.move(3 * UNASKED_MS)
+    b = await schedulers.start("b")
+    async with asyncio.timeout(30):
+        # The clock stands still until the database has answered.
+        while metric(b, "duetime_scheduler_paused_lanes") != 1:
+            await asyncio.sleep(0.005)
+    await until(bench, bench.ids)
+    await pass_time(bench, 5_000)
+    assert bench.ids() == ["B"]
+
+
 async def test_frozen_stand_in_is_replaced_and_leaves_when_it_wakes(schedulers: Schedulers, outage: Outage) -> None:
     """Told by calls of its own: a scheduler that pulls and never puts."""
     bench = schedulers.bench

@@ -145,6 +145,7 @@ class Serving:
         leases, now_ms = self._leases, self._clock.monotonic_ms()
         self._pauses.clear()
         tick, _ = await outcome(lambda: leases.tick(self._lanes, now_ms), "tick")
+        self._stand_ins.looked()
         if tick is None:
             # The lanes held are still served: others may take them over meanwhile, and the stores' watermarks fence.
             self._metrics.database_errors.inc()

@@ -7,6 +7,7 @@ The store decides: it gives a lane to one scheduler, and takes it back when anot
 (docs/adr/0022). A lane whose lease was held when the database went away is still served, and reported in the same way.
 """
 
+import asyncio
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
@@ -62,6 +63,13 @@ class StandIns:
         self._timeout_s = timeout_s
         self.taken: set[LaneKey] = set()
         self.left: set[LaneKey] = set()
+        # Done once the database was asked what is paused, whatever it said.
+        self._looked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def looked(self) -> None:
+        """The first tick has ended, or another one."""
+        if not self._looked.done():
+            self._looked.set_result(None)
 
     def renewed(self, held: Collection[LaneKey], paused: Collection[LaneKey]) -> None:
         """Notes the leases that this scheduler holds, by the database. Taken lanes whose lease is another's are still
@@ -70,7 +78,8 @@ class StandIns:
         self.left.clear()
 
     async def run(self, shard: int) -> None:
-        """Asks one store for ever."""
+        """Asks one store for ever; first once it is known which lanes are paused, if the database says so at once."""
+        await self._clock.wait_for(self._looked, self._unasked_ms / 2)
         while True:
             answer, error = await outcome(lambda: self._ask(shard), "StandIn", shard=shard)
             if answer is not None:
