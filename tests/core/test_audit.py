@@ -47,11 +47,13 @@ class Servicer:
 class Noting(Audit):
     """Counts events, those too that are left out."""
 
+    changed: asyncio.Event
     noted = 0
 
     def note(self, event: Event) -> None:
         super().note(event)
         self.noted += 1
+        self.changed.set()
 
 
 class Served:
@@ -64,6 +66,7 @@ class Served:
         act = Act(scheduler_pb2.LaneRequest, lambda request: f"lane {request.level}")
         acts = {"S/Pause": act, "S/Stream": act, "S/Named": Act(), "S/Look": None}
         self.audit = Noting(self.clock, acts, self.kept.append)
+        self.audit.changed = asyncio.Event()
         self.server = Server([], 100, credentials=Credentials(ClusterSecret(secret)), audit=self.audit)
         unary, parse = grpc.unary_unary_rpc_method_handler, scheduler_pb2.LaneRequest.FromString
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
@@ -78,7 +81,8 @@ class Served:
         """An event is noted when its handler ends, which may be after the answer."""
         async with asyncio.timeout(10):
             while self.audit.noted < count:
-                await asyncio.sleep(0.001)
+                self.audit.changed.clear()
+                await self.audit.changed.wait()
 
     async def __aenter__(self) -> "Served":
         await self.server.start("127.0.0.1", 0)

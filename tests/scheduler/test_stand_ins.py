@@ -234,7 +234,7 @@ async def test_paused_lane_stays_so_when_a_scheduler_starts_before_the_store_was
     async with asyncio.timeout(30):
         # The clock stands still until the database has answered.
         while metric(b, "duetime_scheduler_paused_lanes") != 1:
-            await asyncio.sleep(0.005)
+            await asyncio.wait({bench.store.next_publish()}, timeout=0.01)
     await until(bench, bench.ids)
     await pass_time(bench, 5_000)
     assert bench.ids() == ["B"]
