@@ -6,6 +6,8 @@ A field shows local time, which the page's script turns into an instant in UTC w
 
 from datetime import UTC, datetime
 
+from duetime.client.message import moment
+
 
 class InvalidMoment(ValueError):
     """The text is no moment."""
@@ -36,3 +38,11 @@ def field_value(text: str) -> str:
         return text
     whole = f"{datetime.fromtimestamp(at_ms // 1000, UTC):%Y-%m-%dT%H:%M:%S}"
     return f"{whole}.{at_ms % 1000:03d}" if at_ms % 1000 else whole
+
+
+def iso(at_ms: int) -> str:
+    """`2026-11-25T12:00:00.000Z`; empty beyond the calendar."""
+    try:
+        return moment(at_ms).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except OverflowError:
+        return ""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 from duetime_core.clock import Clock
+from starlette.requests import Request
 
 from duetime_console.session import Viewer
 
@@ -33,6 +34,12 @@ class Proofs:
         except (InvalidToken, ValueError):
             return None
         return int(told["count"]) if told["about"] == _about(viewer, action, values) else None
+
+
+def proofs_of(request: Request) -> Proofs:
+    """Those of the console that serves it."""
+    proofs: Proofs = request.app.state.proofs
+    return proofs
 
 
 def _about(viewer: Viewer, action: str, values: Mapping[str, str]) -> str:

@@ -1,18 +1,19 @@
 """Pages and parts of pages: templates, what all of them show, and how times, sizes and bodies are written."""
 
 import hashlib
-from datetime import UTC, datetime
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from duetime_console.moments import field_value, shown_ms
+from duetime_console.moments import field_value, iso, shown_ms
 from duetime_console.session import viewer_of
 
 FOLDER = Path(__file__).parent
@@ -105,12 +106,9 @@ def asset(name: str) -> str:
     return f"/static/{name}?v={digest}"
 
 
-def iso(at_ms: int) -> str:
-    """`2026-11-25T12:00:00.000Z`; empty beyond the calendar."""
-    try:
-        return f"{datetime.fromtimestamp(at_ms / 1_000, UTC):%Y-%m-%dT%H:%M:%S}.{at_ms % 1_000:03d}Z"
-    except (ValueError, OverflowError, OSError):
-        return ""
+def query_of(values: Mapping[str, str], **more: str) -> str:
+    """The query of an address, without what is empty."""
+    return urlencode({name: value for name, value in {**values, **more}.items() if value})
 
 
 def when(at_ms: int) -> Markup:

@@ -9,8 +9,8 @@ from duetime_core.exposure import Listener
 from duetime_core.settings import (
     client_setting,
     insecure_of_all,
-    log_format_of_all,
-    log_level_of_all,
+    log_format_field,
+    log_level_field,
     read_checked,
     tls_file_of_all,
 )
@@ -102,16 +102,8 @@ class Settings(BaseSettings):
         default_factory=insecure_of_all,
         description="whether it may listen beyond this machine without TLS; DUETIME_INSECURE=1 says so for all",
     )
-    log_level: str = Field(
-        default_factory=log_level_of_all,
-        pattern="^(DEBUG|INFO|WARNING|ERROR)$",
-        description="DEBUG, INFO, WARNING or ERROR; DUETIME_LOG_LEVEL sets it for all",
-    )
-    log_format: str = Field(
-        default_factory=log_format_of_all,
-        pattern="^(auto|json|console)$",
-        description="auto, json or console; DUETIME_LOG_FORMAT sets it for all",
-    )
+    log_level: str = log_level_field()
+    log_format: str = log_format_field()
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

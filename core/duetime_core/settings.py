@@ -64,14 +64,22 @@ def client_setting(name: str) -> Any:
     return lambda: os.environ.get(name, "")
 
 
-def log_level_of_all() -> str:
-    """The value of DUETIME_LOG_LEVEL, or INFO."""
-    return os.environ.get("DUETIME_LOG_LEVEL", "INFO")
+def log_level_field() -> Any:
+    """Of a process's settings."""
+    return Field(
+        default_factory=lambda: os.environ.get("DUETIME_LOG_LEVEL", "INFO"),
+        pattern="^(DEBUG|INFO|WARNING|ERROR)$",
+        description="DEBUG, INFO, WARNING or ERROR; DUETIME_LOG_LEVEL sets it for all",
+    )
 
 
-def log_format_of_all() -> str:
-    """The value of DUETIME_LOG_FORMAT, or auto."""
-    return os.environ.get("DUETIME_LOG_FORMAT", "auto")
+def log_format_field() -> Any:
+    """Of a process's settings."""
+    return Field(
+        default_factory=lambda: os.environ.get("DUETIME_LOG_FORMAT", "auto"),
+        pattern="^(auto|json|console)$",
+        description="auto, json or console; DUETIME_LOG_FORMAT sets it for all",
+    )
 
 
 class ProcessSettings(Protocol):
@@ -177,16 +185,8 @@ class NodeSettings(BaseSettings):
         default_factory=lambda: os.environ.get("DUETIME_DELAY_LEVELS", DEFAULT_DELAY_LEVELS),
         description="delay of each level, equal on every node; DUETIME_DELAY_LEVELS sets it for all",
     )
-    log_level: str = Field(
-        default_factory=log_level_of_all,
-        pattern="^(DEBUG|INFO|WARNING|ERROR)$",
-        description="DEBUG, INFO, WARNING or ERROR; DUETIME_LOG_LEVEL sets it for all",
-    )
-    log_format: str = Field(
-        default_factory=log_format_of_all,
-        pattern="^(auto|json|console)$",
-        description="auto, json or console; DUETIME_LOG_FORMAT sets it for all",
-    )
+    log_level: str = log_level_field()
+    log_format: str = log_format_field()
     otlp_endpoint: str = Field(
         default_factory=lambda: os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT", ""),
         pattern="^(https?://.+)?$",

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+from duetime.cli.options import show_help
 from duetime.cli.output import print_json
 from duetime_core.clock import SystemClock
 from duetime_core.errors import DueTimeError, StartupError
@@ -136,10 +137,7 @@ class _Request:
     listed: int = 100
 
 
-@app.callback()
-def _no_command(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        print(context.get_help())
+app.callback()(show_help)
 
 
 @app.command()

@@ -47,8 +47,9 @@ class Servicer:
 class Noting(Audit):
     """Counts events, those too that are left out."""
 
-    changed: asyncio.Event
-    noted = 0
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.noted, self.changed = 0, asyncio.Event()
 
     def note(self, event: Event) -> None:
         super().note(event)
@@ -66,7 +67,6 @@ class Served:
         act = Act(scheduler_pb2.LaneRequest, lambda request: f"lane {request.level}")
         acts = {"S/Pause": act, "S/Stream": act, "S/Named": Act(), "S/Look": None}
         self.audit = Noting(self.clock, acts, self.kept.append)
-        self.audit.changed = asyncio.Event()
         self.server = Server([], 100, credentials=Credentials(ClusterSecret(secret)), audit=self.audit)
         unary, parse = grpc.unary_unary_rpc_method_handler, scheduler_pb2.LaneRequest.FromString
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {

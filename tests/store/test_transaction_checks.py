@@ -454,5 +454,8 @@ async def test_metrics_tell_what_is_open_and_what_became_of_it(tmp_path: Path) -
             assert value("duetime_store_transaction_ends_total", named) == 1
         await passes(store, 3_600_000)
         await given_up(store, 2)
+        async with asyncio.timeout(10):  # they are counted when they are durable, not when they can be read
+            while value("duetime_store_transactions_given_up_total") < 2:
+                await store.stub.Describe(store_pb2.DescribeRequest())
         assert value("duetime_store_transactions_given_up_total") == 2
         assert value("duetime_store_transactions_open") == 0

@@ -5,9 +5,11 @@ import binascii
 from datetime import datetime
 from typing import Annotated, Any
 
-from duetime.client.message import at_ms, moment
+from duetime.client.message import at_ms
 from duetime_format.lengths import parse_ms
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+
+from duetime_console import moments
 
 INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
 INT64_DIGITS = 19
@@ -105,9 +107,4 @@ Count = Annotated[int, Field(ge=0, le=INT64_MAX)]
 
 def iso(unix_ms: int) -> str | None:
     """A moment as answers have it, in UTC; None: 0, there is none."""
-    if not unix_ms:
-        return None
-    try:
-        return moment(unix_ms).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    except OverflowError:
-        return None
+    return moments.iso(unix_ms) or None if unix_ms else None

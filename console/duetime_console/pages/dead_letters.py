@@ -3,7 +3,6 @@
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, cast
-from urllib.parse import urlencode
 
 from duetime.cli.dlq import letter_object
 from duetime.client.errors import Damaged
@@ -22,8 +21,8 @@ from duetime_console.lists import Column, Listing
 from duetime_console.moments import InvalidMoment
 from duetime_console.overview.watch import Watch
 from duetime_console.pages.groups import descriptions_of, sums_of
-from duetime_console.proofs import Proofs
-from duetime_console.rendering import fragment, page, wants_fragment
+from duetime_console.proofs import proofs_of
+from duetime_console.rendering import fragment, page, query_of, wants_fragment
 from duetime_console.session import call, viewer_of
 
 # Of the overview by error: letters that are looked at, oldest first, and of one answer.
@@ -104,8 +103,7 @@ def _values(source: Any) -> dict[str, str]:
 
 def _address(group: str, values: dict[str, str], **more: str) -> str:
     """The query of a filter."""
-    told = {"group": group, **values, **more}
-    return urlencode({name: value for name, value in told.items() if value})
+    return query_of({"group": group, **values}, **more)
 
 
 async def _of_group(request: Request, group: str) -> Response:
@@ -226,7 +224,7 @@ async def _preview(
             found, is_all = await count(_gateway(request), action, wanted, viewer.token, CALL_TIMEOUT_S)
         except InvalidMoment as error:
             fault = str(error)
-    proof = "" if fault else _proofs(request).make(viewer, action, values | {"group": group}, found)
+    proof = "" if fault else proofs_of(request).make(viewer, action, values | {"group": group}, found)
     return page(
         request,
         "dead_letters_do.html",
@@ -252,7 +250,7 @@ async def do(request: Request) -> Response:
     if (rate := _rate(rate_text)) is None:
         fault = f"{rate_text!r} is no rate: 0 to {_RATE_MAX:,.0f} a second; 0 is as fast as it goes"
         return await _preview(request, action, group, values, "", fault=fault)
-    expected = _proofs(request).check(viewer, action, values | {"group": group}, str(form.get("proof", "")))
+    expected = proofs_of(request).check(viewer, action, values | {"group": group}, str(form.get("proof", "")))
     if not expected:
         notice = (
             "Nothing was done yet: the dry run was of something else, of nothing, or is too old. This is a new one."
@@ -342,11 +340,6 @@ def _gateway(request: Request) -> Gateway:
 def _jobs(request: Request) -> Jobs:
     jobs: Jobs = request.app.state.jobs
     return jobs
-
-
-def _proofs(request: Request) -> Proofs:
-    proofs: Proofs = request.app.state.proofs
-    return proofs
 
 
 ROUTES = [

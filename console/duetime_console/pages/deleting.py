@@ -9,7 +9,7 @@ from starlette.routing import Route
 
 from duetime_console.asking import asked, path_of
 from duetime_console.gateway import DELETE_TIMEOUT_S, GatewayError
-from duetime_console.proofs import Proofs
+from duetime_console.proofs import proofs_of
 from duetime_console.rendering import page
 from duetime_console.session import viewer_of
 
@@ -31,7 +31,7 @@ async def _preview(request: Request, error: GatewayError | None = None, notice: 
         left = None
     count = 0 if left is None else _count(left)
     # A proof is of something: an empty topic counts as one.
-    proof = "" if left is None else _proofs(request).make(viewer_of(request), _ACTION, {"topic": name}, count + 1)
+    proof = "" if left is None else proofs_of(request).make(viewer_of(request), _ACTION, {"topic": name}, count + 1)
     return page(
         request,
         "topic_delete.html",
@@ -48,7 +48,7 @@ async def _preview(request: Request, error: GatewayError | None = None, notice: 
 async def delete(request: Request) -> Response:
     """Deletes what a dry run was shown of."""
     name, form = request.path_params["name"], await request.form()
-    if not _proofs(request).check(viewer_of(request), _ACTION, {"topic": name}, str(form.get("proof", ""))):
+    if not proofs_of(request).check(viewer_of(request), _ACTION, {"topic": name}, str(form.get("proof", ""))):
         return await _preview(request, notice="Nothing was done yet: the dry run is too old. This is a new one.")
     wanted = gateway_pb2.DeleteTopicRequest(name=name, force=form.get("force") == "1")
     done = await asked(request, "DeleteTopic", wanted, DELETE_TIMEOUT_S)
@@ -64,11 +64,6 @@ def _count(left: gateway_pb2.DeleteTopicResponse) -> int:
 
 def _of_group(one: Any) -> int:
     return int(one.unread_count + one.in_flight_count + one.retry_count + one.dead_letter_count)
-
-
-def _proofs(request: Request) -> Proofs:
-    proofs: Proofs = request.app.state.proofs
-    return proofs
 
 
 ROUTES = [

@@ -4,7 +4,6 @@ import asyncio
 import re
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlencode
 
 from duetime.client.errors import Damaged
 from duetime.client.record import decompressed
@@ -19,7 +18,7 @@ from duetime_console.asking import asked, path_of
 from duetime_console.bodies import shown
 from duetime_console.gateway import GatewayError
 from duetime_console.moments import InvalidMoment, moment_ms
-from duetime_console.rendering import page
+from duetime_console.rendering import page, query_of
 from duetime_console.session import call
 
 # Of a file's name.
@@ -95,7 +94,7 @@ async def _show(
         damage=damage,
         shown=shown(body, request.query_params.get("show", "")),
         here=path_of("messages", message_id),
-        address=lambda **more: _address(topic, **more),
+        address=lambda **more: query_of({"topic": topic}, **more),
         mood=mood,
         words=words,
         form=form,
@@ -103,10 +102,6 @@ async def _show(
         error=error,
         status=error.status if error else 422 if faults else 200,
     )
-
-
-def _address(topic: str, **more: str) -> str:
-    return urlencode({name: value for name, value in {"topic": topic, **more}.items() if value})
 
 
 async def _download(request: Request) -> Response:
@@ -146,7 +141,7 @@ async def act(request: Request) -> Response:
             told = await _reschedule(request, wanted, "rescheduled")
     except GatewayError as error:
         return await _show(request, form, {}, error)
-    return RedirectResponse(f"{path_of('messages', reference.message_id)}?{_address(topic, told=told)}", 303)
+    return RedirectResponse(f"{path_of('messages', reference.message_id)}?{query_of({'topic': topic}, told=told)}", 303)
 
 
 def _wanted(reference: pending_pb2.PendingRef, form: dict[str, str]) -> tuple[pending_pb2.Reschedule, dict[str, str]]:

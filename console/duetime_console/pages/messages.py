@@ -3,7 +3,6 @@
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlencode
 
 from duetime.client.errors import Damaged
 from duetime.client.record import decompressed
@@ -18,8 +17,8 @@ from duetime_console.asking import asked, path_of
 from duetime_console.bodies import snippet
 from duetime_console.gateway import Gateway, GatewayError
 from duetime_console.moments import InvalidMoment, moment_ms
-from duetime_console.proofs import Proofs
-from duetime_console.rendering import page
+from duetime_console.proofs import proofs_of
+from duetime_console.rendering import page, query_of
 from duetime_console.session import viewer_of
 
 # Of one page; with a text to find, bodies travel.
@@ -44,10 +43,6 @@ class Row:
 
 def _form(source: Any, names: tuple[str, ...] = _FIELDS) -> dict[str, str]:
     return {name: str(source.get(name) or "").strip() for name in names}
-
-
-def _address(form: dict[str, str], **more: str) -> str:
-    return urlencode({name: value for name, value in {**form, **more}.items() if value})
 
 
 def _times(form: dict[str, str], faults: dict[str, str]) -> tuple[int, int]:
@@ -80,7 +75,7 @@ async def messages(request: Request) -> Response:
     form = _form(request.query_params)
     if form["id"]:
         address = path_of("messages", form["id"])
-        return RedirectResponse(f"{address}?{_address({'topic': form['topic']})}" if form["topic"] else address, 303)
+        return RedirectResponse(f"{address}?{query_of({'topic': form['topic']})}" if form["topic"] else address, 303)
     faults: dict[str, str] = {}
     wanted = _filter(form, faults)
     token = _token(request.query_params.get("page", ""), faults)
@@ -103,8 +98,8 @@ async def messages(request: Request) -> Response:
         error=error,
         rows=rows,
         seen=seen,
-        next_address=_address(form, page=next_page) if next_page else "",
-        cancel_address=_address({name: form[name] for name in _FILTER}),
+        next_address=query_of(form, page=next_page) if next_page else "",
+        cancel_address=query_of({name: form[name] for name in _FILTER}),
         can_cancel=_is_bounded(form) and form["where"] != "any" and not form["text"],
         is_filtered=any(form.values()),
         is_topic_missing=is_topic_missing,
@@ -176,7 +171,7 @@ async def _preview(request: Request, form: dict[str, str], notice: str = "") -> 
     if not faults:
         last, is_all = await _match(request, wanted, dry_run=True)
     viewer = viewer_of(request)
-    proof = "" if faults else _proofs(request).make(viewer, "cancel", form, last.matched_count)
+    proof = "" if faults else proofs_of(request).make(viewer, "cancel", form, last.matched_count)
     return page(
         request,
         "cancel.html",
@@ -187,7 +182,7 @@ async def _preview(request: Request, form: dict[str, str], notice: str = "") -> 
         is_all=is_all,
         proof=proof,
         done=None,
-        address=_address(form),
+        address=query_of(form),
         status=422 if faults else 409 if notice else 200,
     )
 
@@ -196,7 +191,7 @@ async def cancel(request: Request) -> Response:
     """Cancels what a dry run has counted."""
     given = await request.form()
     form = _form(given, _FILTER)
-    counted = _proofs(request).check(viewer_of(request), "cancel", form, str(given.get("proof", "")))
+    counted = proofs_of(request).check(viewer_of(request), "cancel", form, str(given.get("proof", "")))
     if not counted:
         notice = "Nothing was done yet: the dry run was of something else, of nothing, or is too old. This is new."
         return await _preview(request, form, notice)
@@ -211,7 +206,7 @@ async def cancel(request: Request) -> Response:
         is_all=is_all,
         proof="",
         done=last,
-        address=_address(form),
+        address=query_of(form),
     )
 
 
@@ -232,11 +227,6 @@ async def _match(
         if error.code != "DEADLINE_EXCEEDED":
             raise
     return last, False
-
-
-def _proofs(request: Request) -> Proofs:
-    proofs: Proofs = request.app.state.proofs
-    return proofs
 
 
 ROUTES = [

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from duetime_format.texts import printable
+
 from duetime_core.bounds import cut
 from duetime_core.secrets import masked
 
@@ -47,5 +49,4 @@ class Event(NamedTuple):
 
 def plain(text: str) -> str:
     """A text that callers give, as events have it: without passwords and control characters, and not long."""
-    shown = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text[: TEXT_BYTES_MAX + 1])
-    return cut(masked(shown), TEXT_BYTES_MAX)
+    return cut(masked(printable(text[: TEXT_BYTES_MAX + 1])), TEXT_BYTES_MAX)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from duetime.cli.contexts import NAME_RULE, Context, Contexts, check_name, path, read, write
-from duetime.cli.options import Json
+from duetime.cli.options import Json, show_help
 from duetime.cli.output import print_json, print_table
 from duetime.client.connection import resolve_server
 
@@ -28,12 +28,7 @@ context = typer.Typer(help=_HELP, invoke_without_command=True, rich_markup_mode=
 _STDIN = "-"
 _MASK = "********"
 _Name = Annotated[str, typer.Argument(metavar="NAME", help=f"{NAME_RULE}.")]
-
-
-@context.callback()
-def _no_command(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        print(context.get_help())
+context.callback()(show_help)
 
 
 @context.command()

@@ -13,7 +13,7 @@ import typer
 
 from duetime.cli.gateway import CALL_TIMEOUT_S, reach
 from duetime.cli.messages import body_object
-from duetime.cli.options import Json, Server, given, span, watched
+from duetime.cli.options import Json, Server, given, show_help, span, watched
 from duetime.cli.output import iso, local, on_one_line, print_json
 from duetime.client.errors import Damaged, NotFound
 from duetime.client.finding.dead_letters import AsyncDeadLetters, DeadLetter, DeadLetterCriteria, DeadLetterResult
@@ -52,12 +52,7 @@ _Topic = Annotated[str | None, typer.Option(metavar="TOPIC", help="Of messages t
 _Max = Annotated[int | None, typer.Option("--max", min=1, metavar="N", help="At most N.")]
 _Rate = Annotated[float, typer.Option(min=0, metavar="N", help="At most N per second; 0: no limit.")]
 _DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing, show what would be done.")]
-
-
-@dlq.callback()
-def _no_command(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        print(context.get_help())
+dlq.callback()(show_help)
 
 
 @dlq.command("list")

@@ -27,6 +27,12 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 _UNITS = (("minutes?|mins?", "m"), ("seconds?|secs?", "s"), ("hours?|hrs?", "h"), ("days?", "d"))
 
 
+def show_help(context: typer.Context) -> None:
+    """The callback of a group of commands: its help, where no command is named."""
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
 def watched(command: _Command) -> _Command:
     """A command that only looks: it has --watch and --wide."""
     setattr(command, WATCHED, True)

@@ -11,7 +11,7 @@ import typer
 from sqlalchemy import Connection, Engine, MetaData, create_engine, inspect, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
-from duetime.cli.options import Json, Server, watched
+from duetime.cli.options import Json, Server, show_help, watched
 from duetime.cli.output import about, iso, local, print_json, print_table
 from duetime.client.errors import DueTimeError, InvalidArgument, NotFound
 from duetime.client.message import moment
@@ -43,12 +43,7 @@ _Database = Annotated[
     typer.Option(metavar="URL", envvar="DUETIME_OUTBOX_DATABASE", help="postgresql://USER@HOST/NAME, sqlite:///FILE."),
 ]
 _Table = Annotated[str, typer.Option(metavar="NAME", help="The table, or SCHEMA.TABLE.")]
-
-
-@outbox.callback()
-def _no_command(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        print(context.get_help())
+outbox.callback()(show_help)
 
 
 @outbox.command()

@@ -11,6 +11,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from duetime_format.texts import printable
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.console import Console
@@ -180,5 +181,5 @@ def print_chart(rows: Sequence[tuple[str, int]]) -> None:
 def on_one_line(body: bytes, chars_max: int = 120) -> str:
     """A body for a terminal: no control characters, cut to a length."""
     text = body.decode("utf-8", "backslashreplace")
-    shown = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text[: chars_max + 1])
+    shown = printable(text[: chars_max + 1])
     return shown if len(shown) <= chars_max else shown[: chars_max - 1] + "…"

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from duetime.cli.gateway import call
-from duetime.cli.options import Json, Server, watched
+from duetime.cli.options import Json, Server, show_help, watched
 from duetime.cli.output import print_json, print_table
 from duetime.v1 import quotas_pb2 as pb
 
@@ -26,13 +26,8 @@ _set = typer.Typer(
     rich_markup_mode=None, invoke_without_command=True, help="Set a quota, in place of what was set before."
 )
 quotas.add_typer(_set, name="set")
-
-
-@quotas.callback()
-@_set.callback()
-def _no_command(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        print(context.get_help())
+quotas.callback()(show_help)
+_set.callback()(show_help)
 
 
 _Name = Annotated[str, typer.Argument(metavar="NAME")]

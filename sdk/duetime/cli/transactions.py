@@ -13,7 +13,7 @@ import typer
 
 from duetime.cli.gateway import CALL_TIMEOUT_S, reach
 from duetime.cli.messages import body_object, content_lines
-from duetime.cli.options import Json, Server, given, length, watched
+from duetime.cli.options import Json, Server, given, length, show_help, watched
 from duetime.cli.output import about, iso, local, now_ms, print_json
 from duetime.client.errors import DueTimeError
 from duetime.client.finding.finder import AsyncFinder
@@ -54,12 +54,7 @@ _Ids = Annotated[
     typer.Argument(metavar="ID...", help="Transaction ids or ids of their messages; -: one per line of stdin."),
 ]
 _Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
-
-
-@transactions.callback()
-def _no_command(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        print(context.get_help())
+transactions.callback()(show_help)
 
 
 @transactions.command("list")

@@ -10,12 +10,13 @@ from functools import partial
 
 from duetime_core.clock import Clock
 from duetime_core.defects import outcome
-from duetime_core.errors import DueTimeError, Unavailable
+from duetime_core.errors import DueTimeError
 from duetime_core.gathering import Gathering
 from duetime_format.limits import RECEIPTS_MAX
 from duetime_format.receipts import shard_of
 
 from duetime_gateway.consuming.leases import Leases
+from duetime_gateway.errors import shard_unavailable
 
 WAITING_MAX = 65_536
 # A caller that names no deadline.
@@ -42,7 +43,7 @@ class Acks:
         answer = (await self._of(shard).ask([question], wait_ms)).get(question)
         if answer is None:
             text = f"shard {shard} has not answered within {wait_ms:.0f} ms"
-            raise Unavailable(text, reason="SHARD_UNAVAILABLE")
+            raise shard_unavailable(text)
         if isinstance(answer, DueTimeError):
             raise answer
         return (answer,)

@@ -13,9 +13,9 @@ from typing import Any
 import grpc
 from duetime.v1 import leases_pb2
 from duetime_core.calls import Unreadable, readable
-from duetime_core.errors import DueTimeError, Unavailable
+from duetime_core.errors import DueTimeError
 
-from duetime_gateway.errors import SHARD_UNAVAILABLE, shard_unavailable, stopping
+from duetime_gateway.errors import shard_unavailable, stopping
 from duetime_gateway.shards.contract import ReceivePart, receive_request
 from duetime_gateway.shards.leases import Messages, Taken, Unacked, raise_fault
 
@@ -153,7 +153,7 @@ class LeasePipe:
                 for taken in response.taken:
                     if not self._resolve(stream, taken) and taken.runs:
                         self._unread(taken)
-            error = Unavailable(f"{self._whom} has ended its stream", reason=SHARD_UNAVAILABLE)
+            error = shard_unavailable(f"{self._whom} has ended its stream")
         except grpc.aio.AioRpcError as status:
             error = self._translated(status)
         except Unreadable as unreadable:

@@ -14,9 +14,9 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import grpc
 from duetime_core.calls import Unreadable, readable
-from duetime_core.errors import DueTimeError, Unavailable
+from duetime_core.errors import DueTimeError
 
-from duetime_gateway.errors import SHARD_UNAVAILABLE, stopping
+from duetime_gateway.errors import shard_unavailable, stopping
 
 
 class Numbered(Protocol):
@@ -74,7 +74,7 @@ class Pipe(Generic[Request, Answer]):
                 return answer
         except TimeoutError:
             text = f"{self._whom} does not answer: nothing came within {timeout_ms:.0f} ms"
-            raise Unavailable(text, reason=SHARD_UNAVAILABLE) from None
+            raise shard_unavailable(text) from None
         finally:
             stream.waiting.pop(request.number, None)
             future.cancel()
@@ -104,7 +104,7 @@ class Pipe(Generic[Request, Answer]):
                 future = stream.waiting.get(answer.number)
                 if future is not None and not future.done():
                     future.set_result(answer)
-            error = Unavailable(f"{self._whom} has ended its stream", reason=SHARD_UNAVAILABLE)
+            error = shard_unavailable(f"{self._whom} has ended its stream")
         except grpc.aio.AioRpcError as status:
             error = self._translated(status)
         except Unreadable as unreadable:
@@ -114,7 +114,7 @@ class Pipe(Generic[Request, Answer]):
             if task is None or task.cancelling():
                 raise
             # A writer gave up.
-            error = Unavailable(f"{self._whom} does not read its stream", reason=SHARD_UNAVAILABLE)
+            error = shard_unavailable(f"{self._whom} does not read its stream")
         finally:
             if self._stream is stream:
                 self._stream = None

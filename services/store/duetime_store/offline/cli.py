@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from duetime.cli.options import show_help
 from duetime.cli.output import STYLE, Form, print_json
 from duetime_core.errors import DueTimeError, InvalidArgument
 from duetime_core.manners import giving_way_in
@@ -53,12 +54,7 @@ Levels = Annotated[
         help="A broker's messageDelayLevel, where it is not RocketMQ's default. DueTime's directories state theirs.",
     ),
 ]
-
-
-@app.callback()
-def _no_command(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        print(context.get_help())
+app.callback()(show_help)
 
 
 @app.command()
