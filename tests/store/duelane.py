@@ -8,7 +8,7 @@ from duetime_format import record, timers
 from duetime_format.lanes import TIMER_LANE_FIRST
 from duetime_format.names import TIMER_TOPIC
 from duetime_format.record import Record
-from duetime_format.units import Ints, are_ended, dues_of
+from duetime_format.units import Ints, Units, are_ended, dues_of
 from duetime_store.lanes.lane import CANCELLED, OWN_DUE, PENDING, RESTORED, Fence, Head, Lane, Place, Rows, States
 from duetime_store.writing.store import Store
 
@@ -74,7 +74,7 @@ class ByDue(Lane):
         is_next[is_next] = np.logical_and.accumulate(entries[is_next] == expected)
         return Fence(known & (states == RESTORED), known & (states == CANCELLED), is_next)
 
-    def stage(self, entries: Ints) -> None:
+    def stage(self, entries: Ints, units: Units) -> None:
         self._staged |= set(entries.tolist())
 
     def publish(self, entries: Ints) -> None:

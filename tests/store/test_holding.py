@@ -118,7 +118,9 @@ async def test_a_backlog_leaves_other_lanes_their_place_in_each_flush(tmp_path: 
             puts.append(lane.begin(number * TURN_COUNT, TURN_COUNT))
             await lane.stub.Describe(store_pb2.DescribeRequest(), timeout=10)
         puts.append(asyncio.create_task(lane.put_entries(restored(lane.node.store, 2, 0, 1), lane=2, first_entry=0)))
-        await lane.stub.Describe(store_pb2.DescribeRequest(), timeout=10)
+        async with asyncio.timeout(10):
+            while not lane.node.store.lanes[2].reached:
+                await lane.stub.Describe(store_pb2.DescribeRequest())
         disk.is_free.set()
         for put in puts:
             assert not (await put).statuses

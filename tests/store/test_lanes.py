@@ -149,7 +149,7 @@ class Model:
             self.queue.add(dice.randrange(1, 12))
         elif act == "restore" and len(chosen):
             self.staged.append((chosen[: dice.randrange(1, 6)], True))
-            self.lane.stage(self.staged[-1][0])
+            self.lane.stage(self.staged[-1][0], self.lane.units(self.staged[-1][0]))
         elif act == "cancel" and len(chosen):
             picked = np.array(dice.sample(chosen.tolist(), dice.randrange(1, min(len(chosen), 8) + 1)), np.int64)
             self.staged.append((picked, False))
@@ -285,7 +285,7 @@ class LastFirst(Lane):
         was = np.isin(entries, list(self._staged))
         return Fence(was, np.zeros(len(entries), np.bool_), ~was)
 
-    def stage(self, entries: Ints) -> None:
+    def stage(self, entries: Ints, units: Units) -> None:
         self._staged |= set(entries.tolist())
 
     def publish(self, entries: Ints) -> None:

@@ -119,7 +119,7 @@ def test_hole_that_a_crash_left_comes_first(bench: Bench) -> None:
     fence = lane.fence(ints(0, 1, 2, 3))
     assert fence.restored.tolist() == [True, False, True, False]
     assert fence.is_next.tolist() == [False, True, False, True]
-    lane.stage(ints(1))
+    lane.stage(ints(1), lane.units(ints(1)))
     assert lane.head(b"", 10).entries.tolist() == [3]
     lane.undo()
     assert lane.head(b"", 10).entries.tolist() == [1, 3]

@@ -78,7 +78,7 @@ class Machine(RuleBasedStateMachine):
             assert self._lane.fence(np.array(ripe[1:])).is_next.sum() == 0
         if ripe:
             entries = np.array(ripe)
-            self._lane.stage(entries)
+            self._lane.stage(entries, self._lane.units(entries))
             self._pipe.append(("restore", entries))
 
     @precondition(lambda self: self._open())

@@ -120,7 +120,7 @@ class Bench:
     def restore(self, lane: TimerLane, count: int) -> list[int]:
         entries = lane.head(b"", count).entries
         if len(entries):
-            lane.stage(entries)
+            lane.stage(entries, lane.units(entries))
             lane.publish(entries)
         return entries.tolist()
 

@@ -59,6 +59,11 @@ class Gate:
         self._began_ms.popleft()
 
     @property
+    def is_idle(self) -> bool:
+        """Whether the disk has no work."""
+        return not self._began_ms
+
+    @property
     def stalled_ms(self) -> float:
         """How long the disk has not answered, once that exceeds the limit; else 0."""
         if not self._began_ms:

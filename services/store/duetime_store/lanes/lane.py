@@ -122,8 +122,8 @@ class Lane(ABC):
         """Judges entries that are put, in order."""
 
     @abstractmethod
-    def stage(self, entries: Ints) -> None:
-        """Records that restore these entries, which were next, are staged."""
+    def stage(self, entries: Ints, units: Units) -> None:
+        """Records that restore these entries, which were next, are staged. `units`: theirs."""
 
     @abstractmethod
     def publish(self, entries: Ints) -> None:

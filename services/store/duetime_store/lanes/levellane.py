@@ -162,7 +162,7 @@ class LevelLane(Lane):
         found = np.where(found < self.queue.max_offset, found, -1)
         return np.append(found, np.full(count - len(found), -1))
 
-    def stage(self, entries: Ints) -> None:
+    def stage(self, entries: Ints, units: Units) -> None:
         self._cursor = self._after(int(entries[-1]) + 1, staged=True)
 
     def publish(self, entries: Ints) -> None:

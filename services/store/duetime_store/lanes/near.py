@@ -2,7 +2,6 @@
 
 from collections import deque
 
-import numpy as np
 from duetime_format.units import Ints, Units
 
 from duetime_store.queues.consumequeue import ConsumeQueue
@@ -30,7 +29,8 @@ class NearUnits:
         self._follow()
         for known, units in reversed(self._heads) if len(entries) else ():
             at = int((known == entries[0]).argmax())
-            if np.array_equal(known[at : at + len(entries)], entries):
+            found = known[at : at + len(entries)]
+            if len(found) == len(entries) and (found == entries).all():
                 return units[at : at + len(entries)].copy()
         return None
 

@@ -133,7 +133,7 @@ class TimerLane(Lane):
         return joined(parts)
 
     def _rows(self, after: Place, count: int) -> Rows:
-        rest = self._stragglers.after(after)
+        rest = self._stragglers.after(after) if self._stragglers.size else NONE
         if rest.size >= count:
             return rest.part(0, count)
         rows = self._order.head(max(after, self._progress), count - rest.size)
@@ -212,7 +212,7 @@ class TimerLane(Lane):
     def fence(self, entries: Ints) -> Fence:
         expected = self._open(self._cursor, len(entries))
         expected = expected.part(0, self._settled_count(expected))
-        if np.array_equal(expected.entries, entries):
+        if expected.size == len(entries) and (expected.entries == entries).all():
             none = np.zeros(len(entries), np.bool_)
             return Fence(none, none, ~none)
         states = self.states(entries)
@@ -223,11 +223,9 @@ class TimerLane(Lane):
         is_next[is_next] = np.logical_and.accumulate(others == wanted)
         return Fence(states == RESTORED, states == CANCELLED, is_next)
 
-    def stage(self, entries: Ints) -> None:
-        rows = self._open(self._cursor, len(entries))
-        assert np.array_equal(rows.entries, entries)
-        self._cursor = rows.last
-        self._staged.append((self._cursor, self.units(entries)["size"].astype(np.int64)))
+    def stage(self, entries: Ints, units: Units) -> None:
+        self._cursor = Place(int(units["tags"][-1]), int(entries[-1]))
+        self._staged.append((self._cursor, units["size"].astype(np.int64)))
 
     def publish(self, entries: Ints) -> None:
         place, sizes = self._staged.popleft()

@@ -15,7 +15,7 @@ Source: RocketMQ 4.9.3 CommitLog, MappedFileQueue.
 """
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -126,6 +126,10 @@ class CommitLog:
             touched[segment.base] = segment
             self.end = position + sum(map(len, buffers))
         return list(touched.values())
+
+    def only_appends(self, runs: Sequence[tuple[int, list[Buffer]]]) -> bool:
+        """Whether writing these runs makes no segment and begins none."""
+        return len(runs) == 1 and runs[0][0] == self.end and self.segment_at(self.end) is not None
 
     def continue_after(self, missing: list[tuple[int, int]]) -> None:
         """Begins a segment after the last of the missing parts, all of which are accepted as lost."""

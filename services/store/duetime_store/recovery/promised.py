@@ -128,5 +128,5 @@ def _fill(store: Store, intake: Intake, one: _Promised, queue: ConsumeQueue, due
     entries, offsets = np.array([one.entry]), np.array([one.offset])
     placed = place(intake, np.zeros(1, np.int64), offsets.tolist(), [0], store.clock.now_ms())
     store.move(queue, offsets, np.frombuffer(placed.units, UNIT_TYPE).copy(), bytes(placed.data))
-    one.lane.stage(entries)
+    one.lane.stage(entries, one.lane.units(entries))
     store.staged.restored.append(store.ledger.leaving(one.lane, intake, entries, np.array([due_at_ms])))

@@ -92,16 +92,18 @@ class Holding:
         dues = dues_of(units["tags"])
         parts: list[Outcome] = []
         done = promised = 0
+        # Whether no other pending entry comes before the next one: asked again when one may have come since.
+        is_next = False
         while True:
             self._store.gate.check_write()
             if parts and undone_count != self._store.undone_count:
                 raise DiskFull("there was no room for records of this put")
             now_ms = self._store.clock.now_ms()
-            later = np.flatnonzero(dues[done:] > now_ms)
-            first_later = done + int(later[0]) if len(later) else intake.count
+            are_later = dues[done:] > now_ms
+            first_later = done + int(are_later.argmax()) if are_later.any() else intake.count
             is_near = first_later < intake.count and dues[first_later] <= now_ms + AHEAD_MS_MAX
-            is_next = any(mask.any() for mask in lane.fence(entries[done : done + 1]))
             # The store refuses records that are too early, or after a gap, together with all that are due.
+            is_next = is_next or _may_come(lane, entries[done : done + 1])
             stop = first_later if is_near and is_next else intake.count
             has_staged = stop > done
             if has_staged:
@@ -113,10 +115,12 @@ class Holding:
             promised = max(done, promised)
             moment_ms = self._promise_at_ms(dues, promised)
             if moment_ms > self._store.clock.now_ms():
-                await self._until(lane, Head(entries[done:], units[done:]), min(int(dues[done]), moment_ms))
+                held = Head(entries[done:], units[done:])
+                is_next = await self._until(lane, held, min(int(dues[done]), moment_ms))
             elif has_staged and (taken := self._store.when_taken()) is not None:
                 # In one batch with a plan they would wait for its flush.
                 await taken
+                is_next = False
             else:
                 promised = self._promise(intake, lane, entries, dues, done, promised)
         if done < intake.count:
@@ -142,14 +146,15 @@ class Holding:
             self._flusher.wake()
         return stop
 
-    async def _until(self, lane: Lane, held: Head, at_ms: int) -> None:
-        """Returns at that moment, or when an entry has come that falls due before the first one that is held: the
-        scheduler has to be told of that at once, by the gap."""
+    async def _until(self, lane: Lane, held: Head, at_ms: int) -> bool:
+        """Returns at that moment, or when an entry may have come that falls due before the first one that is held: the
+        scheduler has to be told of that at once, by the gap. Whether none has."""
         moment = asyncio.get_running_loop().create_future()
         self._alarm.set(at_ms, moment)
         lane.wake_before(held, moment)
         try:
             await moment
+            return self._store.clock.now_ms() >= at_ms
         finally:
             lane.leave(moment)
             moment.cancel()
@@ -168,6 +173,11 @@ def _entries(count: int, first_entry: int, named: Sequence[int]) -> Ints:
     if len(wrong):
         raise InvalidArgument([Violation("entries", f"{entries[wrong[0]]} is not within 0 and {ENTRY_MAX}")])
     return entries
+
+
+def _may_come(lane: Lane, entry: Ints) -> bool:
+    """Whether no other pending entry comes before this one."""
+    return any(mask.any() for mask in lane.fence(entry))
 
 
 def _joined(parts: list[Outcome]) -> Outcome:

@@ -243,12 +243,15 @@ class Store:
         others are gaps, but for those that are restored or cancelled."""
         outcome = Outcome.of_nothing(intake.count, GAP, self.clock.now_ms())
         restored, cancelled, is_next = lane.fence(entries)
-        for mask, status in ((restored, DUPLICATE), (cancelled, CANCELLED)):
-            for index in np.flatnonzero(mask).tolist():
-                outcome.statuses[index] = status
-        chosen = np.flatnonzero(is_next)
-        if len(chosen):
-            self._restore(intake, outcome, lane, chosen, entries[chosen])
+        if is_next.all():
+            self._restore(intake, outcome, lane, np.arange(intake.count), entries)
+        else:
+            for mask, status in ((restored, DUPLICATE), (cancelled, CANCELLED)):
+                for index in np.flatnonzero(mask).tolist():
+                    outcome.statuses[index] = status
+            chosen = np.flatnonzero(is_next)
+            if len(chosen):
+                self._restore(intake, outcome, lane, chosen, entries[chosen])
         outcome.watermark = lane.reached
         return outcome
 
@@ -265,8 +268,7 @@ class Store:
         fit &= intake.name_entries(chosen, lane.number, entries, dues)
         if faults:
             fit &= ~np.isin(chosen, list(faults))
-        unfit = np.flatnonzero(~fit)
-        stop = int(unfit[0]) if len(unfit) else len(dues)
+        stop = len(dues) if fit.all() else int(fit.argmin())
         genuine, mismatch = self._originals.genuine(intake, chosen[:stop], lane.number, entries[:stop], units[:stop])
         if mismatch:
             stop = genuine
@@ -282,10 +284,10 @@ class Store:
                 name = f"{record.LANE_ENTRY}={lane.number}:{entries[stop]}:{dues[stop]}"
                 outcome.refuse(index, mismatch or faults.get(index) or f"does not end with {name}")
         if stop:
-            self._stage_restored(intake, outcome, lane, chosen[:stop].tolist(), entries[:stop], dues[:stop])
+            self._stage_restored(intake, outcome, lane, chosen[:stop].tolist(), entries[:stop], units[:stop])
 
     def _stage_restored(
-        self, intake: Intake, outcome: Outcome, lane: Lane, chosen: list[int], entries: Ints, dues: Ints
+        self, intake: Intake, outcome: Outcome, lane: Lane, chosen: list[int], entries: Ints, units: Units
     ) -> None:
         stored = Outcome([], stored_at_ms=outcome.stored_at_ms)
         taken = intake if len(chosen) == intake.count else intake.only(chosen)
@@ -296,7 +298,8 @@ class Store:
         else:
             for index, offset in zip(chosen, stored.queue_offsets, strict=True):
                 outcome.statuses[index], outcome.queue_offsets[index] = OK, offset
-        lane.stage(entries)
+        lane.stage(entries, units)
+        dues = units["tags"].astype(np.int64)
         self._staged.restored.append(self.ledger.leaving(lane, taken, entries, dues))
         queues = [self.queues.get_bytes(*key) for key in taken.keys]
         if kept := self.promises.keep(lane, queues, taken.key_of, entries, stored.queue_offsets):

@@ -62,9 +62,11 @@ class Rows(NamedTuple):
 
     def rank(self, place: Place) -> int:
         """How many of the rows, which are sorted, lie at or before the place."""
-        low = int(np.searchsorted(self.dues, place.due_at_ms, "left"))
-        high = int(np.searchsorted(self.dues, place.due_at_ms, "right"))
-        return low + int(np.searchsorted(self.entries[low:high], place.entry, "right"))
+        low = int(self.dues.searchsorted(place.due_at_ms))
+        if low == self.size or self.dues[low] != place.due_at_ms:
+            return low
+        high = int(self.dues.searchsorted(place.due_at_ms, "right"))
+        return low + int(self.entries[low:high].searchsorted(place.entry, "right"))
 
     def after(self, place: Place) -> "Rows":
         """Sorted rows without those at or before the place."""
