@@ -224,6 +224,38 @@ def test_of_two_plans_for_a_place_the_later_one_counts(cut: Cut) -> None:
     assert cut.store.lanes[1].pending_count == 1
 
 
+def test_of_two_plans_for_an_entry_the_later_one_counts(cut: Cut) -> None:
+    cut.put(sent("before"))
+    cut.put(sent("A", level=1), timer("B", LEVEL_MS - 1))
+    cut.clock.wall_ms += LEVEL_MS - PLAN_MS_MAX
+    # B is given place 1, and A place 2, until the calls that hold them end; then A is given place 1.
+    for lane in (1_000, 1):
+        cut.promise(lane, 0, 1)
+    for lane in (1_000, 1):
+        cut.store.promises.forget(cut.store.lanes[lane])
+    cut.promise(1, 0, 1)
+    cut.fall_due(1, 0, 1)
+    seen = contents(cut)
+    assert [one[:2] for one in seen] == [("before", 0), ("A", 1)]
+    cut.put(sent("torn"))
+    cut.put(sent("after"))
+    cut.lose(*cut.places()[1:3])
+    found = record.decode(cut.store.read_record(*cut.places()[1]))
+    assert (ids([found]), found.queue_offset, found.body) == ([seen[1][0]], *seen[1][1:])
+
+
+def test_an_entry_that_is_promised_again_has_one_promise(cut: Cut) -> None:
+    cut.put(sent("before"))
+    cut.fill("ABC")
+    cut.promise(1, 0, 3)
+    cut.promise(1, 0, 3)
+    cut.fall_due(1, 0, 3)
+    seen = contents(cut)
+    assert [offset for _, offset, _ in seen] == [0, 1, 2, 3]
+    cut.lose(*cut.places()[1:])
+    assert contents(cut) == seen
+
+
 def test_a_cancelled_entry_gets_no_place(cut: Cut) -> None:
     cut.put(sent("before"))
     cut.fill("AB")

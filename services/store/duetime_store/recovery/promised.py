@@ -6,6 +6,7 @@ the entry gets the place again that it had. It is not known whether it was seen,
     the entry is restored or has ended             nothing to do: it has a place, or needs none
     one before it in its lane is pending           it had no place yet
     a later plan gives the place to another entry  the plan was given up, before the entry had it
+    a later plan gives the entry another place     as well
     the place holds another record                 the entry had not got it
     the entry is not due                           it had no place yet
 
@@ -50,9 +51,11 @@ def keep_promises(store: Store, plans: Iterable[tuple[int, Plan]]) -> int:
         OSError: there is no room for them.
     """
     promised = list(_pending(store, plans))
-    # Of two the later plan counts.
-    last = {(one.key, one.offset): index for index, one in enumerate(promised)}
-    count = sum(_keep(store, one) for index, one in enumerate(promised) if last[one.key, one.offset] == index)
+    # Of two plans for a place, or for an entry, the later counts.
+    of_place = {(one.key, one.offset): index for index, one in enumerate(promised)}
+    of_entry = {(one.lane.number, one.entry): index for index, one in enumerate(promised)}
+    last = sorted(set(of_place.values()) & set(of_entry.values()))
+    count = sum(_keep(store, promised[index]) for index in last)
     batch = store.take()
     if batch is not None:
         for segment in store.log.write(batch.runs):

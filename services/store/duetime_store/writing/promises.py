@@ -64,7 +64,8 @@ class Promises:
 
     def make(self, lane: Lane, intake: Intake, entries: Ints, queues: Sequence[ConsumeQueue | None]) -> Promise | None:
         """Promises the next entries of a lane, whose records are `intake`, the places that follow what is staged and
-        promised. None where there is nothing to gain.
+        promised. None where there is nothing to gain. If the first was promised a place before, all that the lane was
+        promised is void: of two plans for an entry the later counts.
 
         Args:
             queues: of each of the intake's keys; None: one that is not there yet.
@@ -72,6 +73,8 @@ class Promises:
         count = self._count(intake, queues)
         if not 0 < count <= PROMISE_COUNT_MAX:
             return None
+        if any(entries[0] in promise.plan.rows["entry"][promise.at :] for promise in self._open.get(lane.number, ())):
+            self.forget(lane)
         keys, number_of, counts = np.unique(intake.key_of[:count], return_inverse=True, return_counts=True)
         named = [queue for key in keys.tolist() if (queue := queues[key]) is not None]
         promised = self._promised()
