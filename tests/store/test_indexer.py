@@ -264,6 +264,28 @@ async def test_blanks_large_records_and_damage_are_stepped_over(
     shard.crash()
 
 
+async def test_retention_may_delete_what_was_to_be_read(
+    tmp_path: Path, clock: HandClock, thread: ThreadPoolExecutor
+) -> None:
+    shard = Shard(tmp_path / "store", clock)
+    shard.put(*(sent(f"{number}", body=bytes(400_000)) for number in range(4)))
+    shard.reopen()
+    shard.put(sent("kept", body=bytes(400_000)))
+    indexer = Built(shard, thread).indexer
+    await indexer._open()
+    log = shard.store.log
+    while log.min_position + log.segment_bytes < shard.store.published_end:
+        first = log.segment_at(log.min_position)
+        assert first is not None
+        log.drop(first)
+    assert 0 < shard.store.new_keys.start <= log.min_position
+    while indexer.behind_bytes:
+        await indexer._step()
+    assert (len(found(indexer, "3")), len(found(indexer, "kept"))) == (0, 1)
+    await indexer.close()
+    shard.crash()
+
+
 async def test_a_full_disk_stops_indexing_until_there_is_room(
     shard: Shard, thread: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -291,7 +291,9 @@ class Indexer:
         """Indexes the next keys that are kept, or the next piece of the log."""
         store, kept = self._store, self._store.new_keys
         if self.unread_bytes:
-            run, position = next(pieces(store.log, self.position, min(kept.start, store.durable_end)))
+            end = min(kept.start, store.durable_end)
+            # None: retention has deleted all of it.
+            run, position = next(pieces(store.log, self.position, end), (None, end))
             rows = NO_ROWS if run is None else rows_of(run)
         else:
             rows, position = kept.first(self.position, STEP_KEYS, store.durable_end)
