@@ -83,7 +83,8 @@ class DeletionLife(PendingLife):
 
     def send_there(self, count: int, level: int, body_bytes: int) -> None:
         """Messages of the topic; what is deleted refuses them."""
-        if self.is_gone:
+        # A call that failed may have deleted it: without a checkpoint its files are left.
+        if self.is_gone or self.store.closing.is_deleted(TOPIC):
             if not self.may_be_there:
                 self._check_refusal(level)
             return
