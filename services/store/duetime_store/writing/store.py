@@ -243,15 +243,12 @@ class Store:
         others are gaps, but for those that are restored or cancelled."""
         outcome = Outcome.of_nothing(intake.count, GAP, self.clock.now_ms())
         restored, cancelled, is_next = lane.fence(entries)
-        if is_next.all():
-            self._restore(intake, outcome, lane, np.arange(intake.count), entries)
-        else:
-            for mask, status in ((restored, DUPLICATE), (cancelled, CANCELLED)):
-                for index in np.flatnonzero(mask).tolist():
-                    outcome.statuses[index] = status
-            chosen = np.flatnonzero(is_next)
-            if len(chosen):
-                self._restore(intake, outcome, lane, chosen, entries[chosen])
+        for mask, status in ((restored, DUPLICATE), (cancelled, CANCELLED)):
+            for index in np.flatnonzero(mask).tolist():
+                outcome.statuses[index] = status
+        chosen = np.flatnonzero(is_next)
+        if len(chosen):
+            self._restore(intake, outcome, lane, chosen, entries[chosen])
         outcome.watermark = lane.reached
         return outcome
 
