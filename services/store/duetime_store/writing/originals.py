@@ -52,8 +52,10 @@ class Originals:
     def genuine(self, intake: Intake, indices: Ints, lane: int, entries: Ints, units: Units) -> tuple[int, str]:
         """(how many of the first records at `indices` are what these entries of the lane give, what is wrong with the
         next). `units`: those of the entries."""
+        # The ends of runs of consecutive records.
+        ends = np.append(np.flatnonzero(np.diff(indices) != 1) + 1, len(units)).tolist()
         count = 0
-        for end in _run_ends(indices):
+        for end in ends:
             while count < end:
                 count += self._count_matching(intake, int(indices[count]), lane, entries[count:end], units[count:end])
                 if count < end:
@@ -122,14 +124,6 @@ class Originals:
             return expected, self._refusal(expected)
         except InvalidArgument as error:
             return expected, error.text
-
-
-def _run_ends(indices: Ints) -> list[int]:
-    """Where runs of consecutive numbers end."""
-    count = len(indices)
-    if not count or int(indices[-1]) - int(indices[0]) == count - 1:
-        return [count]
-    return [*(np.flatnonzero(np.diff(indices) != 1) + 1).tolist(), count]
 
 
 def _aside_fault(data: bytes, original: Original) -> str:
