@@ -32,16 +32,13 @@ async def at_last(call: Any) -> Any:
 
 
 async def sends(producer: AsyncProducer, sent: list[str], stop: asyncio.Event) -> None:
-    """To another topic, one after the other; those that are stored for certain."""
+    """To another topic, one after the other, each until its answer comes."""
     number = 0
     while not stop.is_set():
         number += 1
-        try:
-            await producer.send(OTHER, b"body", id=f"other-{number}")
-        except DueTimeError:
-            await asyncio.sleep(REST_S)
-            continue
-        sent.append(f"other-{number}")
+        one = f"other-{number}"
+        await at_last(lambda one=one: producer.send(OTHER, b"body", id=one))
+        sent.append(one)
 
 
 async def deletes(admin: AsyncAdmin) -> None:
