@@ -9,7 +9,7 @@ import pytest
 @pytest.fixture
 def kills() -> int:
     """DUETIME_TEST_KILLS: how many processes the long test kills; `make kills` has 200."""
-    return int(os.environ.get("DUETIME_TEST_KILLS", "80"))
+    return int(os.environ.get("DUETIME_TEST_KILLS", "50"))
 
 
 @pytest.fixture

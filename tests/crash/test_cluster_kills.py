@@ -17,6 +17,7 @@ import pytest
 
 from bench.processes import NAMES, TOGETHER, Processes
 from tests.crash.contents import check, drain, read_all
+from tests.crash.killing import RESTART_DEADLINE_S, Breath, kill_one
 from tests.crash.workload import Workload
 
 DELAYS_MS = [1_000, 2_000, 3_000]
@@ -34,7 +35,6 @@ ENVIRONMENT = {
 DEFAULT_LEASES = {"DUETIME_DELAY_LEVELS": "1s 2s 3s", "DUETIME_LOG_LEVEL": "WARNING"}
 TAKE_OVER_MS_MAX = 5_000
 BUDGET_S = 330.0
-RESTART_DEADLINE_S = 60.0
 DRAIN_DEADLINE_S = 90.0
 
 
@@ -48,17 +48,12 @@ def cluster(tmp_path: Path) -> Iterator[Processes]:
         processes.stop()
 
 
-async def kill_one(cluster: Processes, name: str) -> None:
-    """Kills a service and waits for the supervisor to start it again; that it serves is not waited for."""
-    killed = cluster.kill(name)
-    async with asyncio.timeout(RESTART_DEADLINE_S):
-        while cluster.pids().get(name) in (None, killed):  # noqa: ASYNC110  another process tells no event
-            await asyncio.sleep(0.02)
-
-
-async def kill_many(cluster: Processes, kills: int, dice: random.Random, names: Sequence[str] = NAMES) -> Counter[str]:
+async def kill_many(
+    cluster: Processes, workload: Workload, kills: int, dice: random.Random, names: Sequence[str] = NAMES
+) -> Counter[str]:
     """`kills` kills of random processes at random moments, within the budget."""
     killed: Counter[str] = Counter()
+    breath = Breath(lambda: (len(workload.acknowledged), len(workload.seen)))
     end = asyncio.get_running_loop().time() + BUDGET_S
     while killed.total() < kills:
         assert asyncio.get_running_loop().time() < end, f"only {killed.total()} kills in {BUDGET_S:g} s"
@@ -66,6 +61,7 @@ async def kill_many(cluster: Processes, kills: int, dice: random.Random, names: 
         await asyncio.sleep(dice.choice([0.0, dice.uniform(0.0, 1.0), dice.uniform(1.0, 3.0)]))
         name = dice.choice(names)
         await kill_one(cluster, name)
+        await breath.taken()
         killed[name] += 1
     return killed
 
@@ -94,7 +90,7 @@ async def test_killing_any_process_at_any_moment_loses_and_doubles_nothing(
     await workload.prepare()
     async with asyncio.TaskGroup() as group:
         running = group.create_task(workload.run())
-        killed = await kill_many(cluster, kills, dice)
+        killed = await kill_many(cluster, workload, kills, dice)
         print(dict(killed))
         await finish(cluster, workload, running)
     assert killed.total() >= kills
@@ -110,7 +106,7 @@ async def test_killing_the_one_process_of_all_services_loses_and_doubles_nothing
         await workload.prepare()
         async with asyncio.TaskGroup() as group:
             running = group.create_task(workload.run())
-            killed = await kill_many(cluster, max(kills // 10, 1), dice, [TOGETHER])
+            killed = await kill_many(cluster, workload, max(kills // 10, 1), dice, [TOGETHER])
             print(dict(killed))
             await finish(cluster, workload, running)
         assert cluster.stop() == 0

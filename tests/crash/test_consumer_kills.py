@@ -23,7 +23,7 @@ from duetime_core.serving import make_channel
 
 from bench.processes import NAMES, Processes
 from tests.crash.consuming import ACKED, BEGUN, HANDLED, LEASE_S, Step, read_steps
-from tests.crash.test_cluster_kills import kill_one
+from tests.crash.killing import Breath, kill_one
 
 TOPIC, GROUP, QUEUE_COUNT = "consumed", "checker", 4
 DELAYS_MS = [1_000, 2_000, 3_000]
@@ -145,6 +145,7 @@ async def test_killing_anything_loses_no_message_of_a_group(
         for _ in range(CONSUMERS):
             await consumers.start()
         sending = asyncio.create_task(senders.run())
+        breath = Breath(lambda: (object() if sending.done() else len(senders.accepted),))
         while not sending.done() or killed.keys() != all_kinds:
             await asyncio.sleep(dice.uniform(0.0, 2.0))
             # Each once before any dies again.
@@ -152,6 +153,7 @@ async def test_killing_anything_loses_no_message_of_a_group(
             kind = dice.choice(kinds)
             await (consumers.kill(dice) if kind == "consumer" else kill_one(cluster, kind))
             killed[kind] += 1
+            await breath.taken()
         await sending
         dead = await settled(cluster.address, GROUP, TOPIC)
     finally:

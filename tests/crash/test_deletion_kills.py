@@ -9,7 +9,8 @@ import pytest
 from duetime import AsyncAdmin, AsyncProducer, AsyncPuller, DueTimeError, Message, NotFound
 
 from bench.processes import Processes
-from tests.crash.test_cluster_kills import ENVIRONMENT, kill_one
+from tests.crash.killing import kill_one
+from tests.crash.test_cluster_kills import ENVIRONMENT
 
 ROUNDS = 4
 TOPIC, OTHER = "orders", "invoices"

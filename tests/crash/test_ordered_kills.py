@@ -18,7 +18,7 @@ from duetime_core.serving import make_channel
 
 from bench.processes import NAMES, Processes
 from tests.crash.consuming import BEGUN, FAILED, HANDLED, Step, read_steps
-from tests.crash.test_cluster_kills import kill_one
+from tests.crash.killing import kill_one
 from tests.crash.test_consumer_kills import CALL_TIMEOUT_S, ENVIRONMENT, Consumers, make_topic, settled
 
 TOPIC, GROUP, QUEUE_COUNT = "ordered", "in-order", 4
@@ -42,7 +42,7 @@ def cluster(tmp_path: Path) -> Iterator[Processes]:
 async def send_in_order(address: str, end_s: float, dice: random.Random) -> Counter[str]:
     """How many messages of each key were accepted: each key's one after the other, half of the keys delayed."""
     sent: Counter[str] = Counter()
-    async with AsyncProducer(address, timeout=60.0) as producer:
+    async with AsyncProducer(address, timeout=180.0) as producer:
         while time.monotonic() < end_s:
             messages = []
             for number in range(KEYS):

@@ -16,8 +16,9 @@ from duetime.v1 import message_pb2
 
 from bench.processes import Processes
 from tests.crash.contents import drain
+from tests.crash.killing import kill_one
 from tests.crash.pulling import pulled
-from tests.crash.test_cluster_kills import ENVIRONMENT, kill_one
+from tests.crash.test_cluster_kills import ENVIRONMENT
 
 KILLS = 8
 SENDERS = 3

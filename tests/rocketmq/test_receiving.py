@@ -161,7 +161,11 @@ async def test_filters_by_tags_and_by_sql(raw: Raw) -> None:
         one.user_properties["n"] = str(number)
         await raw.send_ok(one)
     tags = pb.FilterExpression(type=pb.TAG, expression="a || c")
-    got = await raw.receive(group=pb.Resource(name="tags"), filter_expression=tags)
+    group = pb.Resource(name="tags")
+    got = await raw.receive(group=group, filter_expression=tags)
+    # A store whose step of a filtered scan is over answers what it has found.
+    while len(got) < 2 and (more := await raw.receive(group=group, filter_expression=tags)):
+        got += more
     assert sorted(one.system_properties.tag for one in got) == ["a", "c"]
     sql = pb.FilterExpression(type=pb.SQL, expression="n > 0 and TAGS = 'b'")
     got = await raw.receive(group=pb.Resource(name="sql"), filter_expression=sql)
