@@ -30,7 +30,7 @@ settings.load_profile("duetime")
 
 
 # Folders whose files take longest. They go first: one that began last would have the other worker wait for it.
-LONG = ("soak", "crash", "hostile", "docs", "upgrade", "spark", "cluster")
+LONG = ("soak", "crash", "hostile", "docs", "packages", "cli", "upgrade", "spark", "cluster", "rocketmq")
 
 
 @pytest.hookimpl(trylast=True)
