@@ -18,7 +18,6 @@ PROJECT = Path(__file__).resolve().parents[1]
 VENV = PROJECT / ".venv"
 PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 SPARK = "spark/duetime_spark"
-SOURCES = ("format", "sdk", "core", "services", "spark", "console", "deploy", "tests", "bench", "examples")
 BUILDERS = ["cython", "editables", "hatchling", "setuptools"]
 # Whoever runs it has modules compiled to byte code when they are first imported: most never are.
 PIP: list[str] = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
@@ -72,7 +71,9 @@ def slim() -> None:
 
     RECORDs go on naming the tests; pip passes over files that are gone when it replaces a package.
     """
-    packages = _packages()
+    (packages,) = (
+        [PYTHON.parents[1] / "Lib/site-packages"] if os.name == "nt" else VENV.glob("lib/python*/site-packages")
+    )
     for tests in [path for path in packages.rglob("tests") if path.is_dir()]:
         shutil.rmtree(tests, ignore_errors=True)
     modules = [str(module) for name in WITH_SYMBOLS for module in (packages / name).rglob("*.so")]
@@ -81,18 +82,10 @@ def slim() -> None:
 
 
 def compile_all() -> None:
-    """To byte code. Tests start hundreds of processes, often where none may be written (PYTHONDONTWRITEBYTECODE): there
-    each would compile what it imports, and start three times as slowly."""
-    sources = [PROJECT / name for name in SOURCES]
+    """The packages and the tree to byte code. Tests start hundreds of processes, often where none may be written
+    (PYTHONDONTWRITEBYTECODE): there each would compile what it imports, and start three times as slowly."""
     # Some packages bring templates that are no Python yet.
-    subprocess.run([PYTHON, "-m", "compileall", "-qq", "-j", "0", _packages(), *sources], check=False)
-
-
-def _packages() -> Path:
-    (packages,) = (
-        [PYTHON.parents[1] / "Lib/site-packages"] if os.name == "nt" else VENV.glob("lib/python*/site-packages")
-    )
-    return packages
+    subprocess.run([PYTHON, "-m", "compileall", "-qq", "-j", "0", PROJECT], check=False)
 
 
 def main(*requirements: str) -> None:
