@@ -94,12 +94,15 @@ SENDS = [
 ]
 PACKS = [
     gateway_pb2.SendRequest(
-        pack=gateway_pb2.Pack(
-            topic="orders", sizes=[1, 0, 3], bodies=b"abcd", id_prefix="7F0000014D2A", first_number=254
-        )
+        packs=[
+            gateway_pb2.Pack(
+                topic="orders", sizes=[1, 0, 3], bodies=b"abcd", id_prefix="7F0000014D2A", first_number=254
+            ),
+            gateway_pb2.Pack(topic="orders", sizes=[2], bodies=b"ef", id_prefix="7F0000014D2A", first_number=257),
+        ]
     ).SerializeToString(),
     gateway_pb2.SendRequest(
-        pack=gateway_pb2.Pack(topic="paid", sizes=[4], bodies=b"abcd", delay_ms=1_000, tags="new")
+        packs=[gateway_pb2.Pack(topic="paid", sizes=[4], bodies=b"abcd", delay_ms=1_000, tags="new")]
     ).SerializeToString(),
 ]
 BATCHES = [

@@ -16,7 +16,7 @@ PREFIX = "7F0000014D2A9C0FF1E3"
 def pack_of(*bodies: bytes, **fields: Any) -> gateway_pb2.SendRequest:
     given = {"topic": "orders", "id_prefix": PREFIX, **fields}
     sizes = [len(body) for body in bodies]
-    return gateway_pb2.SendRequest(pack=gateway_pb2.Pack(sizes=sizes, bodies=b"".join(bodies), **given))
+    return gateway_pb2.SendRequest(packs=[gateway_pb2.Pack(sizes=sizes, bodies=b"".join(bodies), **given)])
 
 
 def numbered(count: int) -> list[bytes]:
@@ -129,19 +129,52 @@ async def test_a_shard_that_is_away_fails_its_messages_only(faked: Gateway, fake
 @pytest.mark.parametrize(
     ("change", "field"),
     [
-        ({"sizes": [1, 1]}, "pack.sizes"),
-        ({"sizes": [-1, 4]}, "pack.sizes"),
-        ({"first_number": -1}, "pack.first_number"),
-        ({"first_number": 1 << 48}, "pack.first_number"),
+        ({"sizes": [1, 1]}, "packs[0].sizes"),
+        ({"sizes": [-1, 4]}, "packs[0].sizes"),
+        ({"first_number": -1}, "packs[0].first_number"),
+        ({"first_number": 1 << 48}, "packs[0].first_number"),
     ],
 )
 async def test_sizes_and_numbers_that_make_no_messages_refuse_the_pack(
     gateway: Gateway, change: dict[str, Any], field: str
 ) -> None:
     given = {"topic": "orders", "id_prefix": PREFIX, "sizes": [3], "bodies": b"abc", **change}
-    error = await error_of(gateway.stub.Send(gateway_pb2.SendRequest(pack=gateway_pb2.Pack(**given)), timeout=10))
+    error = await error_of(gateway.stub.Send(gateway_pb2.SendRequest(packs=[gateway_pb2.Pack(**given)]), timeout=10))
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert field in str(error.trailing_metadata())
+
+
+async def test_several_packs_of_a_request_each_have_their_ids_topics_and_delays(gateway: Gateway) -> None:
+    joined = pack_of(*numbered(3), first_number=0)
+    joined.packs.extend(pack_of(*numbered(2), first_number=4_096, delay_level=1).packs)
+    joined.packs.extend(pack_of(*numbered(4), first_number=8_192, topic="paid").packs)
+    # The first time their topics are new: the Python encoder makes the records.
+    for turn in range(2):
+        for pack in joined.packs:
+            pack.first_number += 100 * turn
+        plain, delayed, paid = await ranges(gateway, joined)
+        assert [one.count for one in (plain, delayed, paid)] == [3, 2, 4]
+        firsts = [f"{PREFIX}{pack.first_number:012X}" for pack in joined.packs]
+        assert [one.first.message_id for one in (plain, delayed, paid)] == firsts
+        assert [one.first.lane for one in (plain, delayed, paid)] == [0, 1, 0]
+        pulled = await gateway.pull("paid", paid.first.queue, offset=paid.first.offset, max_count=10)
+        assert [one.body for one in pulled.messages] == numbered(4)
+
+
+async def test_a_message_that_is_wrong_harms_no_other_pack(gateway: Gateway) -> None:
+    joined = pack_of(b"a", bytes(4 * 1024 * 1024 + 1), first_number=0)
+    joined.packs.extend(pack_of(b"b", first_number=4_096).packs)
+    joined.packs.extend(pack_of(b"c", first_number=8_192, delay_ms=-1).packs)
+    found = await ranges(gateway, joined)
+    assert [one.first.HasField("fault") for one in found] == [False, True, False, True]
+    assert found[2].first.message_id == f"{PREFIX}{4_096:012X}"
+
+
+async def test_packs_with_equal_ids_are_stored_once(gateway: Gateway) -> None:
+    joined = pack_of(b"a", b"b", first_number=0)
+    joined.packs.extend(pack_of(b"b", b"c", first_number=1).packs)
+    found = await ranges(gateway, joined)
+    assert [(one.count, one.first.duplicate) for one in found] == [(2, False), (1, True), (1, False)]
 
 
 async def test_a_request_has_messages_or_a_pack(gateway: Gateway) -> None:

@@ -4,6 +4,7 @@ import random
 from typing import Any
 
 import pytest
+from duetime.client.sending.stream import REQUESTS_UNDER_WAY_MAX
 from duetime.v1 import gateway_pb2, message_pb2
 from duetime_core.errors import InvalidArgument
 from duetime_format.levels import DELAY_MS_MAX
@@ -11,7 +12,7 @@ from duetime_gateway.face.packs import NUMBER_MAX, PackDrafts, ranges_of
 from duetime_gateway.sending.encoding import Batch, Encoder
 from duetime_gateway.sending.outcomes import Outcomes
 from google.protobuf.message import DecodeError
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.gateway.test_admission import FIELD, HOSTS
@@ -27,7 +28,7 @@ BODIES = st.lists(st.binary(max_size=32), min_size=1, max_size=6)
 def request_of(bodies: list[bytes], **fields: Any) -> gateway_pb2.SendRequest:
     given = {name: value for name, value in fields.items() if value is not None}
     pack = gateway_pb2.Pack(sizes=[len(body) for body in bodies], bodies=b"".join(bodies), **given)
-    return gateway_pb2.SendRequest(pack=pack)
+    return gateway_pb2.SendRequest(packs=[pack])
 
 
 FITTING = st.builds(
@@ -43,6 +44,10 @@ FITTING = st.builds(
     # Within a block of 256, over its end, and at the last number.
     first_number=st.sampled_from([0, 254, 255, 256, NUMBER_MAX - 5]),
     born_at_ms=st.sampled_from([0, 1, NOW_MS]),
+)
+# Each with a prefix of its own, or all with one: then ids may be equal, or go on from pack to pack.
+SEVERAL = st.lists(FITTING, min_size=2, max_size=4).map(
+    lambda requests: gateway_pb2.SendRequest(packs=[pack for request in requests for pack in request.packs])
 )
 OTHERS = st.builds(
     request_of,
@@ -65,7 +70,7 @@ def take_pack(data: bytes, shards: list[int], born_host: bytes = HOST, store_hos
 def reference(data: bytes, shards: list[int], born_host: bytes = HOST, store_host: bytes = HOST) -> Batch:
     """Raises: DecodeError, InvalidArgument."""
     request = gateway_pb2.SendRequest.FromString(data)
-    drafts = PackDrafts(request.pack, is_retry=request.retry)
+    drafts = PackDrafts(request.packs, is_retry=request.retry)
     batch, encoder = Batch(drafts, NOW_MS, born_host), Encoder(rules())
     encoder.encode(batch, range(len(drafts)), routes(shards, store_host))
     return batch
@@ -79,7 +84,7 @@ def test_fitting_packs_are_taken_as_the_encoder_takes_them(
     data = request.SerializeToString()
     taken = take_pack(data, shards, born_host, store_host)
     assert taken is not None
-    assert (taken.count, taken.is_retry) == (len(request.pack.sizes), False)
+    assert (taken.count, taken.is_retry) == (len(request.packs[0].sizes), False)
     assert_same(taken, reference(data, shards, born_host, store_host))
 
 
@@ -92,8 +97,31 @@ def test_other_packs_are_taken_alike_or_left(request: gateway_pb2.SendRequest, s
         assert_same(taken, reference(data, shards))
 
 
+@settings(max_examples=300)
+@given(SEVERAL, SHARDS)
+def test_several_packs_are_taken_alike_unless_ids_are_equal_or_made(
+    request: gateway_pb2.SendRequest, shards: list[int]
+) -> None:
+    data = request.SerializeToString()
+    taken, expected = take_pack(data, shards), reference(data, shards)
+    if taken is None:
+        assert expected.repeats or not all(pack.id_prefix for pack in request.packs)
+    else:
+        assert_same(taken, expected)
+
+
+def test_packs_as_many_as_a_stream_has_under_way_are_taken_together() -> None:
+    packs = [request_of([b"a", b"b"], topic="orders", id_prefix=PREFIX, first_number=4_096 * n) for n in range(17)]
+    joined = gateway_pb2.SendRequest(packs=[pack for request in packs[:16] for pack in request.packs])
+    taken = take_pack(joined.SerializeToString(), [0, 0, 0, 0])
+    assert taken.count == 32
+    assert REQUESTS_UNDER_WAY_MAX == 16
+    joined.packs.extend(packs[16].packs)
+    assert take_pack(joined.SerializeToString(), [0, 0, 0, 0]) is None
+
+
 @settings(max_examples=500)
-@given(FITTING, st.randoms(use_true_random=False), st.integers(1, 4))
+@given(FITTING | SEVERAL, st.randoms(use_true_random=False), st.integers(1, 4))
 def test_damaged_packs_are_taken_alike_or_left(
     request: gateway_pb2.SendRequest, chance: random.Random, flips: int
 ) -> None:
@@ -108,11 +136,12 @@ def test_damaged_packs_are_taken_alike_or_left(
     assert_same(taken, batch)
 
 
-@given(FITTING, SHARDS, st.integers(0, 1 << 40), st.randoms(use_true_random=False))
+@given(FITTING | SEVERAL, SHARDS, st.integers(0, 1 << 40), st.randoms(use_true_random=False))
 def test_ranges_are_those_of_the_results_one_by_one(
     request: gateway_pb2.SendRequest, shards: list[int], first: int, chance: random.Random
 ) -> None:
     taken = take_pack(request.SerializeToString(), shards)
+    assume(taken is not None)
     ids, queues, levels, lanes, parts = taken.columns()
     answers: list[tuple[list[int], list[int], tuple[int, ...]]] = []
     for _, count in taken.parts:

@@ -106,7 +106,7 @@ async def test_topic_that_others_send_to_is_refused_to_who_may_not(site: Site) -
             assert [one.fault.reason for one in answer.results] == [reason] * 2
     pack = gateway_pb2.Pack(topic="secrets", sizes=[1, 1], bodies=b"ab", id_prefix="A" * 20)
     for metadata, reason in ((admin, ""), (shown(token), "RIGHT_MISSING")):
-        answer = await stub.Send(gateway_pb2.SendRequest(pack=pack), metadata=metadata, timeout=10)
+        answer = await stub.Send(gateway_pb2.SendRequest(packs=[pack]), metadata=metadata, timeout=10)
         assert answer.ranges[0].first.fault.reason == reason
     batch = gateway_pb2.SendBatchRequest(topic="secrets", messages=[message(topic="")])
     refused = await error_of(stub.SendBatch(batch, metadata=shown(token), timeout=10))

@@ -56,7 +56,7 @@ async def send_stream(gateway: Gateway, sent: gateway_pb2.SendRequest) -> None:
 
 
 def pack(**due: int) -> gateway_pb2.SendRequest:
-    return gateway_pb2.SendRequest(pack=gateway_pb2.Pack(topic="orders", sizes=[10] * 3, bodies=BODY * 3, **due))
+    return gateway_pb2.SendRequest(packs=[gateway_pb2.Pack(topic="orders", sizes=[10] * 3, bodies=BODY * 3, **due)])
 
 
 def batch(**due: int) -> gateway_pb2.SendBatchRequest:

@@ -3,11 +3,13 @@
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import grpc
+from duetime.client.ids import later
 from duetime.v1 import gateway_pb2, gateway_pb2_grpc, message_pb2, subscriptions_pb2
 from duetime_core.errors import DueTimeError, InvalidArgument, Violation
 from duetime_core.serving import status_of
@@ -137,11 +139,11 @@ class FakeGateway(gateway_pb2_grpc.GatewayServicer):
         if not messages:
             return response, InvalidArgument([Violation("messages", "0 messages; a request has 1 to 4096")])
         # A pack goes to one queue.
-        queue = next(self._turn) % self.queue_count if request.HasField("pack") else None
+        queue = next(self._turn) % self.queue_count if request.packs else None
         response.results.extend(self._store(message, request.retry, queue) for message in messages)
         if script is not None and (code := script(request, response)) is not None:
             return response, code
-        return _in_ranges(response) if request.HasField("pack") else response, None
+        return _in_ranges(response) if request.packs else response, None
 
     def _store(self, message: message_pb2.Message, retry: bool, pack_queue: int | None) -> message_pb2.SendResult:
         if retry and message.id in self.stored:
@@ -299,31 +301,37 @@ async def _abort(context: Any, error: grpc.StatusCode | DueTimeError) -> None:
 
 
 def messages_of(request: gateway_pb2.SendRequest) -> list[message_pb2.Message]:
-    """The messages of a request, those of a pack one by one."""
-    if not request.HasField("pack"):
-        return list(request.messages)
-    pack, messages, start = request.pack, [], 0
+    """The messages of a request, those of packs one by one."""
+    return [*request.messages, *chain(*map(_messages_of_pack, request.packs))]
+
+
+def _messages_of_pack(pack: gateway_pb2.Pack) -> Iterator[message_pb2.Message]:
+    start = 0
     for number, size in enumerate(pack.sizes, pack.first_number):
         message = message_pb2.Message(topic=pack.topic, tags=pack.tags, born_at_ms=pack.born_at_ms)
         message.id, message.body = f"{pack.id_prefix}{number:012X}", pack.bodies[start : start + size]
         if due := pack.WhichOneof("due"):
             setattr(message, due, getattr(pack, due))
-        messages.append(message)
+        yield message
         start += size
-    return messages
 
 
 def _in_ranges(response: gateway_pb2.SendResponse) -> gateway_pb2.SendResponse:
-    """The results as a gateway tells those of a pack: a range goes on as long as the offsets do."""
+    """The results as a gateway tells those of packs: a range goes on as long as ids and offsets do."""
     ranges: list[gateway_pb2.ResultRange] = []
     for result in response.results:
-        before = ranges[-1] if ranges else None
-        goes_on = before is not None and not result.HasField("fault") and not before.first.HasField("fault")
-        if before is not None and goes_on and result.offset == before.first.offset + before.count:
-            before.count += 1
+        if ranges and _goes_on(ranges[-1], result):
+            ranges[-1].count += 1
         else:
             ranges.append(gateway_pb2.ResultRange(first=result, count=1))
     return gateway_pb2.SendResponse(ranges=ranges)
+
+
+def _goes_on(before: gateway_pb2.ResultRange, result: message_pb2.SendResult) -> bool:
+    if result.HasField("fault") or before.first.HasField("fault"):
+        return False
+    follows = result.message_id == later(before.first.message_id, before.count)
+    return follows and result.offset == before.first.offset + before.count
 
 
 def fail(code: grpc.StatusCode) -> Script:

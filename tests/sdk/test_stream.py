@@ -8,11 +8,15 @@ import pytest
 from duetime import AsyncProducer, Message, Receipt, Timeout
 from duetime.client.connection import Connection
 from duetime.client.errors import Unavailable
+from duetime.client.ids import numbered
 from duetime.client.sending import delivery, stream
+from duetime.client.sending.outcomes import errors_of
+from duetime.client.sending.packs import Pack, apart, common_of
 from duetime.client.sending.stream import REQUESTS_UNDER_WAY_MAX, Stream
-from duetime.v1 import gateway_pb2
+from duetime.v1 import gateway_pb2, message_pb2
+from google.rpc import code_pb2
 
-from tests.sdk.fake_gateway import FakeGateway, fail
+from tests.sdk.fake_gateway import FakeGateway, fail, refuse
 
 METHOD = "/duetime.v1.Gateway/SendStream"
 
@@ -29,7 +33,7 @@ def ids_of(answer: gateway_pb2.SendResponse) -> list[str]:
 async def test_many_requests_are_under_way_in_one_stream_and_each_gets_its_answer(gateway: FakeGateway) -> None:
     gateway.gate = asyncio.Event()
     connection = Connection(gateway.address)
-    asked = Stream(connection, METHOD, gateway_pb2.SendResponse)
+    asked = Stream(connection, METHOD, gateway_pb2.SendResponse, apart)
     asking = [asyncio.create_task(asked.ask(request(str(n)), 10)) for n in range(REQUESTS_UNDER_WAY_MAX + 5)]
     await gateway.arrival(REQUESTS_UNDER_WAY_MAX)
     for _ in range(20):
@@ -46,7 +50,7 @@ async def test_bytes_under_way_are_bounded(gateway: FakeGateway, monkeypatch: py
     monkeypatch.setattr(stream, "BYTES_UNDER_WAY_MAX", 2 * len(request("0")))
     gateway.gate = asyncio.Event()
     connection = Connection(gateway.address)
-    asked = Stream(connection, METHOD, gateway_pb2.SendResponse)
+    asked = Stream(connection, METHOD, gateway_pb2.SendResponse, apart)
     asking = [asyncio.create_task(asked.ask(request(str(n)), 10)) for n in range(5)]
     await gateway.arrival(2)
     for _ in range(20):
@@ -81,20 +85,20 @@ async def test_a_status_of_one_request_does_no_harm_to_the_others(gateway: FakeG
 async def test_a_server_that_goes_away_and_comes_back_gets_everything_once(gateway: FakeGateway) -> None:
     async with AsyncProducer(gateway.address) as producer:
         await producer.send("orders", b"first")
-        sending = [asyncio.create_task(producer.send_many("orders", bodies=[b"x"] * 100)) for _ in range(10)]
+        sending = [asyncio.create_task(producer.send_many("orders", bodies=[b"x"] * 600)) for _ in range(10)]
         await gateway.arrival(3)
         await gateway.stop()
         await gateway.start()
         outcomes = [one for each in await asyncio.gather(*sending) for one in each]
     assert all(isinstance(one, Receipt) for one in outcomes)
-    assert len({one.message_id for one in outcomes}) == 1_000
-    assert sum(map(len, gateway.queues.values())) == 1_001
+    assert len({one.message_id for one in outcomes}) == 6_000
+    assert sum(map(len, gateway.queues.values())) == 6_001
 
 
 async def test_a_request_that_hangs_fails_alone_and_the_next_takes_another_stream(gateway: FakeGateway) -> None:
     hanging = gateway.gate = asyncio.Event()
     connection = Connection(gateway.address)
-    asked = Stream(connection, METHOD, gateway_pb2.SendResponse)
+    asked = Stream(connection, METHOD, gateway_pb2.SendResponse, apart)
     patient = asyncio.create_task(asked.ask(request("behind"), 10))
     await gateway.arrival(1)
     with pytest.raises(Timeout, match=r"within 0\.05 s"):
@@ -114,7 +118,7 @@ async def test_a_request_that_hangs_fails_alone_and_the_next_takes_another_strea
 async def test_who_gives_up_takes_nobody_elses_answer(gateway: FakeGateway) -> None:
     gateway.gate = asyncio.Event()
     connection = Connection(gateway.address)
-    asked = Stream(connection, METHOD, gateway_pb2.SendResponse)
+    asked = Stream(connection, METHOD, gateway_pb2.SendResponse, apart)
     first, second, third = [asyncio.create_task(asked.ask(request(one), 10)) for one in "abc"]
     await gateway.arrival(3)
     second.cancel()
@@ -171,7 +175,7 @@ async def test_close_waits_for_what_is_in_the_stream_and_ends_it(gateway: FakeGa
 async def test_a_stream_that_is_closed_fails_what_is_in_it(gateway: FakeGateway) -> None:
     gateway.gate = asyncio.Event()
     connection = Connection(gateway.address)
-    asked = Stream(connection, METHOD, gateway_pb2.SendResponse)
+    asked = Stream(connection, METHOD, gateway_pb2.SendResponse, apart)
     asking = asyncio.create_task(asked.ask(request("a"), 10))
     await gateway.arrival(1)
     await asked.close()
@@ -191,3 +195,65 @@ async def test_ordered_messages_stay_in_order_when_streams_end(
     offsets = [one.offset for one in outcomes if isinstance(one, Receipt)]
     assert offsets == list(range(3_000))
     assert Counter(request.retry for request in gateway.requests)[True] == 3
+
+
+async def test_packs_that_wait_together_travel_together(gateway: FakeGateway) -> None:
+    async with AsyncProducer(gateway.address) as producer:
+        bodies = [[b"%d-%d" % (one, n) for n in range(200)] for one in range(8)]
+        sent = [producer.send_many(f"orders-{one % 2}", bodies=bodies[one]) for one in range(8)]
+        outcomes = await asyncio.gather(*sent)
+    # 1,024 messages at most.
+    assert [len(request.packs) for request in gateway.requests] == [5, 3]
+    for one, found in enumerate(outcomes):
+        assert all(isinstance(receipt, Receipt) for receipt in found)
+        assert {receipt.topic for receipt in found} == {f"orders-{one % 2}"}
+        stored = [gateway.stored[receipt.message_id] for receipt in found]
+        assert [(result.queue, result.offset) for result in stored] == [(it.queue, it.offset) for it in found]
+    assert len({receipt.message_id for found in outcomes for receipt in found}) == 1_600
+
+
+async def test_large_packs_and_messages_travel_alone(gateway: FakeGateway) -> None:
+    async with AsyncProducer(gateway.address) as producer:
+        large = [producer.send_many("orders", bodies=[bytes(700_000)]) for _ in range(3)]
+        plain = [producer.send_many([Message("orders", b"x", key="k")] * 2) for _ in range(2)]
+        await asyncio.gather(*large, *plain)
+    assert [(len(request.packs), len(request.messages)) for request in gateway.requests] == [(1, 0)] * 3 + [(0, 2)] * 2
+
+
+async def test_a_fault_of_one_message_is_told_to_its_own_caller(gateway: FakeGateway) -> None:
+    gateway.scripts.append(refuse(4, code_pb2.INVALID_ARGUMENT, "MESSAGE_INVALID", retriable=False))
+    async with AsyncProducer(gateway.address) as producer:
+        first, second = await asyncio.gather(*[producer.send_many("orders", bodies=[b"x"] * 3) for _ in range(2)])
+    assert not errors_of(first)
+    assert list(errors_of(second)) == [1]
+
+
+@pytest.mark.parametrize("counts", [(3, 4), (3, 5), (9,), (3,)])
+def test_an_answer_that_tells_of_other_numbers_is_no_answer(counts: tuple[int, ...]) -> None:
+    """A range may go on from one pack to the next."""
+    first = message_pb2.SendResult(message_id=numbered("A", 4_094), queue=1, offset=7)
+    response = gateway_pb2.SendResponse(ranges=[gateway_pb2.ResultRange(first=first, count=7)])
+    parts = list(apart(response, counts))
+    packs = [Pack(common_of(Message("orders", b"")), [b""] * count, ("A", 4_094)) for count in counts]
+    found = [pack.outcomes(part) for pack, part in zip(packs, parts, strict=True)]
+    if counts != (3, 4):
+        assert errors_of(found[-1])
+        return
+    assert not any(map(errors_of, found))
+    assert [one.offset for each in found for one in each if isinstance(one, Receipt)] == list(range(7, 14))
+    ids = [one.message_id for each in found for one in each if isinstance(one, Receipt)]
+    assert ids == [numbered("A", number) for number in range(4_094, 4_101)]
+
+
+async def test_a_pack_that_nobody_waits_for_any_more_stays_here(gateway: FakeGateway) -> None:
+    connection = Connection(gateway.address)
+    asked = Stream(connection, METHOD, gateway_pb2.SendResponse, apart)
+    packs = [Pack(common_of(Message("orders", b"")), [b"x"] * 2) for _ in range(3)]
+    first, second, third = [asyncio.create_task(asked.ask(pack.request(), 10, 2)) for pack in packs]
+    await asyncio.sleep(0)
+    second.cancel()
+    for pack, answer in ((packs[0], await first), (packs[2], await third)):
+        assert [one.message_id for one in pack.outcomes(answer) if isinstance(one, Receipt)] == pack.ids
+    assert [len(request.packs) for request in gateway.requests] == [2]
+    await asked.close()
+    await connection.close()

@@ -99,14 +99,14 @@ class Right(_message.Message):
     def __init__(self, right: _Optional[str] = ..., kind: _Optional[str] = ..., pattern: _Optional[str] = ...) -> None: ...
 
 class SendRequest(_message.Message):
-    __slots__ = ("messages", "retry", "pack")
+    __slots__ = ("messages", "retry", "packs")
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     RETRY_FIELD_NUMBER: _ClassVar[int]
-    PACK_FIELD_NUMBER: _ClassVar[int]
+    PACKS_FIELD_NUMBER: _ClassVar[int]
     messages: _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]
     retry: bool
-    pack: Pack
-    def __init__(self, messages: _Optional[_Iterable[_Union[_message_pb2.Message, _Mapping]]] = ..., retry: bool = ..., pack: _Optional[_Union[Pack, _Mapping]] = ...) -> None: ...
+    packs: _containers.RepeatedCompositeFieldContainer[Pack]
+    def __init__(self, messages: _Optional[_Iterable[_Union[_message_pb2.Message, _Mapping]]] = ..., retry: bool = ..., packs: _Optional[_Iterable[_Union[Pack, _Mapping]]] = ...) -> None: ...
 
 class SendResponse(_message.Message):
     __slots__ = ("results", "ranges", "fault")

@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Any
 
 from duetime.client.errors import DueTimeError, InvalidMessage, ServerError, from_fault
-from duetime.client.ids import new_block, numbered
+from duetime.client.ids import later, new_block, numbered
 from duetime.client.message import Message, Receipt, refused, wire_fields
 from duetime.client.sending.batch import MESSAGE_BYTES_MAX, SendBatch, now_ms
 from duetime.client.sending.outcomes import Outcome, Outcomes
@@ -47,6 +47,10 @@ class Pack:
         return len(self._bodies)
 
     @property
+    def pack_count(self) -> int:
+        return len(self._bodies)
+
+    @property
     def ids(self) -> list[str]:
         return [numbered(self._prefix, self._first + n) for n in range(len(self._bodies))]
 
@@ -59,7 +63,7 @@ class Pack:
             bodies=b"".join(self._bodies),
         )
         pack.MergeFrom(self._common)
-        return gateway_pb2.SendRequest(pack=pack).SerializeToString()
+        return gateway_pb2.SendRequest(packs=[pack]).SerializeToString()
 
     def part(self, indices: Iterable[int]) -> "Pack | SendBatch":
         """A batch of some of the messages, with the ids that they have."""
@@ -126,6 +130,34 @@ def _pack(fields: dict[str, Any]) -> gateway_pb2.Pack:
         return gateway_pb2.Pack(**fields)
     except (TypeError, ValueError) as error:
         raise refused(fields, error) from error
+
+
+def apart(response: gateway_pb2.SendResponse, counts: Sequence[int]) -> Iterator[gateway_pb2.SendResponse]:
+    """The answer to packs of so many messages each, which were one request, as an answer to each."""
+    ranges = list(reversed(response.ranges))
+    for number, count in enumerate(counts, 1):
+        part = gateway_pb2.SendResponse()
+        if response.HasField("fault"):
+            part.fault.CopyFrom(response.fault)
+        # What is told of no message of any is the last one's: it sees that the numbers don't match.
+        while ranges and (count > 0 or number == len(counts)):
+            one = ranges.pop()
+            if 0 < count < one.count:
+                ranges.append(_after(one, count))
+                one.count = count
+            part.ranges.append(one)
+            count -= one.count
+        yield part
+
+
+def _after(one: gateway_pb2.ResultRange, by: int) -> gateway_pb2.ResultRange:
+    """What is left of a range without so many of its first messages."""
+    rest = gateway_pb2.ResultRange()
+    rest.CopyFrom(one)
+    rest.count -= by
+    if not one.first.HasField("fault"):
+        rest.first.message_id, rest.first.offset = later(one.first.message_id, by), one.first.offset + by
+    return rest
 
 
 class Bodies:

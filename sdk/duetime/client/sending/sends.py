@@ -10,7 +10,7 @@ from duetime.client.message import Receipt
 from duetime.client.sending.batch import Batch
 from duetime.client.sending.delivery import Delivery, for_each
 from duetime.client.sending.outcomes import Outcome, errors_of
-from duetime.client.sending.packs import Pack
+from duetime.client.sending.packs import Pack, apart
 from duetime.client.sending.stream import Stream
 from duetime.v1 import gateway_pb2
 
@@ -24,7 +24,7 @@ class Sends(Delivery[Receipt]):
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection, _SEND, gateway_pb2.SendResponse, Receipt, repeated=_RETRY)
-        self._stream = Stream(connection, _SEND_STREAM, gateway_pb2.SendResponse)
+        self._stream = Stream(connection, _SEND_STREAM, gateway_pb2.SendResponse, apart)
         # One that knows no packs.
         self._older = OlderServer()
 
@@ -42,11 +42,11 @@ class Sends(Delivery[Receipt]):
             self._older.met()
         return await super()._request(batch.unpacked(), deadline, is_first=is_first)
 
-    async def _ask(self, payload: bytes, timeout: float, *, is_first: bool) -> Any:
+    async def _ask(self, payload: bytes, timeout: float, *, is_first: bool, pack_count: int = 0) -> Any:
         # A traced request has metadata of its own.
         if is_first and tracing.active is None and not self._stream.older.is_there:
-            return await self._stream.ask(payload, timeout)
-        return await super()._ask(payload, timeout, is_first=is_first)
+            return await self._stream.ask(payload, timeout, pack_count)
+        return await super()._ask(payload, timeout, is_first=is_first, pack_count=pack_count)
 
     def _outcomes(self, response: Any, batch: Batch) -> Sequence[Outcome]:
         if response.HasField("fault"):

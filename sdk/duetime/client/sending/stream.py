@@ -2,6 +2,9 @@
 
     ask ──▶ room ──▶ queue ──▶ writer ──▶ ... ──▶ reader ──▶ the first answer is the first request's
 
+Packs that wait at the same time travel as one request: the answers to several let their callers go on together, so
+that their next packs meet again.
+
 The stream opens with the first request, and anew after it has ended. What is under way then fails, and whoever asked
 repeats it, by a call of its own: so what one request did to the stream, it does to no other again. A request that has
 no answer in time fails alone; the stream that it is in takes no more, since what comes behind it would wait too, and
@@ -10,7 +13,9 @@ ends when nobody waits for its answers any more.
 
 import asyncio
 from collections import deque
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, cycle
+from typing import Any, NamedTuple
 
 import grpc
 
@@ -23,28 +28,42 @@ REQUESTS_UNDER_WAY_MAX = 16
 BYTES_UNDER_WAY_MAX = 16 * 1024 * 1024
 # A stream that nothing was asked in for so long ends: at the server each takes the place of a call.
 IDLE_S = 10.0
+# Of packs that travel together: enough to spread a request's price, and several requests fit under way.
+JOINED_COUNT_MAX = 1_024
+JOINED_BYTES_MAX = 1024 * 1024
 # How long the server may take to end a stream that the producer has finished.
 FINISH_S = 1.0
 
 Answer = asyncio.Future[Any]
+# Makes of the answer to several packs of so many messages each an answer to each.
+Apart = Callable[[Any, Sequence[int]], Iterable[Any]]
+
+
+class _Asked(NamedTuple):
+    """An encoded request, who waits for its answer, and how many messages it has if it is a pack, else 0."""
+
+    payload: bytes
+    answer: Answer
+    pack_count: int
 
 
 class Stream:
     """The requests of one client by one method that streams both ways."""
 
-    def __init__(self, connection: Connection, method: str, response: Any) -> None:
+    def __init__(self, connection: Connection, method: str, response: Any, apart: Apart) -> None:
         """`method`: the full name. `response`: the class of answers."""
         self._connection = connection
         self._method = method
         self._response = response
+        self.apart = apart
         self._room = Capacity(REQUESTS_UNDER_WAY_MAX, BYTES_UNDER_WAY_MAX)
         self._current: _Call | None = None
         self._calls: set[_Call] = set()
         # One that has no such method.
         self.older = OlderServer()
 
-    async def ask(self, payload: bytes, timeout: float) -> Any:
-        """The answer to an encoded request.
+    async def ask(self, payload: bytes, timeout: float, pack_count: int = 0) -> Any:
+        """The answer to an encoded request. `pack_count`: how many messages it has if it is a pack.
 
         Raises:
             Timeout: there is none within `timeout` seconds. The request may take effect.
@@ -59,7 +78,7 @@ class Stream:
                 await self._room.acquire(1, size)
                 try:
                     call = self._open()
-                    call.put(payload, answer)
+                    call.put(_Asked(payload, answer, pack_count))
                     return await answer
                 finally:
                     self._room.release(1, size)
@@ -113,10 +132,10 @@ class _Call:
         self._call = call
         self._server = server
         self._loop = asyncio.get_running_loop()
-        self._unwritten: deque[tuple[bytes, Answer]] = deque()
+        self._unwritten: deque[_Asked] = deque()
         self._more = asyncio.Event()
-        # In the order of their requests, those that nobody waits for any more too.
-        self._awaited: deque[Answer] = deque()
+        # What was asked in each request under way, in their order; also what nobody waits for any more.
+        self._awaited: deque[list[_Asked]] = deque()
         # It takes no more requests; the server is to be told so.
         self._retired = self._finished = False
         self._used_at = self._loop.time()
@@ -128,9 +147,9 @@ class _Call:
     def has_ended(self) -> bool:
         return self.ended.done()
 
-    def put(self, payload: bytes, answer: Answer) -> None:
+    def put(self, asked: _Asked) -> None:
         self._used_at = self._loop.time()
-        self._unwritten.append((payload, answer))
+        self._unwritten.append(asked)
         self._more.set()
 
     def end(self) -> None:
@@ -152,7 +171,7 @@ class _Call:
             self.end()
 
     def _is_awaited(self) -> bool:
-        return any(not answer.done() for answer in self._awaited) or any(not one.done() for _, one in self._unwritten)
+        return any(not one.answer.done() for one in chain(*self._awaited, self._unwritten))
 
     def _look(self) -> None:
         """Ends the call if it is idle."""
@@ -168,11 +187,9 @@ class _Call:
         can't take back half of a request."""
         try:
             while True:
-                while self._unwritten:
-                    payload, answer = self._unwritten.popleft()
-                    if not answer.done():
-                        self._awaited.append(answer)
-                        await self._call.write(payload)
+                while request := self._next():
+                    self._awaited.append(request)
+                    await self._call.write(b"".join([one.payload for one in request]))
                 if self._finished:
                     await self._call.done_writing()
                     return
@@ -180,6 +197,21 @@ class _Call:
                 await self._more.wait()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError):
             return  # it has ended, as the reader learns
+
+    def _next(self) -> list[_Asked]:
+        """What goes into the next request: one, or several packs; empty: there is nothing."""
+        unwritten, request = self._unwritten, list[_Asked]()
+        count = size = 0
+        while unwritten:
+            one = unwritten[0]
+            count, size = count + one.pack_count, size + len(one.payload)
+            fits = one.pack_count and count <= JOINED_COUNT_MAX and size <= JOINED_BYTES_MAX
+            if request and not (fits and request[0].pack_count):
+                break
+            unwritten.popleft()
+            if not one.answer.done():
+                request.append(one)
+        return request
 
     async def _read(self) -> None:
         """Gives out the answers until the call ends, and then the error to all that still wait."""
@@ -192,9 +224,7 @@ class _Call:
                         f"the server at {self._server} answered what was not asked", reason="STREAM_ENDED"
                     )
                     return
-                answer = self._awaited.popleft()
-                if not answer.done():
-                    _settle(answer, response, self._server)
+                self._settle(self._awaited.popleft(), response)
                 if self._retired and not self._is_awaited():
                     return
         except grpc.aio.AioRpcError as raised:
@@ -207,20 +237,25 @@ class _Call:
             self._stream.forget(self, status)
             self._fail(error)
 
+    def _settle(self, request: list[_Asked], response: Any) -> None:
+        parts: Iterable[Any] = (response,)
+        if response is not None and len(request) > 1:
+            parts = self._stream.apart(response, [one.pack_count for one in request])
+        for (_, answer, _), part in zip(request, cycle(parts), strict=False):
+            if answer.done():
+                continue
+            if part is None:
+                answer.set_exception(unreadable(self._server))
+            else:
+                answer.set_result(part)
+
     def _fail(self, error: DueTimeError) -> None:
-        answers = [*self._awaited, *(answer for _, answer in self._unwritten)]
+        asked = [*chain(*self._awaited), *self._unwritten]
         self._awaited.clear()
         self._unwritten.clear()
-        for answer in answers:
-            if not answer.done():
-                answer.set_exception(error.about(""))
-
-
-def _settle(answer: Answer, response: Any, server: str) -> None:
-    if response is None:
-        answer.set_exception(unreadable(server))
-    else:
-        answer.set_result(response)
+        for one in asked:
+            if not one.answer.done():
+                one.answer.set_exception(error.about(""))
 
 
 def _of_all(error: DueTimeError) -> DueTimeError:

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""Packs a SendRequest whose messages come as a `Pack` of `duetime.v1`: what they have in common is read once.
+"""Packs a SendRequest whose messages come in `Pack`s of `duetime.v1`: what those of one have in common is read once.
 
 It is the compiled twin of `face.packs` and `sending.encoding` together; see `_packing`, which writes the records. As
 there, only what is plainly right is taken, and the Python encoder does all else.
@@ -7,14 +7,14 @@ there, only what is plainly right is taken, and the Python encoder does all else
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcmp, memset
+from libc.string cimport memcmp
 
 from duetime_gateway.face._message cimport (
-    AT, COUNTER_DIGITS, Group, ID_SIZE_MAX, Message_, RESULT_SIZE_MAX, block_size,
+    AT, COUNTER_DIGITS, Group, ID_SIZE, ID_SIZE_MAX, Message_, RESULT_SIZE_MAX, block_size,
 )
 from duetime_gateway.face._packing cimport PlainRequest, Way
 from duetime_gateway.face._results cimport put_range
-from duetime_gateway.face._wire cimport FIT, Text, _ascii, _text, _varint, put_counted
+from duetime_gateway.face._wire cimport FIT, Text, _ascii, _same, _text, _varint, put_counted
 
 from duetime_format import limits
 from duetime_gateway.face import packs
@@ -35,6 +35,8 @@ cdef enum:
     BODIES = 0x52
     # Bits of the fields of which one says when the messages are due.
     DUE_FIELDS = (1 << 3) | (1 << 4) | (1 << 5)
+    # Packs of one request; more are left to the encoder.
+    PACKS_MAX = 16
 
 assert packs.PACK_KEY == bytes([PACK])
 assert packs.COUNTER_DIGITS == COUNTER_DIGITS
@@ -44,40 +46,85 @@ cdef Py_ssize_t REQUEST_BYTES_MAX = limits.REQUEST_BYTES_MAX
 cdef Py_ssize_t COUNT_MAX = limits.SEND_COUNT_MAX
 
 
+cdef Py_ssize_t count_sizes(Text sizes) noexcept nogil:
+    """-1: they are no numbers."""
+    cdef const uint8_t *at = sizes.at
+    cdef const uint8_t *end = at + sizes.size
+    cdef Py_ssize_t count = 0
+    cdef uint64_t number
+    while at < end:
+        if not _varint(&at, end, &number):
+            return -1
+        count += 1
+    return count
+
+
+cdef struct Pack_:
+    # What all its messages have.
+    Message_ common
+    Text prefix
+    Text sizes
+    Text bodies
+    int64_t first_number
+    int count
+    # Whether its ids go on after those of the pack before it.
+    bint goes_on
+
+
 cdef class PackRequest(PlainRequest):
-    """A SendRequest with a pack, all of whose messages are plainly right."""
+    """A SendRequest with packs, all of whose messages are plainly right."""
 
-    cdef Text _prefix, _sizes, _bodies
-    cdef int64_t _first_number
+    cdef Pack_[PACKS_MAX] _packs
+    cdef int _pack_count
 
-    cdef bint read_pack(self, bytes data, dict routes, object levels, Py_ssize_t body_bytes_min) except -1:
+    cdef bint read_packs(self, bytes data, dict routes, object levels, Py_ssize_t body_bytes_min) except -1:
         cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(data)
         cdef const uint8_t *end = at + PyBytes_GET_SIZE(data)
-        cdef Text pack
-        cdef Message_ common
-        cdef Py_ssize_t count
+        cdef Text text
+        cdef Pack_ *pack
+        cdef Py_ssize_t count = 0
+        cdef int n
         self._data = data
-        memset(&common, 0, sizeof(Message_))
-        if PyBytes_GET_SIZE(data) > REQUEST_BYTES_MAX or at == end or at[0] != PACK:
+        if PyBytes_GET_SIZE(data) > REQUEST_BYTES_MAX:
             return False
-        at += 1
-        if not _text(&at, end, &pack) or at != end or not self.read_common(pack, &common, levels):
-            return False
-        count = self.count_sizes()
-        if not 1 <= count <= COUNT_MAX or not 0 <= self._first_number <= NUMBER_MAX + 1 - count:
+        while at < end:
+            if at[0] != PACK or self._pack_count == PACKS_MAX:
+                return False
+            at += 1
+            pack = &self._packs[self._pack_count]
+            if not _text(&at, end, &text) or not self.read_pack(text, pack, levels):
+                return False
+            self._pack_count += 1
+            count += pack.count
+        if not 1 <= count <= COUNT_MAX:
             return False
         self.make_room(count)
-        self._messages[0] = common
-        if not self.find_way(0, routes):
-            return False
-        common.way = self._messages[0].way
-        return self.may_wait(&common, levels) and self.spread(&common, count, body_bytes_min)
+        for n in range(self._pack_count):
+            pack = &self._packs[n]
+            self._messages[self.count] = pack.common
+            if not self.find_way(self.count, routes):
+                return False
+            pack.common.way = self._messages[self.count].way
+            if not self.may_wait(&pack.common, levels) or not self.spread(pack, body_bytes_min):
+                return False
+        return self.packs_are_distinct()
 
-    cdef bint read_common(self, Text pack, Message_ *common, object levels) except -1:
-        """What all messages have, and where their sizes and bodies lie."""
-        cdef const uint8_t *at = pack.at
-        cdef const uint8_t *end = at + pack.size
-        cdef Text text
+    cdef bint read_pack(self, Text text, Pack_ *pack, object levels) except -1:
+        """What all its messages have, and where their sizes and bodies lie."""
+        cdef Py_ssize_t count
+        pack.common.start = text.at
+        if not self.read_common(text, pack, levels):
+            return False
+        count = count_sizes(pack.sizes)
+        if not 1 <= count <= COUNT_MAX or not 0 <= pack.first_number <= NUMBER_MAX + 1 - count:
+            return False
+        pack.count = <int>count
+        return True
+
+    cdef bint read_common(self, Text text, Pack_ *pack, object levels) except -1:
+        cdef const uint8_t *at = text.at
+        cdef const uint8_t *end = at + text.size
+        cdef Message_ *common = &pack.common
         cdef uint64_t number = 0
         cdef uint32_t seen = 0, bit
         cdef uint8_t key
@@ -107,72 +154,91 @@ cdef class PackRequest(PlainRequest):
             elif key == DELIVER_AT_MS:
                 common.asked_ms, common.due = <int64_t>number, AT
             elif key == ID_PREFIX:
-                self._prefix = text
+                pack.prefix = text
                 if text.size > ID_SIZE_MAX - COUNTER_DIGITS or _ascii(text, 0x21) != FIT:
                     return False
             elif key == FIRST_NUMBER:
-                self._first_number = <int64_t>number
+                pack.first_number = <int64_t>number
             elif key == BORN_AT_MS:
                 common.born_at_ms = <int64_t>number
             elif key == SIZES:
-                self._sizes = text
+                pack.sizes = text
             elif key == BODIES:
-                self._bodies = text
+                pack.bodies = text
             else:
                 return False
         bit = seen & DUE_FIELDS
         return not bit & (bit - 1) and common.born_at_ms >= 0 and 0 <= common.level <= levels.highest
 
-    cdef Py_ssize_t count_sizes(self) noexcept:
-        """-1: they are no numbers."""
-        cdef const uint8_t *at = self._sizes.at
-        cdef const uint8_t *end = at + self._sizes.size
-        cdef Py_ssize_t count = 0
-        cdef uint64_t number
-        while at < end:
-            if not _varint(&at, end, &number):
-                return -1
-            count += 1
-        return count
-
-    cdef bint spread(self, Message_ *common, Py_ssize_t count, Py_ssize_t body_bytes_min) noexcept:
+    cdef bint spread(self, Pack_ *pack, Py_ssize_t body_bytes_min) noexcept:
         """Gives each message its body; whether the sizes are right."""
-        cdef const uint8_t *at = self._sizes.at
-        cdef const uint8_t *end = at + self._sizes.size
+        cdef const uint8_t *at = pack.sizes.at
+        cdef const uint8_t *end = at + pack.sizes.size
+        cdef Message_ *m = &self._messages[self.count]
         cdef Text body
         cdef uint64_t size = 0
-        cdef Py_ssize_t n, left = self._bodies.size
-        body.at = self._bodies.at
-        for n in range(count):
+        cdef Py_ssize_t left = pack.bodies.size
+        cdef int n
+        body.at = pack.bodies.at
+        for n in range(pack.count):
             _varint(&at, end, &size)
             if size > <uint64_t>left or not body_bytes_min <= <Py_ssize_t>size <= BODY_BYTES_MAX:
                 return False
             body.size = <Py_ssize_t>size
-            self._messages[n] = common[0]
-            self._messages[n].body = body
+            m[n] = pack.common
+            m[n].body = body
             body.at += body.size
             left -= body.size
-        self.count = <int>count
+        self.count += pack.count
         return left == 0
+
+    cdef bint packs_are_distinct(self) noexcept:
+        """Whether no two messages of one topic have the same id, and the ids of several packs are known."""
+        cdef Pack_ *a
+        cdef Pack_ *b
+        cdef int n, other
+        for n in range(self._pack_count if self._pack_count > 1 else 0):
+            a = &self._packs[n]
+            if not a.prefix.size:
+                return False
+            for other in range(n):
+                b = &self._packs[other]
+                if not _same(a.prefix, b.prefix):
+                    continue
+                if (
+                    a.common.way == b.common.way
+                    and a.first_number < b.first_number + b.count and b.first_number < a.first_number + a.count
+                ):
+                    return False
+                if other == n - 1:
+                    a.goes_on = a.first_number == b.first_number + b.count
+        return True
 
     cdef int make_ids(self, object ids) except -1:
         cdef uint8_t *to
-        cdef Py_ssize_t size = self._prefix.size + COUNTER_DIGITS
-        cdef int n
-        if not self._prefix.size:
+        cdef Message_ *m = self._messages
+        cdef Pack_ *pack
+        cdef Py_ssize_t size = 0
+        cdef int n, nth
+        if not self._packs[0].prefix.size:
             return PlainRequest.make_ids(self, ids)
-        self._made_ids = PyBytes_FromStringAndSize(NULL, self.count * size)
+        for n in range(self._pack_count):
+            size += self._packs[n].count * (self._packs[n].prefix.size + COUNTER_DIGITS)
+        self._made_ids = PyBytes_FromStringAndSize(NULL, size)
         to = <uint8_t *>PyBytes_AS_STRING(self._made_ids)
-        for n in range(self.count):
-            self._messages[n].id.at = to
-            self._messages[n].id.size = size
-            to = put_counted(to, self._prefix.at, self._prefix.size, self._first_number + n)
+        for n in range(self._pack_count):
+            pack = &self._packs[n]
+            for nth in range(pack.count):
+                m.id.at = to
+                m.id.size = pack.prefix.size + COUNTER_DIGITS
+                to = put_counted(to, pack.prefix.at, pack.prefix.size, pack.first_number + nth)
+                m += 1
         return 0
 
     cdef bint choose_queue(self, int index, Way way) except -1:
         cdef Message_ *m = &self._messages[index]
         cdef Message_ *before = m - 1
-        if index and (
+        if index and before.way == m.way and (
             len(way.holders) == 1
             or (m.id.size == before.id.size and memcmp(m.id.at, before.id.at, block_size(m.id)) == 0)
         ):
@@ -191,9 +257,12 @@ cdef class PackRequest(PlainRequest):
         cdef Message_ *first = NULL
         cdef Group *group
         cdef int64_t offset, due_at_ms, first_offset = 0, first_due_at_ms = 0
-        cdef int n, count = 0
+        cdef Py_ssize_t size = 0
+        cdef int n, count = 0, which = 0
         self.check_answers(answers)
-        buffer = PyBytes_FromStringAndSize(NULL, self.count * (self._messages[0].id.size + RESULT_SIZE_MAX))
+        for n in range(self._pack_count):
+            size += self._packs[n].count * (self._packs[n].prefix.size + ID_SIZE + RESULT_SIZE_MAX)
+        buffer = PyBytes_FromStringAndSize(NULL, size)
         begin = to = <uint8_t *>PyBytes_AS_STRING(buffer)
         for n in range(self.count):
             m = &self._messages[n]
@@ -202,8 +271,13 @@ cdef class PackRequest(PlainRequest):
             offset = offsets[group.next]
             due_at_ms = dues[group.next] if dues and (m.level or m.due) else 0
             group.next += 1
+            which += n > 0 and m.start != (m - 1).start
             if (
                 count and m.group == first.group and m.queue == first.queue
+                and (
+                    m.start == (m - 1).start
+                    or (self._packs[which].goes_on and m.level == first.level and m.lane == first.lane)
+                )
                 and offset == first_offset + count and due_at_ms == first_due_at_ms
             ):
                 count += 1
@@ -219,7 +293,7 @@ def take(bytes data not None, dict routes not None, rules not None, bytes born_h
     """The request packed if all of it is plainly right, else None. See `_packing.take`."""
     cdef PackRequest request = PackRequest()
     request._born_host, request._arrived_at_ms = born_host, arrived_at_ms
-    if not request.read_pack(data, routes, rules.levels, rules.body_bytes_min):
+    if not request.read_packs(data, routes, rules.levels, rules.body_bytes_min):
         return None
     if not request.settle(rules.ids, PyBytes_GET_SIZE(born_host)):
         return None

@@ -1,6 +1,8 @@
 """Packs of `duetime.v1`: messages that are alike as drafts, and their results as ranges."""
 
-from collections.abc import Collection
+from bisect import bisect_right
+from collections.abc import Collection, Iterator, Sequence
+from itertools import accumulate
 
 from duetime.v1 import gateway_pb2, message_pb2
 from duetime_core.calls import faults_of
@@ -12,56 +14,65 @@ from duetime_gateway.sending.outcomes import Outcomes
 # Of the counter that ends an id, in hexadecimal.
 COUNTER_DIGITS = 12
 NUMBER_MAX = 16**COUNTER_DIGITS - 1
-# Of the field `pack` of a SendRequest.
+# Of the field `packs` of a SendRequest.
 PACK_KEY = b"\x1a"
 
 
 class PackDrafts:
-    """The messages of a pack, each a draft when it is asked for: the encoder takes breaks between them."""
+    """The messages of packs, each a draft when it is asked for: the encoder takes breaks between them."""
 
-    __slots__ = ("_pack", "_starts", "is_retry")
+    __slots__ = ("_body_starts", "_firsts", "_packs", "is_retry")
 
     in_runs = True
 
-    def __init__(self, pack: gateway_pb2.Pack, *, is_retry: bool = False) -> None:
+    def __init__(self, packs: Sequence[gateway_pb2.Pack], *, is_retry: bool = False) -> None:
         """Raises: InvalidArgument: sizes or ids that make no messages."""
-        self._pack = pack
-        self._starts = [0]
+        self._packs = packs
+        # Of each pack: the index of its first message; where its bodies begin, and the last one ends.
+        self._firsts: list[int] = []
+        self._body_starts: list[list[int]] = []
         self.is_retry = is_retry
-        violations = []
-        for size in pack.sizes:
-            self._starts.append(self._starts[-1] + max(size, 0))
-        if any(size < 0 for size in pack.sizes) or self._starts[-1] != len(pack.bodies):
-            text = f"{len(pack.sizes)} sizes, {self._starts[-1]} bytes in all, for {len(pack.bodies)} bytes of bodies"
-            violations.append(Violation("pack.sizes", text))
-        if not 0 <= pack.first_number <= NUMBER_MAX + 1 - len(pack.sizes):
-            text = f"{pack.first_number} and {len(pack.sizes)} messages are not within 0 and {NUMBER_MAX}"
-            violations.append(Violation("pack.first_number", text))
+        violations: list[Violation] = []
+        for number, pack in enumerate(packs):
+            self._firsts.append(len(self))
+            self._body_starts.append(list(accumulate((max(size, 0) for size in pack.sizes), initial=0)))
+            violations += _violations(f"packs[{number}]", pack, self._body_starts[-1][-1])
         if violations:
             raise InvalidArgument(violations, reason="PACK_INVALID")
 
     def __len__(self) -> int:
-        return len(self._starts) - 1
+        return self._firsts[-1] + len(self._body_starts[-1]) - 1 if self._body_starts else 0
 
     def __getitem__(self, index: int, /) -> Draft:
-        pack = self._pack
+        which = bisect_right(self._firsts, index) - 1
+        pack, starts, nth = self._packs[which], self._body_starts[which], index - self._firsts[which]
         return Draft(
             pack.topic,
-            pack.bodies[self._starts[index] : self._starts[index + 1]],
+            pack.bodies[starts[nth] : starts[nth + 1]],
             tags=pack.tags,
             delay_level=pack.delay_level,
             delay_ms=pack.delay_ms,
             deliver_at_ms=pack.deliver_at_ms if pack.HasField("deliver_at_ms") else None,
-            id=f"{pack.id_prefix}{pack.first_number + index:0{COUNTER_DIGITS}X}" if pack.id_prefix else "",
+            id=f"{pack.id_prefix}{pack.first_number + nth:0{COUNTER_DIGITS}X}" if pack.id_prefix else "",
             born_at_ms=pack.born_at_ms,
         )
 
     def topics(self) -> Collection[str]:
-        return {self._pack.topic}
+        return {pack.topic for pack in self._packs}
+
+
+def _violations(field: str, pack: gateway_pb2.Pack, body_bytes: int) -> Iterator[Violation]:
+    """Why its sizes and ids make no messages. `body_bytes`: all sizes together."""
+    if any(size < 0 for size in pack.sizes) or body_bytes != len(pack.bodies):
+        text = f"{len(pack.sizes)} sizes, {body_bytes} bytes in all, for {len(pack.bodies)} bytes of bodies"
+        yield Violation(f"{field}.sizes", text)
+    if not 0 <= pack.first_number <= NUMBER_MAX + 1 - len(pack.sizes):
+        text = f"{pack.first_number} and {len(pack.sizes)} messages are not within 0 and {NUMBER_MAX}"
+        yield Violation(f"{field}.first_number", text)
 
 
 def ranges_of(outcomes: Outcomes) -> list[gateway_pb2.ResultRange]:
-    """The results of a pack's messages, those in a row that differ only in id and offset together."""
+    """The results of the messages of packs, those in a row that differ only in id and offset together."""
     faults = faults_of(outcomes.faults)
     ranges: list[gateway_pb2.ResultRange] = []
     for index, message_id in enumerate(outcomes.ids):

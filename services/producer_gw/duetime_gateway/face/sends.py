@@ -50,12 +50,12 @@ class EncodedRequest:
 
     def drafts(self) -> Drafts:
         request = decode(gateway_pb2.SendRequest.FromString, self._data)
-        self.in_ranges = request.HasField("pack")
+        self.in_ranges = bool(request.packs)
         if not self.in_ranges:
             return MessageDrafts(request.messages, is_retry=request.retry)
         if request.messages:
-            raise InvalidArgument([Violation("pack", "stands beside messages; a request has one or the other")])
-        return PackDrafts(request.pack, is_retry=request.retry)
+            raise InvalidArgument([Violation("packs", "stand beside messages; a request has one or the other")])
+        return PackDrafts(request.packs, is_retry=request.retry)
 
 
 class MessageDrafts:

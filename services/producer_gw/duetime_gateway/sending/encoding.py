@@ -67,8 +67,8 @@ class Batch:
         self.half = half
         self.drafts = drafts
         self.in_runs = drafts.in_runs
-        # The queue of the last message for which one was chosen in a run, and its id.
-        self._run = -1, ""
+        # Of the last message for which a queue was chosen in a run: its route, queue and id.
+        self._run: tuple[Route | None, int, str] = None, -1, ""
         self.arrived_at_ms = arrived_at_ms
         self.born_host = born_host
         self.ids = [""] * count
@@ -91,11 +91,11 @@ class Batch:
         self.unready: dict[tuple[str, int], list[int]] = {}
 
     def choose_in_run(self, route: Route, message_id: str) -> int:
-        """The queue of a message of a pack, the drafts of which have one topic."""
-        queue, before = self._run
-        if queue < 0 or not route.goes_on(message_id, before):
+        """The queue of a message of a pack."""
+        last, queue, before = self._run
+        if last is not route or not route.goes_on(message_id, before):
             queue = route.choose("", message_id)
-        self._run = queue, message_id
+        self._run = route, queue, message_id
         return queue
 
     def all_groups(self) -> Iterator[Group]:
