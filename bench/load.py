@@ -85,7 +85,7 @@ class Target:
 def _read_echo(response: gateway_pb2.SendRequest) -> int:
     for message in response.messages:
         _ = message.id, message.body
-    return len(response.messages) or len(response.pack.sizes)
+    return len(response.messages) or sum(len(pack.sizes) for pack in response.packs)
 
 
 def _read_results(response: gateway_pb2.SendResponse) -> int:

@@ -35,7 +35,7 @@ class DueTime(Peer):
 
     name = "duetime"
     title = "DueTime"
-    in_flight = 8
+    in_flight = 16
     holds = True
 
     def __init__(

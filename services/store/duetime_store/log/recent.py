@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import cast
+from typing import TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ from duetime_format.compiled import twin
 
 Ints = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.uint32]
+Value = TypeVar("Value", bound=np.generic)
 
 # Positions tried for one id: those of copies that have its topic and id too, and of ids with an equal hash.
 CANDIDATES_MAX = 64
@@ -237,13 +238,18 @@ class RecentIds:
 
     def between(self, start: int, stop: int) -> Ids:
         """Copies of those whose records lie at log positions in [start, stop)."""
-        mask = len(self._positions) - 1
         low, high = self._serial_at(start), self._serial_at(stop)
-        at = np.arange(low, high) & mask
         serials = [max(grain.serial, low) for grain in self._grains] + [max(self._next, low)]
         sizes = [min(end, high) - min(begin, high) for begin, end in pairwise(serials)]
         grains = [(grain.last_ms, size) for grain, size in zip(self._grains, sizes, strict=True) if size]
-        return Ids(self._hashes[at].astype(np.int64), self._positions[at], grains)
+        hashes, positions = (self._slice(column, low, high) for column in (self._hashes, self._positions))
+        return Ids(hashes.astype(np.int64), positions, grains)
+
+    def _slice(self, column: npt.NDArray[Value], low: int, high: int) -> npt.NDArray[Value]:
+        """A copy of the column's values of the serials [low, high)."""
+        at = low & (len(column) - 1)
+        room = min(high - low, len(column) - at)
+        return np.concatenate([column[at : at + room], column[: high - low - room]])
 
     def _serial_at(self, position: int) -> int:
         """The first serial whose record lies at the position or after it."""
