@@ -43,6 +43,8 @@ class Proxy(store_pb2_grpc.StoreServicer):
         self._store = store
         self.meddlings: dict[str, deque[Meddling]] = {"Restore": deque(), "PullDue": deque(), "ListLanes": deque()}
         self.puts: list[store_pb2.RestoreRequest] = []
+        # Whether the store may keep restored records; else they travel.
+        self.may_keep = True
         self.puts_in_flight = 0
         self.puts_in_flight_max = 0
         self.pulls_in_flight = 0
@@ -69,6 +71,7 @@ class Proxy(store_pb2_grpc.StoreServicer):
 
     async def PullDue(self, request: store_pb2.PullDueRequest, context: Any) -> Any:
         self.pulls_in_flight += 1
+        request.may_keep &= self.may_keep
         try:
             return await self._pass("PullDue", request, context)
         finally:
@@ -173,9 +176,10 @@ class Bench:
                     self.clock.move(ahead_ms)
 
 
-@pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+@pytest.fixture(params=["kept", "travelling"])
+async def bench(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
     bench = Bench(tmp_path / "store")
     await bench.start()
+    bench.proxy.may_keep = request.param == "kept"
     yield bench
     await bench.stop()

@@ -308,7 +308,10 @@ async def test_entries_of_a_lane_for_any_time_go_by_their_due_times(bench: Bench
             await bench.until(lambda expected=expected: bench.ids() == list(expected), skip_pauses=False)
         labels = {"shard": "0", "level": "1000"}
         await bench.until(lambda: bench.value("duetime_scheduler_restored_messages_total", **labels) == 6)
-    assert [entry for put in bench.proxy.puts for entry in put.entries or [put.first_entry]] == [1, 5, 3, 2, 4, 0]
+    if bench.proxy.may_keep:
+        assert [(put.first_entry, put.kept_count) for put in bench.proxy.puts] == [(1, 2), (3, 2), (4, 2)]
+    else:
+        assert [entry for put in bench.proxy.puts for entry in put.entries or [put.first_entry]] == [1, 5, 3, 2, 4, 0]
 
 
 async def test_an_entry_that_overtakes_those_that_are_held_is_not_late(bench: Bench) -> None:
@@ -407,6 +410,8 @@ async def test_malformed_record_is_found_among_others(bench: Bench) -> None:
     """The store takes a put with bytes that are no record for no records at all."""
     await bench.send(*names(5))
     bench.clock.move(1_000)
+    # The store does not misread what it has made itself.
+    bench.proxy.may_keep = False
     # Else the store would not have it put aside.
     bench.node.store._originals._refusal = lambda data: "no records" if b"M00003" in data else ""
 
@@ -421,6 +426,49 @@ async def test_malformed_record_is_found_among_others(bench: Bench) -> None:
         await bench.until(lambda: bench.lane().watermark == 5)
     assert bench.ids() == ["M00000", "M00001", "M00002", "M00004"]
     assert bench.ids("DT_QUARANTINE") == ["M00003"]
+
+
+async def test_records_that_the_store_keeps_do_not_travel(bench: Bench) -> None:
+    await bench.send(*names(3_000))
+    bench.clock.move(1_000)
+    async with running(restorer(bench)):
+        await bench.until(lambda: len(bench.ids()) == 3_000)
+    assert bench.ids() == names(3_000)
+    kept = [put.kept_count for put in bench.proxy.puts]
+    assert sum(kept) == (3_000 if bench.proxy.may_keep else 0)
+    assert all(bool(put.records) != bool(put.kept_count) for put in bench.proxy.puts)
+
+
+async def test_a_kept_record_that_the_store_refuses_is_pulled_and_put_aside(bench: Bench) -> None:
+    room = bench.store.log.record_bytes_max - len(sent("BIG", level=1, topic="o" * 50, body=b""))
+    await bench.send("A", "B")
+    await bench.put(sent("BIG", level=1, topic="o" * 50, body=bytes(room)))
+    await bench.send("C")
+    bench.clock.move(1_000)
+    async with running(restorer(bench)):
+        # The pull for D was under way before that was settled.
+        for count, name in enumerate("DE", 4):
+            await bench.until(lambda count=count: len(bench.ids()) == count - 1)
+            await bench.send(name)
+            bench.clock.move(1_000)
+        await bench.until(lambda: len(bench.ids()) == 5)
+    assert (bench.ids(), bench.ids("DT_QUARANTINE")) == (["A", "B", "C", "D", "E"], ["BIG"])
+    assert bool(bench.proxy.puts[-1].kept_count) == bench.proxy.may_keep
+
+
+async def test_what_is_not_kept_any_more_is_pulled_again(bench: Bench) -> None:
+    """As after a restart of the store, or when another scheduler has begun with the lane."""
+    await bench.send(*names(10))
+    bench.clock.move(1_000)
+
+    async def beginning_anew(request: Any, forward: Forward, context: Any) -> Any:
+        await bench.direct.PullDue(store_pb2.PullDueRequest(lane=1, max_count=1, max_bytes=1, may_keep=True), timeout=60)
+        return await forward(request)
+
+    bench.proxy.meddlings["Restore"].append(beginning_anew)
+    async with running(restorer(bench)):
+        await bench.until(lambda: len(bench.ids()) == 10)
+    assert bench.ids() == names(10)
 
 
 async def test_damaged_record_is_quarantined_with_its_position(bench: Bench, tmp_path: Any) -> None:

@@ -100,16 +100,18 @@ class PutResponse(_message.Message):
     def __init__(self, statuses: _Optional[_Iterable[_Union[PutStatus, str]]] = ..., queue_offsets: _Optional[_Iterable[int]] = ..., due_at_ms: _Optional[_Iterable[int]] = ..., faults: _Optional[_Mapping[int, _message_pb2.Fault]] = ..., stored_at_ms: _Optional[int] = ..., duplicate_queues: _Optional[_Mapping[int, int]] = ..., duplicate_lanes: _Optional[_Mapping[int, int]] = ..., past: _Optional[_Iterable[int]] = ..., number: _Optional[int] = ..., fault: _Optional[_Union[_message_pb2.Fault, _Mapping]] = ...) -> None: ...
 
 class RestoreRequest(_message.Message):
-    __slots__ = ("records", "lane", "first_entry", "entries")
+    __slots__ = ("records", "lane", "first_entry", "entries", "kept_count")
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     LANE_FIELD_NUMBER: _ClassVar[int]
     FIRST_ENTRY_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    KEPT_COUNT_FIELD_NUMBER: _ClassVar[int]
     records: bytes
     lane: int
     first_entry: int
     entries: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, records: _Optional[bytes] = ..., lane: _Optional[int] = ..., first_entry: _Optional[int] = ..., entries: _Optional[_Iterable[int]] = ...) -> None: ...
+    kept_count: int
+    def __init__(self, records: _Optional[bytes] = ..., lane: _Optional[int] = ..., first_entry: _Optional[int] = ..., entries: _Optional[_Iterable[int]] = ..., kept_count: _Optional[int] = ...) -> None: ...
 
 class RestoreResponse(_message.Message):
     __slots__ = ("statuses", "queue_offsets", "faults", "stored_at_ms", "watermark")
@@ -230,7 +232,7 @@ class PutMessageResponse(_message.Message):
     def __init__(self, statuses: _Optional[_Iterable[_Union[PutStatus, str]]] = ..., queue_offsets: _Optional[_Iterable[int]] = ..., due_at_ms: _Optional[_Iterable[int]] = ..., faults: _Optional[_Mapping[int, _message_pb2.Fault]] = ..., stored_at_ms: _Optional[int] = ..., watermark: _Optional[int] = ..., duplicate_queues: _Optional[_Mapping[int, int]] = ...) -> None: ...
 
 class PullDueRequest(_message.Message):
-    __slots__ = ("lane", "after", "max_count", "max_bytes", "wait_ms", "ahead_ms", "scheduler", "without_lease", "next", "any_entries")
+    __slots__ = ("lane", "after", "max_count", "max_bytes", "wait_ms", "ahead_ms", "scheduler", "without_lease", "next", "any_entries", "may_keep")
     LANE_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
     MAX_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -241,6 +243,7 @@ class PullDueRequest(_message.Message):
     WITHOUT_LEASE_FIELD_NUMBER: _ClassVar[int]
     NEXT_FIELD_NUMBER: _ClassVar[int]
     ANY_ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    MAY_KEEP_FIELD_NUMBER: _ClassVar[int]
     lane: int
     after: int
     max_count: int
@@ -251,7 +254,8 @@ class PullDueRequest(_message.Message):
     without_lease: bool
     next: bytes
     any_entries: bool
-    def __init__(self, lane: _Optional[int] = ..., after: _Optional[int] = ..., max_count: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., ahead_ms: _Optional[int] = ..., scheduler: _Optional[str] = ..., without_lease: bool = ..., next: _Optional[bytes] = ..., any_entries: bool = ...) -> None: ...
+    may_keep: bool
+    def __init__(self, lane: _Optional[int] = ..., after: _Optional[int] = ..., max_count: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., ahead_ms: _Optional[int] = ..., scheduler: _Optional[str] = ..., without_lease: bool = ..., next: _Optional[bytes] = ..., any_entries: bool = ..., may_keep: bool = ...) -> None: ...
 
 class StandInRequest(_message.Message):
     __slots__ = ("scheduler", "serving", "unasked_ms", "ahead_ms", "paused", "pauses_are_new")
@@ -278,7 +282,7 @@ class StandInResponse(_message.Message):
     def __init__(self, take: _Optional[_Iterable[int]] = ..., leave: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PullDueResponse(_message.Message):
-    __slots__ = ("first_entry", "records", "sizes", "due_at_ms", "watermark", "damages", "damaged_positions", "entries", "next")
+    __slots__ = ("first_entry", "records", "sizes", "due_at_ms", "watermark", "damages", "damaged_positions", "entries", "next", "kept_count")
     class DamagesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -302,6 +306,7 @@ class PullDueResponse(_message.Message):
     DAMAGED_POSITIONS_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     NEXT_FIELD_NUMBER: _ClassVar[int]
+    KEPT_COUNT_FIELD_NUMBER: _ClassVar[int]
     first_entry: int
     records: bytes
     sizes: _containers.RepeatedScalarFieldContainer[int]
@@ -311,7 +316,8 @@ class PullDueResponse(_message.Message):
     damaged_positions: _containers.ScalarMap[int, int]
     entries: _containers.RepeatedScalarFieldContainer[int]
     next: bytes
-    def __init__(self, first_entry: _Optional[int] = ..., records: _Optional[bytes] = ..., sizes: _Optional[_Iterable[int]] = ..., due_at_ms: _Optional[_Iterable[int]] = ..., watermark: _Optional[int] = ..., damages: _Optional[_Mapping[int, str]] = ..., damaged_positions: _Optional[_Mapping[int, int]] = ..., entries: _Optional[_Iterable[int]] = ..., next: _Optional[bytes] = ...) -> None: ...
+    kept_count: int
+    def __init__(self, first_entry: _Optional[int] = ..., records: _Optional[bytes] = ..., sizes: _Optional[_Iterable[int]] = ..., due_at_ms: _Optional[_Iterable[int]] = ..., watermark: _Optional[int] = ..., damages: _Optional[_Mapping[int, str]] = ..., damaged_positions: _Optional[_Mapping[int, int]] = ..., entries: _Optional[_Iterable[int]] = ..., next: _Optional[bytes] = ..., kept_count: _Optional[int] = ...) -> None: ...
 
 class ReplaceRequest(_message.Message):
     __slots__ = ("replacements",)

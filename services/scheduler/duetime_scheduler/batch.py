@@ -8,6 +8,7 @@ from duetime_core.defects import defect
 from duetime_core.logs import sparing
 from duetime_core.traces import name_of
 from duetime_format.restore import Entries, Unrestorable, quarantine, quickest_run, restore
+from duetime_format.units import Ints
 from duetime_format.view import quickest_split
 
 log = sparing()
@@ -33,6 +34,8 @@ class EntryBatch:
     next: bytes = b""
     # By index: how often the entry's record was replaced.
     quarantined: dict[int, int] = field(default_factory=dict)
+    # Whether the store keeps the records: here are neither they nor the entries'.
+    is_kept: bool = False
 
     @property
     def first(self) -> int:
@@ -44,7 +47,7 @@ class EntryBatch:
 
     @property
     def count(self) -> int:
-        return len(self.entries.sizes)
+        return len(self.entries.numbers)
 
     @property
     def end(self) -> int:
@@ -85,12 +88,14 @@ def make_batch(lane: int, due: store_pb2.PullDueResponse) -> EntryBatch:
     Raises:
         OutOfStep: the answer does not name as many entries as it has records.
     """
+    if due.kept_count:
+        if len(due.entries) not in (0, due.kept_count):
+            raise OutOfStep(f"{len(due.entries)} entries, {due.kept_count} of which are kept")
+        return EntryBatch(Entries(lane, _numbers(due, due.kept_count), b"", [], []), next=due.next, is_kept=True)
     count = len(due.sizes)
     if len(due.due_at_ms) != count or len(due.entries) not in (0, count):
         raise OutOfStep(f"{len(due.entries)} entries and {len(due.due_at_ms)} due times for {count} records")
-    first = due.first_entry
-    numbers = np.array(due.entries, np.int64) if due.entries else np.arange(first, first + count)
-    batch = EntryBatch(Entries(lane, numbers, due.records, due.sizes[:], due.due_at_ms[:]), next=due.next)
+    batch = EntryBatch(Entries(lane, _numbers(due, count), due.records, due.sizes[:], due.due_at_ms[:]), next=due.next)
     parts: list[bytes] = []
     index = 0
     while index < batch.count:
@@ -102,6 +107,12 @@ def make_batch(lane: int, due: store_pb2.PullDueResponse) -> EntryBatch:
             index += 1
     batch.records = b"".join(parts)
     return batch
+
+
+def _numbers(due: store_pb2.PullDueResponse, count: int) -> Ints:
+    """The entries' numbers."""
+    first = due.first_entry
+    return np.array(due.entries, np.int64) if due.entries else np.arange(first, first + count)
 
 
 def _run(entries: Entries, index: int) -> tuple[bytes, int]:

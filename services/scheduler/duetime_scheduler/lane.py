@@ -95,6 +95,8 @@ class Restorer:
         self._overtaken_at_ms = -math.inf
         # Since anything was restored.
         self._overtaken_count = 0
+        # The store has refused a record that it keeps: here it is put aside.
+        self._needs_records = False
         labels = (str(shard), str(level))
         self._restored = metrics.restored.labels(*labels)
         self._duplicates = metrics.duplicates.labels(*labels)
@@ -146,10 +148,10 @@ class Restorer:
                     landed = flights.popleft()
                     if tracing.active is not None:
                         self._trace(tracing.active, landed)
-                    self._backoff_ms = BACKOFF_MS_MIN
+                    self._backoff_ms, self._needs_records = BACKOFF_MS_MIN, False
                 elif pull is not None and pull.done():
                     due, pull = pull.result(), None
-                    if due is not None and due.sizes:
+                    if due is not None and (due.sizes or due.kept_count):
                         batch = make_batch(self._level, due)
                         flights.append(Flight(batch, time_ns(), self._launch(batch)))
         finally:
@@ -172,6 +174,8 @@ class Restorer:
             ahead_ms=self._ahead_ms,
             scheduler=self._me,
             without_lease=not self._has_lease(),
+            # Spans are made of records.
+            may_keep=not self._needs_records and tracing.active is None,
         )
         try:
             due: store_pb2.PullDueResponse = await self._store.PullDue(
@@ -197,7 +201,9 @@ class Restorer:
         return asyncio.create_task(self._put(request))
 
     def _request(self, batch: EntryBatch, records: bytes, start: int, stop: int) -> store_pb2.RestoreRequest:
-        """Puts what the entries [start, stop) of a batch become."""
+        """Puts what the entries [start, stop) of a batch become; of one that the store keeps, of all."""
+        if batch.is_kept:
+            return store_pb2.RestoreRequest(lane=self._level, first_entry=batch.first, kept_count=batch.count)
         numbers = batch.entries.numbers[start:stop].tolist()
         entries = () if batch.is_consecutive else numbers
         return store_pb2.RestoreRequest(records=records, lane=self._level, first_entry=numbers[0], entries=entries)
@@ -235,6 +241,7 @@ class Restorer:
             self._count_error("Restore", error)
             if error.code() != grpc.StatusCode.INVALID_ARGUMENT:
                 raise
+            self._need_records(flight.batch, str(error.details()))
             await self._find_malformed(flight.batch, first)
             return first
         return self._settle(flight.batch, first, answer)
@@ -272,6 +279,7 @@ class Restorer:
                 is_overtaken = status == store_pb2.PUT_STATUS_GAP and is_timer_lane(self._level)
                 raise Overtaken(text) if is_overtaken else OutOfStep(text)
             if status == _REFUSED:
+                self._need_records(batch, answer.faults[index - first].message)
                 batch.quarantine(index, f"the store refused it: {answer.faults[index - first].message}")
                 return index
             if status == _DUPLICATE:
@@ -281,6 +289,12 @@ class Restorer:
             else:
                 (self._quarantined if index in batch.quarantined else self._restored).inc()
         return batch.count
+
+    def _need_records(self, batch: EntryBatch, refusal: str) -> None:
+        """Something has to be put aside. Raises: OutOfStep: the store has the records; they are pulled next."""
+        if batch.is_kept:
+            self._needs_records = True
+            raise OutOfStep(f"the store refuses a record that it keeps: {refusal}")
 
     def _trace(self, active: tracing.Tracing, landed: Flight) -> None:
         """Spans of the messages that are restored now."""

@@ -6,7 +6,6 @@ from contextlib import aclosing
 from typing import Any, TypeVar
 
 import grpc
-import numpy as np
 from duetime.v1 import (
     consumer_pb2,
     export_pb2,
@@ -32,11 +31,13 @@ from duetime_store.groups.offsets import check_group, check_offsets
 from duetime_store.parts import StoreParts
 from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.reading import listing
+from duetime_store.reading.dueentries import DueEntries
 from duetime_store.reading.filters import parsed
 from duetime_store.reading.messages import add_messages
 from duetime_store.reading.offsets import first_stored_at
 from duetime_store.reading.reader import Pulled
 from duetime_store.transactions.metrics import count_ends, count_prepares
+from duetime_store.writing.kept import Kept
 from duetime_store.writing.staging import OK, Outcome
 from duetime_store.writing.streams import PutStreams
 
@@ -68,6 +69,8 @@ class StoreService(store_pb2_grpc.StoreServicer):
         self._finder = parts.finder
         self._tracer = parts.tracer
         self._holding = parts.holding
+        self._kept = Kept()
+        self._due = DueEntries(parts.store, parts.reader, self._kept, parts.metrics)
         self._cancelling = parts.cancelling
         self._replacing = parts.replacing
         self._flusher = parts.flusher
@@ -135,6 +138,15 @@ class StoreService(store_pb2_grpc.StoreServicer):
         return response
 
     async def Restore(self, request: store_pb2.RestoreRequest, context: Any) -> store_pb2.RestoreResponse:
+        if request.kept_count:
+            batch = self._kept.take(request.lane, request.first_entry, request.kept_count)
+            outcome, durable = await self._holding.restore(
+                batch.records, request.lane, named=batch.entries, is_own=True
+            )
+            await self._until(durable)
+            response = store_pb2.RestoreResponse(watermark=outcome.watermark, stored_at_ms=outcome.stored_at_ms)
+            self._fill_refused(response, outcome)
+            return response
         outcome, durable = await self._holding.restore(
             request.records, request.lane, request.first_entry, request.entries
         )
@@ -326,30 +338,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         return await self._tracer.trace(request.id, request.topic)
 
     async def PullDue(self, request: store_pb2.PullDueRequest, context: Any) -> store_pb2.PullDueResponse:
-        due = await self._reader.pull_due(
-            request.lane,
-            request.next or self._store.lanes[request.lane].cursor_at(request.after),
-            min(max(request.max_count, 1), limits.PULL_DUE_COUNT_MAX),
-            min(max(request.max_bytes, 1), limits.PULL_BYTES_MAX),
-            min(request.wait_ms, limits.WAIT_MS_MAX),
-            min(max(request.ahead_ms, 0), limits.AHEAD_MS_MAX),
-            scheduler=request.scheduler,
-            has_lease=not request.without_lease,
-            any_entries=request.any_entries,
-        )
-        self._metrics.messages_out.labels("pull_due").inc(len(due.sizes))
-        self._metrics.bytes_out.labels("pull_due").inc(len(due.records))
-        return store_pb2.PullDueResponse(
-            first_entry=int(due.entries[0]) if len(due.entries) else due.watermark,
-            records=due.records,
-            sizes=due.sizes,
-            due_at_ms=due.due_at_ms,
-            watermark=due.watermark,
-            entries=() if (np.diff(due.entries) == 1).all() else due.entries.tolist(),
-            next=due.next,
-            damages=due.damages or None,
-            damaged_positions=due.damaged_positions or None,
-        )
+        return await self._due.answer(request)
 
     async def StandIn(self, request: store_pb2.StandInRequest, context: Any) -> store_pb2.StandInResponse:
         return self._stand_ins.answer(request)

@@ -242,8 +242,8 @@ class RecentIds:
         serials = [max(grain.serial, low) for grain in self._grains] + [max(self._next, low)]
         sizes = [min(end, high) - min(begin, high) for begin, end in pairwise(serials)]
         grains = [(grain.last_ms, size) for grain, size in zip(self._grains, sizes, strict=True) if size]
-        hashes, positions = (self._slice(column, low, high) for column in (self._hashes, self._positions))
-        return Ids(hashes.astype(np.int64), positions, grains)
+        hashes = self._slice(self._hashes, low, high).astype(np.int64)
+        return Ids(hashes, self._slice(self._positions, low, high), grains)
 
     def _slice(self, column: npt.NDArray[Value], low: int, high: int) -> npt.NDArray[Value]:
         """A copy of the column's values of the serials [low, high)."""

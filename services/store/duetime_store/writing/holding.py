@@ -50,7 +50,13 @@ class Holding:
         self._turns: dict[int, asyncio.Lock] = {}
 
     async def restore(
-        self, records: bytes, number: int, first_entry: int, named: Sequence[int] = ()
+        self,
+        records: bytes,
+        number: int,
+        first_entry: int = 0,
+        named: Sequence[int] | Ints = (),
+        *,
+        is_own: bool = False,
     ) -> tuple[Outcome, "asyncio.Future[None] | None"]:
         """Stages each record once its entry is due; all are staged or refused on return.
 
@@ -58,6 +64,7 @@ class Holding:
 
         Args:
             named: the entries, one for each record; empty: consecutive ones from `first_entry` on.
+            is_own: the store has made the records of the entries' own.
 
         Raises:
             As Store.restore; Overloaded also when too many bytes are held.
@@ -70,7 +77,7 @@ class Holding:
         lane.attendance.begin_put()
         try:
             async with self._turns.setdefault(number, asyncio.Lock()):
-                outcome, durable = await self._stage(intake, lane, entries), self._store.when_durable()
+                outcome, durable = await self._stage(intake, lane, entries, is_own), self._store.when_durable()
                 taken = self._store.when_taken() if intake.count >= TURN_COUNT else None
                 if taken is not None:
                     await taken
@@ -79,14 +86,14 @@ class Holding:
             self._bytes -= len(records)
             lane.attendance.end_put(self._store.clock.clock.monotonic_ms())
 
-    async def _stage(self, intake: Intake, lane: Lane, entries: Ints) -> Outcome:
+    async def _stage(self, intake: Intake, lane: Lane, entries: Ints, is_own: bool) -> Outcome:
         try:
-            return await self._stage_each(intake, lane, entries)
+            return await self._stage_each(intake, lane, entries, is_own)
         finally:
             # The next put makes its own.
             self._store.promises.forget(lane)
 
-    async def _stage_each(self, intake: Intake, lane: Lane, entries: Ints) -> Outcome:
+    async def _stage_each(self, intake: Intake, lane: Lane, entries: Ints, is_own: bool) -> Outcome:
         undone_count = self._store.undone_count
         units = lane.units(entries)
         dues = dues_of(units["tags"])
@@ -107,7 +114,8 @@ class Holding:
             stop = first_later if is_near and is_next else intake.count
             has_staged = stop > done
             if has_staged:
-                parts.append(self._store.restore(intake.part(done, stop), lane, entries[done:stop]))
+                part = intake.part(done, stop)
+                parts.append(self._store.restore(part, lane, entries[done:stop], is_own=is_own))
                 self._flusher.wake()
                 done = stop
             if done == intake.count or (parts and not _GOING_ON.issuperset(parts[-1].statuses)):
@@ -160,13 +168,13 @@ class Holding:
             moment.cancel()
 
 
-def _entries(count: int, first_entry: int, named: Sequence[int]) -> Ints:
+def _entries(count: int, first_entry: int, named: Sequence[int] | Ints) -> Ints:
     """The entries of a put of `count` records. Raises: InvalidArgument."""
-    if not named:
+    if not len(named):
         if not 0 <= first_entry <= ENTRY_MAX:
             raise InvalidArgument([Violation("first_entry", f"{first_entry} is not within 0 and {ENTRY_MAX}")])
         return np.arange(first_entry, first_entry + count)
-    entries = np.array(named, np.int64)
+    entries = np.asarray(named, np.int64)
     if len(entries) != count:
         raise InvalidArgument([Violation("entries", f"{len(entries)} entries for {count} records")])
     wrong = np.flatnonzero((entries < 0) | (entries > ENTRY_MAX))

@@ -238,9 +238,9 @@ class Store:
         self.recent.add_all(hashes[named], positions[named], outcome.stored_at_ms)
         return positions
 
-    def restore(self, intake: Intake, lane: Lane, entries: Ints) -> Outcome:
+    def restore(self, intake: Intake, lane: Lane, entries: Ints, *, is_own: bool = False) -> Outcome:
         """Stages the restored records of `entries`, one of each, strictly in order: after one that is not taken all
-        others are gaps, but for those that are restored or cancelled."""
+        others are gaps, but for those that are restored or cancelled. `is_own`: the store itself has made them."""
         outcome = Outcome.of_nothing(intake.count, GAP, self.clock.now_ms())
         restored, cancelled, is_next = lane.fence(entries)
         for mask, status in ((restored, DUPLICATE), (cancelled, CANCELLED)):
@@ -248,11 +248,11 @@ class Store:
                 outcome.statuses[index] = status
         chosen = np.flatnonzero(is_next)
         if len(chosen):
-            self._restore(intake, outcome, lane, chosen, entries[chosen])
+            self._restore(intake, outcome, lane, chosen, entries[chosen], is_own)
         outcome.watermark = lane.reached
         return outcome
 
-    def _restore(self, intake: Intake, outcome: Outcome, lane: Lane, chosen: Ints, entries: Ints) -> None:
+    def _restore(self, intake: Intake, outcome: Outcome, lane: Lane, chosen: Ints, entries: Ints, is_own: bool) -> None:
         """Stages the records at `chosen`, up to the first that can't be taken.
 
         Each names the due time that the reader gave out after comparing it with the entry's record: if the unit says
@@ -266,7 +266,11 @@ class Store:
         if faults:
             fit &= ~np.isin(chosen, list(faults))
         stop = len(dues) if fit.all() else int(fit.argmin())
-        genuine, mismatch = self._originals.genuine(intake, chosen[:stop], lane.number, entries[:stop], units[:stop])
+        mismatch = ""
+        if not is_own:
+            genuine, mismatch = self._originals.genuine(
+                intake, chosen[:stop], lane.number, entries[:stop], units[:stop]
+            )
         if mismatch:
             stop = genuine
             self.mismatched_count += 1
