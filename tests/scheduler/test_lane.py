@@ -462,7 +462,9 @@ async def test_what_is_not_kept_any_more_is_pulled_again(bench: Bench) -> None:
     bench.clock.move(1_000)
 
     async def beginning_anew(request: Any, forward: Forward, context: Any) -> Any:
-        await bench.direct.PullDue(store_pb2.PullDueRequest(lane=1, max_count=1, max_bytes=1, may_keep=True), timeout=60)
+        await bench.direct.PullDue(
+            store_pb2.PullDueRequest(lane=1, max_count=1, max_bytes=1, may_keep=True), timeout=60
+        )
         return await forward(request)
 
     bench.proxy.meddlings["Restore"].append(beginning_anew)

@@ -29,15 +29,17 @@ def receipts(outcomes: Iterable[object]) -> list[Receipt]:
     return found
 
 
+def packs_of(gateway: FakeGateway) -> list[gateway_pb2.Pack]:
+    return [pack for request in gateway.requests for pack in request.packs]
+
+
 async def test_bodies_travel_as_packs_and_are_answered_one_by_one(gateway: FakeGateway) -> None:
     sent = bodies(PACK_COUNT_MAX * 2 + 3)
     async with AsyncProducer(gateway.address) as producer:
         outcomes = await producer.send_many("orders", bodies=sent, delay="1m", tags="paid")
-    assert [len(request.pack.sizes) for request in gateway.requests] == [PACK_COUNT_MAX, PACK_COUNT_MAX, 3]
-    assert {(one.pack.topic, one.pack.tags, one.pack.delay_ms) for one in gateway.requests} == {
-        ("orders", "paid", 60_000)
-    }
-    assert b"".join(request.pack.bodies for request in gateway.requests) == b"".join(sent)
+    assert [len(pack.sizes) for pack in packs_of(gateway)] == [PACK_COUNT_MAX, PACK_COUNT_MAX, 3]
+    assert {(one.topic, one.tags, one.delay_ms) for one in packs_of(gateway)} == {("orders", "paid", 60_000)}
+    assert b"".join(pack.bodies for pack in packs_of(gateway)) == b"".join(sent)
     assert outcomes.errors == {}
     assert [one.message_id for one in receipts(outcomes)] == stored(gateway)
     for one in receipts(outcomes):
@@ -99,8 +101,8 @@ async def test_only_the_failed_messages_of_a_pack_are_sent_again_with_their_ids(
     assert again.retry
     # Neighbours are a pack again.
     together = len(indices) == indices[-1] - indices[0] + 1
-    assert again.HasField("pack") is together
-    assert len(again.pack.sizes if together else again.messages) == len(indices)
+    assert bool(again.packs) is together
+    assert len(again.packs[0].sizes if together else again.messages) == len(indices)
     assert [n for n, one in enumerate(receipts(outcomes)) if one.duplicate] == indices
 
 
@@ -109,7 +111,7 @@ async def test_a_pack_whose_answer_is_lost_is_sent_again_with_the_same_ids(gatew
     async with AsyncProducer(gateway.address) as producer:
         outcomes = await producer.send_many("orders", bodies=bodies(50))
     first, second = gateway.requests
-    assert first.pack == second.pack
+    assert list(first.packs) == list(second.packs)
     assert (first.retry, second.retry) == (False, True)
     assert all(one.duplicate for one in receipts(outcomes))
     assert sum(map(len, gateway.queues.values())) == 50
@@ -128,7 +130,7 @@ async def test_packs_have_a_mebibyte_or_one_body(gateway: FakeGateway) -> None:
     sent = [b"a", bytes(PACK_BYTES_MAX + 1), b"b", bytes(PACK_BYTES_MAX - 1), b"c", b"d"]
     async with AsyncProducer(gateway.address) as producer:
         receipts(await producer.send_many("orders", bodies=sent))
-    assert sorted(len(request.pack.sizes) for request in gateway.requests) == [1, 1, 2, 2]
+    assert sorted(len(pack.sizes) for pack in packs_of(gateway)) == [1, 1, 2, 2]
 
 
 async def test_a_body_that_fits_no_request_is_refused_alone(gateway: FakeGateway) -> None:
@@ -158,7 +160,7 @@ async def test_a_due_time_travels_in_a_pack(gateway: FakeGateway) -> None:
     async with AsyncProducer(gateway.address) as producer:
         await producer.send_many("orders", bodies=[b"x"], deliver_at=datetime(2030, 1, 1, tzinfo=UTC))
         await producer.send_many("orders", bodies=[b"x"], level=3)
-    assert [request.pack.WhichOneof("due") for request in gateway.requests] == ["deliver_at_ms", "delay_level"]
+    assert [pack.WhichOneof("due") for pack in packs_of(gateway)] == ["deliver_at_ms", "delay_level"]
 
 
 async def test_messages_that_are_alike_become_packs_and_keep_their_places(gateway: FakeGateway) -> None:
@@ -170,14 +172,10 @@ async def test_messages_that_are_alike_become_packs_and_keep_their_places(gatewa
     ]
     async with AsyncProducer(gateway.address) as producer:
         outcomes = receipts(await producer.send_many(messages))
-    assert sorted(len(request.pack.sizes) for request in gateway.requests if request.HasField("pack")) == [20, 40]
+    assert sorted(len(pack.sizes) for pack in packs_of(gateway)) == [20, 40]
     of_id = {}
     for request in gateway.requests:
-        start = 0
-        for n, size in enumerate(request.pack.sizes, request.pack.first_number):
-            of_id[f"{request.pack.id_prefix}{n:012X}"] = request.pack.bodies[start : start + size]
-            start += size
-        of_id |= {message.id: message.body for message in request.messages}
+        of_id |= {message.id: message.body for message in messages_of(request)}
     assert [of_id[one.message_id] for one in outcomes] == [message.body for message in messages]
 
 
@@ -199,7 +197,7 @@ async def test_messages_that_are_alike_become_packs_and_keep_their_places(gatewa
 async def test_what_has_no_place_in_a_pack_travels_as_messages(gateway: FakeGateway, own: dict[str, object]) -> None:
     async with AsyncProducer(gateway.address) as producer:
         await producer.send_many([Message("orders", b"x", **own) for _ in range(20)])  # type: ignore[arg-type]
-    assert not any(request.HasField("pack") for request in gateway.requests)
+    assert not packs_of(gateway)
     assert [len(request.messages) for request in gateway.requests] == [20]
 
 
@@ -232,7 +230,7 @@ async def test_packs_are_tried_again_after_a_while(gateway: FakeGateway, monkeyp
         receipts(await producer.send_many("orders", bodies=bodies(20)))
         gateway.knows_no_packs = False
         receipts(await producer.send_many("orders", bodies=bodies(20)))
-    assert gateway.requests[-1].HasField("pack")
+    assert gateway.requests[-1].packs
 
 
 async def test_an_answer_with_too_few_results_is_an_error_of_each(gateway: FakeGateway) -> None:
@@ -296,7 +294,7 @@ async def test_concurrent_sends_that_are_alike_become_a_pack(gateway: FakeGatewa
         # The first one of them had none before it to be like.
         assert [len(request.messages) for request in gateway.requests] == [50]
         await send_each(producer, gateway, [Message("orders", b"+" + body, "1s", tags="paid") for body in bodies(50)])
-        last = gateway.requests[-1].pack
+        last = gateway.requests[-1].packs[0]
         assert (len(last.sizes), last.topic, last.tags, last.delay_ms) == (50, "orders", "paid", 1000)
 
 
@@ -328,7 +326,7 @@ async def test_what_a_message_has_of_its_own_is_seen_though_it_changes_in_place(
         properties["a"] = "b"
         await producer.send_message(message)
     assert [dict(messages_of(request)[0].properties) for request in gateway.requests] == [{}, {}, {}, {}, {"a": "b"}]
-    assert [request.HasField("pack") for request in gateway.requests] == [False, True, True, True, False]
+    assert [bool(request.packs) for request in gateway.requests] == [False, True, True, True, False]
 
 
 async def test_a_refused_message_among_gathered_ones_harms_no_other(gateway: FakeGateway) -> None:
