@@ -266,11 +266,8 @@ class Store:
         if faults:
             fit &= ~np.isin(chosen, list(faults))
         stop = len(dues) if fit.all() else int(fit.argmin())
-        mismatch = ""
-        if not is_own:
-            genuine, mismatch = self._originals.genuine(
-                intake, chosen[:stop], lane.number, entries[:stop], units[:stop]
-            )
+        run = intake, chosen[:stop], lane.number, entries[:stop], units[:stop]
+        genuine, mismatch = (stop, "") if own else self._originals.genuine(*run)
         if mismatch:
             stop = genuine
             self.mismatched_count += 1
