@@ -246,13 +246,12 @@ class Store:
         for mask, status in ((restored, DUPLICATE), (cancelled, CANCELLED)):
             for index in np.flatnonzero(mask).tolist():
                 outcome.statuses[index] = status
-        chosen = np.flatnonzero(is_next)
-        if len(chosen):
+        if len(chosen := np.flatnonzero(is_next)):
             self._restore(intake, outcome, lane, chosen, entries[chosen], is_own)
         outcome.watermark = lane.reached
         return outcome
 
-    def _restore(self, intake: Intake, outcome: Outcome, lane: Lane, chosen: Ints, entries: Ints, is_own: bool) -> None:
+    def _restore(self, intake: Intake, outcome: Outcome, lane: Lane, chosen: Ints, entries: Ints, own: bool) -> None:
         """Stages the records at `chosen`, up to the first that can't be taken.
 
         Each names the due time that the reader gave out after comparing it with the entry's record: if the unit says
