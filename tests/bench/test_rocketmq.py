@@ -22,7 +22,7 @@ def cluster(tmp_path: Path) -> Iterator[DueTime]:
 
 
 def test_rates_stand_beside_the_echo_s(cluster: DueTime) -> None:
-    found = rocketmq.compare(cluster, turns=1, seconds=0.2, late_seconds=0.2)
+    found = rocketmq.compare(cluster, turns=1, seconds=0.5, late_seconds=0.2)
     assert all(rate > 0 for name in ("sent", "received") for pair in found[name] for rate in pair)
     assert 0 <= found["late"]["p50"] <= found["late"]["p99"]
     assert [len(table.rows) for table in rocketmq_tables(found)] == [2, 2]

@@ -45,6 +45,7 @@ def _traced(sampler: Sampler) -> Iterator[InMemorySpanExporter]:
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[Cluster]:
+    """Asked for after the spans: processes trace from their start on."""
     async with Cluster() as cluster:
         yield cluster
 
@@ -66,7 +67,7 @@ def named(spans: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
 
 
 async def test_one_trace_leads_from_send_over_restore_and_retry_to_ack(
-    cluster: Cluster, spans: InMemorySpanExporter
+    spans: InMemorySpanExporter, cluster: Cluster
 ) -> None:
     consumer = Consumer(cluster.address, group="billing")
     inside: list[trace.SpanContext] = []
@@ -111,7 +112,7 @@ async def test_one_trace_leads_from_send_over_restore_and_retry_to_ack(
 
 
 async def test_batches_are_spans_of_their_own_that_link_to_their_messages(
-    cluster: Cluster, spans: InMemorySpanExporter
+    spans: InMemorySpanExporter, cluster: Cluster
 ) -> None:
     async with AsyncProducer(cluster.address) as producer:
         await asyncio.gather(*(producer.send("orders", b"x", delay="5s") for _ in range(10)))
@@ -129,7 +130,7 @@ async def test_batches_are_spans_of_their_own_that_link_to_their_messages(
 
 
 async def test_many_messages_carry_the_context_of_their_one_send(
-    cluster: Cluster, spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+    spans: InMemorySpanExporter, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_tracing, "TRACED_MAX", 3)
     async with AsyncProducer(cluster.address) as producer:
@@ -143,7 +144,7 @@ async def test_many_messages_carry_the_context_of_their_one_send(
 
 
 async def test_what_is_not_sampled_leaves_no_span_and_no_property(
-    cluster: Cluster, no_spans: InMemorySpanExporter
+    no_spans: InMemorySpanExporter, cluster: Cluster
 ) -> None:
     seen: list[Any] = []
     consumer = Consumer(cluster.address, group="billing")
@@ -162,7 +163,7 @@ async def test_what_is_not_sampled_leaves_no_span_and_no_property(
     assert no_spans.get_finished_spans() == ()
 
 
-async def test_context_of_another_tracer_is_kept_and_followed(cluster: Cluster, spans: InMemorySpanExporter) -> None:
+async def test_context_of_another_tracer_is_kept_and_followed(spans: InMemorySpanExporter, cluster: Cluster) -> None:
     """Whoever sends without this SDK's traces sets the property; one in a body is none."""
     theirs = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     unsampled = theirs[:-1] + "0"

@@ -5,7 +5,7 @@ import json
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +106,12 @@ def test_metrics_that_are_asked_for_exist() -> None:
 async def answering(answer: Answer) -> AsyncIterator[str]:
     """The URL of a server that reads a request and answers so."""
 
+    serving: set[asyncio.Task[Any]] = set()
+
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        serving.add(task)
         try:
             await reader.readuntil(b"\r\n\r\n")
             await answer(writer)
@@ -114,10 +119,17 @@ async def answering(answer: Answer) -> AsyncIterator[str]:
             pass
         finally:
             writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    try:
+        async with server:
+            yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        for task in serving:
+            task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
 
 
 def saying(body: bytes, status: str = "200 OK", more: str = "") -> Answer:
