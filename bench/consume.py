@@ -7,10 +7,13 @@ import time
 import grpc
 from duetime import AsyncReceiver
 from duetime.v1 import consumer_pb2, gateway_pb2_grpc
+from duetime_format.limits import RECEIVE_COUNT_MAX
 
 from bench.load import Target, make, send_count
 
 BATCH = 256
+# Of one receive: the most that there may be.
+LEASE = RECEIVE_COUNT_MAX
 # Receivers under way over all groups; each waits for its own answers.
 RECEIVERS = 8
 POLL_S = 5.0
@@ -79,7 +82,7 @@ async def take(address: str, topic: str, group: str, count: int, receivers: int)
     async def work(receiver: AsyncReceiver) -> None:
         nonlocal taken, heard
         while taken < count:
-            messages = await receiver.receive(max=BATCH, wait=min(POLL_S, 0.2))
+            messages = await receiver.receive(max=LEASE, wait=min(POLL_S, 0.2))
             if not messages:
                 if time.monotonic() - heard > SILENCE_S:
                     raise RuntimeError(f"{group}: {taken} of {count} messages came")
