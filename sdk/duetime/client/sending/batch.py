@@ -33,10 +33,6 @@ class Batch(Protocol):
         other."""
 
     @property
-    def pack_count(self) -> int:
-        """Messages, if it travels as a pack, which others can join; else 0."""
-
-    @property
     def ids(self) -> Sequence[str]: ...
 
     def __len__(self) -> int: ...
@@ -59,10 +55,6 @@ class SendBatch:
     ordered: bool = False
     kind: Request = gateway_pb2.SendRequest
     """What `encoded` has, where it is not one request for each message."""
-
-    @property
-    def pack_count(self) -> int:
-        return 0
 
     def __len__(self) -> int:
         return len(self.ids)

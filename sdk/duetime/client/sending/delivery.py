@@ -85,13 +85,13 @@ class Delivery(Generic[T]):
         timeout = min(max(left_s, ATTEMPT_TIMEOUT_S_MIN), ATTEMPT_TIMEOUT_S)
         payload = batch.request() + self._common + (b"" if is_first else self._repeated)
         try:
-            response = await self._ask(payload, timeout, is_first=is_first, pack_count=batch.pack_count)
+            response = await self._ask(batch, payload, timeout, is_first=is_first)
         except DueTimeError as error:
             return for_each(error, batch)
         return self._outcomes(response, batch)
 
-    async def _ask(self, payload: bytes, timeout: float, *, is_first: bool, pack_count: int = 0) -> Any:
-        """The answer to a request. `pack_count`: messages of a pack; 0: it is none. Raises: DueTimeError."""
+    async def _ask(self, batch: Batch, payload: bytes, timeout: float, *, is_first: bool) -> Any:
+        """The answer to a request. Raises: DueTimeError."""
         try:
             if tracing.active is None:
                 response = await self._send(payload, timeout=timeout)

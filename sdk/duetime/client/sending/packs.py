@@ -47,10 +47,6 @@ class Pack:
         return len(self._bodies)
 
     @property
-    def pack_count(self) -> int:
-        return len(self._bodies)
-
-    @property
     def ids(self) -> list[str]:
         return [numbered(self._prefix, self._first + n) for n in range(len(self._bodies))]
 

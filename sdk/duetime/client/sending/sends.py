@@ -42,11 +42,11 @@ class Sends(Delivery[Receipt]):
             self._older.met()
         return await super()._request(batch.unpacked(), deadline, is_first=is_first)
 
-    async def _ask(self, payload: bytes, timeout: float, *, is_first: bool, pack_count: int = 0) -> Any:
+    async def _ask(self, batch: Batch, payload: bytes, timeout: float, *, is_first: bool) -> Any:
         # A traced request has metadata of its own.
         if is_first and tracing.active is None and not self._stream.older.is_there:
-            return await self._stream.ask(payload, timeout, pack_count)
-        return await super()._ask(payload, timeout, is_first=is_first, pack_count=pack_count)
+            return await self._stream.ask(payload, timeout, len(batch) if isinstance(batch, Pack) else 0)
+        return await super()._ask(batch, payload, timeout, is_first=is_first)
 
     def _outcomes(self, response: Any, batch: Batch) -> Sequence[Outcome]:
         if response.HasField("fault"):

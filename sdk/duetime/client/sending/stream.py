@@ -14,7 +14,7 @@ ends when nobody waits for its answers any more.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain, cycle
+from itertools import chain
 from typing import Any, NamedTuple
 
 import grpc
@@ -238,10 +238,10 @@ class _Call:
             self._fail(error)
 
     def _settle(self, request: list[_Asked], response: Any) -> None:
-        parts: Iterable[Any] = (response,)
+        parts: Iterable[Any] = [response] * len(request)
         if response is not None and len(request) > 1:
             parts = self._stream.apart(response, [one.pack_count for one in request])
-        for (_, answer, _), part in zip(request, cycle(parts), strict=False):
+        for (_, answer, _), part in zip(request, parts, strict=True):
             if answer.done():
                 continue
             if part is None:
