@@ -65,7 +65,7 @@ class LevelLane(Lane):
         if len(after) not in (0, _CURSOR_BYTES):
             raise InvalidArgument([Violation("next", f"is no cursor of lane {self.number}")])
         first = max(int.from_bytes(after, "big"), self._cursor)
-        if not self._has_ends and not len(self._restored.ahead):
+        if self._is_plain:
             units = self.queue.read(first, count)
             return Head(np.arange(first, first + len(units)), units)
         return Head(*self._take(first, count, units_max=HEAD_UNITS_MAX))
@@ -79,6 +79,11 @@ class LevelLane(Lane):
     @property
     def _has_ends(self) -> bool:
         return bool(self._ended_count) or self._ends.has_staged
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether each entry from the cursor on is open."""
+        return not self._has_ends and not len(self._restored.ahead)
 
     def _open(self, first: int, *, staged: bool) -> Iterator[tuple[Ints, Units]]:
         """Entries from `first` on that are neither ahead nor ended, and their units, step by step; steps may be empty.
@@ -154,7 +159,7 @@ class LevelLane(Lane):
     def _are_next(self, entries: Ints) -> bool:
         """Whether they are plainly the next ones: the common case, for a tenth of the time."""
         first, stop = self._cursor, self._cursor + len(entries)
-        if self._has_ends or len(self._restored.ahead) or stop > self.queue.max_offset:
+        if not self._is_plain or stop > self.queue.max_offset:
             return False
         return bool((entries == np.arange(first, stop)).all())
 
