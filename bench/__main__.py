@@ -18,6 +18,7 @@ from bench import any_time, contest, history, measure, report, rocketmq
 from bench.echo import echo_server
 from bench.figures import STOLEN_SHARE_MAX
 from bench.machine import Meanwhile, core_count, machine
+from bench.memory import CachedHoles
 from bench.peers import Missing, Peer
 from bench.peers.duetime import DueTime
 
@@ -99,7 +100,7 @@ def run(plan: contest.Plan, root: Path, names: list[str], extras: Extras, progre
     result: dict[str, Any] = {"cores": core_count(), "machine": machine(), "plan": vars(plan), "missing": {}}
     with echo_server() as echo, _started(root, plan, names, result, progress) as (clusters, peers):
         sync = clusters[0]
-        rounds = contest.Contest(plan, echo, *clusters, peers, progress.print)
+        rounds = contest.Contest(plan, echo, *clusters, peers, CachedHoles(root), progress.print)
         result["rounds"] = rounds.run()
         progress.print("cancels")
         result["any_time"] = {"cancels": any_time.all_cancels(sync)}

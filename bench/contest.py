@@ -16,6 +16,7 @@ from bench.consumer import Arrivals, Consumer, consumer
 from bench.figures import ONE_PROCESS, PERCENTILES, RATES, SLOW_RATE
 from bench.load import Send, Target, closed_loop, make, open_loop, produce, send_count
 from bench.machine import Meanwhile
+from bench.memory import CachedHoles
 from bench.peers import BODY, BURST_DELAY_S, DELAY_S, FAR_DELAY_S, Peer, Sender
 from bench.peers.anytime import AnyTime
 from bench.peers.duetime import DueTime
@@ -51,11 +52,13 @@ class Plan:
     handled_count: int = 100_000
     # Of each topic. A reader has one long poll for all queues of a shard.
     queues: int = 1
+    # Whether memory is filled before each measurement (memory.py), which takes up to a minute the first time.
+    fills_memory: bool = True
 
 
 # 30,000 messages at the lower rate: 30 are later than p99.9.
 PLAN = Plan(rounds=3, seconds=2.0, sustained_seconds=3.0, lateness_seconds=30.0)
-QUICK = Plan(rounds=1, seconds=1.0, sustained_seconds=1.0, lateness_seconds=2.0)
+QUICK = Plan(rounds=1, seconds=1.0, sustained_seconds=1.0, lateness_seconds=2.0, fills_memory=False)
 
 
 class WrongError(Exception):
@@ -91,6 +94,7 @@ class Contest:
     # All services in one process.
     together: DueTime
     peers: list[Peer]
+    memory: CachedHoles
     say: Callable[[str], None]
     cpu_us: dict[str, dict[str, float]] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
@@ -116,6 +120,7 @@ class Contest:
             for name in order:
                 self.say(f"round {number + 1} of {self.plan.rounds}, {measure.__name__.strip('_')}: {name}")
                 figures = found.setdefault(name, {})
+                self._fill_memory()
                 try:
                     figures |= measure(name, systems[name], number, figures)
                 except WrongError as error:
@@ -124,6 +129,10 @@ class Contest:
                     self.faults.append(f"{name}, {measure.__name__.strip('_')}: {error}")
                 systems[name].settle()
         return {"stolen": meanwhile.stolen(), "figures": found}
+
+    def _fill_memory(self) -> None:
+        if self.plan.fills_memory:
+            self.memory.fill()
 
     async def _echo(self) -> Figures:
         address, pid = self.echo
@@ -134,6 +143,7 @@ class Contest:
 
     async def _at_once(self, name: str, cluster: DueTime, number: int) -> Figures:
         """Messages without a delay, as the echo gets them."""
+        self._fill_memory()
         address = cluster.cluster.address
         target = Target(address, echo=False)
         figures = await self._calls(name, target, cluster.cluster.pids())
