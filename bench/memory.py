@@ -10,8 +10,8 @@ import re
 from pathlib import Path
 
 STEP_BYTES = 64 * 1024 * 1024
-# The file has no blocks on the disk: to read its holes only takes pages. No machine has so much memory.
-_HOLES_BYTES = 1 << 43
+# The file has no blocks on the disk: to read its holes only takes pages. More than any machine has of them.
+_HOLES_BYTES = STEP_BYTES << 17
 
 
 class CachedHoles:
@@ -31,7 +31,7 @@ class CachedHoles:
         file = os.open(self._path, os.O_RDONLY)
         try:
             while self.read_bytes < end:
-                self.read_bytes += os.preadv(file, [buffer], self.read_bytes)
+                self.read_bytes += os.preadv(file, [buffer], self.read_bytes % _HOLES_BYTES)
         finally:
             os.close(file)
         return self.read_bytes - began

@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+
 from bench import memory
 from bench.memory import CachedHoles
 
