@@ -413,7 +413,7 @@ async def test_malformed_record_is_found_among_others(bench: Bench) -> None:
     # The store does not misread what it has made itself.
     bench.proxy.may_keep = False
     # Else the store would not have it put aside.
-    bench.node.store._originals._refusal = lambda data: "no records" if b"M00003" in data else ""
+    bench.node.store.originals._refusal = lambda data: "no records" if b"M00003" in data else ""
 
     async def always(request: Any, forward: Forward, context: Any) -> Any:
         bench.proxy.meddlings["Restore"].append(always)

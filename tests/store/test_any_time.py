@@ -158,7 +158,7 @@ def test_entries_that_lie_in_many_segments_are_compared_the_quick_way(
     segments = {position // MIB for position in timers.store.lanes[LANE].units(np.arange(12))["position"].tolist()}
     assert len(segments) > 2
     assert order != sorted(order)
-    monkeypatch.setattr(timers.store._originals, "_compare", lambda *_: "the slow way")
+    monkeypatch.setattr(timers.store.originals, "_compare", lambda *_: "the slow way")
     compiled("duetime_format._restore")
     assert put_entries(timers, order) == [OK] * 12
 

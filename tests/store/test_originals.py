@@ -45,7 +45,7 @@ def test_record_that_is_not_the_pending_one_is_refused_and_the_right_one_is_take
     assert outcome.statuses == [REFUSED]
     assert outcome.faults[0].startswith("is not entry 0 of lane 1: ")
     assert why in outcome.faults[0]
-    assert (shard.store.mismatched_count, shard.store.lanes[1].watermark) == (1, 0)
+    assert (shard.store.originals.mismatched_count, shard.store.lanes[1].watermark) == (1, 0)
     assert shard.put_entries(right, lane=1, first_entry=0).statuses == [OK]
     assert ids(shard.pulled()) == ["A"]
 

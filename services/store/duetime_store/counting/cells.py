@@ -88,7 +88,8 @@ def keys_of(lane: int, grain: Grain, minutes: Ints, topics: Ints | int) -> Ints:
 
 def minutes_of(dues_ms: Ints) -> Ints:
     """The minutes since 1970 in which entries fall due, within 0 and TIME_END."""
-    return np.clip(dues_ms // MINUTE_MS, 0, TIME_END - 1)
+    # A tenth of the time of numpy's clip.
+    return np.minimum(np.maximum(dues_ms // MINUTE_MS, 0), TIME_END - 1)
 
 
 def span_start(grain: Grain, minute: int) -> int:

@@ -117,6 +117,10 @@ class Lane(ABC):
 
     # --- restoring and cancelling: called by the store alone ----------------------------------------------------------
 
+    def are_next(self, entries: Ints) -> bool:
+        """Whether these are plainly the next ones, all to be restored now. False: `fence` tells."""
+        return False
+
     @abstractmethod
     def fence(self, entries: Ints) -> Fence:
         """Judges entries that are put, in order."""

@@ -9,6 +9,7 @@ from duetime_format.units import Ints
 LATE_BUCKETS_MS = np.array(
     [1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 300_000, 3_600_000]
 )
+_BOUNDS = LATE_BUCKETS_MS.astype(np.float64)
 LATE_WINDOW = 1_024
 
 
@@ -24,7 +25,7 @@ class Lateness:
 
     def observe(self, due_at_ms: Ints, now_ms: float) -> None:
         late = now_ms - due_at_ms.astype(np.float64)
-        self.counts += np.bincount(np.searchsorted(LATE_BUCKETS_MS, late), minlength=len(self.counts))
+        self.counts += np.bincount(np.searchsorted(_BOUNDS, late), minlength=len(self.counts))
         self.sum_ms += float(late.sum())
         self.count += len(late)
         self._window.extend(late[-LATE_WINDOW:].tolist())

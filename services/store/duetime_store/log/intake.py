@@ -40,9 +40,11 @@ class Intake(Run):
     `batches`: the runs of records, [first, stop), of which all are stored or none.
     """
 
-    __slots__ = ("batches",)
+    __slots__ = ("_part", "batches")
 
     batches: Sequence[tuple[int, int]]
+    # The last one that was asked for, and which records it has: places are promised to those that fall due together.
+    _part: tuple[tuple[int, int], "Intake"] | None
 
     @property
     def all_have_ids(self) -> bool:
@@ -86,8 +88,10 @@ class Intake(Run):
         """The records [start, stop)."""
         if (start, stop) == (0, self.count):
             return self
-        end = int(self.starts[stop]) if stop < self.count else len(self.data)
-        return parse(self.data[int(self.starts[start]) : end])
+        if self._part is None or self._part[0] != (start, stop):
+            end = int(self.starts[stop]) if stop < self.count else len(self.data)
+            self._part = (start, stop), parse(self.data[int(self.starts[start]) : end])
+        return self._part[1]
 
     def only(self, indices: Sequence[int], batches: Sequence[tuple[int, int]] = ()) -> "Intake":
         """The records at these indices, in this order. `batches`: theirs."""
@@ -101,7 +105,7 @@ def parse(data: bytes, batches: Sequence[tuple[int, int]] = ()) -> Intake:
     except Damaged as error:
         raise InvalidArgument([Violation("records", error.text)], reason="RECORDS_INVALID") from error
     intake = Intake(run.data, run.position, run.end, run.keys, run.columns, run.entries, run.destinations)
-    intake.batches = batches
+    intake.batches, intake._part = batches, None
     return intake
 
 

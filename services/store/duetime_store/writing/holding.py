@@ -114,8 +114,8 @@ class Holding:
             stop = first_later if is_near and is_next else intake.count
             has_staged = stop > done
             if has_staged:
-                part = intake.part(done, stop)
-                parts.append(self._store.restore(part, lane, entries[done:stop], is_own=is_own))
+                part, own = intake.part(done, stop), units[done:stop] if is_own else None
+                parts.append(self._store.restore(part, lane, entries[done:stop], made_from=own))
                 self._flusher.wake()
                 done = stop
             if done == intake.count or (parts and not _GOING_ON.issuperset(parts[-1].statuses)):

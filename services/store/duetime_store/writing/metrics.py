@@ -57,7 +57,7 @@ class ShardCollector(Collector):
         yield CounterMetricFamily(
             "duetime_store_mismatched",
             "Records refused because they differ from what their lane entries give",
-            store.mismatched_count,
+            store.originals.mismatched_count,
         )
         yield CounterMetricFamily(
             "duetime_store_quarantined", "Lane entries quarantined since the start", store.quarantined_count

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from duetime_core.errors import InvalidArgument
+from duetime_core.logs import sparing
 from duetime_core.traces import name_of
 from duetime_format import record
 from duetime_format.errors import Damaged
@@ -23,6 +24,8 @@ from duetime_format.units import FILLER_SIZE, Ints, Units
 from duetime_store.log.commitlog import CommitLog
 from duetime_store.log.intake import Intake
 from duetime_store.log.spread import are_spread, span_bytes
+
+log = sparing()
 
 _QUARANTINE_TOPIC = QUARANTINE_TOPIC.encode()
 # The properties of a quarantine record.
@@ -48,6 +51,8 @@ class Originals:
     def __init__(self, log: CommitLog, refusal: Refusal) -> None:
         self._log = log
         self._refusal = refusal
+        # Records refused because they differ from what their entries give.
+        self.mismatched_count = 0
 
     def genuine(self, intake: Intake, indices: Ints, lane: int, entries: Ints, units: Units) -> tuple[int, str]:
         """(how many of the first records at `indices` are what these entries of the lane give, what is wrong with the
@@ -62,6 +67,8 @@ class Originals:
                     index, entry = int(indices[count]), int(entries[count])
                     fault = self._compare(intake, index, lane, entry, units[count].item())
                     if fault:
+                        self.mismatched_count += 1
+                        log.warning("record refused in a pending message's place", lane=lane, entry=entry, why=fault)
                         return count, fault
                     count += 1
         return count, ""

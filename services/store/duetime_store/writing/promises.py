@@ -113,21 +113,22 @@ class Promises:
         """Entries of a lane have got these places. Returns the promises that this keeps; none if an entry has another
         place than was promised, or was not promised one: then what is left of the lane's promises is void."""
         kept: list[Promise] = []
-        done, left = 0, self._open.get(lane.number)
+        given, done, left = np.array(offsets), 0, self._open.get(lane.number)
         while left and done < len(entries):
             promise = left[0]
             numbers = np.array([promise.numbers.get(queue, NO_QUEUE) for queue in queues])
-            part = slice(done, done + promise.count)
-            found = rows_of(numbers[key_of[part]], entries[part], np.array(offsets[part]))
-            expected = promise.plan.rows[promise.at : promise.at + len(found)]
-            other = np.flatnonzero(expected != found)
-            if len(other):
-                if expected["entry"][other[0]] == found["entry"][other[0]]:
-                    self._shun(queues[int(key_of[done + int(other[0])])])
+            count = min(promise.count, len(entries) - done)
+            rows, part = promise.plan.rows[promise.at : promise.at + count], slice(done, done + count)
+            are_same = rows["entry"] == entries[part]
+            fit = are_same & (rows["offset"] == given[part]) & (rows["queue"] == numbers[key_of[part]])
+            if not fit.all():
+                other = int(fit.argmin())
+                if are_same[other]:
+                    self._shun(queues[int(key_of[done + other])])
                 break
             kept.append(promise)
-            promise.at += len(found)
-            done += len(found)
+            promise.at += count
+            done += count
             if not promise.count:
                 left.pop(0)
         if done == len(entries):

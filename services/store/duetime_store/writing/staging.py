@@ -8,7 +8,7 @@ import numpy as np
 from duetime_core.errors import DueTimeError, InvalidArgument, Violation
 from duetime_format.columns import Ints
 from duetime_format.placing import Placed
-from duetime_format.units import Units
+from duetime_format.units import Mask, Units
 
 from duetime_store.counting.ledger import Rows
 from duetime_store.files.disk import Buffer
@@ -46,6 +46,10 @@ class Outcome:
     def of_nothing(cls, count: int, status: int, stored_at_ms: int) -> "Outcome":
         """The outcome of records that have no places yet."""
         return cls([status] * count, [-1] * count, [0] * count, stored_at_ms=stored_at_ms)
+
+    def mark(self, status: int, mask: Mask) -> None:
+        for index in np.flatnonzero(mask).tolist():
+            self.statuses[index] = status
 
     def refuse(self, index: int, fault: str | DueTimeError) -> None:
         """`fault`: what is wrong with the record, or an error that is not the record's fault."""

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from duetime_core.errors import DiskFull, DueTimeError, InvalidArgument, Overloaded, ReadOnly, Violation
-from duetime_core.logs import sparing
 from duetime_core.ondisk.history import LevelHistory
 from duetime_format import layout, record
 from duetime_format.columns import Ints
@@ -53,8 +52,6 @@ from duetime_store.writing.staging import (
     wake,
 )
 
-log = sparing()
-
 
 class Store:
     """See the module. Built by recovery, which fills queues, lanes and recent ids from the directory."""
@@ -82,7 +79,7 @@ class Store:
         self.recent = recent
         self.ledger = ledger
         self.new_keys = new_keys
-        self._originals = Originals(log, self._refusal)
+        self.originals = Originals(log, self._refusal)
         self.repeats = Repeats(log, history, recent, clock, queues.deletions)
         self.closing = Closing(queues, clock.clock)
         self.lanes = Lanes()
@@ -94,8 +91,6 @@ class Store:
         # How often staged records were taken back.
         self.undone_count = 0
         self.quarantined_count = 0
-        # Records refused because they differ from what their entries give.
-        self.mismatched_count = 0
         self._waiting_bytes_max = waiting_bytes_max
         self.promises = Promises(clock.clock.monotonic_ms)
         # Everything before it is durable (async mode: written; or see promises.py), in its queues, and seen by readers.
@@ -238,41 +233,46 @@ class Store:
         self.recent.add_all(hashes[named], positions[named], outcome.stored_at_ms)
         return positions
 
-    def restore(self, intake: Intake, lane: Lane, entries: Ints, *, is_own: bool = False) -> Outcome:
+    def restore(self, intake: Intake, lane: Lane, entries: Ints, *, made_from: Units | None = None) -> Outcome:
         """Stages the restored records of `entries`, one of each, strictly in order: after one that is not taken all
-        others are gaps, but for those that are restored or cancelled. `is_own`: the store itself has made them."""
+        others are gaps, but for those that are restored or cancelled.
+
+        Args:
+            made_from: the entries' units, from which the store itself has made the records. None: others have, and
+                each is compared with what its entry gives.
+        """
         outcome = Outcome.of_nothing(intake.count, GAP, self.clock.now_ms())
-        restored, cancelled, is_next = lane.fence(entries)
-        for mask, status in ((restored, DUPLICATE), (cancelled, CANCELLED)):
-            for index in np.flatnonzero(mask).tolist():
-                outcome.statuses[index] = status
-        if len(chosen := np.flatnonzero(is_next)):
-            self._restore(intake, outcome, lane, chosen, entries[chosen], is_own)
+        if lane.are_next(entries):
+            self._restore(intake, outcome, lane, np.arange(intake.count), entries, made_from)
+        else:
+            fence = lane.fence(entries)
+            outcome.mark(DUPLICATE, fence.restored)
+            outcome.mark(CANCELLED, fence.cancelled)
+            if len(chosen := np.flatnonzero(fence.is_next)):
+                own = None if made_from is None else made_from[chosen]
+                self._restore(intake, outcome, lane, chosen, entries[chosen], own)
         outcome.watermark = lane.reached
         return outcome
 
-    def _restore(self, intake: Intake, outcome: Outcome, lane: Lane, chosen: Ints, entries: Ints, own: bool) -> None:
+    def _restore(
+        self, intake: Intake, outcome: Outcome, lane: Lane, chosen: Ints, entries: Ints, made_from: Units | None
+    ) -> None:
         """Stages the records at `chosen`, up to the first that can't be taken.
 
         Each names the due time that the reader gave out after comparing it with the entry's record: if the unit says
         the same, it is right."""
         now_ms = outcome.stored_at_ms
-        units = lane.units(entries)
+        units = lane.units(entries) if made_from is None else made_from
         dues = units["tags"].astype(np.int64)
-        faults = restored_faults(intake, self.log.record_bytes_max)
         fit = dues <= now_ms
-        fit &= intake.name_entries(chosen, lane.number, entries, dues)
+        if made_from is None:
+            fit &= intake.name_entries(chosen, lane.number, entries, dues)
+        faults = restored_faults(intake, self.log.record_bytes_max)
         if faults:
             fit &= ~np.isin(chosen, list(faults))
-        stop = len(dues) if fit.all() else int(fit.argmin())
-        run = intake, chosen[:stop], lane.number, entries[:stop], units[:stop]
-        genuine, mismatch = (stop, "") if own else self._originals.genuine(*run)
-        if mismatch:
-            stop = genuine
-            self.mismatched_count += 1
-            log.warning(
-                "record refused in a pending message's place", lane=lane.number, entry=int(entries[stop]), why=mismatch
-            )
+        stop, mismatch = len(dues) if fit.all() else int(fit.argmin()), ""
+        if made_from is None:
+            stop, mismatch = self.originals.genuine(intake, chosen[:stop], lane.number, entries[:stop], units[:stop])
         if stop < len(dues):
             index = int(chosen[stop])
             if dues[stop] > now_ms:
