@@ -120,7 +120,9 @@ class Contest:
             for name in order:
                 self.say(f"round {number + 1} of {self.plan.rounds}, {measure.__name__.strip('_')}: {name}")
                 figures = found.setdefault(name, {})
-                self._fill_memory()
+                if measure != self._lateness:
+                    # A rate of lateness writes little.
+                    self._fill_memory()
                 try:
                     figures |= measure(name, systems[name], number, figures)
                 except WrongError as error:
