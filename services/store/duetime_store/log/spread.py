@@ -28,10 +28,11 @@ def span_bytes(units: Units) -> int:
 
 def are_spread(units: Units, segment_bytes: int) -> bool:
     """Whether the records lie in several segments, or all over one."""
-    segments = units["position"] // segment_bytes
-    if (segments[1:] != segments[:-1]).any():
+    positions = units["position"]
+    first, last = int(positions.min()), int(positions.max())
+    if first // segment_bytes != last // segment_bytes:
         return True
-    return len(units) > _FEW and int(units["size"].sum(dtype=np.int64)) < span_bytes(units) * _DENSITY_MIN
+    return len(units) > _FEW and int(units["size"].sum(dtype=np.int64)) < (last - first) * _DENSITY_MIN
 
 
 def read_records(bases: Ints, files: Ints, segment_bytes: int, units: Units) -> tuple[bytes, Ints]:
