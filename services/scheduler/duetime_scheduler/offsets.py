@@ -11,6 +11,7 @@ from duetime_core.calls import answer_of
 from duetime_core.logs import sparing
 from duetime_core.metadata import Database, DelayOffsetModel
 from duetime_format.lanes import lane_of, place_of
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from duetime_scheduler.sharing import LaneKey
@@ -95,8 +96,11 @@ class OffsetTable:
 
     def _write(self, session: Session, mine: Sequence[LaneOffsets], now_ms: int) -> list[tuple[LaneOffsets, int, str]]:
         faults = []
+        shards = {lane.shard for lane in mine}
+        found = session.scalars(select(DelayOffsetModel).where(DelayOffsetModel.shard.in_(shards)))
+        rows = {(row.shard, row.level): row for row in found}
         for lane in mine:
-            row = session.get(DelayOffsetModel, (lane.shard, lane.level))
+            row = rows.get((lane.shard, lane.level))
             if row is None:
                 row = DelayOffsetModel(shard=lane.shard, level=lane.level)
                 session.add(row)
