@@ -213,6 +213,7 @@ async def test_picture_is_shown_without_a_prometheus_that_is_away() -> None:
         await opened.goto(f"{str(browser.client.base_url).rstrip('/')}/?span=172800000")
         said = opened.page.locator("#picture .state")
         await said.filter(has_text="older past is missing: Prometheus does not answer").wait_for()
+        await opened.page.locator("canvas").first.wait_for()
         assert await opened.page.locator("canvas").count() == 1
 
 

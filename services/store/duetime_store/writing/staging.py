@@ -48,6 +48,7 @@ class Outcome:
         return cls([status] * count, [-1] * count, [0] * count, stored_at_ms=stored_at_ms)
 
     def mark(self, status: int, mask: Mask) -> None:
+        """Records where the mask is set have this status."""
         for index in np.flatnonzero(mask).tolist():
             self.statuses[index] = status
 
