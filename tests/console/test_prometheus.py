@@ -17,7 +17,7 @@ from duetime_console.overview.picture import STEPS_MAX, add_older, paint
 from duetime_console.overview.prometheus import QUERIES, Older, Prometheus
 from duetime_console.overview.samples import DEAD, LATE, RESTORED
 from duetime_console.settings import Settings
-from duetime_core.clock import SystemClock
+from duetime_core.clock import SystemClock, turn
 from duetime_core.errors import StartupError
 from duetime_core.testing import Cluster, FakeClock
 
@@ -126,10 +126,14 @@ async def answering(answer: Answer) -> AsyncIterator[str]:
     try:
         async with server:
             yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            # Threads ask, and go on after the first has failed: they end while there is still who answers.
+            await asyncio.get_running_loop().shutdown_default_executor()
     finally:
         for task in serving:
             task.cancel()
         await asyncio.gather(*serving, return_exceptions=True)
+        # A transport that is closed is done with in the loop's next turn.
+        await turn()
 
 
 def saying(body: bytes, status: str = "200 OK", more: str = "") -> Answer:
