@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import grpc
 import pytest
+from duetime.client.errors import _STATUS_LOST
 from duetime.v1 import externalscaler_pb2, gateway_pb2
 from duetime_gateway.access.rules import Who
 from duetime_gateway.face.face import SERVICE_NAMES
@@ -31,8 +32,6 @@ METHODS: dict[str, MethodDescriptor] = {
     for method in service.methods
 }
 KEY = base64.b64encode(secrets.token_bytes(32)).decode()
-# grpcio's words for a message that could not be written.
-STATUS_LOST = "Internal error from Core"
 REFUSED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 
 # Who may make calls about topic `orders` and group `billing`: each role has one right on both, on all of both, or is
@@ -162,7 +161,7 @@ async def _asked(channel: grpc.aio.Channel, path: str, shown_: Any) -> bool | No
         else:
             answer = await call
     except grpc.aio.AioRpcError as error:
-        if error.details() == STATUS_LOST:
+        if error.details() == _STATUS_LOST:
             return None
         return error.code() not in REFUSED
     if hasattr(answer, "status") and hasattr(answer.status, "code"):
