@@ -71,12 +71,20 @@ class Program:
             assert line is not None, f"it ended without {text!r}: {self.printed} {''.join(self._errors)}"
             self.printed.append(line)
 
-    def leap(self, by: str) -> None:
-        """Moves the clock once nothing is leased: a lease that ended by the leap would bring its message again."""
+    def leap(self) -> None:
+        """Moves the clock to the next due moment, once nothing is leased.
+
+        A lease that ended by the leap, or in what it went beyond the moment, would bring its message again.
+        """
         while self._leased_count():
             assert time.monotonic() < self._give_up_at_s, "a message stays leased"
             time.sleep(0.02)
-        self._cluster.advance(by)
+        ahead_ms = self._cluster.run(self._next_due_ms())
+        assert ahead_ms is not None, "nothing is pending"
+        self._cluster.advance(ahead_ms)
+
+    async def _next_due_ms(self) -> int | None:
+        return self._cluster.cluster.next_due_ms()
 
     def _leased_count(self) -> int:
         with grpc.insecure_channel(self._cluster.address) as channel:

@@ -229,7 +229,7 @@ class Cluster:
         end_ms = self.clock.monotonic_ms() + _length_ms(by)
         await self.settle()
         while (left_ms := end_ms - self.clock.monotonic_ms()) > 0:
-            due_ms = self._next_due_ms()
+            due_ms = self.next_due_ms()
             self._fake_clock.move(left_ms if due_ms is None else min(due_ms, left_ms))
             await self.settle()
 
@@ -259,8 +259,8 @@ class Cluster:
         assert isinstance(self.clock, FakeClock), "time of a cluster on the system's clock can't be moved"
         return self.clock
 
-    def _next_due_ms(self) -> int | None:
-        """How far ahead the next due moment of all lanes lies."""
+    def next_due_ms(self) -> int | None:
+        """How far ahead the next due moment of all lanes lies; None: nothing is pending."""
         ahead = [
             moment - node.store.clock.now_ms()
             for node in self.stores
