@@ -12,6 +12,13 @@ from sqlalchemy.orm import Session
 
 from duetime_scheduler.sharing import LaneKey, LeaseRow, claims, held
 
+# Read with every tick: made once, and of tables, which the ORM has no part in.
+_LEASES, _MEMBERS = LaneLeaseModel.__table__.c, SchedulerModel.__table__.c
+_READ_LEASES = select(_LEASES.shard, _LEASES.level, _LEASES.owner, _LEASES.epoch, _LEASES.paused).order_by(
+    _LEASES.shard, _LEASES.level
+)
+_READ_MEMBERS = select(_MEMBERS.member_id, _MEMBERS.heartbeat)
+
 
 @dataclass(frozen=True, slots=True)
 class Tick:
@@ -72,8 +79,7 @@ class LaneLeases:
         rows = _rows(session)
         if _correct_lanes(session, {row.key for row in rows}, lanes):
             rows = _rows(session)
-        members = session.execute(select(SchedulerModel.member_id, SchedulerModel.heartbeat))
-        return {row.member_id: row.heartbeat for row in members}, rows
+        return dict(session.execute(_READ_MEMBERS).all()), rows
 
     def _beat(self, session: Session) -> None:
         told, first = {"address": self._address()}, {"started_at_ms": self._started_at_ms}
@@ -98,15 +104,7 @@ def _is_lane(key: LaneKey) -> Any:
 
 
 def _rows(session: Session) -> list[LeaseRow]:
-    columns = (
-        LaneLeaseModel.shard,
-        LaneLeaseModel.level,
-        LaneLeaseModel.owner,
-        LaneLeaseModel.epoch,
-        LaneLeaseModel.paused,
-    )
-    found = session.execute(select(*columns).order_by(LaneLeaseModel.shard, LaneLeaseModel.level))
-    return [LeaseRow(*row) for row in found]
+    return [LeaseRow(*row) for row in session.execute(_READ_LEASES)]
 
 
 def _correct_lanes(session: Session, known: set[LaneKey], lanes: Mapping[int, Collection[int]]) -> bool:

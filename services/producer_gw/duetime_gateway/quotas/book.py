@@ -14,6 +14,10 @@ from duetime_gateway.quotas.meters import Use
 
 # Of a gateway's use, the users and topics that are told of: those that ask for most.
 TOLD_MAX = 4_096
+# Read again and again: made once, and of tables, which the ORM has no part in.
+_GATEWAYS, _QUOTAS = GatewayModel.__table__.c, QuotaModel.__table__.c
+_READ_GATEWAYS = select(_GATEWAYS.member_id, _GATEWAYS.heartbeat, _GATEWAYS.use)
+_READ_QUOTAS = select(_QUOTAS.kind, _QUOTAS.name, _QUOTAS.limits)
 
 
 class Page(NamedTuple):
@@ -47,10 +51,8 @@ class Book:
         gateways: dict[str, tuple[int, str]] = {}
         if told is not None:
             beat(session, GatewayModel, self.me, {"use": told})
-            columns = GatewayModel.member_id, GatewayModel.heartbeat, GatewayModel.use
-            gateways = {member: (number, use) for member, number, use in session.execute(select(*columns))}
-        found = session.execute(select(QuotaModel.kind, QuotaModel.name, QuotaModel.limits))
-        return [tuple(row) for row in found], gateways
+            gateways = {member: (number, use) for member, number, use in session.execute(_READ_GATEWAYS)}
+        return [tuple(row) for row in session.execute(_READ_QUOTAS)], gateways
 
     async def forget(self, gone: Mapping[str, int]) -> None:
         """Removes gateways whose heartbeat has stood still at this number. Raises: Unavailable."""
