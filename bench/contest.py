@@ -130,6 +130,8 @@ class Contest:
                         raise
                     self.faults.append(f"{name}, {measure.__name__.strip('_')}: {error}")
                 systems[name].settle()
+                # What it has written goes to the disk now, and not in another's turn.
+                os.sync()
         return {"stolen": meanwhile.stolen(), "figures": found}
 
     def _fill_memory(self) -> None:
