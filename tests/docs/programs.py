@@ -74,7 +74,8 @@ class Program:
     def leap(self) -> None:
         """Moves the clock to the next due moment, once nothing is leased.
 
-        A lease that ended by the leap, or in what it went beyond the moment, would bring its message again.
+        A lease that ends during a leap brings its message again: so nothing is leased before it, and it ends where
+        something falls due.
         """
         while self._leased_count():
             assert time.monotonic() < self._give_up_at_s, "a message stays leased"

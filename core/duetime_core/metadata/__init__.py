@@ -17,6 +17,7 @@ from duetime_core.metadata.models import (
     SchedulerModel,
     TopicModel,
     TopicQueueModel,
+    table_of,
 )
 from duetime_core.metadata.reports import Report, Reports, ShardMoment
 from duetime_core.metadata.schema import current_revision, head_revision, upgrade
@@ -64,5 +65,6 @@ __all__ = [
     "head_revision",
     "make_topics",
     "raise_generation",
+    "table_of",
     "upgrade",
 ]

@@ -8,10 +8,10 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, cast
 
-from sqlalchemy import CursorResult, Table, Update, bindparam, delete, update
+from sqlalchemy import CursorResult, Update, bindparam, delete, update
 from sqlalchemy.orm import Session
 
-from duetime_core.metadata.models import GatewayModel, SchedulerModel
+from duetime_core.metadata.models import GatewayModel, SchedulerModel, table_of
 
 MemberModel = type[SchedulerModel | GatewayModel]
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -30,8 +30,8 @@ def beat(
 
 @cache
 def _counting_up(model: MemberModel) -> Update:
-    """Sets what else it is given. Made once, and without the ORM, which would be most of a heartbeat's cost."""
-    table = cast("Table", model.__table__)
+    """Sets also those columns that it is executed with."""
+    table = table_of(model)
     return update(table).where(table.c.member_id == bindparam("me")).values(heartbeat=table.c.heartbeat + 1)
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from sqlalchemy import TextClause, func, select, text
 from sqlalchemy.orm import Session
 
-from duetime_core.metadata.models import TopicGenerationModel, TopicModel
+from duetime_core.metadata.models import TopicGenerationModel, TopicModel, table_of
 
 _FOUND = """
 SELECT topics.name, topics.created_at_ms, topics.max_delay_ms, topics.message_type,
@@ -124,8 +124,8 @@ def make_topics(
     return found
 
 
-# Every gateway reads it each second: made once, and of the table, which the ORM has no part in.
-_READ_GENERATION = select(TopicGenerationModel.__table__.c.generation)
+# Every gateway reads it each second.
+_READ_GENERATION = select(table_of(TopicGenerationModel).c.generation)
 
 
 def generation_of(session: Session) -> int:

@@ -18,6 +18,7 @@ from duetime_core.metadata.models import (
     TokenModel,
     UserModel,
     UsersVersionModel,
+    table_of,
 )
 
 USERS_MAX = 10_000
@@ -82,9 +83,13 @@ class Changes(NamedTuple):
     changed: Mapping[str, StoredUser]
 
 
+# Every gateway reads it each second.
+_READ_VERSION = select(table_of(UsersVersionModel).c.version)
+
+
 def changes_since(session: Session, version: int) -> Changes:
     """The users that changed after `version`. A database that has counted less was put back from a copy: all of it."""
-    now = session.scalar(select(UsersVersionModel.version)) or 0
+    now = session.scalar(_READ_VERSION) or 0
     if now == version:
         return Changes(now, None, {})
     rows = session.execute(select(UserModel.name, UserModel.version)).all()

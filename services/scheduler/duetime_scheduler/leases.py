@@ -5,15 +5,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from duetime_core.members import MemberWatch
-from duetime_core.metadata import Database, LaneLeaseModel, SchedulerModel
+from duetime_core.metadata import Database, LaneLeaseModel, SchedulerModel, table_of
 from duetime_core.metadata.heartbeats import beat, forget
 from sqlalchemy import delete, insert, select, update
 from sqlalchemy.orm import Session
 
 from duetime_scheduler.sharing import LaneKey, LeaseRow, claims, held
 
-# Read with every tick: made once, and of tables, which the ORM has no part in.
-_LEASES, _MEMBERS = LaneLeaseModel.__table__.c, SchedulerModel.__table__.c
+_LEASES, _MEMBERS = table_of(LaneLeaseModel).c, table_of(SchedulerModel).c
 _READ_LEASES = select(_LEASES.shard, _LEASES.level, _LEASES.owner, _LEASES.epoch, _LEASES.paused).order_by(
     _LEASES.shard, _LEASES.level
 )

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from duetime_core.metadata import Database, GatewayModel, QuotaModel
+from duetime_core.metadata import Database, GatewayModel, QuotaModel, table_of
 from duetime_core.metadata.heartbeats import beat, forget
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
@@ -14,8 +14,7 @@ from duetime_gateway.quotas.meters import Use
 
 # Of a gateway's use, the users and topics that are told of: those that ask for most.
 TOLD_MAX = 4_096
-# Read again and again: made once, and of tables, which the ORM has no part in.
-_GATEWAYS, _QUOTAS = GatewayModel.__table__.c, QuotaModel.__table__.c
+_GATEWAYS, _QUOTAS = table_of(GatewayModel).c, table_of(QuotaModel).c
 _READ_GATEWAYS = select(_GATEWAYS.member_id, _GATEWAYS.heartbeat, _GATEWAYS.use)
 _READ_QUOTAS = select(_QUOTAS.kind, _QUOTAS.name, _QUOTAS.limits)
 
