@@ -54,7 +54,7 @@ class Running:
     def __init__(self, tasks: asyncio.TaskGroup) -> None:
         self.puts = Puts()
         self.clock = FakeClock()
-        metrics = GatewayMetrics(CollectorRegistry()).of_shard(0)
+        metrics = GatewayMetrics(CollectorRegistry()).puts.of_shard(0)
         self.batcher = Batcher(self.puts.put, self.clock, metrics, 0, 100 * KIB, tasks)
 
     def submit(

@@ -24,10 +24,15 @@ GENERATED = PROJECT / "sdk" / "duetime" / "v1"
 GENERATED_FILE = PROJECT / "services/producer_gw/duetime_gateway/rocketmq/wire/messaging_pb2.py"
 
 
+@cache
+def _below(folder: str) -> list[Path]:
+    return sorted((PROJECT / folder).rglob("*.*"))
+
+
 def files(*folders: str, suffixes: tuple[str, ...] = (".py",)) -> Iterator[Path]:
     """Every file of these kinds that people wrote, by folders of the project."""
     for folder in folders:
-        for path in sorted((PROJECT / folder).rglob("*")):
+        for path in _below(folder):
             if path.suffix in suffixes and GENERATED not in path.parents and path != GENERATED_FILE:
                 yield path
 
@@ -54,5 +59,17 @@ def module_of(path: Path) -> str:
 
 
 @cache
+def content(path: Path) -> str:
+    """A file's text, read once for all tests."""
+    return path.read_text()
+
+
+@cache
 def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+    return ast.parse(content(path))
+
+
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """Every node of a file's tree, in no order that a test may rely on."""
+    return tuple(ast.walk(tree(path)))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tidy.sources import PROJECT
+from tests.tidy.sources import PROJECT, content
 
 RECORDS = sorted((PROJECT / "docs" / "adr").glob("*.md"))
 HEADINGS = ["Context", "Decision", "Consequences", "Alternatives"]
@@ -22,7 +22,7 @@ def test_every_number_is_there_once() -> None:
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.name[:4])
 def test_record_has_the_form_of_all(path: Path) -> None:
     assert re.fullmatch(r"\d{4}-[a-z0-9-]+\.md", path.name)
-    lines = path.read_text().splitlines()
+    lines = content(path).splitlines()
     assert re.fullmatch(rf"# {int(path.name[:4])}\. \S.*", lines[0])
     assert (lines[1], lines[2][:8], lines[3]) == ("", "Status: ", "")
     status = STATUS.fullmatch(lines[2].removeprefix("Status: "))

@@ -12,7 +12,7 @@ from duetime_core import errors
 from duetime_core.errors import DueTimeError
 from duetime_format import limits
 
-from tests.tidy.sources import PACKAGES, PROJECT, files
+from tests.tidy.sources import PACKAGES, PROJECT, content, files
 
 # Bytes that DueTime itself adds; nobody meets them.
 NOT_LIMITS = {"DEFERRAL_BYTES_MAX"}
@@ -24,7 +24,7 @@ PROTOS = sorted((PROJECT / "proto" / "duetime" / "v1").glob("*.proto"))
 def document(name: str) -> str:
     path = PROJECT / name
     assert path.is_file(), f"{name} is missing"
-    return path.read_text()
+    return content(path)
 
 
 def missing(words: set[str], text: str) -> list[str]:
@@ -59,7 +59,7 @@ def test_operations_page_lists_every_metric() -> None:
     names = {
         name.removesuffix("_total")
         for path in files("core", "services", "console")
-        for name in literal.findall(path.read_text())
+        for name in literal.findall(content(path))
         if name not in PACKAGES
     }
     assert names
@@ -76,7 +76,7 @@ def test_protocol_page_lists_the_reason_of_every_error() -> None:
 
     literal = re.compile(r'\breason="([A-Z][A-Z0-9_]+)"')
     reasons = {kind.reason for kind in below(DueTimeError) if kind is not errors.StartupError}
-    reasons |= {reason for path in files("core", "services") for reason in literal.findall(path.read_text())}
+    reasons |= {reason for path in files("core", "services") for reason in literal.findall(content(path))}
     assert missing(reasons, document("docs/protocol.md")) == []
 
 

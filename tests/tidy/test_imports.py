@@ -10,13 +10,14 @@ from typing import Any
 
 import grimp
 
-from tests.tidy.sources import PACKAGES, PROJECT, documents, files, module_of, name, tree
+from tests.tidy.sources import PACKAGES, PROJECT, content, documents, files, module_of, name, nodes, tree
 
 CONFIG: dict[str, Any] = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["importlinter"]
 # What starts modules without an import: the build, containers, tasks.
 STARTERS = ("pyproject.toml", "sdk/pyproject.toml", "Makefile", "Dockerfile", "docker-compose.yml", "deploy")
 # Alembic finds its scripts by their folder.
 MIGRATIONS = "duetime_core.metadata.migrations."
+DOTTED = re.compile(r"\b(?:duetime\w*|bench|tests)(?:\.\w+)+")
 
 
 @cache
@@ -40,22 +41,23 @@ def test_folders_of_every_package_are_held_free_of_circles() -> None:
     assert set(contract("no circle of imports between files and folders")["ancestors"]) == set(PACKAGES)
 
 
-def imported_by(path: Path) -> set[str]:
+@cache
+def imported_by(path: Path) -> frozenset[str]:
     """The modules that a file imports, and the dotted names in its texts: modules are also loaded by name."""
     found: set[str] = set()
-    for node in ast.walk(tree(path)):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            found |= set(re.findall(r"\b(?:duetime\w*|bench|tests)(?:\.\w+)+", node.value))
-    return found
+            found |= set(DOTTED.findall(node.value))
+    return frozenset(found)
 
 
 def lazy_names(path: Path) -> set[str]:
     """What a package's `__getattr__` imports: the values of its table of modules."""
-    texts = {node.value for node in ast.walk(tree(path)) if isinstance(node, ast.Constant)}
+    texts = {node.value for node in nodes(path) if isinstance(node, ast.Constant)}
     return {f"{module_of(path)}.{text}" for text in texts if isinstance(text, str) and text.isidentifier()}
 
 
@@ -69,13 +71,13 @@ def test_every_module_is_imported_or_started() -> None:
     for starter in STARTERS:
         for path in [PROJECT / starter] if (PROJECT / starter).is_file() else (PROJECT / starter).rglob("*.*"):
             if path.suffix != ".pyc":
-                text = path.read_text()
+                text = content(path)
                 alive |= set(re.findall(r"\b(?:duetime|bench)\w*(?:\.\w+)*", text))
                 alive |= {
                     script.replace("/", ".") for script in re.findall(r"(?:python |path = \")(\w+/\w+)\.py", text)
                 }
     for path in documents():
-        text = path.read_text()
+        text = content(path)
         alive |= set(re.findall(r"python -m ([\w.]+)", text))
         alive |= {f"{package}.{each}" for package, each in re.findall(r"from (duetime) import (\w+)", text)}
     dead = [

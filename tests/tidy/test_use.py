@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.tidy.sources import PACKAGES, PROJECT, files, name, tree
+from tests.tidy.sources import PACKAGES, PROJECT, content, files, name, tree
 
 # Used by the tests alone, or by what is no code of ours, for a reason.
 ALLOWED = {
@@ -57,7 +57,7 @@ def used_words() -> Counter[str]:
     described = [PROJECT / "pyproject.toml", PROJECT / "sdk" / "pyproject.toml"]
     others = [*described, *files(*PACKAGES.values(), suffixes=(".pyx", ".pxd", ".html"))]
     for path in others:
-        found.update(re.findall(r"\w+", path.read_text()))
+        found.update(re.findall(r"\w+", content(path)))
     return found
 
 

@@ -30,6 +30,44 @@ class ShardMetrics:
         self._seconds.observe(took_ms / 1000.0)
 
 
+class PutMetrics:
+    """Puts to all shards, and the state of each shard."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._put_messages = Histogram(
+            "duetime_gateway_put_messages",
+            "Messages in one put to a shard.",
+            ["shard"],
+            buckets=_COUNTS,
+            registry=registry,
+        )
+        self._put_bytes = Counter(
+            "duetime_gateway_put_bytes", "Record bytes put to a shard.", ["shard"], registry=registry
+        )
+        self._put_seconds = Histogram(
+            "duetime_gateway_put_seconds",
+            "Time from a put to the shard's answer.",
+            ["shard"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._waiting_bytes = Gauge(
+            "duetime_gateway_waiting_bytes", "Record bytes that wait for the next put.", ["shard"], registry=registry
+        )
+        self._shard_up = Gauge(
+            "duetime_gateway_shard_up", "1 while the shard answers, 0 after it did not.", ["shard"], registry=registry
+        )
+
+    def of_shard(self, shard: int) -> ShardMetrics:
+        return ShardMetrics(
+            self._shard_up.labels(shard),
+            self._waiting_bytes.labels(shard),
+            self._put_messages.labels(shard),
+            self._put_bytes.labels(shard),
+            self._put_seconds.labels(shard),
+        )
+
+
 class TransactionMetrics:
     """Of transactions and their checks."""
 
@@ -101,29 +139,7 @@ class GatewayMetrics:
         self.send_messages = Histogram(
             "duetime_gateway_send_messages", "Messages in one Send.", buckets=_COUNTS, registry=registry
         )
-        self._put_messages = Histogram(
-            "duetime_gateway_put_messages",
-            "Messages in one put to a shard.",
-            ["shard"],
-            buckets=_COUNTS,
-            registry=registry,
-        )
-        self._put_bytes = Counter(
-            "duetime_gateway_put_bytes", "Record bytes put to a shard.", ["shard"], registry=registry
-        )
-        self._put_seconds = Histogram(
-            "duetime_gateway_put_seconds",
-            "Time from a put to the shard's answer.",
-            ["shard"],
-            buckets=_SECONDS,
-            registry=registry,
-        )
-        self._waiting_bytes = Gauge(
-            "duetime_gateway_waiting_bytes", "Record bytes that wait for the next put.", ["shard"], registry=registry
-        )
-        self._shard_up = Gauge(
-            "duetime_gateway_shard_up", "1 while the shard answers, 0 after it did not.", ["shard"], registry=registry
-        )
+        self.puts = PutMetrics(registry)
         self.pulls = Counter("duetime_gateway_pulls", "Pulls answered.", registry=registry)
         self.subscriptions = Gauge("duetime_gateway_subscriptions", "Subscriptions that run.", registry=registry)
         self.subscriptions_max = Gauge(
@@ -173,15 +189,6 @@ class GatewayMetrics:
             self._messages.labels("duplicate").inc(duplicate_count)
         for reason in faults:
             self._messages.labels(reason.lower()).inc()
-
-    def of_shard(self, shard: int) -> ShardMetrics:
-        return ShardMetrics(
-            self._shard_up.labels(shard),
-            self._waiting_bytes.labels(shard),
-            self._put_messages.labels(shard),
-            self._put_bytes.labels(shard),
-            self._put_seconds.labels(shard),
-        )
 
 
 class BacklogMetrics(Collector):

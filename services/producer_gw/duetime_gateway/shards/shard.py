@@ -89,7 +89,7 @@ class Shard:
         self.store = StoreClient(
             self._whom, address, options.credentials, tasks, timeout_ms=options.timeout_ms, on_gone=self._lose
         )
-        of_shard = metrics.of_shard(number)
+        of_shard = metrics.puts.of_shard(number)
         self._up = of_shard.up
         waiting_bytes_max = options.waiting_bytes_max
         self.batcher = Batcher(
