@@ -19,9 +19,14 @@ WIRE := services/producer_gw/duetime_gateway/rocketmq/wire
 SOURCES := format sdk core services spark console deploy tests bench examples
 TWINS := $(wildcard format/*/*.p?[xd] services/*/*/_*.pyx services/*/*/*/_*.pyx spark/*/*/_*.p??)
 
+# Runs a proof and records its result; the command finds a seed in SEED.
+PROVE := $(BIN)/python -m tests.proofs run
+# Tests of the gate that belong to a proof run with it.
+WHOLE := -m 'proof or not proof'
+
 BUILT_FROM := pyproject.toml sdk/pyproject.toml constraints.txt sdk/hatch_build.py deploy/environment.py $(TWINS)
 
-.PHONY: help setup java run test long clients kills clients-kills repeat compose-test k8s-test upgrade-test release-fixtures hostile fuzz sanitize requirements sbom wheels soak console-soak console-pictures console-vendor check format proto sync torture explore lives races transactions bench bench-any-time bench-turns bench-tls bench-rocketmq bench-spark bench-console bench-docs docs tape clean
+.PHONY: help setup java run test proof proofs proof-store proof-spark proof-rest clients kills clients-kills repeat compose-test k8s-test upgrade-test release-fixtures hostile fuzz sanitize requirements sbom wheels soak console-soak console-pictures console-vendor check format proto sync torture explore lives races transactions bench bench-any-time bench-turns bench-tls bench-rocketmq bench-spark bench-console bench-docs docs tape clean
 
 help: ## list the tasks
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -54,30 +59,40 @@ java:
 run: $(RUN_STAMP) ## start the cluster on this machine and show delayed messages arrive
 	@exec $(BIN)/duetime up --demo
 
-test: setup java ## all tests; WORKERS=1 runs them one after the other
-	$(BIN)/pytest -n $(or $(WORKERS),2) --dist loadfile --no-loadscope-reorder
+test: setup java ## every test that finds a fault quickly: ten minutes; WORKERS=1 runs them one after the other
+	$(BIN)/pytest -n $(or $(WORKERS),2) --dist loadfile --no-loadscope-reorder --randomly-seed=$$($(BIN)/python -m tests.seeds)
 
-clients: setup ## RocketMQ's official Node, Java and Go clients, unmodified; needs node, maven, go and their registries
-	$(BIN)/pytest tests/clients -m clients -n 3 --dist loadgroup -p no:randomly $(if $(CLIENT),-k $(CLIENT))
+proof: setup ## all that `make test` leaves out: hours; each target below that is recorded in proofs.json, one after the other
+	@failed=; for target in $$($(BIN)/python -m tests.proofs list); do $(MAKE) $$target || failed="$$failed $$target"; done; \
+	  [ -z "$$failed" ] || { echo "FAILED:$$failed" >&2; exit 1; }
 
-long: setup java ## tests of minutes: Spark on a cluster of two workers, every way back from a copy of a live store
-	$(BIN)/pytest -m long
+proofs: setup ## the last result of each proof, its commit, and the changes since
+	@$(BIN)/python -m tests.proofs show
 
-kills: setup ## kill -9 of every process and of consumers, longer than the tests do; KILLS=200 MESSAGES=50000 SEED=
-	DUETIME_TEST_KILLS=$(or $(KILLS),200) DUETIME_TEST_MESSAGES=$(or $(MESSAGES),50000) DUETIME_TEST_SEED=$(SEED) \
-	  $(BIN)/pytest -s tests/crash/test_cluster_kills.py tests/crash/test_consumer_kills.py tests/crash/test_store_kills.py -p no:randomly
+proof-store: setup ## proof: every power cut and example of the store's tests
+	$(PROVE) $@ '$(BIN)/pytest -m proof -n 2 --dist worksteal tests/store tests/format tests/scheduler tests/retry tests/outbox tests/fuzz'
 
-clients-kills: setup ## RocketMQ's official Python and Go clients under kill -9 of gateways and stores; MESSAGES=20000 SEED=
-	DUETIME_TEST_MESSAGES=$(or $(MESSAGES),20000) DUETIME_TEST_SEED=$(SEED) \
-	  $(BIN)/pytest -s tests/crash/test_rocketmq_kills.py -p no:randomly
+proof-spark: setup java ## proof: every job on every kind of store, on a cluster of two workers too
+	$(PROVE) $@ '$(BIN)/pytest -m proof tests/spark'
 
-repeat: setup java ## the tests of processes, Spark and kills, TIMES=20 times or until one fails
-	@for number in $$(seq $(or $(TIMES),20)); do echo "run $$number"; \
-	  $(BIN)/pytest -q -n $(or $(WORKERS),2) --dist loadfile --no-loadscope-reorder tests/crash tests/cli tests/docs tests/spark \
-	    || exit 1; done
+proof-rest: setup java ## proof: wheels, the tutorial, official Python clients, one more way of the command
+	$(PROVE) $@ '$(BIN)/pytest -m proof -n 2 --dist loadfile $(addprefix --ignore=tests/,crash fuzz format hostile outbox retry scheduler soak spark store)'
 
-compose-test: setup ## build the images, and docker compose up under kills, scaling and an upgrade; needs a Docker engine
-	DUETIME_TEST_REQUIRE_COMPOSE=1 $(BIN)/pytest tests/compose -m compose -s
+clients: setup ## proof: RocketMQ's official Node, Java and Go clients, unmodified; needs node, maven, go and their registries
+	$(PROVE) $@ '$(BIN)/pytest tests/clients -m clients -n 3 --dist loadgroup -p no:randomly $(if $(CLIENT),-k $(CLIENT))'
+
+kills: setup ## proof: kill -9 of every process and of consumers; KILLS=200 MESSAGES=20000 SEED=
+	$(PROVE) $@ 'DUETIME_TEST_KILLS=$(or $(KILLS),200) DUETIME_TEST_MESSAGES=$(or $(MESSAGES),20000) \
+	  $(BIN)/pytest -s $(WHOLE) tests/crash --ignore tests/crash/test_rocketmq_kills.py -p no:randomly'
+
+clients-kills: setup ## proof: RocketMQ's official Python and Go clients under kill -9 of gateways and stores; MESSAGES=20000 SEED=
+	$(PROVE) $@ 'DUETIME_TEST_MESSAGES=$(or $(MESSAGES),20000) $(BIN)/pytest -s $(WHOLE) tests/crash/test_rocketmq_kills.py -p no:randomly'
+
+repeat: setup java ## one test many times or until it fails, beside busy loops; TEST=tests/core/test_bell.py TIMES=50 LOAD=2
+	$(BIN)/python -m tests.loaded $(or $(LOAD),0) $(BIN)/pytest -q -x $(WHOLE) --count $(or $(TIMES),20) $(TEST)
+
+compose-test: setup ## proof: build the images, and docker compose up under kills, scaling and an upgrade; needs a Docker engine
+	$(PROVE) $@ 'DUETIME_TEST_REQUIRE_COMPOSE=1 $(BIN)/pytest tests/compose -m compose -s'
 
 check: setup ## lint, types, import rules, spelling, links, prose, generated code
 	$(BIN)/ruff check $(SOURCES)
@@ -116,45 +131,46 @@ proto: setup $(PROTO_STAMP) ## generate duetime.v1, and RocketMQ's messages, fro
 sync: setup ## generate the synchronous clients from the asynchronous ones
 	$(BIN)/python sdk/make_sync.py
 
-torture: setup ## 1,000 crashes, most of them power cuts, and after each: is all there; batches cut at every byte; POINTS=1000 MINUTES=10 SEED=
-	POINTS=$(or $(POINTS),1000) MINUTES=$(or $(MINUTES),10) SEED=$(SEED) $(BIN)/python -m tests.crash.torture
-	CUT_STEP=1 $(BIN)/pytest -q -n 2 tests/store/test_batches.py -k any_byte
+torture: setup ## proof: 1,000 crashes, most of them power cuts, and after each: is all there; batches cut at every byte; POINTS=1000 MINUTES=10 SEED=
+	$(PROVE) $@ 'POINTS=$(or $(POINTS),1000) MINUTES=$(or $(MINUTES),10) $(BIN)/python -m tests.crash.torture && \
+	  CUT_STEP=1 $(BIN)/pytest -q -n 2 $(WHOLE) tests/store/test_batches.py -k any_byte'
 
-explore: setup ## tests by examples, with new ones each time: 2,000 where a test does not say how many
-	$(BIN)/pytest -q -n $(or $(WORKERS),2) --hypothesis-profile=explore --timeout 3000 $$(grep -rl --include='test_*.py' hypothesis tests)
+explore: setup ## proof: tests by examples, with new ones each time; RUNS=2000 of each test
+	$(PROVE) $@ 'RUNS=$(or $(RUNS),2000) $(BIN)/pytest -q -n $(or $(WORKERS),2) $(WHOLE) --hypothesis-profile=explore --timeout 3000 \
+	  $$(grep -rl --include="test_*.py" hypothesis tests)'
 
-lives: setup ## thousands of lives of pending messages against a sorted list, through crashes and power cuts; RUNS=3000
-	RUNS=$(or $(RUNS),3000) $(BIN)/pytest -q --hypothesis-profile=explore tests/store/test_pending_state_machine.py
+lives: setup ## proof: thousands of lives of pending messages against a sorted list, through crashes and power cuts; RUNS=3000
+	$(PROVE) $@ 'RUNS=$(or $(RUNS),3000) $(BIN)/pytest -q $(WHOLE) --hypothesis-profile=explore --timeout 3000 tests/store/test_pending_state_machine.py'
 
-races: setup ## cancels, reschedules and replacements at the moment when messages fall due; PAIRS=100000 KILLS=0 SEED=
-	PAIRS=$(or $(PAIRS),100000) KILLS=$(or $(KILLS),0) SEED=$(SEED) $(BIN)/python -m tests.crash.races
+races: setup ## proof: cancels, reschedules and replacements at the moment when messages fall due; PAIRS=100000 KILLS=0 SEED=
+	$(PROVE) $@ 'PAIRS=$(or $(PAIRS),100000) KILLS=$(or $(KILLS),0) $(BIN)/python -m tests.crash.races'
 
-transactions: setup ## transactions while gateway, store and producers are killed; TXS=20000 KILLS=60 SEED=
-	TXS=$(or $(TXS),20000) KILLS=$(or $(KILLS),60) SEED=$(SEED) $(BIN)/python -m tests.crash.transactions
+transactions: setup ## proof: transactions while gateway, store and producers are killed; TXS=20000 KILLS=60 SEED=
+	$(PROVE) $@ 'TXS=$(or $(TXS),20000) KILLS=$(or $(KILLS),60) $(BIN)/python -m tests.crash.transactions'
 
-k8s-test: setup ## deploy/k8s on a real cluster: pods die, updates roll, 1,000 messages are accounted for; KUBECONFIG= K8S_LOAD=
-	tests/kubernetes/run
+k8s-test: setup ## proof: deploy/k8s on a real cluster: pods die, updates roll, 1,000 messages are accounted for; KUBECONFIG= K8S_LOAD=
+	$(PROVE) $@ 'tests/kubernetes/run'
 
-upgrade-test: setup ## a loaded cluster of the last release becomes this version's, process by process, and goes back
-	$(BIN)/pytest tests/upgrade -m upgrade -s
+upgrade-test: setup ## proof: a loaded cluster of the last release becomes this version's, process by process, and goes back
+	$(PROVE) $@ '$(BIN)/pytest tests/upgrade -m upgrade -s'
 
 release-fixtures: setup ## what tests/upgrade keeps of the release that tests/upgrade/release.py names; once for each release
 	$(BIN)/python -m tests.upgrade.make_release
 
-hostile: setup ## an adversary with valid requests, slow connections, full disks and lost databases; an hour at most
-	$(BIN)/pytest tests/hostile -m "hostile or not hostile" -s -p no:randomly
+hostile: setup ## proof: an adversary with valid requests, slow connections, full disks and lost databases; an hour at most
+	$(PROVE) $@ '$(BIN)/pytest tests/hostile $(WHOLE) -s -p no:randomly'
 
-fuzz: $(FUZZ_STAMP) ## hostile bytes for every decoder; what is found stays in tests/fuzz/corpus; COUNT=10000000 SEED=1 TARGETS=
-	$(BIN)/python -m tests.fuzz --count $(or $(COUNT),10000000) --seed $(or $(SEED),1) $(TARGETS)
+fuzz: $(FUZZ_STAMP) ## proof: hostile bytes for every decoder; what is found stays in tests/fuzz/corpus; COUNT=10000000 SEED= TARGETS=
+	$(PROVE) $@ '$(BIN)/python -m tests.fuzz --count $(or $(COUNT),10000000) --seed $$SEED $(TARGETS)'
 
-sanitize: setup ## the compiled twins under ASan and UBSan: their tests, and hostile bytes; needs gcc
-	$(BIN)/python -m tests.fuzz.sanitize .sanitize
+sanitize: setup ## proof: the compiled twins under ASan and UBSan: their tests, and hostile bytes; needs gcc
+	$(PROVE) $@ '$(BIN)/python -m tests.fuzz.sanitize .sanitize'
 
-soak: setup ## ten minutes of mixed delays on segments that soon leave, on a fast clock; MINUTES=10 SEED=0
-	DUETIME_SOAK_MINUTES=$(or $(MINUTES),10) DUETIME_SOAK_SEED=$(or $(SEED),0) $(BIN)/pytest tests/soak -s
+soak: setup ## proof: ten minutes of mixed delays on segments that soon leave, on a fast clock; MINUTES=10 SEED=
+	$(PROVE) $@ 'DUETIME_SOAK_MINUTES=$(or $(MINUTES),10) $(BIN)/pytest $(WHOLE) tests/soak -s'
 
-console-soak: setup ## a day of the cluster on a fast clock: the console's memory does not grow; MINUTES=0 HOURS=24
-	DUETIME_CONSOLE_SOAK_HOURS=$(or $(HOURS),24) DUETIME_CONSOLE_SOAK_MINUTES=$(or $(MINUTES),0) $(BIN)/pytest tests/console/test_soak.py -s
+console-soak: setup ## proof: a day of the cluster on a fast clock: the console's memory does not grow; MINUTES=0 HOURS=24
+	$(PROVE) $@ 'DUETIME_CONSOLE_SOAK_HOURS=$(or $(HOURS),24) DUETIME_CONSOLE_SOAK_MINUTES=$(or $(MINUTES),0) $(BIN)/pytest $(WHOLE) tests/console/test_soak.py -s'
 
 console-pictures: setup ## take the console's pictures for the documents: docs/pictures/console-*.png; needs chromium
 	$(BIN)/python -m tests.console.pictures

@@ -21,6 +21,7 @@ def cluster(tmp_path: Path) -> Iterator[DueTime]:
         cluster.stop()
 
 
+@pytest.mark.proof
 def test_rates_stand_beside_the_echo_s(cluster: DueTime) -> None:
     found = rocketmq.compare(cluster, turns=1, seconds=0.5, late_seconds=0.2)
     assert all(rate > 0 for name in ("sent", "received") for pair in found[name] for rate in pair)
@@ -28,6 +29,7 @@ def test_rates_stand_beside_the_echo_s(cluster: DueTime) -> None:
     assert [len(table.rows) for table in rocketmq_tables(found)] == [2, 2]
 
 
+@pytest.mark.proof
 async def test_a_message_that_is_refused_or_does_not_come_is_no_rate(cluster: DueTime) -> None:
     address = cluster.cluster.address
     with pytest.raises(ExceptionGroup) as caught:
@@ -39,6 +41,7 @@ async def test_a_message_that_is_refused_or_does_not_come_is_no_rate(cluster: Du
     assert caught.group_contains(RefusedError, match="0 messages came, and 32 were to come")
 
 
+@pytest.mark.proof
 def test_idle_consumers_have_a_row_for_each_process(cluster: DueTime, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idle, "SETTLED_S", 0.1)
     monkeypatch.setattr(idle, "MEASURED_S", 0.3)

@@ -77,14 +77,15 @@ async def imported(cluster: Processes, target: Path) -> None:
     assert await process.wait() == 0
 
 
+@pytest.mark.proof
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     ("backup", "metadata"),
     [
         pytest.param(snapshot, True, id="snapshot"),
         pytest.param(imported, False, id="imported, metadata lost"),
-        pytest.param(snapshot, False, id="snapshot, metadata lost", marks=pytest.mark.long),
-        pytest.param(imported, True, id="imported", marks=pytest.mark.long),
+        pytest.param(snapshot, False, id="snapshot, metadata lost"),
+        pytest.param(imported, True, id="imported"),
     ],
 )
 async def test_copy_of_a_live_store_is_restored_and_accounted_for(

@@ -97,6 +97,7 @@ async def test_killing_any_process_at_any_moment_loses_and_doubles_nothing(
     assert cluster.stop() == 0
 
 
+@pytest.mark.proof
 @pytest.mark.timeout(540)
 async def test_killing_the_one_process_of_all_services_loses_and_doubles_nothing(
     tmp_path: Path, kills: int, dice: random.Random
@@ -144,6 +145,7 @@ async def make_database(url: str) -> None:
     assert await process.wait() == 0
 
 
+@pytest.mark.proof
 @pytest.mark.timeout(180)
 async def test_two_schedulers_that_both_own_every_lane_double_nothing(
     cluster: Processes, tmp_path: Path, dice: random.Random
@@ -159,6 +161,7 @@ async def test_two_schedulers_that_both_own_every_lane_double_nothing(
     assert refused_as_duplicate(cluster) > 0, "the two never met at an entry: this run proves nothing"
 
 
+@pytest.mark.proof
 @pytest.mark.timeout(180)
 async def test_lanes_of_a_killed_scheduler_are_taken_over_within_five_seconds(
     tmp_path: Path, dice: random.Random
@@ -176,6 +179,7 @@ async def test_lanes_of_a_killed_scheduler_are_taken_over_within_five_seconds(
     assert max(workload.late_ms) <= TAKE_OVER_MS_MAX
 
 
+@pytest.mark.proof
 @pytest.mark.timeout(180)
 async def test_scheduler_frozen_for_longer_than_its_lease_doubles_nothing(
     cluster: Processes, dice: random.Random

@@ -132,6 +132,7 @@ class Senders:
         return Message(TOPIC, message_id.encode(), level=level, tags=f"t{level}", id=message_id)
 
 
+@pytest.mark.proof
 @pytest.mark.timeout(900)
 async def test_killing_anything_loses_no_message_of_a_group(
     cluster: Processes, tmp_path: Path, dice: random.Random

@@ -60,6 +60,7 @@ async def read(address: str, topic: str, count: int) -> list[str]:
     return found
 
 
+@pytest.mark.proof
 @pytest.mark.timeout(300)
 async def test_a_deletion_that_is_killed_ends_and_takes_nothing_else(tmp_path: Path, dice: random.Random) -> None:
     others: list[str] = []

@@ -12,6 +12,7 @@ COUNT_MAX = 3_000
 BATCH = 25
 
 
+@pytest.mark.proof
 async def test_acknowledged_messages_are_found_before_and_after_kills(tmp_path: Path) -> None:
     acknowledged: list[str] = []
     for round_ in range(3):

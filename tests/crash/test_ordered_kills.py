@@ -57,6 +57,7 @@ async def send_in_order(address: str, end_s: float, dice: random.Random) -> Coun
     return sent
 
 
+@pytest.mark.proof
 @pytest.mark.timeout(600)
 async def test_killing_anything_keeps_an_ordered_group_in_order(
     cluster: Processes, tmp_path: Path, dice: random.Random

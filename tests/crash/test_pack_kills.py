@@ -80,6 +80,7 @@ class Told:
             number += 1
 
 
+@pytest.mark.proof
 @pytest.mark.timeout(300)
 async def test_killed_gateways_and_stores_lose_and_double_nothing_that_travels_in_packs(
     cluster: Processes, dice: random.Random

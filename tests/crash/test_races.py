@@ -11,6 +11,7 @@ from tests.crash.races import CANCEL, NEW, OLD, REPLACE, RESCHEDULE, Pair, fault
 PAIRS = 2_400
 
 
+@pytest.mark.proof
 @pytest.mark.timeout(120)
 async def test_what_is_answered_at_the_due_time_is_what_is_delivered(tmp_path: Path, dice: random.Random) -> None:
     with Processes(tmp_path, {"DUETIME_LOG_LEVEL": "WARNING"}) as cluster:

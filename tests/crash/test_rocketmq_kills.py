@@ -116,6 +116,7 @@ async def make_topic(fleet: Fleet) -> None:
         await stub.CreateTopic(gateway_pb2.CreateTopicRequest(name=TOPIC, queue_count=4), timeout=10)
 
 
+@pytest.mark.proof
 @pytest.mark.timeout(240 + MESSAGES // 10)
 async def test_kills_lose_nothing_of_official_clients(tmp_path: Path, dice: random.Random) -> None:
     ledger = Ledger(GROUPS)

@@ -208,7 +208,7 @@ async def kill_round(data: Path, mode: str, ledger: Ledger, dice: random.Random)
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("mode", ["sync", pytest.param("async", marks=pytest.mark.proof)])
 async def test_store_killed_during_group_commit_loses_nothing_acknowledged(
     tmp_path: Path, mode: str, kills: int, dice: random.Random
 ) -> None:

@@ -90,6 +90,7 @@ async def until_subscribed(rig: Rig) -> None:
             pass
 
 
+@pytest.mark.proof
 @pytest.mark.timeout(400)
 async def test_every_message_is_read_once_in_order_whatever_dies(rig: Rig, dice: random.Random) -> None:
     sending, reading = Sending(rig.address), Reading(rig.address)
@@ -111,6 +112,7 @@ async def test_every_message_is_read_once_in_order_whatever_dies(rig: Rig, dice:
     print(f"{sending.acknowledged} acknowledged, {sum(map(len, reading.offsets.values()))} read, {kill_count()} ends")
 
 
+@pytest.mark.proof
 async def test_puller_goes_on_through_a_gateway_that_stops_in_good_order(rig: Rig) -> None:
     async with (
         AsyncProducer(rig.address, timeout=SEND_TIMEOUT_S) as producer,

@@ -11,6 +11,7 @@ from tests.crash.transactions import COMMIT, ROLLBACK, SETTINGS, faults, message
 COUNT, KILLS = 1_500, 8
 
 
+@pytest.mark.proof
 @pytest.mark.timeout(300)
 async def test_transactions_are_carried_out_through_kills(tmp_path: Path, dice: random.Random) -> None:
     with Processes(tmp_path / "cluster", SETTINGS, impatient=True) as cluster:

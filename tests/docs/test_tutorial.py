@@ -176,6 +176,7 @@ def test_every_block_says_what_is_done_with_it() -> None:
     assert len(steps()) == TUTORIAL.read_text().count("```") // 2 > 10
 
 
+@pytest.mark.proof
 @pytest.mark.timeout(900)
 def test_tutorial_can_be_followed(reader: Reader) -> None:
     for step in steps():

@@ -17,7 +17,7 @@ EXPORT = "/duetime.v1.Gateway/Export"
 NEW_CLIENT_S_MAX = 20.0
 
 
-@pytest.mark.hostile
+@pytest.mark.proof
 @pytest.mark.parametrize("greets", [False, True], ids=["silent", "idle"])
 def test_a_new_client_is_served_beside_connections_that_say_nothing(start: Callable[..., Rig], *, greets: bool) -> None:
     rig = start()
@@ -36,6 +36,7 @@ def test_a_new_client_is_served_beside_connections_that_say_nothing(start: Calla
         assert took_s < NEW_CLIENT_S_MAX
 
 
+@pytest.mark.proof
 def test_exports_that_nobody_reads_leave_some_to_other_hosts(start: Callable[..., Rig]) -> None:
     rig = start({"store": {"exports_max": 10, "segment_bytes": 8 << 20}})
     with Producer(rig.address, timeout=30) as producer:

@@ -98,13 +98,14 @@ def suffer(rig: Rig, use: Callable[[Raw], None], connections: int, seconds: floa
         assert 0 < during.send_p50 < SEND_MS_MAX
 
 
+@pytest.mark.proof
 def test_short_floods_of_every_kind_take_little_memory_and_nobody_elses_calls(start: Callable[..., Rig]) -> None:
     rig = start()
     for use in FLOODS:
         suffer(rig, use, 2, 0.5)
 
 
-@pytest.mark.hostile
+@pytest.mark.proof
 @pytest.mark.parametrize("use", FLOODS, ids=lambda use: use.__name__.strip("_"))
 def test_long_floods_take_little_memory_and_nobody_elses_calls(
     start: Callable[..., Rig], use: Callable[[Raw], None]
@@ -112,6 +113,7 @@ def test_long_floods_take_little_memory_and_nobody_elses_calls(
     suffer(start(), use, 16, SECONDS_LONG)
 
 
+@pytest.mark.proof
 def test_a_host_with_all_connections_leaves_some_to_others(start: Callable[..., Rig]) -> None:
     rig = start({"gateway": {"connections_max": 40}})
     with ExitStack() as ends, Bystander(rig.address) as beside:

@@ -84,6 +84,7 @@ class Forger:
         return tried
 
 
+@pytest.mark.proof
 def test_forger_at_a_store_changes_nothing(start: Callable[..., Rig]) -> None:
     everywhere = {"DUETIME_CLUSTER_SECRET": SECRET.metadata[0][1]}
     rig = start(dict.fromkeys(("store", "scheduler", "retry", "gateway"), everywhere))

@@ -121,11 +121,12 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Shard]]:
         shard.node.end(signal.SIGKILL)
 
 
+@pytest.mark.proof
 def test_three_times_more_queues_than_descriptors(make: Callable[..., Shard]) -> None:
     told(**exercise(make(), 3_000))
 
 
-@pytest.mark.hostile
+@pytest.mark.proof
 @pytest.mark.timeout(1_800)
 def test_a_hundred_thousand_queues(make: Callable[..., Shard]) -> None:
     figures = exercise(make(), 100_000)

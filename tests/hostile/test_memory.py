@@ -15,8 +15,6 @@ from tests.hostile.bystander import Bystander, Phase
 from tests.hostile.raw import Raw, many, request
 from tests.hostile.rig import Rig, told
 
-pytestmark = pytest.mark.hostile
-
 GATEWAY_MB_MAX = 512
 STORE_MB_MAX = 768
 MIB = 1024 * 1024
@@ -67,6 +65,7 @@ def _tell(before: Phase, after: Phase) -> None:
     told(during=after)
 
 
+@pytest.mark.proof
 def test_uploads_that_stop_in_the_middle_take_little_memory_and_are_cut_off(start: Callable[..., Rig]) -> None:
     rig = start()
     with measured(rig, "100 half messages", 3.0):
@@ -87,6 +86,7 @@ def _half(address: str) -> Raw:
     return raw
 
 
+@pytest.mark.proof
 def test_answers_that_nobody_takes_take_little_memory_and_are_cut_off(start: Callable[..., Rig]) -> None:
     rig = start()
     with Producer(rig.address, timeout=30) as producer:
@@ -107,6 +107,7 @@ def test_answers_that_nobody_takes_take_little_memory_and_are_cut_off(start: Cal
             raw.close()
 
 
+@pytest.mark.proof
 def test_subscriptions_that_nobody_reads_take_little_memory_and_are_ended(start: Callable[..., Rig]) -> None:
     rig = start()
     with Producer(rig.address, timeout=30) as producer:
@@ -128,6 +129,7 @@ def test_subscriptions_that_nobody_reads_take_little_memory_and_are_ended(start:
             raw.close()
 
 
+@pytest.mark.proof
 def test_polite_producers_of_large_requests_take_turns(start: Callable[..., Rig]) -> None:
     rig = start()
     with measured(rig, "4 producers of 28 MiB", 3.0), ThreadPoolExecutor(4) as threads:

@@ -175,13 +175,13 @@ def put_back(path: Path, sound: bytes) -> None:
     beside.replace(path)
 
 
-@pytest.mark.hostile
+@pytest.mark.proof
 def test_a_file_damaged_while_in_use_delays_nothing(start: Callable[..., Rig]) -> None:
     rig = start(schedulers=2)
     attack(rig, damage(sqlite_file(rig)))
 
 
-@pytest.mark.hostile
+@pytest.mark.proof
 def test_a_file_deleted_while_in_use_delays_nothing(start: Callable[..., Rig]) -> None:
     rig = start(schedulers=2)
     attack(rig, delete(sqlite_file(rig)))
@@ -262,7 +262,7 @@ def _role(server: LocalServer) -> Iterator[str]:
     yield make_url(server.url).set(username=ROLE).render_as_string(hide_password=False)
 
 
-@pytest.mark.hostile
+@pytest.mark.proof
 @pytest.mark.postgres
 @pytest.mark.parametrize("trouble", [stopped, frozen, locked, read_only, without_privileges, without_schema])
 def test_a_server_in_trouble_delays_nothing(

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import grpc
+import pytest
 
 from tests.hostile.bystander import Bystander
 from tests.hostile.rig import Node, Rig, told
@@ -62,6 +63,7 @@ def lines(node: Node) -> list[str]:
     return node.log.read_text().splitlines()
 
 
+@pytest.mark.proof
 def test_bad_bytes_cost_a_line_a_second(start: Callable[..., Rig]) -> None:
     rig = start()
     with Bystander(rig.address) as beside:

@@ -247,6 +247,7 @@ def damage(run: Run) -> None:
     store.start()
 
 
+@pytest.mark.proof
 @pytest.mark.postgres
 @pytest.mark.timeout(300)
 def test_nothing_planted_is_told(tmp_path: Path, url_with_password: str) -> None:
@@ -302,6 +303,7 @@ def check_told(told: Mapping[str, str]) -> None:
     assert "scrypt$" in told["table user_tokens"]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("careless", ["line", "encoded", "audit"])
 def test_search_finds_what_a_careless_gateway_tells(
     careless: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

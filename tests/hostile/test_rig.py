@@ -3,11 +3,14 @@
 import signal
 from collections.abc import Callable
 
+import pytest
+
 from bench.processes import wait_until
 from tests.hostile.bystander import Bystander
 from tests.hostile.rig import DESCRIPTORS, Rig
 
 
+@pytest.mark.proof
 def test_a_bystander_alone_is_served_and_accounted_for(start: Callable[..., Rig]) -> None:
     rig = start()
     with Bystander(rig.address) as beside:
@@ -21,6 +24,7 @@ def test_a_bystander_alone_is_served_and_accounted_for(start: Callable[..., Rig]
     assert any(name.startswith("duetime_store_") for name in store.metrics())
 
 
+@pytest.mark.proof
 def test_a_process_that_ends_by_itself_is_told(start: Callable[..., Rig]) -> None:
     rig = start()
     assert rig.dead() == []

@@ -121,6 +121,7 @@ def tell(who: str, phase: Phase, **more: Any) -> None:
     told(beside=who, sent=phase.sent, **figures, late_p99=phase.late_p99, late_max=phase.late_max, **more)
 
 
+@pytest.mark.proof
 def test_a_dear_filter_keeps_nobody_waiting(start: Callable[..., Rig]) -> None:
     rig = start()
     fill(rig.address, 2_048)
@@ -138,7 +139,7 @@ def test_a_dear_filter_keeps_nobody_waiting(start: Callable[..., Rig]) -> None:
     assert all(one.passed for one in pullers)
 
 
-@pytest.mark.hostile
+@pytest.mark.proof
 @pytest.mark.timeout(480)
 def test_searches_of_all_kinds_keep_nobody_waiting(start: Callable[..., Rig]) -> None:
     rig = start()

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import grpc
+import pytest
 from duetime.v1 import gateway_pb2, gateway_pb2_grpc, message_pb2, retry_pb2, scheduler_pb2, store_pb2
 from duetime_core.callers import METADATA_KEY, Who, meant_for
 
@@ -50,6 +51,7 @@ def test_stranger_at_the_inner_ports_is_refused_and_clients_are_served(start: Ca
         assert node.log.read_text().count("CLUSTER_SECRET_REFUSED") <= 20
 
 
+@pytest.mark.proof
 def test_gateway_with_another_secret_says_so_and_goes_on_once_it_is_right(start: Callable[..., Rig]) -> None:
     rig = start({kind: {"DUETIME_CLUSTER_SECRET": SECRET} for kind in ("store", "scheduler", "retry", "gateway")})
     rig.gateways[0].restart(DUETIME_CLUSTER_SECRET="the-secret-of-that-rig")

@@ -27,6 +27,7 @@ def send_to_new(rig: Rig, count: int, at_once: int = TOPICS_AT_ONCE) -> Counter[
     return outcomes
 
 
+@pytest.mark.proof
 def test_one_send_to_two_thousand_new_topics(start: Callable[..., Rig]) -> None:
     rig = start()
     with Bystander(rig.address) as beside:
@@ -39,7 +40,7 @@ def test_one_send_to_two_thousand_new_topics(start: Callable[..., Rig]) -> None:
         assert beside.phase().errors == {}
 
 
-@pytest.mark.hostile
+@pytest.mark.proof
 def test_ten_thousand_new_topics_beside_others(start: Callable[..., Rig]) -> None:
     rig = start()
     with Bystander(rig.address) as beside:

@@ -14,7 +14,7 @@ from tests.cli.cluster import Up
 
 PROJECT = Path(__file__).resolve().parents[2]
 # Building compiles; installing asks the package index.
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(900)]
 
 SEND = """
 import sys

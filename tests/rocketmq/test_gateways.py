@@ -84,6 +84,7 @@ async def until_received(raw: Raw, count: int, **fields: Any) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.proof
 @pytest.mark.timeout(300)
 async def test_clients_of_a_killed_gateway_go_on_at_the_others(cluster: Cluster) -> None:
     """What was acknowledged stays so, what was leased comes back within a minute, and handles, transactions and recalls

@@ -16,6 +16,7 @@ async def said(stage: Stage, home: Path, **environment: str) -> tuple[int, str]:
     return await run([*COMMAND, stage.addresses], PROJECT, {**stage.environment, "HOME": str(home), **environment})
 
 
+@pytest.mark.proof
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("gateways", [1, 3])
 async def test_the_official_python_client_works_unmodified(tmp_path: Path, gateways: int) -> None:
@@ -25,6 +26,7 @@ async def test_the_official_python_client_works_unmodified(tmp_path: Path, gatew
     assert "all went well" in output
 
 
+@pytest.mark.proof
 @pytest.mark.timeout(300)
 async def test_it_signs_and_verifies_the_gateway_s_certificate(tmp_path: Path) -> None:
     async with secured(tmp_path) as stage:

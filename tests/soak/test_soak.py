@@ -14,8 +14,10 @@ import pytest
 from duetime import AsyncProducer, AsyncPuller, Message, ReceivedMessage
 from duetime_core.testing import Cluster
 
+from tests.seeds import seed
+
 MINUTES = float(os.environ.get("DUETIME_SOAK_MINUTES", "0.2"))
-SEED = int(os.environ.get("DUETIME_SOAK_SEED", "0")) or random.randrange(1 << 32)
+SEED = seed()
 MIB = 1024 * 1024
 RETENTION_MS = 120_000
 # Up to an hour.
@@ -65,6 +67,7 @@ def value(cluster: Cluster, name: str, **labels: str) -> float:
     return cluster.stores[0].registry.get_sample_value(name, labels) or 0.0
 
 
+@pytest.mark.proof
 @pytest.mark.timeout(MINUTES * 60 + 300)
 async def test_every_id_is_accounted_for(tmp_path: Path) -> None:
     print(f"seed {SEED}, {MINUTES} minutes")
