@@ -1,5 +1,6 @@
-"""A fake gateway on port 0, for each test; and a whole cluster on a fake clock, for each file."""
+"""Real nodes on a fake clock, with a tap in front of them for each test; and a cluster for each file."""
 
+import itertools
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -9,7 +10,43 @@ from duetime_core.testing import LocalCluster
 
 from tests.sdk.fake_gateway import FakeGateway
 from tests.sdk.fake_groups import FakeGroups
+from tests.sdk.gateway import Gateway
 from tests.sdk.threaded import served
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def nodes() -> Iterator[LocalCluster]:
+    """A cluster that all tests share, each with topics and groups of its own."""
+    with LocalCluster(within=True) as nodes:
+        yield nodes
+
+
+@pytest.fixture
+async def tap(nodes: LocalCluster) -> AsyncIterator[Gateway]:
+    async with Gateway(nodes) as tap:
+        yield tap
+
+
+@pytest.fixture
+def threaded_tap(nodes: LocalCluster) -> Iterator[Gateway]:
+    """The same on the nodes' event loop, for tests of clients that block."""
+    tap = Gateway(nodes)
+    nodes.run(tap.start())
+    yield tap
+    nodes.run(tap.stop())
+
+
+@pytest.fixture
+def topic() -> str:
+    """A name that no other test has."""
+    return f"orders-{next(_numbers)}"
+
+
+@pytest.fixture
+def group() -> str:
+    return f"billing-{next(_numbers)}"
 
 
 @pytest.fixture

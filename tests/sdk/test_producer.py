@@ -6,10 +6,11 @@ from datetime import UTC, datetime, timedelta, timezone
 import grpc
 import pytest
 from duetime import AsyncProducer, Closed, InvalidMessage, Message, Overloaded, Receipt, Timeout, Unavailable
+from duetime.client.message import moment
 from duetime.client.sending import delivery
 from duetime.client.sending.batch import REQUEST_BYTES_MAX, REQUEST_COUNT_MAX
 
-from tests.sdk.fake_gateway import FakeGateway, fail, messages_of, refuse
+from tests.sdk.gateway import SENDS, Gateway, bodies_of, messages_of
 
 
 async def passes() -> None:
@@ -18,26 +19,26 @@ async def passes() -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_sent_message_arrives_with_all_its_fields(gateway: FakeGateway) -> None:
-    async with AsyncProducer(gateway.address) as producer:
+async def test_a_sent_message_arrives_with_all_its_fields(tap: Gateway, topic: str) -> None:
+    async with AsyncProducer(tap.address) as producer:
         receipt = await producer.send(
-            "orders", b"cancel 42", delay="30m", tags="timeout", keys=["42", "43"], properties={"a": "b"},
+            topic, b"cancel 42", delay="30m", tags="timeout", keys=["42", "43"], properties={"a": "b"},
             sharding_key="42", queue=1, flag=7,
         )  # fmt: skip
-    (message,) = gateway.requests[0].messages
-    assert (message.topic, message.body, message.delay_ms) == ("orders", b"cancel 42", 1_800_000)
+    (message,) = tap.sends[0].messages
+    assert (message.topic, message.body, message.delay_ms) == (topic, b"cancel 42", 1_800_000)
     assert (message.tags, list(message.keys), dict(message.properties)) == ("timeout", ["42", "43"], {"a": "b"})
     assert (message.sharding_key, message.queue, message.flag) == ("42", 1, 7)
     assert message.born_at_ms > 0
     assert receipt.message_id == message.id
-    assert receipt.deliver_at == datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
-    assert (receipt.topic, receipt.queue, receipt.lane, receipt.duplicate) == ("orders", 1, 2, False)
+    assert receipt.deliver_at == moment(tap.nodes.now_ms() + 1_800_000)
+    assert (receipt.topic, receipt.queue, receipt.lane, receipt.duplicate) == (topic, 1, 16, False)
 
 
-async def test_a_message_without_delay_has_no_due_time(gateway: FakeGateway) -> None:
-    async with AsyncProducer(gateway.address) as producer:
-        receipt = await producer.send("orders", b"")
-    assert gateway.requests[0].messages[0].WhichOneof("due") is None
+async def test_a_message_without_delay_has_no_due_time(tap: Gateway, topic: str) -> None:
+    async with AsyncProducer(tap.address) as producer:
+        receipt = await producer.send(topic, b"")
+    assert tap.sends[0].messages[0].WhichOneof("due") is None
     assert (receipt.deliver_at, receipt.lane, receipt.requested_level) == (None, None, None)
 
 
@@ -61,15 +62,14 @@ async def test_a_message_without_delay_has_no_due_time(gateway: FakeGateway) -> 
             1_798_135_200_001,
         ),
         ({"level": 16}, "delay_level", 16),
-        ({"level": -1}, "delay_level", -1),
     ],
 )
 async def test_delays_travel_as_milliseconds_or_level(
-    gateway: FakeGateway, fields: dict[str, object], due: str, value: int
+    tap: Gateway, topic: str, fields: dict[str, object], due: str, value: int
 ) -> None:
-    async with AsyncProducer(gateway.address) as producer:
-        await producer.send("orders", b"x", **fields)  # type: ignore[arg-type]
-    message = gateway.requests[0].messages[0]
+    async with AsyncProducer(tap.address) as producer:
+        await producer.send(topic, b"x", **fields)  # type: ignore[arg-type]
+    message = tap.sends[0].messages[0]
     assert (message.WhichOneof("due"), getattr(message, due)) == (due, value)
 
 
@@ -116,34 +116,34 @@ async def test_delays_travel_as_milliseconds_or_level(
     ],
 )
 async def test_a_malformed_message_is_refused_before_it_is_sent(
-    gateway: FakeGateway, fields: dict[str, object], field: str, text: str
+    tap: Gateway, topic: str, fields: dict[str, object], field: str, text: str
 ) -> None:
-    async with AsyncProducer(gateway.address) as producer:
+    async with AsyncProducer(tap.address) as producer:
         with pytest.raises(InvalidMessage, match=text) as caught:
-            await producer.send(**({"topic": "orders", "body": b"x"} | fields))  # type: ignore[arg-type]
+            await producer.send(**({"topic": topic, "body": b"x"} | fields))  # type: ignore[arg-type]
     assert caught.value.violations[0].field == field
     assert caught.value.message_id
-    assert not gateway.requests
+    assert not tap.sends
 
 
-async def test_a_message_may_replace_another(gateway: FakeGateway) -> None:
-    async with AsyncProducer(gateway.address) as producer:
-        await producer.send("carts", b"x", delay="5s", key="42", replace=True, max_wait="1m")
-        await producer.send("carts", b"x", key="1", keys=["2"])
-    first, second = (request.messages[0] for request in gateway.requests)
+async def test_a_message_may_replace_another(tap: Gateway, topic: str) -> None:
+    async with AsyncProducer(tap.address) as producer:
+        await producer.send(topic, b"x", delay="5s", key="42", replace=True, max_wait="1m")
+        await producer.send(topic, b"x", key="1", keys=["2"])
+    first, second = (request.messages[0] for request in tap.sends)
     assert (first.replace, list(first.keys), first.max_wait_ms) == (True, ["42"], 60_000)
     assert (second.replace, list(second.keys), second.max_wait_ms) == (False, ["1", "2"], 0)
 
 
-async def test_messages_that_replace_others_do_not_overtake_each_other(gateway: FakeGateway) -> None:
-    messages = [Message("carts", b"%d" % n, delay="5s", key="42", replace=True) for n in range(3 * REQUEST_COUNT_MAX)]
-    gateway.gate = asyncio.Event()
-    async with AsyncProducer(gateway.address) as producer:
+async def test_messages_that_replace_others_do_not_overtake_each_other(tap: Gateway, topic: str) -> None:
+    messages = [Message(topic, b"%d" % n, delay="5s", key="42", replace=True) for n in range(3 * REQUEST_COUNT_MAX)]
+    tap.hold(*SENDS)
+    async with AsyncProducer(tap.address) as producer:
         sending = asyncio.create_task(producer.send_many(messages))
-        await gateway.arrival(1)
+        await tap.until_sends(1)
         await passes()
-        assert len(gateway.requests) == 1
-        gateway.gate.set()
+        assert len(tap.sends) == 1
+        tap.release()
         await sending
 
 
@@ -154,204 +154,202 @@ def test_a_body_of_another_kind_or_text_keys_are_a_type_error() -> None:
         Message("orders", b"", keys="42")
 
 
-async def test_send_many_answers_each_message_in_order(gateway: FakeGateway) -> None:
-    messages = [Message("orders", str(n).encode(), queue=n % 2) for n in range(REQUEST_COUNT_MAX * 3 + 10)]
+async def test_send_many_answers_each_message_in_order(tap: Gateway, topic: str) -> None:
+    messages = [Message(topic, str(n).encode(), queue=n % 2) for n in range(REQUEST_COUNT_MAX * 3 + 10)]
     messages[700].delay = "1x"
-    async with AsyncProducer(gateway.address) as producer:
+    async with AsyncProducer(tap.address) as producer:
         outcomes = await producer.send_many(messages)
     assert isinstance(outcomes[700], InvalidMessage)
     # They name their queues, so that no request overtakes another.
-    assert [len(request.messages) for request in gateway.requests] == [512, 511, 512, 10]
-    assert [m.body for request in gateway.requests for m in request.messages] == [
-        message.body for message in messages if message is not messages[700]
-    ]
-    bodies = {m.id: m.body for request in gateway.requests for m in request.messages}
+    assert [len(request.messages) for request in tap.sends] == [512, 511, 512, 10]
+    assert bodies_of(tap.sends) == [message.body for message in messages if message is not messages[700]]
+    bodies = {m.id: m.body for request in tap.sends for m in request.messages}
     for n, outcome in enumerate(outcomes):
         if n != 700:
             assert isinstance(outcome, Receipt)
             assert bodies[outcome.message_id] == str(n).encode()
 
 
-async def test_send_many_of_nothing_is_nothing(gateway: FakeGateway) -> None:
-    async with AsyncProducer(gateway.address) as producer:
+async def test_send_many_of_nothing_is_nothing(tap: Gateway) -> None:
+    async with AsyncProducer(tap.address) as producer:
         assert await producer.send_many([]) == []
-    assert not gateway.requests
+    assert not tap.sends
 
 
-async def test_an_error_of_the_callers_generator_keeps_its_name(gateway: FakeGateway) -> None:
+async def test_an_error_of_the_callers_generator_keeps_its_name(tap: Gateway) -> None:
     def messages() -> "list[Message]":
         raise KeyError("mine")
 
-    async with AsyncProducer(gateway.address) as producer:
+    async with AsyncProducer(tap.address) as producer:
         with pytest.raises(KeyError, match="mine"):
             await producer.send_many(messages() for _ in range(3))  # type: ignore[misc]
 
 
-async def test_requests_stay_below_four_mebibytes(gateway: FakeGateway) -> None:
-    big = Message("orders", bytes(1_500_000))
-    async with AsyncProducer(gateway.address) as producer:
+async def test_requests_stay_below_four_mebibytes(tap: Gateway, topic: str) -> None:
+    big = Message(topic, bytes(1_500_000))
+    async with AsyncProducer(tap.address) as producer:
         outcomes = await producer.send_many([big] * 5)
     assert all(isinstance(outcome, Receipt) for outcome in outcomes)
-    assert sorted(len(request.messages) for request in gateway.requests) == [1, 2, 2]
-    assert all(request.ByteSize() <= REQUEST_BYTES_MAX for request in gateway.requests)
+    assert sorted(len(request.messages) for request in tap.sends) == [1, 2, 2]
+    assert all(request.ByteSize() <= REQUEST_BYTES_MAX for request in tap.sends)
 
 
-async def test_concurrent_sends_share_requests(gateway: FakeGateway) -> None:
-    async with AsyncProducer(gateway.address) as producer:
-        receipts = await asyncio.gather(*[producer.send("orders", str(n).encode()) for n in range(100)])
+async def test_concurrent_sends_share_requests(tap: Gateway, topic: str) -> None:
+    async with AsyncProducer(tap.address) as producer:
+        receipts = await asyncio.gather(*[producer.send(topic, str(n).encode()) for n in range(100)])
     assert len({receipt.message_id for receipt in receipts}) == 100
-    assert [len(messages_of(request)) for request in gateway.requests] == [100]
+    assert [len(messages_of(request)) for request in tap.sends] == [100]
 
 
-async def test_what_is_sent_while_two_requests_travel_goes_into_the_next(gateway: FakeGateway) -> None:
-    gateway.gate = asyncio.Event()
-    async with AsyncProducer(gateway.address) as producer, asyncio.TaskGroup() as senders:
+async def test_what_is_sent_while_two_requests_travel_goes_into_the_next(tap: Gateway, topic: str) -> None:
+    tap.hold(*SENDS)
+    async with AsyncProducer(tap.address) as producer, asyncio.TaskGroup() as senders:
         for count in (1, 2):
-            senders.create_task(producer.send("orders", b"x"))
-            await gateway.arrival(count)
+            senders.create_task(producer.send(topic, b"x"))
+            await tap.until_sends(count)
         for _ in range(600):
-            senders.create_task(producer.send("orders", b"x"))
+            senders.create_task(producer.send(topic, b"x"))
         await passes()
-        assert len(gateway.requests) == 2
-        gateway.gate.set()
-    assert [len(messages_of(request)) for request in gateway.requests] == [1, 1, 512, 88]
+        assert len(tap.sends) == 2
+        tap.release()
+    assert [len(messages_of(request)) for request in tap.sends] == [1, 1, 512, 88]
 
 
-async def test_a_lost_answer_is_asked_for_again_with_the_same_id(gateway: FakeGateway) -> None:
-    gateway.scripts.append(fail(grpc.StatusCode.UNAVAILABLE))
-    gateway.scripts.append(fail(grpc.StatusCode.RESOURCE_EXHAUSTED))
-    async with AsyncProducer(gateway.address) as producer:
-        receipt = await producer.send("orders", b"x")
-    first, second, third = gateway.requests
+async def test_a_lost_answer_is_asked_for_again_with_the_same_id(tap: Gateway, topic: str) -> None:
+    tap.lose_sends(grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
+    async with AsyncProducer(tap.address) as producer:
+        receipt = await producer.send(topic, b"x")
+    first, second, third = tap.sends
     assert first.messages == second.messages == third.messages
-    assert [request.retry for request in gateway.requests] == [False, True, True]
+    assert [request.retry for request in tap.sends] == [False, True, True]
     assert receipt.duplicate
-    assert sum(map(len, gateway.queues.values())) == 1
+    assert sum(await tap.counts(topic)) == 1
 
 
-async def test_only_the_failed_messages_of_a_batch_are_sent_again(gateway: FakeGateway) -> None:
-    gateway.scripts.append(refuse(1, 14, "SHARD_UNAVAILABLE", retriable=True))
-    async with AsyncProducer(gateway.address) as producer:
-        outcomes = await producer.send_many([Message("orders", b"a"), Message("orders", b"b"), Message("orders", b"c")])
+async def test_only_the_failed_messages_of_a_batch_are_sent_again(tap: Gateway, topic: str) -> None:
+    tap.refuse(1)
+    async with AsyncProducer(tap.address) as producer:
+        outcomes = await producer.send_many([Message(topic, b"a"), Message(topic, b"b"), Message(topic, b"c")])
     assert all(isinstance(outcome, Receipt) for outcome in outcomes)
-    assert [m.body for m in gateway.requests[1].messages] == [b"b"]
-    assert gateway.requests[1].retry
+    assert [m.body for m in tap.sends[1].messages] == [b"b"]
+    assert tap.sends[1].retry
 
 
-async def test_a_refused_message_harms_no_other(gateway: FakeGateway) -> None:
-    gateway.scripts.append(refuse(1, 3, "MESSAGE_INVALID", retriable=False))
-    async with AsyncProducer(gateway.address) as producer:
-        first, refused, last = await producer.send_many([Message("orders", b"x")] * 3)
+async def test_a_refused_message_harms_no_other(tap: Gateway, topic: str) -> None:
+    async with AsyncProducer(tap.address) as producer:
+        first, refused, last = await producer.send_many(
+            [Message(topic, b"x"), Message("x y", b"x"), Message(topic, b"x")]
+        )
     assert isinstance(first, Receipt)
     assert isinstance(last, Receipt)
     assert isinstance(refused, InvalidMessage)
     assert (refused.reason, refused.retriable, refused.violations[0].field) == ("MESSAGE_INVALID", False, "topic")
-    assert refused.message_id == gateway.requests[0].messages[1].id
-    assert len(gateway.requests) == 1
+    assert refused.message_id == tap.sends[0].messages[1].id
+    assert len(tap.sends) == 1
 
 
-async def test_a_status_that_is_not_retriable_is_raised_once_the_call_has_it(gateway: FakeGateway) -> None:
+async def test_a_status_that_is_not_retriable_is_raised_once_the_call_has_it(tap: Gateway, topic: str) -> None:
     # What ends a stream may be about another request in it.
-    gateway.scripts.extend([fail(grpc.StatusCode.INVALID_ARGUMENT)] * 2)
-    async with AsyncProducer(gateway.address) as producer:
+    tap.lose_sends(*[grpc.StatusCode.INVALID_ARGUMENT] * 2)
+    async with AsyncProducer(tap.address) as producer:
         with pytest.raises(ValueError, match="as the test wants it"):
-            await producer.send("orders", b"x")
-    assert len(gateway.requests) == 2
+            await producer.send(topic, b"x")
+    assert len(tap.sends) == 2
 
 
-async def test_a_server_that_stays_away_is_an_error_after_the_timeout(gateway: FakeGateway) -> None:
-    await gateway.stop()
-    async with AsyncProducer(gateway.address, timeout=1) as producer:
-        with pytest.raises(
-            Unavailable, match=rf"no DueTime server answers at {gateway.address}; given up after \d+ att"
-        ):
-            await producer.send("orders", b"x")
-        (error,) = await producer.send_many([Message("orders", b"x", id="mine")])
+async def test_a_server_that_stays_away_is_an_error_after_the_timeout(tap: Gateway, topic: str) -> None:
+    await tap.stop()
+    async with AsyncProducer(tap.address, timeout=1) as producer:
+        with pytest.raises(Unavailable, match=rf"no DueTime server answers at {tap.address}; given up after \d+ att"):
+            await producer.send(topic, b"x")
+        (error,) = await producer.send_many([Message(topic, b"x", id="mine")])
     assert isinstance(error, Unavailable)
     assert error.message_id == "mine"
 
 
-async def test_a_server_that_hangs_is_a_timeout(gateway: FakeGateway) -> None:
-    gateway.gate = asyncio.Event()
-    async with AsyncProducer(gateway.address, timeout=0.2) as producer:
+async def test_a_server_that_hangs_is_a_timeout(tap: Gateway, topic: str) -> None:
+    tap.hold(*SENDS)
+    async with AsyncProducer(tap.address, timeout=0.2) as producer:
         with pytest.raises(Timeout):
-            await producer.send("orders", b"x")
-    gateway.gate.set()
+            await producer.send(topic, b"x")
+    tap.release()
 
 
-async def test_a_server_that_comes_back_is_sent_to(gateway: FakeGateway) -> None:
-    await gateway.stop()
-    async with AsyncProducer(gateway.address) as producer:
-        sending = asyncio.create_task(producer.send("orders", b"x"))
+async def test_a_server_that_comes_back_is_sent_to(tap: Gateway, topic: str) -> None:
+    await tap.stop()
+    async with AsyncProducer(tap.address) as producer:
+        sending = asyncio.create_task(producer.send(topic, b"x"))
         await passes()
-        await gateway.start()
+        await tap.start()
         assert isinstance(await sending, Receipt)
 
 
 async def test_a_server_that_hangs_once_is_asked_again_within_the_timeout(
-    gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+    tap: Gateway, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delivery, "ATTEMPT_TIMEOUT_S", 0.1)
-    gateway.gate = asyncio.Event()
-    async with AsyncProducer(gateway.address) as producer:
-        sending = asyncio.create_task(producer.send("orders", b"x"))
-        await gateway.arrival(2)
-        gateway.gate.set()
+    tap.hold(*SENDS)
+    async with AsyncProducer(tap.address) as producer:
+        sending = asyncio.create_task(producer.send(topic, b"x"))
+        await tap.until_sends(2)
+        tap.release()
         assert isinstance(await sending, Receipt)
-    assert sum(map(len, gateway.queues.values())) == 1
+    assert sum(await tap.counts(topic)) == 1
 
 
-async def test_sends_wait_while_the_most_are_pending(gateway: FakeGateway) -> None:
-    gateway.gate = asyncio.Event()
-    async with AsyncProducer(gateway.address, max_pending=10, timeout=5) as producer, asyncio.TaskGroup() as senders:
+async def test_sends_wait_while_the_most_are_pending(tap: Gateway, topic: str) -> None:
+    tap.hold(*SENDS)
+    async with AsyncProducer(tap.address, max_pending=10, timeout=5) as producer, asyncio.TaskGroup() as senders:
         for n in range(30):
-            senders.create_task(producer.send("orders", str(n).encode(), queue=0))
-        await gateway.arrival(1)
+            senders.create_task(producer.send(topic, str(n).encode(), queue=0))
+        await tap.until_sends(1)
         await passes()
-        assert sum(len(request.messages) for request in gateway.requests) == 10
-        gateway.gate.set()
-    assert [m.body for r in gateway.requests for m in r.messages] == [str(n).encode() for n in range(30)]
+        assert sum(len(request.messages) for request in tap.sends) == 10
+        tap.release()
+    assert bodies_of(tap.sends) == [str(n).encode() for n in range(30)]
 
 
-async def test_no_room_within_the_timeout_is_overloaded(gateway: FakeGateway) -> None:
-    gateway.gate = asyncio.Event()
-    async with AsyncProducer(gateway.address, max_pending=1, timeout=0.3) as producer:
-        outcomes = await asyncio.gather(*[producer.send("orders", b"x") for _ in range(2)], return_exceptions=True)
-        (late,) = await producer.send_many([Message("orders", b"x")])
-    gateway.gate.set()
+async def test_no_room_within_the_timeout_is_overloaded(tap: Gateway, topic: str) -> None:
+    tap.hold(*SENDS)
+    async with AsyncProducer(tap.address, max_pending=1, timeout=0.3) as producer:
+        outcomes = await asyncio.gather(*[producer.send(topic, b"x") for _ in range(2)], return_exceptions=True)
+        (late,) = await producer.send_many([Message(topic, b"x")])
+    tap.release()
     assert isinstance(outcomes[0], Timeout)
     assert isinstance(outcomes[1], Overloaded | Timeout)
     assert isinstance(late, Timeout)
 
 
-async def test_close_waits_for_what_is_being_sent_and_refuses_more(gateway: FakeGateway) -> None:
-    gateway.gate = asyncio.Event()
-    producer = AsyncProducer(gateway.address)
-    sending = asyncio.create_task(producer.send("orders", b"x"))
-    await gateway.arrival(1)
+async def test_close_waits_for_what_is_being_sent_and_refuses_more(tap: Gateway, topic: str) -> None:
+    tap.hold(*SENDS)
+    producer = AsyncProducer(tap.address)
+    sending = asyncio.create_task(producer.send(topic, b"x"))
+    await tap.until_sends(1)
     closing = asyncio.create_task(producer.close())
     await asyncio.sleep(0)
     with pytest.raises(Closed):
-        await producer.send("orders", b"y")
-    gateway.gate.set()
+        await producer.send(topic, b"y")
+    tap.release()
     await closing
     assert isinstance(await sending, Receipt)
 
 
-async def test_a_cancelled_send_gives_its_room_back(gateway: FakeGateway) -> None:
-    gateway.gate = asyncio.Event()
-    async with AsyncProducer(gateway.address, max_pending=1) as producer:
-        sending = asyncio.create_task(producer.send("orders", b"x"))
-        await gateway.arrival(1)
+async def test_a_cancelled_send_gives_its_room_back(tap: Gateway, topic: str) -> None:
+    tap.hold(*SENDS)
+    async with AsyncProducer(tap.address, max_pending=1) as producer:
+        sending = asyncio.create_task(producer.send(topic, b"x"))
+        await tap.until_sends(1)
         sending.cancel()
-        gateway.gate.set()
-        assert isinstance(await producer.send("orders", b"y"), Receipt)
+        tap.release()
+        assert isinstance(await producer.send(topic, b"y"), Receipt)
 
 
-async def test_the_server_may_come_from_the_environment(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DUETIME_SERVER", gateway.address)
+async def test_the_server_may_come_from_the_environment(
+    tap: Gateway, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DUETIME_SERVER", tap.address)
     async with AsyncProducer() as producer:
-        assert isinstance(await producer.send("orders", b"x"), Receipt)
+        assert isinstance(await producer.send(topic, b"x"), Receipt)
 
 
 @pytest.mark.parametrize(
@@ -362,10 +360,10 @@ def test_a_server_that_is_no_address_is_refused(server: str) -> None:
         AsyncProducer(server)
 
 
-async def test_a_message_larger_than_any_request_is_refused_alone(gateway: FakeGateway) -> None:
-    huge = Message("orders", bytes(33 * 1024 * 1024))
-    async with AsyncProducer(gateway.address) as producer:
-        first, refused, last = await producer.send_many([Message("orders", b"a"), huge, Message("orders", b"b")])
+async def test_a_message_larger_than_any_request_is_refused_alone(tap: Gateway, topic: str) -> None:
+    huge = Message(topic, bytes(33 * 1024 * 1024))
+    async with AsyncProducer(tap.address) as producer:
+        first, refused, last = await producer.send_many([Message(topic, b"a"), huge, Message(topic, b"b")])
         with pytest.raises(InvalidMessage, match="a request has room for 33,554,432"):
             await producer.send_message(huge)
     assert isinstance(first, Receipt)

@@ -1,0 +1,260 @@
+"""A port in front of a real node: it records requests, and holds, rejects, changes or loses single calls on order."""
+
+import asyncio
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from typing import Any, Self
+
+import grpc
+from duetime.v1 import consumer_pb2, gateway_pb2, pending_pb2, store_pb2  # noqa: F401  (their files go into the pool)
+from duetime_core.channels import MESSAGE_OPTIONS
+from duetime_core.errors import DueTimeError
+from duetime_core.serving import SERVER_OPTIONS, make_channel, status_of
+from google.protobuf import descriptor_pool
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+WAIT_S = 60
+# The gate of a method's answers has this before its name.
+_ANSWERS = "answers of "
+# Metadata that gRPC itself adds to each call.
+OF_GRPC = ("grpc-", "user-agent", "te", "content-type")
+
+
+class Lost(Exception):
+    """Raised by a hook: the call ends with this status, as when the connection breaks."""
+
+    def __init__(self, code: grpc.StatusCode, details: str = "as the test wants it") -> None:
+        super().__init__(code, details)
+        self.code, self.details = code, details
+
+
+class Tap:
+    """A server of one service of the contract that forwards each call to a node, byte for byte.
+
+        client ── request ──▶ requests ▸ gate ▸ before ──▶ node
+               ◀── answer ──────────── after ◀────────────
+
+    Hooks belong to a method, by its short name. `before[method]` takes a request; `after[method]` takes a request and
+    its answer. Both change the message in place, return another one to replace it, or raise: `Lost` ends the call with
+    a bare status, a DueTimeError with its own. An error in `after` means: the node did the work, the answer was lost.
+    In streams the hooks see each message; an answer's request is the oldest unanswered one, or the one of its number.
+    """
+
+    def __init__(self, service: str, address: str = "") -> None:
+        """`service`: as `duetime.v1.Gateway`; `address`: of the node, which may be set after the start."""
+        self.service, self.node = service, address
+        described = descriptor_pool.Default().FindServiceByName(service)
+        self._methods = {
+            method.name: (GetMessageClass(method.input_type), GetMessageClass(method.output_type))
+            for method in described.methods
+        }
+        self.requests: defaultdict[str, list[Any]] = defaultdict(list)
+        # The same of all methods, in the order of their arrival.
+        self.arrived: list[tuple[str, Any]] = []
+        # Seconds left at each call's beginning, None without a deadline.
+        self.remaining: defaultdict[str, list[float | None]] = defaultdict(list)
+        # Calls that have not ended.
+        self.open: defaultdict[str, int] = defaultdict(int)
+        # Requests that wait for the gate.
+        self.waiting: defaultdict[str, int] = defaultdict(int)
+        self.before: dict[str, Callable[[Any], Message | None]] = {}
+        self.after: dict[str, Callable[[Any, Any], Message | None]] = {}
+        # Methods that the node appears not to have.
+        self.unknown: set[str] = set()
+        self.changed = asyncio.Condition()
+        self.port = 0
+        self._gates: dict[str, asyncio.Event] = {}
+        self._server: grpc.aio.Server | None = None
+        self._channel: grpc.aio.Channel | None = None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Listens; after a stop, on the same port again."""
+        self._channel = make_channel(self.node)
+        self._server = grpc.aio.server(options=(*SERVER_OPTIONS, *MESSAGE_OPTIONS))
+        self._server.add_generic_rpc_handlers((_Handlers(self),))
+        self.port = self._server.add_insecure_port(f"127.0.0.1:{self.port}")
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """Ends all calls; later ones find nobody. The node continues."""
+        if self._server is not None and self._channel is not None:
+            await self._server.stop(0)
+            await self._channel.close()
+            self._server = self._channel = None
+
+    def hold(self, *methods: str) -> None:
+        """Requests of these methods wait for `release`."""
+        for method in methods:
+            self._gates[method] = asyncio.Event()
+
+    def hold_answers(self, *methods: str) -> None:
+        """Answers of these methods, which the node has given, wait for `release`."""
+        self.hold(*(_ANSWERS + method for method in methods))
+
+    def release(self, *methods: str) -> None:
+        """Without methods: everything."""
+        for gate in [gate for method in methods for gate in (method, _ANSWERS + method)] or list(self._gates):
+            if gate in self._gates:
+                self._gates.pop(gate).set()
+
+    def lose(self, *methods: str, codes: Iterable[grpc.StatusCode | None]) -> None:
+        """The next answers of these methods are lost with these statuses, one each; None: this one passes."""
+        left = deque(codes)
+
+        def lost(_request: Any, _answer: Any) -> None:
+            if left and (code := left.popleft()) is not None:
+                raise Lost(code)
+
+        self.after.update(dict.fromkeys(methods, lost))
+
+    async def until(self, holds: Callable[[], Any]) -> None:
+        """Returns once `holds`; it is asked at each request, answer and end of a call."""
+        async with asyncio.timeout(WAIT_S), self.changed:
+            await self.changed.wait_for(holds)
+
+    async def until_requests(self, method: str, count: int) -> None:
+        await self.until(lambda: len(self.requests[method]) >= count)
+
+    async def until_waiting(self, method: str, count: int) -> None:
+        await self.until(lambda: self.waiting[method] >= count)
+
+    # --- one call ---------------------------------------------------------------------------------------------------
+
+    async def serve(self, method: str, context: Any) -> None:
+        self.remaining[method].append(context.time_remaining())
+        self.open[method] += 1
+        assert self._channel is not None
+        metadata = tuple((k, v) for k, v in context.invocation_metadata() if not k.startswith(OF_GRPC))
+        call = self._channel.stream_stream(f"/{self.service}/{method}")(
+            metadata=metadata, timeout=context.time_remaining()
+        )
+        unanswered: deque[Any] = deque()
+        sending = asyncio.create_task(self._send(method, context, call, unanswered))
+        receiving = asyncio.create_task(self._receive(method, context, call, unanswered))
+        try:
+            await asyncio.wait({sending, receiving}, return_when=asyncio.FIRST_EXCEPTION)
+            for task in (sending, receiving):
+                if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                    await _abort(context, error)
+        finally:
+            for task in (sending, receiving):
+                task.cancel()
+            call.cancel()
+            await asyncio.wait({sending, receiving})
+            self.open[method] -= 1
+            await self._notify()
+
+    async def _send(self, method: str, context: Any, call: Any, unanswered: deque[Any]) -> None:
+        """Requests are recorded as they come, also while earlier ones of the stream wait for the gate."""
+        arrived: asyncio.Queue[bytes | None] = asyncio.Queue()
+        reading = asyncio.create_task(self._read(method, context, arrived))
+        try:
+            made, _ = self._methods[method]
+            while (data := await arrived.get()) is not None:
+                await self._pass_gate(method)
+                request = made.FromString(data)
+                if (hook := self.before.get(method)) is not None:
+                    changed = made.FromString(data)
+                    data = (hook(changed) or changed).SerializeToString()
+                unanswered.append(request)
+                with suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError):
+                    await call.write(data)
+            with suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError):
+                await call.done_writing()
+        finally:
+            reading.cancel()
+            self.waiting[method] -= sum(data is not None for data in _taken(arrived))
+
+    async def _read(self, method: str, context: Any, arrived: "asyncio.Queue[bytes | None]") -> None:
+        made, _ = self._methods[method]
+        while (data := await context.read()) is not grpc.aio.EOF:
+            request = made.FromString(data)
+            self.requests[method].append(request)
+            self.arrived.append((method, request))
+            self.waiting[method] += 1
+            arrived.put_nowait(data)
+            await self._notify()
+        arrived.put_nowait(None)
+
+    async def _receive(self, method: str, context: Any, call: Any, unanswered: deque[Any]) -> None:
+        _, made = self._methods[method]
+        while (data := await call.read()) is not grpc.aio.EOF:
+            if (hook := self.after.get(method)) is not None:
+                answer = made.FromString(data)
+                request = _request_of(answer, unanswered)
+                data = (hook(request, answer) or answer).SerializeToString()
+            await self._pass_gate(_ANSWERS + method)
+            await context.write(data)
+            await self._notify()
+        code = await call.code()
+        if code is not grpc.StatusCode.OK:
+            raise grpc.aio.AioRpcError(
+                code, await call.initial_metadata(), await call.trailing_metadata(), await call.details()
+            )
+
+    async def _pass_gate(self, method: str) -> None:
+        try:
+            while (gate := self._gates.get(method)) is not None:
+                await gate.wait()
+        finally:
+            self.waiting[method] -= 1
+
+    async def _notify(self) -> None:
+        async with self.changed:
+            self.changed.notify_all()
+
+
+class _Handlers(grpc.GenericRpcHandler):
+    """Every method of the tap's service, as streams of bytes."""
+
+    def __init__(self, tap: Tap) -> None:
+        self._tap = tap
+
+    def service(self, details: Any) -> Any:
+        service, _, method = details.method.removeprefix("/").partition("/")
+        if service != self._tap.service or method in self._tap.unknown:
+            return None
+
+        async def serve(_requests: Any, context: Any) -> None:
+            await self._tap.serve(method, context)
+
+        return grpc.stream_stream_rpc_method_handler(serve)
+
+
+def _taken(queue: "asyncio.Queue[bytes | None]") -> Iterator[bytes | None]:
+    while not queue.empty():
+        yield queue.get_nowait()
+
+
+def _request_of(answer: Any, unanswered: deque[Any]) -> Any:
+    number = getattr(answer, "number", None)
+    for request in unanswered if number is not None else ():
+        if getattr(request, "number", None) == number:
+            unanswered.remove(request)
+            return request
+    return unanswered.popleft() if len(unanswered) > 1 else unanswered[0]
+
+
+async def _abort(context: Any, error: BaseException) -> None:
+    match error:
+        case Lost():
+            await context.abort(error.code, error.details)
+        case DueTimeError():
+            await context.abort_with_status(status_of(error))
+        case grpc.aio.AioRpcError():
+            await context.abort(error.code(), error.details() or "", error.trailing_metadata() or ())
+        case _:
+            raise error
