@@ -66,6 +66,7 @@ class Tap:
         self.changed = asyncio.Condition()
         self.port = 0
         self._gates: dict[str, asyncio.Event] = {}
+        self._passed: dict[str, asyncio.Event] = {}
         self._server: grpc.aio.Server | None = None
         self._channel: grpc.aio.Channel | None = None
 
@@ -104,11 +105,16 @@ class Tap:
         """Answers of these methods, which the node has given, wait for `release`."""
         self.hold(*(_ANSWERS + method for method in methods))
 
+    def let_pass(self, *methods: str) -> None:
+        """Later requests pass; those that wait still wait for `release`."""
+        for method in methods:
+            self._passed[method] = self._gates.pop(method)
+
     def release(self, *methods: str) -> None:
-        """Without methods: everything."""
-        for gate in [gate for method in methods for gate in (method, _ANSWERS + method)] or list(self._gates):
-            if gate in self._gates:
-                self._gates.pop(gate).set()
+        for method in methods or [*self._gates, *self._passed]:
+            for gates in (self._gates, self._passed):
+                if (gate := gates.pop(method, None)) is not None:
+                    gate.set()
 
     def lose(self, *methods: str, codes: Iterable[grpc.StatusCode | None]) -> None:
         """The next answers of these methods are lost with these statuses, one each; None: this one passes."""
@@ -138,7 +144,7 @@ class Tap:
         self.open[method] += 1
         assert self._channel is not None
         metadata = tuple((k, v) for k, v in context.invocation_metadata() if not k.startswith(OF_GRPC))
-        call = self._channel.stream_stream(f"/{self.service}/{method}")(
+        call: Any = self._channel.stream_stream(f"/{self.service}/{method}")(
             metadata=metadata, timeout=context.time_remaining()
         )
         unanswered: deque[Any] = deque()
@@ -255,6 +261,6 @@ async def _abort(context: Any, error: BaseException) -> None:
         case DueTimeError():
             await context.abort_with_status(status_of(error))
         case grpc.aio.AioRpcError():
-            await context.abort(error.code(), error.details() or "", error.trailing_metadata() or ())
+            await context.abort(error.code(), error.details() or "", tuple(error.trailing_metadata() or ()))
         case _:
             raise error

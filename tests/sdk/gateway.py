@@ -5,7 +5,7 @@ from itertools import chain
 from typing import Any
 
 import grpc
-from duetime import AsyncAdmin, AsyncProducer, Message
+from duetime import AsyncAdmin, AsyncProducer, AsyncPuller, Message, ReceivedMessage
 from duetime.client.ids import later
 from duetime.v1 import gateway_pb2, message_pb2
 from duetime_core.testing import LocalCluster
@@ -62,6 +62,15 @@ class Gateway(Tap):
         """How many messages each queue has."""
         async with AsyncAdmin(self.node) as admin:
             return [queue.max_offset for queue in (await admin.topic(topic)).queues]
+
+    async def stored(self, topic: str) -> dict[tuple[int, int], ReceivedMessage]:
+        """The messages of a topic by queue and offset."""
+        count = sum(await self.counts(topic))
+        found: list[ReceivedMessage] = []
+        async with AsyncPuller(self.node, topic, start="earliest") as puller:
+            while len(found) < count:
+                found += await puller.poll(wait="10s")
+        return {(message.queue, message.offset): message for message in found}
 
 
 def messages_of(request: gateway_pb2.SendRequest) -> list[message_pb2.Message]:

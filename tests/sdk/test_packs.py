@@ -1,4 +1,4 @@
-"""Packs: what travels as one, what is told of each message, and what a gateway of release 0.1 is sent instead."""
+"""Packs: their contents, the outcome of each message, and messages in their place for a gateway of release 0.1."""
 
 import asyncio
 import threading
@@ -11,16 +11,16 @@ from duetime import AsyncProducer, InvalidMessage, Message, Outcomes, Producer, 
 from duetime.client.sending.packs import ALIKE_COUNT_MIN, PACK_BYTES_MAX, PACK_COUNT_MAX
 from duetime.v1 import gateway_pb2, message_pb2
 
-from tests.sdk.fake_gateway import FakeGateway, fail, messages_of, refuse
+from tests.sdk.gateway import SENDS, Gateway, messages_of
 
 
 def bodies(count: int) -> list[bytes]:
     return [str(n).encode() for n in range(count)]
 
 
-def stored(gateway: FakeGateway) -> list[str]:
-    """Ids in the order of their requests."""
-    return list(gateway.stored)
+def ids_of(tap: Gateway) -> list[str]:
+    """Ids of the messages that came, in the order of their requests; repeated ones are there once."""
+    return list(dict.fromkeys(message.id for request in tap.sends for message in messages_of(request)))
 
 
 def receipts(outcomes: Iterable[object]) -> list[Receipt]:
@@ -29,29 +29,33 @@ def receipts(outcomes: Iterable[object]) -> list[Receipt]:
     return found
 
 
-def packs_of(gateway: FakeGateway) -> list[gateway_pb2.Pack]:
-    return [pack for request in gateway.requests for pack in request.packs]
+def packs_of(tap: Gateway) -> list[gateway_pb2.Pack]:
+    return [pack for request in tap.sends for pack in request.packs]
 
 
-async def test_bodies_travel_as_packs_and_are_answered_one_by_one(gateway: FakeGateway) -> None:
+def without_packs(request: gateway_pb2.SendRequest) -> None:
+    """A gateway of release 0.1 does not know the field."""
+    request.ClearField("packs")
+
+
+async def test_bodies_travel_as_packs_and_are_answered_one_by_one(tap: Gateway, topic: str) -> None:
     sent = bodies(PACK_COUNT_MAX * 2 + 3)
-    async with AsyncProducer(gateway.address) as producer:
-        outcomes = await producer.send_many("orders", bodies=sent, delay="1m", tags="paid")
-    assert [len(pack.sizes) for pack in packs_of(gateway)] == [PACK_COUNT_MAX, PACK_COUNT_MAX, 3]
-    assert {(one.topic, one.tags, one.delay_ms) for one in packs_of(gateway)} == {("orders", "paid", 60_000)}
-    assert b"".join(pack.bodies for pack in packs_of(gateway)) == b"".join(sent)
+    async with AsyncProducer(tap.address) as producer:
+        outcomes = await producer.send_many(topic, bodies=sent, tags="paid")
+    assert [len(pack.sizes) for pack in packs_of(tap)] == [PACK_COUNT_MAX, PACK_COUNT_MAX, 3]
+    assert {(one.topic, one.tags) for one in packs_of(tap)} == {(topic, "paid")}
+    assert b"".join(pack.bodies for pack in packs_of(tap)) == b"".join(sent)
     assert outcomes.errors == {}
-    assert [one.message_id for one in receipts(outcomes)] == stored(gateway)
-    for one in receipts(outcomes):
-        result = gateway.stored[one.message_id]
-        assert (one.topic, one.queue, one.offset) == ("orders", result.queue, result.offset)
+    assert [one.message_id for one in receipts(outcomes)] == ids_of(tap)
+    places = await tap.stored(topic)
+    assert [places[one.queue, one.offset].body for one in receipts(outcomes)] == sent
 
 
-async def test_outcomes_are_a_sequence(gateway: FakeGateway) -> None:
-    gateway.scripts.append(refuse(3, 3, "MESSAGE_INVALID", retriable=False))
-    async with AsyncProducer(gateway.address) as producer:
-        outcomes = await producer.send_many("orders", bodies=bodies(10))
-    ids = stored(gateway)
+async def test_outcomes_are_a_sequence(tap: Gateway, topic: str) -> None:
+    tap.refuse(3, reason="MESSAGE_INVALID", code=3, retriable=False)
+    async with AsyncProducer(tap.address) as producer:
+        outcomes = await producer.send_many(topic, bodies=bodies(10))
+    ids = ids_of(tap)
     assert len(outcomes) == 10
     assert list(outcomes.errors) == [3]
     assert outcomes[3] is outcomes.errors[3] is outcomes[-7]
@@ -67,12 +71,12 @@ async def test_outcomes_are_a_sequence(gateway: FakeGateway) -> None:
             outcomes[index]
 
 
-async def test_no_bodies_are_no_outcomes(gateway: FakeGateway) -> None:
-    async with AsyncProducer(gateway.address) as producer:
-        outcomes = await producer.send_many("orders", bodies=[])
+async def test_no_bodies_are_no_outcomes(tap: Gateway, topic: str) -> None:
+    async with AsyncProducer(tap.address) as producer:
+        outcomes = await producer.send_many(topic, bodies=[])
     assert isinstance(outcomes, Outcomes)
     assert not outcomes
-    assert not gateway.requests
+    assert not tap.sends
 
 
 def test_a_receipt_of_a_run_names_its_own_message() -> None:
@@ -86,18 +90,14 @@ def test_a_receipt_of_a_run_names_its_own_message() -> None:
 
 @pytest.mark.parametrize("indices", [[4], [5, 6, 7], [2, 9, 11]])
 async def test_only_the_failed_messages_of_a_pack_are_sent_again_with_their_ids(
-    gateway: FakeGateway, indices: list[int]
+    tap: Gateway, topic: str, indices: list[int]
 ) -> None:
-    def script(request: gateway_pb2.SendRequest, response: gateway_pb2.SendResponse) -> None:
-        for index in indices:
-            refuse(index, 14, "SHARD_UNAVAILABLE", retriable=True)(request, response)
-
-    gateway.scripts.append(script)
-    async with AsyncProducer(gateway.address) as producer:
-        outcomes = await producer.send_many("orders", bodies=bodies(20))
+    tap.refuse(*indices)
+    async with AsyncProducer(tap.address) as producer:
+        outcomes = await producer.send_many(topic, bodies=bodies(20))
     ids = [one.message_id for one in receipts(outcomes)]
-    assert ids == stored(gateway)
-    again = gateway.requests[1]
+    assert ids == ids_of(tap)
+    again = tap.sends[1]
     assert again.retry
     # Neighbours are a pack again.
     together = len(indices) == indices[-1] - indices[0] + 1
@@ -106,75 +106,75 @@ async def test_only_the_failed_messages_of_a_pack_are_sent_again_with_their_ids(
     assert [n for n, one in enumerate(receipts(outcomes)) if one.duplicate] == indices
 
 
-async def test_a_pack_whose_answer_is_lost_is_sent_again_with_the_same_ids(gateway: FakeGateway) -> None:
-    gateway.scripts.append(fail(grpc.StatusCode.UNAVAILABLE))
-    async with AsyncProducer(gateway.address) as producer:
-        outcomes = await producer.send_many("orders", bodies=bodies(50))
-    first, second = gateway.requests
+async def test_a_pack_whose_answer_is_lost_is_sent_again_with_the_same_ids(tap: Gateway, topic: str) -> None:
+    tap.lose_sends(grpc.StatusCode.UNAVAILABLE)
+    async with AsyncProducer(tap.address) as producer:
+        outcomes = await producer.send_many(topic, bodies=bodies(50))
+    first, second = tap.sends
     assert list(first.packs) == list(second.packs)
     assert (first.retry, second.retry) == (False, True)
     assert all(one.duplicate for one in receipts(outcomes))
-    assert sum(map(len, gateway.queues.values())) == 50
+    assert sum(await tap.counts(topic)) == 50
 
 
-async def test_a_pack_that_stays_without_answer_is_an_error_of_each(gateway: FakeGateway) -> None:
-    await gateway.stop()
-    async with AsyncProducer(gateway.address, timeout=1) as producer:
-        outcomes = await producer.send_many("orders", bodies=bodies(5))
+async def test_a_pack_that_stays_without_answer_is_an_error_of_each(tap: Gateway, topic: str) -> None:
+    await tap.stop()
+    async with AsyncProducer(tap.address, timeout=1) as producer:
+        outcomes = await producer.send_many(topic, bodies=bodies(5))
     assert len(outcomes.errors) == 5
     assert all(isinstance(error, Unavailable) and "given up after" in error.text for error in outcomes.errors.values())
     assert len({error.message_id for error in outcomes.errors.values()}) == 5
 
 
-async def test_packs_have_a_mebibyte_or_one_body(gateway: FakeGateway) -> None:
+async def test_packs_have_a_mebibyte_or_one_body(tap: Gateway, topic: str) -> None:
     sent = [b"a", bytes(PACK_BYTES_MAX + 1), b"b", bytes(PACK_BYTES_MAX - 1), b"c", b"d"]
-    async with AsyncProducer(gateway.address) as producer:
-        receipts(await producer.send_many("orders", bodies=sent))
-    assert sorted(len(pack.sizes) for pack in packs_of(gateway)) == [1, 1, 2, 2]
+    async with AsyncProducer(tap.address) as producer:
+        receipts(await producer.send_many(topic, bodies=sent))
+    assert sorted(len(pack.sizes) for pack in packs_of(tap)) == [1, 1, 2, 2]
 
 
-async def test_a_body_that_fits_no_request_is_refused_alone(gateway: FakeGateway) -> None:
-    async with AsyncProducer(gateway.address) as producer:
-        outcomes = await producer.send_many("orders", bodies=[b"a", bytes(32 * 1024 * 1024), b"b"])
+async def test_a_body_that_fits_no_request_is_refused_alone(tap: Gateway, topic: str) -> None:
+    async with AsyncProducer(tap.address) as producer:
+        outcomes = await producer.send_many(topic, bodies=[b"a", bytes(32 * 1024 * 1024), b"b"])
     assert [type(one) for one in outcomes] == [Receipt, InvalidMessage, Receipt]
     assert "33,554,432 bytes" in outcomes.errors[1].text
 
 
-async def test_what_bodies_have_in_common_is_judged_before_any_is_sent(gateway: FakeGateway) -> None:
-    async with AsyncProducer(gateway.address) as producer:
+async def test_what_bodies_have_in_common_is_judged_before_any_is_sent(tap: Gateway, topic: str) -> None:
+    async with AsyncProducer(tap.address) as producer:
         for wrong in ({"delay": "1x"}, {"delay": "1s", "level": 1}, {"deliver_at": datetime(2026, 1, 1)}, {"tags": 1}):
             with pytest.raises(InvalidMessage):
-                await producer.send_many("orders", bodies=[b"x"], **wrong)
+                await producer.send_many(topic, bodies=[b"x"], **wrong)
         with pytest.raises(TypeError, match="a body is str, not bytes"):
-            await producer.send_many("orders", bodies=[b"x", "y"])  # type: ignore[list-item]
+            await producer.send_many(topic, bodies=[b"x", "y"])  # type: ignore[list-item]
         with pytest.raises(TypeError, match="bodies is bytes"):
-            await producer.send_many("orders", bodies=b"xyz")  # type: ignore[arg-type]
+            await producer.send_many(topic, bodies=b"xyz")  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="has nothing to send"):
-            await producer.send_many("orders")
+            await producer.send_many(topic)
         with pytest.raises(TypeError, match="beside messages"):
-            await producer.send_many([Message("orders", b"x")], bodies=[b"x"])
-    assert not gateway.requests
+            await producer.send_many([Message(topic, b"x")], bodies=[b"x"])
+    assert not tap.sends
 
 
-async def test_a_due_time_travels_in_a_pack(gateway: FakeGateway) -> None:
-    async with AsyncProducer(gateway.address) as producer:
-        await producer.send_many("orders", bodies=[b"x"], deliver_at=datetime(2030, 1, 1, tzinfo=UTC))
-        await producer.send_many("orders", bodies=[b"x"], level=3)
-    assert [pack.WhichOneof("due") for pack in packs_of(gateway)] == ["deliver_at_ms", "delay_level"]
+async def test_a_due_time_travels_in_a_pack(tap: Gateway, topic: str) -> None:
+    async with AsyncProducer(tap.address) as producer:
+        await producer.send_many(topic, bodies=[b"x"], deliver_at=datetime(2030, 1, 1, tzinfo=UTC))
+        await producer.send_many(topic, bodies=[b"x"], level=3)
+    assert [pack.WhichOneof("due") for pack in packs_of(tap)] == ["deliver_at_ms", "delay_level"]
 
 
-async def test_messages_that_are_alike_become_packs_and_keep_their_places(gateway: FakeGateway) -> None:
+async def test_messages_that_are_alike_become_packs_and_keep_their_places(tap: Gateway, topic: str) -> None:
     messages = [
-        *(Message("orders", f"a{n}".encode(), "1s") for n in range(40)),
-        *(Message("orders", f"b{n}".encode(), "1s", key="k") for n in range(30)),
-        *(Message("orders", f"c{n}".encode(), "2s") for n in range(20)),
-        *(Message("orders", f"d{n}".encode()) for n in range(ALIKE_COUNT_MIN - 1)),
+        *(Message(topic, f"a{n}".encode(), "1s") for n in range(40)),
+        *(Message(topic, f"b{n}".encode(), "1s", key="k") for n in range(30)),
+        *(Message(topic, f"c{n}".encode(), "2s") for n in range(20)),
+        *(Message(topic, f"d{n}".encode()) for n in range(ALIKE_COUNT_MIN - 1)),
     ]
-    async with AsyncProducer(gateway.address) as producer:
+    async with AsyncProducer(tap.address) as producer:
         outcomes = receipts(await producer.send_many(messages))
-    assert sorted(len(pack.sizes) for pack in packs_of(gateway)) == [20, 40]
-    of_id = {}
-    for request in gateway.requests:
+    assert sorted(len(pack.sizes) for pack in packs_of(tap)) == [20, 40]
+    of_id: dict[str, bytes] = {}
+    for request in tap.sends:
         of_id |= {message.id: message.body for message in messages_of(request)}
     assert [of_id[one.message_id] for one in outcomes] == [message.body for message in messages]
 
@@ -194,57 +194,60 @@ async def test_messages_that_are_alike_become_packs_and_keep_their_places(gatewa
         {"max_wait": "1h"},
     ],
 )
-async def test_what_has_no_place_in_a_pack_travels_as_messages(gateway: FakeGateway, own: dict[str, object]) -> None:
-    async with AsyncProducer(gateway.address) as producer:
-        await producer.send_many([Message("orders", b"x", **own) for _ in range(20)])  # type: ignore[arg-type]
-    assert not packs_of(gateway)
-    assert [len(request.messages) for request in gateway.requests] == [20]
+async def test_what_has_no_place_in_a_pack_travels_as_messages(
+    tap: Gateway, topic: str, own: dict[str, object]
+) -> None:
+    async with AsyncProducer(tap.address) as producer:
+        await producer.send_many([Message(topic, b"x", **own) for _ in range(20)])  # type: ignore[arg-type]
+    assert not packs_of(tap)
+    assert [len(request.messages) for request in tap.sends] == [20]
 
 
-async def test_malformed_messages_that_are_alike_are_refused_each(gateway: FakeGateway) -> None:
-    good = [Message("orders", b"x") for _ in range(20)]
-    async with AsyncProducer(gateway.address) as producer:
-        outcomes = await producer.send_many([*good, *(Message("orders", b"x", "1x") for _ in range(20)), *good])
+async def test_malformed_messages_that_are_alike_are_refused_each(tap: Gateway, topic: str) -> None:
+    good = [Message(topic, b"x") for _ in range(20)]
+    async with AsyncProducer(tap.address) as producer:
+        outcomes = await producer.send_many([*good, *(Message(topic, b"x", "1x") for _ in range(20)), *good])
     assert [type(one) for one in outcomes] == [Receipt] * 20 + [InvalidMessage] * 20 + [Receipt] * 20
 
 
-async def test_a_gateway_of_release_0_1_is_sent_messages(gateway: FakeGateway) -> None:
-    gateway.knows_no_packs = True
-    async with AsyncProducer(gateway.address) as producer:
-        first = receipts(await producer.send_many("orders", bodies=bodies(100), delay="1s", tags="paid"))
-        assert [one.message_id for one in first] == stored(gateway)
-        seen = len(gateway.requests)
+async def test_a_gateway_of_release_0_1_is_sent_messages(tap: Gateway, topic: str) -> None:
+    tap.before.update(dict.fromkeys(SENDS, without_packs))
+    async with AsyncProducer(tap.address) as producer:
+        first = receipts(await producer.send_many(topic, bodies=bodies(100), delay="1s", tags="paid"))
+        assert [one.message_id for one in first] == ids_of(tap)
+        seen = len(tap.sends)
         # It is not asked again for a while.
-        second = receipts(await producer.send_many("orders", bodies=bodies(100)))
-    assert [one.message_id for one in (*first, *second)] == stored(gateway)
-    assert sum(map(len, gateway.queues.values())) == 200
-    assert [len(request.messages) for request in gateway.requests[seen:]] == [100]
-    message = gateway.requests[seen - 1].messages[7]
-    assert (message.topic, message.body, message.tags, message.delay_ms) == ("orders", b"7", "paid", 1000)
+        second = receipts(await producer.send_many(topic, bodies=bodies(100)))
+    assert [one.message_id for one in (*first, *second)] == ids_of(tap)
+    tap.nodes.advance("1s")
+    assert sum(await tap.counts(topic)) == 200
+    assert [len(request.messages) for request in tap.sends[seen:]] == [100]
+    message = tap.sends[seen - 1].messages[7]
+    assert (message.topic, message.body, message.tags, message.delay_ms) == (topic, b"7", "paid", 1000)
 
 
-async def test_packs_are_tried_again_after_a_while(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_packs_are_tried_again_after_a_while(tap: Gateway, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("duetime.client.connection.OLDER_SERVER_S", 0.0)
-    gateway.knows_no_packs = True
-    async with AsyncProducer(gateway.address) as producer:
-        receipts(await producer.send_many("orders", bodies=bodies(20)))
-        gateway.knows_no_packs = False
-        receipts(await producer.send_many("orders", bodies=bodies(20)))
-    assert gateway.requests[-1].packs
+    tap.before.update(dict.fromkeys(SENDS, without_packs))
+    async with AsyncProducer(tap.address) as producer:
+        receipts(await producer.send_many(topic, bodies=bodies(20)))
+        tap.before.clear()
+        receipts(await producer.send_many(topic, bodies=bodies(20)))
+    assert tap.sends[-1].packs
 
 
-async def test_an_answer_with_too_few_results_is_an_error_of_each(gateway: FakeGateway) -> None:
-    def script(request: gateway_pb2.SendRequest, response: gateway_pb2.SendResponse) -> None:
-        del response.results[2:]
+async def test_an_answer_with_too_few_results_is_an_error_of_each(tap: Gateway, topic: str) -> None:
+    def shorten(_request: object, answer: gateway_pb2.SendResponse) -> None:
+        answer.ranges[0].count = 2
 
-    gateway.scripts.append(script)
-    async with AsyncProducer(gateway.address) as producer:
-        outcomes = await producer.send_many("orders", bodies=bodies(5))
+    tap.after["SendStream"] = shorten
+    async with AsyncProducer(tap.address) as producer:
+        outcomes = await producer.send_many(topic, bodies=bodies(5))
     assert {error.reason for error in outcomes.errors.values()} == {"RESULTS_MISSING"}
     assert len(outcomes.errors) == 5
 
 
-def test_a_generator_of_bodies_runs_in_the_callers_thread(threaded_gateway: FakeGateway) -> None:
+def test_a_generator_of_bodies_runs_in_the_callers_thread(threaded_tap: Gateway, topic: str) -> None:
     threads = set()
 
     def made() -> Iterator[bytes]:
@@ -252,63 +255,63 @@ def test_a_generator_of_bodies_runs_in_the_callers_thread(threaded_gateway: Fake
             threads.add(threading.current_thread())
             yield str(n).encode()
 
-    with Producer(threaded_gateway.address) as producer:
-        outcomes = producer.send_many("orders", bodies=made(), delay="1s")
+    with Producer(threaded_tap.address) as producer:
+        outcomes = producer.send_many(topic, bodies=made(), delay="1s")
     assert len(receipts(outcomes)) == 5
     assert threads == {threading.current_thread()}
 
 
-async def test_bodies_wait_for_room_as_messages_do(gateway: FakeGateway) -> None:
-    gateway.gate = asyncio.Event()
-    async with AsyncProducer(gateway.address, max_pending=PACK_COUNT_MAX) as producer:
-        sending = asyncio.create_task(producer.send_many("orders", bodies=bodies(PACK_COUNT_MAX * 2)))
-        await gateway.arrival(1)
+async def test_bodies_wait_for_room_as_messages_do(tap: Gateway, topic: str) -> None:
+    tap.hold(*SENDS)
+    async with AsyncProducer(tap.address, max_pending=PACK_COUNT_MAX) as producer:
+        sending = asyncio.create_task(producer.send_many(topic, bodies=bodies(PACK_COUNT_MAX * 2)))
+        await tap.until_sends(1)
         for _ in range(20):
             await asyncio.sleep(0)
-        assert len(gateway.requests) == 1
-        gateway.gate.set()
+        assert len(tap.sends) == 1
+        tap.release()
         assert len(receipts(await sending)) == PACK_COUNT_MAX * 2
 
 
-async def test_bodies_without_room_are_an_error_each(gateway: FakeGateway) -> None:
-    async with AsyncProducer(gateway.address, max_pending=1, timeout=0.05) as producer:
+async def test_bodies_without_room_are_an_error_each(tap: Gateway, topic: str) -> None:
+    async with AsyncProducer(tap.address, max_pending=1, timeout=0.05) as producer:
         assert producer._capacity.try_acquire(1, 0)
-        outcomes = await producer.send_many("orders", bodies=bodies(3))
+        outcomes = await producer.send_many(topic, bodies=bodies(3))
     assert [error.reason for error in outcomes.errors.values()] == ["TOO_MANY_PENDING"] * 3
 
 
-def bodies_by_id(gateway: FakeGateway) -> dict[str, bytes]:
-    return {message.id: message.body for request in gateway.requests for message in messages_of(request)}
+def bodies_by_id(tap: Gateway) -> dict[str, bytes]:
+    return {message.id: message.body for request in tap.sends for message in messages_of(request)}
 
 
-async def send_each(producer: AsyncProducer, gateway: FakeGateway, messages: list[Message]) -> None:
+async def send_each(producer: AsyncProducer, tap: Gateway, messages: list[Message]) -> None:
     """At once, and each receipt must be its own message's."""
     got = await asyncio.gather(*map(producer.send_message, messages))
-    found = bodies_by_id(gateway)
+    found = bodies_by_id(tap)
     assert [found[receipt.message_id] for receipt in got] == [message.body for message in messages]
 
 
-async def test_concurrent_sends_that_are_alike_become_a_pack(gateway: FakeGateway) -> None:
-    async with AsyncProducer(gateway.address) as producer:
-        await send_each(producer, gateway, [Message("orders", body, "1s", tags="paid") for body in bodies(50)])
+async def test_concurrent_sends_that_are_alike_become_a_pack(tap: Gateway, topic: str) -> None:
+    async with AsyncProducer(tap.address) as producer:
+        await send_each(producer, tap, [Message(topic, body, "1s", tags="paid") for body in bodies(50)])
         # The first one of them had none before it to be like.
-        assert [len(request.messages) for request in gateway.requests] == [50]
-        await send_each(producer, gateway, [Message("orders", b"+" + body, "1s", tags="paid") for body in bodies(50)])
-        last = gateway.requests[-1].packs[0]
-        assert (len(last.sizes), last.topic, last.tags, last.delay_ms) == (50, "orders", "paid", 1000)
+        assert [len(request.messages) for request in tap.sends] == [50]
+        await send_each(producer, tap, [Message(topic, b"+" + body, "1s", tags="paid") for body in bodies(50)])
+        last = tap.sends[-1].packs[0]
+        assert (len(last.sizes), last.topic, last.tags, last.delay_ms) == (50, topic, "paid", 1000)
 
 
-async def test_concurrent_sends_of_several_kinds_stay_what_they_are(gateway: FakeGateway) -> None:
+async def test_concurrent_sends_of_several_kinds_stay_what_they_are(tap: Gateway, topic: str) -> None:
     kinds: list[dict[str, str]] = [{"delay": "1s"}, {"delay": "2s"}, {"tags": "t"}, {"key": "k"}, {"flag": "1"}]
-    async with AsyncProducer(gateway.address) as producer:
+    async with AsyncProducer(tap.address) as producer:
         for turn in range(3):
             messages = []
             for n in range(20):
                 at = n * 7 % len(kinds) if turn == 1 else n % 4 and n // 4
                 fields = {key: int(value) if key == "flag" else value for key, value in kinds[at].items()}
-                messages.append(Message("orders", f"{turn}-{at}-{n}".encode(), **fields))  # type: ignore[arg-type]
-            await send_each(producer, gateway, messages)
-    sent = [message for request in gateway.requests for message in messages_of(request)]
+                messages.append(Message(topic, f"{turn}-{at}-{n}".encode(), **fields))  # type: ignore[arg-type]
+            await send_each(producer, tap, messages)
+    sent = [message for request in tap.sends for message in messages_of(request)]
     assert len(sent) == 60
     for message in sent:
         kind = kinds[int(message.body.split(b"-")[1])]
@@ -316,26 +319,26 @@ async def test_concurrent_sends_of_several_kinds_stay_what_they_are(gateway: Fak
         assert (message.tags, list(message.keys)) == (kind.get("tags", ""), ["k"] if "key" in kind else [])
 
 
-async def test_what_a_message_has_of_its_own_is_seen_though_it_changes_in_place(gateway: FakeGateway) -> None:
-    message = Message("orders", b"x")
-    async with AsyncProducer(gateway.address) as producer:
+async def test_what_a_message_has_of_its_own_is_seen_though_it_changes_in_place(tap: Gateway, topic: str) -> None:
+    message = Message(topic, b"x")
+    async with AsyncProducer(tap.address) as producer:
         for _ in range(3):
             await producer.send_message(message)
         message.properties = properties = {}
         await producer.send_message(message)
         properties["a"] = "b"
         await producer.send_message(message)
-    assert [dict(messages_of(request)[0].properties) for request in gateway.requests] == [{}, {}, {}, {}, {"a": "b"}]
-    assert [bool(request.packs) for request in gateway.requests] == [False, True, True, True, False]
+    assert [dict(messages_of(request)[0].properties) for request in tap.sends] == [{}, {}, {}, {}, {"a": "b"}]
+    assert [bool(request.packs) for request in tap.sends] == [False, True, True, True, False]
 
 
-async def test_a_refused_message_among_gathered_ones_harms_no_other(gateway: FakeGateway) -> None:
-    async with AsyncProducer(gateway.address) as producer:
-        await asyncio.gather(*[producer.send("orders", b"x") for _ in range(3)])
-        gateway.scripts.append(refuse(1, 3, "MESSAGE_INVALID", retriable=False))
-        got = await asyncio.gather(*[producer.send("orders", b"x") for _ in range(3)], return_exceptions=True)
+async def test_a_refused_message_among_gathered_ones_harms_no_other(tap: Gateway, topic: str) -> None:
+    async with AsyncProducer(tap.address) as producer:
+        await asyncio.gather(*[producer.send(topic, b"x") for _ in range(3)])
+        tap.refuse(1, reason="MESSAGE_INVALID", code=3, retriable=False)
+        got = await asyncio.gather(*[producer.send(topic, b"x") for _ in range(3)], return_exceptions=True)
         assert [type(one) for one in got] == [Receipt, InvalidMessage, Receipt]
         with pytest.raises(TypeError):
-            await producer.send("orders", 42)  # type: ignore[arg-type]
+            await producer.send(topic, 42)  # type: ignore[arg-type]
         with pytest.raises(InvalidMessage, match="a request has room for"):
-            await producer.send("orders", bytes(32 * 1024 * 1024))
+            await producer.send(topic, bytes(32 * 1024 * 1024))

@@ -1,4 +1,4 @@
-"""The stream of sends: requests under way in it, what becomes of them when it ends or stands still, and its end."""
+"""The stream of sends: its requests under way, their outcome when it ends or hangs, and its end."""
 
 import asyncio
 from collections import Counter
@@ -14,9 +14,8 @@ from duetime.client.sending.outcomes import errors_of
 from duetime.client.sending.packs import Pack, apart, common_of
 from duetime.client.sending.stream import REQUESTS_UNDER_WAY_MAX, Stream
 from duetime.v1 import gateway_pb2, message_pb2
-from google.rpc import code_pb2
 
-from tests.sdk.fake_gateway import FakeGateway, fail, refuse
+from tests.sdk.gateway import SENDS, Gateway
 
 METHOD = "/duetime.v1.Gateway/SendStream"
 
@@ -30,154 +29,156 @@ def ids_of(answer: gateway_pb2.SendResponse) -> list[str]:
     return [result.message_id for result in answer.results]
 
 
-async def test_many_requests_are_under_way_in_one_stream_and_each_gets_its_answer(gateway: FakeGateway) -> None:
-    gateway.gate = asyncio.Event()
-    connection = Connection(gateway.address)
+async def test_many_requests_are_under_way_in_one_stream_and_each_gets_its_answer(tap: Gateway) -> None:
+    tap.hold(*SENDS)
+    connection = Connection(tap.address)
     asked = Stream(connection, METHOD, gateway_pb2.SendResponse, apart)
     asking = [asyncio.create_task(asked.ask(request(str(n)), 10)) for n in range(REQUESTS_UNDER_WAY_MAX + 5)]
-    await gateway.arrival(REQUESTS_UNDER_WAY_MAX)
+    await tap.until_sends(REQUESTS_UNDER_WAY_MAX)
     for _ in range(20):
         await asyncio.sleep(0)
-    # The others wait here: a gateway reads no more.
-    assert (len(gateway.requests), gateway.streams) == (REQUESTS_UNDER_WAY_MAX, 1)
-    gateway.gate.set()
+    # The others wait here: a tap reads no more.
+    assert (len(tap.sends), tap.open["SendStream"]) == (REQUESTS_UNDER_WAY_MAX, 1)
+    tap.release()
     assert [ids_of(answer) for answer in await asyncio.gather(*asking)] == [[str(n)] for n in range(len(asking))]
     await asked.close()
     await connection.close()
 
 
-async def test_bytes_under_way_are_bounded(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_bytes_under_way_are_bounded(tap: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "BYTES_UNDER_WAY_MAX", 2 * len(request("0")))
-    gateway.gate = asyncio.Event()
-    connection = Connection(gateway.address)
+    tap.hold(*SENDS)
+    connection = Connection(tap.address)
     asked = Stream(connection, METHOD, gateway_pb2.SendResponse, apart)
     asking = [asyncio.create_task(asked.ask(request(str(n)), 10)) for n in range(5)]
-    await gateway.arrival(2)
+    await tap.until_sends(2)
     for _ in range(20):
         await asyncio.sleep(0)
-    assert len(gateway.requests) == 2
-    gateway.gate.set()
+    assert len(tap.sends) == 2
+    tap.release()
     await asyncio.gather(*asking)
     await asked.close()
     await connection.close()
 
 
-async def test_what_has_no_answer_when_the_stream_ends_is_sent_again_and_stored_once(gateway: FakeGateway) -> None:
-    gateway.scripts.extend([lambda *_: None, fail(grpc.StatusCode.UNAVAILABLE)])
-    async with AsyncProducer(gateway.address) as producer:
-        sent = [producer.send_many([Message("orders", b"x")] * 3) for _ in range(8)]
+async def test_what_has_no_answer_when_the_stream_ends_is_sent_again_and_stored_once(tap: Gateway, topic: str) -> None:
+    tap.lose_sends(None, grpc.StatusCode.UNAVAILABLE)
+    async with AsyncProducer(tap.address) as producer:
+        sent = [producer.send_many([Message(topic, b"x")] * 3) for _ in range(8)]
         outcomes = [one for each in await asyncio.gather(*sent) for one in each]
     assert all(isinstance(one, Receipt) for one in outcomes)
     ids = [one.message_id for one in outcomes]
-    assert sorted(ids) == sorted(gateway.stored)
-    assert sum(map(len, gateway.queues.values())) == len(set(ids)) == 24
-    assert any(again.retry for again in gateway.requests)
+    assert sorted(ids) == sorted(message.id for message in (await tap.stored(topic)).values())
+    assert sum(await tap.counts(topic)) == len(set(ids)) == 24
+    assert any(again.retry for again in tap.sends)
 
 
-async def test_a_status_of_one_request_does_no_harm_to_the_others(gateway: FakeGateway) -> None:
-    gateway.scripts.extend([fail(grpc.StatusCode.INVALID_ARGUMENT)])
-    async with AsyncProducer(gateway.address) as producer:
-        many = await asyncio.gather(*[producer.send_many([Message("orders", b"x")]) for _ in range(8)])
+async def test_a_status_of_one_request_does_no_harm_to_the_others(tap: Gateway, topic: str) -> None:
+    tap.lose_sends(grpc.StatusCode.INVALID_ARGUMENT)
+    async with AsyncProducer(tap.address) as producer:
+        many = await asyncio.gather(*[producer.send_many([Message(topic, b"x")]) for _ in range(8)])
     assert all(isinstance(one, Receipt) for each in many for one in each)
-    assert sum(map(len, gateway.queues.values())) == 8
+    assert sum(await tap.counts(topic)) == 8
 
 
-async def test_a_server_that_goes_away_and_comes_back_gets_everything_once(gateway: FakeGateway) -> None:
-    async with AsyncProducer(gateway.address) as producer:
-        await producer.send("orders", b"first")
-        sending = [asyncio.create_task(producer.send_many("orders", bodies=[b"x"] * 600)) for _ in range(10)]
-        await gateway.arrival(3)
-        await gateway.stop()
-        await gateway.start()
+async def test_a_server_that_goes_away_and_comes_back_gets_everything_once(tap: Gateway, topic: str) -> None:
+    async with AsyncProducer(tap.address) as producer:
+        await producer.send(topic, b"first")
+        sending = [asyncio.create_task(producer.send_many(topic, bodies=[b"x"] * 600)) for _ in range(10)]
+        await tap.until_sends(3)
+        await tap.stop()
+        await tap.start()
         outcomes = [one for each in await asyncio.gather(*sending) for one in each]
     assert all(isinstance(one, Receipt) for one in outcomes)
     assert len({one.message_id for one in outcomes}) == 6_000
-    assert sum(map(len, gateway.queues.values())) == 6_001
+    assert sum(await tap.counts(topic)) == 6_001
 
 
-async def test_a_request_that_hangs_fails_alone_and_the_next_takes_another_stream(gateway: FakeGateway) -> None:
-    hanging = gateway.gate = asyncio.Event()
-    connection = Connection(gateway.address)
+async def test_a_request_that_hangs_fails_alone_and_the_next_takes_another_stream(tap: Gateway) -> None:
+    tap.hold(*SENDS)
+    connection = Connection(tap.address)
     asked = Stream(connection, METHOD, gateway_pb2.SendResponse, apart)
     patient = asyncio.create_task(asked.ask(request("behind"), 10))
-    await gateway.arrival(1)
+    await tap.until_sends(1)
     with pytest.raises(Timeout, match=r"within 0\.05 s"):
         await asked.ask(request("late"), 0.05)
-    gateway.gate = None
+    tap.let_pass(*SENDS)
     assert ids_of(await asked.ask(request("next"), 10)) == ["next"]
-    assert gateway.streams == 2
-    hanging.set()
+    assert tap.open["SendStream"] == 2
+    tap.release()
     # What else is in the first stream is answered, and then it ends.
     assert ids_of(await patient) == ["behind"]
     async with asyncio.timeout(stream.IDLE_S / 2):
-        await gateway.streams_left(1)
+        await tap.until(lambda: tap.open["SendStream"] == 1)
     await asked.close()
     await connection.close()
 
 
-async def test_who_gives_up_takes_nobody_elses_answer(gateway: FakeGateway) -> None:
-    gateway.gate = asyncio.Event()
-    connection = Connection(gateway.address)
+async def test_who_gives_up_takes_nobody_elses_answer(tap: Gateway) -> None:
+    tap.hold(*SENDS)
+    connection = Connection(tap.address)
     asked = Stream(connection, METHOD, gateway_pb2.SendResponse, apart)
     first, second, third = [asyncio.create_task(asked.ask(request(one), 10)) for one in "abc"]
-    await gateway.arrival(3)
+    await tap.until_sends(3)
     second.cancel()
-    gateway.gate.set()
+    tap.release()
     assert [ids_of(await first), ids_of(await third)] == [["a"], ["c"]]
-    assert gateway.streams == 1
+    assert tap.open["SendStream"] == 1
     await asked.close()
     await connection.close()
 
 
-async def test_an_idle_stream_ends_and_another_begins(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_stream_ends_and_another_begins(
+    tap: Gateway, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(stream, "IDLE_S", 0.02)
-    async with AsyncProducer(gateway.address) as producer:
-        await producer.send("orders", b"x")
-        await gateway.streams_left(0)
-        await producer.send("orders", b"y")
-    assert [request.retry for request in gateway.requests] == [False, False]
+    async with AsyncProducer(tap.address) as producer:
+        await producer.send(topic, b"x")
+        await tap.until(lambda: tap.open["SendStream"] == 0)
+        await producer.send(topic, b"y")
+    assert [request.retry for request in tap.sends] == [False, False]
 
 
-async def test_a_server_without_streams_is_called(gateway: FakeGateway) -> None:
-    gateway.knows_no_streams = True
-    async with AsyncProducer(gateway.address) as producer:
+async def test_a_server_without_streams_is_called(tap: Gateway, topic: str) -> None:
+    tap.unknown.add("SendStream")
+    async with AsyncProducer(tap.address) as producer:
         for n in range(3):
-            await producer.send("orders", str(n).encode())
+            await producer.send(topic, str(n).encode())
     # Only the first one was repeated.
-    assert [request.retry for request in gateway.requests] == [True, False, False]
+    assert [request.retry for request in tap.sends] == [True, False, False]
 
 
-async def test_streams_are_tried_again_after_a_while(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_streams_are_tried_again_after_a_while(tap: Gateway, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("duetime.client.connection.OLDER_SERVER_S", 0.0)
-    gateway.knows_no_streams = True
-    async with AsyncProducer(gateway.address) as producer:
-        await producer.send("orders", b"1")
-        gateway.knows_no_streams = False
-        await producer.send("orders", b"2")
-        assert gateway.streams == 1
+    tap.unknown.add("SendStream")
+    async with AsyncProducer(tap.address) as producer:
+        await producer.send(topic, b"1")
+        tap.unknown.discard("SendStream")
+        await producer.send(topic, b"2")
+        assert tap.open["SendStream"] == 1
 
 
-async def test_close_waits_for_what_is_in_the_stream_and_ends_it(gateway: FakeGateway) -> None:
-    gateway.gate = asyncio.Event()
-    producer = AsyncProducer(gateway.address)
-    sending = asyncio.create_task(producer.send_many("orders", bodies=[b"x"] * 10))
-    await gateway.arrival(1)
+async def test_close_waits_for_what_is_in_the_stream_and_ends_it(tap: Gateway, topic: str) -> None:
+    tap.hold(*SENDS)
+    producer = AsyncProducer(tap.address)
+    sending = asyncio.create_task(producer.send_many(topic, bodies=[b"x"] * 10))
+    await tap.until_sends(1)
     closing = asyncio.create_task(producer.close())
     for _ in range(5):
         await asyncio.sleep(0)
     assert not closing.done()
-    gateway.gate.set()
+    tap.release()
     assert (await sending).errors == {}
     await closing
-    await gateway.streams_left(0)
+    await tap.until(lambda: tap.open["SendStream"] == 0)
 
 
-async def test_a_stream_that_is_closed_fails_what_is_in_it(gateway: FakeGateway) -> None:
-    gateway.gate = asyncio.Event()
-    connection = Connection(gateway.address)
+async def test_a_stream_that_is_closed_fails_what_is_in_it(tap: Gateway) -> None:
+    tap.hold(*SENDS)
+    connection = Connection(tap.address)
     asked = Stream(connection, METHOD, gateway_pb2.SendResponse, apart)
     asking = asyncio.create_task(asked.ask(request("a"), 10))
-    await gateway.arrival(1)
+    await tap.until_sends(1)
     await asked.close()
     with pytest.raises(Unavailable):
         await asking
@@ -185,45 +186,46 @@ async def test_a_stream_that_is_closed_fails_what_is_in_it(gateway: FakeGateway)
 
 
 async def test_ordered_messages_stay_in_order_when_streams_end(
-    gateway: FakeGateway, quick: None, monkeypatch: pytest.MonkeyPatch
+    tap: Gateway, topic: str, quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delivery, "ATTEMPT_TIMEOUT_S", 1.0)
-    gateway.scripts.extend([lambda *_: None, fail(grpc.StatusCode.UNAVAILABLE)] * 3)
-    messages = [Message("orders", str(n).encode(), queue=0) for n in range(3_000)]
-    async with AsyncProducer(gateway.address) as producer:
+    tap.lose_sends(*[None, grpc.StatusCode.UNAVAILABLE] * 3)
+    messages = [Message(topic, str(n).encode(), queue=0) for n in range(3_000)]
+    async with AsyncProducer(tap.address) as producer:
         outcomes = await producer.send_many(messages)
     offsets = [one.offset for one in outcomes if isinstance(one, Receipt)]
     assert offsets == list(range(3_000))
-    assert Counter(request.retry for request in gateway.requests)[True] == 3
+    assert Counter(request.retry for request in tap.sends)[True] == 3
 
 
-async def test_packs_that_wait_together_travel_together(gateway: FakeGateway) -> None:
-    async with AsyncProducer(gateway.address) as producer:
+async def test_packs_that_wait_together_travel_together(tap: Gateway, topic: str) -> None:
+    async with AsyncProducer(tap.address) as producer:
         bodies = [[b"%d-%d" % (one, n) for n in range(200)] for one in range(8)]
-        sent = [producer.send_many(f"orders-{one % 2}", bodies=bodies[one]) for one in range(8)]
+        sent = [producer.send_many(f"{topic}-{one % 2}", bodies=bodies[one]) for one in range(8)]
         outcomes = await asyncio.gather(*sent)
     # 1,024 messages at most.
-    assert [len(request.packs) for request in gateway.requests] == [5, 3]
-    for one, found in enumerate(outcomes):
-        assert all(isinstance(receipt, Receipt) for receipt in found)
-        assert {receipt.topic for receipt in found} == {f"orders-{one % 2}"}
-        stored = [gateway.stored[receipt.message_id] for receipt in found]
-        assert [(result.queue, result.offset) for result in stored] == [(it.queue, it.offset) for it in found]
+    assert [len(request.packs) for request in tap.sends] == [5, 3]
+    for one, answered in enumerate(outcomes):
+        found = [receipt for receipt in answered if isinstance(receipt, Receipt)]
+        assert len(found) == 200
+        assert {receipt.topic for receipt in found} == {f"{topic}-{one % 2}"}
+        places = await tap.stored(f"{topic}-{one % 2}")
+        assert [places[receipt.queue, receipt.offset].id for receipt in found] == [it.message_id for it in found]
     assert len({receipt.message_id for found in outcomes for receipt in found}) == 1_600
 
 
-async def test_large_packs_and_messages_travel_alone(gateway: FakeGateway) -> None:
-    async with AsyncProducer(gateway.address) as producer:
-        large = [producer.send_many("orders", bodies=[bytes(700_000)]) for _ in range(3)]
-        plain = [producer.send_many([Message("orders", b"x", key="k")] * 2) for _ in range(2)]
+async def test_large_packs_and_messages_travel_alone(tap: Gateway, topic: str) -> None:
+    async with AsyncProducer(tap.address) as producer:
+        large = [producer.send_many(topic, bodies=[bytes(700_000)]) for _ in range(3)]
+        plain = [producer.send_many([Message(topic, b"x", key="k")] * 2) for _ in range(2)]
         await asyncio.gather(*large, *plain)
-    assert [(len(request.packs), len(request.messages)) for request in gateway.requests] == [(1, 0)] * 3 + [(0, 2)] * 2
+    assert [(len(request.packs), len(request.messages)) for request in tap.sends] == [(1, 0)] * 3 + [(0, 2)] * 2
 
 
-async def test_a_fault_of_one_message_is_told_to_its_own_caller(gateway: FakeGateway) -> None:
-    gateway.scripts.append(refuse(4, code_pb2.INVALID_ARGUMENT, "MESSAGE_INVALID", retriable=False))
-    async with AsyncProducer(gateway.address) as producer:
-        first, second = await asyncio.gather(*[producer.send_many("orders", bodies=[b"x"] * 3) for _ in range(2)])
+async def test_a_fault_of_one_message_is_told_to_its_own_caller(tap: Gateway, topic: str) -> None:
+    tap.refuse(4, reason="MESSAGE_INVALID", code=3, retriable=False)
+    async with AsyncProducer(tap.address) as producer:
+        first, second = await asyncio.gather(*[producer.send_many(topic, bodies=[b"x"] * 3) for _ in range(2)])
     assert not errors_of(first)
     assert list(errors_of(second)) == [1]
 
@@ -245,15 +247,15 @@ def test_an_answer_that_tells_of_other_numbers_is_no_answer(counts: tuple[int, .
     assert ids == [numbered("A", number) for number in range(4_094, 4_101)]
 
 
-async def test_a_pack_that_nobody_waits_for_any_more_stays_here(gateway: FakeGateway) -> None:
-    connection = Connection(gateway.address)
+async def test_a_pack_that_nobody_waits_for_any_more_stays_here(tap: Gateway, topic: str) -> None:
+    connection = Connection(tap.address)
     asked = Stream(connection, METHOD, gateway_pb2.SendResponse, apart)
-    packs = [Pack(common_of(Message("orders", b"")), [b"x"] * 2) for _ in range(3)]
+    packs = [Pack(common_of(Message(topic, b"")), [b"x"] * 2) for _ in range(3)]
     first, second, third = [asyncio.create_task(asked.ask(pack.request(), 10, 2)) for pack in packs]
     await asyncio.sleep(0)
     second.cancel()
     for pack, answer in ((packs[0], await first), (packs[2], await third)):
         assert [one.message_id for one in pack.outcomes(answer) if isinstance(one, Receipt)] == pack.ids
-    assert [len(request.packs) for request in gateway.requests] == [2]
+    assert [len(request.packs) for request in tap.sends] == [2]
     await asked.close()
     await connection.close()
