@@ -22,7 +22,7 @@ TWINS := $(wildcard format/*/*.p?[xd] services/*/*/_*.pyx services/*/*/*/_*.pyx 
 # Runs a proof and records its result; the command finds a seed in SEED.
 PROVE := $(BIN)/python -m tests.proofs run
 # Tests of the gate that belong to a proof run with it.
-WHOLE := -m 'proof or not proof'
+WHOLE := -m "proof or not proof"
 
 BUILT_FROM := pyproject.toml sdk/pyproject.toml constraints.txt sdk/hatch_build.py deploy/environment.py $(TWINS)
 
