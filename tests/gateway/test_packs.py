@@ -7,8 +7,7 @@ import pytest
 from duetime.v1 import gateway_pb2, message_pb2
 from google.rpc import code_pb2
 
-from tests.gateway.conftest import Gateway, error_of, message
-from tests.gateway.fake_store import FakeStore
+from tests.gateway.conftest import Gateway, TappedStore, error_of, message
 
 PREFIX = "7F0000014D2A9C0FF1E3"
 
@@ -116,10 +115,10 @@ async def test_packs_and_messages_share_a_stream(gateway: Gateway) -> None:
     assert await stream.read() is grpc.aio.EOF
 
 
-async def test_a_shard_that_is_away_fails_its_messages_only(faked: Gateway, fakes: list[FakeStore]) -> None:
-    await ranges(faked, pack_of(*numbered(1_000)))
-    await fakes[1].stop()
-    found = await ranges(faked, pack_of(*numbered(1_000), first_number=10_000))
+async def test_a_shard_that_is_away_fails_its_messages_only(tapped: Gateway, taps: list[TappedStore]) -> None:
+    await ranges(tapped, pack_of(*numbered(1_000)))
+    await taps[1].stop()
+    found = await ranges(tapped, pack_of(*numbered(1_000), first_number=10_000))
     refused = [one for one in found if one.first.HasField("fault")]
     assert {one.first.fault.reason for one in refused} == {"SHARD_UNAVAILABLE"}
     assert {one.first.shard for one in found if not one.first.HasField("fault")} == {0}

@@ -11,8 +11,7 @@ from duetime_format import record
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.properties import decode_properties
 
-from tests.gateway.conftest import Gateway, error_of, message, request
-from tests.gateway.fake_store import FakeStore
+from tests.gateway.conftest import Gateway, TappedStore, error_of, message, request, until
 
 LEVELS = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
 
@@ -167,11 +166,11 @@ async def test_message_that_was_refused_is_nobody_s_first(gateway: Gateway) -> N
     assert (stored.queue, stored.offset) == (repeated.queue, repeated.offset)
 
 
-async def test_fault_of_a_first_is_that_of_its_repetitions(faked: Gateway, fakes: list[FakeStore]) -> None:
-    await faked.send(message(id="known"))
-    for fake in fakes:
-        fake.error = DiskFull("no room")
-    results = await faked.send(message(id="a"), message(id="a"), retry=True)
+async def test_fault_of_a_first_is_that_of_its_repetitions(tapped: Gateway, taps: list[TappedStore]) -> None:
+    await tapped.send(message(id="known"))
+    for tap in taps:
+        tap.refuse(DiskFull("no room"), "PutStream")
+    results = await tapped.send(message(id="a"), message(id="a"), retry=True)
     assert [result.fault.reason for result in results] == ["DISK_FULL", "DISK_FULL"]
     assert results[0] == results[1]
 
@@ -198,23 +197,19 @@ async def test_id_known_under_another_topic_is_stored(gateway: Gateway) -> None:
     assert [one.id for one in (await gateway.pull(queue=result.queue)).messages] == ["a"]
 
 
-async def test_concurrent_sends_share_puts(faked: Gateway, fakes: list[FakeStore]) -> None:
-    await faked.send(*[message(queue=queue) for queue in range(4)])
-    for store in fakes:
-        store.gate.clear()
-        store.puts.clear()
-    sends = [asyncio.ensure_future(faked.send(message(b"%d" % n, id=f"id{n}"))) for n in range(200)]
-    for store in fakes:
-        await store.until_waiting(2)
-    # Calls that come later are answered meanwhile, so all sends have arrived.
-    for _ in range(200):
-        await faked.stub.ListTopics(gateway_pb2.ListTopicsRequest())
-    for store in fakes:
-        store.gate.set()
+async def test_concurrent_sends_share_puts(tapped: Gateway, taps: list[TappedStore]) -> None:
+    await tapped.send(*[message(queue=queue) for queue in range(4)])
+    for tap in taps:
+        tap.hold("PutStream")
+        tap.requests.clear()
+    sends = [asyncio.ensure_future(tapped.send(message(b"%d" % n, id=f"id{n}"))) for n in range(200)]
+    await until(tapped, lambda: tapped.metric("duetime_calls_in_flight", method="Send") == 200)
+    for tap in taps:
+        tap.release()
     results = await asyncio.gather(*sends)
     assert [result.message_id for (result,) in results] == [f"id{n}" for n in range(200)]
-    assert sum(len(store.puts) for store in fakes) < 50
-    assert faked.metric("duetime_gateway_messages_total", outcome="stored") == 204
+    assert sum(len(tap.requests["PutStream"]) for tap in taps) < 50
+    assert tapped.metric("duetime_gateway_messages_total", outcome="stored") == 204
 
 
 async def test_large_request_is_stored_whole_and_in_order(gateway: Gateway) -> None:

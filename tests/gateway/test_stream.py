@@ -7,8 +7,7 @@ from pathlib import Path
 import grpc
 from duetime.v1 import gateway_pb2
 
-from tests.gateway.conftest import Gateway, error_of, message, request
-from tests.gateway.fake_store import FakeStore
+from tests.gateway.conftest import Gateway, TappedStore, error_of, message, real_store, request, until
 
 
 async def read_to_end(call: AsyncIterator[gateway_pb2.SendResponse]) -> list[gateway_pb2.SendResponse]:
@@ -37,27 +36,26 @@ async def test_first_message_to_a_new_topic_is_not_overtaken(gateway: Gateway) -
     assert [answer.results[0].offset for answer in answers] == list(range(10))
 
 
-async def test_at_most_16_requests_of_a_stream_are_in_work(faked: Gateway, fakes: list[FakeStore]) -> None:
-    await faked.send(message(queue=0, id="00"))
-    (store,) = [store for store in fakes if store.puts]
-    size = len(store.puts.pop().records)
-    store.gate.clear()
+async def test_at_most_16_requests_of_a_stream_are_in_work(tapped: Gateway, taps: list[TappedStore]) -> None:
+    (result,) = await tapped.send(message(queue=0, id="00"))
+    tap = taps[result.shard]
+    puts = tap.requests["PutStream"]
+    size = len(puts.pop().records)
+    tap.hold_answers("PutStream")
 
     def in_work() -> float:
-        waiting = faked.metric("duetime_gateway_waiting_bytes", shard=str(store.shard))
-        return (waiting + sum(len(put.records) for put in store.puts)) / size
+        waiting = tapped.metric("duetime_gateway_waiting_bytes", shard=str(tap.shard))
+        return (waiting + sum(len(put.records) for put in puts)) / size
 
-    call = faked.stub.SendStream(iter([request(message(id=f"{n:02}", queue=0)) for n in range(40)]), timeout=30)
+    call = tapped.stub.SendStream(iter([request(message(id=f"{n:02}", queue=0)) for n in range(1, 40)]), timeout=60)
     answers = asyncio.ensure_future(read_to_end(call))
-    async with asyncio.timeout(10):
-        while in_work() < 16:
-            await faked.stub.ListTopics(gateway_pb2.ListTopicsRequest())
+    await until(tapped, lambda: in_work() >= 16)
     # Calls that come later are answered, and the stream gets no further.
     for _ in range(50):
-        await faked.stub.ListTopics(gateway_pb2.ListTopicsRequest())
+        await tapped.stub.ListTopics(gateway_pb2.ListTopicsRequest())
     assert in_work() == 16
-    store.gate.set()
-    assert [answer.results[0].message_id for answer in await answers] == [f"{n:02}" for n in range(40)]
+    tap.release()
+    assert [answer.results[0].message_id for answer in await answers] == [f"{n:02}" for n in range(1, 40)]
 
 
 async def test_bad_request_ends_the_stream_after_the_answers_before_it(gateway: Gateway) -> None:
@@ -69,27 +67,25 @@ async def test_bad_request_ends_the_stream_after_the_answers_before_it(gateway: 
     assert error.details() == "messages: 0 messages; a request has 1 to 4096"
 
 
-async def test_stop_ends_an_idle_stream_at_once(tmp_path: Path, fakes: list[FakeStore]) -> None:
-    async with Gateway(tmp_path, {0: fakes[0].port}, drain_ms=60_000) as gateway:
+async def test_stop_ends_an_idle_stream_at_once(tmp_path: Path) -> None:
+    async with real_store(tmp_path) as store, Gateway(tmp_path, {0: store.port}, drain_ms=60_000) as gateway:
         call = gateway.stub.SendStream()
         await call.write(request(message(id="a")))
         assert [result.message_id for result in (await call.read()).results] == ["a"]
-        async with asyncio.timeout(10):
-            await gateway.node.stop()
-            error = await error_of(call.read())
+        await gateway.node.stop()
+        error = await error_of(call.read())
         assert error.code() is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_client_that_goes_away_leaves_a_gateway_that_serves(faked: Gateway, fakes: list[FakeStore]) -> None:
-    await faked.send(message(queue=0))
-    for store in fakes:
-        store.gate.clear()
-    call = faked.stub.SendStream()
+async def test_client_that_goes_away_leaves_a_gateway_that_serves(tapped: Gateway, taps: list[TappedStore]) -> None:
+    (result,) = await tapped.send(message(queue=0))
+    tap = taps[result.shard]
+    tap.hold("PutStream")
+    call = tapped.stub.SendStream()
     for n in range(5):
         await call.write(request(message(id=str(n), queue=0)))
-    (store,) = [store for store in fakes if store.puts]
-    await store.until_waiting(1)
+    await tap.until_waiting("PutStream", 1)
     call.cancel()
-    store.gate.set()
-    (result,) = await faked.send(message(id="after", queue=0))
+    tap.release()
+    (result,) = await tapped.send(message(id="after", queue=0))
     assert (result.message_id, result.HasField("fault")) == ("after", False)
