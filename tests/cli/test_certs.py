@@ -111,9 +111,9 @@ def test_up_by_certificates_takes_tls_alone(tmp_path: Path, options: list[str]) 
         if options:
             store = up.ready["processes"]["store"]["address"]
             with grpc.insecure_channel(store) as channel, pytest.raises(grpc.RpcError):
-                channel.unary_unary("/duetime.v1.Store/Describe")(b"", timeout=10)
+                channel.unary_unary("/duetime.v1.Store/Describe")(b"", timeout=60)
             host, _, port = store.rpartition(":")
-            assert ssl.get_server_certificate((host, int(port)), timeout=10).startswith("-----BEGIN")
+            assert ssl.get_server_certificate((host, int(port)), timeout=60).startswith("-----BEGIN")
         assert up.end() == (0, "")
 
 

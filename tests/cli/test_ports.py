@@ -57,7 +57,7 @@ async def test_processes_listen_on_kept_ports_again_and_again(ports: Ports) -> N
         await server.start(HOST, port)
         served, stop = serve_metrics(CollectorRegistry(), HOST, metrics_port)
         assert (server.port, served) == (port, metrics_port)
-        with socket.create_connection((HOST, port), timeout=10), socket.create_connection((HOST, served), timeout=10):
+        with socket.create_connection((HOST, port), timeout=60), socket.create_connection((HOST, served), timeout=60):
             pass
         stop()
         await server.stop(0)

@@ -41,7 +41,7 @@ def strangers(root: Path) -> list[str]:
 def answers(port: int) -> bool:
     """Whether something listens there."""
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=10):
+        with socket.create_connection(("127.0.0.1", port), timeout=60):
             return True
     except ConnectionRefusedError:
         return False
@@ -80,7 +80,7 @@ def test_in_one_process_only_the_gateway_listens_unless_it_is_asked_for(tmp_path
         assert listening(up.pid("store")) == inner | {up.ready["processes"]["store"]["metrics_port"]}
         with grpc.insecure_channel(up.ready["processes"]["scheduler"]["address"]) as channel:
             lane = scheduler_pb2.LaneRequest(shard=0, level=1)
-            assert scheduler_pb2_grpc.SchedulerStub(channel).PauseLane(lane, timeout=30).paused
+            assert scheduler_pb2_grpc.SchedulerStub(channel).PauseLane(lane, timeout=60).paused
 
 
 def listening(pid: int) -> set[int]:
@@ -118,7 +118,7 @@ def test_one_process_has_the_metrics_of_all_services_on_one_page(tmp_path: Path)
 
 
 def read_page(port: int, name: str) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/{name}", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/{name}", timeout=60) as answer:
         return str(answer.read().decode())
 
 
@@ -138,7 +138,7 @@ def test_settings_of_each_service_count_in_one_process(tmp_path: Path) -> None:
         with pytest.raises(NotFound):
             producer.send("orders", b"hello")
         with grpc.insecure_channel(up.server) as channel:
-            lanes = gateway_pb2_grpc.GatewayStub(channel).ListLanes(gateway_pb2.ListLanesRequest(), timeout=30).lanes
+            lanes = gateway_pb2_grpc.GatewayStub(channel).ListLanes(gateway_pb2.ListLanesRequest(), timeout=60).lanes
         assert {lane.level for lane in lanes if lane.level < 1_000} == {1, 2}
 
 
@@ -176,14 +176,14 @@ def test_pending_messages_are_found_again(tmp_path: Path, before: list[str], aft
 
 def test_a_killed_process_is_restarted_on_its_port(tmp_path: Path) -> None:
     names = ("store", "gateway", "scheduler", "retry")
-    with Up(tmp_path, "--processes") as up, Producer(up.server, timeout=30) as producer:
+    with Up(tmp_path, "--processes") as up, Producer(up.server, timeout=60) as producer:
         for name in names:
             producer.send("orders", f"before {name}".encode(), delay="1s")
             os.kill(up.pid(name), signal.SIGKILL)
             line = up.read_line(errors=True)
             assert line == f"duetime: {name} (pid {up.pid(name)}) ended by SIGKILL; restarting it in 0.2 s\n"
             producer.send("orders", f"after {name}".encode(), delay="1s")
-        with Puller(up.server, "orders", timeout=30) as puller:
+        with Puller(up.server, "orders", timeout=60) as puller:
             bodies: list[str] = []
             while len(bodies) < 2 * len(names):
                 bodies += [message.body.decode() for message in puller.poll(wait="30s")]
@@ -193,13 +193,13 @@ def test_a_killed_process_is_restarted_on_its_port(tmp_path: Path) -> None:
 
 @pytest.mark.proof
 def test_one_process_that_is_killed_is_restarted_on_its_port(tmp_path: Path) -> None:
-    with Up(tmp_path) as up, Producer(up.server, timeout=30) as producer:
+    with Up(tmp_path) as up, Producer(up.server, timeout=60) as producer:
         producer.send("orders", b"before", delay="1s")
         os.kill(up.pid("store"), signal.SIGKILL)
         line = up.read_line(errors=True)
         assert line == f"duetime: cluster (pid {up.pid('store')}) ended by SIGKILL; restarting it in 0.2 s\n"
         producer.send("orders", b"after", delay="1s")
-        with Puller(up.server, "orders", timeout=30) as puller:
+        with Puller(up.server, "orders", timeout=60) as puller:
             bodies: list[bytes] = []
             while len(bodies) < 2:
                 bodies += [message.body for message in puller.poll(wait="30s")]

@@ -17,7 +17,7 @@ from tests.cli.cluster import Up, alive, deadline, run_duetime
 
 
 def read(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=30) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         return str(answer.read().decode())
 
 

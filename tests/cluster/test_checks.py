@@ -57,7 +57,7 @@ class Producer:
 @asynccontextmanager
 async def producer(stub: Any, decision: "pb.Decision.ValueType") -> AsyncIterator[Producer]:
     found = Producer(stub, decision)
-    async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         task = tasks.create_task(found.run())
         await found.is_watching.wait()
         yield found
@@ -66,7 +66,7 @@ async def producer(stub: Any, decision: "pb.Decision.ValueType") -> AsyncIterato
 
 async def until(cluster: Cluster, holds: Any) -> None:
     """Returns once `holds`; until then the first store has something to do."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not holds():
             await cluster.lanes()
 
@@ -82,7 +82,7 @@ class Gateways:
     async def prepare(self, count: int) -> set[str]:
         messages = [message_pb2.Message(topic="orders", body=b"%d" % number) for number in range(count)]
         request = pb.PrepareRequest(group=GROUP, messages=messages)
-        results = (await self.stubs[0].Prepare(request, timeout=10)).results
+        results = (await self.stubs[0].Prepare(request, timeout=60)).results
         assert not any(one.HasField("fault") for one in results)
         return {one.transaction_id for one in results}
 
@@ -91,14 +91,14 @@ class Gateways:
         found: Counter[bytes] = Counter()
         for queue in range(4):
             request = gateway_pb2.PullRequest(topic="orders", queue=queue, max_count=1_000)
-            found.update(one.body for one in (await self.stubs[0].Pull(request, timeout=10)).messages)
+            found.update(one.body for one in (await self.stubs[0].Pull(request, timeout=60)).messages)
         return found
 
     async def until_ended(self) -> None:
         """Returns when no transaction is open."""
         request = pb.ListTransactionsRequest(state=pb.TRANSACTION_STATE_OPEN)
-        async with asyncio.timeout(20):
-            while (await self.stubs[0].ListTransactions(request, timeout=10)).transactions:
+        async with asyncio.timeout(60):
+            while (await self.stubs[0].ListTransactions(request, timeout=60)).transactions:
                 pass
 
 
@@ -143,7 +143,7 @@ async def test_checks_that_a_dead_gateway_took_come_again(gateways: Gateways) ->
         async with make_channel(f"127.0.0.1:{store.port}", credentials_of_commands()) as channel:
             stub = store_pb2_grpc.StoreStub(channel)  # type: ignore[no-untyped-call]
             request = store_pb2.TakeChecksRequest(gateway="dead", groups=[GROUP], max_count=100, wait_ms=0)
-            taken += len((await stub.TakeChecks(request, timeout=10)).checks)
+            taken += len((await stub.TakeChecks(request, timeout=60)).checks)
     assert taken == 20
     async with producer(two, ROLLBACK) as second:
         await cluster.advance(INTERVAL_MS - 1)

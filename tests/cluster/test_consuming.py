@@ -33,18 +33,18 @@ class Running:
         """All that can be received now."""
         found: list[consumer_pb2.LeasedMessage] = []
         request = consumer_pb2.ReceiveRequest(group=group, topic=topic, max_count=512)
-        while got := (await self.stub.Receive(request, timeout=20)).messages:
+        while got := (await self.stub.Receive(request, timeout=60)).messages:
             found += got
         return found
 
     async def ack(self, messages: Sequence[consumer_pb2.LeasedMessage], group: str = GROUP) -> None:
         request = consumer_pb2.AckRequest(group=group, receipts=[one.receipt for one in messages])
-        assert not (await self.stub.Ack(request, timeout=20)).statuses
+        assert not (await self.stub.Ack(request, timeout=60)).statuses
 
     async def nack(self, messages: Sequence[consumer_pb2.LeasedMessage], **fields: Any) -> None:
         error = consumer_pb2.HandlerError(type="ValueError", message="the bank is away")
         nacks = [consumer_pb2.Nack(receipt=one.receipt, error=error, **fields) for one in messages]
-        await self.stub.Nack(consumer_pb2.NackRequest(group=GROUP, nacks=nacks), timeout=20)
+        await self.stub.Nack(consumer_pb2.NackRequest(group=GROUP, nacks=nacks), timeout=60)
 
     async def trace(self, message_id: str) -> Trace:
         async with AsyncFinder(self.cluster.address) as finder:
@@ -52,7 +52,7 @@ class Running:
 
     async def reached(self, message_id: str) -> None:
         """Returns once the gateway's connections to all shards are back: gRPC pauses before it tries again."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:
                 with suppress(Unavailable):
                     await self.trace(message_id)
@@ -79,11 +79,11 @@ async def test_lives_are_told_from_both_shards_and_after_a_new_start(running: Ru
     await running.ack([one for one in again if one.message.id == "acknowledged"])
     await running.nack([one for one in again if one.message.id != "acknowledged"], reject=True)
     request = consumer_pb2.RedriveRequest(filter=consumer_pb2.DeadLetterFilter(group=GROUP, ids=["redriven"]))
-    assert [one.outcome async for one in running.stub.RedriveDeadLetters(request, timeout=20)]
+    assert [one.outcome async for one in running.stub.RedriveDeadLetters(request, timeout=60)]
     (redriven,) = await running.receive()
     await running.ack([redriven])
     request = consumer_pb2.DiscardRequest(filter=consumer_pb2.DeadLetterFilter(group=GROUP, ids=["gone"]))
-    assert [one.outcome async for one in running.stub.DiscardDeadLetters(request, timeout=20)]
+    assert [one.outcome async for one in running.stub.DiscardDeadLetters(request, timeout=60)]
 
     first = ["accepted", "deferred", "restored", "received 1", "failed 1", "deferred 1", "restored 1", "received 2"]
     ends = {

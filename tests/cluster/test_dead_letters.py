@@ -41,7 +41,7 @@ class Running:
         found: list[consumer_pb2.LeasedMessage] = []
         request = consumer_pb2.ReceiveRequest(group=GROUP, topic=TOPIC, max_count=512)
         while len(found) < most:
-            answer = await self.stub.Receive(request, timeout=20)
+            answer = await self.stub.Receive(request, timeout=60)
             if not answer.messages:
                 break
             found += answer.messages
@@ -50,7 +50,7 @@ class Running:
     async def reject(self, messages: Sequence[consumer_pb2.LeasedMessage], kind: str = "ValueError") -> None:
         error = consumer_pb2.HandlerError(type=kind, message="the Bank is away", trace="line 1")
         nacks = [consumer_pb2.Nack(receipt=one.receipt, reject=True, error=error) for one in messages]
-        answer = await self.stub.Nack(consumer_pb2.NackRequest(group=GROUP, nacks=nacks), timeout=20)
+        answer = await self.stub.Nack(consumer_pb2.NackRequest(group=GROUP, nacks=nacks), timeout=60)
         assert all(one.status == OK and one.dead for one in answer.results)
 
     async def kill(self, count: int, **fields: Any) -> list[str]:
@@ -84,7 +84,7 @@ async def running(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterat
 async def test_a_dead_letter_tells_its_life(running: Running) -> None:
     with pytest.raises(NotFound, match="group billing does not exist"):
         await running.listed()
-    await running.stub.CreateGroup(consumer_pb2.CreateGroupRequest(group=consumer_pb2.Group(name=GROUP)), timeout=10)
+    await running.stub.CreateGroup(consumer_pb2.CreateGroupRequest(group=consumer_pb2.Group(name=GROUP)), timeout=60)
     assert await running.listed() == []
     await running.kill(1, tags="paid", properties={"color": "red"})
     (letter,) = [one async for one in running.letters.list()]
@@ -178,7 +178,7 @@ async def test_a_second_failure_keeps_the_history(running: Running) -> None:
 
 async def test_an_ordered_group_gets_its_redriven_messages(running: Running) -> None:
     group = consumer_pb2.Group(name=GROUP, ordered=True)
-    await running.stub.CreateGroup(consumer_pb2.CreateGroupRequest(group=group), timeout=10)
+    await running.stub.CreateGroup(consumer_pb2.CreateGroupRequest(group=group), timeout=60)
     sent = await running.kill(3, sharding_key="42")
     assert [one.outcome async for one in running.letters.redrive()] == ["redriven"] * 3
     assert [one.message.id for one in await running.receive()] == sent
@@ -198,7 +198,7 @@ async def test_discarded_ones_are_gone_for_good(running: Running) -> None:
 
 async def dead_count(running: Running) -> int:
     request = consumer_pb2.DescribeGroupRequest(name=GROUP)
-    return (await running.stub.DescribeGroup(request, timeout=10)).dead_letters
+    return (await running.stub.DescribeGroup(request, timeout=60)).dead_letters
 
 
 async def test_what_a_broker_wrote_is_listed_and_redriven(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ async def test_dead_letters_of_real_brokers_are_redriven(name: str, tmp_path: Pa
             received: set[tuple[str, str]] = set()
             for topic in sorted({topic for _, topic in named}):
                 request = consumer_pb2.ReceiveRequest(group=group, topic=topic, max_count=1_024)
-                while messages := (await stub.Receive(request, timeout=20)).messages:
+                while messages := (await stub.Receive(request, timeout=60)).messages:
                     received.update((one.message.id, one.message.topic) for one in messages)
             assert received >= set(named)
         await channel.close()

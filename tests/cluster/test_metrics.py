@@ -35,7 +35,7 @@ async def test_scheduler_tells_of_lanes_without_a_living_owner() -> None:
     async with Cluster(schedulers=2) as cluster:
         registry = cluster.schedulers[0].registry
         # It has taken its half at once, and knows of the other's at its next look.
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while registry.get_sample_value("duetime_scheduler_unowned_lanes") != 0:
                 cluster.clock.move(500)
                 await cluster.lanes()
@@ -70,13 +70,13 @@ async def test_what_becomes_of_pending_messages_is_counted() -> None:
 
         async def send(message_id: str, **fields: object) -> pb.PendingRef:
             message = message_pb2.Message(topic="orders", id=message_id, delay_ms=3_600_123, **fields)  # type: ignore[arg-type]
-            (sent,) = (await gateway.Send(gateway_pb2.SendRequest(messages=[message]), timeout=10)).results
+            (sent,) = (await gateway.Send(gateway_pb2.SendRequest(messages=[message]), timeout=60)).results
             assert not sent.HasField("fault")
             return pb.PendingRef(message_id=message_id, shard=sent.shard, lane=sent.lane, entry=sent.offset)
 
         async def reschedule(*refs: pb.PendingRef) -> None:
             asked = [pb.Reschedule(message=ref, deliver_at_ms=cluster.clock.now_ms() + 60_000) for ref in refs]
-            await gateway.Reschedule(pb.RescheduleRequest(messages=asked), timeout=10)
+            await gateway.Reschedule(pb.RescheduleRequest(messages=asked), timeout=60)
 
         kept = await send("kept")
         await reschedule(kept, pb.PendingRef(message_id="none"))
@@ -84,7 +84,7 @@ async def test_what_becomes_of_pending_messages_is_counted() -> None:
         await send("first", keys=["42"], replace=True)
         await send("second", keys=["42"], replace=True)
         await send("second", keys=["42"], replace=True)
-        await gateway.Cancel(pb.CancelRequest(messages=[kept, pb.PendingRef(message_id="none")]), timeout=10)
+        await gateway.Cancel(pb.CancelRequest(messages=[kept, pb.PendingRef(message_id="none")]), timeout=60)
         assert results(registry, "duetime_store_reschedules_total") == {"RESCHEDULED": 1, "NOT_FOUND": 1, "REPEATED": 1}
         assert results(registry, "duetime_store_replaces_total") == {"FIRST": 1, "REPLACED": 1, "REPEATED": 1}
         assert results(registry, "duetime_store_cancels_total") == {"CANCELLED": 1, "NOT_FOUND": 1}

@@ -40,7 +40,7 @@ def entry(found: record.Record) -> tuple[int, int, int]:
 
 async def until(true: Callable[[], Any], cluster: Cluster) -> None:
     """Waits for the next publishes of the first shard until something holds."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not true():
             await asyncio.wait({cluster.stores[0].store.next_publish()}, timeout=0.05)
 
@@ -114,14 +114,14 @@ async def test_lanes_are_shared_and_taken_over(tmp_path: Path) -> None:
         stub = scheduler_pb2_grpc.SchedulerStub(channel)
 
         async def owners() -> Counter[str]:
-            answer = await stub.ListLaneLeases(scheduler_pb2.ListLaneLeasesRequest(), timeout=10)
+            answer = await stub.ListLaneLeases(scheduler_pb2.ListLaneLeasesRequest(), timeout=60)
             return Counter(lease.owner for lease in answer.leases)
 
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while set((await owners()).values()) != {9, 10}:
                 cluster.clock.move(500)
         await cluster.stop_node(cluster.schedulers[0])
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while set((await owners()).values()) != {19}:
                 cluster.clock.move(500)
         await producer.send("orders", b"x", level=1)
@@ -135,13 +135,13 @@ async def test_paused_lane_waits_and_goes_on(tmp_path: Path) -> None:
         channel = make_channel(f"127.0.0.1:{cluster.schedulers[0].port}")
         stub = scheduler_pb2_grpc.SchedulerStub(channel)
         lane = scheduler_pb2.LaneRequest(shard=0, level=1)
-        assert (await stub.PauseLane(lane, timeout=10)).paused
+        assert (await stub.PauseLane(lane, timeout=60)).paused
         cluster.clock.move(1_000)
         await producer.send("orders", b"slow", level=1)
         await producer.send("orders", b"fast", level=2)
         cluster.clock.move(6_000)
         await until(lambda: [found.body for found in stored(cluster, "orders")] == [b"fast"], cluster)
-        assert not (await stub.ResumeLane(lane, timeout=10)).paused
+        assert not (await stub.ResumeLane(lane, timeout=60)).paused
         await cluster.settle()
         assert sorted(found.body for found in stored(cluster, "orders")) == [b"fast", b"slow"]
         await channel.close()
@@ -215,8 +215,8 @@ async def test_repeated_send_tells_where_the_first_one_went(tmp_path: Path, leve
         channel = make_channel(cluster.address)
         stub = gateway_pb2_grpc.GatewayStub(channel)
         messages = [message_pb2.Message(topic="orders", id=f"A{n}", delay_level=level) for n in range(3)]
-        first = (await stub.Send(gateway_pb2.SendRequest(messages=messages), timeout=10)).results
-        again = (await stub.Send(gateway_pb2.SendRequest(messages=messages[1:], retry=True), timeout=10)).results
+        first = (await stub.Send(gateway_pb2.SendRequest(messages=messages), timeout=60)).results
+        again = (await stub.Send(gateway_pb2.SendRequest(messages=messages[1:], retry=True), timeout=60)).results
         for before, after in zip(first[1:], again, strict=True):
             assert (after.duplicate, after.queue, after.offset) == (True, before.queue, before.offset)
             assert after.deliver_at_ms == before.deliver_at_ms
@@ -225,7 +225,7 @@ async def test_repeated_send_tells_where_the_first_one_went(tmp_path: Path, leve
             for delay in ({}, {"delay_level": 9}, {"delay_ms": 77_000})
         ]
         for other in others:
-            (after,) = (await stub.Send(gateway_pb2.SendRequest(messages=[other]), timeout=10)).results
+            (after,) = (await stub.Send(gateway_pb2.SendRequest(messages=[other]), timeout=60)).results
             after.duplicate = False
             assert after == first[0]
         await cluster.advance("1s")

@@ -44,7 +44,7 @@ class Refusing:
     async def told(self, method: str, request: Any) -> tuple[grpc.StatusCode, str, list[str], str]:
         """Code, reason, fields and text of a refusal, which are the same however often it is asked for."""
         call = getattr(self.scaler if method == "GetMetrics" else self.gateway, method)
-        found = await asyncio.gather(*(call(request, timeout=20) for _ in range(TIMES)), return_exceptions=True)
+        found = await asyncio.gather(*(call(request, timeout=60) for _ in range(TIMES)), return_exceptions=True)
         told = set()
         for error in found:
             assert isinstance(error, grpc.aio.AioRpcError), error
@@ -63,7 +63,7 @@ class Refusing:
     async def lives(self) -> bool:
         """Whether every process still answers, and none of their loops has died."""
         assert not [task for task in self.cluster._failures.values() if task.done()]
-        answer = await self.gateway.ListShards(export_pb2.ListShardsRequest(), timeout=20)
+        answer = await self.gateway.ListShards(export_pb2.ListShardsRequest(), timeout=60)
         return len(answer.shards) == SHARDS and not answer.unreachable_shards
 
 
@@ -83,7 +83,7 @@ async def test_filter_conflict_of_two_long_filters(refusing: Refusing) -> None:
         filters = [(shape.format(n) * 2_040)[:2_040] for n in range(2)]
         group = f"g{ord(shape[0])}"
         wait = {"group": group, "topic": "orders", "invisible_ms": 1_000}
-        await refusing.gateway.Receive(consumer_pb2.ReceiveRequest(tags=filters[0], **wait), timeout=20)
+        await refusing.gateway.Receive(consumer_pb2.ReceiveRequest(tags=filters[0], **wait), timeout=60)
         code, reason, fields, text = await refusing.told(
             "Receive", consumer_pb2.ReceiveRequest(tags=filters[1], **wait)
         )
@@ -195,10 +195,10 @@ def methods(place: str) -> list[Any]:
 async def answer_to(channel: grpc.aio.Channel, method: Any, request: bytes) -> Any:
     path = f"/{method.containing_service.full_name}/{method.name}"
     if method.client_streaming:
-        return [answer async for answer in channel.stream_stream(path)(iter([request]), timeout=20)]
+        return [answer async for answer in channel.stream_stream(path)(iter([request]), timeout=60)]
     if method.server_streaming:
-        return [answer async for answer in channel.unary_stream(path)(request, timeout=20)]
-    return await channel.unary_unary(path)(request, timeout=20)
+        return [answer async for answer in channel.unary_stream(path)(request, timeout=60)]
+    return await channel.unary_unary(path)(request, timeout=60)
 
 
 async def test_bytes_that_are_no_request_are_invalid_on_every_method(

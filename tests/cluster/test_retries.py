@@ -68,7 +68,7 @@ async def receive(group: Group, count: int, **options: Any) -> list[Leased]:
     found: list[Leased] = []
     request = consumer_pb2.ReceiveRequest(group=group.name, topic="orders", wait_ms=20_000, **options)
     while len(found) < count:
-        found += (await group.stub.Receive(request, timeout=20)).messages
+        found += (await group.stub.Receive(request, timeout=60)).messages
     return sorted(found, key=lambda one: one.message.id)
 
 
@@ -96,8 +96,8 @@ async def fail_until_dead(group: Group, *ids: str) -> dict[str, Life]:
 async def dead_letters(group: Group, count: int) -> dict[str, consumer_pb2.DeadLetter]:
     """By id, and that there are no others; those of ended leases take a moment."""
     wanted = consumer_pb2.ListDeadLettersRequest(filter=consumer_pb2.DeadLetterFilter(group=group.name), max_count=100)
-    async with asyncio.timeout(20):
-        while len(found := (await group.stub.ListDeadLetters(wanted, timeout=10)).letters) < count:
+    async with asyncio.timeout(60):
+        while len(found := (await group.stub.ListDeadLetters(wanted, timeout=60)).letters) < count:
             published = [node.store.next_publish() for node in group.cluster.stores]
             await asyncio.wait(published, timeout=0.05, return_when=asyncio.FIRST_COMPLETED)
     assert len(found) == count
@@ -227,13 +227,13 @@ async def test_messages_with_policies_of_their_own_go_their_own_ways(group: Grou
 @pytest.mark.parametrize("level", [0, 1])
 async def test_send_that_is_repeated_after_failures_tells_of_the_first_record(group: Group, level: int) -> None:
     message = message_pb2.Message(topic="orders", id="A", delay_level=level)
-    (first,) = (await group.stub.Send(gateway_pb2.SendRequest(messages=[message]), timeout=10)).results
+    (first,) = (await group.stub.Send(gateway_pb2.SendRequest(messages=[message]), timeout=60)).results
     await group.cluster.advance("1s")
     for _ in range(2):
         (result,) = await group.nack(*await receive(group, 1))
         await group.cluster.advance(result.deliver_at_ms - group.now_ms)
     again = gateway_pb2.SendRequest(messages=[message], retry=True)
-    (told,) = (await group.stub.Send(again, timeout=10)).results
+    (told,) = (await group.stub.Send(again, timeout=60)).results
     assert told.duplicate
     assert (told.queue, told.offset, told.deliver_at_ms) == (first.queue, first.offset, first.deliver_at_ms)
     assert len(await receive(group, 1)) == 1
@@ -253,7 +253,7 @@ async def test_ordered_queue_waits_for_what_fails_until_it_is_dead(group: Group)
     failing = is_next((await receive(group, 1, max_count=1))[0])
     await group.send("X", queue=1)
     beside = is_next((await receive(group, 1, max_count=1))[0])
-    await group.stub.Ack(consumer_pb2.AckRequest(group=group.name, receipts=[beside.receipt]), timeout=10)
+    await group.stub.Ack(consumer_pb2.AckRequest(group=group.name, receipts=[beside.receipt]), timeout=60)
     for delay_ms in (1_000, 5_000):
         (result,) = await group.nack(failing)
         assert result.deliver_at_ms == group.now_ms + delay_ms
@@ -265,9 +265,9 @@ async def test_ordered_queue_waits_for_what_fails_until_it_is_dead(group: Group)
     second = is_next((await receive(group, 1, max_count=1))[0])
     (result,) = await group.nack(second)
     second = is_next((await due(group, result.deliver_at_ms, max_count=1))[0])
-    await group.stub.Ack(consumer_pb2.AckRequest(group=group.name, receipts=[second.receipt]), timeout=10)
+    await group.stub.Ack(consumer_pb2.AckRequest(group=group.name, receipts=[second.receipt]), timeout=60)
     third = is_next((await receive(group, 1, max_count=1))[0])
-    await group.stub.Ack(consumer_pb2.AckRequest(group=group.name, receipts=[third.receipt]), timeout=10)
+    await group.stub.Ack(consumer_pb2.AckRequest(group=group.name, receipts=[third.receipt]), timeout=60)
     assert list(seen.items()) == [("A", [1, 2, 3]), ("X", [1]), ("B", [1, 2]), ("C", [1])]
     letters = await dead_letters(group, 1)
     assert [one.attempt for one in letters["A"].attempts] == [1, 2, 3]

@@ -115,13 +115,13 @@ class Behind:
         ]
         for method, request in asked:
             try:
-                answer = await getattr(self.stub, method)(request, timeout=5)
+                answer = await getattr(self.stub, method)(request, timeout=60)
             except grpc.aio.AioRpcError:
                 continue
             if method == "Receive" and answer is not None and answer.messages:
                 nacks = [consumer_pb2.Nack(receipt=one.receipt, reject=True) for one in answer.messages]
                 await asyncio.gather(
-                    self.stub.Nack(consumer_pb2.NackRequest(group="g", nacks=nacks), timeout=5), return_exceptions=True
+                    self.stub.Nack(consumer_pb2.NackRequest(group="g", nacks=nacks), timeout=60), return_exceptions=True
                 )
 
     async def arrives(self, topic: str, **fields: Any) -> None:
@@ -131,10 +131,10 @@ class Behind:
             while True:
                 try:
                     (result,) = (
-                        await self.stub.Send(gateway_pb2.SendRequest(messages=[message], retry=True), timeout=5)
+                        await self.stub.Send(gateway_pb2.SendRequest(messages=[message], retry=True), timeout=60)
                     ).results
                     pull = gateway_pb2.PullRequest(topic=topic, queue=0, max_count=1_024, wait_ms=500)
-                    found = await self.stub.Pull(pull, timeout=5)
+                    found = await self.stub.Pull(pull, timeout=60)
                 except grpc.aio.AioRpcError:
                     continue
                 if not result.HasField("fault") and message.id in [one.id for one in found.messages]:

@@ -39,23 +39,23 @@ class Face:
         messages = [
             message_pb2.Message(topic=TOPIC, body=b"body", id=f"id{n}", **fields) for n in range(first, first + count)
         ]
-        answer = await self.stub.Send(gateway_pb2.SendRequest(messages=messages), timeout=20)
+        answer = await self.stub.Send(gateway_pb2.SendRequest(messages=messages), timeout=60)
         return [one.fault.reason for one in answer.results]
 
     async def delete(self, **options: Any) -> gateway_pb2.DeleteTopicResponse:
         request = gateway_pb2.DeleteTopicRequest(**{"name": TOPIC, **options})
-        answer: gateway_pb2.DeleteTopicResponse = await self.stub.DeleteTopic(request, timeout=30)
+        answer: gateway_pb2.DeleteTopicResponse = await self.stub.DeleteTopic(request, timeout=60)
         return answer
 
     async def receive(self, count: int = 512) -> list[consumer_pb2.LeasedMessage]:
         request = consumer_pb2.ReceiveRequest(group=GROUP, topic=TOPIC, max_count=count)
         found: list[consumer_pb2.LeasedMessage] = []
-        while len(found) < count and (answer := await self.stub.Receive(request, timeout=20)).messages:
+        while len(found) < count and (answer := await self.stub.Receive(request, timeout=60)).messages:
             found += answer.messages
         return found
 
     async def topics(self) -> set[str]:
-        return {one.name for one in (await self.stub.ListTopics(gateway_pb2.ListTopicsRequest(), timeout=20)).topics}
+        return {one.name for one in (await self.stub.ListTopics(gateway_pb2.ListTopicsRequest(), timeout=60)).topics}
 
 
 class Running:
@@ -85,7 +85,7 @@ async def running(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterat
         try:
             await other.start()
             running = Running(cluster, other)
-            await running.here.stub.CreateTopic(gateway_pb2.CreateTopicRequest(name=TOPIC, queue_count=4), timeout=20)
+            await running.here.stub.CreateTopic(gateway_pb2.CreateTopicRequest(name=TOPIC, queue_count=4), timeout=60)
             yield running
             await running.here.channel.close()
             await running.there.channel.close()
@@ -97,12 +97,12 @@ async def test_an_empty_topic_goes_without_force(running: Running) -> None:
     here, there = running.here, running.there
     assert await here.send(8) == [""] * 8
     for one in await here.receive():
-        await here.stub.Ack(consumer_pb2.AckRequest(group=GROUP, receipts=[one.receipt]), timeout=20)
+        await here.stub.Ack(consumer_pb2.AckRequest(group=GROUP, receipts=[one.receipt]), timeout=60)
     # The other gateway knows the topic too.
     assert await there.send(1, first=100) == [""]
     assert await refused(here.delete()) == NOT_EMPTY
     (left,) = await here.receive()
-    await here.stub.Ack(consumer_pb2.AckRequest(group=GROUP, receipts=[left.receipt]), timeout=20)
+    await here.stub.Ack(consumer_pb2.AckRequest(group=GROUP, receipts=[left.receipt]), timeout=60)
     assert (await here.delete(dry_run=True)) == gateway_pb2.DeleteTopicResponse()
     assert TOPIC in await here.topics()
     assert (await here.delete()) == gateway_pb2.DeleteTopicResponse()
@@ -111,13 +111,13 @@ async def test_an_empty_topic_goes_without_force(running: Running) -> None:
     # It has not heard of it: shards refuse what it sends.
     assert await there.send(4, first=200) == ["TOPIC_NOT_FOUND"] * 4
     describe = gateway_pb2.DescribeTopicRequest(name=TOPIC)
-    assert await refused(here.stub.DescribeTopic(describe, timeout=20)) == NOT_FOUND
-    assert await refused(here.stub.Pull(gateway_pb2.PullRequest(topic=TOPIC, queue=0), timeout=20)) == NOT_FOUND
+    assert await refused(here.stub.DescribeTopic(describe, timeout=60)) == NOT_FOUND
+    assert await refused(here.stub.Pull(gateway_pb2.PullRequest(topic=TOPIC, queue=0), timeout=60)) == NOT_FOUND
 
 
 async def heard(running: Running) -> None:
     """Returns once the other gateway has heard of the deletion."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while TOPIC in running.other.parts.topics.routes:
             await running.cluster.advance("1s")
             await running.there.topics()
@@ -133,12 +133,12 @@ async def test_what_is_sent_afterwards_makes_a_new_topic_or_is_refused(running: 
     assert [(one.group, one.unread_count, one.in_flight_count) for one in answer.groups] == [(GROUP, 31, 10)]
     await heard(running)
     if await here.send(4) == ["TOPIC_NOT_FOUND"] * 4:
-        await here.stub.CreateTopic(gateway_pb2.CreateTopicRequest(name=TOPIC, queue_count=4), timeout=20)
+        await here.stub.CreateTopic(gateway_pb2.CreateTopicRequest(name=TOPIC, queue_count=4), timeout=60)
         assert await here.send(4) == [""] * 4
     assert await there.send(4, first=4) == [""] * 4
     # The ids are those of messages of the old one; all of the new ones are there, and none of the old ones.
     assert sorted(one.message.id for one in await there.receive()) == sorted(f"id{n}" for n in range(8))
-    described = await here.stub.DescribeTopic(gateway_pb2.DescribeTopicRequest(name=TOPIC), timeout=20)
+    described = await here.stub.DescribeTopic(gateway_pb2.DescribeTopicRequest(name=TOPIC), timeout=60)
     assert sum(one.max_offset - one.min_offset for one in described.queues) == 8
     assert sum(one.min_offset for one in described.queues) == 41
     await running.cluster.advance("1h")
@@ -152,14 +152,14 @@ async def test_force_ends_all_that_is_left(running: Running) -> None:
     prepare = pb.PrepareRequest(
         group="payers", messages=[message_pb2.Message(topic=TOPIC, body=b"half", id=f"half{n}") for n in range(2)]
     )
-    prepared = await here.stub.Prepare(prepare, timeout=20)
+    prepared = await here.stub.Prepare(prepare, timeout=60)
     await here.send(6, first=20)
     got = await here.receive(6)
     assert len(got) == 6
     error = consumer_pb2.HandlerError(type="ValueError", message="no")
     nacks = [consumer_pb2.Nack(receipt=one.receipt, reject=True, error=error) for one in got[:2]]
     nacks += [consumer_pb2.Nack(receipt=one.receipt, error=error) for one in got[2:4]]
-    await here.stub.Nack(consumer_pb2.NackRequest(group=GROUP, nacks=nacks), timeout=20)
+    await here.stub.Nack(consumer_pb2.NackRequest(group=GROUP, nacks=nacks), timeout=60)
     assert await refused(here.delete()) == NOT_EMPTY
     told = await here.delete(dry_run=True)
     assert (told.pending_count, told.transaction_count) == (5, 2)
@@ -167,15 +167,15 @@ async def test_force_ends_all_that_is_left(running: Running) -> None:
     counts = group.unread_count, group.in_flight_count, group.retry_count, group.dead_letter_count
     assert counts == (0, 2, 2, 2)
     assert await here.delete(force=True) == told
-    lanes = await here.stub.ListLanes(gateway_pb2.ListLanesRequest(), timeout=20)
+    lanes = await here.stub.ListLanes(gateway_pb2.ListLanesRequest(), timeout=60)
     assert sum(lane.pending_count for lane in lanes.lanes) == 0
     letters = consumer_pb2.ListDeadLettersRequest(filter=consumer_pb2.DeadLetterFilter(group=GROUP))
-    assert not (await here.stub.ListDeadLetters(letters, timeout=20)).letters
+    assert not (await here.stub.ListDeadLetters(letters, timeout=60)).letters
     one = pb.GetTransactionRequest(id=prepared.results[0].transaction_id)
-    found = await here.stub.GetTransaction(one, timeout=20)
+    found = await here.stub.GetTransaction(one, timeout=60)
     assert found.transaction.state == pb.TRANSACTION_STATE_ROLLED_BACK
     await heard(running)
-    await here.stub.CreateTopic(gateway_pb2.CreateTopicRequest(name=TOPIC, queue_count=4), timeout=20)
+    await here.stub.CreateTopic(gateway_pb2.CreateTopicRequest(name=TOPIC, queue_count=4), timeout=60)
     await running.cluster.advance("2h")
     assert await here.receive() == []
 
@@ -203,8 +203,8 @@ async def test_a_shard_away_leaves_it_to_the_next_call(running: Running) -> None
     stored = await running.other.parts.topics._catalog.begin_deletion(TOPIC)
     assert stored.generation == 0
     assert TOPIC not in await here.topics()
-    assert await refused(running.there.stub.Pull(gateway_pb2.PullRequest(topic=TOPIC), timeout=20)) == NOT_FOUND
-    async with asyncio.timeout(30):
+    assert await refused(running.there.stub.Pull(gateway_pb2.PullRequest(topic=TOPIC), timeout=60)) == NOT_FOUND
+    async with asyncio.timeout(60):
         while not await deleted(here):
             await cluster.advance("1s")
     assert await refused(here.delete()) == NOT_FOUND

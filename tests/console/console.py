@@ -44,7 +44,7 @@ async def running(server: str, clock: Clock | None = None, **settings: Any) -> A
             await console.started()
             address = f"http://127.0.0.1:{listener.getsockname()[1]}"
             try:
-                async with httpx2.AsyncClient(base_url=address, timeout=30) as client:
+                async with httpx2.AsyncClient(base_url=address, timeout=60) as client:
                     yield Browser(client, console)
             finally:
                 console.stop()

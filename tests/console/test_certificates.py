@@ -17,7 +17,7 @@ from tests.console.console import Browser, running
 
 # Of the console no page is asked that asks a gateway.
 NOWHERE = "127.0.0.1:1"
-PATIENCE_S = 30
+PATIENCE_S = 60
 
 
 @pytest.fixture

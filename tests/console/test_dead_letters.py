@@ -47,12 +47,12 @@ async def begin(shown: Shown, action: str, fields: dict[str, str], **more: str) 
 
 async def ended(shown: Shown, job: str) -> str:
     """The job's page, once it runs no more."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             page = (await shown.browser.get(job)).text
             if "<strong>Running</strong>" not in page:
                 return page
-            await asyncio.wait_for(shown.cluster.settle(), 30)
+            await asyncio.wait_for(shown.cluster.settle(), 60)
 
 
 async def test_dead_letters_are_grouped_by_error_and_handler(shown: Shown) -> None:

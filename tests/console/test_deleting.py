@@ -42,7 +42,7 @@ async def proof(shown: Shown, topic: str) -> str:
 async def audited(traffic: Traffic, user: str, resource: str) -> None:
     """Returns when the log has a deletion: it is written behind the answer."""
     wanted = audit_pb2.ListAuditEventsRequest(method="DeleteTopic")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not any(
             (event.user, event.resource, event.status) == (user, resource, "OK")
             for event in (await traffic.call("ListAuditEvents", wanted)).events

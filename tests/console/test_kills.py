@@ -63,7 +63,7 @@ async def test_a_console_that_is_killed_disturbs_nothing_and_the_next_goes_on() 
         await traffic.create_topic("orders")
         sent = await traffic.kill("killed", "orders", 8, "ValueError")
         async with console(cluster.address) as first:
-            async with httpx2.AsyncClient(base_url=first.address, timeout=30) as client:
+            async with httpx2.AsyncClient(base_url=first.address, timeout=60) as client:
                 # A letter in a thousand seconds of a clock that stands: the job is in the middle when the console dies.
                 form = await fields_of(client) | {"rate": "0.001"}
                 job = (await client.post("/dead-letters/redrive", data=form)).headers["location"]
@@ -79,7 +79,7 @@ async def test_a_console_that_is_killed_disturbs_nothing_and_the_next_goes_on() 
         await traffic.send("orders", 5)
         async with (
             console(cluster.address) as second,
-            httpx2.AsyncClient(base_url=second.address, timeout=30, cookies=cookies) as client,
+            httpx2.AsyncClient(base_url=second.address, timeout=60, cookies=cookies) as client,
         ):
             assert (await client.get(job)).status_code == 404
             # The session is that of before: its proof counts, since both consoles have the same secret.

@@ -61,7 +61,7 @@ async def paused(traffic: Traffic) -> list[int]:
 
 async def test_a_shard_that_is_away_is_told_and_the_rest_is_shown() -> None:
     async with Cluster(shards=2) as cluster, running(cluster.address) as browser:
-        await asyncio.wait_for(browser.get("/shards"), 30)
+        await asyncio.wait_for(browser.get("/shards"), 60)
         await cluster.stop_node(cluster.stores[1])
         answer = await browser.get("/shards")
         assert answer.status_code == 200

@@ -31,7 +31,7 @@ class Desk:
 
     async def send(self, message_id: str, **fields: Any) -> None:
         message = message_pb2.Message(topic="orders", id=message_id, **fields)
-        (result,) = (await self.stub.Send(gateway_pb2.SendRequest(messages=[message]), timeout=30)).results
+        (result,) = (await self.stub.Send(gateway_pb2.SendRequest(messages=[message]), timeout=60)).results
         assert not result.HasField("fault"), result.fault
 
     async def text(self, path: str, status: int = 200) -> str:
@@ -41,7 +41,7 @@ class Desk:
 
     async def received(self) -> list[Any]:
         wanted = consumer_pb2.ReceiveRequest(group="billing", topic="orders")
-        return list((await self.stub.Receive(wanted, timeout=30)).messages)
+        return list((await self.stub.Receive(wanted, timeout=60)).messages)
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ async def test_pending_messages_are_found(desk: Desk) -> None:
 
 async def test_list_goes_on_page_by_page(desk: Desk) -> None:
     messages = [message_pb2.Message(topic="orders", id=f"m{n:03}", delay_ms=1_000 + n) for n in range(130)]
-    await desk.stub.Send(gateway_pb2.SendRequest(messages=messages), timeout=30)
+    await desk.stub.Send(gateway_pb2.SendRequest(messages=messages), timeout=60)
     first = await desk.text("/messages?topic=orders")
     (link,) = re.findall(r'rel="next" href="([^"]+)"', first)
     second = await desk.text(html.unescape(link))
@@ -114,7 +114,7 @@ async def test_life_of_a_message_is_told_to_its_end(desk: Desk) -> None:
     (leased,) = await desk.received()
     error = consumer_pb2.HandlerError(type="ValueError", message=SCRIPT, trace="Traceback")
     nack = consumer_pb2.Nack(receipt=leased.receipt, reject=True, error=error)
-    await desk.stub.Nack(consumer_pb2.NackRequest(group="billing", nacks=[nack]), timeout=30)
+    await desk.stub.Nack(consumer_pb2.NackRequest(group="billing", nacks=[nack]), timeout=60)
     text = await desk.text("/messages/a?topic=orders")
     kinds = re.findall(r"<strong>([a-z ]+)</strong>", text)
     assert kinds[:3] == ["accepted", "deferred", "restored"]
@@ -160,7 +160,7 @@ async def test_pending_message_is_rescheduled(desk: Desk, fields: dict[str, str]
     page = "/messages/a?topic=orders"
     answer = await desk.browser.post(page, {"act": "reschedule", **fields}, page=page)
     assert answer.headers["location"].endswith("told=rescheduled"), answer.text
-    found = await desk.stub.GetMessage(gateway_pb2.GetMessageRequest(id="a"), timeout=30)
+    found = await desk.stub.GetMessage(gateway_pb2.GetMessageRequest(id="a"), timeout=60)
     assert (found.message.due_at_ms - START_MS, found.message.body) == (due_ms, body)
 
 
@@ -271,7 +271,7 @@ async def test_rights_that_are_missing_are_refused_and_told() -> None:
         admin, reader = await people.add("root", "admin"), await people.add("reader", "receive topic orders")
         stub: Any = gateway_pb2_grpc.GatewayStub(Showing(channel, admin))  # type: ignore[no-untyped-call]
         message = message_pb2.Message(topic="orders", id="a", delay_ms=1_000)
-        await stub.Send(gateway_pb2.SendRequest(messages=[message]), timeout=30)
+        await stub.Send(gateway_pb2.SendRequest(messages=[message]), timeout=60)
         answer = await browser.get("/messages")
         assert answer.headers["location"] == "/sign-in?next=/messages"
         await browser.post("/sign-in", {"token": str(reader), "next": "/"})
@@ -280,7 +280,7 @@ async def test_rights_that_are_missing_are_refused_and_told() -> None:
         for path, fields in (("/send", {"topic": "orders"}), ("/messages/a?topic=orders", {"act": "cancel"})):
             answer = await browser.post(path, fields, page="/messages")
             assert answer.status_code == 403, (path, answer.text)
-        found = await stub.GetMessage(gateway_pb2.GetMessageRequest(id="a"), timeout=30)
+        found = await stub.GetMessage(gateway_pb2.GetMessageRequest(id="a"), timeout=60)
         assert found.state == gateway_pb2.MESSAGE_STATE_PENDING
 
 
@@ -302,7 +302,7 @@ async def test_message_is_sent_by_hand_with_all_that_there_is(desk: Desk) -> Non
     assert query["sent"] == ["mine"]
     text = await desk.text(answer.headers["location"])
     assert "The message is stored" in text
-    found = (await desk.stub.GetMessage(gateway_pb2.GetMessageRequest(id="mine"), timeout=30)).message
+    found = (await desk.stub.GetMessage(gateway_pb2.GetMessageRequest(id="mine"), timeout=60)).message
     assert (found.body, found.tags, list(found.keys), found.flag) == (b'{"a":1}', "paid", ["42", "43"], 7)
     assert dict(found.properties) == {"size": "6", "note": "a=b", "content_type": "application/json"}
     assert found.due_at_ms == START_MS + 90_000
@@ -325,7 +325,7 @@ async def test_message_is_sent_for_its_time(desk: Desk) -> None:
         if due_ms is None:
             assert "Its time was past" in await desk.text(answer.headers["location"])
             continue
-        found = (await desk.stub.GetMessage(gateway_pb2.GetMessageRequest(id=f"m{number}"), timeout=30)).message
+        found = (await desk.stub.GetMessage(gateway_pb2.GetMessageRequest(id=f"m{number}"), timeout=60)).message
         assert (found.due_at_ms, found.body) == (due_ms, b"AA\nBB")
 
 

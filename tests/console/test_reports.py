@@ -16,7 +16,7 @@ __all__ = ["desk"]
 
 
 async def lanes_of(desk: Desk) -> list[dict[str, Any]]:
-    lanes = (await desk.stub.ListLanes(gateway_pb2.ListLanesRequest(), timeout=30)).lanes
+    lanes = (await desk.stub.ListLanes(gateway_pb2.ListLanesRequest(), timeout=60)).lanes
     return [
         {"shard": 0, "level": each.level, "delay_ms": None, "watermark": each.watermark,
          "max_offset": each.max_offset, "pending_count": each.pending_count}

@@ -12,7 +12,7 @@ __all__ = ["desk"]
 
 async def prepared(desk: Desk, *ids: str, group: str = "shop") -> list[str]:
     messages = [message_pb2.Message(topic="orders", id=each, body=SCRIPT.encode()) for each in ids]
-    answer = await desk.stub.Prepare(transactions_pb2.PrepareRequest(group=group, messages=messages), timeout=30)
+    answer = await desk.stub.Prepare(transactions_pb2.PrepareRequest(group=group, messages=messages), timeout=60)
     return [each.transaction_id for each in answer.results]
 
 
@@ -59,7 +59,7 @@ async def test_transaction_is_ended_once(desk: Desk, open_ones: list[str], act: 
     answer = await desk.browser.post(page, {"act": other}, page="/transactions")
     assert f"it was {word} before" in await desk.text(answer.headers["location"])
     if state:
-        found = await desk.stub.GetMessage(gateway_pb2.GetMessageRequest(id="a", topic="orders"), timeout=30)
+        found = await desk.stub.GetMessage(gateway_pb2.GetMessageRequest(id="a", topic="orders"), timeout=60)
         assert found.state == gateway_pb2.MESSAGE_STATE_STORED
     assert (await desk.browser.post(page, {"act": "perhaps"}, page="/transactions")).status_code == 400
 

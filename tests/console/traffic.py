@@ -39,11 +39,11 @@ class Traffic:
         await self._channel.close()
 
     async def call(self, method: str, request: Any) -> Any:
-        return await getattr(self._stub, method)(request, timeout=30, metadata=self._metadata)
+        return await getattr(self._stub, method)(request, timeout=60, metadata=self._metadata)
 
     async def drain(self, method: str, request: Any) -> int:
         """The number of answers of a stream, which is read to its end."""
-        return len([one async for one in getattr(self._stub, method)(request, timeout=30, metadata=self._metadata)])
+        return len([one async for one in getattr(self._stub, method)(request, timeout=60, metadata=self._metadata)])
 
     async def send(self, topic: str, count: int, **fields: Any) -> list[str]:
         """The ids of messages that are alike."""

@@ -14,7 +14,7 @@ from duetime_core.serving import Server, make_channel
 from duetime_core.within.channel import Channel
 from duetime_core.within.places import places
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 MIB = 1024 * 1024
 KINDS = ["Unary", "UnaryStream", "Stream"]
 CANCELLED = grpc.StatusCode.CANCELLED

@@ -79,7 +79,7 @@ class Served:
 
     async def until_noted(self, count: int) -> None:
         """An event is noted when its handler ends, which may be after the answer."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while self.audit.noted < count:
                 self.audit.changed.clear()
                 await self.audit.changed.wait()
@@ -97,10 +97,10 @@ class Served:
         """The status of a call."""
         try:
             if method == "Stream":
-                async for _ in self.channel.unary_stream("/S/Stream")(request, timeout=10):
+                async for _ in self.channel.unary_stream("/S/Stream")(request, timeout=60):
                     pass
             else:
-                await self.channel.unary_unary(f"/S/{method}")(request, timeout=10, **options)
+                await self.channel.unary_unary(f"/S/{method}")(request, timeout=60, **options)
         except grpc.aio.AioRpcError as error:
             return str(error.code().name)
         return "OK"

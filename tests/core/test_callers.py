@@ -142,12 +142,12 @@ async def serving(secret: ClusterSecret) -> AsyncIterator[tuple[_Inner, str]]:
 
 async def pause(channel: grpc.aio.Channel) -> bool:
     stub = scheduler_pb2_grpc.SchedulerStub(channel)  # type: ignore[no-untyped-call]
-    return bool((await stub.PauseLane(scheduler_pb2.LaneRequest(), timeout=10)).paused)
+    return bool((await stub.PauseLane(scheduler_pb2.LaneRequest(), timeout=60)).paused)
 
 
 async def exported(channel: grpc.aio.Channel) -> list[Any]:
     stub = store_pb2_grpc.StoreStub(channel)  # type: ignore[no-untyped-call]
-    return [chunk async for chunk in stub.Export(store_pb2.DescribeRequest(), timeout=10)]
+    return [chunk async for chunk in stub.Export(store_pb2.DescribeRequest(), timeout=60)]
 
 
 @pytest.mark.parametrize("call", [pause, exported])
@@ -181,7 +181,7 @@ async def test_call_with_the_secret_passes_by_every_kind_of_channel() -> None:
         async with make_channel(address, Credentials(ClusterSecret(OTHER))) as channel:
             assert await pause(channel)
         method = make_channel(address, Credentials(secret)).unary_unary("/duetime.v1.Scheduler/PauseLane")
-        assert await method(b"", timeout=10, metadata=(("traceparent", "00-x"),))
+        assert await method(b"", timeout=60, metadata=(("traceparent", "00-x"),))
     assert inner.calls == 4
     with (
         make_blocking_channel("127.0.0.1:1", credentials=Credentials(secret)) as blocking,

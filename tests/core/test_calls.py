@@ -139,7 +139,7 @@ async def test_answer_that_is_none_is_an_error(caplog: pytest.LogCaptureFixture)
             "/duetime.v1.Store/Describe", response_deserializer=store_pb2.DescribeResponse.FromString
         )
         with pytest.raises(Unreadable, match="the answer of shard 7 can't be read"):
-            await answer_of(ask(b"", timeout=10), "shard 7", REASON)
+            await answer_of(ask(b"", timeout=60), "shard 7", REASON)
 
 
 async def test_work_that_fails_for_no_known_reason_is_an_error_as_a_value() -> None:

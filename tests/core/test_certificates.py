@@ -33,7 +33,7 @@ from tests.certified import DAY, Certified, credentials_of
 from tests.core.sample_node import SampleSettings
 from tests.core.test_node import Process
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ async def registry_and_channel() -> AsyncIterator[tuple[CollectorRegistry, grpc.
 
 async def call(channel: grpc.aio.Channel, request: bytes) -> None:
     with suppress(grpc.aio.AioRpcError):
-        await channel.unary_unary(f"/{SERVICE}/Unary")(request, timeout=10)
+        await channel.unary_unary(f"/{SERVICE}/Unary")(request, timeout=60)
 
 
 async def test_calls_are_counted_by_method_and_status(
@@ -58,7 +58,7 @@ async def test_calls_are_counted_by_method_and_status(
     registry, channel = registry_and_channel
     for request in (b"well", b"well", b"missing", b"bug", b"abort"):
         await call(channel, request)
-    assert [part async for part in channel.unary_stream(f"/{SERVICE}/Stream")(b"well", timeout=10)] == [b"well"]
+    assert [part async for part in channel.unary_stream(f"/{SERVICE}/Stream")(b"well", timeout=60)] == [b"well"]
 
     def count(method: str, code: str) -> float | None:
         return registry.get_sample_value("duetime_calls_total", {"method": method, "code": code})
@@ -79,7 +79,7 @@ async def test_call_that_runs_is_in_flight_and_one_left_is_cancelled(
     def value(name: str, **labels: str) -> float | None:
         return registry.get_sample_value(name, {"method": "Unary", **labels})
 
-    waiting = channel.unary_unary(f"/{SERVICE}/Unary")(b"wait", timeout=30)
+    waiting = channel.unary_unary(f"/{SERVICE}/Unary")(b"wait", timeout=60)
     while not value("duetime_calls_in_flight"):
         await call(channel, b"well")
         if value("duetime_calls_in_flight") == 1:

@@ -17,7 +17,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 SAMPLE = str(Path(__file__).parent / "sample_node.py")
-DEADLINE_S = 30
+DEADLINE_S = 60
 
 
 class Process:

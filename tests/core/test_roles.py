@@ -98,11 +98,11 @@ async def asked(channel: grpc.aio.Channel, method: str) -> str:
     described = METHODS[method]
     try:
         if not described.server_streaming:
-            return (await channel.unary_unary(f"/{method}")(b"", timeout=10)).decode()
+            return (await channel.unary_unary(f"/{method}")(b"", timeout=60)).decode()
         if described.client_streaming:
-            answers = channel.stream_stream(f"/{method}")(iter([b""]), timeout=10)
+            answers = channel.stream_stream(f"/{method}")(iter([b""]), timeout=60)
         else:
-            answers = channel.unary_stream(f"/{method}")(b"", timeout=10)
+            answers = channel.unary_stream(f"/{method}")(b"", timeout=60)
         return b"".join([chunk async for chunk in answers]).decode()
     except grpc.aio.AioRpcError as error:
         return error.code().name

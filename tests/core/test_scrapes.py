@@ -11,7 +11,7 @@ from duetime_core.node import serve_metrics
 from duetime_core.scrapes import SCRAPES_MAX, ScrapeHandler
 from prometheus_client import CollectorRegistry
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 @pytest.fixture

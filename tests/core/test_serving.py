@@ -78,10 +78,10 @@ async def call(channel: grpc.aio.Channel, kind: str, request: bytes) -> list[byt
     """All answers to one request, by a method of the kind."""
     path = f"/{SERVICE}/{kind}"
     if kind == "Unary":
-        return [await channel.unary_unary(path)(request, timeout=10)]
+        return [await channel.unary_unary(path)(request, timeout=60)]
     if kind == "UnaryStream":
-        return [answer async for answer in channel.unary_stream(path)(request, timeout=10)]
-    return [answer async for answer in channel.stream_stream(path)(iter([request]), timeout=10)]
+        return [answer async for answer in channel.unary_stream(path)(request, timeout=60)]
+    return [answer async for answer in channel.stream_stream(path)(iter([request]), timeout=60)]
 
 
 KINDS = ["Unary", "Stream", "UnaryStream"]
@@ -147,7 +147,7 @@ async def test_call_that_its_caller_gave_up_frees_its_place(kind: str) -> None:
             given_up = group.create_task(call(channel, kind, b"wait"))
             await service.waiting.acquire()
             given_up.cancel()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while True:
                 # The server hears of it a moment later; until then it refuses.
                 with suppress(grpc.aio.AioRpcError):

@@ -110,7 +110,7 @@ async def test_endpoint_that_does_not_answer_holds_no_stop_up(monkeypatch: pytes
         exporting = core_tracing.Exporting("scheduler", f"http://127.0.0.1:{silent.getsockname()[1]}")
         assert core_tracing.active is not None
         core_tracing.active.messages("restore", *records(SAMPLED), time.time_ns())
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await exporting.stop()
 
 

@@ -16,7 +16,7 @@ from duetime_core.testing import FakeClock
 from duetime_core.turns import REQUEST_COST, WORK_BYTES, Turns
 from prometheus_client import CollectorRegistry
 
-DEADLINE_S = 30
+DEADLINE_S = 60
 # Requests of alice that are in work at once beside others.
 MOST = WORK_BYTES // (REQUEST_COST + len(b"alice"))
 

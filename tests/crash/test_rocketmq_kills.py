@@ -113,7 +113,7 @@ def go_program(folder: Path) -> Sequence[str]:
 async def make_topic(fleet: Fleet) -> None:
     async with make_channel(fleet.gateways[0].address) as channel:
         stub = gateway_pb2_grpc.GatewayStub(channel)
-        await stub.CreateTopic(gateway_pb2.CreateTopicRequest(name=TOPIC, queue_count=4), timeout=10)
+        await stub.CreateTopic(gateway_pb2.CreateTopicRequest(name=TOPIC, queue_count=4), timeout=60)
 
 
 @pytest.mark.proof

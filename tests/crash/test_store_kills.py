@@ -27,7 +27,7 @@ MIB = 1024 * 1024
 TOPIC = "crash"
 WRITERS = 4
 LANE = 1
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 # Where restored entries go: a queue that no writer uses.
 RESTORED_QUEUE = WRITERS
 

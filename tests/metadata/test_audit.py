@@ -118,7 +118,7 @@ class Writing:
         return self.registry.get_sample_value(name, labels) or 0.0
 
     async def written(self) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while self.metric("duetime_audit_waiting_events"):
                 await asyncio.to_thread(lambda: None)
 
@@ -148,7 +148,7 @@ async def test_events_wait_while_the_database_is_away_and_past_the_bound_they_ar
     async with Writing(database) as writing:
         for number in range(8):
             writing.trail.add(event(number))
-        await asyncio.wait_for(asked.wait(), 30)
+        await asyncio.wait_for(asked.wait(), 60)
         assert writing.metric("duetime_audit_waiting_events") == 5
         assert writing.metric("duetime_audit_dropped_total") == 3
         monkeypatch.setattr(database, "run", run)
@@ -198,7 +198,7 @@ async def test_rows_are_kept_for_a_set_time(database: Database, table: AuditTabl
     await table.add(
         [AuditRow("old", "gateway", event(now_ms - 2 * DAY_MS - 1)), AuditRow("new", "retry", event(now_ms))]
     )
-    async with writing, asyncio.timeout(30):
+    async with writing, asyncio.timeout(60):
         while len(await numbers(table)) > 1:
             await turn()
         writing.clock.step_wall(2 * DAY_MS + 1)

@@ -48,7 +48,7 @@ class Told:
         return failure.value.text
 
     async def back(self) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not self.database.available:
                 await asyncio.wait({asyncio.get_running_loop().create_future()}, timeout=0.02)
         await self.database.run(write)
@@ -354,7 +354,7 @@ async def test_start_with_a_database_that_is_away_waits_for_it_and_then_checks_i
     assert not told.database.available
     relay = await relayed(url.host, url.port, unused_port)
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while "metadata schema is missing" not in await told.refused(read):
                 await asyncio.wait({asyncio.get_running_loop().create_future()}, timeout=0.02)
         await asyncio.to_thread(upgrade, postgres_url)
@@ -388,7 +388,7 @@ async def test_start_with_a_database_that_is_busy_looks_at_it_later(sqlite_url: 
     assert await told.refused() == "metadata database is busy: database is locked"
     holder.execute("ROLLBACK")
     holder.close()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             try:
                 await told.database.run(write)

@@ -143,7 +143,7 @@ async def test_slow_database_holds_up_nobody_who_knows_the_group(two: Two, monke
 
     def slowly(name: str) -> Callable[[Session], GroupModel | None]:
         def read(session: Session) -> GroupModel | None:
-            assert slow.wait(20)
+            assert slow.wait(60)
             return reading(name)(session)
 
         return read
@@ -155,6 +155,6 @@ async def test_slow_database_holds_up_nobody_who_knows_the_group(two: Two, monke
     slow.set()
     # The one thread of a SQLite database comes to this after it.
     await two.database.run(lambda session: None)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (found := await two.groups.find("billing")) is None or found.retry.max_attempts != 3:
             two.clock.move(groups.FRESH_MS)

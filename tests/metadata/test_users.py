@@ -65,7 +65,7 @@ async def test_changes_at_once_have_an_order_that_no_reader_misses(database: Dat
     await asyncio.gather(
         *(database.run(lambda session, name=name: table.create_user(session, name, 1)) for name in names)
     )
-    assert await asyncio.wait_for(following, 30) == set(names)
+    assert await asyncio.wait_for(following, 60) == set(names)
 
 
 async def test_everything_of_a_user_goes_with_them(database: Database) -> None:

@@ -47,9 +47,9 @@ class Raw:
 
     async def make_topic(self, name: str = "orders", **fields: Any) -> None:
         stub = gateway_pb2_grpc.GatewayStub(self.channel)
-        await stub.CreateTopic(gateway_pb2.CreateTopicRequest(name=name, **fields), timeout=10)
+        await stub.CreateTopic(gateway_pb2.CreateTopicRequest(name=name, **fields), timeout=60)
 
-    async def call(self, name: str, request: Any = None, *, timeout: float = 10, **fields: Any) -> Any:
+    async def call(self, name: str, request: Any = None, *, timeout: float = 60, **fields: Any) -> Any:
         make = self.channel.unary_unary(
             SERVICE + name,
             request_serializer=lambda one: one.SerializeToString(),
@@ -66,11 +66,11 @@ class Raw:
         assert answer.status.code == pb.OK, answer.status
         return list(answer.entries)
 
-    async def frames(self, timeout: float = 10, **fields: Any) -> list[Any]:
+    async def frames(self, timeout: float = 60, **fields: Any) -> list[Any]:
         """What a ReceiveMessage answers."""
         return [frame async for frame in self.receiving(timeout, **fields)]
 
-    def receiving(self, timeout: float | None = 10, **fields: Any) -> Any:
+    def receiving(self, timeout: float | None = 60, **fields: Any) -> Any:
         make = self.channel.unary_stream(
             SERVICE + "ReceiveMessage",
             request_serializer=lambda one: one.SerializeToString(),
@@ -95,7 +95,7 @@ class Raw:
                 getattr(request, field).nanos = rest_ms * 1_000_000
         return request
 
-    async def receive(self, timeout: float = 10, **fields: Any) -> list[Any]:
+    async def receive(self, timeout: float = 60, **fields: Any) -> list[Any]:
         """The messages of a ReceiveMessage."""
         frames = await self.frames(timeout, **fields)
         assert frames[0].status.code in (pb.OK, pb.MESSAGE_NOT_FOUND), frames[0].status

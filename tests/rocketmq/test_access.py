@@ -45,7 +45,7 @@ async def office(tmp_path: Path) -> AsyncIterator[Office]:
     ):
         root = await people.add("root", "admin")
         create = gateway_pb2.CreateTopicRequest(name="orders")
-        await gateway.stub.CreateTopic(create, metadata=shown(root), timeout=10)
+        await gateway.stub.CreateTopic(create, metadata=shown(root), timeout=60)
         yield Office(gateway, people, root)
 
 
@@ -115,6 +115,6 @@ async def test_refusals_are_in_the_audit_log(office: Office) -> None:
 
 async def test_quotas_are_told_as_too_many_requests(gateway: Gateway, raw: Raw) -> None:
     quota = quotas_pb2.Quota(of=quotas_pb2.QuotaOf(topic="orders"), messages_per_s=1, burst_messages=2)
-    await gateway.stub.SetQuota(quotas_pb2.SetQuotaRequest(quota=quota), timeout=10)
+    await gateway.stub.SetQuota(quotas_pb2.SetQuotaRequest(quota=quota), timeout=60)
     found = {(await raw.send(message(number=number))).status.code for number in range(10)}
     assert found == {pb.OK, pb.TOO_MANY_REQUESTS}

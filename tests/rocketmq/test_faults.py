@@ -78,7 +78,7 @@ async def test_streams_past_their_limit_are_told_so_until_one_has_ended(tmp_path
 
 
 async def until_served(raw: Raw) -> bool:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             stream = raw.telemetry()
             if (await stream.say(raw.producer_settings())).status.code == pb.OK:
@@ -89,8 +89,8 @@ async def test_polls_past_their_limit_are_told_so_and_those_that_do_not_wait_are
     async with real_store(tmp_path) as store, Gateway(tmp_path, {0: store.port}, rocketmq_polls_max=1) as gateway:
         raw = Raw(gateway.channel, gateway.node.port)
         await raw.make_topic()
-        polling = asyncio.ensure_future(raw.receive(wait_ms=20_000, timeout=30))
-        async with asyncio.timeout(20):
+        polling = asyncio.ensure_future(raw.receive(wait_ms=20_000, timeout=60))
+        async with asyncio.timeout(60):
             while gateway.metric("duetime_gateway_rocketmq_polls") < 1:
                 await raw.call("Heartbeat")
         (refused,) = await raw.frames(wait_ms=1_000)

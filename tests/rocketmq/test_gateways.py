@@ -78,7 +78,7 @@ async def until_received(raw: Raw, count: int, **fields: Any) -> dict[str, Any]:
     """Messages by id, as soon as so many have come."""
     found: dict[str, Any] = {}
     while len(found) < count:
-        for one in await raw.receive(wait_ms=20_000, timeout=30, **fields):
+        for one in await raw.receive(wait_ms=20_000, timeout=60, **fields):
             assert one.system_properties.message_id not in found
             found[one.system_properties.message_id] = one
     return found

@@ -106,9 +106,9 @@ async def test_leases_of_a_client_that_left_come_to_others_at_once(raw: Raw) -> 
     (first,) = await raw.receive(auto_renew=True)
     assert first.system_properties.invisible_duration.seconds == 60
     other = Raw(raw.channel, 1, "other")
-    polling = asyncio.ensure_future(other.receive(wait_ms=20_000, timeout=30))
+    polling = asyncio.ensure_future(other.receive(wait_ms=20_000, timeout=60))
     assert (await raw.call("NotifyClientTermination")).status.code == pb.OK
-    (again,) = await asyncio.wait_for(polling, 10)
+    (again,) = await asyncio.wait_for(polling, 60)
     assert again.system_properties.delivery_attempt == 1
 
 

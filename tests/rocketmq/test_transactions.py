@@ -33,7 +33,7 @@ async def next_check(stream: Stream) -> Any:
             return found
         raise AssertionError("the stream has ended")
 
-    return await asyncio.wait_for(check(), 20)
+    return await asyncio.wait_for(check(), 60)
 
 
 async def test_a_half_message_is_seen_once_it_is_committed(raw: Raw) -> None:

@@ -9,13 +9,13 @@ from duetime.v1.message_pb2 import StoredMessage
 
 async def read_topic(stub: gateway_pb2_grpc.GatewayStub, topic: str) -> list[StoredMessage]:
     """All messages that a topic has now, queue by queue."""
-    description = await stub.DescribeTopic(gateway_pb2.DescribeTopicRequest(name=topic), timeout=10)
+    description = await stub.DescribeTopic(gateway_pb2.DescribeTopicRequest(name=topic), timeout=60)
     found: list[StoredMessage] = []
     for queue in description.queues:
         offset = queue.min_offset
         while offset < queue.max_offset:
             request = gateway_pb2.PullRequest(topic=topic, queue=queue.queue, offset=offset, max_count=1_000)
-            answer: Any = await stub.Pull(request, timeout=10)
+            answer: Any = await stub.Pull(request, timeout=60)
             assert [message.offset for message in answer.messages] == list(range(offset, answer.next_offset))
             found += answer.messages
             offset = answer.next_offset

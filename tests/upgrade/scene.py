@@ -203,7 +203,7 @@ async def answers(stub: gateway_pb2_grpc.GatewayStub) -> dict[str, Any]:
     """What a gateway says of all but the messages themselves. Of members and rates nothing: they are of the process."""
 
     async def ask(call: Any, request: Any) -> dict[str, Any]:
-        return MessageToDict(await call(request, timeout=10), preserving_proto_field_name=True)
+        return MessageToDict(await call(request, timeout=60), preserving_proto_field_name=True)
 
     groups = await ask(stub.ListGroups, consumer_pb2.ListGroupsRequest())
     names = [group["name"] for group in groups["groups"]]
