@@ -14,13 +14,11 @@ from duetime_format.levels import DELAY_MS_MAX
 from duetime_format.properties import value_of
 from duetime_gateway.routing import adoption
 from duetime_gateway.routing.adoption import adoptable
-from duetime_gateway.shards.route import place
 from duetime_store.node import StoreNode
 from structlog.testing import capture_logs
 
 from tests.format import golden
-from tests.gateway.conftest import MIB, Gateway, error_of, message, real_store
-from tests.gateway.fake_store import FakeStore
+from tests.gateway.conftest import MIB, Gateway, TappedStore, error_of, message, real_store
 from tests.store.conftest import sent
 
 
@@ -148,22 +146,22 @@ async def test_topic_that_is_not_found_makes_the_gateway_ask_the_shards_again(
         assert result.offset == 1
 
 
-async def test_shards_are_asked_for_the_topic_that_is_not_found(faked: Gateway, fakes: list[FakeStore]) -> None:
-    fakes[0].stored = {f"known{number}": 1 for number in range(3)}
-    del fakes[0].listed_names[:]
+async def test_shards_are_asked_for_the_topic_that_is_not_found(tapped: Gateway, taps: list[TappedStore]) -> None:
+    await fill(taps[0].store, sent("k", topic="known"))
+    looks = taps[0].requests["ListTopics"]
+    looks.clear()
     for name in "abc":
-        assert (await error_of(faked.pull(name))).code() is grpc.StatusCode.NOT_FOUND
-    assert fakes[0].listed_names == [["a"], ["b"], ["c"]]
+        assert (await error_of(tapped.pull(name))).code() is grpc.StatusCode.NOT_FOUND
+    assert [list(look.names) for look in looks] == [["a"], ["b"], ["c"]]
 
 
-async def test_callers_that_miss_a_topic_at_once_share_one_look(faked: Gateway, fakes: list[FakeStore]) -> None:
-    listed = fakes[0].listed
-    fakes[0].stored = {"orders": 2}
-    fakes[0].pull_answer = gateway_pb2.PullResponse(next_offset=7).SerializeToString()
-    answers = await asyncio.gather(*(faked.pull("orders", 1) for _ in range(3)))
-    assert [answer.next_offset for answer in answers] == [7] * 3
+async def test_callers_that_miss_a_topic_at_once_share_one_look(tapped: Gateway, taps: list[TappedStore]) -> None:
+    await fill(taps[0].store, sent("a", queue=1))
+    looks = taps[0].requests["ListTopics"]
+    looks.clear()
+    assert await asyncio.gather(*(bodies(tapped, "orders", 1) for _ in range(3))) == [["a"]] * 3
     # For this topic, and then for all.
-    assert fakes[0].listed == listed + 2
+    assert [list(look.names) for look in looks] == [["orders"], []]
 
 
 async def test_system_topic_that_was_read_can_still_not_be_written(tmp_path: Path) -> None:
@@ -174,14 +172,6 @@ async def test_system_topic_that_was_read_can_still_not_be_written(tmp_path: Pat
                 assert await bodies(gateway, topic, 0) == found
                 (result,) = await gateway.send(message(topic=topic))
                 assert "is a system topic" in result.fault.message
-
-
-async def test_gateway_serves_while_a_shard_does_not_answer(tmp_path: Path, fakes: list[FakeStore]) -> None:
-    await fakes[1].stop()
-    topic = next(name for name in "abcdefgh" if place(name, 1, [0, 1]) == (0,))
-    async with Gateway(tmp_path, {shard: fakes[shard].port for shard in (0, 1)}, queue_count_default=1) as gateway:
-        (result,) = await gateway.send(message(topic=topic))
-        assert not result.HasField("fault")
 
 
 async def test_odd_topics_are_left_out_and_logged() -> None:

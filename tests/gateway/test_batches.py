@@ -6,14 +6,13 @@ from typing import Any
 
 import grpc
 import pytest
-from duetime.v1 import gateway_pb2, message_pb2, store_pb2
+from duetime.v1 import gateway_pb2, message_pb2
 from duetime_core.calls import translate
 from duetime_core.errors import DueTimeError
 from duetime_format.limits import BATCH_BYTES_MAX, BODY_BYTES_MAX
 from duetime_gateway.face import sends as face
 
-from tests.gateway.conftest import MIB, Gateway, error_of, message, real_store
-from tests.gateway.fake_store import FakeStore
+from tests.gateway.conftest import MIB, Gateway, TappedStore, error_of, message, real_store
 
 
 @pytest.fixture(params=["packed", "encoded"])
@@ -167,11 +166,13 @@ async def test_batches_and_sends_share_puts_and_keep_their_parts(gateway: Gatewa
         assert bodies[at : at + 5] == [b"%d" % number] * 5
 
 
-async def test_store_that_knows_no_batches_is_named(faked: Gateway, fakes: list[FakeStore], way: str) -> None:
-    error = await error_of(faked.stub.SendBatch(batch(plain(), plain()), timeout=10))
+async def test_store_that_knows_no_batches_is_named(tmp_path: Path, tap: TappedStore, way: str) -> None:
+    tap.after["Describe"] = lambda _, answer: answer.ClearField("takes_batches")
+    async with Gateway(tmp_path, {0: tap.port}) as gateway:
+        error = await error_of(gateway.stub.SendBatch(batch(plain(), plain()), timeout=10))
     assert error.code() == grpc.StatusCode.UNIMPLEMENTED
     assert "does not store messages all or none" in error.details()
-    assert not any(isinstance(put, store_pb2.PutRequest) and put.records for store in fakes for put in store.puts)
+    assert not tap.requests["PutStream"]
 
 
 async def test_batch_larger_than_a_segment_is_refused_by_the_store(tmp_path: Path) -> None:

@@ -11,8 +11,7 @@ from duetime.v1 import consumer_pb2, retry_pb2_grpc
 from duetime_core.errors import NotFound
 from duetime_core.serving import Server
 
-from tests.gateway.conftest import Gateway, error_of
-from tests.gateway.fake_store import FakeStore
+from tests.gateway.conftest import Gateway, error_of, real_store
 
 REQUEST = consumer_pb2.RedriveRequest(filter=consumer_pb2.DeadLetterFilter(group="billing"), rate=5)
 
@@ -58,17 +57,17 @@ async def retry() -> AsyncIterator[tuple[FakeRetry, str]]:
 
 
 @pytest.fixture
-async def fake_store() -> AsyncIterator[FakeStore]:
-    store = await FakeStore().start()
-    yield store
-    await store.stop()
+async def ports(tmp_path: Path) -> AsyncIterator[dict[int, int]]:
+    """Of a store, by shard."""
+    async with real_store(tmp_path) as store:
+        yield {0: store.port}
 
 
 async def test_a_list_and_its_errors_are_passed_on(
-    tmp_path: Path, fake_store: FakeStore, retry: tuple[FakeRetry, str]
+    tmp_path: Path, ports: dict[int, int], retry: tuple[FakeRetry, str]
 ) -> None:
     fake, address = retry
-    async with Gateway(tmp_path, {fake_store.shard: fake_store.port}, retry_address=address) as gateway:
+    async with Gateway(tmp_path, ports, retry_address=address) as gateway:
         wanted = consumer_pb2.ListDeadLettersRequest(filter=REQUEST.filter, page="x")
         assert (await gateway.stub.ListDeadLetters(wanted)).next_page == "more"
         assert fake.requests == [wanted]
@@ -77,19 +76,19 @@ async def test_a_list_and_its_errors_are_passed_on(
 
 
 async def test_a_stream_ends_with_the_retry_services_error(
-    tmp_path: Path, fake_store: FakeStore, retry: tuple[FakeRetry, str]
+    tmp_path: Path, ports: dict[int, int], retry: tuple[FakeRetry, str]
 ) -> None:
-    async with Gateway(tmp_path, {fake_store.shard: fake_store.port}, retry_address=retry[1]) as gateway:
+    async with Gateway(tmp_path, ports, retry_address=retry[1]) as gateway:
         call = gateway.stub.DiscardDeadLetters(consumer_pb2.DiscardRequest(filter=REQUEST.filter))
         assert (await call.read()).message_id == "id0"
         assert (await error_of(call.read())).code() == grpc.StatusCode.NOT_FOUND
 
 
 async def test_a_client_that_goes_away_ends_its_stream(
-    tmp_path: Path, fake_store: FakeStore, retry: tuple[FakeRetry, str]
+    tmp_path: Path, ports: dict[int, int], retry: tuple[FakeRetry, str]
 ) -> None:
     fake, address = retry
-    async with Gateway(tmp_path, {fake_store.shard: fake_store.port}, retry_address=address) as gateway:
+    async with Gateway(tmp_path, ports, retry_address=address) as gateway:
         call = gateway.stub.RedriveDeadLetters(REQUEST)
         assert [(await call.read()).message_id for _ in range(3)] == ["id0", "id1", "id2"]
         assert fake.requests == [REQUEST]
@@ -99,11 +98,9 @@ async def test_a_client_that_goes_away_ends_its_stream(
             await fake.ended.wait()
 
 
-async def test_a_stop_ends_streams(tmp_path: Path, fake_store: FakeStore, retry: tuple[FakeRetry, str]) -> None:
+async def test_a_stop_ends_streams(tmp_path: Path, ports: dict[int, int], retry: tuple[FakeRetry, str]) -> None:
     fake, address = retry
-    async with Gateway(
-        tmp_path, {fake_store.shard: fake_store.port}, retry_address=address, drain_ms=60_000
-    ) as gateway:
+    async with Gateway(tmp_path, ports, retry_address=address, drain_ms=60_000) as gateway:
         call = gateway.stub.RedriveDeadLetters(REQUEST)
         async with asyncio.timeout(10):
             await fake.waiting.wait()
@@ -114,7 +111,7 @@ async def test_a_stop_ends_streams(tmp_path: Path, fake_store: FakeStore, retry:
         assert (error.code(), error.details()) == (grpc.StatusCode.UNAVAILABLE, "the gateway is stopping")
 
 
-async def test_without_a_retry_service_they_are_not_supported(tmp_path: Path, fake_store: FakeStore) -> None:
-    async with Gateway(tmp_path, {fake_store.shard: fake_store.port}) as gateway:
+async def test_without_a_retry_service_they_are_not_supported(tmp_path: Path, ports: dict[int, int]) -> None:
+    async with Gateway(tmp_path, ports) as gateway:
         error = await error_of(gateway.stub.RedriveDeadLetters(REQUEST).read())
         assert error.code() == grpc.StatusCode.UNIMPLEMENTED

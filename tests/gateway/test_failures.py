@@ -76,9 +76,8 @@ async def test_shard_that_comes_back_is_asked_again_and_gets_its_topics_again(
 async def test_gateway_starts_and_serves_while_a_store_is_down(tmp_path: Path, taps: list[TappedStore]) -> None:
     await taps[1].stop()
     async with Gateway(tmp_path, {tap.shard: tap.port for tap in taps}) as gateway:
-        await gateway.stub.CreateTopic(gateway_pb2.CreateTopicRequest(name="orders"))
-        shards = await shards_of(gateway)
         results = await gateway.send(*[message(queue=queue) for queue in QUEUES])
+        shards = await shards_of(gateway)
         assert [result.HasField("fault") for result in results] == [shard == 1 for shard in shards]
 
 

@@ -11,8 +11,8 @@ from duetime_gateway.settings import GatewaySettings
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from tests.gateway.conftest import Gateway, error_of, message, real_store
-from tests.gateway.fake_store import FakeStore
+from tests.gateway.conftest import Gateway, TappedStore, error_of, message, real_store
+from tests.tap import Tap
 
 
 async def test_pull_waits_for_an_arrival(gateway: Gateway) -> None:
@@ -181,9 +181,10 @@ async def test_lanes_have_their_owners(two_shards: Gateway) -> None:
     assert not answer.unreachable_shards
 
 
-async def test_shards_that_do_not_answer_are_named(tmp_path, fakes: list[FakeStore]) -> None:
-    await fakes[1].stop()
-    async with real_store(tmp_path) as store, Gateway(tmp_path, {0: store.port, 5: fakes[1].port}) as gateway:
+async def test_shards_that_do_not_answer_are_named(tmp_path) -> None:
+    async with Tap("duetime.v1.Store") as gone:
+        await gone.stop()
+    async with real_store(tmp_path) as store, Gateway(tmp_path, {0: store.port, 5: gone.port}) as gateway:
         answer = await gateway.stub.ListLanes(gateway_pb2.ListLanesRequest())
     assert {lane.shard for lane in answer.lanes} == {0}
     assert list(answer.unreachable_shards) == [5]
@@ -195,7 +196,7 @@ async def test_send_back_without_a_retry_service_is_not_supported(gateway: Gatew
     assert "retry_address" in (error.details() or "")
 
 
-async def test_send_back_passes_through(tmp_path, fakes: list[FakeStore]) -> None:
+async def test_send_back_passes_through(tmp_path) -> None:
     server = grpc.aio.server()
 
     async def send_back(request: bytes, context: object) -> bytes:
@@ -205,7 +206,10 @@ async def test_send_back_passes_through(tmp_path, fakes: list[FakeStore]) -> Non
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("duetime.v1.Retry", {"SendBack": handler}),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    async with Gateway(tmp_path, {0: fakes[0].port}, retry_address=f"127.0.0.1:{port}") as gateway:
+    async with (
+        real_store(tmp_path) as store,
+        Gateway(tmp_path, {0: store.port}, retry_address=f"127.0.0.1:{port}") as gateway,
+    ):
         call = gateway.channel.unary_unary("/duetime.v1.Gateway/SendBack")
         assert await call(b"\xfe\xfd") == b"\xff\xfe\xfd"
         await server.stop(0)
@@ -214,15 +218,15 @@ async def test_send_back_passes_through(tmp_path, fakes: list[FakeStore]) -> Non
         assert (error.details() or "").startswith(f"the retry service at 127.0.0.1:{port} does not answer")
 
 
-async def test_calls_past_the_limit_are_refused(tmp_path, fakes: list[FakeStore]) -> None:
-    async with Gateway(tmp_path, {0: fakes[0].port}, calls_in_flight_max=1) as gateway:
+async def test_calls_past_the_limit_are_refused(tmp_path, tap: TappedStore) -> None:
+    async with Gateway(tmp_path, {0: tap.port}, calls_in_flight_max=1) as gateway:
         await gateway.send(message())
-        fakes[0].gate.clear()
+        tap.hold("PutStream")
         first = gateway.stub.Send(gateway_pb2.SendRequest(messages=[message()]))
-        await fakes[0].until_waiting(1)
+        await tap.until_waiting("PutStream", 1)
         error = await error_of(gateway.send(message()))
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        fakes[0].gate.set()
+        tap.release()
         assert not (await first).results[0].HasField("fault")
 
 

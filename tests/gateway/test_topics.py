@@ -9,13 +9,12 @@ import grpc
 import pytest
 from duetime.v1 import gateway_pb2
 from duetime_core.clock import turn
-from duetime_core.errors import Overloaded
 from duetime_core.metadata import Database, audit, generation_of
 from duetime_gateway.routing.topics import MADE_AT_ONCE
 from duetime_gateway.sending.sender import NEW_AT_ONCE
 
-from tests.gateway.conftest import Gateway, error_of, message, real_store, request
-from tests.gateway.fake_store import FakeStore
+from tests.gateway.conftest import Gateway, TappedStore, error_of, message, real_store, request
+from tests.tap import WAIT_S
 
 
 class Transactions:
@@ -44,59 +43,53 @@ def transactions(monkeypatch: pytest.MonkeyPatch) -> Transactions:
     return Transactions(monkeypatch)
 
 
-async def test_one_send_makes_thousands_of_topics_at_once(tmp_path: Path, transactions: Transactions) -> None:
-    fake = await FakeStore(0).start()
-    try:
-        async with Gateway(tmp_path, {0: fake.port}) as gateway:
-            before = transactions.count
-            results = await gateway.send(*(message(topic=f"t{n}") for n in range(4_096)))
-            assert Counter(result.fault.reason for result in results) == {"": 4_096}
-            rounds = 4_096 // MADE_AT_ONCE
-            # To look, and to make.
-            assert transactions.count - before == 2 * rounds
-            assert len(fake.topics) == 4_096
-            assert fake.topic_calls == [NEW_AT_ONCE] * (4_096 // NEW_AT_ONCE)
-            assert set(fake.topics.values()) == {4}
-            # Known ones cost nothing more.
-            await gateway.send(*(message(topic=f"t{n}") for n in range(4_096)))
-            assert transactions.count - before == 2 * rounds
-    finally:
-        await fake.stop()
+async def test_one_send_makes_thousands_of_topics_at_once(
+    tmp_path: Path, tap: TappedStore, transactions: Transactions
+) -> None:
+    async with Gateway(tmp_path, {0: tap.port}) as gateway:
+        before, rounds = transactions.count, 2
+        names = [f"t{n}" for n in range(rounds * MADE_AT_ONCE)]
+        results = await gateway.send(*(message(topic=name) for name in names))
+        assert Counter(result.fault.reason for result in results) == {"": len(names)}
+        # To look, and to make.
+        assert transactions.count - before == 2 * rounds
+        announced = [list(call.topics) for call in tap.requests["PutTopics"]]
+        assert [len(topics) for topics in announced] == [NEW_AT_ONCE] * (len(names) // NEW_AT_ONCE)
+        assert sorted(one.name for topics in announced for one in topics) == sorted(names)
+        assert {one.queue_count for topics in announced for one in topics} == {4}
+        # Known ones cost nothing more.
+        await gateway.send(*(message(topic=name) for name in names))
+        assert transactions.count - before == 2 * rounds
 
 
 async def test_many_creators_share_transactions(tmp_path: Path, transactions: Transactions) -> None:
-    fake = await FakeStore(0).start()
-    try:
-        async with Gateway(tmp_path, {0: fake.port}) as gateway:
-            before = transactions.count
-            transactions.held_from = before + 1
-            calls = [gateway.stub.CreateTopic(gateway_pb2.CreateTopicRequest(name=f"t{n % 100}")) for n in range(500)]
-            asked = gateway.node.parts.topics._questions
-            async with asyncio.timeout(20):
-                while sum(one.asking for one in (*asked._waiting.values(), *asked._running.values())) < len(calls):
-                    await turn()
-            transactions.go.set()
-            made = await asyncio.gather(*calls)
-            assert {topic.queue_count for topic in made} == {4}
-            # The first caller's round, and one for all others.
-            assert transactions.count - before == 4
-            error = await error_of(gateway.stub.CreateTopic(gateway_pb2.CreateTopicRequest(name="t0", queue_count=5)))
-            assert error.code() is grpc.StatusCode.ALREADY_EXISTS
-    finally:
-        await fake.stop()
+    async with real_store(tmp_path) as store, Gateway(tmp_path, {0: store.port}) as gateway:
+        before = transactions.count
+        transactions.held_from = before + 1
+        calls = [gateway.stub.CreateTopic(gateway_pb2.CreateTopicRequest(name=f"t{n % 100}")) for n in range(500)]
+        asked = gateway.node.parts.topics._questions
+        async with asyncio.timeout(WAIT_S):
+            while sum(one.asking for one in (*asked._waiting.values(), *asked._running.values())) < len(calls):
+                await turn()
+        transactions.go.set()
+        made = await asyncio.gather(*calls)
+        assert {topic.queue_count for topic in made} == {4}
+        # The first caller's round, and one for all others.
+        assert transactions.count - before == 4
+        error = await error_of(gateway.stub.CreateTopic(gateway_pb2.CreateTopicRequest(name="t0", queue_count=5)))
+        assert error.code() is grpc.StatusCode.ALREADY_EXISTS
 
 
 async def test_a_send_gets_what_was_made_in_its_time_and_known_topics_wait_for_nothing(
     tmp_path: Path, transactions: Transactions
 ) -> None:
-    fake = await FakeStore(0).start()
-    try:
-        async with Gateway(tmp_path, {0: fake.port}) as gateway:
+    async with real_store(tmp_path) as store, Gateway(tmp_path, {0: store.port}) as gateway:
+        try:
             await gateway.send(message(topic="known"))
             # The first round is done, the second stands still.
             transactions.held_from = transactions.count + 3
             names = [f"t{n}" for n in range(2 * MADE_AT_ONCE)]
-            slow = gateway.stub.Send(request(*(message(topic=name) for name in ["known", *names])), timeout=20)
+            slow = gateway.stub.Send(request(*(message(topic=name) for name in ["known", *names])), timeout=WAIT_S)
             (beside,) = await gateway.send(message(topic="known"))
             assert not beside.HasField("fault")
             results = (await slow).results
@@ -107,28 +100,22 @@ async def test_a_send_gets_what_was_made_in_its_time_and_known_topics_wait_for_n
             assert all(one.fault.retriable for one in results if one.fault.reason)
             transactions.go.set()
             # A busy machine may take longer than a send waits for its topics: it says that it may be repeated.
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(WAIT_S):
                 while left := {
                     one.fault.reason: one.fault.retriable
                     for one in await gateway.send(*(message(topic=name) for name in names))
                     if one.HasField("fault")
                 }:
                     assert left == {"TOPIC_NOT_MADE": True}
-    finally:
-        transactions.go.set()
-        await fake.stop()
+        finally:
+            transactions.go.set()
 
 
 async def test_a_topic_that_the_store_refuses_harms_no_other(tmp_path: Path) -> None:
-    fake = await FakeStore(0).start()
-    fake.refused_topics["b"] = Overloaded("the shard has as many as it may", reason="QUEUES_EXHAUSTED")
-    try:
-        async with Gateway(tmp_path, {0: fake.port}) as gateway:
-            results = await gateway.send(*(message(topic=name) for name in "abc"))
-            assert [one.fault.reason for one in results] == ["", "QUEUES_EXHAUSTED", ""]
-            assert results[1].fault.message == "the shard has as many as it may"
-    finally:
-        await fake.stop()
+    async with real_store(tmp_path, queues_max=100) as store, Gateway(tmp_path, {0: store.port}) as gateway:
+        await gateway.stub.CreateTopic(gateway_pb2.CreateTopicRequest(name="b", queue_count=101))
+        results = await gateway.send(*(message(topic=name) for name in "abc"))
+        assert [one.fault.reason for one in results] == ["", "QUEUES_EXHAUSTED", ""]
 
 
 async def test_no_more_topics_than_the_cluster_may_have(tmp_path: Path) -> None:
