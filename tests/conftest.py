@@ -22,10 +22,11 @@ os.environ.setdefault("DUETIME_STORE_RESERVE_BYTES", "0")
 os.environ.setdefault("DUETIME_STORE_DISK_USED_MAX", "1")
 os.environ.setdefault("DUETIME_STORE_DISK_FORCE", "1")
 
-# How long an example takes, and to make one, is the machine's affair: a busy one is no fault. Examples are the same
-# each time, so that a change fails for what it changed; `make explore` looks for new ones.
-settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=2_000)
-settings.register_profile("duetime", settings.get_profile("explore"), derandomize=True, max_examples=100)
+# Examples have no time limit: a busy machine is no fault. `make test` tries the same few each time, so that a failure
+# is due to the change; `make explore` tries many new ones, RUNS of each test.
+runs = int(os.environ.get("RUNS") or 2_000)
+settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=runs)
+settings.register_profile("duetime", settings.get_profile("explore"), derandomize=True, max_examples=25)
 settings.load_profile("duetime")
 
 

@@ -23,7 +23,7 @@ from duetime_gateway.sending.encoding import Batch, Encoder
 from duetime_gateway.sending.ids import MessageIds
 from duetime_gateway.shards.route import Route
 from google.rpc import code_pb2
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 LEVELS = DelayLevels.parse("1s 5s 10s")
@@ -304,7 +304,6 @@ DRAFTS = st.builds(
 HOSTS = st.sampled_from([HOST, record.host_bytes("::1", 1)])
 
 
-@settings(max_examples=500)
 @given(DRAFTS, HOSTS, HOSTS)
 def test_encoder_takes_exactly_what_admission_takes_and_keeps_it(
     sent: Draft, born_host: bytes, store_host: bytes

@@ -7,7 +7,7 @@ from duetime.v1 import gateway_pb2, message_pb2
 from duetime_gateway.face.batches import BatchDrafts
 from duetime_gateway.sending.encoding import Batch, Encoder
 from google.protobuf.message import DecodeError
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.gateway.test_admission import CLEAN, FIELD, HOSTS
@@ -64,7 +64,6 @@ def reference(data: bytes, shards: list[int], born_host: bytes = HOST, store_hos
     return batch
 
 
-@settings(max_examples=300)
 @given(REQUESTS, SHARDS, HOSTS, HOSTS)
 def test_fitting_batches_are_taken_as_the_encoder_takes_them(
     request: gateway_pb2.SendBatchRequest, shards: list[int], born_host: bytes, store_host: bytes
@@ -77,7 +76,6 @@ def test_fitting_batches_are_taken_as_the_encoder_takes_them(
     assert_same(taken, reference(data, shards, born_host, store_host))
 
 
-@settings(max_examples=300)
 @given(OTHERS, SHARDS)
 def test_other_batches_are_taken_alike_or_left(request: gateway_pb2.SendBatchRequest, shards: list[int]) -> None:
     data = request.SerializeToString()
@@ -86,7 +84,6 @@ def test_other_batches_are_taken_alike_or_left(request: gateway_pb2.SendBatchReq
         assert_same(taken, reference(data, shards))
 
 
-@settings(max_examples=500)
 @given(REQUESTS, st.randoms(use_true_random=False), st.integers(1, 4))
 def test_damaged_batches_are_taken_alike_or_left(
     request: gateway_pb2.SendBatchRequest, chance: random.Random, flips: int

@@ -16,7 +16,7 @@ from duetime_gateway.sending.ids import MessageIds
 from duetime_gateway.shards.batcher import PUT_BYTES_MAX
 from duetime_gateway.shards.route import Route
 from google.protobuf.message import DecodeError
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.gateway.test_admission import CLEAN, FIELD, HOSTS, TEXT
@@ -132,7 +132,6 @@ DISTINCT = st.lists(FITTING, min_size=1, max_size=5, unique_by=lambda one: (one.
 SHARDS = st.sampled_from([[0, 0, 0, 0], [3, 7, 3, 1]])
 
 
-@settings(max_examples=300)
 @given(REQUESTS, SHARDS, HOSTS, HOSTS, st.booleans())
 def test_fitting_messages_are_taken_as_the_encoder_takes_them(
     sent: list[message_pb2.Message], shards: list[int], born_host: bytes, store_host: bytes, retry: bool
@@ -150,7 +149,6 @@ def test_fitting_messages_are_taken_as_the_encoder_takes_them(
     assert_same(taken, reference(data, shards, born_host, store_host))
 
 
-@settings(max_examples=300)
 @given(st.lists(ANY, min_size=1, max_size=2), SHARDS)
 def test_other_messages_are_taken_alike_or_left(sent: list[message_pb2.Message], shards: list[int]) -> None:
     data = gateway_pb2.SendRequest(messages=sent).SerializeToString()
@@ -159,7 +157,6 @@ def test_other_messages_are_taken_alike_or_left(sent: list[message_pb2.Message],
         assert_same(taken, reference(data, shards))
 
 
-@settings(max_examples=500)
 @given(REQUESTS, st.randoms(use_true_random=False), st.integers(1, 4))
 @example([message_pb2.Message(topic="orders", id="a")], random.Random(0), 1)
 def test_damaged_requests_are_taken_alike_or_left(

@@ -11,7 +11,7 @@ from duetime_gateway.face import ends
 from duetime_gateway.rules import INT64_MAX
 from duetime_gateway.transactions.columns import NOWHERE, Ended, Ends
 from duetime_gateway.transactions.names import TransactionName, text_of
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.twins import compiled, damaged
@@ -43,13 +43,11 @@ def same(data: bytes) -> Any:
     return found
 
 
-@settings(max_examples=300)
 @given(REQUESTS)
 def test_plain_requests_are_read_alike(request: pb.EndTransactionRequest) -> None:
     assert same(request.SerializeToString()) is not None
 
 
-@settings(max_examples=500)
 @given(REQUESTS, st.randoms(use_true_random=False), st.integers(1, 4))
 @example(pb.EndTransactionRequest(group="b"), random.Random(0), 1)
 def test_damaged_requests_are_read_alike_or_left(
@@ -95,7 +93,6 @@ ROWS = st.tuples(
 )
 
 
-@settings(max_examples=300)
 @given(st.lists(ROWS, max_size=5))
 def test_answers_are_written_alike(rows: list[tuple[Any, ...]]) -> None:
     states, topics, queues, offsets, shards, ids, others = ([row[column] for row in rows] for column in range(7))

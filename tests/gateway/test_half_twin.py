@@ -12,7 +12,7 @@ from duetime_gateway.face.transactions import prepare_response
 from duetime_gateway.sending.encoding import Batch, Encoder, half_properties
 from duetime_gateway.sending.outcomes import Outcomes
 from google.protobuf.message import DecodeError
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.gateway.conftest import Gateway, message
@@ -48,7 +48,6 @@ def reference(data: bytes, shards: list[int], born_host: bytes = HOST, store_hos
     return batch
 
 
-@settings(max_examples=300)
 @given(DISTINCT, SHARDS, HOSTS, HOSTS, st.integers(0, 99))
 def test_fitting_halves_are_packed_as_they_are_encoded(
     sent: list[message_pb2.Message],
@@ -65,7 +64,6 @@ def test_fitting_halves_are_packed_as_they_are_encoded(
     assert_same(taken, reference(data, shards, born_host, store_host))
 
 
-@settings(max_examples=200)
 @given(st.lists(ANY, min_size=1, max_size=2), SHARDS)
 def test_other_halves_are_packed_alike_or_left(sent: list[message_pb2.Message], shards: list[int]) -> None:
     data = pb.PrepareRequest(group=GROUP, messages=sent).SerializeToString()
@@ -74,7 +72,6 @@ def test_other_halves_are_packed_alike_or_left(sent: list[message_pb2.Message], 
         assert_same(taken, reference(data, shards))
 
 
-@settings(max_examples=300)
 @given(st.lists(FITTING, min_size=1, max_size=3), st.randoms(use_true_random=False), st.integers(1, 4))
 @example([message_pb2.Message(topic="orders", id="a")], random.Random(0), 1)
 def test_damaged_requests_are_packed_alike_or_left(

@@ -12,7 +12,7 @@ from duetime_gateway.face.packs import NUMBER_MAX, PackDrafts, ranges_of
 from duetime_gateway.sending.encoding import Batch, Encoder
 from duetime_gateway.sending.outcomes import Outcomes
 from google.protobuf.message import DecodeError
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.gateway.test_admission import FIELD, HOSTS
@@ -76,7 +76,6 @@ def reference(data: bytes, shards: list[int], born_host: bytes = HOST, store_hos
     return batch
 
 
-@settings(max_examples=300)
 @given(FITTING, SHARDS, HOSTS, HOSTS)
 def test_fitting_packs_are_taken_as_the_encoder_takes_them(
     request: gateway_pb2.SendRequest, shards: list[int], born_host: bytes, store_host: bytes
@@ -88,7 +87,6 @@ def test_fitting_packs_are_taken_as_the_encoder_takes_them(
     assert_same(taken, reference(data, shards, born_host, store_host))
 
 
-@settings(max_examples=300)
 @given(OTHERS, SHARDS)
 def test_other_packs_are_taken_alike_or_left(request: gateway_pb2.SendRequest, shards: list[int]) -> None:
     data = request.SerializeToString()
@@ -97,7 +95,6 @@ def test_other_packs_are_taken_alike_or_left(request: gateway_pb2.SendRequest, s
         assert_same(taken, reference(data, shards))
 
 
-@settings(max_examples=300)
 @given(SEVERAL, SHARDS)
 def test_several_packs_are_taken_alike_unless_ids_are_equal_or_made(
     request: gateway_pb2.SendRequest, shards: list[int]
@@ -120,7 +117,6 @@ def test_packs_as_many_as_a_stream_has_under_way_are_taken_together() -> None:
     assert take_pack(joined.SerializeToString(), [0, 0, 0, 0]) is None
 
 
-@settings(max_examples=500)
 @given(FITTING | SEVERAL, st.randoms(use_true_random=False), st.integers(1, 4))
 def test_damaged_packs_are_taken_alike_or_left(
     request: gateway_pb2.SendRequest, chance: random.Random, flips: int
