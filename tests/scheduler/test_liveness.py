@@ -44,7 +44,7 @@ async def test_backlog_that_is_worked_off_is_well_however_old(bench: Bench, live
     for entry in range(2):
         assert await liveness.why(SERVED) == ""
         bench.clock.move(STUCK_MS)
-        due = await bench.direct.PullDue(store_pb2.PullDueRequest(lane=1, max_count=1, max_bytes=1_000_000), timeout=10)
+        due = await bench.direct.PullDue(store_pb2.PullDueRequest(lane=1, max_count=1, max_bytes=1_000_000), timeout=60)
         assert due.first_entry == entry
         await restore_one(bench, due)
     assert await liveness.why(SERVED) == ""
@@ -53,7 +53,7 @@ async def test_backlog_that_is_worked_off_is_well_however_old(bench: Bench, live
 async def restore_one(bench: Bench, due: Any) -> None:
     batch = make_batch(1, due)
     request = store_pb2.RestoreRequest(records=batch.records, lane=1, first_entry=batch.first)
-    answer = await bench.direct.Restore(request, timeout=10)
+    answer = await bench.direct.Restore(request, timeout=60)
     assert not answer.statuses
 
 

@@ -109,9 +109,9 @@ async def test_paused_lane_waits_until_it_is_resumed(schedulers: Schedulers) -> 
     await bench.until(lambda: (a.held, b.held) == ({(0, 1), (0, 1000)}, {(0, 2)}))
     stub, channel = stub_of(b)  # not the one that holds the lane
     lane = scheduler_pb2.LaneRequest(shard=0, level=1)
-    paused = await stub.PauseLane(lane, timeout=10)
+    paused = await stub.PauseLane(lane, timeout=60)
     assert (paused.owner, paused.paused) == ("a", True)
-    again = await stub.PauseLane(lane, timeout=10)
+    again = await stub.PauseLane(lane, timeout=60)
     # Meanwhile the owner may have published its lanes, in which nothing was sent yet.
     for answer in (paused, again):
         answer.ClearField("published_at_ms")
@@ -122,7 +122,7 @@ async def test_paused_lane_waits_until_it_is_resumed(schedulers: Schedulers) -> 
     bench.clock.move(5_000)
     await bench.until(bench.ids)
     assert bench.ids() == ["B"]
-    assert not (await stub.ResumeLane(lane, timeout=10)).paused
+    assert not (await stub.ResumeLane(lane, timeout=60)).paused
     await bench.until(lambda: len(bench.ids()) == 2)
     await channel.close()
 
@@ -146,10 +146,10 @@ async def test_pause_and_resume_wait_for_no_tick_and_outlast_one_under_way(
     await schedulers.bench.until(read.is_set)
     stub, channel = stub_of(node)
     one, two = (scheduler_pb2.LaneRequest(shard=0, level=level) for level in (1, 2))
-    await stub.PauseLane(one, timeout=10)
-    await stub.PauseLane(two, timeout=10)
+    await stub.PauseLane(one, timeout=60)
+    await stub.PauseLane(two, timeout=60)
     assert metric(node, "duetime_scheduler_served_lanes") == len(LANES) - 2
-    await stub.ResumeLane(two, timeout=10)
+    await stub.ResumeLane(two, timeout=60)
     assert metric(node, "duetime_scheduler_served_lanes") == len(LANES) - 1
     read.clear()
     go_on.set()
@@ -165,7 +165,7 @@ async def test_lane_that_does_not_exist_can_not_be_paused(schedulers: Schedulers
     node = await schedulers.start("a")
     stub, channel = stub_of(node)
     with pytest.raises(grpc.aio.AioRpcError) as failure:
-        await stub.PauseLane(scheduler_pb2.LaneRequest(shard=0, level=99), timeout=10)
+        await stub.PauseLane(scheduler_pb2.LaneRequest(shard=0, level=99), timeout=60)
     assert failure.value.code() == grpc.StatusCode.NOT_FOUND
     assert failure.value.details() == "level 99 of shard 0 is no lane"
     await channel.close()
@@ -182,10 +182,10 @@ async def test_leases_are_listed_with_the_published_offsets(schedulers: Schedule
     published: list[Any] = []
 
     async def list_leases() -> None:
-        answer = await stub.ListLaneLeases(scheduler_pb2.ListLaneLeasesRequest(), timeout=10)
+        answer = await stub.ListLaneLeases(scheduler_pb2.ListLaneLeasesRequest(), timeout=60)
         published[:] = answer.leases
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not published or published[1].next_offset != 2:
             bench.clock.move(10_000)
             await list_leases()
