@@ -23,6 +23,12 @@ def nodes() -> Iterator[LocalCluster]:
         yield nodes
 
 
+@pytest.fixture(scope="session")
+def two_shards() -> Iterator[LocalCluster]:
+    with LocalCluster(within=True, shards=2) as nodes:
+        yield nodes
+
+
 @pytest.fixture
 async def tap(nodes: LocalCluster) -> AsyncIterator[Gateway]:
     async with Gateway(nodes) as tap:
