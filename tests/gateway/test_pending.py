@@ -1,4 +1,4 @@
-"""Pending messages through a gateway to fake stores: cancelled, rescheduled, listed and counted."""
+"""Pending messages through a gateway: cancelled, rescheduled, listed and counted."""
 
 import asyncio
 from collections.abc import Iterable
@@ -15,93 +15,117 @@ from duetime_format.levels import DELAY_MS_MAX
 from duetime_gateway.pending import matching
 from google.rpc import code_pb2
 
-from tests.gateway.conftest import Gateway, error_of, message
-from tests.gateway.fake_store import NOW_MS, FakeStore
+from tests.gateway.conftest import NOW_MS, Gateway, TappedStore, WallClock, error_of, message
+from tests.gateway.test_adoption import fill
+from tests.store.conftest import timer
 
 CANCELLED, FIRED, NOT_FOUND = 1, 2, 3
 AWAY = Unavailable("away", reason="SHARD_UNAVAILABLE")
 
 
-async def sent(faked: Gateway, *ids: str, topic: str = "orders", **fields: object) -> list[pb.PendingRef]:
+async def sent(tapped: Gateway, *ids: str, topic: str = "orders", **fields: object) -> list[pb.PendingRef]:
     """Messages due one ms after the other, over both shards."""
     asked = [message(topic=topic, id=one, delay_ms=10_000 + n, queue=n % 4, **fields) for n, one in enumerate(ids)]
-    results = await faked.send(*asked)
+    results = await tapped.send(*asked)
     return [
         pb.PendingRef(message_id=one.message_id, topic=topic, shard=one.shard, lane=one.lane, entry=one.offset)
         for one in results
     ]
 
 
-async def cancel(faked: Gateway, refs: Iterable[pb.PendingRef]) -> list[pb.CancelResult]:
-    return list((await faked.stub.Cancel(pb.CancelRequest(messages=refs), timeout=10)).results)
+async def cancel(tapped: Gateway, refs: Iterable[pb.PendingRef]) -> list[pb.CancelResult]:
+    return list((await tapped.stub.Cancel(pb.CancelRequest(messages=refs), timeout=10)).results)
+
+
+def fire(taps: Iterable[TappedStore], message_id: str) -> None:
+    """Has the store say of this message that it has fired, when it is cancelled."""
+
+    def change(request: pb.CancelRequest, answer: pb.CancelResponse) -> None:
+        for ref, result in zip(request.messages, answer.results, strict=True):
+            if ref.message_id == message_id:
+                result.CopyFrom(pb.CancelResult(status=FIRED))
+
+    for tap in taps:
+        tap.after["Cancel"] = change
+
+
+def page_by(taps: Iterable[TappedStore], count: int) -> None:
+    """Pages of the stores have so many messages at most."""
+    for tap in taps:
+        tap.before["ListPending"] = lambda request: setattr(request, "max_count", count)
+
+
+async def waiting(gateway: Gateway) -> list[pb.PendingMessage]:
+    """The pending messages, in the order of their due times."""
+    return list((await gateway.stub.ListPending(pb.ListPendingRequest(max_count=1_000))).messages)
 
 
 def by_id(*ids: str, topic: str = "") -> list[pb.PendingRef]:
     return [pb.PendingRef(message_id=one, topic=topic) for one in ids]
 
 
-async def test_messages_are_cancelled_by_their_places(faked: Gateway, fakes: list[FakeStore]) -> None:
-    refs = await sent(faked, "a", "b", "c")
-    fakes[refs[2].shard].pending.firing.add("c")
-    results = await cancel(faked, [*refs, refs[0]])
+async def test_messages_are_cancelled_by_their_places(tapped: Gateway, taps: list[TappedStore]) -> None:
+    refs = await sent(tapped, "a", "b", "c")
+    fire(taps, "c")
+    results = await cancel(tapped, [*refs, refs[0]])
     assert [one.status for one in results] == [CANCELLED, CANCELLED, FIRED, CANCELLED]
     assert [one.due_at_ms for one in results] == [NOW_MS + 10_000, NOW_MS + 10_001, 0, NOW_MS + 10_000]
     # Each shard was asked once, about its own.
-    for fake in fakes:
-        (request,) = fake.pending.requests
-        assert {one.shard for one in request.messages} == {fake.shard}
+    for tap in taps:
+        (request,) = tap.requests["Cancel"]
+        assert {one.shard for one in request.messages} == {tap.shard}
 
 
 @pytest.mark.parametrize("topic", ["", "orders"])
-async def test_by_id_alone_all_shards_are_asked(faked: Gateway, fakes: list[FakeStore], topic: str) -> None:
-    await sent(faked, "a", "b")
-    results = await cancel(faked, by_id("a", "b", "none", topic=topic))
+async def test_by_id_alone_all_shards_are_asked(tapped: Gateway, taps: list[TappedStore], topic: str) -> None:
+    await sent(tapped, "a", "b")
+    results = await cancel(tapped, by_id("a", "b", "none", topic=topic))
     assert [one.status for one in results] == [CANCELLED, CANCELLED, NOT_FOUND]
-    assert [len(fake.pending.requests[0].messages) for fake in fakes] == [3, 3]
+    assert [len(tap.requests["Cancel"][0].messages) for tap in taps] == [3, 3]
 
 
-async def test_a_shard_that_is_away_is_a_fault_of_what_no_other_has(faked: Gateway, fakes: list[FakeStore]) -> None:
-    refs = await sent(faked, "a", "b")
-    away = fakes[refs[1].shard]
-    away.error = AWAY
-    results = await cancel(faked, [*by_id("a", "b"), refs[1]])
+async def test_a_shard_that_is_away_is_a_fault_of_what_no_other_has(tapped: Gateway, taps: list[TappedStore]) -> None:
+    refs = await sent(tapped, "a", "b")
+    away = taps[refs[1].shard]
+    away.refuse(AWAY, "Cancel")
+    results = await cancel(tapped, [*by_id("a", "b"), refs[1]])
     assert [one.status for one in results] == [CANCELLED, 0, 0]
     assert [one.fault.reason for one in results] == ["", "SHARD_UNAVAILABLE", "SHARD_UNAVAILABLE"]
     assert results[1].fault.retriable
-    away.error = None
-    assert [one.status for one in await cancel(faked, by_id("b"))] == [CANCELLED]
+    away.accept()
+    assert [one.status for one in await cancel(tapped, by_id("b"))] == [CANCELLED]
 
 
-async def test_a_shard_that_hangs_keeps_no_answer_of_the_others(faked: Gateway, fakes: list[FakeStore]) -> None:
-    refs = await sent(faked, "a", "b")
-    hung, other = fakes[refs[1].shard], fakes[refs[0].shard]
-    hung.gate.clear()
+async def test_a_shard_that_hangs_keeps_no_answer_of_the_others(tapped: Gateway, taps: list[TappedStore]) -> None:
+    refs = await sent(tapped, "a", "b")
+    hung = taps[refs[1].shard]
+    hung.hold("Cancel", "Backlog")
     request = pb.CancelRequest(messages=[*by_id("a", "b", "none"), *refs])
-    results = (await faked.stub.Cancel(request, timeout=6)).results
+    results = (await tapped.stub.Cancel(request, timeout=6)).results
     assert [one.status for one in results] == [CANCELLED, 0, 0, CANCELLED, 0]
     assert {one.fault.reason for one in results if not one.status} == {"SHARD_UNAVAILABLE"}
     assert all(one.fault.retriable for one in results if not one.status)
-    found = await faked.stub.Backlog(pb.BacklogRequest(), timeout=6)
+    found = await tapped.stub.Backlog(pb.BacklogRequest(), timeout=6)
     assert list(found.unreachable_shards) == [hung.shard]
-    assert not other.pending.waiting
+    assert [one.message.id for one in await waiting(tapped)] == ["b"]
 
 
-async def test_wrong_names_are_faults_of_their_own(faked: Gateway) -> None:
-    (right,) = await sent(faked, "a")
+async def test_wrong_names_are_faults_of_their_own(tapped: Gateway) -> None:
+    (right,) = await sent(tapped, "a")
     strange = pb.PendingRef(message_id="a", shard=9, lane=1_000)
     wrong = pb.PendingRef(topic="a b", lane=-1, entry=-1)
-    results = await cancel(faked, [right, strange, wrong, *by_id("a", topic="unknown"), *by_id("x" * 256)])
+    results = await cancel(tapped, [right, strange, wrong, *by_id("a", topic="unknown"), *by_id("x" * 256)])
     assert [one.status for one in results] == [CANCELLED, 0, 0, 0, 0]
     assert [one.fault.reason for one in results[1:4]] == ["SHARD_NOT_FOUND", "MESSAGE_INVALID", "TOPIC_NOT_FOUND"]
     assert [one.field for one in results[2].fault.violations] == ["message_id", "topic", "lane", "entry"]
     assert results[4].fault.message.endswith("has 256 characters; an id has 1 to 255")
 
 
-async def test_calls_name_so_many_messages_at_most(faked: Gateway) -> None:
+async def test_calls_name_so_many_messages_at_most(tapped: Gateway) -> None:
     for call, most in (
-        (faked.stub.Cancel(pb.CancelRequest()), limits.CANCEL_COUNT_MAX),
-        (faked.stub.Cancel(pb.CancelRequest(messages=by_id(*["a"] * 4_097))), limits.CANCEL_COUNT_MAX),
-        (faked.stub.Reschedule(pb.RescheduleRequest()), limits.REPLACE_COUNT_MAX),
+        (tapped.stub.Cancel(pb.CancelRequest()), limits.CANCEL_COUNT_MAX),
+        (tapped.stub.Cancel(pb.CancelRequest(messages=by_id(*["a"] * 4_097))), limits.CANCEL_COUNT_MAX),
+        (tapped.stub.Reschedule(pb.RescheduleRequest()), limits.REPLACE_COUNT_MAX),
     ):
         error = await error_of(call)
         assert str(error.details()).endswith(f"messages; a request has 1 to {most}")
@@ -110,14 +134,14 @@ async def test_calls_name_so_many_messages_at_most(faked: Gateway) -> None:
 # --- reschedule -------------------------------------------------------------------------------------------------------
 
 
-async def reschedule(faked: Gateway, *messages: pb.Reschedule) -> list[pb.RescheduleResult]:
-    return list((await faked.stub.Reschedule(pb.RescheduleRequest(messages=messages), timeout=10)).results)
+async def reschedule(tapped: Gateway, *messages: pb.Reschedule) -> list[pb.RescheduleResult]:
+    return list((await tapped.stub.Reschedule(pb.RescheduleRequest(messages=messages), timeout=10)).results)
 
 
-async def test_messages_get_another_time_and_body(faked: Gateway, fakes: list[FakeStore]) -> None:
-    first, second, third = await sent(faked, "a", "b", "c")
+async def test_messages_get_another_time_and_body(tapped: Gateway, taps: list[TappedStore]) -> None:
+    first, second, third = await sent(tapped, "a", "b", "c")
     results = await reschedule(
-        faked,
+        tapped,
         pb.Reschedule(message=first, delay_ms=77, body=b"new"),
         pb.Reschedule(message=second, deliver_at_ms=NOW_MS + 9),
         pb.Reschedule(message=third, deliver_at_ms=3),
@@ -127,20 +151,20 @@ async def test_messages_get_another_time_and_body(faked: Gateway, fakes: list[Fa
     assert [one.deliver_at_ms for one in results] == [NOW_MS + 77, NOW_MS + 9, NOW_MS + 1, 0]
     assert [one.was_past for one in results] == [False, False, True, False]
     assert [(one.shard, one.lane) for one in results[:3]] == [(ref.shard, 1_000) for ref in (first, second, third)]
-    waiting = {one.id: one for fake in fakes for one in fake.pending.waiting}
-    assert (waiting["a"].body, waiting["b"].body) == (b"new", b"body")
-    assert waiting["a"].entry == results[0].entry
+    found = {one.message.id: one.message for one in await waiting(tapped)}
+    assert (found["a"].body, found["b"].body) == (b"new", b"body")
+    assert found["a"].offset == results[0].entry
     # A store can't take a time that reads as a delay.
-    asked = [one.reschedule.deliver_at_ms for fake in fakes for one in fake.pending.requests[-1].replacements]
+    asked = [one.reschedule.deliver_at_ms for tap in taps for one in tap.requests["Replace"][-1].replacements]
     assert 10**12 + 1 in asked
 
 
-async def test_a_wrong_reschedule_is_a_fault_of_its_own(faked: Gateway) -> None:
-    await faked.stub.CreateTopic(gateway_pb2.CreateTopicRequest(name="short", max_delay_ms=60_000))
-    (ref,) = await sent(faked, "a")
-    (short,) = await sent(faked, "s", topic="short")
+async def test_a_wrong_reschedule_is_a_fault_of_its_own(tapped: Gateway) -> None:
+    await tapped.stub.CreateTopic(gateway_pb2.CreateTopicRequest(name="short", max_delay_ms=60_000))
+    (ref,) = await sent(tapped, "a")
+    (short,) = await sent(tapped, "s", topic="short")
     results = await reschedule(
-        faked,
+        tapped,
         pb.Reschedule(message=ref),
         pb.Reschedule(message=ref, delay_ms=-1),
         pb.Reschedule(message=ref, deliver_at_ms=-1, body=bytes(limits.BODY_BYTES_MAX + 1)),
@@ -162,9 +186,9 @@ async def test_a_wrong_reschedule_is_a_fault_of_its_own(faked: Gateway) -> None:
 
 
 async def test_a_topics_limit_holds_at_a_gateway_that_has_not_seen_the_topic(
-    tmp_path: Path, fakes: list[FakeStore]
+    tmp_path: Path, taps: list[TappedStore]
 ) -> None:
-    ports = {store.shard: store.port for store in fakes}
+    ports = {store.shard: store.port for store in taps}
     async with Gateway(tmp_path, ports) as first:
         await first.stub.CreateTopic(gateway_pb2.CreateTopicRequest(name="short", max_delay_ms=60_000))
         (short,) = await sent(first, "s", topic="short")
@@ -178,162 +202,164 @@ async def test_a_topics_limit_holds_at_a_gateway_that_has_not_seen_the_topic(
 # --- cancel what matches ----------------------------------------------------------------------------------------------
 
 
-async def progress(faked: Gateway, *, dry_run: bool = False, **wanted: object) -> list[pb.CancelProgress]:
+async def progress(tapped: Gateway, *, dry_run: bool = False, **wanted: object) -> list[pb.CancelProgress]:
     request = pb.CancelMatchingRequest(filter=pb.PendingFilter(**wanted), dry_run=dry_run)  # type: ignore[arg-type]
-    return [one async for one in faked.stub.CancelMatching(request, timeout=10)]
+    return [one async for one in tapped.stub.CancelMatching(request, timeout=10)]
 
 
-async def test_what_matches_is_cancelled(faked: Gateway, fakes: list[FakeStore]) -> None:
+async def test_what_matches_is_cancelled(tapped: Gateway, taps: list[TappedStore]) -> None:
     ids = [f"m{n}" for n in range(50)]
-    await sent(faked, *ids, keys=["k"])
-    await sent(faked, *(f"o{n}" for n in range(50)))
-    for fake in fakes:
-        fake.pending.page_max = 7
-        fake.pending.firing.add("m3")
-    (counted,) = await progress(faked, topic="orders", key="k", dry_run=True)
+    await sent(tapped, *ids, keys=["k"])
+    await sent(tapped, *(f"o{n}" for n in range(50)))
+    (counted,) = await progress(tapped, topic="orders", key="k", dry_run=True)
     assert (counted.matched_count, counted.cancelled_count, counted.seen_count) == (50, 0, 100)
-    assert sum(len(fake.pending.waiting) for fake in fakes) == 100
-    (last,) = await progress(faked, topic="orders", key="k")
+    assert len(await waiting(tapped)) == 100
+    page_by(taps, 7)
+    fire(taps, "m3")
+    (last,) = await progress(tapped, topic="orders", key="k")
     assert (last.matched_count, last.cancelled_count, last.fired_count) == (50, 49, 1)
-    assert (last.seen_count, last.done) == (100, True)
-    assert {one.id[0] for fake in fakes for one in fake.pending.waiting} == {"o"}
+    assert last.done
+    # Stores look again at what did not fit into a page.
+    assert last.seen_count >= 100
+    taps[0].accept()
+    taps[1].accept()
+    assert {one.message.id[0] for one in await waiting(tapped)} == {"o"}
     # Another call has nothing left to do.
-    (again,) = await progress(faked, topic="orders", key="k")
+    (again,) = await progress(tapped, topic="orders", key="k")
     assert (again.matched_count, again.done) == (0, True)
 
 
 async def test_progress_comes_as_time_goes_by(
-    faked: Gateway, fakes: list[FakeStore], monkeypatch: pytest.MonkeyPatch
+    tapped: Gateway, taps: list[TappedStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await sent(faked, *(f"m{n}" for n in range(20)))
-    for fake in fakes:
-        fake.pending.page_max = 4
+    await sent(tapped, *(f"m{n}" for n in range(20)))
+    page_by(taps, 4)
     monkeypatch.setattr(matching, "PROGRESS_MS", 0)
-    told = await progress(faked, due_before_ms=NOW_MS + 20_000)
+    told = await progress(tapped, due_before_ms=NOW_MS + 20_000)
     assert [one.cancelled_count for one in told] == [8, 16, 20, 20]
     assert [one.done for one in told] == [False, False, True, True]
     assert [one.due_at_ms for one in told] == sorted(one.due_at_ms for one in told)
     assert told[0].due_at_ms == NOW_MS + 10_006
 
 
-async def test_a_range_of_due_times_is_cancelled(faked: Gateway, fakes: list[FakeStore]) -> None:
-    await sent(faked, *(f"m{n}" for n in range(10)))
-    (last,) = await progress(faked, due_from_ms=NOW_MS + 10_003, due_before_ms=NOW_MS + 10_006)
+async def test_a_range_of_due_times_is_cancelled(tapped: Gateway, taps: list[TappedStore]) -> None:
+    await sent(tapped, *(f"m{n}" for n in range(10)))
+    (last,) = await progress(tapped, due_from_ms=NOW_MS + 10_003, due_before_ms=NOW_MS + 10_006)
     assert last.cancelled_count == 3
-    left = sorted(one.due_at_ms - NOW_MS for fake in fakes for one in fake.pending.waiting)
+    left = [one.message.due_at_ms - NOW_MS for one in await waiting(tapped)]
     assert left == [10_000, 10_001, 10_002, 10_006, 10_007, 10_008, 10_009]
 
 
-async def test_a_filter_names_a_topic_or_a_range(faked: Gateway) -> None:
+async def test_a_filter_names_a_topic_or_a_range(tapped: Gateway) -> None:
     for wanted in (pb.PendingFilter(), pb.PendingFilter(key="k")):
-        call = faked.stub.CancelMatching(pb.CancelMatchingRequest(filter=wanted))
+        call = tapped.stub.CancelMatching(pb.CancelMatchingRequest(filter=wanted))
         error = await error_of(call.read())
         assert error.details() == "filter: names neither a topic nor a range of due times"
 
 
-async def test_what_is_done_is_told_before_an_error(faked: Gateway, fakes: list[FakeStore]) -> None:
-    await sent(faked, *(f"m{n}" for n in range(8)))
-    fakes[1].error = DiskFull("full")
-    call = faked.stub.CancelMatching(pb.CancelMatchingRequest(filter=pb.PendingFilter(topic="orders")))
+async def test_what_is_done_is_told_before_an_error(tapped: Gateway, taps: list[TappedStore]) -> None:
+    await sent(tapped, *(f"m{n}" for n in range(8)))
+    taps[1].refuse(DiskFull("full"), "Cancel")
+    call = tapped.stub.CancelMatching(pb.CancelMatchingRequest(filter=pb.PendingFilter(topic="orders")))
     told = await call.read()
     assert (told.cancelled_count, told.done) == (4, False)
     assert (await error_of(call.read())).details() == "full"
-    fakes[1].error = None
-    (last,) = await progress(faked, topic="orders")
+    taps[1].accept()
+    (last,) = await progress(tapped, topic="orders")
     assert (last.cancelled_count, last.done) == (4, True)
 
 
-async def test_so_many_cancel_at_once(faked: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    await faked.send(message())
+async def test_so_many_cancel_at_once(tapped: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    await tapped.send(message())
     monkeypatch.setattr(matching, "JOBS_MAX", 0)
-    error = await error_of(faked.stub.CancelMatching(pb.CancelMatchingRequest(filter={"topic": "orders"})).read())
+    error = await error_of(tapped.stub.CancelMatching(pb.CancelMatchingRequest(filter={"topic": "orders"})).read())
     assert error.details() == "0 calls of CancelMatching are in work; the most is 0"
 
 
-async def test_a_stop_ends_what_cancels(faked: Gateway, fakes: list[FakeStore]) -> None:
-    await sent(faked, *(f"m{n}" for n in range(8)))
-    for fake in fakes:
-        fake.pending.page_max = 1
-        fake.gate.clear()
-    call = faked.stub.CancelMatching(pb.CancelMatchingRequest(filter={"topic": "orders"}))
-    await fakes[0].until_waiting(1)
-    faked.node.parts.face.end_streams()
-    for fake in fakes:
-        fake.gate.set()
-    # What is done by then is told.
+async def test_a_stop_ends_what_cancels(tapped: Gateway, taps: list[TappedStore]) -> None:
+    await sent(tapped, *(f"m{n}" for n in range(8)))
+    page_by(taps, 1)
+    for tap in taps:
+        tap.hold("ListPending")
+    call = tapped.stub.CancelMatching(pb.CancelMatchingRequest(filter={"topic": "orders"}))
+    await taps[0].until_waiting("ListPending", 1)
+    tapped.node.parts.face.end_streams()
+    for tap in taps:
+        tap.release()
+    # The progress by then comes before the error.
     told = await call.read()
     assert (told.cancelled_count, told.done) == (2, False)
     assert (await error_of(call.read())).details() == "the gateway is stopping"
-    assert sum(len(fake.pending.waiting) for fake in fakes) == 6
+    for tap in taps:
+        tap.accept()
+    assert len(await waiting(tapped)) == 6
 
 
 async def test_a_client_that_goes_away_makes_room(
-    faked: Gateway, fakes: list[FakeStore], monkeypatch: pytest.MonkeyPatch
+    tapped: Gateway, taps: list[TappedStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await sent(faked, *(f"m{n}" for n in range(8)))
+    await sent(tapped, *(f"m{n}" for n in range(8)))
     monkeypatch.setattr(matching, "JOBS_MAX", 1)
-    for fake in fakes:
-        fake.pending.page_max = 1
-        fake.gate.clear()
-    call = faked.stub.CancelMatching(pb.CancelMatchingRequest(filter={"topic": "orders"}))
-    await fakes[0].until_waiting(1)
-    error = await error_of(progress(faked, topic="orders"))
+    page_by(taps, 1)
+    for tap in taps:
+        tap.hold("ListPending")
+    call = tapped.stub.CancelMatching(pb.CancelMatchingRequest(filter={"topic": "orders"}))
+    await taps[0].until_waiting("ListPending", 1)
+    error = await error_of(progress(tapped, topic="orders"))
     assert error.details() == "1 calls of CancelMatching are in work; the most is 1"
     call.cancel()
-    for fake in fakes:
-        fake.gate.set()
+    for tap in taps:
+        tap.release()
     told: list[pb.CancelProgress] = []
     async with asyncio.timeout(10):
         while not told:
             with suppress(grpc.aio.AioRpcError):
-                told = await progress(faked, topic="orders")
+                told = await progress(tapped, topic="orders")
     assert told[-1].done
-    assert not any(fake.pending.waiting for fake in fakes)
+    assert not await waiting(tapped)
 
 
-async def test_what_waits_for_a_retry_matches_no_filter(faked: Gateway, fakes: list[FakeStore]) -> None:
-    await sent(faked, *(f"m{n}" for n in range(4)))
-    for fake in fakes:
-        fake.pending.waiting = [
-            one._replace(topic="%RETRY%g") if one.id in ("m0", "m1") else one for one in fake.pending.waiting
-        ]
+async def test_what_waits_for_a_retry_matches_no_filter(tapped: Gateway, taps: list[TappedStore]) -> None:
+    await sent(tapped, "m2", "m3")
+    for number, tap in enumerate(taps):
+        await fill(tap.store, timer(f"m{number}", 10_000, topic="%RETRY%g"))
     for dry_run in (True, False):
-        (last,) = await progress(faked, due_before_ms=NOW_MS + 20_000, dry_run=dry_run)
+        (last,) = await progress(tapped, due_before_ms=NOW_MS + 20_000, dry_run=dry_run)
         assert (last.seen_count, last.matched_count, last.cancelled_count) == (4, 2, 0 if dry_run else 2)
-    assert sorted(one.id for fake in fakes for one in fake.pending.waiting) == ["m0", "m1"]
+    assert sorted(one.message.id for one in await waiting(tapped)) == ["m0", "m1"]
 
 
-@pytest.mark.parametrize("topic", ["SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer", "DT_CANCELLED", "%RETRY%g"])
-async def test_system_topics_are_refused(faked: Gateway, fakes: list[FakeStore], topic: str) -> None:
-    fault = f"topic: '{topic}' is a system topic; only DueTime itself writes to it"
-    error = await error_of(faked.stub.CancelMatching(pb.CancelMatchingRequest(filter={"topic": topic})).read())
-    assert error.details() == f"filter.{fault}"
-    if topic.startswith("%RETRY%"):
-        return
-    results: list[pb.CancelResult | pb.RescheduleResult] = [*await cancel(faked, by_id("a", topic=topic))]
-    results += await reschedule(faked, pb.Reschedule(message=by_id("a", topic=topic)[0], delay_ms=1))
-    assert [(one.fault.reason, one.fault.message) for one in results] == [("MESSAGE_INVALID", fault)] * 2
-    assert not any(fake.pending.requests for fake in fakes)
+async def test_system_topics_are_refused(tapped: Gateway, taps: list[TappedStore]) -> None:
+    for topic in ("SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer", "DT_CANCELLED", "%RETRY%g"):
+        fault = f"topic: '{topic}' is a system topic; only DueTime itself writes to it"
+        error = await error_of(tapped.stub.CancelMatching(pb.CancelMatchingRequest(filter={"topic": topic})).read())
+        assert error.details() == f"filter.{fault}"
+        if topic.startswith("%RETRY%"):
+            continue
+        results: list[pb.CancelResult | pb.RescheduleResult] = [*await cancel(tapped, by_id("a", topic=topic))]
+        results += await reschedule(tapped, pb.Reschedule(message=by_id("a", topic=topic)[0], delay_ms=1))
+        assert [(one.fault.reason, one.fault.message) for one in results] == [("MESSAGE_INVALID", fault)] * 2
+    assert not any(tap.requests[call] for tap in taps for call in ("ListPending", "Cancel", "Replace"))
 
 
 # --- list -------------------------------------------------------------------------------------------------------------
 
 
-async def pages(faked: Gateway, **fields: object) -> list[list[pb.PendingMessage]]:
+async def pages(tapped: Gateway, **fields: object) -> list[list[pb.PendingMessage]]:
     request = pb.ListPendingRequest(**fields)  # type: ignore[arg-type]
     found = []
     while True:
-        page = await faked.stub.ListPending(request, timeout=10)
+        page = await tapped.stub.ListPending(request, timeout=10)
         found.append(list(page.messages))
         if not page.next_page_token:
             return found
         request.page_token = page.next_page_token
 
 
-async def test_pages_of_all_shards_are_in_due_order(faked: Gateway, fakes: list[FakeStore]) -> None:
+async def test_pages_of_all_shards_are_in_due_order(tapped: Gateway, taps: list[TappedStore]) -> None:
     ids = [f"m{n}" for n in range(25)]
-    refs = await sent(faked, *ids)
-    found = await pages(faked, max_count=10)
+    refs = await sent(tapped, *ids)
+    found = await pages(tapped, max_count=10)
     assert [len(page) for page in found] == [10, 10, 5]
     listed = [one for page in found for one in page]
     assert [one.message.id for one in listed] == ids
@@ -341,50 +367,48 @@ async def test_pages_of_all_shards_are_in_due_order(faked: Gateway, fakes: list[
         (ref.shard, ref.lane, ref.entry) for ref in refs
     ]
     assert listed[3].message.body == b"body"
-    (bare,) = await pages(faked, max_count=1_000, omit_bodies=True, filter={"topic": "orders"})
+    (bare,) = await pages(tapped, max_count=1_000, omit_bodies=True, filter={"topic": "orders"})
     assert {one.message.body for one in bare} == {b""}
 
 
-async def test_a_list_needs_all_its_shards(faked: Gateway, fakes: list[FakeStore]) -> None:
-    await sent(faked, "a", "b")
-    fakes[1].error = AWAY
-    error = await error_of(faked.stub.ListPending(pb.ListPendingRequest()))
+async def test_a_list_needs_all_its_shards(tapped: Gateway, taps: list[TappedStore]) -> None:
+    await sent(tapped, "a", "b")
+    taps[1].refuse(AWAY, "ListPending")
+    error = await error_of(tapped.stub.ListPending(pb.ListPendingRequest()))
     assert error.code().name == "UNAVAILABLE"
 
 
-async def test_fields_of_a_list_are_checked(faked: Gateway) -> None:
+async def test_fields_of_a_list_are_checked(tapped: Gateway) -> None:
     request = pb.ListPendingRequest(max_count=1_001, filter={"topic": "a b", "due_from_ms": -1})
-    error = await error_of(faked.stub.ListPending(request))
+    error = await error_of(tapped.stub.ListPending(request))
     assert error.details() == (
         "filter.topic: 'a b' holds characters other than [%|a-zA-Z0-9_-]; "
         "filter.due_from_ms: -1 is not within 0 and 9223372036854775807; max_count: 1001 is not within 0 and 1000"
     )
-    error = await error_of(faked.stub.ListPending(pb.ListPendingRequest(filter={"due_from_ms": 5, "due_before_ms": 5})))
+    error = await error_of(
+        tapped.stub.ListPending(pb.ListPendingRequest(filter={"due_from_ms": 5, "due_before_ms": 5}))
+    )
     assert error.details() == "filter.due_before_ms: 5 is not above due_from_ms, 5"
-    error = await error_of(faked.stub.ListPending(pb.ListPendingRequest(filter={"topic": "unknown"})))
+    error = await error_of(tapped.stub.ListPending(pb.ListPendingRequest(filter={"topic": "unknown"})))
     assert error.code().name == "NOT_FOUND"
-    error = await error_of(faked.stub.ListPending(pb.ListPendingRequest(page_token=b"x")))
+    error = await error_of(tapped.stub.ListPending(pb.ListPendingRequest(page_token=b"x")))
     assert error.details() == "page_token: is none that ListPending gave"
 
 
 # --- count ------------------------------------------------------------------------------------------------------------
 
 
-async def test_counts_of_shards_are_added_up(faked: Gateway, fakes: list[FakeStore]) -> None:
-    fakes[0].pending.buckets = [
-        pb.DueBucket(due_from_ms=3_600_000, width_ms=3_600_000, count=5, topic="a", lane=1),
-        pb.DueBucket(due_from_ms=0, width_ms=60_000, count=1, topic="a", lane=1),
-    ]
-    fakes[1].pending.buckets = [pb.DueBucket(due_from_ms=3_660_000, width_ms=60_000, count=2, topic="a", lane=1)]
-    found = await faked.stub.Backlog(pb.BacklogRequest())
-    assert (found.pending_count, found.overdue_count, found.now_ms) == (8, 1, NOW_MS)
-    assert [(one.due_from_ms, one.width_ms, one.count) for one in found.buckets] == [
-        (0, 60_000, 1),
-        (3_600_000, 3_600_000, 7),
-    ]
+async def test_counts_of_shards_are_added_up(tapped: Gateway, taps: list[TappedStore], clock: WallClock) -> None:
+    refs = await sent(tapped, *(f"m{n}" for n in range(6)))
+    assert {ref.shard for ref in refs} == {0, 1}
+    clock.move(10_001)
+    taps[1].after["Backlog"] = lambda _, answer: setattr(answer, "now_ms", answer.now_ms + 1)
+    found = await tapped.stub.Backlog(pb.BacklogRequest())
+    assert (found.pending_count, found.overdue_count, found.now_ms) == (6, 2, NOW_MS + 10_001)
+    assert sum(one.count for one in found.buckets) == 6
     assert list(found.unreachable_shards) == []
-    fakes[0].error = AWAY
-    found = await faked.stub.Backlog(pb.BacklogRequest())
-    assert (found.pending_count, list(found.unreachable_shards)) == (2, [0])
-    error = await error_of(faked.stub.Backlog(pb.BacklogRequest(due_from_ms=-1)))
+    taps[0].refuse(AWAY, "Backlog")
+    found = await tapped.stub.Backlog(pb.BacklogRequest())
+    assert (found.pending_count, list(found.unreachable_shards)) == (sum(ref.shard == 1 for ref in refs), [0])
+    error = await error_of(tapped.stub.Backlog(pb.BacklogRequest(due_from_ms=-1)))
     assert error.details() == "due_from_ms: -1 is not within 0 and 9223372036854775807"
