@@ -7,7 +7,7 @@ from threading import Event
 from duetime_core.clock import Clock
 from duetime_core.errors import StartupError
 from duetime_core.node import main
-from duetime_core.probes import Health
+from duetime_core.probes import Health, Pages
 from duetime_core.serving import Server
 from duetime_core.settings import NodeSettings
 from prometheus_client import CollectorRegistry
@@ -79,7 +79,8 @@ class SampleNode:
         if self._settings.fail == "loop":
             raise ZeroDivisionError("a loop died")
         if self._settings.fail == "block":
-            # A loop that never gives way.
+            # A loop that never gives way, and a probe that does not wait for it long.
+            Pages.ANSWER_S = 0.2
             Event().wait()
         if self._settings.fail != "return":
             await asyncio.Event().wait()

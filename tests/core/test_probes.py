@@ -60,7 +60,7 @@ def test_stuck_process_is_ready_but_not_alive_and_says_why(started: list[Process
 def test_loop_that_hangs_is_not_alive(started: list[Process]) -> None:
     started.append(Process("--fail", "block"))
     ready = started[0].ready()
-    assert page(ready, "/healthz") == (503, "the event loop does not answer within 5 s\n")
+    assert page(ready, "/healthz") == (503, "the event loop does not answer within 0.2 s\n")
     assert page(ready, "/metrics")[0] == 200
 
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 PROJECT = Path(__file__).resolve().parents[2]
 PASSWORD = "Tr0ub4dor:3/x"
+SERVICES = ["gateway", *(pytest.param(name, marks=pytest.mark.proof) for name in ("scheduler", "retry"))]
 URL = f"postgresql+psycopg://duetime:{PASSWORD}@127.0.0.1:1/duetime"
 
 
@@ -69,7 +70,7 @@ def test_no_log_line_has_a_password(capfd: pytest.CaptureFixture[str]) -> None:
     assert PASSWORD not in told
 
 
-@pytest.mark.parametrize("service", ["gateway", "scheduler", "retry"])
+@pytest.mark.parametrize("service", SERVICES)
 @pytest.mark.parametrize("fault", [["--port", "70000"], ["--stores", "nonsense"]], ids=["port", "stores"])
 def test_process_that_can_t_start_tells_no_password(service: str, fault: list[str]) -> None:
     arguments = ["--database-url", URL, "--stores", "0=127.0.0.1:1", *fault]
@@ -86,7 +87,7 @@ def test_process_that_can_t_start_tells_no_password(service: str, fault: list[st
     assert PASSWORD not in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("service", ["gateway", "scheduler", "retry"])
+@pytest.mark.parametrize("service", SERVICES)
 def test_process_without_its_database_tells_no_password(service: str) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DUETIME_")}
     with subprocess.Popen(

@@ -109,12 +109,15 @@ async def test_calls_past_the_servers_limit_are_refused(served: Served) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_deadline_ends_a_call_at_both_ends(served: Served, kind: str) -> None:
-    error = await failure(served.begin(kind, b"wait", timeout=0.3))
+    timeout = 0.15
+    # A busy machine may take longer to bring the call to the servicer.
+    while served.servicer.remaining_s is None:
+        timeout *= 2
+        error = await failure(served.begin(kind, b"wait", timeout=timeout))
     assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     assert "Deadline Exceeded" in str(error.details())
-    assert served.servicer.remaining_s is not None
     # By a socket it is rounded up.
-    assert 0 < served.servicer.remaining_s < 0.31
+    assert 0 < served.servicer.remaining_s < timeout + 0.01
     async with asyncio.timeout(DEADLINE_S):
         await served.servicer.cancelled.acquire()
 
