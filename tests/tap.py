@@ -39,6 +39,8 @@ class Tap:
     Hooks belong to a method, by its short name. `before[method]` takes a request; `after[method]` takes a request and
     its answer. Both change the message in place, return another one to replace it, or raise: `Lost` ends the call with
     a bare status, a DueTimeError with its own. An error in `after` means: the node did the work, the answer was lost.
+    `instead[method]` answers a request in the node's place, or returns None; the node gets the rest of the request.
+    `watch` sees each request and answer of the node: the method, the call's requests so far, and the answer or None.
     In streams the hooks see each message; an answer's request is the oldest unanswered one, or the one of its number.
     """
 
@@ -61,12 +63,15 @@ class Tap:
         self.waiting: defaultdict[str, int] = defaultdict(int)
         self.before: dict[str, Callable[[Any], Message | None]] = {}
         self.after: dict[str, Callable[[Any, Any], Message | None]] = {}
+        self.instead: dict[str, Callable[[Any], Message | None]] = {}
+        self.watch: Callable[[str, list[Any], Any], None] | None = None
         # Methods that the node appears not to have.
         self.unknown: set[str] = set()
         self.changed = asyncio.Condition()
         self.port = 0
         self._gates: dict[str, asyncio.Event] = {}
         self._passed: dict[str, asyncio.Event] = {}
+        self._answer_gates: dict[str, asyncio.Event] = {}
         self._server: grpc.aio.Server | None = None
         self._channel: grpc.aio.Channel | None = None
 
@@ -96,14 +101,10 @@ class Tap:
             await self._channel.close()
             self._server = self._channel = None
 
-    def hold(self, *methods: str) -> None:
-        """Requests of these methods wait for `release`."""
+    def hold(self, *methods: str, answers: bool = False) -> None:
+        """Requests of these methods, or their answers, wait for `release`."""
         for method in methods:
-            self._gates[method] = asyncio.Event()
-
-    def hold_answers(self, *methods: str) -> None:
-        """Answers of these methods, which the node has given, wait for `release`."""
-        self.hold(*(_ANSWERS + method for method in methods))
+            (self._answer_gates if answers else self._gates)[method] = asyncio.Event()
 
     def let_pass(self, *methods: str) -> None:
         """Later requests pass; those that wait still wait for `release`."""
@@ -111,8 +112,8 @@ class Tap:
             self._passed[method] = self._gates.pop(method)
 
     def release(self, *methods: str) -> None:
-        for method in methods or [*self._gates, *self._passed]:
-            for gates in (self._gates, self._passed):
+        for gates in (self._gates, self._passed, self._answer_gates):
+            for method in methods or list(gates):
                 if (gate := gates.pop(method, None)) is not None:
                     gate.set()
 
@@ -147,9 +148,9 @@ class Tap:
         call: Any = self._channel.stream_stream(f"/{self.service}/{method}")(
             metadata=metadata, timeout=context.time_remaining()
         )
-        unanswered: deque[Any] = deque()
-        sending = asyncio.create_task(self._send(method, context, call, unanswered))
-        receiving = asyncio.create_task(self._receive(method, context, call, unanswered))
+        forwarded = _Forwarded(method, context, call)
+        sending = asyncio.create_task(self._send(forwarded))
+        receiving = asyncio.create_task(self._receive(forwarded))
         try:
             await asyncio.wait({sending, receiving}, return_when=asyncio.FIRST_EXCEPTION)
             for task in (sending, receiving):
@@ -163,26 +164,40 @@ class Tap:
             self.open[method] -= 1
             await self._notify()
 
-    async def _send(self, method: str, context: Any, call: Any, unanswered: deque[Any]) -> None:
+    async def _send(self, forwarded: "_Forwarded") -> None:
         """Requests are recorded as they come, also while earlier ones of the stream wait for the gate."""
+        method, call = forwarded.method, forwarded.call
         arrived: asyncio.Queue[bytes | None] = asyncio.Queue()
-        reading = asyncio.create_task(self._read(method, context, arrived))
+        reading = asyncio.create_task(self._read(method, forwarded.context, arrived))
         try:
-            made, _ = self._methods[method]
             while (data := await arrived.get()) is not None:
                 await self._pass_gate(method)
-                request = made.FromString(data)
-                if (hook := self.before.get(method)) is not None:
-                    changed = made.FromString(data)
-                    data = (hook(changed) or changed).SerializeToString()
-                unanswered.append(request)
-                with suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError):
-                    await call.write(data)
+                if (data := await self._hooked(forwarded, data)) is not None:
+                    with suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError):
+                        await call.write(data)
             with suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError):
                 await call.done_writing()
         finally:
             reading.cancel()
             self.waiting[method] -= sum(data is not None for data in _taken(arrived))
+
+    async def _hooked(self, forwarded: "_Forwarded", data: bytes) -> bytes | None:
+        """The request that goes to the node; None: there is none."""
+        method = forwarded.method
+        made, _ = self._methods[method]
+        request, changed = made.FromString(data), made.FromString(data)
+        forwarded.sent.append(request)
+        if self.watch is not None:
+            self.watch(method, forwarded.sent, None)
+        if (hook := self.before.get(method)) is not None:
+            changed = hook(changed) or changed
+        if (instead := self.instead.get(method)) is not None and (answer := instead(changed)) is not None:
+            await forwarded.write(answer.SerializeToString())
+            await self._notify()
+            if not changed.ByteSize():
+                return None
+        forwarded.unanswered.append(request)
+        return changed.SerializeToString()
 
     async def _read(self, method: str, context: Any, arrived: "asyncio.Queue[bytes | None]") -> None:
         made, _ = self._methods[method]
@@ -195,15 +210,18 @@ class Tap:
             await self._notify()
         arrived.put_nowait(None)
 
-    async def _receive(self, method: str, context: Any, call: Any, unanswered: deque[Any]) -> None:
+    async def _receive(self, forwarded: "_Forwarded") -> None:
+        method, call = forwarded.method, forwarded.call
         _, made = self._methods[method]
         while (data := await call.read()) is not grpc.aio.EOF:
+            if self.watch is not None:
+                self.watch(method, forwarded.sent, made.FromString(data))
+            while (gate := self._answer_gates.get(method)) is not None:
+                await gate.wait()
             if (hook := self.after.get(method)) is not None:
                 answer = made.FromString(data)
-                request = _request_of(answer, unanswered)
-                data = (hook(request, answer) or answer).SerializeToString()
-            await self._pass_gate(_ANSWERS + method)
-            await context.write(data)
+                data = (hook(_request_of(answer, forwarded.unanswered), answer) or answer).SerializeToString()
+            await forwarded.write(data)
             await self._notify()
         code = await call.code()
         if code is not grpc.StatusCode.OK:
@@ -221,6 +239,21 @@ class Tap:
     async def _notify(self) -> None:
         async with self.changed:
             self.changed.notify_all()
+
+
+class _Forwarded:
+    """A call and its counterpart at the node."""
+
+    def __init__(self, method: str, context: Any, call: Any) -> None:
+        self.method, self.context, self.call = method, context, call
+        self.sent: list[Any] = []
+        self.unanswered: deque[Any] = deque()
+        self._writing = asyncio.Lock()
+
+    async def write(self, data: bytes) -> None:
+        """gRPC takes one message at a time."""
+        async with self._writing:
+            await self.context.write(data)
 
 
 class _Handlers(grpc.GenericRpcHandler):

@@ -11,6 +11,7 @@ from duetime_core.testing import LocalCluster
 from tests.sdk.fake_gateway import FakeGateway
 from tests.sdk.fake_groups import FakeGroups
 from tests.sdk.gateway import Gateway
+from tests.sdk.groups import Groups
 from tests.sdk.threaded import served
 
 _numbers = itertools.count()
@@ -72,9 +73,14 @@ def threaded_gateway() -> Iterator[FakeGroups]:
 
 
 @pytest.fixture(params=[True, False], ids=["stream", "calls"])
-async def groups(request: pytest.FixtureRequest) -> AsyncIterator[FakeGroups]:
+async def groups(request: pytest.FixtureRequest) -> AsyncIterator[FakeGroups | Groups]:
     """One that knows of ReceiveStream, and one that does not."""
-    gateway = FakeGroups(has_streams=request.param)
+    gateway: FakeGroups | Groups
+    if hasattr(request.module, "FakeGroups"):
+        gateway = FakeGroups(has_streams=request.param)
+    else:
+        gateway = Groups(request.getfixturevalue("nodes"))
+        gateway.unknown |= set() if request.param else {"ReceiveStream"}
     await gateway.start()
     yield gateway
     await gateway.stop()

@@ -5,7 +5,7 @@ from itertools import chain
 from typing import Any
 
 import grpc
-from duetime import AsyncAdmin, AsyncProducer, AsyncPuller, Message, ReceivedMessage
+from duetime import AsyncAdmin, AsyncProducer, AsyncPuller, Message, Receipt, ReceivedMessage
 from duetime.client.ids import later
 from duetime.v1 import gateway_pb2, message_pb2
 from duetime_core.testing import LocalCluster
@@ -52,11 +52,14 @@ class Gateway(Tap):
         async with AsyncAdmin(self.node) as admin:
             await admin.create_topic(name, queues=queues)
 
-    async def put(self, topic: str, *bodies: bytes, queue: int = 0, **fields: Any) -> list[str]:
-        """Messages in a queue, in their order. Returns their ids."""
+    async def put(self, topic: str, *bodies: bytes, queue: int = 0, ids: str = "", **fields: Any) -> None:
+        """Messages in a queue, in their order; `ids` are made of their numbers, as of `id-%d`."""
+        messages = [Message(topic, body, queue=queue, **fields) for body in bodies]
+        for n, message in enumerate(messages if ids else ()):
+            message.id = ids % n
         async with AsyncProducer(self.node) as producer:
-            sent = await producer.send_many([Message(topic, body, queue=queue, **fields) for body in bodies])
-        return [receipt.message_id for receipt in sent]
+            sent = await producer.send_many(messages)
+        assert all(isinstance(one, Receipt) for one in sent)
 
     async def counts(self, topic: str) -> list[int]:
         """How many messages each queue has."""

@@ -1,4 +1,4 @@
-"""Consumers: what a handler's end means, how many run, what is refused, and what is logged."""
+"""Consumers: ends of handlers, their number, rejected options, and log lines."""
 
 import asyncio
 import logging
@@ -16,9 +16,10 @@ from duetime import (
     Unavailable,
 )
 from duetime.client import connection
+from duetime.client.message import moment
 
 from tests.sdk.consuming import WITHIN_S, consuming, nothing
-from tests.sdk.fake_groups import FakeGroups
+from tests.sdk.groups import Groups
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -26,32 +27,32 @@ pytestmark = pytest.mark.usefixtures("quick")
 # --- what a handler's end means ---------------------------------------------------------------------------------------
 
 
-async def test_what_is_handled_is_acknowledged(groups: FakeGroups) -> None:
-    bodies = groups.fill("orders", 5)
-    consumer = Consumer(groups.address, group="billing")
+async def test_what_is_handled_is_acknowledged(groups: Groups, topic: str, group: str) -> None:
+    bodies = await groups.fill(topic, 5, tags="a", properties={"x": "2"})
+    consumer = Consumer(groups.address, group=group)
     seen: list[LeasedMessage] = []
 
-    @consumer.handler("orders", tags="a || b", sql="x > 1", lease="30s", max_attempts=5)
+    @consumer.handler(topic, tags="a || b", sql="x > 1", lease="30s", max_attempts=5)
     async def handle(message: LeasedMessage) -> None:
         seen.append(message)
 
     async with consuming(consumer):
         await groups.until(lambda: len(groups.bodies("ack")) == 5)
     assert sorted(message.body for message in seen) == bodies
-    assert {(message.topic, message.attempt, message.id[:3]) for message in seen} == {("orders", 1, "id-")}
+    assert {(message.topic, message.attempt, message.id[:3]) for message in seen} == {(topic, 1, "id-")}
     assert groups.leases == {}
     request = groups.receives[0]
-    assert (request.group, request.topic, request.tags, request.sql) == ("billing", "orders", "a || b", "x > 1")
+    assert (request.group, request.topic, request.tags, request.sql) == (group, topic, "a || b", "x > 1")
     assert (request.invisible_ms, request.max_attempts, request.max_count) == (30_000, 5, 32)
     assert (consumer.stats.received, consumer.stats.handled, consumer.stats.failed) == (5, 5, 0)
 
 
-async def test_a_plain_function_runs_in_a_thread_and_knows_its_message(groups: FakeGroups) -> None:
-    groups.fill("orders", 2)
-    consumer = Consumer(groups.address, group="billing")
+async def test_a_plain_function_runs_in_a_thread_and_knows_its_message(groups: Groups, topic: str, group: str) -> None:
+    await groups.fill(topic, 2)
+    consumer = Consumer(groups.address, group=group)
     names: set[str] = set()
 
-    @consumer.handler("orders", concurrency=2)
+    @consumer.handler(topic, concurrency=2)
     def handle(message: LeasedMessage) -> None:
         names.add(threading.current_thread().name)
         if message.body == b"1":
@@ -66,26 +67,26 @@ async def test_a_plain_function_runs_in_a_thread_and_knows_its_message(groups: F
     assert error.trace.splitlines()[1].endswith("in handle")
 
 
-async def test_a_plain_function_that_returns_a_coroutine_failed(groups: FakeGroups) -> None:
-    groups.fill("orders", 1)
-    consumer = Consumer(groups.address, group="billing")
+async def test_a_plain_function_that_returns_a_coroutine_failed(groups: Groups, topic: str, group: str) -> None:
+    await groups.fill(topic, 1)
+    consumer = Consumer(groups.address, group=group)
 
     async def work() -> None:
         raise AssertionError
 
-    consumer.handler("orders")(lambda message: work())
+    consumer.handler(topic)(lambda message: work())
     async with consuming(consumer):
         await groups.until(lambda: groups.bodies("nack") == [b"0"])
     assert "make it an `async def`" in groups.nacks[0].nacks[0].error.message
 
 
 async def test_an_exception_fails_the_message_by_the_policy(
-    groups: FakeGroups, caplog: pytest.LogCaptureFixture
+    groups: Groups, topic: str, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    groups.fill("orders", 1)
-    consumer = Consumer(groups.address, group="billing")
+    await groups.fill(topic, 1)
+    consumer = Consumer(groups.address, group=group)
 
-    @consumer.handler("orders", backoff="exponential:1s..10m", max_attempts=5)
+    @consumer.handler(topic, backoff="exponential:1s..10m", max_attempts=5)
     async def handle(message: LeasedMessage) -> None:
         raise ValueError("no such \udcff customer")
 
@@ -101,16 +102,18 @@ async def test_an_exception_fails_the_message_by_the_policy(
     assert groups.nacks[0].policy.exponential.max_ms == 600_000
     (line,) = [record for record in caplog.records if "failed" in record.getMessage()]
     assert line.getMessage() == "id-0: attempt 1 failed: ValueError: no such \udcff customer"
-    assert (line.message_id, line.topic, line.attempt) == ("id-0", "orders", 1)  # type: ignore[attr-defined]
+    assert (line.message_id, line.topic, line.attempt) == ("id-0", topic, 1)  # type: ignore[attr-defined]
     assert line.exc_info is not None
     assert consumer.stats.failed == 1
 
 
-async def test_retry_says_when_and_reject_says_never(groups: FakeGroups, caplog: pytest.LogCaptureFixture) -> None:
-    groups.fill("orders", 4)
-    consumer = Consumer(groups.address, group="billing")
+async def test_retry_says_when_and_reject_says_never(
+    groups: Groups, topic: str, group: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await groups.fill(topic, 4)
+    consumer = Consumer(groups.address, group=group)
 
-    @consumer.handler("orders")
+    @consumer.handler(topic)
     async def handle(message: LeasedMessage) -> None:
         match message.body:
             case b"0":
@@ -137,8 +140,9 @@ async def test_retry_says_when_and_reject_says_never(groups: FakeGroups, caplog:
     assert sorted(groups.bodies("dead")) == [b"2", b"3"]
     assert (consumer.stats.failed, consumer.stats.dead) == (4, 2)
     texts = [record.getMessage() for record in caplog.records]
-    assert "id-2: became a dead letter of billing after attempt 1" in texts
-    assert "id-0: will be delivered again at 2023-11-14 22:13:50.000+00:00" in texts
+    assert f"id-2: became a dead letter of {group} after attempt 1" in texts
+    again_at = moment(groups.nodes.now_ms() + 30_000).isoformat(" ", "milliseconds")
+    assert f"id-0: will be delivered again at {again_at}" in texts
     assert not any(record.exc_info for record in caplog.records)
 
 
@@ -148,31 +152,31 @@ def test_a_delay_that_is_none_is_an_error_in_the_handler(after: str | float) -> 
         Retry(after)
 
 
-async def test_a_retry_has_its_first_place_and_its_attempt(groups: FakeGroups) -> None:
-    groups.fill("orders", 3, queue=1)
-    groups.next_offset["orders", 1] = 2
-    consumer = Consumer(groups.address, group="billing")
+async def test_a_retry_has_its_first_place_and_its_attempt(groups: Groups, topic: str, group: str) -> None:
+    await groups.fill(topic, 3, queue=1)
+    consumer = Consumer(groups.address, group=group)
     seen: list[LeasedMessage] = []
 
-    @consumer.handler("orders")
+    @consumer.handler(topic)
     async def handle(message: LeasedMessage) -> None:
-        seen.append(message)
-        if message.attempt == 1:
-            raise Retry
+        if message.body == b"2":
+            seen.append(message)
+            if message.attempt == 1:
+                raise Retry
 
     async with consuming(consumer):
-        await groups.until(lambda: bool(groups.failed))
-        groups.come_again("orders")
-        await groups.until(lambda: groups.bodies("ack") == [b"2"])
+        await groups.until(lambda: groups.bodies("nack") == [b"2"])
+        await groups.advance("10s")
+        await groups.until(lambda: b"2" in groups.bodies("ack"))
     places = [(one.id, one.topic, one.queue, one.offset, one.attempt) for one in seen]
-    assert places == [("id-2", "orders", 1, 2, 1), ("id-2", "orders", 1, 2, 2)]
+    assert places == [("id-2", topic, 1, 2, 1), ("id-2", topic, 1, 2, 2)]
     assert seen[1].due_at is not None
     assert (seen[1].properties, seen[1].late_ms) == ({}, None)
 
 
-async def test_an_error_is_cut_to_what_the_server_takes(groups: FakeGroups) -> None:
-    groups.fill("orders", 2)
-    consumer = Consumer(groups.address, group="billing")
+async def test_an_error_is_cut_to_what_the_server_takes(groups: Groups, topic: str, group: str) -> None:
+    await groups.fill(topic, 2)
+    consumer = Consumer(groups.address, group=group)
 
     class Mute(Exception):
         def __str__(self) -> str:
@@ -183,7 +187,7 @@ async def test_an_error_is_cut_to_what_the_server_takes(groups: FakeGroups) -> N
             raise ValueError("x" * 5_000)
         dig(depth - 1)
 
-    @consumer.handler("orders")
+    @consumer.handler(topic)
     async def handle(message: LeasedMessage) -> None:
         if message.body == b"0":
             dig(200)
@@ -198,13 +202,13 @@ async def test_an_error_is_cut_to_what_the_server_takes(groups: FakeGroups) -> N
     assert mute.message == "(no text: RuntimeError in __str__)"
 
 
-async def test_a_handler_that_runs_too_long_failed(groups: FakeGroups) -> None:
-    groups.fill("orders", 1)
-    groups.fill("plain", 1)
-    consumer = Consumer(groups.address, group="billing")
+async def test_a_handler_that_runs_too_long_failed(groups: Groups, topic: str, group: str) -> None:
+    await groups.fill(topic, 1)
+    await groups.fill("plain", 1)
+    consumer = Consumer(groups.address, group=group)
     done = threading.Event()
 
-    @consumer.handler("orders", timeout="10ms")
+    @consumer.handler(topic, timeout="10ms")
     async def hang(message: LeasedMessage) -> None:
         await asyncio.Event().wait()
 
@@ -220,11 +224,11 @@ async def test_a_handler_that_runs_too_long_failed(groups: FakeGroups) -> None:
     assert groups.bodies("ack") == []
 
 
-async def test_a_handler_cancelled_by_itself_failed(groups: FakeGroups) -> None:
-    groups.fill("orders", 2)
-    consumer = Consumer(groups.address, group="billing")
+async def test_a_handler_cancelled_by_itself_failed(groups: Groups, topic: str, group: str) -> None:
+    await groups.fill(topic, 2)
+    consumer = Consumer(groups.address, group=group)
 
-    @consumer.handler("orders")
+    @consumer.handler(topic)
     async def handle(message: LeasedMessage) -> None:
         if message.body == b"0":
             raise asyncio.CancelledError
@@ -235,9 +239,11 @@ async def test_a_handler_cancelled_by_itself_failed(groups: FakeGroups) -> None:
 
 
 @pytest.mark.parametrize("plain", [True, False])
-async def test_an_exit_in_a_handler_fails_its_message_and_ends_the_consumer(groups: FakeGroups, plain: bool) -> None:
-    groups.fill("orders", 2)
-    consumer = Consumer(groups.address, group="billing")
+async def test_an_exit_in_a_handler_fails_its_message_and_ends_the_consumer(
+    groups: Groups, topic: str, group: str, plain: bool
+) -> None:
+    await groups.fill(topic, 2)
+    consumer = Consumer(groups.address, group=group)
 
     def leave(message: LeasedMessage) -> None:
         if message.body == b"0":
@@ -246,7 +252,7 @@ async def test_an_exit_in_a_handler_fails_its_message_and_ends_the_consumer(grou
     async def leave_too(message: LeasedMessage) -> None:
         leave(message)
 
-    consumer.handler("orders", concurrency=1)(leave if plain else leave_too)
+    consumer.handler(topic, concurrency=1)(leave if plain else leave_too)
     with pytest.raises(SystemExit, match="3"):
         async with asyncio.timeout(WITHIN_S):
             await consumer.run_async()
@@ -257,13 +263,13 @@ async def test_an_exit_in_a_handler_fails_its_message_and_ends_the_consumer(grou
 # --- how many -------------------------------------------------------------------------------------------------------
 
 
-async def test_no_more_handlers_run_than_the_concurrency_says(groups: FakeGroups) -> None:
-    groups.fill("orders", 100)
-    consumer = Consumer(groups.address, group="billing")
+async def test_no_more_handlers_run_than_the_concurrency_says(groups: Groups, topic: str, group: str) -> None:
+    await groups.fill(topic, 100)
+    consumer = Consumer(groups.address, group=group)
     running = 0
     most = 0
 
-    @consumer.handler("orders", concurrency=3)
+    @consumer.handler(topic, concurrency=3)
     async def handle(message: LeasedMessage) -> None:
         nonlocal running, most
         running += 1
@@ -276,12 +282,12 @@ async def test_no_more_handlers_run_than_the_concurrency_says(groups: FakeGroups
     assert most == 3
 
 
-async def test_slow_handlers_leasenothing_ahead(groups: FakeGroups) -> None:
-    groups.fill("orders", 100)
-    consumer = Consumer(groups.address, group="billing")
+async def test_slow_handlers_leasenothing_ahead(groups: Groups, topic: str, group: str) -> None:
+    await groups.fill(topic, 100)
+    consumer = Consumer(groups.address, group=group)
     release = asyncio.Event()
 
-    @consumer.handler("orders", concurrency=3)
+    @consumer.handler(topic, concurrency=3)
     async def handle(message: LeasedMessage) -> None:
         await release.wait()
 
@@ -294,22 +300,22 @@ async def test_slow_handlers_leasenothing_ahead(groups: FakeGroups) -> None:
         await groups.until(lambda: len(groups.bodies("ack")) == 100)
 
 
-async def test_decisions_travel_together(groups: FakeGroups) -> None:
-    groups.fill("orders", 300)
-    consumer = Consumer(groups.address, group="billing")
-    consumer.handler("orders", concurrency=100)(nothing)
+async def test_decisions_travel_together(groups: Groups, topic: str, group: str) -> None:
+    await groups.fill(topic, 300)
+    consumer = Consumer(groups.address, group=group)
+    consumer.handler(topic, concurrency=100)(nothing)
     async with consuming(consumer):
         await groups.until(lambda: len(groups.bodies("ack")) == 300)
     assert groups.calls["Ack"] <= groups.calls["Receive"]
 
 
-async def test_topics_have_handlers_of_their_own(groups: FakeGroups) -> None:
-    groups.fill("orders", 2)
-    groups.fill("parcels", 2)
-    consumer = Consumer(groups.address, group="billing")
+async def test_topics_have_handlers_of_their_own(groups: Groups, topic: str, group: str) -> None:
+    await groups.fill(topic, 2)
+    await groups.fill("parcels", 2)
+    consumer = Consumer(groups.address, group=group)
     seen: list[tuple[str, str]] = []
 
-    @consumer.handler("orders")
+    @consumer.handler(topic)
     async def one(message: LeasedMessage) -> None:
         seen.append(("one", message.topic))
 
@@ -319,7 +325,7 @@ async def test_topics_have_handlers_of_their_own(groups: FakeGroups) -> None:
 
     async with consuming(consumer):
         await groups.until(lambda: len(groups.bodies("ack")) == 4)
-    assert sorted(seen) == [("one", "orders")] * 2 + [("two", "parcels")] * 2
+    assert sorted(seen) == [("one", topic)] * 2 + [("two", "parcels")] * 2
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
@@ -353,10 +359,10 @@ def test_a_topic_has_one_handler() -> None:
         register(nothing)
 
 
-async def test_what_would_donothing_while_it_runs_is_refused(groups: FakeGroups) -> None:
-    groups.make_topic("orders")
-    consumer = Consumer(groups.address, group="billing")
-    consumer.handler("orders")(nothing)
+async def test_what_would_donothing_while_it_runs_is_refused(groups: Groups, topic: str, group: str) -> None:
+    await groups.make_topic(topic, 2)
+    consumer = Consumer(groups.address, group=group)
+    consumer.handler(topic)(nothing)
     with pytest.raises(Closed, match=r"use `await consumer\.run_async"):
         consumer.run()
     async with consuming(consumer):
@@ -376,13 +382,15 @@ def test_a_consumer_needs_a_handler_and_a_group() -> None:
 # --- logging ----------------------------------------------------------------------------------------------------------
 
 
-async def test_lines_of_a_handler_carry_its_message(groups: FakeGroups, caplog: pytest.LogCaptureFixture) -> None:
-    groups.fill("orders", 1)
-    groups.fill("plain", 1)
-    consumer = Consumer(groups.address, group="billing")
+async def test_lines_of_a_handler_carry_its_message(
+    groups: Groups, topic: str, group: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await groups.fill(topic, 1)
+    await groups.fill("plain", 1)
+    consumer = Consumer(groups.address, group=group)
     caplog.handler.addFilter(MessageFilter())
 
-    @consumer.handler("orders")
+    @consumer.handler(topic)
     async def handle(message: LeasedMessage) -> None:
         await asyncio.to_thread(logging.getLogger("mine").warning, "one")
 
@@ -398,7 +406,7 @@ async def test_lines_of_a_handler_carry_its_message(groups: FakeGroups, caplog: 
         for record in caplog.records
         if record.name == "mine"
     }
-    assert fields == {"one": ("id-0", "orders", 1), "two": ("id-0", "plain", 1), "outside": ("-", "-", "-")}
+    assert fields == {"one": ("id-0", topic, 1), "two": ("id-0", "plain", 1), "outside": ("-", "-", "-")}
 
 
 def test_unavailable_is_an_error_of_the_sdk() -> None:
