@@ -1,6 +1,7 @@
 """Groups through the gateway: made, changed, announced to the shards, adopted from them, described, reset, deleted."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -8,16 +9,15 @@ from typing import Any
 import grpc
 import pytest
 from duetime.v1 import consumer_pb2, gateway_pb2
-from duetime.v1.consumer_pb2 import GROUP_START_LATEST, GROUP_START_TIME, Group, GroupMember, GroupQueue
+from duetime.v1.consumer_pb2 import GROUP_START_LATEST, GROUP_START_TIME, Group, GroupDescription
 from duetime_core import retry_policy
-from duetime_core.clock import SystemClock, turn
 from duetime_core.errors import Unavailable
 from structlog.testing import capture_logs
 
 from tests.format import golden
-from tests.gateway.conftest import MIB, Gateway, error_of, real_store
-from tests.gateway.fake_store import NOW_MS, FakeStore
-from tests.gateway.test_leases import make_topic, offsets, receive
+from tests.gateway.conftest import MIB, NOW_MS, Gateway, TappedStore, error_of, message, real_store, tapped_store
+from tests.gateway.test_leases import make_topic, receive
+from tests.tap import WAIT_S
 
 
 async def create(gateway: Gateway, name: str = "billing", **fields: Any) -> Group:
@@ -43,47 +43,45 @@ def delete(gateway: Gateway, name: str = "billing", *, force: bool = False) -> A
     return gateway.stub.DeleteGroup(consumer_pb2.DeleteGroupRequest(name=name, force=force), timeout=10)
 
 
-async def test_new_and_changed_groups_are_announced_to_all_shards(faked: Gateway, fakes: list[FakeStore]) -> None:
-    made = await create(faked, ordered=True)
-    assert await create(faked, ordered=True) == made
-    error = await error_of(create(faked))
+async def test_new_and_changed_groups_are_announced_to_all_shards(tapped: Gateway, taps: list[TappedStore]) -> None:
+    made = await create(tapped, ordered=True)
+    assert await create(tapped, ordered=True) == made
+    error = await error_of(create(tapped))
     assert (error.code(), error.details()) == (
         grpc.StatusCode.ALREADY_EXISTS,
         "group billing exists with ordered true",
     )
     request = consumer_pb2.UpdateGroupRequest(name="billing", retry=retry_policy.parse("1s,max=3"))
-    changed = await faked.stub.UpdateGroup(request)
+    changed = await tapped.stub.UpdateGroup(request)
     assert (changed.retry.max_attempts, changed.ordered) == (3, True)
-    for store in fakes:
-        # They are announced while the answers go out.
-        async with asyncio.timeout(10):
-            while len(store.group_calls) < 2:
-                await turn()
-        assert store.group_calls == [made, changed]
-    assert await names(faked) == ["billing"]
+    for tap in taps:
+        await tap.until_requests("PutGroup", 2)
+        assert tap.requests["PutGroup"] == [made, changed]
+    assert await names(tapped) == ["billing"]
 
 
-async def test_shard_that_was_away_learns_of_it_when_the_group_receives(faked: Gateway, fakes: list[FakeStore]) -> None:
-    await make_topic(faked)
-    made = await create(faked)
-    port = fakes[1].port
-    await fakes[1].stop()
-    await error_of(receive(faked))
-    fakes[1].group_calls.clear()
-    await fakes[1].start(port)
-    for _ in range(20):
-        if fakes[1].group_calls:
-            break
-        with suppress(grpc.aio.AioRpcError):
-            await offsets(receive(faked, wait_ms=100))
-    assert fakes[1].group_calls == [made]
+async def test_shard_that_was_away_learns_of_it_when_the_group_receives(
+    tapped: Gateway, taps: list[TappedStore]
+) -> None:
+    await make_topic(tapped)
+    made = await create(tapped)
+    await taps[1].stop()
+    await error_of(receive(tapped))
+    announced = taps[1].requests["PutGroup"]
+    announced.clear()
+    await taps[1].start()
+    async with asyncio.timeout(WAIT_S):
+        while not announced:
+            with suppress(grpc.aio.AioRpcError):
+                await receive(tapped, wait_ms=100)
+    assert announced == [made]
 
 
-async def test_latest_is_by_the_clock_of_the_slowest_shard(faked: Gateway, fakes: list[FakeStore]) -> None:
-    fakes[1].now_ms = NOW_MS - 5_000
-    assert (await create(faked, start=GROUP_START_LATEST, start_at_ms=3)).start_at_ms == NOW_MS - 5_000
-    await fakes[1].stop()
-    assert (await create(faked, "other", start=GROUP_START_LATEST)).start_at_ms == NOW_MS
+async def test_latest_is_by_the_clock_of_the_slowest_shard(tapped: Gateway, taps: list[TappedStore]) -> None:
+    taps[1].after["Describe"] = lambda _, answer: setattr(answer, "now_ms", NOW_MS - 5_000)
+    assert (await create(tapped, start=GROUP_START_LATEST, start_at_ms=3)).start_at_ms == NOW_MS - 5_000
+    await taps[1].stop()
+    assert (await create(tapped, "other", start=GROUP_START_LATEST)).start_at_ms == NOW_MS
 
 
 REFUSED = [
@@ -94,62 +92,70 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "why"), REFUSED)
-async def test_bad_group_is_refused(faked: Gateway, fields: dict[str, Any], why: str) -> None:
-    error = await error_of(create(faked, **fields))
-    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert why in error.details()
-    assert await names(faked) == []
+async def test_bad_group_is_refused(gateway: Gateway) -> None:
+    for fields, why in REFUSED:
+        error = await error_of(create(gateway, **fields))
+        assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert why in error.details()
+    assert await names(gateway) == []
 
 
-async def test_unknown_group_is_not_found(faked: Gateway) -> None:
-    await make_topic(faked)
-    update = faked.stub.UpdateGroup(consumer_pb2.UpdateGroupRequest(name="billing"))
-    for call in (describe(faked), reset(faked, latest=True), update):
+async def test_unknown_group_is_not_found(gateway: Gateway) -> None:
+    await make_topic(gateway)
+    update = gateway.stub.UpdateGroup(consumer_pb2.UpdateGroupRequest(name="billing"))
+    for call in (describe(gateway), reset(gateway, latest=True), update):
         error = await error_of(call)
         assert (error.code(), error.details()) == (grpc.StatusCode.NOT_FOUND, "group billing does not exist")
 
 
-async def test_description_puts_the_shards_together(faked: Gateway, fakes: list[FakeStore]) -> None:
-    await make_topic(faked)
-    made = await create(faked)
-    route = await faked.stub.GetRoute(gateway_pb2.GetRouteRequest(topic="orders"))
-    queue_of = {(one.shard, one.queue): one.queue for one in route.queues}
-    for store in fakes:
-        mine = [queue for shard, queue in queue_of if shard == store.shard]
-        store.description.queues.extend(GroupQueue(topic="orders", queue=queue, lag=queue + 1) for queue in mine)
-        store.description.queues.add(topic="%RETRY%billing", queue=0, waiting=5)
-        store.description.members.append(GroupMember(name="both", topic="orders", seen_at_ms=100 + store.shard))
-        store.description.members.append(GroupMember(name=f"m{store.shard}", topic="orders", seen_at_ms=50))
-        store.description.acks_per_s, store.description.receives_per_s = 1.5, 2.5
-        store.description.dead_letters = 3
-    described = await describe(faked)
+async def test_description_puts_the_shards_together(tapped: Gateway, taps: list[TappedStore]) -> None:
+    await make_topic(tapped)
+    made = await create(tapped)
+    route = await tapped.stub.GetRoute(gateway_pb2.GetRouteRequest(topic="orders"))
+    shards = {one.queue: one.shard for one in route.queues}
+    await receive(tapped, member="both")
+    await tapped.send(*(message(queue=queue) for queue in range(4) for _ in range(queue + 1)))
+
+    def add(shard: int) -> Callable[[Any, GroupDescription], None]:
+        """Has the shard know one more receiver, and of retries."""
+
+        def change(_: Any, answer: GroupDescription) -> None:
+            answer.queues[-1].waiting = 5
+            answer.members[0].seen_at_ms = 100 + shard
+            answer.members.add(name=f"m{shard}", topic="orders", seen_at_ms=50)
+            answer.acks_per_s, answer.receives_per_s, answer.dead_letters = 1.5, 2.5, 3
+
+        return change
+
+    for tap in taps:
+        tap.after["DescribeGroup"] = add(tap.shard)
+    described = await describe(tapped)
     assert described.group == made
     assert [(one.topic, one.queue, one.lag) for one in described.queues[:4]] == [("orders", n, n + 1) for n in range(4)]
-    assert {(one.shard, one.queue) for one in described.queues[:4]} == set(queue_of)
+    assert {one.queue: one.shard for one in described.queues[:4]} == shards
     assert [(one.topic, one.shard, one.waiting) for one in described.queues[4:]] == [
         ("%RETRY%billing", 0, 5),
         ("%RETRY%billing", 1, 5),
     ]
     assert [(one.name, one.seen_at_ms) for one in described.members] == [("both", 101), ("m0", 50), ("m1", 50)]
     assert (described.acks_per_s, described.receives_per_s, described.dead_letters) == (3, 5, 6)
-    fakes[0].error = Unavailable("away")
-    assert list((await describe(faked)).unreachable_shards) == [0]
+    taps[0].refuse(Unavailable("away"), "DescribeGroup")
+    assert list((await describe(tapped)).unreachable_shards) == [0]
 
 
-async def test_reset_asks_each_shard_for_its_queues(faked: Gateway, fakes: list[FakeStore]) -> None:
-    await make_topic(faked)
-    await create(faked)
-    answer = await reset(faked, at_ms=77, dry_run=True)
+async def test_reset_asks_each_shard_for_its_queues(tapped: Gateway, taps: list[TappedStore]) -> None:
+    await make_topic(tapped)
+    await create(tapped)
+    answer = await reset(tapped, at_ms=77, dry_run=True)
     assert [one.queue for one in answer.queues] == [0, 1, 2, 3]
     assert {one.shard for one in answer.queues} == {0, 1}
-    for store in fakes:
-        asked = store.group_calls[-1]
+    for tap in taps:
+        asked = tap.requests["ResetGroup"][-1]
         assert (asked.at_ms, asked.dry_run) == (77, True)
-        assert [one.queue for one in asked.queues] == [one.queue for one in answer.queues if one.shard == store.shard]
-    (only,) = (await reset(faked, queue=2, offset=0)).queues
+        assert [one.queue for one in asked.queues] == [one.queue for one in answer.queues if one.shard == tap.shard]
+    (only,) = (await reset(tapped, queue=2, offset=0)).queues
     assert only.queue == 2
-    assert not fakes[1 - only.shard].group_calls[-1].HasField("queue")
+    assert not taps[1 - only.shard].requests["ResetGroup"][-1].HasField("queue")
 
 
 RESETS = [
@@ -162,71 +168,73 @@ RESETS = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "why"), RESETS)
-async def test_bad_reset_is_refused(faked: Gateway, fakes: list[FakeStore], fields: dict[str, Any], why: str) -> None:
-    await make_topic(faked)
-    await create(faked)
-    assert why in (await error_of(reset(faked, **fields))).details()
-    assert all(isinstance(call, Group) for store in fakes for call in store.group_calls)
+async def test_bad_reset_is_refused(tapped: Gateway, taps: list[TappedStore]) -> None:
+    await make_topic(tapped)
+    await create(tapped)
+    for fields, why in RESETS:
+        assert why in (await error_of(reset(tapped, **fields))).details()
+    assert not any(tap.requests["ResetGroup"] for tap in taps)
 
 
-async def test_group_in_use_is_deleted_only_by_force(faked: Gateway, fakes: list[FakeStore]) -> None:
-    await create(faked)
-    now_ms = SystemClock().now_ms()
-    fakes[1].description.members.add(name="worker-1", topic="orders", seen_at_ms=now_ms - 5_000)
-    error = await error_of(delete(faked))
-    assert (error.code(), error.details()) == (
-        grpc.StatusCode.FAILED_PRECONDITION,
-        "group billing is in use: receivers were seen within a minute (worker-1); force deletes it all the same",
-    )
-    assert await names(faked) == ["billing"]
-    assert not any(isinstance(call, consumer_pb2.DeleteGroupRequest) for call in fakes[0].group_calls)
-    await delete(faked, force=True)
-    assert await names(faked) == []
-    for store in fakes:
-        assert store.group_calls[-1] == consumer_pb2.DeleteGroupRequest(name="billing", force=True)
-    fakes[1].description.members[0].seen_at_ms = now_ms - 61_000
-    await delete(faked)
+async def test_group_in_use_is_deleted_only_by_force(tmp_path: Path) -> None:
+    async with (
+        tapped_store(tmp_path, 0) as first,
+        tapped_store(tmp_path, 1) as second,
+        Gateway(tmp_path, {0: first.port, 1: second.port}) as gateway,
+    ):
+        await make_topic(gateway)
+        await receive(gateway, member="worker-1")
+        error = await error_of(delete(gateway))
+        assert (error.code(), error.details()) == (
+            grpc.StatusCode.FAILED_PRECONDITION,
+            "group billing is in use: receivers were seen within a minute (worker-1); force deletes it all the same",
+        )
+        assert await names(gateway) == ["billing"]
+        assert not first.requests["DeleteGroup"]
+        await delete(gateway, force=True)
+        assert await names(gateway) == []
+        for tap in (first, second):
+            assert tap.requests["DeleteGroup"] == [consumer_pb2.DeleteGroupRequest(name="billing", force=True)]
+        await receive(gateway, member="worker-1")
+
+        def age(_: Any, answer: GroupDescription) -> None:
+            for member in answer.members:
+                member.seen_at_ms -= 61_000
+
+        first.after["DescribeGroup"] = second.after["DescribeGroup"] = age
+        await delete(gateway)
+        assert await names(gateway) == []
 
 
-async def test_group_stays_as_long_as_a_shard_has_not_forgotten_it(faked: Gateway, fakes: list[FakeStore]) -> None:
-    await create(faked)
-    fakes[0].error = Unavailable("away")
-    assert (await error_of(delete(faked))).code() is grpc.StatusCode.UNAVAILABLE
-    assert await names(faked) == ["billing"]
-    fakes[0].error = None
-    await delete(faked)
-    assert await names(faked) == []
+async def test_group_stays_as_long_as_a_shard_has_not_forgotten_it(tapped: Gateway, taps: list[TappedStore]) -> None:
+    await create(tapped)
+    taps[0].refuse(Unavailable("away"), "DeleteGroup")
+    assert (await error_of(delete(tapped))).code() is grpc.StatusCode.UNAVAILABLE
+    assert await names(tapped) == ["billing"]
+    taps[0].accept()
+    await delete(tapped)
+    assert await names(tapped) == []
 
 
-async def test_groups_of_a_shard_are_adopted_but_for_a_broker_s_own(tmp_path: Path) -> None:
-    store = FakeStore(0)
-    mine = ["CID_RMQ_SYS_TRANS", "SELF_TEST_C_GROUP", "TOOLS_CONSUMER"]
-    store.groups = [Group(name=name) for name in ("paid", "a b", *mine)]
-    store.groups[0].retry.max_attempts = 4
-    await store.start()
+async def test_groups_of_a_shard_are_adopted_but_for_a_broker_s_own(tmp_path: Path, tap: TappedStore) -> None:
+    found = ["paid", "a b", "CID_RMQ_SYS_TRANS", "SELF_TEST_C_GROUP", "TOOLS_CONSUMER"]
+    groups = [Group(name=name) for name in found]
+    groups[0].retry.max_attempts = 4
+    tap.after["ListGroups"] = lambda *_: consumer_pb2.ListGroupsResponse(groups=groups)
     with capture_logs() as logs:
-        async with Gateway(tmp_path, {0: store.port}) as gateway:
+        async with Gateway(tmp_path, {0: tap.port}) as gateway:
             listed = (await gateway.stub.ListGroups(consumer_pb2.ListGroupsRequest())).groups
-    await store.stop()
     assert [(group.name, group.retry.max_attempts) for group in listed] == [("paid", 4)]
     assert [line["group"] for line in logs if line["event"] == "group of a shard has an invalid name: not served"] == [
         "a b"
     ]
 
 
-async def test_shard_without_an_answer_to_that_is_served_without_its_groups(tmp_path: Path) -> None:
-    store = FakeStore(0)
-
-    async def refuse(request: Any, context: Any) -> Any:
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "older")
-
-    store.list_groups = refuse  # type: ignore[method-assign]
-    await store.start()
+async def test_shard_without_an_answer_to_that_is_served_without_its_groups(tmp_path: Path, tap: TappedStore) -> None:
+    tap.unknown.add("ListGroups")
     with capture_logs() as logs:
-        async with Gateway(tmp_path, {0: store.port}) as gateway:
+        async with Gateway(tmp_path, {0: tap.port}) as gateway:
             assert await names(gateway) == []
-    await store.stop()
     assert "groups of a shard not inspected" in [line["event"] for line in logs]
 
 
