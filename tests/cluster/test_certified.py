@@ -100,7 +100,9 @@ async def test_at_every_hop_only_the_right_certificate_gets_in(tmp_path: Path) -
     assert {key: value for key, value in told.items() if key[1] != "good"} == wanted
 
 
-@pytest.mark.parametrize("within", [False, True], ids=["sockets", "within"])
+@pytest.mark.parametrize(
+    "within", [pytest.param(False, id="sockets"), pytest.param(True, id="within", marks=pytest.mark.proof)]
+)
 async def test_a_delayed_message_goes_through_all_of_it(tmp_path: Path, within: bool) -> None:
     async with running(tmp_path, within=within) as (certified, cluster):
         trust = Tls(certified.files("gateway").ca)

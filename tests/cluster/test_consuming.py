@@ -16,6 +16,7 @@ from duetime.v1 import consumer_pb2, gateway_pb2_grpc
 from duetime_core.serving import make_channel
 from duetime_core.testing import Cluster
 
+from tests.cluster.test_golden import NAMES
 from tests.format import golden
 
 GROUP, TOPIC = "billing", "orders"
@@ -118,7 +119,7 @@ async def test_lives_are_told_from_both_shards_and_after_a_new_start(running: Ru
     assert gap.startswith("a shard does not answer, so that events may be missing: ")
 
 
-@pytest.mark.parametrize("name", golden.NAMES)
+@pytest.mark.parametrize("name", NAMES)
 async def test_groups_go_on_where_the_broker_s_were(name: str, tmp_path: Path) -> None:
     """What a broker's groups had committed is not received again, all behind it is, and the file says how far they are
     in the form that the broker wrote."""

@@ -14,6 +14,7 @@ from duetime_core.testing import Cluster, FakeClock
 from duetime_format import record
 from duetime_format.properties import encode_properties
 
+from tests.cluster.test_golden import NAMES
 from tests.cluster.test_promises import ids, stored
 from tests.format import golden
 
@@ -236,7 +237,7 @@ async def test_what_a_broker_wrote_is_listed_and_redriven(tmp_path: Path) -> Non
         await channel.close()
 
 
-@pytest.mark.parametrize("name", golden.NAMES)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.timeout(120)
 async def test_dead_letters_of_real_brokers_are_redriven(name: str, tmp_path: Path) -> None:
     golden.unpack(name, tmp_path).rename(tmp_path / "store-0")

@@ -17,6 +17,8 @@ from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.names import QUARANTINE_TOPIC
 from duetime_format.properties import decode_properties
 
+from tests.seeds import seed
+
 LEVELS = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
 
 
@@ -54,20 +56,21 @@ def assert_order(records: list[record.Record]) -> None:
         last[found.queue, level] = (due_at_ms, offset)
 
 
-@pytest.mark.timeout(300)
-async def test_a_hundred_thousand_over_all_levels(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rounds", [5, pytest.param(50, marks=pytest.mark.proof)])
+async def test_messages_of_all_levels_are_restored_once_and_in_order(tmp_path: Path, rounds: int) -> None:
+    dice = random.Random(seed())
     async with Cluster(tmp_path) as cluster, AsyncProducer(cluster.address) as producer:
         clock, store = cluster.clock, cluster.stores[0].store
         sent: dict[int, int] = Counter()
         due: dict[str, int] = {}
-        for _ in range(50):
-            messages = [Message("orders", b"%d" % n, level=random.randint(1, LEVELS.highest)) for n in range(2_000)]
+        for _ in range(rounds):
+            messages = [Message("orders", b"%d" % n, level=dice.randint(1, LEVELS.highest)) for n in range(2_000)]
             for message, receipt in zip(messages, await producer.send_many(messages), strict=True):
                 assert not isinstance(receipt, Exception)
                 assert receipt.lane == message.level
                 sent[receipt.lane] += 1
                 due[receipt.message_id] = int(receipt.deliver_at.timestamp() * 1000)
-            await cluster.advance(random.randint(1, 3_000))
+            await cluster.advance(dice.randint(1, 3_000))
             assert_counters(store, sent, due, clock.now_ms())
         for delay in ("10s", "1m", "10m", "30m", "2h"):
             await cluster.advance(delay)

@@ -33,7 +33,9 @@ async def group(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator
         yield one
 
 
-on_one_and_two_shards = pytest.mark.parametrize("group", [1, 2], ids=["one shard", "two shards"], indirect=True)
+on_one_and_two_shards = pytest.mark.parametrize(
+    "group", [pytest.param(1, id="one shard", marks=pytest.mark.proof), pytest.param(2, id="two shards")], indirect=True
+)
 
 
 @dataclass
@@ -134,8 +136,11 @@ async def test_what_always_fails_is_delivered_17_times_by_rocketmqs_table(group:
 
 @pytest.mark.parametrize(
     ("group", "ordered"),
-    [(1, False), (1, True), (2, False)],
-    ids=["one shard", "ordered", "two shards"],
+    [
+        pytest.param(1, False, id="one shard", marks=pytest.mark.proof),
+        pytest.param(1, True, id="ordered"),
+        pytest.param(2, False, id="two shards"),
+    ],
     indirect=["group"],
 )
 async def test_what_is_never_answered_is_delivered_17_times_too(group: Group, ordered: bool) -> None:

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -35,6 +35,7 @@ def dashboards() -> ModuleType:
     return module
 
 
+@cache
 def known_metrics() -> set[str]:
     """Names that the code gives to metrics, as they are exported."""
     names = {
@@ -46,10 +47,10 @@ def known_metrics() -> set[str]:
     return PROCESS | {name + ending for name in names for ending in ("", "_total", "_bucket", "_sum", "_count")}
 
 
-def rules() -> Iterator[dict[str, Any]]:
-    for path in RULES:
-        for group in yaml.safe_load(path.read_text())["groups"]:
-            yield from group["rules"]
+@cache
+def rules() -> list[dict[str, Any]]:
+    groups = [group for path in RULES for group in yaml.safe_load(path.read_text())["groups"]]
+    return [rule for group in groups for rule in group["rules"]]
 
 
 def alerts() -> list[dict[str, Any]]:
