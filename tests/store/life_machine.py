@@ -71,14 +71,12 @@ class LifeMachine(RuleBasedStateMachine):
         self.life.cut_power_in(operations, next_life=next_life)
 
 
-def run_lives(machine: type[LifeMachine], count: int, steps: int) -> None:
-    """So many lives of so many steps."""
+def run_lives(machine: type[LifeMachine], steps: int) -> None:
+    """Lives of so many steps; the profile has their number."""
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=count,
             stateful_step_count=steps,
-            deadline=None,
             database=None,
             print_blob=True,
             suppress_health_check=list(HealthCheck),

@@ -36,27 +36,33 @@ class Running:
         await self.node.stop()
 
     async def put(self, *records: bytes, retried: Sequence[int] = ()) -> store_pb2.PutResponse:
-        return await self.stub.Put(store_pb2.PutRequest(records=b"".join(records), retried=retried), timeout=10)
+        return await self.stub.Put(store_pb2.PutRequest(records=b"".join(records), retried=retried), timeout=60)
 
     async def put_entries(self, *records: bytes, lane: int, first_entry: int) -> store_pb2.RestoreResponse:
         request = store_pb2.RestoreRequest(records=b"".join(records), lane=lane, first_entry=first_entry)
-        return await self.stub.Restore(request, timeout=10)
+        return await self.stub.Restore(request, timeout=60)
 
     async def put_settling(self, *records: bytes, settles: Sequence[store_pb2.Settle]) -> store_pb2.SettleResponse:
         request = store_pb2.SettleRequest(records=b"".join(records), settles=settles)
-        return await self.stub.Settle(request, timeout=10)
+        return await self.stub.Settle(request, timeout=60)
 
     async def pull(self, offset: int = 0, **options: Any) -> gateway_pb2.PullResponse:
         request = gateway_pb2.PullRequest(**{"topic": "orders", "offset": offset, **options})
-        return await self.stub.Pull(request, timeout=10)
+        return await self.stub.Pull(request, timeout=60)
 
     async def pull_due(self, lane: int = 1, **options: Any) -> store_pb2.PullDueResponse:
         values = {"lane": lane, "max_count": 100, "max_bytes": MIB, **options}
-        return await self.stub.PullDue(store_pb2.PullDueRequest(**values), timeout=10)
+        return await self.stub.PullDue(store_pb2.PullDueRequest(**values), timeout=60)
+
+    async def asked(self, lane: int) -> None:
+        """Returns once a long poll waits on the lane."""
+        async with asyncio.timeout(60):
+            while not self.node.store.lanes[lane].attendance.asking_count:
+                await self.stub.Describe(store_pb2.DescribeRequest())
 
     async def waiting(self, topic: str, queue: int = 0) -> None:
         """Returns once a long poll waits on the queue."""
         found = self.node.store.queues.find(topic, queue)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not found.waiters:
                 await self.stub.Describe(store_pb2.DescribeRequest())

@@ -30,7 +30,7 @@ class Subscriber:
         await self.call.write(subscriptions_pb2.SubscribeRequest(credit_bytes=credit))
 
     async def next(self) -> subscriptions_pb2.SubscribeResponse:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             answer = await self.call.read()
         assert isinstance(answer, subscriptions_pb2.SubscribeResponse), answer
         return answer
@@ -44,7 +44,7 @@ class Subscriber:
         return found
 
     async def status(self) -> grpc.StatusCode:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             status = await self.call.code()
         assert isinstance(status, grpc.StatusCode)
         return status

@@ -222,7 +222,7 @@ class Timed(Running):
     async def restore(self, *entries: int, first_entry: int = 0) -> store_pb2.RestoreResponse:
         request = store_pb2.RestoreRequest(records=self.records(list(entries)), lane=LANE, entries=entries)
         request.first_entry = first_entry
-        answer: store_pb2.RestoreResponse = await self.stub.Restore(request, timeout=10)
+        answer: store_pb2.RestoreResponse = await self.stub.Restore(request, timeout=60)
         return answer
 
 
@@ -324,6 +324,6 @@ async def test_entries_that_do_not_fit_the_records_are_refused(
     await timed_store.send(A=10, B=20)
     request = store_pb2.RestoreRequest(records=timed_store.records([0, 1]), lane=LANE, entries=entries)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await timed_store.stub.Restore(request, timeout=10)
+        await timed_store.stub.Restore(request, timeout=60)
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
     assert text in str(caught.value.details())

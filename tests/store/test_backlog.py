@@ -16,6 +16,7 @@ from duetime_format.properties import encode_properties
 from duetime_format.record import Record
 from duetime_store.pending import backlog, listing
 
+from tests.rounds import one_by_one
 from tests.store.conftest import Shard, flip, log_file, restored, sent, timer
 from tests.store.counted import check_counts, pending
 from tests.store.running import Running
@@ -31,7 +32,7 @@ async def store(tmp_path: Path) -> AsyncIterator[Running]:
 
 
 async def ask(store: Running, **options: Any) -> pending_pb2.BacklogResponse:
-    return await store.stub.Backlog(pending_pb2.BacklogRequest(**options), timeout=10)
+    return await store.stub.Backlog(pending_pb2.BacklogRequest(**options), timeout=60)
 
 
 async def page(store: Running, **options: Any) -> pending_pb2.ListPendingResponse:
@@ -39,7 +40,7 @@ async def page(store: Running, **options: Any) -> pending_pb2.ListPendingRespons
         name: options.pop(name) for name in list(options) if name in pending_pb2.PendingFilter.DESCRIPTOR.fields_by_name
     }
     request = pending_pb2.ListPendingRequest(filter=pending_pb2.PendingFilter(**found), **options)
-    return await store.stub.ListPending(request, timeout=10)
+    return await store.stub.ListPending(request, timeout=60)
 
 
 async def pages(store: Running, **options: Any) -> list[pending_pb2.PendingMessage]:
@@ -184,13 +185,13 @@ async def test_cancelled_and_rescheduled_messages_are_counted_so(tmp_path: Path)
         refs = [
             pending_pb2.PendingRef(message_id=one.message.id, lane=one.lane, entry=one.message.offset) for one in every
         ]
-        await store.stub.Cancel(pending_pb2.CancelRequest(messages=refs[::3]), timeout=10)
+        await store.stub.Cancel(pending_pb2.CancelRequest(messages=refs[::3]), timeout=60)
         check_counts(store.node.store)
         moved = [
             store_pb2.Replacement(message=ref, reschedule=pending_pb2.Reschedule(delay_ms=7 * DAY_MS))
             for ref in refs[1::3]
         ]
-        results = (await store.stub.Replace(store_pb2.ReplaceRequest(replacements=moved), timeout=10)).results
+        results = (await store.stub.Replace(store_pb2.ReplaceRequest(replacements=moved), timeout=60)).results
         assert not any(result.HasField("fault") for result in results)
         check_counts(store.node.store)
         check(store, await ask(store))
@@ -243,7 +244,7 @@ def test_record_that_is_damaged_after_it_was_counted_has_its_lane_counted_anew(s
 @pytest.mark.parametrize(
     "filtered", [{}, {"topic": "mail"}, {"key": "two"}, {"topic": "bills", "key": "one"}, {"topic": "x"}]
 )
-@pytest.mark.parametrize("max_count", [1, 7, 0])
+@pytest.mark.parametrize("max_count", one_by_one([1, 7, 0]))
 async def test_list_gives_all_that_match_in_order(store: Running, filtered: dict[str, str], max_count: int) -> None:
     await fill(store, 60)
     found = await pages(store, max_count=max_count, **filtered)

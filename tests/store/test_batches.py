@@ -17,6 +17,8 @@ from duetime_format.levels import DelayLevels
 from duetime_store.writing.batches import PARTLY_STORED
 from duetime_store.writing.staging import DUPLICATE, OK, REFUSED
 
+from tests.rounds import ONE_IN, some
+from tests.seeds import seed
 from tests.store.conftest import MIB, Shard, flip, ids, log_file, remove, sent, timer
 
 SECTOR = 512
@@ -93,8 +95,9 @@ def test_batch_has_consecutive_offsets_and_names_itself(shard: Shard) -> None:
     assert seen(shard) == names_of(*records) | {"A", "C", "D"}
 
 
+@pytest.mark.parametrize("one_in", ONE_IN)
 @pytest.mark.parametrize("after", [False, True])
-def test_batch_torn_at_any_byte_is_cut_whole(shard: Shard, after: bool) -> None:
+def test_batch_torn_at_any_byte_is_cut_whole(shard: Shard, after: bool, one_in: int) -> None:
     """`after`: something stands in the log before it that was never written whole either."""
     shard.put(sent("A"), sent("E", level=1))
     if after:
@@ -108,7 +111,7 @@ def test_batch_torn_at_any_byte_is_cut_whole(shard: Shard, after: bool) -> None:
     shard.open()
     edges = {*range(40), *range(len(data) - 40, len(data))} if after else set()
     every = range(0, len(data), CUT_STEP) if CUT_STEP == 1 or not after else ()
-    for length in sorted({*every, *edges}):
+    for length in some(sorted({*every, *edges}), one_in):
         kept(shard, begin, data[:length])
         assert offline(shard.root) == {"A", "E"}
         report = shard.open().report
@@ -121,10 +124,10 @@ def test_batch_torn_at_any_byte_is_cut_whole(shard: Shard, after: bool) -> None:
     assert seen(shard) == {"A", "E", "Z"} | names_of(*batch("N"))
 
 
-def test_sectors_that_were_not_written_take_the_whole_batch_and_nothing_else(shard: Shard) -> None:
+@pytest.mark.parametrize("count", [15, pytest.param(60, marks=pytest.mark.proof)])
+def test_sectors_that_were_not_written_take_the_whole_batch_and_nothing_else(shard: Shard, count: int) -> None:
     """Power was cut: of one write any sectors are there."""
-    seed = random.randrange(1 << 32)
-    dice = random.Random(seed)
+    dice = random.Random(seed())
     shard.put(sent("A"))
     begin = shard.store.published_end
     first, second = batch("B", 6, body=b"b" * 300), batch("C", 5, body=b"c" * 200)
@@ -133,7 +136,7 @@ def test_sectors_that_were_not_written_take_the_whole_batch_and_nothing_else(sha
     shard.crash()
     data = log_file(shard).read_bytes()[begin:end]
     shard.open()
-    for _ in range(60):
+    for _ in range(count):
         lost = bytearray(data)
         for at in range(begin - begin % SECTOR, end, SECTOR):
             if dice.random() < 0.2:
@@ -144,11 +147,11 @@ def test_sectors_that_were_not_written_take_the_whole_batch_and_nothing_else(sha
         shard.open()
         there = seen(shard)
         for names in (names_of(*first), names_of(*second)):
-            assert there & names in (set(), names), seed
-        assert before == there, seed
-        assert there == offline(shard.root), seed
+            assert there & names in (set(), names), seed()
+        assert before == there, seed()
+        assert there == offline(shard.root), seed()
         shard.reopen()
-        assert seen(shard) == there, seed
+        assert seen(shard) == there, seed()
 
 
 def test_damage_in_a_batch_that_was_whole_costs_one_message(shard: Shard) -> None:

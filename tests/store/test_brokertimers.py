@@ -30,7 +30,7 @@ def pending_of(state: State) -> Ints | None:
     return brokertimers.pending(state.files, offsets, units, state.log.read)
 
 
-@pytest.mark.parametrize("name", [name for name in golden.NAMES if "5.3.3" in name])
+@pytest.mark.parametrize("name", golden.params("5.3.3"))
 def test_pending_are_those_of_the_manifest(name: str, tmp_path: Path) -> None:
     state = read(golden.unpack(name, tmp_path), DelayLevels.parse(DEFAULT_DELAY_LEVELS))
     found = pending_of(state)

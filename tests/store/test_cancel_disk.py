@@ -13,7 +13,7 @@ from tests.store.conftest import Shard, sent, timer
 from tests.store.test_cancelling import CANCELLED as ANSWERED
 from tests.store.test_cancelling import ref, statuses
 from tests.store.test_disk_faults import FULL, Sick, reason_of
-from tests.store.test_full_disk import run
+from tests.store.test_retention import run
 
 
 @pytest.mark.parametrize("by_place", [True, False])

@@ -4,14 +4,15 @@ import asyncio
 import random
 from pathlib import Path
 
+import pytest
 from duetime.v1 import store_pb2
 from duetime_format.restore import Entry, restore
 
+from tests.seeds import seed
 from tests.store.conftest import sent
 from tests.store.running import Running
 from tests.store.test_cancelling import ALREADY_FIRED, CANCELLED, cancel, ref
 
-ROUNDS = 20
 MESSAGES = 1_000
 OK, CANCELLED_PUT = store_pb2.PUT_STATUS_OK, store_pb2.PUT_STATUS_CANCELLED
 
@@ -51,13 +52,12 @@ async def end(store: Running, numbers: list[int], dice: random.Random) -> dict[i
     return found
 
 
-async def test_of_a_cancel_and_a_restore_one_wins_and_both_know(tmp_path: Path) -> None:
-    seed = random.randrange(1 << 32)
-    print("seed", seed)
-    dice = random.Random(seed)
+@pytest.mark.parametrize("rounds", [3, pytest.param(20, marks=pytest.mark.proof)])
+async def test_of_a_cancel_and_a_restore_one_wins_and_both_know(tmp_path: Path, rounds: int) -> None:
+    dice = random.Random(seed())
     answers: dict[int, int] = {}
     async with Running(tmp_path / "store", segment_bytes=16 << 20) as store:
-        for number in range(ROUNDS):
+        for number in range(rounds):
             first = number * MESSAGES
             await store.put(*[sent(f"m{first + index}", level=1, body=b"") for index in range(MESSAGES)])
             await store.clock.advance(1_000)
@@ -70,7 +70,7 @@ async def test_of_a_cancel_and_a_restore_one_wins_and_both_know(tmp_path: Path) 
         delivered: list[str] = []
         while messages := (await store.pull(len(delivered), max_count=1_000)).messages:
             delivered += [message.id for message in messages]
-    assert len(answers) == ROUNDS * MESSAGES
+    assert len(answers) == rounds * MESSAGES
     fired = {f"m{number}" for number, status in answers.items() if status == ALREADY_FIRED}
     assert {*answers.values()} == {CANCELLED, ALREADY_FIRED}
     assert sorted(delivered) == sorted(fired)

@@ -89,7 +89,7 @@ async def test_a_servers_own_message_is_no_users_to_end(store: Running, topic: s
     text = "'own' goes to a system topic; only DueTime itself ends its wait"
     assert {one.fault.message.partition(": ")[2] for one in results[:3]} == {text}
     moves = [store_pb2.Replacement(message=one, reschedule=pending_pb2.Reschedule(delay_ms=50_000)) for one in refs[:3]]
-    moved = (await store.stub.Replace(store_pb2.ReplaceRequest(replacements=moves), timeout=10)).results
+    moved = (await store.stub.Replace(store_pb2.ReplaceRequest(replacements=moves), timeout=60)).results
     assert [one.fault.message for one in moved] == [one.fault.message for one in results[:3]]
     assert store.node.store.lanes[1].pending_count == 1
 
@@ -154,7 +154,7 @@ async def test_calls_at_once_end_a_message_once(store: Running) -> None:
 
 async def pulled_ends(store: Running, count: int) -> list[message_pb2.StoredMessage]:
     request = gateway_pb2.PullRequest(topic="DT_CANCELLED", max_count=count)
-    return list((await store.stub.Pull(request, timeout=10)).messages)
+    return list((await store.stub.Pull(request, timeout=60)).messages)
 
 
 async def test_cancels_survive_a_restart(tmp_path: Path) -> None:
@@ -188,12 +188,12 @@ async def test_read_only_shard_takes_no_cancels(store: Running) -> None:
 
 async def trace(store: Running, message_id: str) -> list[tuple[str, int]]:
     request = consumer_pb2.TraceMessageRequest(id=message_id)
-    events = (await store.stub.TraceMessage(request, timeout=10)).events
+    events = (await store.stub.TraceMessage(request, timeout=60)).events
     return [(consumer_pb2.TraceKind.Name(event.kind).removeprefix("TRACE_KIND_"), event.at_ms) for event in events]
 
 
 async def get(store: Running, message_id: str) -> gateway_pb2.FoundMessage:
-    return await store.stub.GetMessage(gateway_pb2.GetMessageRequest(id=message_id), timeout=10)
+    return await store.stub.GetMessage(gateway_pb2.GetMessageRequest(id=message_id), timeout=60)
 
 
 async def test_cancelled_message_is_found_as_such(store: Running) -> None:

@@ -245,7 +245,7 @@ class Table(RuleBasedStateMachine):
                 assert not self.model.rows[lane] or grain >= natural(self.now_ms), "a span was not refined"
 
 
-Table.TestCase.settings = settings(max_examples=60, stateful_step_count=30, report_multiple_bugs=False, deadline=None)
+Table.TestCase.settings = settings(stateful_step_count=30, report_multiple_bugs=False)
 TestTable = Table.TestCase
 
 

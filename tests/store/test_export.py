@@ -24,7 +24,7 @@ from duetime_store.offline.logend import LogEnd
 from duetime_store.offline.transfer import import_directory
 from duetime_store.offline.verify import verify
 
-from tests.format.golden import NAMES, units, unpack
+from tests.format.golden import params, units, unpack
 from tests.store.conftest import HandClock, sent
 from tests.store.conftest import Shard as Opened
 from tests.store.test_inspect import command
@@ -258,7 +258,7 @@ def test_empty_bodies_are_counted_and_told(clock: HandClock, tmp_path: Path) -> 
     assert "have an empty body" in told["warnings"][0]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", params())
 def test_brokers_directories_have_their_empty_bodies_told(name: str, tmp_path: Path) -> None:
     exported = export_directory(unpack(name, tmp_path), tmp_path / "made", LEVELS, accept_damage=False)
     assert exported.report.is_sound

@@ -22,7 +22,7 @@ from duetime_store.offline.report import Report
 from duetime_store.offline.verify import verify
 from duetime_store.transactions import tablefile
 from duetime_store.transactions.table import OpenTransactions
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.format import golden
@@ -216,7 +216,7 @@ def test_a_wrong_export_is_reported(log: HalfLog) -> None:
     assert "a broker would find 1 half messages open, 2 are" in str(report.damages[0])
 
 
-@pytest.mark.parametrize("name", golden.NAMES)
+@pytest.mark.parametrize("name", golden.params())
 def test_brokers_directories_go_back_as_they_came(name: str, tmp_path: Path) -> None:
     root = golden.unpack(name, tmp_path)
     expected = opened(root)
@@ -236,7 +236,6 @@ ACTIONS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(actions=ACTIONS, progress=st.integers(0, 20))
 def test_a_broker_asks_about_what_is_open(actions: list[tuple[str, int]], progress: int) -> None:
     """Directories that went through any hands."""

@@ -17,7 +17,7 @@ from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.properties import decode_properties
 from duetime_store.offline.export import Exported, Target, export_directory
 from duetime_store.offline.verify import verify
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.format import golden
@@ -254,7 +254,7 @@ def test_export_without_timers_has_an_empty_wheel(log: TimerLog) -> None:
     assert check == Check(NOW_MS - HOUR, 0, 0, 0, 0, NOW_MS, 0)
 
 
-@pytest.mark.parametrize("name", [name for name in golden.NAMES if "5.3.3" in name])
+@pytest.mark.parametrize("name", golden.params("5.3.3"))
 def test_timers_of_a_broker_come_back_to_one(name: str, tmp_path: Path) -> None:
     root = golden.unpack(name, tmp_path)
     now_ms = golden.summary(name)["timer"]["lastReadTimeMs"]
@@ -306,7 +306,6 @@ class Life:
         self.pending[LANE + queue, self.log.timer(name, due_at_ms, queue=queue, replaces=replaces)] = name, due_at_ms
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.data(), st.lists(st.sampled_from(["send", "send", "send", "restore", "cancel", "replace"]), max_size=40))
 def test_whatever_happened_an_export_has_the_same_pending_set(data: st.DataObject, kinds: list[str]) -> None:
     with TemporaryDirectory() as folder:

@@ -35,13 +35,13 @@ class Exporting(Running):
         return self.settings.data_dir
 
     def export(self, path: str, offset: int = 0, length: int = 0) -> Any:
-        return self.stub.Export(pb.ExportRequest(path=path, offset=offset, length=length), timeout=30)
+        return self.stub.Export(pb.ExportRequest(path=path, offset=offset, length=length), timeout=60)
 
     async def bytes_of(self, path: str, offset: int = 0, length: int = 0) -> bytes:
         return b"".join([chunk.data async for chunk in self.export(path, offset, length)])
 
     async def listed(self) -> dict[str, pb.StoredFile]:
-        files = (await self.stub.ListFiles(pb.ListFilesRequest(), timeout=10)).files
+        files = (await self.stub.ListFiles(pb.ListFilesRequest(), timeout=60)).files
         assert [file.path for file in files] == sorted(file.path for file in files)
         return {file.path: file for file in files}
 
@@ -61,7 +61,7 @@ class Exporting(Running):
 
     async def until(self, what: Any) -> None:
         """Returns once it is so; calls to the node turn its loop."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not what():
                 await self.stub.Describe(store_pb2.DescribeRequest())
 
@@ -150,36 +150,36 @@ async def test_log_is_given_as_far_as_it_is_written_and_no_prepared_room(store: 
     assert await store.bytes_of(prepared) == b""
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "",
-        "/etc/passwd",
-        "../store/checkpoint",
-        "commitlog",
-        "commitlog/../checkpoint",
-        "commitlog/../../etc/passwd",
-        "commitlog/" + "0" * 19,
-        "commitlog/" + "\u0663" * 20,
-        "consumequeue/../0/" + "0" * 20,
-        "consumequeue/./0/" + "0" * 20,
-        "consumequeue/orders/x/" + "0" * 20,
-        "config/../lock",
-        "config/..json/..",
-        "config/a/b.json",
-        "config/a\0.json",
-        "./checkpoint",
-        "checkpoint/",
-        "checkpoint\n",
-        "lock",
-        "reserve",
-        "index/1",
-    ],
-)
-async def test_path_that_is_none_of_the_known_kinds_is_refused(store: Exporting, path: str) -> None:
+NO_PATHS = [
+    "",
+    "/etc/passwd",
+    "../store/checkpoint",
+    "commitlog",
+    "commitlog/../checkpoint",
+    "commitlog/../../etc/passwd",
+    "commitlog/" + "0" * 19,
+    "commitlog/" + "\u0663" * 20,
+    "consumequeue/../0/" + "0" * 20,
+    "consumequeue/./0/" + "0" * 20,
+    "consumequeue/orders/x/" + "0" * 20,
+    "config/../lock",
+    "config/..json/..",
+    "config/a/b.json",
+    "config/a\0.json",
+    "./checkpoint",
+    "checkpoint/",
+    "checkpoint\n",
+    "lock",
+    "reserve",
+    "index/1",
+]
+
+
+async def test_path_that_is_none_of_the_known_kinds_is_refused(store: Exporting) -> None:
     (store.root / "index").mkdir(exist_ok=True)
     (store.root / "index" / "1").write_bytes(b"index")
-    assert await store.refused(path) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT")
+    for path in NO_PATHS:
+        assert await store.refused(path) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT"), path
 
 
 async def test_negative_range_is_refused(store: Exporting) -> None:
@@ -214,7 +214,7 @@ async def test_file_that_goes_while_it_is_given_is_given_to_its_end(slow: Export
     data = (await call.read()).data
     (slow.root / "timerwheel").unlink()
     await slow.clock.advance(10_000)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while chunk := await call.read():
             data += chunk.data
             await slow.clock.advance(10_000)
@@ -284,7 +284,7 @@ async def test_stop_ends_streams_at_once(tmp_path: Path) -> None:
         assert await call.read()
         await running.until(lambda: running.waiting)
         ended = asyncio.ensure_future(call.read())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await running.node.stop()
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await ended

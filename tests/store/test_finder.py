@@ -42,7 +42,7 @@ def keyed(message_id: str, *keys: str, level: int = 0, topic: str = "orders", bo
 
 async def query(store: Running, key: str, topic: str = "orders", **options: Any) -> list[gateway_pb2.FoundMessage]:
     request = gateway_pb2.QueryMessagesRequest(topic=topic, key=key, **options)
-    return list((await store.stub.QueryMessages(request, timeout=10)).messages)
+    return list((await store.stub.QueryMessages(request, timeout=60)).messages)
 
 
 async def ids(store: Running, key: str, **options: Any) -> list[str]:
@@ -50,7 +50,7 @@ async def ids(store: Running, key: str, **options: Any) -> list[str]:
 
 
 async def get(store: Running, message_id: str, topic: str = "") -> gateway_pb2.FoundMessage:
-    return await store.stub.GetMessage(gateway_pb2.GetMessageRequest(id=message_id, topic=topic), timeout=10)
+    return await store.stub.GetMessage(gateway_pb2.GetMessageRequest(id=message_id, topic=topic), timeout=60)
 
 
 async def restore(store: Running, lane: int = 1) -> None:
@@ -65,7 +65,7 @@ async def restore(store: Running, lane: int = 1) -> None:
 async def indexed(store: Running) -> None:
     """Lets the indexer read all that is published."""
     await store.clock.advance(25)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while store.node.parts.indexer.behind_bytes:
             # A new file is made on a thread.
             await store.stub.Describe(store_pb2.DescribeRequest())
@@ -103,16 +103,16 @@ async def test_answer_is_limited_and_says_so(store: Running, settle: Any) -> Non
     await store.put(*(keyed(f"id-{number}", "all") for number in range(5)))
     await settle(store)
     request = gateway_pb2.QueryMessagesRequest(topic="orders", key="all", max_count=2)
-    answer = await store.stub.QueryMessages(request, timeout=10)
+    answer = await store.stub.QueryMessages(request, timeout=60)
     assert ([found.message.id for found in answer.messages], answer.more) == (["id-4", "id-3"], True)
     request.max_count = 5
-    assert not (await store.stub.QueryMessages(request, timeout=10)).more
+    assert not (await store.stub.QueryMessages(request, timeout=60)).more
 
 
 async def test_answer_of_large_messages_is_cut_by_bytes(tmp_path: Path) -> None:
     async with Running(tmp_path / "store", segment_bytes=32 * MIB) as store:
         await store.put(*(keyed(f"id-{number}", "all", body=bytes(4 * MIB)) for number in range(5)))
-        answer = await store.stub.QueryMessages(gateway_pb2.QueryMessagesRequest(topic="orders", key="all"), timeout=10)
+        answer = await store.stub.QueryMessages(gateway_pb2.QueryMessagesRequest(topic="orders", key="all"), timeout=60)
         assert (len(answer.messages), answer.more) == (3, True)
 
 
@@ -285,7 +285,7 @@ async def test_found_after_a_restart(tmp_path: Path) -> None:
 
 async def offset_at(store: Running, topic: str = "orders", **at: Any) -> int:
     request = gateway_pb2.SearchOffsetRequest(topic=topic, **at)
-    return (await store.stub.SearchOffset(request, timeout=10)).offset
+    return (await store.stub.SearchOffset(request, timeout=60)).offset
 
 
 async def test_offsets_by_time(store: Running) -> None:

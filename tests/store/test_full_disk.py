@@ -1,11 +1,9 @@
 """A disk that somebody fills: what is refused then, and what never leaves to make room."""
 
-import asyncio
 from pathlib import Path
 
 import grpc
 from duetime.v1 import consumer_pb2, gateway_pb2, store_pb2
-from duetime_core.testing import FakeClock
 from duetime_format import record
 from duetime_format.names import SCHEDULE_TOPIC
 from duetime_store.writing.room import EXTRA_BYTES
@@ -13,6 +11,7 @@ from duetime_store.writing.room import EXTRA_BYTES
 from tests.faulty_disk import FaultyDisk
 from tests.store.conftest import MIB, ids, sent
 from tests.store.test_disk_faults import FULL, Sick, reason_of, refusal
+from tests.store.test_retention import run
 
 HOUR_MS = 3_600_000
 BODY = b"x" * 10_000
@@ -56,12 +55,12 @@ class Small(Sick):
             queues=[consumer_pb2.QueueNumber(queue=0, shard_queue=0)],
             retry_queues=[consumer_pb2.QueueNumber(queue=0, shard_queue=0)],
         )
-        return list((await self.stub.Receive(request, timeout=20)).messages)
+        return list((await self.stub.Receive(request, timeout=60)).messages)
 
     async def read_all(self, topic: str) -> None:
         while messages := await self.receive(topic, 1_000):
             names = [one.receipt for one in messages]
-            await self.stub.Ack(consumer_pb2.AckRequest(group="billing", receipts=names), timeout=20)
+            await self.stub.Ack(consumer_pb2.AckRequest(group="billing", receipts=names), timeout=60)
 
     async def drain(self) -> list[str]:
         """All that is due in lane 1, restored as a scheduler does it: what finds no room is put again."""
@@ -83,14 +82,6 @@ class Small(Sick):
         queue = self.node.store.queues.find(SCHEDULE_TOPIC, level - 1)
         position, size, _ = queue.read(entry, 1).tolist()[0]
         return record.decode(self.node.store.read_record(position, size))
-
-
-async def run(clock: FakeClock, work: "asyncio.Future[object] | object") -> None:
-    task = asyncio.ensure_future(work)  # type: ignore[arg-type]
-    while not task.done():
-        clock.move(1)
-        await asyncio.wait({task}, timeout=0.001)
-    await task
 
 
 async def test_who_fills_the_disk_deletes_nothing(tmp_path: Path) -> None:
@@ -186,4 +177,4 @@ async def test_offsets_that_are_only_committed_keep_files_too(tmp_path: Path) ->
 async def commit(store: Small, offset: int) -> None:
     position = gateway_pb2.QueuePosition(queue=0, shard_queue=0, offset=offset)
     request = gateway_pb2.CommitOffsetsRequest(group="reader", topic="orders", queues=[position])
-    await store.stub.CommitOffsets(request, timeout=10)
+    await store.stub.CommitOffsets(request, timeout=60)

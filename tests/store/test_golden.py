@@ -26,7 +26,7 @@ def files(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
 
 
-@pytest.fixture(params=golden.NAMES)
+@pytest.fixture(params=golden.params())
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -106,7 +106,7 @@ def test_what_a_broker_derived_is_made_again(root: Path, shard: Shard, name: str
         assert_as_the_manifest_says(shard, name)
 
 
-@pytest.mark.parametrize("name", [name for name in golden.NAMES if name.endswith("killed")], indirect=True)
+@pytest.mark.parametrize("name", golden.params("killed"), indirect=True)
 def test_what_a_killed_broker_acknowledged_is_there(shard: Shard, name: str) -> None:
     ids = set()
     for queue in shard.store.queues.all():

@@ -19,17 +19,17 @@ from duetime_store.offline.export import export_directory
 from duetime_store.offline.verify import verify
 
 from tests.format import golden
+from tests.rounds import one_by_one
 from tests.store.conftest import HandClock, Shard, timer
 from tests.store.test_timers import lane_of, restore_due
 from tests.store.wheel import read_check
 
 LEVELS = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
-NAMES = [name for name in golden.NAMES if "5.3.3" in name]
 HOUR_MS = 3_600_000
 Waiting = Counter[tuple[str, str, int]]
 
 
-@pytest.fixture(params=NAMES)
+@pytest.fixture(params=golden.params("5.3.3"))
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -174,7 +174,7 @@ DAMAGES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", one_by_one(DAMAGES, 4))
 def test_files_of_the_wheel_that_are_damaged_change_nothing(
     damage: Callable[[Path], None], name: str, tmp_path: Path, clock: HandClock
 ) -> None:

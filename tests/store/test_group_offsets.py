@@ -41,10 +41,10 @@ class Groups(Running):
             for queue, offset in offsets.items()
         ]
         request = gateway_pb2.CommitOffsetsRequest(group=group, topic=topic, queues=queues)
-        return await self.stub.CommitOffsets(request, timeout=10)
+        return await self.stub.CommitOffsets(request, timeout=60)
 
     async def offsets(self, group: str = "billing", topic: str = "orders") -> dict[int, int]:
-        answer = await self.stub.GetOffsets(gateway_pb2.GetOffsetsRequest(group=group, topic=topic), timeout=10)
+        answer = await self.stub.GetOffsets(gateway_pb2.GetOffsetsRequest(group=group, topic=topic), timeout=60)
         return {position.shard_queue: position.offset for position in answer.queues}
 
     @property
@@ -118,7 +118,7 @@ async def test_commits_at_once_share_writes(tmp_path: Path) -> None:
         with disk.stalled("replace") as stall:
             calls = [asyncio.ensure_future(store.commit({0: 1 + n % 3}, group=f"g{n}")) for n in range(20)]
             await asyncio.to_thread(stall.begun.wait, 10)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while not all([await store.offsets(f"g{n}") for n in range(20)]):
                     pass
             # The first of them is written, and none is answered yet.
@@ -200,7 +200,7 @@ async def test_other_content_is_kept(tmp_path: Path) -> None:
         }
 
 
-@pytest.mark.parametrize("name", golden.NAMES)
+@pytest.mark.parametrize("name", golden.params())
 async def test_groups_of_a_broker_go_on_at_their_offsets(tmp_path: Path, name: str) -> None:
     directory = golden.unpack(name, tmp_path)
     told = golden.summary(name)["consumerOffset"]

@@ -60,7 +60,7 @@ def by_manifest(name: str, root: Path) -> dict[str, tuple[int, int]]:
     return found
 
 
-@pytest.mark.parametrize("name", golden.NAMES)
+@pytest.mark.parametrize("name", golden.params())
 def test_open_ones_of_a_broker_are_those_it_would_ask_about(name: str, tmp_path: Path) -> None:
     root = golden.unpack(name, tmp_path)
     expected = by_manifest(name, root)
@@ -72,7 +72,7 @@ def test_open_ones_of_a_broker_are_those_it_would_ask_about(name: str, tmp_path:
     assert sorted([*found.ended.tolist(), *(half.offset for half in found.open)]) == list(range(known["max"]))
 
 
-@pytest.mark.parametrize("name", golden.NAMES)
+@pytest.mark.parametrize("name", golden.params())
 @pytest.mark.parametrize("gone", ["config/consumerOffset.json", "config", "consumequeue"])
 def test_open_ones_are_the_same_when_a_brokers_files_are_lost(name: str, gone: str, tmp_path: Path) -> None:
     root = golden.unpack(name, tmp_path)

@@ -116,9 +116,9 @@ async def test_a_backlog_leaves_other_lanes_their_place_in_each_flush(tmp_path: 
         puts = []
         for number in range(3):
             puts.append(lane.begin(number * TURN_COUNT, TURN_COUNT))
-            await lane.stub.Describe(store_pb2.DescribeRequest(), timeout=10)
+            await lane.stub.Describe(store_pb2.DescribeRequest(), timeout=60)
         puts.append(asyncio.create_task(lane.put_entries(restored(lane.node.store, 2, 0, 1), lane=2, first_entry=0)))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not lane.node.store.lanes[2].reached:
                 await lane.stub.Describe(store_pb2.DescribeRequest())
         disk.is_free.set()
@@ -169,7 +169,7 @@ async def test_a_gap_is_answered_at_once(lane: Lane) -> None:
 async def test_a_call_that_ends_early_takes_its_records_with_it(lane: Lane) -> None:
     await lane.fill("ABC")
     request = store_pb2.RestoreRequest(records=lane.restored(0, 3), lane=1)
-    call = lane.stub.Restore(request, timeout=10)
+    call = lane.stub.Restore(request, timeout=60)
     await lane.settle()
     call.cancel()
     await lane.settle()

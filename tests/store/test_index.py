@@ -22,7 +22,7 @@ from duetime_store.finding.index import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.format.golden import NAMES, golden_dir, summary, units, unpack
+from tests.format.golden import golden_dir, params, summary, units, unpack
 
 T = 1_700_000_000_001
 
@@ -49,7 +49,7 @@ def test_default_file_has_a_brokers_size() -> None:
     assert Shape() == (SLOTS_DEFAULT, ENTRIES_DEFAULT)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", params())
 def test_golden_index_is_read_as_rocketmq_read_it(name: str, tmp_path: Path) -> None:
     golden_dir()
     (path,) = file_paths(unpack(name, tmp_path) / "index")

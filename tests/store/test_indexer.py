@@ -18,7 +18,7 @@ from duetime_store.finding.index import Header, IndexFile, Shape, file_paths
 from duetime_store.finding.indexer import BUSY_MS_MAX, Indexer, Mark, pieces, read_mark
 from duetime_store.log.newkeys import NewKeys
 
-from tests.format.golden import NAMES, golden_dir, summary, units, unpack
+from tests.format.golden import golden_dir, params, summary, units, unpack
 from tests.store.conftest import MIB, HandClock, Shard, sent
 
 SMALL = Shape(50, 400)
@@ -39,7 +39,7 @@ class Built:
 
     async def caught_up(self) -> None:
         loop = asyncio.ensure_future(self.indexer.run())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not self.indexer.opened.is_set() or self.indexer.behind_bytes:
                 await asyncio.wait({loop}, timeout=0.001)
         loop.cancel()
@@ -135,7 +135,7 @@ async def test_under_load_keys_are_written_after_a_while(shard: Shard, thread: T
     await clock.advance(BUSY_MS_MAX - 1)
     assert indexer.behind_bytes
     await clock.advance(1)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while indexer.behind_bytes:
             await asyncio.wait({loop}, timeout=0.001)
     loop.cancel()
@@ -325,7 +325,7 @@ async def test_files_go_with_the_records_they_name(shard: Shard, thread: ThreadP
     assert len(file_paths(shard.root / "index")) == 1
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", params())
 async def test_every_key_of_a_broker_s_directory_is_found(
     name: str, tmp_path: Path, clock: HandClock, thread: ThreadPoolExecutor
 ) -> None:

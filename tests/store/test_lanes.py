@@ -22,6 +22,7 @@ from duetime_store.writing.staging import DUPLICATE, GAP, OK
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.rounds import one_by_one
 from tests.store.conftest import Shard, restored, sent
 
 entries = st.integers(0, 20)
@@ -236,7 +237,7 @@ class Model:
                 assert may == in_order
 
 
-@pytest.mark.parametrize("seed", range(80))
+@pytest.mark.parametrize("seed", one_by_one(range(80)))
 async def test_a_levels_lane_is_as_a_plain_model_of_it(seed: int) -> None:
     model = Model(random.Random(seed))
     model.check()

@@ -204,7 +204,7 @@ class Tables(RuleBasedStateMachine):
         assert self.table.next_due_ms <= min(waiting[first:], default=NEVER)
 
 
-Tables.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Tables.TestCase.settings = settings(stateful_step_count=40)
 TestTables = Tables.TestCase
 
 

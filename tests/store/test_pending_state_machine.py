@@ -1,15 +1,13 @@
 """Pending messages on a disk that loses power and fills up, against a plain model (pending_life.py): send, cancel,
 reschedule, upsert, advance, crash, power cut, restart and retention against a sorted list, and a topic that is deleted
-and made again (deletion_life.py).
-
-RUNS, an environment variable, says how many lives: `make lives` has thousands.
+and made again (deletion_life.py). `make lives` has thousands of lives.
 """
 
-import os
 import random
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
@@ -19,7 +17,6 @@ from tests.store.life import DELAYS_MS
 from tests.store.life_machine import LifeMachine, run_lives
 from tests.store.pending_life import KEYS, LANES
 
-RUNS = int(os.environ.get("RUNS") or 40)
 STEPS = 30
 COUNTS = st.integers(1, 10)
 DELAYS = st.sampled_from(DELAYS_MS)
@@ -120,7 +117,7 @@ class AsyncPendingShard(PendingShard):
         self.life.step(self.life.flush_written)
 
 
-@pytest.mark.timeout(300 + RUNS * 5)
-@pytest.mark.parametrize(("machine", "share"), [(PendingShard, 1), (AsyncPendingShard, 4)])
-def test_of_a_message_and_what_replaces_it_one_is_delivered_once(machine: type[PendingShard], share: int) -> None:
-    run_lives(machine, RUNS // share, STEPS)
+@pytest.mark.timeout(300 + settings.default.max_examples * 5)
+@pytest.mark.parametrize("machine", [PendingShard, pytest.param(AsyncPendingShard, marks=pytest.mark.proof)])
+def test_of_a_message_and_what_replaces_it_one_is_delivered_once(machine: type[PendingShard]) -> None:
+    run_lives(machine, STEPS)

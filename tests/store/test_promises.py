@@ -23,7 +23,7 @@ OK, DUPLICATE, GAP, NOT_DUE, REFUSED, SETTLED, CANCELLED = range(7)
 LEVEL_MS = 1_000
 # How long before they are due entries are put.
 HELD_MS = 50
-DEADLINE_S = 10
+DEADLINE_S = 60
 
 
 class Disk(FaultyDisk):

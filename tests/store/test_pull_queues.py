@@ -29,7 +29,7 @@ def pull(store: Running, *positions: tuple[int, int], **options: Any) -> grpc.ai
     """Of (queue, offset); the queues are known to the caller by their number and 100."""
     queues = [gateway_pb2.QueuePosition(queue=100 + queue, shard_queue=queue, offset=at) for queue, at in positions]
     request = gateway_pb2.PullQueuesRequest(topic="orders", queues=queues, **options)
-    return store.stub.PullQueues(request, timeout=10)
+    return store.stub.PullQueues(request, timeout=60)
 
 
 def found(answer: gateway_pb2.PullQueuesResponse) -> dict[int, list[str]]:
@@ -97,7 +97,7 @@ async def test_wait_that_ends_and_one_that_is_given_up_leave_nothing_behind(stor
     call = pull(store, (0, 0), (3, 0), wait_ms=5_000)
     await store.waiting("orders", 3)
     call.cancel()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while waiters(store):
             await store.stub.Describe(store_pb2.DescribeRequest())
 

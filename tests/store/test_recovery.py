@@ -21,6 +21,7 @@ from duetime_store.reading.turns import Turns
 from duetime_store.writing.staging import DUPLICATE, OK
 from prometheus_client import CollectorRegistry
 
+from tests.seeds import seed
 from tests.store.conftest import MIB, HandClock, Shard, flip, ids, log_file, remove, sent
 
 
@@ -281,9 +282,7 @@ def test_lanes_of_a_shorter_table_stay(shard: Shard) -> None:
 
 
 def test_random_crashes_against_a_model(tmp_path: Path, clock: HandClock) -> None:
-    seed = random.randrange(1 << 32)
-    print("seed", seed)
-    dice = random.Random(seed)
+    dice = random.Random(seed())
     shard = Shard(tmp_path / "s", clock)
     plain: list[str] = []
     entered: list[str] = []

@@ -28,7 +28,7 @@ def upsert(message_id: str, key: str = "k") -> store_pb2.Replacement:
 
 async def replace(store: Running, *replacements: store_pb2.Replacement) -> list[store_pb2.ReplaceResult]:
     request = store_pb2.ReplaceRequest(replacements=replacements)
-    return list((await store.stub.Replace(request, timeout=10)).results)
+    return list((await store.stub.Replace(request, timeout=60)).results)
 
 
 async def restore_timer(store: Running, entry: int) -> None:

@@ -12,7 +12,7 @@ from duetime_format.properties import encode_properties
 from duetime_store.log.recent import CANDIDATES_MAX, Ints
 from duetime_store.writing.repeats import VisibleLog
 from duetime_store.writing.staging import DUPLICATE, OK, REFUSED, Outcome, refuse
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.store.conftest import HandClock, Shard, ids, sent
@@ -215,7 +215,6 @@ def test_body_of_a_first_is_not_read(shard: Shard) -> None:
     assert sum(sizes) < RECORD_BYTES
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.builds(
         record.Record,

@@ -11,6 +11,7 @@ from duetime_format import record
 from duetime_format.properties import value_of
 from duetime_format.restore import Entry, restore
 
+from tests.rounds import one_by_one
 from tests.store.conftest import sent
 from tests.store.pending_life import PendingLife
 from tests.store.test_cancelling import CANCELLED, ref, statuses
@@ -33,7 +34,7 @@ async def reschedule(shard: Shard, where: pending_pb2.PendingRef, delay_ms: int,
     if body:
         asked.body = body
     request = store_pb2.ReplaceRequest(replacements=[store_pb2.Replacement(reschedule=asked)])
-    (result,) = (await shard.stub.Replace(request, timeout=10)).results
+    (result,) = (await shard.stub.Replace(request, timeout=60)).results
     assert result.status == RESCHEDULED, result
     return result.lane, result.entry
 
@@ -61,7 +62,7 @@ async def drain(shard: Shard, lane: int) -> list[tuple[str, bytes]]:
         records += restore(Entry(lane, entry, due_at_ms, data))
     if found:
         request = store_pb2.RestoreRequest(records=records, lane=lane, entries=entries)
-        assert not any((await shard.stub.Restore(request, timeout=10)).statuses)
+        assert not any((await shard.stub.Restore(request, timeout=60)).statuses)
     return found
 
 
@@ -88,7 +89,7 @@ async def test_the_last_of_a_chain_is_delivered_once(shard: Shard, gone: str, mo
     assert await drain(shard, TIMERS) == []
 
 
-@pytest.mark.parametrize("generation", [0, 1, CHAIN // 2, CHAIN])
+@pytest.mark.parametrize("generation", one_by_one([0, 1, CHAIN // 2, CHAIN]))
 async def test_receipts_of_every_generation_stay_valid(shard: Shard, generation: int) -> None:
     lane, entry = (await chain(shard))[generation]
     assert await statuses(shard, ref("C", entry, lane=lane)) == [CANCELLED]

@@ -10,7 +10,7 @@ from duetime_format import limits, record
 from duetime_format.properties import encode_properties
 from duetime_store.reading.filters import Filter
 from duetime_store.reading.sql import SQL_DEPTH_MAX
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 A5 = {"a": "5"}
@@ -366,7 +366,6 @@ def value_of(part: Tree, properties: dict[str, str]) -> str | float | None:
     return found
 
 
-@settings(max_examples=300)
 @given(trees, st.lists(properties_of, min_size=1, max_size=6))
 def test_expressions_say_what_a_plain_evaluator_says(tree: Tree, messages: list[dict[str, str]]) -> None:
     wanted = Filter.parse("", written(tree))

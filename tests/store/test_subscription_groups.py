@@ -36,11 +36,11 @@ BROKER_4 = {
 
 async def put(store: Running, name: str, *, ordered: bool = False, max_attempts: int = 17) -> None:
     group = Group(name=name, ordered=ordered, retry=RetryPolicy(max_attempts=max_attempts))
-    await store.stub.PutGroup(group, timeout=10)
+    await store.stub.PutGroup(group, timeout=60)
 
 
 async def listed(store: Running) -> dict[str, tuple[int, bool]]:
-    answer = await store.stub.ListGroups(consumer_pb2.ListGroupsRequest(), timeout=10)
+    answer = await store.stub.ListGroups(consumer_pb2.ListGroupsRequest(), timeout=60)
     return {group.name: (group.retry.max_attempts, group.ordered) for group in answer.groups}
 
 
@@ -91,7 +91,7 @@ async def test_what_a_broker_left_is_kept(tmp_path: Path) -> None:
     assert "attributes" not in kept["subscriptionGroupTable"]["new"]
 
 
-@pytest.mark.parametrize("name", golden.NAMES)
+@pytest.mark.parametrize("name", golden.params())
 async def test_group_beside_a_broker_s_has_the_same_fields(tmp_path: Path, name: str) -> None:
     directory = golden.unpack(name, tmp_path)
     before = configs.read(directory / "config", configs.GROUPS) or {}
@@ -174,7 +174,7 @@ async def test_many_groups_share_the_writes_and_none_is_missing(tmp_path: Path) 
             others = [asyncio.create_task(put(store, f"g{number}", max_attempts=5)) for number in range(300)]
             last = asyncio.create_task(put(store, "last"))
             # What waits to be written is listed already.
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while len(await listed(store)) < 302:
                     pass
         await asyncio.gather(first, last, *others)

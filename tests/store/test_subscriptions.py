@@ -38,7 +38,7 @@ class Subscribed(Running):
     async def listened(self, queue: int = 0) -> None:
         """Returns once a subscription listens to the queue."""
         found = self.node.store.queues.find("orders", queue)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not found.listeners:
                 await self.stub.Describe(store_pb2.DescribeRequest())
 
@@ -121,7 +121,7 @@ async def test_queue_of_which_nothing_passes_the_filter_goes_behind_the_others(
 
     monkeypatch.setattr(store.node.parts.reader, "pull", seen)
     await store.subscriber().begin((0, 0), (1, 0), tags="shipped")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(asked) < 4:
             await store.stub.Describe(store_pb2.DescribeRequest())
     assert asked[:4] == [[0, 1], [1, 0], [0], [0]]
@@ -141,7 +141,7 @@ async def test_reader_that_retention_has_passed_is_told_and_goes_on(tmp_path: Pa
         subscriber = await store.subscriber().begin((0, 0), credit=1)
         await subscriber.bodies(1)
         queue = store.node.store.queues.find("orders", 0)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while queue.min_offset == 0:
                 await store.clock.advance(2_000)
                 await store.stub.Describe(store_pb2.DescribeRequest())
@@ -223,7 +223,7 @@ async def test_stop_ends_subscriptions_that_wait_for_messages_or_credit(tmp_path
         slow = await store.subscriber().begin((0, 0), credit=1)
         await slow.next()
         await store.listened()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await store.stop()
         for one in (idle, slow):
             assert await one.status() is grpc.StatusCode.UNAVAILABLE
@@ -234,7 +234,7 @@ async def test_reader_that_went_away_leaves_nothing_behind(store: Subscribed) ->
     subscriber = await store.subscriber().begin((0, 0), (1, 0))
     await store.listened(1)
     subscriber.call.cancel()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while store.metric("duetime_store_subscriptions"):
             await store.stub.Describe(store_pb2.DescribeRequest())
     assert all(store.node.store.queues.find("orders", queue).listeners == () for queue in (0, 1))

@@ -43,7 +43,7 @@ async def drain(shard: Shard) -> list[str]:
         records += restore(Entry(LANE, entry, due_at_ms, data))
     if found:
         request = store_pb2.RestoreRequest(records=records, lane=LANE, entries=due.entries)
-        assert not any((await shard.stub.Restore(request, timeout=10)).statuses)
+        assert not any((await shard.stub.Restore(request, timeout=60)).statuses)
     return found
 
 

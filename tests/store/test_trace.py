@@ -31,7 +31,7 @@ async def shard(tmp_path: Path) -> AsyncIterator[Consuming]:
 
 async def life(shard: Consuming, message_id: str = "A", topic: str = "") -> consumer_pb2.TraceMessageResponse:
     request = consumer_pb2.TraceMessageRequest(id=message_id, topic=topic)
-    response: consumer_pb2.TraceMessageResponse = await shard.stub.TraceMessage(request, timeout=10)
+    response: consumer_pb2.TraceMessageResponse = await shard.stub.TraceMessage(request, timeout=60)
     return response
 
 
@@ -70,7 +70,7 @@ async def restored(shard: Consuming, level: int, first: int, data: bytes, due_at
     """Entry `first` of a lane, as a scheduler puts it."""
     again = restore(Entry(level, first, due_at_ms, data))
     answer = await shard.stub.Restore(
-        store_pb2.RestoreRequest(records=again, lane=level, first_entry=first), timeout=10
+        store_pb2.RestoreRequest(records=again, lane=level, first_entry=first), timeout=60
     )
     assert not any(answer.statuses)
 
@@ -149,7 +149,7 @@ async def test_a_redriven_message_goes_on_counting(shard: Consuming) -> None:
     history = [[1, start, start, "E", "", ""], [2, start + 10, start + 20, "F", "", ""]]
     await settled(shard, second, copy(DLQ, history, times=1, DT_REDRIVEN="1"))
     await shard.stub.DropDeadLetters(
-        store_pb2.DropDeadLettersRequest(letters=[store_pb2.DeadLetterPlace(topic=DLQ, queue=0, offset=1)]), timeout=10
+        store_pb2.DropDeadLettersRequest(letters=[store_pb2.DeadLetterPlace(topic=DLQ, queue=0, offset=1)]), timeout=60
     )
     answer = await life(shard)
     # The redrive gave it back, not the failure before it.

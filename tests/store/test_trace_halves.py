@@ -21,7 +21,7 @@ from tests.store.transacting import COMMIT, ROLLBACK, end, end_of, prepared
 
 async def kinds(store: Running, message_id: str) -> list[tuple[str, str]]:
     """Kinds without their prefix, and topics."""
-    answer = await store.stub.TraceMessage(consumer_pb2.TraceMessageRequest(id=message_id), timeout=10)
+    answer = await store.stub.TraceMessage(consumer_pb2.TraceMessageRequest(id=message_id), timeout=60)
     assert list(answer.gaps) == []
     names = consumer_pb2.TraceKind.Name
     return [(names(event.kind).removeprefix("TRACE_KIND_"), event.topic) for event in answer.events]
@@ -57,13 +57,13 @@ async def test_checks_are_told(tmp_path: Path, decision: int) -> None:
         if decision:
             await passes(store, 1_000)
             await end(store, end_of(one, "m0", decision))
-        answer = await store.stub.TraceMessage(consumer_pb2.TraceMessageRequest(id="m0"), timeout=10)
+        answer = await store.stub.TraceMessage(consumer_pb2.TraceMessageRequest(id="m0"), timeout=60)
         prepared_, checked, *_ = answer.events
         assert (prepared_.kind, checked.kind) == (consumer_pb2.TRACE_KIND_PREPARED, consumer_pb2.TRACE_KIND_CHECKED)
         assert (checked.checks, checked.at_ms, checked.group) == (3, checked_ms, "g")
         assert (checked.topic, checked.offset) == ("DT_CHECKS", 2)
         assert len(answer.events) == 2 + bool(decision)
-        other = await store.stub.TraceMessage(consumer_pb2.TraceMessageRequest(id="m1"), timeout=10)
+        other = await store.stub.TraceMessage(consumer_pb2.TraceMessageRequest(id="m1"), timeout=60)
         assert [event.checks for event in other.events] == [0, 1]
 
 
@@ -72,7 +72,7 @@ async def test_checks_of_one_given_up_are_told(tmp_path: Path) -> None:
         await prepared(store, "m0")
         await asked_to_the_end(store)
         await given_up(store, 1)
-        answer = await store.stub.TraceMessage(consumer_pb2.TraceMessageRequest(id="m0"), timeout=10)
+        answer = await store.stub.TraceMessage(consumer_pb2.TraceMessageRequest(id="m0"), timeout=60)
         names = consumer_pb2.TraceKind.Name
         told = [(names(event.kind).removeprefix("TRACE_KIND_"), event.checks) for event in answer.events]
         assert told == [("PREPARED", 0), ("CHECKED", 3), ("GIVEN_UP", 3)]
@@ -86,7 +86,7 @@ async def test_checks_beyond_what_is_read_are_a_gap(tmp_path: Path, monkeypatch:
             await take(store)
             await report(store, heard=[0])
         monkeypatch.setattr(check_search, "BYTES_MAX", 1)
-        answer = await store.stub.TraceMessage(consumer_pb2.TraceMessageRequest(id="m0"), timeout=10)
+        answer = await store.stub.TraceMessage(consumer_pb2.TraceMessageRequest(id="m0"), timeout=60)
         assert [event.checks for event in answer.events] == [0, 1]
         (gap,) = answer.gaps
         assert gap.startswith("checks of transactions were read for ")

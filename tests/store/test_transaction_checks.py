@@ -59,13 +59,13 @@ def taking(store: Running, *groups: str, **options: Any) -> "asyncio.Task[list[s
 
 async def lined_up(store: Running, count: int, group: str = "g") -> None:
     """Returns once so many calls wait for checks of the group."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(store.node.parts.checks.lines.get(group, ())) < count:
             await store.stub.Describe(store_pb2.DescribeRequest())
 
 
 async def report(store: Running, heard: Sequence[int] = (), unheard: Sequence[int] = ()) -> None:
-    await store.stub.ReportChecks(store_pb2.ReportChecksRequest(heard=heard, unheard=unheard), timeout=10)
+    await store.stub.ReportChecks(store_pb2.ReportChecksRequest(heard=heard, unheard=unheard), timeout=60)
 
 
 async def passes(store: Running, ms: int) -> None:
@@ -154,7 +154,7 @@ async def test_whose_call_has_ended_gets_nothing(store: Running) -> None:
     await prepared(store, "m0")
     gone.cancel()
     await asyncio.wait([gone])
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while store.node.parts.checks.lines:
             await store.stub.Describe(store_pb2.DescribeRequest())
     waiting = taking(store)
@@ -254,7 +254,7 @@ async def asked_to_the_end(store: Running) -> None:
 
 
 async def given_up(store: Running, count: int) -> list[record.Record]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(found := records_of(store, GIVEN_UP_TOPIC)) < count:
             await store.stub.Describe(store_pb2.DescribeRequest())
     return found
@@ -417,7 +417,7 @@ async def test_an_answer_has_4_mib_at_most_and_one_of_any_size(tmp_path: Path) -
 )
 async def test_bad_requests_are_refused(store: Running, request_: dict[str, Any], field: str) -> None:
     with pytest.raises(AioRpcError) as caught:
-        await store.stub.TakeChecks(store_pb2.TakeChecksRequest(**request_), timeout=10)
+        await store.stub.TakeChecks(store_pb2.TakeChecksRequest(**request_), timeout=60)
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
     assert field in str(caught.value.details())
 
@@ -454,7 +454,7 @@ async def test_metrics_tell_what_is_open_and_what_became_of_it(tmp_path: Path) -
             assert value("duetime_store_transaction_ends_total", named) == 1
         await passes(store, 3_600_000)
         await given_up(store, 2)
-        async with asyncio.timeout(10):  # they are counted when they are durable, not when they can be read
+        async with asyncio.timeout(60):  # they are counted when they are durable, not when they can be read
             while value("duetime_store_transactions_given_up_total") < 2:
                 await store.stub.Describe(store_pb2.DescribeRequest())
         assert value("duetime_store_transactions_given_up_total") == 2

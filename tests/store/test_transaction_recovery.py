@@ -14,6 +14,7 @@ from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.transactions import tablefile
 from duetime_store.writing.halves import Decided, end
 
+from tests.rounds import ONE_IN, some
 from tests.store.conftest import HandClock, ids, log_file
 from tests.store.half_shard import HalfShard
 from tests.store.transacting import COMMIT, COMMITTED, GIVEN_UP, OPEN, ROLLBACK, ROLLED_BACK, half
@@ -86,15 +87,16 @@ def torn(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, HandClock, dic
     return root, clock, dict(shard.halves), position, b"".join(bytes(one) for one in buffers)
 
 
+@pytest.mark.parametrize("one_in", ONE_IN)
 def test_torn_at_every_byte_it_is_decided_by_the_real_record(
-    torn: tuple[Path, HandClock, dict[str, store_pb2.Half], int, bytes], tmp_path: Path
+    torn: tuple[Path, HandClock, dict[str, store_pb2.Half], int, bytes], tmp_path: Path, one_in: int
 ) -> None:
     root, clock, known, position, data = torn
     first, second, _, rolled_back = np.cumsum(_sizes(data)).tolist()
     edges = [0, first, second, len(data) - _sizes(data)[-1], len(data)]
     near = {edge + step for edge in edges for step in range(-4, 5)}
     # All others were tried once; a start takes its time.
-    for cut in sorted({*range(0, len(data), 41), *near} & set(range(len(data) + 1))):
+    for cut in some(sorted({*range(0, len(data), 41), *near} & set(range(len(data) + 1))), one_in):
         shutil.copytree(root, tmp_path / "copy")
         with log_file_of(tmp_path / "copy").open("r+b") as file:
             file.seek(position)

@@ -179,7 +179,7 @@ async def test_columns_of_other_lengths_are_refused(store: Running, column: str)
     request = ends_of("g", [end_of(one, "m0")] * 2)
     getattr(request, column).pop()
     with pytest.raises(grpc.aio.AioRpcError, match=r"for . ends") as refused:
-        await store.stub.EndTransactions(request, timeout=10)
+        await store.stub.EndTransactions(request, timeout=60)
     assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
     assert ids(await listed(store)) == ["m0"]
 

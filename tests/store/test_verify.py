@@ -21,10 +21,10 @@ from duetime_store.log.segment import file_name
 from duetime_store.offline import units
 from duetime_store.offline.report import Report
 from duetime_store.offline.verify import verify
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.format.golden import NAMES, unpack
+from tests.format.golden import params, unpack
 from tests.store.conftest import MIB, HandClock, Shard, sent
 from tests.store.test_inspect import all_bytes, command
 
@@ -75,7 +75,7 @@ def sound(shard: Shard, clock: HandClock) -> Shard:
     return shard
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", params())
 def test_brokers_directories_are_sound(name: str, tmp_path: Path) -> None:
     root = unpack(name, tmp_path)
     before = all_bytes(root)
@@ -125,7 +125,6 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return shard.root
 
 
-@settings(max_examples=300)
 @given(place=st.integers(0), where=st.integers(0), bit=st.integers(0, 7))
 def test_any_flipped_bit_is_told(small: Path, place: int, where: int, bit: int) -> None:
     vouched = places(small)
@@ -139,7 +138,7 @@ def test_any_flipped_bit_is_told(small: Path, place: int, where: int, bit: int) 
     assert verified(small).is_sound
 
 
-@pytest.mark.parametrize("name", ["rmq-4.9.8-clean", "rmq-5.3.3-clean"])
+@pytest.mark.parametrize("name", params("clean"))
 def test_flipped_bodies_of_a_broker_are_told_with_their_message(name: str, tmp_path: Path) -> None:
     root = unpack(name, tmp_path)
     lines = [json.loads(line) for line in state_lines(root)]

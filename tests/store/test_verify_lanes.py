@@ -37,11 +37,11 @@ async def root(tmp_path: Path) -> Path:
         for number in range(6):
             await store.put(sent(f"level{number}", level=2), timer(f"timer{number}", 60_000 + number))
         refs = [ref(f"{kind}{number}") for kind in ("level", "timer") for number in (1, 3)]
-        answer = await store.stub.Cancel(pending_pb2.CancelRequest(messages=refs), timeout=10)
+        answer = await store.stub.Cancel(pending_pb2.CancelRequest(messages=refs), timeout=60)
         assert [one.status for one in answer.results] == [CANCELLED] * 4
         later = [pending_pb2.Reschedule(message=ref(f"{kind}4"), delay_ms=7_200_000) for kind in ("level", "timer")]
         changes = [store_pb2.Replacement(message=one.message, reschedule=one) for one in later]
-        changed = await store.stub.Replace(store_pb2.ReplaceRequest(replacements=changes), timeout=10)
+        changed = await store.stub.Replace(store_pb2.ReplaceRequest(replacements=changes), timeout=60)
         assert [one.status for one in changed.results] == [RESCHEDULED] * 2
     return tmp_path / "store"
 

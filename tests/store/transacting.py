@@ -37,7 +37,7 @@ def half(
 
 async def prepare(store: Running, *records: bytes) -> store_pb2.PrepareRecordsResponse:
     request = store_pb2.PrepareRecordsRequest(records=b"".join(records))
-    return await store.stub.Prepare(request, timeout=30)
+    return await store.stub.Prepare(request, timeout=60)
 
 
 async def prepared(store: Running, *ids: str, **options: Any) -> list[store_pb2.Half]:
@@ -107,7 +107,7 @@ async def end(store: Running, *ends: HalfEnd, group: str = "g", given_up: bool =
 
 
 async def get(store: Running, one: store_pb2.Half | None = None, message_id: str = "") -> store_pb2.GetHalfResponse:
-    return await store.stub.GetTransaction(store_pb2.GetHalfRequest(half=one, message_id=message_id), timeout=10)
+    return await store.stub.GetTransaction(store_pb2.GetHalfRequest(half=one, message_id=message_id), timeout=60)
 
 
 async def listed(store: Running, **request: Any) -> list[store_pb2.HalfTransaction]:
@@ -115,7 +115,7 @@ async def listed(store: Running, **request: Any) -> list[store_pb2.HalfTransacti
     found: list[store_pb2.HalfTransaction] = []
     asked = transactions_pb2.ListTransactionsRequest(**request)
     while True:
-        page = await store.stub.ListTransactions(asked, timeout=10)
+        page = await store.stub.ListTransactions(asked, timeout=60)
         found += page.halves
         asked.page_token = page.next_page_token
         if not page.next_page_token:

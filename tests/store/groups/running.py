@@ -64,14 +64,14 @@ class Consuming(Running):
         return consumer_pb2.ReceiveRequest(**{"queues": numbers, "retry_queues": retries, **values})
 
     async def receive(self, **options: Any) -> list[consumer_pb2.LeasedMessage]:
-        return list((await self.stub.Receive(self.request(**options), timeout=20)).messages)
+        return list((await self.stub.Receive(self.request(**options), timeout=60)).messages)
 
     async def ready(self, **options: Any) -> bool:
-        return (await self.stub.AwaitMessages(self.request(**options), timeout=20)).ready
+        return (await self.stub.AwaitMessages(self.request(**options), timeout=60)).ready
 
     async def ack(self, *messages: Any, group: str = GROUP) -> list[int]:
         names = [one if isinstance(one, bytes) else one.receipt for one in messages]
-        answer = await self.stub.Ack(consumer_pb2.AckRequest(group=group, receipts=names), timeout=10)
+        answer = await self.stub.Ack(consumer_pb2.AckRequest(group=group, receipts=names), timeout=60)
         return list(answer.statuses) or [OK] * len(names)
 
     async def change(self, *messages: Any, ms: int = 0, group: str = GROUP, not_attempted: bool = False) -> list[int]:
@@ -79,31 +79,31 @@ class Consuming(Running):
         request = consumer_pb2.ChangeInvisibleRequest(
             group=group, receipts=names, invisible_ms=ms, not_attempted=not_attempted
         )
-        answer = await self.stub.ChangeInvisible(request, timeout=10)
+        answer = await self.stub.ChangeInvisible(request, timeout=60)
         return list(answer.statuses) or [OK] * len(names)
 
     async def leased(self, *messages: Any) -> list[store_pb2.LeasedRecord]:
         request = store_pb2.GetLeasedRequest(group=GROUP, receipts=[one.receipt for one in messages])
-        return list((await self.stub.GetLeased(request, timeout=10)).leased)
+        return list((await self.stub.GetLeased(request, timeout=60)).leased)
 
     async def defer(self, message: Any, *, ms: int, history: bytes = b"") -> tuple[list[int], list[int]]:
         deferral = store_pb2.Deferral(receipt=message.receipt, delay_ms=ms, history=history)
         request = store_pb2.DeferRequest(group=GROUP, deferrals=[deferral])
-        answer = await self.stub.Defer(request, timeout=10)
+        answer = await self.stub.Defer(request, timeout=60)
         return list(answer.statuses), list(answer.deliver_at_ms)
 
     async def describe(self) -> consumer_pb2.GroupDescription:
-        return await self.stub.DescribeGroup(consumer_pb2.DescribeGroupRequest(name=GROUP), timeout=10)
+        return await self.stub.DescribeGroup(consumer_pb2.DescribeGroupRequest(name=GROUP), timeout=60)
 
     async def reset(self, queue: int = 0, **options: Any) -> consumer_pb2.ResetQueue:
         numbers = [consumer_pb2.QueueNumber(queue=queue, shard_queue=queue)]
         request = consumer_pb2.ResetGroupRequest(**{"name": GROUP, "topic": TOPIC, "queues": numbers, **options})
-        (row,) = (await self.stub.ResetGroup(request, timeout=10)).queues
+        (row,) = (await self.stub.ResetGroup(request, timeout=60)).queues
         return row
 
     async def take(self, **options: Any) -> list[store_pb2.LeasedRecord]:
         request = store_pb2.TakeExhaustedRequest(**{"max_count": 10, "invisible_ms": INVISIBLE_MS, **options})
-        return list((await self.stub.TakeExhausted(request, timeout=20)).leased)
+        return list((await self.stub.TakeExhausted(request, timeout=60)).leased)
 
     async def settle(self, message: Any, *, topic: str = "", visible_at_ms: int = 0) -> list[int]:
         """Puts a copy with the end of the lease; the statuses."""

@@ -32,7 +32,7 @@ class Letters(Consuming):
             request = store_pb2.PullDeadLettersRequest(
                 **{"topic": DLQ, "offset": offset, "max_count": 2, "max_bytes": 1 << 20, **options}
             )
-            answer = await self.stub.PullDeadLetters(request, timeout=10)
+            answer = await self.stub.PullDeadLetters(request, timeout=60)
             assert answer.next_offset > offset or answer.next_offset == answer.max_offset
             found += answer.offsets
             offset, max_offset = answer.next_offset, answer.max_offset

@@ -89,7 +89,7 @@ async def test_receipt_of_a_lease_that_ended_is_expired_after_a_new_start_too(st
 
 async def lined_up(store: Consuming, count: int) -> None:
     lines = store.node.parts.receiver._lines
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while sum(len(line.waiters) for line in lines._lines.values()) < count:
             await store.stub.Describe(store_pb2.DescribeRequest())
 

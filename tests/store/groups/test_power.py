@@ -6,28 +6,33 @@ from pathlib import Path
 
 import pytest
 
+from tests.seeds import seed
 from tests.store.groups.group_life import GroupLife
 
 STEPS = 80
-LIVES = 25
+# Among the lives from 3,190 and 3,260 on are ends of the log between a settlement and its copy.
+LIVES = [
+    (seed(), 5),
+    pytest.param(3_190, 25, marks=pytest.mark.proof),
+    pytest.param(3_260, 25, marks=pytest.mark.proof),
+]
 
 
-# Among them are ends of the log between a settlement and its copy.
-@pytest.mark.parametrize("first", [3_190, 3_260])
-def test_no_message_is_skipped_and_none_that_is_done_comes_back(tmp_path: Path, first: int) -> None:
+@pytest.mark.parametrize(("first", "count"), LIVES)
+def test_no_message_is_skipped_and_none_that_is_done_comes_back(tmp_path: Path, first: int, count: int) -> None:
     done = settled = points = 0
-    for seed in range(first, first + LIVES):
-        life = GroupLife(tmp_path / "store", random.Random(seed))
+    for number in range(first, first + count):
+        life = GroupLife(tmp_path / "store", random.Random(number))
         try:
             for _ in range(STEPS):
                 life.random_step()
             life.step(life.cut_power)
         except Exception as error:
-            error.add_note(f"seed {seed}; {'; '.join(life.told[-2:])}")
+            error.add_note(f"seed {number}; {'; '.join(life.told[-2:])}")
             raise
         finally:
             life.close()
         done, settled, points = done + len(life.done), settled + len(life.settled), points + life.points
         shutil.rmtree(tmp_path / "store")
         shutil.rmtree(tmp_path / "store.stash")
-    assert min(done, settled, points) > LIVES
+    assert min(done, settled, points) > 0

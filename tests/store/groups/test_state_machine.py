@@ -439,13 +439,11 @@ def decoded(run: Any) -> list[record.Record]:
     return found
 
 
-def run(machine: type[Machine], examples: int) -> None:
+def run(machine: type[Machine]) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=examples,
             stateful_step_count=40,
-            deadline=None,
             database=None,
             print_blob=True,
             suppress_health_check=list(HealthCheck),
@@ -454,8 +452,8 @@ def run(machine: type[Machine], examples: int) -> None:
 
 
 def test_groups_agree_with_the_model() -> None:
-    run(Machine, 40)
+    run(Machine)
 
 
 def test_ordered_groups_agree_with_the_model() -> None:
-    run(OrderedMachine, 30)
+    run(OrderedMachine)

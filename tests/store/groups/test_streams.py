@@ -47,7 +47,7 @@ class Stream:
         await self.call.write(request)
 
     async def read(self) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             response = await self.call.read()
         assert isinstance(response, leases_pb2.ReceiveStreamResponse), response
         self.responses.append((len(response.taken), len(response.acked)))
@@ -71,7 +71,7 @@ class Stream:
 
 async def until(store: Consuming, condition: Callable[[], bool]) -> None:
     """Returns once it holds in the node."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():
             await store.stub.Describe(store_pb2.DescribeRequest())
 
@@ -306,7 +306,7 @@ async def test_a_receiver_that_reads_nothing_holds_its_share_of_answers_and_no_m
         options = [("grpc.use_local_subchannel_pool", 1)]
         async with grpc.aio.insecure_channel(f"127.0.0.1:{store.node.port}", options) as channel:
             other = store_pb2_grpc.StoreStub(channel)
-            assert len((await other.Receive(store.request(max_count=1), timeout=10)).messages) == 1
+            assert len((await other.Receive(store.request(max_count=1), timeout=60)).messages) == 1
         assert answers.used < 20 * MIB
         while len(stream.taken) < count:
             await stream.read()

@@ -178,5 +178,5 @@ class Machine(RuleBasedStateMachine):
         assert (rows.keys == rows.entries % 11).all()
 
 
-Machine.TestCase.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)
+Machine.TestCase.settings = settings(stateful_step_count=60)
 TestOrder = Machine.TestCase

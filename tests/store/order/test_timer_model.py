@@ -211,5 +211,5 @@ class Machine(RuleBasedStateMachine):
         assert rows.keys.tolist() == [key_of(entry) for _, entry in expected]
 
 
-Machine.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+Machine.TestCase.settings = settings(stateful_step_count=40)
 TestTimerLane = Machine.TestCase
