@@ -29,11 +29,11 @@ class Group:
     async def create(self, policy: str = "", **options: Any) -> None:
         retry = retry_policy.parse(policy) if policy else None
         group = consumer_pb2.Group(name=self.name, retry=retry, **options)
-        await self.stub.CreateGroup(consumer_pb2.CreateGroupRequest(group=group), timeout=10)
+        await self.stub.CreateGroup(consumer_pb2.CreateGroupRequest(group=group), timeout=60)
 
     async def send(self, *ids: str, **options: Any) -> None:
         messages = [message_pb2.Message(topic="orders", body=b"body", id=one, **options) for one in ids]
-        answer = await self.stub.Send(gateway_pb2.SendRequest(messages=messages), timeout=10)
+        answer = await self.stub.Send(gateway_pb2.SendRequest(messages=messages), timeout=60)
         assert not any(result.HasField("fault") for result in answer.results)
 
     async def receive(self, count: int = 1, **options: Any) -> list[Leased]:
@@ -41,20 +41,20 @@ class Group:
         found: list[Leased] = []
         request = consumer_pb2.ReceiveRequest(group=self.name, topic="orders", **options)
         while len(found) < count:
-            answer = await self.stub.Receive(request, timeout=10)
+            answer = await self.stub.Receive(request, timeout=60)
             assert answer.messages
             found += answer.messages
         return sorted(found, key=lambda one: one.message.id)
 
     async def is_empty(self) -> bool:
-        answer = await self.stub.Receive(consumer_pb2.ReceiveRequest(group=self.name, topic="orders"), timeout=10)
+        answer = await self.stub.Receive(consumer_pb2.ReceiveRequest(group=self.name, topic="orders"), timeout=60)
         return not answer.messages
 
     async def nack(self, *leased: Leased, policy: str = "", **options: Any) -> list[consumer_pb2.NackResult]:
         nacks = [consumer_pb2.Nack(**{"receipt": one.receipt, "error": ERROR, **options}) for one in leased]
         retry = retry_policy.parse(policy) if policy else None
         request = consumer_pb2.NackRequest(group=self.name, nacks=nacks, policy=retry)
-        return list((await self.stub.Nack(request, timeout=10)).results)
+        return list((await self.stub.Nack(request, timeout=60)).results)
 
     def stored(self, topic: str, shard: int = 0, queue: int = 0) -> list[record.Record]:
         store = self.cluster.stores[shard].store
@@ -64,7 +64,7 @@ class Group:
 
     async def until_stored(self, count: int, topic: str, shard: int = 0, queue: int = 0) -> list[record.Record]:
         """As `stored`, when there are so many: soon, or the test ends."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(found := self.stored(topic, shard, queue)) < count:
                 await self.cluster.stores[shard].store.next_publish()
         return found

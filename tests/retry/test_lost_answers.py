@@ -33,7 +33,7 @@ class Deaf:
 
     async def nack(self, *leased: Leased, **options: Any) -> list[consumer_pb2.NackResult]:
         nacks = [consumer_pb2.Nack(receipt=one.receipt, **options) for one in leased]
-        return list((await self._stub.Nack(consumer_pb2.NackRequest(group="billing", nacks=nacks), timeout=10)).results)
+        return list((await self._stub.Nack(consumer_pb2.NackRequest(group="billing", nacks=nacks), timeout=60)).results)
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ async def deaf(group: Group) -> AsyncIterator[Deaf]:
 
 
 async def until(true: Callable[[], Any]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not true():
             await asyncio.to_thread(int)
 

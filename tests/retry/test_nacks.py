@@ -131,7 +131,7 @@ async def test_delay_and_reject_of_single_nacks(wide: Group) -> None:
     request.nacks.add(receipt=leased[3].receipt, delay_ms=43_200_001)
     request.nacks.add(receipt=leased[4].receipt)
     request.nacks.add(receipt=receipts.pack(9, 1 << 20, [0])[0])
-    results = (await wide.stub.Nack(request, timeout=10)).results
+    results = (await wide.stub.Nack(request, timeout=60)).results
     now_ms = wide.now_ms
     assert [(one.status, one.dead, one.deliver_at_ms and one.deliver_at_ms - now_ms) for one in results] == [
         (OK, False, 5_000),
@@ -164,7 +164,7 @@ async def test_copies_stay_on_their_shard_and_come_back_from_both(wide: Group) -
         assert copies == {one.message.id.encode() for one in leased if receipts.shard_of(one.receipt) == shard}
     again = await wide.receive(20)
     assert [(one.message.id, one.attempt) for one in again] == [(one, 2) for one in sorted(ids)]
-    answer = await wide.stub.DescribeTopic(gateway_pb2.DescribeTopicRequest(name="%RETRY%billing"), timeout=10)
+    answer = await wide.stub.DescribeTopic(gateway_pb2.DescribeTopicRequest(name="%RETRY%billing"), timeout=60)
     assert sorted((queue.queue, queue.shard) for queue in answer.queues) in (
         [(0, 0), (1, 1)],
         [(0, 1), (1, 0)],
@@ -189,7 +189,7 @@ async def test_repetition_is_answered_as_before_and_changes_nothing(group: Group
 async def test_ended_lease_is_expired(group: Group) -> None:
     await group.send("A", "B")
     acked, late = await group.receive(2, invisible_ms=1_000)
-    await group.stub.Ack(consumer_pb2.AckRequest(group="billing", receipts=[acked.receipt]), timeout=10)
+    await group.stub.Ack(consumer_pb2.AckRequest(group="billing", receipts=[acked.receipt]), timeout=60)
     await group.cluster.advance(1_000)
     assert [one.status for one in await group.nack(acked, late)] == [EXPIRED, EXPIRED]
 
@@ -250,7 +250,7 @@ async def test_shard_that_is_away_harms_no_other(wide: Group) -> None:
 async def test_all_that_is_wrong_with_a_request_is_told_at_once(group: Group) -> None:
     request = consumer_pb2.NackRequest(group="a b", policy=message_pb2.RetryPolicy(max_attempts=1_001))
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await group.stub.Nack(request, timeout=10)
+        await group.stub.Nack(request, timeout=60)
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
     for part in ("group: 'a b' is not", "policy.max_attempts: 1001 is not within", "nacks: are 0, not 1 to 1024"):
         assert part in (caught.value.details() or "")
@@ -283,7 +283,7 @@ async def test_dead_letter_behind_a_retry_of_an_ordered_lease_waits_for_its_turn
     request = consumer_pb2.NackRequest(group="billing")
     request.nacks.add(receipt=second.receipt, reject=True)
     request.nacks.add(receipt=first.receipt)
-    results = (await group.stub.Nack(request, timeout=10)).results
+    results = (await group.stub.Nack(request, timeout=60)).results
     assert [(one.status, one.dead) for one in results] == [(EXPIRED, False), (OK, False)]
     assert not group.stored("%DLQ%billing")
 
@@ -293,12 +293,12 @@ async def test_order_holds_where_bodies_are_too_large_for_one_look(group: Group)
     body = bytes(3 << 20)
     for one in ("A", "B", "C"):
         message = message_pb2.Message(topic="orders", id=one, body=body)
-        await group.stub.Send(gateway_pb2.SendRequest(messages=[message]), timeout=10)
+        await group.stub.Send(gateway_pb2.SendRequest(messages=[message]), timeout=60)
     leased = await group.receive(3, max_count=3, max_bytes=16 << 20)
     request = consumer_pb2.NackRequest(group="billing")
     for one in reversed(leased):
         request.nacks.add(receipt=one.receipt, reject=one.message.id != "A")
-    results = (await group.stub.Nack(request, timeout=10)).results
+    results = (await group.stub.Nack(request, timeout=60)).results
     assert [(one.status, one.dead) for one in results] == [(EXPIRED, False), (EXPIRED, False), (OK, False)]
     assert not group.stored("%DLQ%billing")
 
@@ -309,13 +309,13 @@ async def test_second_death_goes_on_with_the_history_of_the_first(group: Group) 
     for _ in range(2):
         await group.nack(*await group.receive())
     request = consumer_pb2.RedriveRequest(filter=consumer_pb2.DeadLetterFilter(group="billing"))
-    results = [one async for one in group.stub.RedriveDeadLetters(request, timeout=10)]
+    results = [one async for one in group.stub.RedriveDeadLetters(request, timeout=60)]
     assert [one.outcome for one in results] == [consumer_pb2.DEAD_LETTER_OUTCOME_REDRIVEN]
     for attempt in (1, 2):
         (leased,) = await group.receive()
         assert leased.attempt == attempt
         await group.nack(leased)
     wanted = consumer_pb2.ListDeadLettersRequest(filter=consumer_pb2.DeadLetterFilter(group="billing"))
-    (dead,) = (await group.stub.ListDeadLetters(wanted, timeout=10)).letters
+    (dead,) = (await group.stub.ListDeadLetters(wanted, timeout=60)).letters
     assert [one.attempt for one in dead.attempts] == [1, 2, 3, 4]
     assert (dead.redriven_count, dead.message.topic, dead.message.id) == (1, "orders", "A")

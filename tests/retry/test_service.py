@@ -35,7 +35,7 @@ class Running:
 
     async def send_back(self, **options: Any) -> retry_pb2.SendBackResponse:
         request = retry_pb2.SendBackRequest(**{"group": "billing", "topic": "orders", "offset": 0, **options})
-        return await self.stub.SendBack(request, timeout=10)
+        return await self.stub.SendBack(request, timeout=60)
 
     def stored(self, topic: str, queue: int = 0) -> list[record.Record]:
         found = self.store.store.queues.find(topic, queue)

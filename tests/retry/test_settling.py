@@ -246,7 +246,7 @@ async def test_collector_goes_on_behind_faults_and_ends_when_told() -> None:
     service.stores.take_answers = [Overloaded("calls in flight"), taken, store_pb2.GetLeasedResponse()]
     collector = Collector(0, service.stores, service.decider, service.clock, service.metrics)
     running = asyncio.create_task(collector.run())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not service.stores.nothing_taken.is_set():
             await service.clock.advance(exhausted.BACKOFF_MS_MAX)
     assert len(service.stores.made("TakeExhausted")) == 4
@@ -256,7 +256,7 @@ async def test_collector_goes_on_behind_faults_and_ends_when_told() -> None:
     errors = {"shard": "0", "code": grpc.StatusCode.RESOURCE_EXHAUSTED.name}
     assert service.registry.get_sample_value("duetime_retry_poll_errors_total", errors) == 1
     collector.stop()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await running
 
 
@@ -272,7 +272,7 @@ async def test_collector_ends_what_it_has_begun() -> None:
         return store_pb2.SettleResponse()
 
     service.stores.put = put
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await collector.run()
     assert service.registry.get_sample_value(
         "duetime_retry_dead_letters_total", {"reason": "ATTEMPTS_EXHAUSTED"}
