@@ -21,8 +21,8 @@ from duetime.outbox import Outbox, Relay
 from sqlalchemy import MetaData, create_engine
 
 STEPS = ("claimed", "asked", "sending", "sent", "settling", "settled")
-# Short, so that whoever comes next need not wait.
-OPTIONS: dict[str, Any] = {"timeout": 0.5, "lease": 2, "poll": 0.02, "batch": 50}
+# Long leases and calls: on a slow machine a round that lasts must not lose its rows.
+OPTIONS: dict[str, Any] = {"timeout": 20, "lease": 100, "poll": 0.02, "batch": 50}
 ROUND = 2
 # How long a request is on its way before the process dies.
 SENDING_S = 0.002

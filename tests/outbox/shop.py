@@ -109,11 +109,18 @@ async def soon(event: asyncio.Event) -> None:
     event.clear()
 
 
-def stored(cluster: LocalCluster, topic: str) -> list[bytes]:
-    """The bodies in a topic, in the order of its queues."""
+async def _count(cluster: LocalCluster, topic: str) -> int:
+    queues = [queue for node in cluster.cluster.stores for queue in node.store.queues.all()]
+    return sum(queue.max_offset for queue in queues if queue.topic == topic)
+
+
+def stored(cluster: LocalCluster, topic: str, *, count_min: int = 0) -> list[bytes]:
+    """The bodies in a topic, in the order of its queues; waits for so many."""
     with Puller(cluster.address, topic, start="earliest") as puller:
         found = []
-        while batch := puller.poll(wait="300ms"):
+        while len(found) < max(cluster.run(_count(cluster, topic)), count_min):
+            batch = puller.poll(wait=SOON_S)
+            assert batch, f"{len(found)} messages came"
             found += batch
     return [message.body for message in sorted(found, key=lambda one: (one.queue, one.offset))]
 

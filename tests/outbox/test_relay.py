@@ -85,7 +85,7 @@ def test_message_whose_delay_is_over_is_delivered_at_once(shop: Shop, topic: str
         cluster.advance(shop.rows()[0].due_at_ms - cluster.now_ms() + 1)
         shop.drain(cluster.address)
         cluster.advance("1s")
-        assert stored(cluster, topic) == [b"late"]
+        assert stored(cluster, topic, count_min=1) == [b"late"]
 
 
 def test_sent_rows_are_kept_as_long_as_asked(shop: Shop, cluster: LocalCluster, topic: str) -> None:
