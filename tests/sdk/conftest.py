@@ -46,6 +46,14 @@ def threaded_tap(nodes: LocalCluster) -> Iterator[Gateway]:
 
 
 @pytest.fixture
+def threaded_groups(nodes: LocalCluster) -> Iterator[Groups]:
+    groups = Groups(nodes)
+    nodes.run(groups.start())
+    yield groups
+    nodes.run(groups.stop())
+
+
+@pytest.fixture
 def topic() -> str:
     """A name that no other test has."""
     return f"orders-{next(_numbers)}"

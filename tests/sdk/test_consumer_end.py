@@ -7,6 +7,7 @@ import threading
 
 import pytest
 from duetime import (
+    AsyncReceiver,
     Closed,
     Consumer,
     InvalidArgument,
@@ -15,21 +16,20 @@ from duetime import (
 from duetime.client.consuming import consumer as consumers
 from duetime.client.consuming import handling
 from duetime_core import errors
-from duetime_core.errors import Violation
 
 from tests.sdk.consuming import WITHIN_S, consuming, nothing
-from tests.sdk.fake_groups import FakeGroups
+from tests.sdk.groups import Groups
 
 pytestmark = pytest.mark.usefixtures("quick")
 
 
-async def test_stopping_lets_handlers_end_and_gives_back_what_was_not_begun(groups: FakeGroups) -> None:
-    groups.fill("orders", 3_000)
-    consumer = Consumer(groups.address, group="billing")
+async def test_stop_waits_for_handlers_and_gives_the_rest_back(groups: Groups, topic: str, group: str) -> None:
+    await groups.fill(topic, 3_000)
+    consumer = Consumer(groups.address, group=group)
     release, begun = asyncio.Event(), asyncio.Event()
     held: list[bytes] = []
 
-    @consumer.handler("orders", concurrency=2)
+    @consumer.handler(topic, concurrency=2)
     async def handle(message: LeasedMessage) -> None:
         # The first ones are quick, which lets the consumer fetch ahead.
         if len(groups.leases) > 10 or held:
@@ -51,38 +51,38 @@ async def test_stopping_lets_handlers_end_and_gives_back_what_was_not_begun(grou
     assert groups.leases == {}
 
 
-async def test_an_answer_on_its_way_when_it_stops_is_given_back(groups: FakeGroups) -> None:
-    groups.fill("orders", 3)
-    consumer = Consumer(groups.address, group="billing")
+async def test_an_answer_on_its_way_when_it_stops_is_given_back(groups: Groups, topic: str, group: str) -> None:
+    await groups.fill(topic, 3)
+    consumer = Consumer(groups.address, group=group)
     calls: list[bytes] = []
 
-    @consumer.handler("orders", concurrency=2)
+    @consumer.handler(topic, concurrency=2)
     async def handle(message: LeasedMessage) -> None:
         calls.append(message.body)
 
-    async def stop() -> None:
-        consumer.stop()
-
-    groups.before["Receive"] = stop
+    method = "Receive" if "ReceiveStream" in groups.unknown else "ReceiveStream"
+    groups.after[method] = lambda *_: consumer.stop()
     async with asyncio.timeout(WITHIN_S):
         await consumer.run_async()
     assert calls == []
     assert groups.bodies("return") == [b"0", b"1"]
     assert groups.leases == {}
-    assert [entry.attempt for entry in groups.returned["orders"]] == [1, 1]
+    async with AsyncReceiver(groups.node, topic, group=group) as receiver:
+        assert [message.attempt for message in await receiver.receive(max=2)] == [1, 1]
     assert consumer.stats.returned == 2
 
 
 async def test_handlers_that_do_not_end_in_time_are_broken_off(
-    groups: FakeGroups, caplog: pytest.LogCaptureFixture
+    groups: Groups, topic: str, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    groups.fill("orders", 1)
-    groups.fill("plain", 1)
-    consumer = Consumer(groups.address, group="billing", drain="50ms")
+    await groups.fill(topic, 1)
+    plain = f"{topic}-plain"
+    await groups.fill(plain, 1)
+    consumer = Consumer(groups.address, group=group, drain="50ms")
     cancelled: list[bytes] = []
     begun, begun_too, end = asyncio.Event(), threading.Event(), threading.Event()
 
-    @consumer.handler("orders")
+    @consumer.handler(topic)
     async def hang(message: LeasedMessage) -> None:
         begun.set()
         try:
@@ -91,7 +91,7 @@ async def test_handlers_that_do_not_end_in_time_are_broken_off(
             cancelled.append(message.topic.encode())
             raise
 
-    @consumer.handler("plain")
+    @consumer.handler(plain)
     def hang_too(message: LeasedMessage) -> None:
         begun_too.set()
         end.wait(WITHIN_S)
@@ -100,24 +100,25 @@ async def test_handlers_that_do_not_end_in_time_are_broken_off(
         await begun.wait()
         await asyncio.to_thread(begun_too.wait)
     end.set()
-    assert cancelled == [b"orders"]
+    assert cancelled == [topic.encode()]
     # What a thread still does stays leased.
-    assert [entry.topic for entry in groups.leases.values()] == ["plain"]
+    assert [message.topic for message in groups.leases.values()] == [plain]
     assert len(groups.bodies("break off")) == 1
-    assert groups.returned["orders"][0].attempt == 2
+    async with AsyncReceiver(groups.node, topic, group=group) as receiver:
+        assert [message.attempt for message in await receiver.receive()] == [2]
     assert "cancelling 1 handlers after 0.05 s" in caplog.text
     assert "its handler is still running; it will be delivered again when its lease ends" in caplog.text
 
 
 def test_a_handler_that_takes_no_notice_of_its_end_does_not_hold_up_the_process(
-    threaded_gateway: FakeGroups, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    threaded_groups: Groups, topic: str, group: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(handling, "CANCEL_S", 0.05)
     monkeypatch.setattr(consumers, "CANCEL_S", 0.05)
-    threaded_gateway.fill("orders", 1)
-    consumer = Consumer(threaded_gateway.address, group="billing", drain="50ms")
+    threaded_groups.nodes.run(threaded_groups.fill(topic, 1))
+    consumer = Consumer(threaded_groups.address, group=group, drain="50ms")
 
-    @consumer.handler("orders")
+    @consumer.handler(topic)
     async def stay(message: LeasedMessage) -> None:
         consumer.stop()
         while True:
@@ -134,13 +135,13 @@ def test_a_handler_that_takes_no_notice_of_its_end_does_not_hold_up_the_process(
     assert "failed: GeneratorExit" not in caplog.text
 
 
-async def test_a_cancelled_consumer_gives_all_back_at_once(groups: FakeGroups) -> None:
-    groups.fill("orders", 3)
-    consumer = Consumer(groups.address, group="billing")
+async def test_a_cancelled_consumer_gives_all_back_at_once(groups: Groups, topic: str, group: str) -> None:
+    await groups.fill(topic, 3)
+    consumer = Consumer(groups.address, group=group)
 
     begun = asyncio.Semaphore(0)
 
-    @consumer.handler("orders", concurrency=2)
+    @consumer.handler(topic, concurrency=2)
     async def hang(message: LeasedMessage) -> None:
         begun.release()
         await asyncio.Event().wait()
@@ -157,40 +158,39 @@ async def test_a_cancelled_consumer_gives_all_back_at_once(groups: FakeGroups) -
 
 
 async def test_decisions_that_reach_nobody_do_not_hold_up_the_end(
-    groups: FakeGroups, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    groups: Groups, topic: str, group: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(handling, "FLUSH_S", 0.05)
-    groups.fill("orders", 1)
+    await groups.fill(topic, 1)
     groups.faults["Ack"] += [errors.Unavailable("away")] * 10_000
-    consumer = Consumer(groups.address, group="billing")
-    consumer.handler("orders")(nothing)
+    consumer = Consumer(groups.address, group=group)
+    consumer.handler(topic)(nothing)
     async with consuming(consumer):
         await groups.until(lambda: groups.calls["Ack"] > 0)
     assert "1 decisions did not reach the server" in caplog.text
 
 
-async def test_a_consumer_runs_again_after_it_has_ended(groups: FakeGroups) -> None:
-    consumer = Consumer(groups.address, group="billing")
-    consumer.handler("orders")(nothing)
+async def test_a_consumer_runs_again_after_it_has_ended(groups: Groups, topic: str, group: str) -> None:
+    consumer = Consumer(groups.address, group=group)
+    consumer.handler(topic)(nothing)
+    await groups.make_topic(topic, 2)
     for n in range(2):
-        groups.make_topic("orders")
-        groups.append("orders", 0, b"%d" % n)
+        await groups.put(topic, b"%d" % n, queue=0)
         async with consuming(consumer):
             with pytest.raises(Closed, match="is already running"):
                 await consumer.run_async()
             await groups.until(lambda n=n: len(groups.bodies("ack")) == n + 1)  # type: ignore[misc]
-        await groups.until(lambda: not groups.waiting_count)
     consumer.stop()
     await consumer.run_async()
     assert consumer.stats.handled == 2
 
 
-def test_another_thread_may_stop_it(threaded_gateway: FakeGroups) -> None:
-    threaded_gateway.fill("orders", 3)
-    consumer = Consumer(threaded_gateway.address, group="billing")
+def test_another_thread_may_stop_it(threaded_groups: Groups, topic: str, group: str) -> None:
+    threaded_groups.nodes.run(threaded_groups.fill(topic, 3))
+    consumer = Consumer(threaded_groups.address, group=group)
     handled = threading.Semaphore(0)
 
-    @consumer.handler("orders")
+    @consumer.handler(topic)
     def handle(message: LeasedMessage) -> None:
         handled.release()
 
@@ -204,10 +204,9 @@ def test_another_thread_may_stop_it(threaded_gateway: FakeGroups) -> None:
     assert consumer.stats.handled == 3
 
 
-async def test_a_wrong_filter_is_raised_when_the_block_ends(groups: FakeGroups) -> None:
-    groups.faults["ListGroups"].append(errors.InvalidArgument([Violation("group", "is no name")]))
+async def test_a_rejected_group_is_raised_by_the_block(groups: Groups, topic: str) -> None:
     consumer = Consumer(groups.address, group="b!")
-    consumer.handler("orders")(nothing)
-    with pytest.raises(InvalidArgument, match="group: is no name"):
+    consumer.handler(topic)(nothing)
+    with pytest.raises(InvalidArgument, match=r"group\.name: 'b!' is not"):
         async with consumer:
             raise AssertionError

@@ -8,7 +8,7 @@ import pytest
 from duetime import AsyncProducer, Consumer, InvalidArgument, LeasedMessage, Producer
 
 from tests.sdk.consuming import consuming
-from tests.sdk.fake_groups import FakeGroups
+from tests.sdk.groups import Groups
 
 
 def none() -> None: ...
@@ -100,13 +100,13 @@ async def test_check_handlers_are_checked_too() -> None:
         plain.check("billing")(none)
 
 
-async def test_plain_function_that_returns_a_coroutine_has_failed(groups: FakeGroups) -> None:
-    groups.fill("orders", 1)
-    consumer = Consumer(groups.address, group="billing")
+async def test_plain_function_that_returns_a_coroutine_has_failed(groups: Groups, topic: str, group: str) -> None:
+    await groups.fill(topic, 1)
+    consumer = Consumer(groups.address, group=group)
 
     async def settle(message: LeasedMessage) -> None: ...
 
-    consumer.handler("orders")(lambda message: settle(message))
+    consumer.handler(topic)(lambda message: settle(message))
     async with consuming(consumer):
         await groups.until(lambda: bool(groups.nacks))
     (nack,) = groups.nacks[0].nacks

@@ -9,7 +9,7 @@ import pytest
 from duetime import Consumer, InvalidArgument, LeasedMessage, Middleware, Reject, Retry
 
 from tests.sdk.consuming import consuming
-from tests.sdk.fake_groups import FakeGroups
+from tests.sdk.groups import Groups
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -23,7 +23,7 @@ class Noting(Middleware):
         self.raises = raises
 
     def note(self, hook: str, message: LeasedMessage) -> None:
-        assert message.topic == "orders"
+        assert message.topic.startswith("orders-")
         self.calls.append((f"{hook} {self.name}", threading.current_thread() is threading.main_thread()))
         if hook in self.raises:
             raise self.raises[hook]
@@ -53,10 +53,12 @@ class NotingAwaited(Noting):
         super().failed(message, error)
 
 
-async def run(groups: FakeGroups, middleware: list[Any], plain: bool, error: BaseException | None = None) -> None:
+async def run(
+    groups: Groups, topic: str, middleware: list[Any], plain: bool, error: BaseException | None = None
+) -> None:
     """Handles one message."""
-    groups.fill("orders", 1)
-    consumer = Consumer(groups.address, group="billing", middleware=middleware)
+    await groups.fill(topic, 1)
+    consumer = Consumer(groups.address, group=f"{topic}-group", middleware=middleware)
 
     def handle(message: LeasedMessage) -> None:
         if error is not None:
@@ -65,7 +67,7 @@ async def run(groups: FakeGroups, middleware: list[Any], plain: bool, error: Bas
     async def handle_awaited(message: LeasedMessage) -> None:
         handle(message)
 
-    consumer.handler("orders")(handle if plain else handle_awaited)
+    consumer.handler(topic)(handle if plain else handle_awaited)
     async with consuming(consumer):
         await groups.until(lambda: bool(groups.bodies("ack") or groups.nacks))
 
@@ -74,23 +76,23 @@ ALL = ["before a", "before b", "after b", "after a"]
 
 
 @pytest.mark.parametrize("plain", [True, False], ids=["thread", "loop"])
-async def test_first_is_outermost_and_all_run_where_the_handler_does(groups: FakeGroups, plain: bool) -> None:
+async def test_first_is_outermost_and_all_run_where_the_handler_does(groups: Groups, topic: str, plain: bool) -> None:
     calls: list[tuple[str, bool]] = []
-    await run(groups, [Noting("a", calls), Noting("b", calls)], plain)
+    await run(groups, topic, [Noting("a", calls), Noting("b", calls)], plain)
     assert calls == [(call, not plain) for call in ALL]
 
 
-async def test_coroutine_functions_are_awaited(groups: FakeGroups) -> None:
+async def test_coroutine_functions_are_awaited(groups: Groups, topic: str) -> None:
     calls: list[tuple[str, bool]] = []
-    await run(groups, [NotingAwaited("a", calls), Noting("b", calls)], plain=False)
+    await run(groups, topic, [NotingAwaited("a", calls), Noting("b", calls)], plain=False)
     assert calls == [(call, True) for call in ALL]
     assert groups.bodies("ack") == [b"0"]
 
 
 @pytest.mark.parametrize("plain", [True, False], ids=["thread", "loop"])
-async def test_error_of_a_handler_is_told_to_all(groups: FakeGroups, plain: bool) -> None:
+async def test_error_of_a_handler_is_told_to_all(groups: Groups, topic: str, plain: bool) -> None:
     calls: list[tuple[str, bool]] = []
-    await run(groups, [Noting("a", calls), Noting("b", calls)], plain, ValueError("no"))
+    await run(groups, topic, [Noting("a", calls), Noting("b", calls)], plain, ValueError("no"))
     names = [call for call, _ in calls]
     assert names == ["before a", "before b", "failed b", "ValueError", "failed a", "ValueError"]
     (nack,) = groups.nacks[0].nacks
@@ -108,12 +110,12 @@ async def test_error_of_a_handler_is_told_to_all(groups: FakeGroups, plain: bool
 )
 @pytest.mark.parametrize("plain", [True, False], ids=["thread", "loop"])
 async def test_what_middleware_raises_the_handler_has_raised(
-    groups: FakeGroups, plain: bool, hook: str, names: list[str]
+    groups: Groups, topic: str, plain: bool, hook: str, names: list[str]
 ) -> None:
     calls: list[tuple[str, bool]] = []
     kind = Noting if plain else NotingAwaited
     raising = kind("b", calls, **{hook: Reject("seen before")})
-    await run(groups, [Noting("a", calls), raising, *([Noting("c", calls)] if hook == "before" else [])], plain)
+    await run(groups, topic, [Noting("a", calls), raising, *([Noting("c", calls)] if hook == "before" else [])], plain)
     assert [call for call, _ in calls] == names
     (nack,) = groups.nacks[0].nacks
     assert (nack.reject, nack.error.message) == (True, "seen before")
@@ -121,23 +123,23 @@ async def test_what_middleware_raises_the_handler_has_raised(
 
 @pytest.mark.parametrize("plain", [True, False], ids=["thread", "loop"])
 async def test_error_in_failed_is_logged_and_changes_nothing(
-    groups: FakeGroups, caplog: pytest.LogCaptureFixture, plain: bool
+    groups: Groups, topic: str, caplog: pytest.LogCaptureFixture, plain: bool
 ) -> None:
     calls: list[tuple[str, bool]] = []
     with caplog.at_level(logging.WARNING, "duetime"):
-        await run(groups, [Noting("a", calls), Noting("b", calls, failed=KeyError("oops"))], plain, Retry("30s"))
+        await run(groups, topic, [Noting("a", calls), Noting("b", calls, failed=KeyError("oops"))], plain, Retry("30s"))
     assert "id-0: Noting.failed: KeyError: 'oops'" in [record.getMessage() for record in caplog.records]
     assert "failed a" in [call for call, _ in calls]
     assert groups.nacks[0].nacks[0].delay_ms == 30_000
 
 
-async def test_cancelled_handler_is_told_to_middleware(groups: FakeGroups) -> None:
-    groups.fill("orders", 1)
+async def test_cancelled_handler_is_told_to_middleware(groups: Groups, topic: str, group: str) -> None:
+    await groups.fill(topic, 1)
     calls: list[tuple[str, bool]] = []
-    consumer = Consumer(groups.address, group="billing", middleware=[NotingAwaited("a", calls)], drain=0)
+    consumer = Consumer(groups.address, group=group, middleware=[NotingAwaited("a", calls)], drain=0)
     begun = asyncio.Event()
 
-    @consumer.handler("orders")
+    @consumer.handler(topic)
     async def handle(message: LeasedMessage) -> None:
         begun.set()
         await asyncio.Event().wait()
