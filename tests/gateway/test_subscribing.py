@@ -1,27 +1,20 @@
 """Subscriptions through the gateway: routed, renumbered, on credit, limited, and ended with what they read from."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 from duetime.v1 import gateway_pb2, subscriptions_pb2
-from duetime_core.errors import Overloaded
 
-from tests.gateway.conftest import Gateway, message, real_store
-from tests.gateway.fake_store import FakeStore
+from tests.gateway.conftest import Gateway, TappedStore, message, real_store
 from tests.gateway.test_adoption import two_with_one_topic
 from tests.store.subscribing import Subscriber, bodies_of
+from tests.tap import WAIT_S
 
 KIB = 1024
-
-
-def encoded(size: int) -> bytes:
-    """A SubscribeResponse of about that size."""
-    return subscriptions_pb2.SubscribeResponse(
-        queues=[subscriptions_pb2.QueueNews(records=bytes(size))]
-    ).SerializeToString()
 
 
 async def topic(gateway: Gateway, queue_count: int = 1) -> None:
@@ -29,18 +22,17 @@ async def topic(gateway: Gateway, queue_count: int = 1) -> None:
 
 
 async def metric_is(gateway: Gateway, name: str, value: float) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(WAIT_S):
         while gateway.metric(name) != value:
             await gateway.stub.GetRoute(gateway_pb2.GetRouteRequest(topic="orders"))
 
 
-async def subscribed(fakes: list[FakeStore]) -> FakeStore:
-    """The store that has a subscription."""
-    waits = [asyncio.ensure_future(fake.until(lambda fake=fake: bool(fake.subscribes))) for fake in fakes]
-    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    for wait in waits:
-        wait.cancel()
-    return next(fake for fake in fakes if fake.subscribes)
+@pytest.fixture
+async def tapped(tmp_path: Path, tap: TappedStore) -> AsyncIterator[Gateway]:
+    """With one store, which has `orders`."""
+    async with Gateway(tmp_path, {0: tap.port}) as gateway:
+        await topic(gateway)
+        yield gateway
 
 
 async def test_messages_come_from_the_shard_that_has_the_queues(two_shards: Gateway) -> None:
@@ -68,9 +60,9 @@ async def test_queues_have_the_numbers_of_the_topic(tmp_path: Path) -> None:
         assert {queue: len(bodies) for queue, bodies in (await subscriber.bodies(3)).items()} == {2: 1, 3: 1, 4: 1}
 
 
-@pytest.mark.parametrize(
-    ("fields", "text"),
-    [
+async def test_what_is_wrong_with_a_request_is_told(gateway: Gateway) -> None:
+    await topic(gateway)
+    wrong: list[tuple[dict[str, Any], str]] = [
         ({"topic": "a b"}, "topic"),
         ({"positions": ()}, "queues: 0 queues"),
         ({"positions": ((0, -1),)}, r"queues[0].offset"),
@@ -78,14 +70,12 @@ async def test_queues_have_the_numbers_of_the_topic(tmp_path: Path) -> None:
         ({"tags": "x" * 2_049}, "tags"),
         ({"credit": 0}, "credit_bytes"),
         ({"sql": "a LIKE 'b'"}, "line 1, column 3"),
-    ],
-)
-async def test_what_is_wrong_with_a_request_is_told(gateway: Gateway, fields: dict[str, Any], text: str) -> None:
-    await topic(gateway)
-    subscriber = Subscriber(gateway.stub)
-    await subscriber.begin(*fields.pop("positions", ((0, 0),)), **fields)
-    assert await subscriber.status() is grpc.StatusCode.INVALID_ARGUMENT
-    assert text in (await subscriber.call.details() or "")
+    ]
+    for fields, text in wrong:
+        subscriber = Subscriber(gateway.stub)
+        await subscriber.begin(*fields.pop("positions", ((0, 0),)), **fields)
+        assert await subscriber.status() is grpc.StatusCode.INVALID_ARGUMENT
+        assert text in (await subscriber.call.details() or "")
 
 
 async def test_topic_that_does_not_exist_is_not_found(gateway: Gateway) -> None:
@@ -112,60 +102,56 @@ async def test_a_slow_reader_has_what_it_gave_credit_for_and_no_more(gateway: Ga
 
 
 async def test_credit_that_comes_while_there_is_enough_is_read_when_it_runs_low(
-    faked: Gateway, fakes: list[FakeStore]
+    tapped: Gateway, tap: TappedStore
 ) -> None:
-    await topic(faked)
-    subscriber = await Subscriber(faked.stub).begin((0, 0), credit=60 * KIB)
-    store = await subscribed(fakes)
+    subscriber = await Subscriber(tapped.stub).begin((0, 0), credit=60 * KIB)
     await subscriber.give(50 * KIB)
-    store.news.put_nowait(encoded(20 * KIB))
-    await subscriber.next()
-    await faked.stub.GetRoute(gateway_pb2.GetRouteRequest(topic="orders"))
-    assert [one.credit_bytes for one in store.subscribes] == [60 * KIB]
-    store.news.put_nowait(encoded(15 * KIB))
-    await subscriber.next()
-    await store.until(lambda: len(store.subscribes) == 2)
-    # 75 KiB are left to the reader, of which the store has 25 already.
-    assert store.subscribes[1].credit_bytes == pytest.approx(39 * KIB, abs=100)
+    await tapped.send(message(bytes(20 * KIB)))
+    size = (await subscriber.next()).ByteSize()
+    await tapped.stub.GetRoute(gateway_pb2.GetRouteRequest(topic="orders"))
+    assert [one.credit_bytes for one in tap.requests["Subscribe"]] == [60 * KIB]
+    await tapped.send(message(bytes(15 * KIB)))
+    size += (await subscriber.next()).ByteSize()
+    await tap.until_requests("Subscribe", 2)
+    # The store lacks of a window of 64 KiB as much as it has used up of its 60 KiB, and 4 KiB.
+    assert tap.requests["Subscribe"][1].credit_bytes == size + 4 * KIB
 
 
 async def test_store_has_little_credit_at_a_time_until_the_reader_takes_large_answers(
-    faked: Gateway, fakes: list[FakeStore]
+    tapped: Gateway, tap: TappedStore
 ) -> None:
-    await topic(faked)
-    subscriber = await Subscriber(faked.stub).begin((0, 0), credit=16 * KIB * KIB)
-    store = await subscribed(fakes)
-    windows, spent = [], 0
-    for _ in range(8):
-        window = sum(one.credit_bytes for one in store.subscribes) - spent
-        windows.append(window)
-        answer = encoded(window)
-        spent += len(answer)
-        count = len(store.subscribes)
-        store.news.put_nowait(answer)
-        await subscriber.next()
-        await store.until(lambda count=count: len(store.subscribes) > count)
-    assert windows[:6] == pytest.approx([64 * KIB << n for n in range(6)], abs=200)
-    assert windows[6:] == pytest.approx([2 * KIB * KIB] * 2, abs=200)
+    count, ahead, spent = 400, [], 0
+
+    def note(_: Any, answer: subscriptions_pb2.SubscribeResponse) -> None:
+        nonlocal spent
+        ahead.append(sum(one.credit_bytes for one in tap.requests["Subscribe"]) - spent)
+        spent += answer.ByteSize()
+
+    tap.after["Subscribe"] = note
+    await tapped.send(*(message(bytes(16 * KIB)) for _ in range(count)))
+    subscriber = await Subscriber(tapped.stub).begin((0, 0), credit=16 * KIB * KIB)
+    await subscriber.bodies(count)
+    assert ahead[0] == 64 * KIB
+    # Each answer doubles the credit at most.
+    assert all(one <= 64 * KIB << number for number, one in enumerate(ahead))
+    assert KIB * KIB < max(ahead) <= 2 * KIB * KIB
 
 
-async def test_too_much_credit_later_ends_the_stream(faked: Gateway, fakes: list[FakeStore]) -> None:
-    await topic(faked)
-    subscriber = await Subscriber(faked.stub).begin((0, 0), credit=KIB)
-    store = await subscribed(fakes)
+async def test_too_much_credit_later_ends_the_stream(tapped: Gateway) -> None:
+    subscriber = await Subscriber(tapped.stub).begin((0, 0), credit=KIB)
     await subscriber.give(17 * KIB * KIB)
-    store.news.put_nowait(encoded(KIB))
+    await tapped.send(message(bytes(KIB)))
     await subscriber.next()
     assert await subscriber.status() is grpc.StatusCode.INVALID_ARGUMENT
     assert "credit_bytes" in (await subscriber.call.details() or "")
 
 
-async def test_an_answer_without_room_ends_the_stream_for_a_while(tmp_path: Path, fakes: list[FakeStore]) -> None:
-    async with Gateway(tmp_path, {0: fakes[0].port}, answer_bytes_max=32 * KIB * KIB) as gateway:
-        await topic(gateway)
+async def test_an_answer_without_room_ends_the_stream_for_a_while(tmp_path: Path, tap: TappedStore) -> None:
+    news = subscriptions_pb2.QueueNews(records=bytes(17 * KIB * KIB))
+    tap.after["Subscribe"] = lambda *_: subscriptions_pb2.SubscribeResponse(queues=[news])
+    async with Gateway(tmp_path, {0: tap.port}, answer_bytes_max=32 * KIB * KIB) as gateway:
+        await gateway.send(message(queue=0))
         subscriber = await Subscriber(gateway.stub).begin((0, 0))
-        await subscribed(fakes)
-        fakes[0].news.put_nowait(encoded(17 * KIB * KIB))
         assert await subscriber.status() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "answers are under way" in (await subscriber.call.details() or "")
 
@@ -184,35 +170,31 @@ async def test_subscriptions_past_the_limit_are_refused(tmp_path: Path) -> None:
         assert await third.bodies(1) == {0: [b"a"]}
 
 
-async def test_store_that_goes_away_is_told(faked: Gateway, fakes: list[FakeStore]) -> None:
-    await topic(faked)
-    subscriber = await Subscriber(faked.stub).begin((0, 0))
-    store = await subscribed(fakes)
-    await store.stop()
+async def test_store_that_goes_away_is_told(tapped: Gateway, tap: TappedStore) -> None:
+    subscriber = await Subscriber(tapped.stub).begin((0, 0))
+    await tap.until_requests("Subscribe", 1)
+    await tap.stop()
     assert await subscriber.status() is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_store_of_release_01_knows_no_subscriptions(faked: Gateway, fakes: list[FakeStore]) -> None:
-    await topic(faked)
-    for fake in fakes:
-        await fake.stop()
-        fake.unknown = {"Subscribe"}
-        await fake.start(fake.port)
+async def test_store_of_release_01_knows_no_subscriptions(tapped: Gateway, tap: TappedStore) -> None:
+    tap.unknown.add("Subscribe")
     statuses = set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(WAIT_S):
         while grpc.StatusCode.UNIMPLEMENTED not in statuses:
-            statuses.add(await (await Subscriber(faked.stub).begin((0, 0))).status())
-    # Until the stores are reached again, and where the first request meets the end of its stream.
+            statuses.add(await (await Subscriber(tapped.stub).begin((0, 0))).status())
+    # Where the first request meets the end of its stream, the gateway can't say why it ended.
     assert statuses <= {grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.UNAVAILABLE}
 
 
-async def test_what_a_store_refuses_is_passed_on(faked: Gateway, fakes: list[FakeStore]) -> None:
-    await topic(faked)
-    for fake in fakes:
-        fake.error = Overloaded("4096 subscriptions run", reason="SUBSCRIPTIONS_EXHAUSTED")
-    subscriber = await Subscriber(faked.stub).begin((0, 0))
-    assert await subscriber.status() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert await subscriber.call.details() == "4096 subscriptions run"
+async def test_what_a_store_refuses_is_passed_on(tmp_path: Path) -> None:
+    async with real_store(tmp_path, subscriptions_max=1) as store, Gateway(tmp_path, {0: store.port}) as gateway:
+        await gateway.send(message(b"a", queue=0))
+        first = await Subscriber(gateway.stub).begin((0, 0))
+        assert await first.bodies(1) == {0: [b"a"]}
+        second = await Subscriber(gateway.stub).begin((0, 0))
+        assert await second.status() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "1 subscriptions run, 1 at most" in (await second.call.details() or "")
 
 
 async def test_gateway_that_stops_ends_subscriptions_at_once(tmp_path: Path) -> None:
@@ -225,7 +207,7 @@ async def test_gateway_that_stops_ends_subscriptions_at_once(tmp_path: Path) -> 
             slow = await Subscriber(gateway.stub).begin((0, 0), credit=1)
             await slow.next()
             await metric_is(gateway, "duetime_gateway_subscriptions", 2)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(WAIT_S):
                 await gateway.node.stop()
             for one in (idle, slow):
                 assert await one.status() is grpc.StatusCode.UNAVAILABLE
