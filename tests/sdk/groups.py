@@ -3,9 +3,9 @@
 import asyncio
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
-from duetime import AsyncAdmin, ReceivedMessage
+from duetime import ReceivedMessage
 from duetime.client.record import split_records
 from duetime.v1 import consumer_pb2, leases_pb2
 from duetime_core.calls import fault_of
@@ -16,6 +16,7 @@ from duetime_format.ranges import offsets_of
 
 from tests.sdk.gateway import Gateway
 
+T = TypeVar("T")
 OK = consumer_pb2.RECEIPT_STATUS_OK
 CALLS = ("Receive", "Ack", "Nack", "ChangeInvisible", "ListGroups")
 
@@ -51,20 +52,21 @@ class Groups(Gateway):
         return [body for name, body in self.log if name == call]
 
     async def fill(self, topic: str, count: int, queue: int = 0, **fields: Any) -> list[bytes]:
-        """Messages `0`, `1`, ... with ids `id-0`, ..."""
+        """Messages `0`, `1`, ... with ids `id-0`, ...; those of other queues than 0 have ids of their own."""
         await self.make_topic(topic, 2)
         bodies = [b"%d" % n for n in range(count)]
-        await self.put(topic, *bodies, queue=queue, ids="id-%d", **fields)
+        await self.put(topic, *bodies, queue=queue, ids="id-%d" if queue == 0 else f"id-{queue}-%d", **fields)
         return bodies
 
     async def advance(self, by: str | float) -> None:
         """Moves the nodes' clock; what falls due is delivered, and leases end."""
         await asyncio.to_thread(self.nodes.advance, by)
 
-    async def in_flight(self, group: str) -> int:
-        """How many messages of the group are leased."""
-        async with AsyncAdmin(self.node) as admin:
-            return sum(queue.in_flight for queue in (await admin.group(group)).queues)
+    async def after_waits(self, receiving: "asyncio.Task[T]") -> T:
+        """The result of a receive that waits for nothing: the clock moves until the wait is over."""
+        while not receiving.done():
+            await self.advance("1s")
+        return await receiving
 
     # --- faults -----------------------------------------------------------------------------------------------------
 

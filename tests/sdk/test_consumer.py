@@ -169,7 +169,7 @@ async def test_a_retry_has_its_first_place_and_its_attempt(groups: Groups, topic
         await groups.advance("10s")
         await groups.until(lambda: b"2" in groups.bodies("ack"))
     places = [(one.id, one.topic, one.queue, one.offset, one.attempt) for one in seen]
-    assert places == [("id-2", topic, 1, 2, 1), ("id-2", topic, 1, 2, 2)]
+    assert places == [("id-1-2", topic, 1, 2, 1), ("id-1-2", topic, 1, 2, 2)]
     assert seen[1].due_at is not None
     assert (seen[1].properties, seen[1].late_ms) == ({}, None)
 

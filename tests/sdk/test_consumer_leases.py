@@ -6,6 +6,7 @@ import threading
 
 import pytest
 from duetime import (
+    AsyncAdmin,
     Consumer,
     InvalidArgument,
     LeasedMessage,
@@ -13,47 +14,54 @@ from duetime import (
     Retry,
 )
 from duetime.client import connection
-from duetime.v1 import consumer_pb2
+from duetime.client.consuming import handling, leases
+from duetime.v1 import leases_pb2
 from duetime_core import errors
-from duetime_core.errors import Violation
+from duetime_core.testing import LocalCluster
 
 from tests.sdk.consuming import WITHIN_S, consuming, nothing, until
-from tests.sdk.fake_groups import FakeGroups
+from tests.sdk.groups import Groups
 
 pytestmark = pytest.mark.usefixtures("quick")
+
+
+async def make_group(groups: Groups, name: str, ordered: bool) -> None:
+    async with AsyncAdmin(groups.node) as admin:
+        await admin.create_group(name, ordered=ordered)
 
 
 # --- leases -----------------------------------------------------------------------------------------------------------
 
 
-async def test_the_lease_of_a_slow_handler_is_renewed_before_half_of_it_is_over(groups: FakeGroups) -> None:
-    groups.fill("orders", 1)
-    consumer = Consumer(groups.address, group="billing")
-    ends: list[float] = []
+async def test_lease_of_a_slow_handler_is_renewed_before_half_is_over(groups: Groups, topic: str, group: str) -> None:
+    await groups.fill(topic, 1)
+    consumer = Consumer(groups.address, group=group)
+    took_s: list[float] = []
 
-    @consumer.handler("orders", lease="600ms")
+    @consumer.handler(topic, lease="2s")
     async def handle(message: LeasedMessage) -> None:
         before = message.lease_ends_at
         loop = asyncio.get_running_loop()
         began_at_s = loop.time()
         await until(lambda: message.lease_ends_at > before)
-        ends.append(loop.time() - began_at_s)
+        took_s.append(loop.time() - began_at_s)
 
     async with consuming(consumer):
         await groups.until(lambda: groups.bodies("ack") == [b"0"])
-    assert groups.moves[0].invisible_ms == 600
-    # A third of the lease, or up to a sixth more; the rest is for a busy machine.
-    assert 0.15 < ends[0] < 0.5
+    assert groups.moves[0].invisible_ms == 2_000
+    # A third of the lease has passed, and the next look comes before half of it has.
+    assert took_s[0] > 0.6
+    assert handling.RENEW_LEFT - 1 / handling.RENEW_CHECKS >= 0.5
 
 
 async def test_renewals_that_fail_are_logged_once_and_repeated(
-    groups: FakeGroups, caplog: pytest.LogCaptureFixture
+    groups: Groups, topic: str, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    groups.fill("orders", 1)
+    await groups.fill(topic, 1)
     groups.faults["ChangeInvisible"] += [errors.Unavailable("away")] * 5
-    consumer = Consumer(groups.address, group="billing")
+    consumer = Consumer(groups.address, group=group)
 
-    @consumer.handler("orders", lease="600ms")
+    @consumer.handler(topic, lease="2s")
     async def handle(message: LeasedMessage) -> None:
         before = message.lease_ends_at
         await until(lambda: message.lease_ends_at > before)
@@ -63,18 +71,18 @@ async def test_renewals_that_fail_are_logged_once_and_repeated(
         await groups.until(lambda: groups.bodies("ack") == [b"0"])
     lines = [record.getMessage() for record in caplog.records if "renewing" in record.getMessage()]
     assert lines == [
-        "renewing leases of orders: away; trying again",
-        "renewing leases of orders: working again after 5 errors",
+        f"renewing leases of {topic}: away; trying again",
+        f"renewing leases of {topic}: working again after 5 errors",
     ]
 
 
 async def test_a_fault_of_acknowledging_is_no_message_s_own(
-    groups: FakeGroups, caplog: pytest.LogCaptureFixture
+    groups: Groups, topic: str, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    groups.fill("orders", 1)
+    await groups.fill(topic, 1)
     groups.faults["Ack"].append(errors.Unavailable("away"))
-    consumer = Consumer(groups.address, group="billing")
-    consumer.handler("orders")(nothing)
+    consumer = Consumer(groups.address, group=group)
+    consumer.handler(topic)(nothing)
     caplog.handler.addFilter(MessageFilter())
     async with consuming(consumer):
         await groups.until(lambda: groups.bodies("ack") == [b"0"])
@@ -83,12 +91,12 @@ async def test_a_fault_of_acknowledging_is_no_message_s_own(
 
 
 async def test_a_handler_that_blocks_the_event_loop_is_logged(
-    groups: FakeGroups, caplog: pytest.LogCaptureFixture
+    groups: Groups, topic: str, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    groups.fill("orders", 1)
-    consumer = Consumer(groups.address, group="billing")
+    await groups.fill(topic, 1)
+    consumer = Consumer(groups.address, group=group)
 
-    @consumer.handler("orders", lease="60ms")
+    @consumer.handler(topic, lease="60ms")
     async def block(message: LeasedMessage) -> None:
         threading.Event().wait(0.2)
 
@@ -97,20 +105,20 @@ async def test_a_handler_that_blocks_the_event_loop_is_logged(
 
 
 async def test_a_message_whose_lease_has_ended_is_not_acknowledged(
-    groups: FakeGroups, caplog: pytest.LogCaptureFixture
+    groups: Groups, topic: str, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    groups.fill("orders", 1)
-    consumer = Consumer(groups.address, group="billing")
+    await groups.fill(topic, 1)
+    consumer = Consumer(groups.address, group=group)
     release = asyncio.Event()
 
-    @consumer.handler("orders", lease="100ms", concurrency=1)
+    @consumer.handler(topic, lease="1s", concurrency=1)
     async def handle(message: LeasedMessage) -> None:
         if message.attempt == 1:
             await release.wait()
 
     async with consuming(consumer):
         await groups.until(lambda: bool(groups.leases))
-        groups.end_leases()
+        await groups.advance("1m")
         await until(lambda: consumer.stats.lost == 1)
         release.set()
         await groups.until(lambda: groups.bodies("ack") == [b"0"])
@@ -122,15 +130,15 @@ async def test_a_message_whose_lease_has_ended_is_not_acknowledged(
 
 
 async def test_an_acknowledgement_that_comes_too_late_is_logged(
-    groups: FakeGroups, caplog: pytest.LogCaptureFixture
+    groups: Groups, topic: str, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    groups.fill("orders", 1)
-    consumer = Consumer(groups.address, group="billing")
+    await groups.fill(topic, 1)
+    consumer = Consumer(groups.address, group=group)
 
-    @consumer.handler("orders")
+    @consumer.handler(topic)
     async def handle(message: LeasedMessage) -> None:
         if message.attempt == 1:
-            groups.end_leases()
+            await groups.advance("1m")
 
     async with consuming(consumer):
         await groups.until(lambda: groups.bodies("ack") == [b"0"])
@@ -141,15 +149,15 @@ async def test_an_acknowledgement_that_comes_too_late_is_logged(
 # --- order ------------------------------------------------------------------------------------------------------------
 
 
-async def test_an_ordered_group_handles_a_queue_one_after_the_other_and_queues_in_parallel(groups: FakeGroups) -> None:
+async def test_ordered_group_handles_queues_in_order_and_in_parallel(groups: Groups, topic: str, group: str) -> None:
     for queue in (0, 1):
-        groups.fill("orders", 5, queue=queue)
-    consumer = Consumer(groups.address, group="billing", ordered=True)
+        await groups.fill(topic, 5, queue=queue)
+    consumer = Consumer(groups.address, group=group, ordered=True)
     running: set[int] = set()
     both = False
     seen: dict[int, list[int]] = {0: [], 1: []}
 
-    @consumer.handler("orders")
+    @consumer.handler(topic)
     async def handle(message: LeasedMessage) -> None:
         nonlocal both
         assert message.queue not in running
@@ -161,19 +169,18 @@ async def test_an_ordered_group_handles_a_queue_one_after_the_other_and_queues_i
 
     async with consuming(consumer):
         await groups.until(lambda: len(groups.bodies("ack")) == 10)
-    assert groups.group is not None
-    assert groups.group.ordered
+    assert groups.requests["CreateGroup"][0].group.ordered
     assert seen == {0: [0, 1, 2, 3, 4], 1: [0, 1, 2, 3, 4]}
     assert both
 
 
-async def test_messages_after_a_failed_one_are_given_back(groups: FakeGroups) -> None:
-    groups.group = consumer_pb2.Group(name="billing", ordered=True)
-    groups.fill("orders", 4)
-    consumer = Consumer(groups.address, group="billing")
+async def test_messages_after_a_failed_one_are_given_back(groups: Groups, topic: str, group: str) -> None:
+    await make_group(groups, group, ordered=True)
+    await groups.fill(topic, 4)
+    consumer = Consumer(groups.address, group=group)
     seen: list[bytes] = []
 
-    @consumer.handler("orders")
+    @consumer.handler(topic)
     async def handle(message: LeasedMessage) -> None:
         seen.append(message.body)
         if message.body == b"1":
@@ -186,26 +193,27 @@ async def test_messages_after_a_failed_one_are_given_back(groups: FakeGroups) ->
     assert (groups.bodies("ack"), groups.bodies("nack")) == ([b"0"], [b"1"])
     # The receive on its way may have got them once more.
     assert set(groups.bodies("return")) == {b"2", b"3"}
-    assert [entry.attempt for entry in groups.returned["orders"]] == [1, 1]
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-async def test_a_group_that_is_otherwise_is_an_error(groups: FakeGroups, ordered: bool) -> None:
-    groups.group = consumer_pb2.Group(name="billing", ordered=not ordered)
-    consumer = Consumer(groups.address, group="billing", ordered=ordered)
-    consumer.handler("orders")(nothing)
-    with pytest.raises(InvalidArgument, match=r"ordered: group billing exists and is (not )?ordered"):
+async def test_a_group_that_is_otherwise_is_an_error(groups: Groups, topic: str, group: str, ordered: bool) -> None:
+    await make_group(groups, group, ordered=not ordered)
+    consumer = Consumer(groups.address, group=group, ordered=ordered)
+    consumer.handler(topic)(nothing)
+    with pytest.raises(InvalidArgument, match=rf"ordered: group {group} exists and is (not )?ordered"):
         await consumer.run_async()
 
 
 # --- the server's faults ----------------------------------------------------------------------------------------------
 
 
-async def test_a_gateway_that_is_away_is_waited_for(caplog: pytest.LogCaptureFixture, groups: FakeGroups) -> None:
-    bodies = groups.fill("orders", 3)
+async def test_a_gateway_that_is_away_is_waited_for(
+    caplog: pytest.LogCaptureFixture, groups: Groups, topic: str, group: str
+) -> None:
+    bodies = await groups.fill(topic, 3)
     await groups.stop()
-    consumer = Consumer(groups.address, group="billing")
-    consumer.handler("orders")(nothing)
+    consumer = Consumer(groups.address, group=group)
+    consumer.handler(topic)(nothing)
     async with asyncio.timeout(WITHIN_S):
         running = asyncio.create_task(consumer.run_async())
         await until(lambda: "no DueTime server answers" in caplog.text)
@@ -217,43 +225,43 @@ async def test_a_gateway_that_is_away_is_waited_for(caplog: pytest.LogCaptureFix
 
 
 async def test_receiving_goes_on_after_faults_and_warns_once(
-    groups: FakeGroups, caplog: pytest.LogCaptureFixture
+    groups: Groups, topic: str, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    groups.fill("orders", 1)
+    await groups.fill(topic, 1)
     conflict = errors.FailedPrecondition("another filter was seen 3 s ago", reason="FILTER_CONFLICT")
     groups.faults["Receive"] += [errors.Unavailable("shard 0 is away")] * 3
-    groups.faults["Receive"] += [conflict, errors.NotFound("no topic orders"), errors.DueTimeError("a bug")]
-    consumer = Consumer(groups.address, group="billing")
-    consumer.handler("orders")(nothing)
+    groups.faults["Receive"] += [conflict, errors.NotFound(f"no topic {topic}"), errors.DueTimeError("a bug")]
+    consumer = Consumer(groups.address, group=group)
+    consumer.handler(topic)(nothing)
     with caplog.at_level(logging.INFO, "duetime"):
         async with consuming(consumer):
             await groups.until(lambda: groups.bodies("ack") == [b"0"])
     texts = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert texts == [
-        "receiving orders: shard 0 is away; trying again",
-        "receiving orders: another filter was seen 3 s ago; trying again",
-        "receiving orders: no topic orders; trying again",
-        "receiving orders: a bug; trying again",
+        f"receiving {topic}: shard 0 is away; trying again",
+        f"receiving {topic}: another filter was seen 3 s ago; trying again",
+        f"receiving {topic}: no topic {topic}; trying again",
+        f"receiving {topic}: a bug; trying again",
     ]
-    assert "receiving orders: working again after 6 errors" in caplog.text
+    assert f"receiving {topic}: working again after 6 errors" in caplog.text
 
 
-async def test_a_filter_that_is_wrong_ends_the_consumer_with_it(groups: FakeGroups) -> None:
-    groups.faults["Receive"].append(errors.InvalidArgument([Violation("sql", "unexpected `>` at 3")]))
-    consumer = Consumer(groups.address, group="billing")
-    consumer.handler("orders", sql="a >")(nothing)
-    with pytest.raises(InvalidArgument, match="unexpected `>` at 3"):
+async def test_a_filter_that_is_wrong_ends_the_consumer_with_it(groups: Groups, topic: str, group: str) -> None:
+    await groups.make_topic(topic, 1)
+    consumer = Consumer(groups.address, group=group)
+    consumer.handler(topic, sql="a >")(nothing)
+    with pytest.raises(InvalidArgument, match="sql: "):
         async with asyncio.timeout(WITHIN_S):
             await consumer.run_async()
 
 
-async def test_decisions_are_repeated_until_they_are_answered(groups: FakeGroups) -> None:
-    groups.fill("orders", 2)
+async def test_decisions_are_repeated_until_they_are_answered(groups: Groups, topic: str, group: str) -> None:
+    await groups.fill(topic, 2)
     for call in ("Ack", "Nack"):
         groups.faults[call] += [errors.Unavailable("away"), errors.DueTimeError("a bug")]
-    consumer = Consumer(groups.address, group="billing")
+    consumer = Consumer(groups.address, group=group)
 
-    @consumer.handler("orders")
+    @consumer.handler(topic)
     async def handle(message: LeasedMessage) -> None:
         if message.body == b"1":
             raise Retry
@@ -265,35 +273,42 @@ async def test_decisions_are_repeated_until_they_are_answered(groups: FakeGroups
 
 
 async def test_decisions_are_given_up_when_the_leases_have_ended(
-    groups: FakeGroups, caplog: pytest.LogCaptureFixture
+    groups: Groups, topic: str, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    groups.fill("orders", 1)
+    await groups.fill(topic, 1)
     groups.faults["Ack"] += [errors.Unavailable("away")] * 10_000
-    consumer = Consumer(groups.address, group="billing")
-    consumer.handler("orders", lease="100ms")(nothing)
+    consumer = Consumer(groups.address, group=group)
+    consumer.handler(topic, lease="100ms")(nothing)
     async with consuming(consumer):
         await until(
             lambda: "ack: no answer before the leases of id-0 ended: they will be delivered again" in caplog.text
         )
 
 
-async def test_a_shard_that_is_away_holds_up_only_its_own(groups: FakeGroups) -> None:
-    groups.shard_count = 2
-    groups.fill("orders", 1, queue=0)
-    groups.fill("orders", 1, queue=1)
-    consumer = Consumer(groups.address, group="billing")
-    consumer.handler("orders")(nothing)
-    first = asyncio.Event()
-    waiting = 0
+@pytest.mark.parametrize("has_streams", [True, False], ids=["stream", "calls"])
+async def test_acks_of_a_shard_that_is_away_hold_up_no_others(
+    two_shards: LocalCluster, topic: str, group: str, has_streams: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "CALL_TIMEOUT_S", 0.5)
+    async with Groups(two_shards) as groups:
+        groups.unknown |= set() if has_streams else {"ReceiveStream"}
+        lost: list[int] = []
 
-    async def hang() -> None:
-        nonlocal waiting
-        waiting += 1
-        if waiting == 1:
-            await first.wait()
+        def lose_first(request: leases_pb2.ReceiveStreamRequest) -> None:
+            if request.acks and not lost:
+                lost.append(request.acks.pop(0).number)
 
-    groups.before["Ack"] = hang
-    async with consuming(consumer):
-        await groups.until(lambda: len(groups.bodies("ack")) == 1)
-        assert not first.is_set()
-        first.set()
+        groups.instead["ReceiveStream"] = lose_first
+        groups.hold("Ack")
+        for queue in range(2):
+            await groups.fill(topic, 1, queue=queue)
+        async with AsyncAdmin(groups.node) as admin:
+            assert {queue.shard for queue in (await admin.topic(topic)).queues} == {0, 1}
+        consumer = Consumer(groups.address, group=group)
+        consumer.handler(topic)(nothing)
+        async with consuming(consumer):
+            if not has_streams:
+                await groups.until_waiting("Ack", 1)
+                groups.let_pass("Ack")
+            await groups.until(lambda: len(groups.bodies("ack")) >= 1)
+        assert len(groups.bodies("ack")) == 2
