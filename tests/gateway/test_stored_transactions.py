@@ -8,9 +8,8 @@ from duetime.v1 import transactions_pb2 as pb
 from duetime_format.names import SCHEDULE_TOPIC
 
 from tests.gateway.conftest import Gateway, message
-from tests.gateway.fake_transactions import COMMITTED, OPEN, ROLLED_BACK
 from tests.gateway.test_adoption import two_with_one_topic
-from tests.gateway.test_transactions import COMMIT, ROLLBACK, end, flat, pages, prepare
+from tests.gateway.test_transactions import COMMIT, COMMITTED, OPEN, ROLLBACK, ROLLED_BACK, end, flat, pages, prepare
 
 
 async def bodies(gateway: Gateway, topic: str = "orders", queues: int = 4) -> dict[bytes, tuple[int, int]]:
