@@ -24,7 +24,6 @@ from duetime_store.files.disk import Disk
 from duetime_store.node import StoreNode
 from duetime_store.settings import StoreSettings
 
-from tests.gateway.fake_store import FakeStore
 from tests.tap import WAIT_S, Tap
 
 MIB = 1024 * 1024
@@ -243,21 +242,4 @@ async def taps(tmp_path: Path, clock: WallClock) -> AsyncIterator[list[TappedSto
 async def tapped(tmp_path: Path, taps: list[TappedStore]) -> AsyncIterator[Gateway]:
     """With the two of `taps`."""
     async with Gateway(tmp_path, {tap.shard: tap.port for tap in taps}) as gateway:
-        yield gateway
-
-
-@pytest.fixture
-async def fakes() -> AsyncIterator[list[FakeStore]]:
-    """Two stores that fail to order."""
-    stores = [await FakeStore(shard).start() for shard in range(2)]
-    yield stores
-    for store in stores:
-        store.gate.set()
-        await store.stop()
-
-
-@pytest.fixture
-async def faked(tmp_path: Path, fakes: list[FakeStore]) -> AsyncIterator[Gateway]:
-    """With the two of `fakes`."""
-    async with Gateway(tmp_path, {store.shard: store.port for store in fakes}) as gateway:
         yield gateway

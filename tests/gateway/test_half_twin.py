@@ -15,11 +15,10 @@ from google.protobuf.message import DecodeError
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.gateway.conftest import Gateway, message
-from tests.gateway.fake_store import FakeStore
+from tests.gateway.conftest import Gateway, TappedStore, message
 from tests.gateway.test_admission import HOSTS
 from tests.gateway.test_encoding_twin import ANY, FITTING, HOST, NOW_MS, SHARDS, assert_same, routes, rules, take
-from tests.gateway.test_transactions import prepare
+from tests.gateway.test_transactions import halves, prepare
 from tests.twins import damaged
 
 GROUP = "billing"
@@ -130,7 +129,7 @@ def test_answers_of_other_lengths_are_refused() -> None:
 
 
 async def test_only_the_first_request_of_a_group_is_not_packed(
-    faked: Gateway, fakes: list[FakeStore], monkeypatch: pytest.MonkeyPatch
+    tapped: Gateway, taps: list[TappedStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoded = 0
 
@@ -144,10 +143,10 @@ async def test_only_the_first_request_of_a_group_is_not_packed(
     # All queues, so that every shard knows the topic afterwards.
     for number in range(3):
         sent = [message(b"%d" % number, delay_level=number, queue=queue) for queue in range(4)]
-        results = await prepare(faked, *sent, check_immunity_s=9)
+        results = await prepare(tapped, *sent, check_immunity_s=9)
         assert all(one.transaction_id and one.check_at_ms for one in results)
     assert encoded == 4
-    stored = [half.properties for fake in fakes for half in fake.transactions.halves]
+    stored = halves(taps)
     assert len(stored) == 12
-    assert {one["CHECK_IMMUNITY_TIME_IN_SECONDS"] for one in stored} == {"9"}
-    assert faked.metric("duetime_gateway_prepared_total", outcome="stored") == 12
+    assert {one["CHECK_IMMUNITY_TIME_IN_SECONDS"] for _, one in stored.values()} == {"9"}
+    assert tapped.metric("duetime_gateway_prepared_total", outcome="stored") == 12

@@ -11,19 +11,19 @@ import pytest
 from duetime.v1 import transactions_pb2 as pb
 from duetime_core.clock import SystemClock
 from duetime_core.errors import Unavailable
-from duetime_core.metadata import Database, upgrade
+from duetime_core.metadata import Database
 from duetime_gateway.transactions.producers import ProducerGroups
 
-from tests.gateway.conftest import Gateway, error_of, message
-from tests.gateway.fake_store import FakeStore
-from tests.gateway.test_transactions import prepare
+from tests.gateway.conftest import Gateway, TappedStore, error_of, message, new_database
+from tests.gateway.test_transactions import halves, prepare
 
 
 @asynccontextmanager
 async def producer_groups(path: Path, **options: int) -> AsyncIterator[ProducerGroups]:
-    url = f"sqlite:///{path / 'meta.db'}"
-    await asyncio.to_thread(upgrade, url)
-    database = Database(url)
+    file = path / "meta.db"
+    if not file.exists():
+        file.write_bytes(new_database())
+    database = Database(f"sqlite:///{file}")
     await database.start()
     groups = ProducerGroups(database, SystemClock(), **options)
     try:
@@ -51,17 +51,17 @@ async def test_oldest_groups_are_forgotten(tmp_path: Path) -> None:
         assert [name for name in "abcde" if await groups.find(name, 5_000)] == ["c", "d", "e"]
 
 
-async def test_prepares_of_known_groups_go_on_without_the_database(faked: Gateway, fakes: list[FakeStore]) -> None:
-    await prepare(faked, message())
-    with sqlite3.connect(faked.root / "meta.db") as database:
+async def test_prepares_of_known_groups_go_on_without_the_database(tapped: Gateway, taps: list[TappedStore]) -> None:
+    await prepare(tapped, message())
+    with sqlite3.connect(tapped.root / "meta.db") as database:
         assert database.execute("SELECT name FROM producer_groups").fetchall() == [("billing",)]
         database.execute("DROP TABLE producer_groups")
-    assert not (await prepare(faked, message()))[0].HasField("fault")
+    assert not (await prepare(tapped, message()))[0].HasField("fault")
     request = pb.PrepareRequest(messages=[message()], group="shipping")
-    error = await error_of(faked.stub.Prepare(request, timeout=10))
+    error = await error_of(tapped.stub.Prepare(request, timeout=10))
     assert error.code() is grpc.StatusCode.UNAVAILABLE
     assert "metadata" in (error.details() or "")
-    assert sum(len(fake.transactions.halves) for fake in fakes) == 2
+    assert len(halves(taps)) == 2
 
 
 async def test_question_that_takes_too_long_is_an_error(tmp_path: Path) -> None:
