@@ -357,7 +357,7 @@ async def test_numbers_of_an_answer_are_of_one_moment(store: Running, monkeypatc
     sending = asyncio.create_task(_send_on(store))
     store.node.parts.turns.now = _hasty()
     try:
-        for _ in range(3):
+        for _ in range(2):
             before = sum(counts.totals.values())
             answer = await ask(store, all_topics_together=True)
             assert answer.pending_count == totals[-1] > before

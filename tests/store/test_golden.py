@@ -26,7 +26,7 @@ def files(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
 
 
-@pytest.fixture(params=golden.params())
+@pytest.fixture(params=golden.params(count=1))
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

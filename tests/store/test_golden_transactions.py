@@ -27,7 +27,7 @@ from tests.store.transacting import COMMIT, COMMITTED, ROLLBACK, ROLLED_BACK, en
 LEVELS = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
 
 
-@pytest.fixture(params=golden.params())
+@pytest.fixture(params=golden.params(count=1))
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

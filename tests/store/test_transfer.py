@@ -49,7 +49,7 @@ def without_timers(lines: list[str]) -> list[str]:
     return [line for line in lines if not line.startswith('{"topic":"rmq_sys_wheel_timer"')]
 
 
-@pytest.mark.parametrize("name", params())
+@pytest.mark.parametrize("name", params(count=1))
 def test_imported_directory_is_the_brokers(name: str, tmp_path: Path) -> None:
     root, data = unpack(name, tmp_path), tmp_path / "data"
     before = all_bytes(root)
@@ -135,7 +135,7 @@ def test_imported_shard_goes_on(shard: Shard, clock: HandClock, tmp_path: Path) 
     copy.crash()
 
 
-@pytest.mark.parametrize("name", params())
+@pytest.mark.parametrize("name", params(count=1))
 def test_brokers_directory_goes_on_as_a_shard_and_back(name: str, tmp_path: Path, clock: HandClock) -> None:
     """Imported, opened, sent to, checkpointed, and exported again: all that was there is, and what came is behind."""
     root = unpack(name, tmp_path)
@@ -161,7 +161,7 @@ def test_brokers_directory_goes_on_as_a_shard_and_back(name: str, tmp_path: Path
     assert now["subscriptionGroups"] == was["subscriptionGroups"]
 
 
-@pytest.mark.parametrize("name", params())
+@pytest.mark.parametrize("name", params(count=1))
 def test_exported_directory_says_what_the_brokers_did(name: str, tmp_path: Path) -> None:
     root, made = unpack(name, tmp_path), tmp_path / "made"
     export_directory(root, made, LEVELS, accept_damage=False)
@@ -178,7 +178,7 @@ def test_exported_directory_says_what_the_brokers_did(name: str, tmp_path: Path)
     assert {path.stat().st_size for path in (made / "consumequeue").rglob("0*0")} == {20_000}
 
 
-@pytest.mark.parametrize("name", params())
+@pytest.mark.parametrize("name", params(count=1))
 def test_exported_index_is_the_brokers_byte_for_byte(name: str, tmp_path: Path) -> None:
     root, made = unpack(name, tmp_path), tmp_path / "made"
     export_directory(root, made, LEVELS, accept_damage=False)
