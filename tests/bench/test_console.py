@@ -4,11 +4,13 @@ import io
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from bench.console import PAGES, PICTURES, Shown, Times, serve, showing, table_of
 
 
+@pytest.mark.proof
 async def test_each_page_has_a_time_with_all_messages_pending(tmp_path: Path) -> None:
     with showing(tmp_path, 3) as shown:
         await shown.fill()

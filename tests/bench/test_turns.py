@@ -26,6 +26,7 @@ def cluster(tmp_path: Path) -> Iterator[DueTime]:
         cluster.stop()
 
 
+@pytest.mark.proof
 def test_each_row_has_a_pair_for_each_turn(cluster: DueTime, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "WORK", tuple(replace(work, count=COUNT) for work in turns.WORK))
     found = turns.compare(cluster, cluster, 2, Console(quiet=True))
@@ -36,6 +37,7 @@ def test_each_row_has_a_pair_for_each_turn(cluster: DueTime, monkeypatch: pytest
     assert turns.table_of(found).row_count == len(found) == 16
 
 
+@pytest.mark.proof
 def test_one_process_is_compared_by_sums(cluster: DueTime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "WORK", tuple(replace(work, count=COUNT) for work in turns.WORK))
     together = DueTime("sync", 2, together=True)

@@ -11,7 +11,7 @@ from duetime_core.testing import Cluster
 from duetime_gateway.node import GatewayNode
 from duetime_gateway.settings import GatewaySettings
 
-from tests.gateway.conftest import Gateway, real_store
+from tests.gateway.conftest import NOW_MS, Gateway, WallClock, real_store, tapped_store
 from tests.rocketmq.raw import Raw
 
 
@@ -28,6 +28,25 @@ async def raw(gateway: Gateway) -> Raw:
     client = Raw(gateway.channel, gateway.node.port)
     await client.make_topic()
     return client
+
+
+@pytest.fixture
+def clock() -> WallClock:
+    """Of `moved`: it stands until the test moves it."""
+    return WallClock(NOW_MS)
+
+
+@pytest.fixture
+async def moved(tmp_path: Path, clock: WallClock) -> AsyncIterator[Raw]:
+    """A client of a gateway whose store has the clock; the topic `orders` is there."""
+    async with (
+        tapped_store(tmp_path, clock=clock) as tap,
+        Gateway(tmp_path, {0: tap.port}) as gateway,
+    ):
+        client = Raw(gateway.channel, gateway.node.port)
+        client.tap = tap
+        await client.make_topic()
+        yield client
 
 
 @pytest.fixture

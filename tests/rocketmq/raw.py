@@ -42,6 +42,8 @@ class Raw:
 
     def __init__(self, channel: grpc.aio.Channel, port: int, client_id: str = "client", more: Metadata = ()) -> None:
         self.channel = channel
+        # The tap before the store, if the fixture has one.
+        self.tap: Any = None
         self.endpoints = pb.Endpoints(scheme=pb.IPv4, addresses=[pb.Address(host="127.0.0.1", port=port)])
         self.metadata = (("x-mq-client-id", client_id), *more) if client_id else more
 

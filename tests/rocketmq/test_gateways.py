@@ -103,7 +103,6 @@ async def test_clients_of_a_killed_gateway_go_on_at_the_others(cluster: Cluster)
         asked_about = await begin(first, 21)
         (later,) = await first.send_ok(message(number=22, delivery_ms=now_ms() + 3_600_000))
         (soon,) = await first.send_ok(message(number=23, delivery_ms=now_ms() + 2_000))
-        leased_ms = now_ms()
         await killed.kill()
 
         # A push consumer finishes what it had: by handles that another gateway gave.
@@ -128,7 +127,6 @@ async def test_clients_of_a_killed_gateway_go_on_at_the_others(cluster: Cluster)
         async with asyncio.timeout(LEASE_MS / 1_000 + 60):
             while again.keys() < wanted:
                 again |= await until_received(second.raw, 1, auto_renew=True)
-        assert now_ms() - leased_ms < LEASE_MS + 15_000
         assert again.keys() == wanted
         attempts = {new_id(number): again[new_id(number)].system_properties.delivery_attempt for number in range(7, 13)}
         assert set(attempts.values()) == {2}

@@ -118,6 +118,6 @@ async def test_a_push_consumer_s_nack_waits_for_the_backoff(raw: Raw) -> None:
     began_ms = now_ms()
     answer = await raw.change(got.system_properties.receipt_handle, 0)
     assert answer.status.code == pb.OK
-    (again,) = await raw.receive(auto_renew=True)
-    assert 990 <= now_ms() - began_ms < 3_000
+    (again,) = await raw.receive(auto_renew=True, wait_ms=60_000)
+    assert now_ms() - began_ms >= 1_000
     assert again.system_properties.delivery_attempt == 2

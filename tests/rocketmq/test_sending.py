@@ -103,11 +103,11 @@ async def test_both_protocols_receive_each_other_s_messages(gateway: Gateway, ra
 
 
 async def test_a_delayed_message_comes_at_its_millisecond_and_not_before(whole: Raw) -> None:
-    due_ms = now_ms() + 700
+    due_ms = now_ms() + 3_000
     (entry,) = await whole.send_ok(message(delivery_ms=due_ms))
     assert entry.recall_handle
-    (got,) = await whole.receive()
-    assert 0 <= now_ms() - due_ms < 2_000
+    (got,) = await whole.receive(wait_ms=60_000)
+    assert now_ms() >= due_ms
     system = got.system_properties
     assert (system.message_type, system.delivery_attempt) == (pb.DELAY, 1)
     assert system.delivery_timestamp.seconds * 1_000 + system.delivery_timestamp.nanos // 1_000_000 == due_ms
@@ -121,7 +121,7 @@ async def test_a_recall_tells_the_truth(whole: Raw) -> None:
     for _ in range(2):
         answer = await whole.call("RecallMessage", topic=ORDERS, recall_handle=later.recall_handle)
         assert (answer.status.code, answer.message_id) == (pb.OK, new_id())
-    (soon,) = await whole.send_ok(message(number=2, delivery_ms=now_ms() + 300))
+    (soon,) = await whole.send_ok(message(number=2, delivery_ms=now_ms() + 2_000))
     assert [one.system_properties.message_id for one in await whole.receive()] == [new_id(2)]
     fired = await whole.call("RecallMessage", topic=ORDERS, recall_handle=soon.recall_handle)
     assert fired.status.code == pb.BAD_REQUEST
