@@ -107,7 +107,8 @@ async def test_lives_are_told_from_both_shards_and_after_a_new_start(running: Ru
     assert {event.shard for life in before.values() for event in life.events} == {0, 1}
     accepted, deferred, restored = before["acknowledged"].events[:3]
     assert (deferred.level, deferred.due_at) == (3, accepted.at + timedelta(seconds=10))
-    assert 0 <= restored.late_ms < 1_000
+    # The kit moves its clock on where a service pauses on it.
+    assert 0 <= restored.late_ms < 60_000
     for shard in (0, 1):
         await running.cluster.stop_node(running.cluster.stores[shard])
         await running.cluster.start_store(shard)

@@ -101,7 +101,7 @@ async def test_cluster_goes_on_from_a_brokers_directory(name: str, tmp_path: Pat
         for entry, unit in pending.items():
             (found,) = restored[entry]
             # The kit moves its clock on by some seconds where a service pauses on it.
-            assert 0 <= found.stored_at_ms - max(golden.code(unit), killed_at_ms) <= 60_000
+            assert 0 <= found.stored_at_ms - max(golden.code(unit), killed_at_ms) <= 600_000
             if unit["properties"]["REAL_TOPIC"] == HALF_TOPIC:
                 assert found.topic == QUARANTINE_TOPIC
                 quarantined += 1
