@@ -216,6 +216,7 @@ class Tap:
         while (data := await call.read()) is not grpc.aio.EOF:
             if self.watch is not None:
                 self.watch(method, forwarded.sent, made.FromString(data))
+                await self._notify()
             while (gate := self._answer_gates.get(method)) is not None:
                 await gate.wait()
             if (hook := self.after.get(method)) is not None:

@@ -48,6 +48,11 @@ class Groups(Gateway):
     def moves(self) -> list[consumer_pb2.ChangeInvisibleRequest]:
         return self.requests["ChangeInvisible"]
 
+    @property
+    def stream_count(self) -> int:
+        """How many streams were opened."""
+        return len(self.remaining["ReceiveStream"])
+
     def bodies(self, call: str) -> list[bytes]:
         return [body for name, body in self.log if name == call]
 

@@ -17,8 +17,6 @@ from duetime import (
 )
 from duetime_core.testing import LocalCluster
 
-from tests.sdk.fake_groups import FakeGroups
-
 
 def test_topics_are_created_listed_and_described(cluster: LocalCluster, producer: Producer) -> None:
     with Admin(cluster.address) as admin:
@@ -106,7 +104,7 @@ def test_lanes_and_backlog_say_what_is_pending(cluster: LocalCluster, producer: 
             admin.backlog(after=datetime(2026, 1, 2, tzinfo=UTC), before=datetime(2026, 1, 1, tzinfo=UTC))
 
 
-async def test_calls_are_repeated_until_they_are_answered(gateway: FakeGroups, quick: None) -> None:
+async def test_calls_are_repeated_until_they_are_answered(quick: None) -> None:
     async with AsyncAdmin("127.0.0.1:1", timeout="200ms") as admin:
         with pytest.raises(Unavailable):
             await admin.topics()

@@ -28,8 +28,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.sdk.consuming import consuming
-from tests.sdk.fake_gateway import FakeGateway
-from tests.sdk.fake_groups import FakeGroups
+from tests.sdk.gateway import Gateway
+from tests.sdk.groups import Groups
 
 JSON = "application/json"
 
@@ -223,11 +223,11 @@ def test_message_has_its_bytes_and_the_property() -> None:
     assert Message("orders", "text").properties == {}
 
 
-def test_values_travel_and_are_read(threaded_gateway: FakeGateway) -> None:
-    with Producer(threaded_gateway.address) as producer:
-        producer.send("orders", ORDER, queue=0)
-        producer.send_many([Message("orders", Model(number=5), queue=0), Message("orders", "plain", queue=0)])
-    with Puller(threaded_gateway.address, "orders") as puller:
+def test_values_travel_and_are_read(threaded_tap: Gateway, topic: str) -> None:
+    with Producer(threaded_tap.address) as producer:
+        producer.send(topic, ORDER, queue=0)
+        producer.send_many([Message(topic, Model(number=5), queue=0), Message(topic, "plain", queue=0)])
+    with Puller(threaded_tap.address, topic) as puller:
         messages = puller.poll(wait="10s")
         while len(messages) < 3:
             messages += puller.poll(wait="10s")
@@ -240,8 +240,8 @@ def test_values_travel_and_are_read(threaded_gateway: FakeGateway) -> None:
         messages[2].json()
 
 
-async def test_reschedule_takes_values_too(gateway: FakeGateway) -> None:
-    async with AsyncProducer(gateway.address) as producer:
+async def test_reschedule_takes_values_too(tap: Gateway) -> None:
+    async with AsyncProducer(tap.address) as producer:
         with pytest.raises(InvalidMessage, match="has no JSON"):
             await producer.reschedule("some-id", delay="1h", body={"a": object()})
 
@@ -249,16 +249,12 @@ async def test_reschedule_takes_values_too(gateway: FakeGateway) -> None:
 # --- handlers ---------------------------------------------------------------------------------------------------------
 
 
-def fill(groups: FakeGroups, *bodies: bytes) -> None:
-    groups.make_topic("orders")
-    for number, body in enumerate(bodies):
-        groups.append("orders", 0, body, b"UNIQ_KEY\x01id-%d" % number)
-
-
 @pytest.mark.parametrize("plain", [True, False], ids=["thread", "loop"])
-async def test_handler_is_given_the_value_and_the_message_if_it_takes_both(groups: FakeGroups, plain: bool) -> None:
-    fill(groups, b'{"sku": "s", "price": 1}')
-    consumer = Consumer(groups.address, group="billing")
+async def test_handler_is_given_the_value_and_the_message_if_it_takes_both(
+    groups: Groups, topic: str, group: str, plain: bool
+) -> None:
+    await groups.put(topic, b'{"sku": "s", "price": 1}', ids="id-%d")
+    consumer = Consumer(groups.address, group=group)
     seen: list[Any] = []
 
     def handle(item: Item, message: LeasedMessage) -> None:
@@ -267,18 +263,20 @@ async def test_handler_is_given_the_value_and_the_message_if_it_takes_both(group
     async def handle_alone(item: Item) -> None:
         seen.append((item, "id-0"))
 
-    consumer.handler("orders", body=Item)(handle if plain else handle_alone)
+    consumer.handler(topic, body=Item)(handle if plain else handle_alone)
     async with consuming(consumer):
         await groups.until(lambda: bool(groups.bodies("ack")))
     assert seen == [(Item("s", Decimal(1)), "id-0")]
 
 
 @pytest.mark.parametrize("bad_body", ["reject", "retry"])
-async def test_body_that_can_not_be_read_is_rejected_or_fails(groups: FakeGroups, bad_body: Any) -> None:
-    fill(groups, b'{"sku": 5}')
-    consumer = Consumer(groups.address, group="billing")
+async def test_body_that_can_not_be_read_is_rejected_or_fails(
+    groups: Groups, topic: str, group: str, bad_body: Any
+) -> None:
+    await groups.put(topic, b'{"sku": 5}', ids="id-%d")
+    consumer = Consumer(groups.address, group=group)
 
-    @consumer.handler("orders", body=Item, bad_body=bad_body)
+    @consumer.handler(topic, body=Item, bad_body=bad_body)
     async def handle(item: Item) -> None:
         raise AssertionError("it must not be called")
 
@@ -294,9 +292,9 @@ def test_bad_body_is_one_of_two_words() -> None:
         Consumer(group="billing").handler("orders", body=Item, bad_body="drop")  # type: ignore[arg-type]
 
 
-async def test_leased_messages_are_read_too(groups: FakeGroups) -> None:
-    fill(groups, b'{"sku": "s", "price": 1}')
-    async with AsyncReceiver(groups.address, "orders", group="billing") as receiver:
+async def test_leased_messages_are_read_too(groups: Groups, topic: str, group: str) -> None:
+    await groups.put(topic, b'{"sku": "s", "price": 1}', ids="id-%d")
+    async with AsyncReceiver(groups.address, topic, group=group) as receiver:
         (message,) = await receiver.receive(wait="10s")
     assert message.json(Item).sku == "s"
     assert message.json() == {"sku": "s", "price": 1}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from duetime import Forked
 
-from tests.sdk.fake_groups import FakeGroups
+from tests.sdk.gateway import Gateway
 from tests.sdk.running import run_python
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
@@ -52,7 +52,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
-def test_a_child_of_a_process_that_had_connected_is_told_so(threaded_gateway: FakeGroups, call: str) -> None:
+def test_a_child_of_a_process_that_had_connected_is_told_so(threaded_tap: Gateway, topic: str, call: str) -> None:
     code = f"""{CHILD}
 producer = Producer()
 producer.send('orders', b'from the parent')
@@ -61,12 +61,12 @@ consumer.handler('orders')(lambda message: None)
 in_child({call})
 producer.send('orders', b'from the parent again')
 """
-    done = run_python(code, threaded_gateway.address)
+    done = run_python(code.replace("orders", topic), threaded_tap.address)
     assert (done.stdout.split(), done.stderr, done.returncode) == (["FORKED", "3"], "", 0)
-    assert len(threaded_gateway.stored) == 2
+    assert threaded_tap.count(topic) == 2
 
 
-def test_a_child_leaves_with_blocks_and_ends_as_ever(threaded_gateway: FakeGroups) -> None:
+def test_a_child_leaves_with_blocks_and_ends_as_ever(threaded_tap: Gateway, topic: str) -> None:
     """What the parent has open it neither closes nor waits for, also where the interpreter ends by itself."""
     code = """
 import os, signal, sys
@@ -83,15 +83,15 @@ with Producer() as producer, Puller(topic='orders') as puller, Receiver(topic='o
 if pid == 0:
     print('left', producer, flush=True)
 """
-    threaded_gateway.make_topic("orders")
-    done = run_python(code, threaded_gateway.address)
+    threaded_tap.nodes.run(threaded_tap.make_topic(topic, 2))
+    done = run_python(code.replace("orders", topic), threaded_tap.address)
     assert done.stdout, done.stderr
     assert done.stdout.splitlines()[0].startswith("left Producer(")
     assert (done.stdout.splitlines()[1:], done.stderr, done.returncode) == (["0"], "", 0)
-    assert len(threaded_gateway.stored) == 2
+    assert threaded_tap.count(topic) == 2
 
 
-def test_children_do_not_crash_by_what_the_parent_has_open(threaded_gateway: FakeGroups) -> None:
+def test_children_do_not_crash_by_what_the_parent_has_open(threaded_tap: Gateway, topic: str) -> None:
     """By default gRPC's core starts threads in them, of which about one child in four died."""
     code = """
 import os, threading
@@ -109,12 +109,12 @@ with Producer() as producer, Puller(topic='orders') as puller:
     if pid:
         print(codes)
 """
-    threaded_gateway.make_topic("orders")
-    done = run_python(code, threaded_gateway.address)
+    threaded_tap.nodes.run(threaded_tap.make_topic(topic, 2))
+    done = run_python(code.replace("orders", topic), threaded_tap.address)
     assert (done.stdout.split("\n")[-2], done.stderr) == ("{0}", "")
 
 
-def test_the_loop_of_the_parent_tells_too(threaded_gateway: FakeGroups) -> None:
+def test_the_loop_of_the_parent_tells_too(threaded_tap: Gateway, topic: str) -> None:
     code = f"""{CHILD}
 loop = asyncio.new_event_loop()
 async def make():
@@ -126,11 +126,11 @@ in_child(lambda: loop.run_until_complete(producer.send('orders', b'y')))
 in_child(lambda: loop.run_until_complete(producer.close()))
 loop.run_until_complete(producer.close())
 """
-    done = run_python(code, threaded_gateway.address)
+    done = run_python(code.replace("orders", topic), threaded_tap.address)
     assert (done.stdout.split(), done.stderr, done.returncode) == (["FORKED", "3", "0"], "", 0)
 
 
-def test_clients_that_nobody_used_work_on_both_sides_of_a_fork(threaded_gateway: FakeGroups) -> None:
+def test_clients_that_nobody_used_work_on_both_sides_of_a_fork(threaded_tap: Gateway, topic: str) -> None:
     code = f"""{CHILD}
 producer = Producer()
 in_child(lambda: producer.send('orders', b'child'))
@@ -138,9 +138,9 @@ in_child(lambda: in_child(lambda: producer.send('orders', b'grandchild')))
 producer.send('orders', b'parent')
 in_child(lambda: in_child(lambda: producer.send('orders', b'too late')))
 """
-    done = run_python(code, threaded_gateway.address)
+    done = run_python(code.replace("orders", topic), threaded_tap.address)
     assert (done.stdout.split(), done.stderr) == (["0", "0", "0", "FORKED", "3", "0"], "")
-    assert len(threaded_gateway.stored) == 3
+    assert threaded_tap.count(topic) == 3
 
 
 PROGRAM = """
@@ -167,13 +167,13 @@ if __name__ == "__main__":
     [("fork", "this process was forked from one that had connected", 1), ("spawn", "4", 5), ("forkserver", "4", 5)],
 )
 def test_pools_of_multiprocessing(
-    threaded_gateway: FakeGroups, tmp_path: Path, method: str, printed: str, count: int
+    threaded_tap: Gateway, topic: str, tmp_path: Path, method: str, printed: str, count: int
 ) -> None:
     program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
+    program.write_text(PROGRAM.replace("orders", topic))
     done = subprocess.run(
         [sys.executable, str(program), method],
-        env=os.environ | {"DUETIME_SERVER": threaded_gateway.address},
+        env=os.environ | {"DUETIME_SERVER": threaded_tap.address},
         capture_output=True,
         text=True,
         timeout=60,
@@ -181,7 +181,7 @@ def test_pools_of_multiprocessing(
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(printed)
-    assert len(threaded_gateway.stored) == count
+    assert threaded_tap.count(topic) == count
 
 
 def test_error_is_no_reason_to_try_again() -> None:

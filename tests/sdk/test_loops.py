@@ -20,7 +20,7 @@ from duetime import (
     WrongLoop,
 )
 
-from tests.sdk.fake_groups import FakeGroups
+from tests.sdk.gateway import Gateway
 
 WITHIN_S = 10
 SAYS = re.escape("make a client in each event loop")
@@ -62,10 +62,10 @@ def in_new_loop(work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
 
 
 @pytest.mark.parametrize("kind", USES)
-def test_second_loop_is_told(threaded_gateway: FakeGroups, kind: str) -> None:
-    threaded_gateway.fill("orders", 1)
+def test_second_loop_is_told(threaded_tap: Gateway, topic: str, kind: str) -> None:
+    threaded_tap.nodes.run(threaded_tap.put(topic, b"0"))
     make, uses = USES[kind]
-    client = make(threaded_gateway.address)
+    client = make(threaded_tap.address)
 
     async def first() -> None:
         # What its answer is does not matter here: from now on the client has a loop.
@@ -79,42 +79,42 @@ def test_second_loop_is_told(threaded_gateway: FakeGroups, kind: str) -> None:
         runner.run(client.close())
 
 
-def test_client_made_outside_of_a_loop_belongs_to_the_first_that_uses_it(threaded_gateway: FakeGroups) -> None:
-    producer = AsyncProducer(threaded_gateway.address)
+def test_client_made_outside_of_a_loop_belongs_to_the_first_that_uses_it(threaded_tap: Gateway, topic: str) -> None:
+    producer = AsyncProducer(threaded_tap.address)
 
     async def work() -> None:
         async with producer:
-            await producer.send("orders", b"x")
+            await producer.send(topic, b"x")
 
     in_new_loop(work)
-    assert len(threaded_gateway.stored) == 1
+    assert threaded_tap.count(topic) == 1
 
 
-def test_client_whose_loop_has_ended_is_told_too(threaded_gateway: FakeGroups) -> None:
+def test_client_whose_loop_has_ended_is_told_too(threaded_tap: Gateway, topic: str) -> None:
     """Such as one of a module, used by `asyncio.run` twice, with a send on its way when the first ended."""
-    producer = AsyncProducer(threaded_gateway.address)
+    producer = AsyncProducer(threaded_tap.address)
 
     async def abandon() -> None:
-        sending = asyncio.ensure_future(producer.send("orders", b"x"))
+        sending = asyncio.ensure_future(producer.send(topic, b"x"))
         await asyncio.sleep(0)
         sending.cancel()
 
     in_new_loop(abandon)
     with pytest.raises(WrongLoop, match=SAYS):
-        in_new_loop(lambda: producer.send("orders", b"y"))
+        in_new_loop(lambda: producer.send(topic, b"y"))
 
 
-def test_consumer_runs_in_one_loop_after_the_other(threaded_gateway: FakeGroups) -> None:
-    threaded_gateway.fill("orders", 1)
-    consumer = Consumer(threaded_gateway.address, group="billing")
+def test_consumer_runs_in_one_loop_after_the_other(threaded_tap: Gateway, topic: str, group: str) -> None:
+    threaded_tap.nodes.run(threaded_tap.put(topic, b"0"))
+    consumer = Consumer(threaded_tap.address, group=group)
     handled: list[bytes] = []
 
-    @consumer.handler("orders")
+    @consumer.handler(topic)
     async def handle(message: LeasedMessage) -> None:
         handled.append(message.body)
         consumer.stop()
 
     in_new_loop(consumer.run_async)
-    threaded_gateway.append_later("orders", b"second")
+    threaded_tap.nodes.run(threaded_tap.put(topic, b"second"))
     in_new_loop(consumer.run_async)
     assert handled == [b"0", b"second"]

@@ -9,7 +9,7 @@ import pytest
 from duetime import Message, Producer, Receiver
 
 from sdk import make_sync
-from tests.sdk.fake_gateway import FakeGateway
+from tests.sdk.gateway import Gateway
 
 TWINS = [(source.twin, source.name) for source in make_sync.SOURCES]
 
@@ -52,7 +52,7 @@ def test_a_twin_says_which_threads_may_use_it(twin: str, original: str) -> None:
     assert "For one event loop" not in text
 
 
-def test_iterables_of_the_caller_are_iterated_over_in_its_thread(threaded_gateway: FakeGateway) -> None:
+def test_iterables_of_the_caller_are_iterated_over_in_its_thread(threaded_tap: Gateway, topic: str) -> None:
     threads: set[threading.Thread] = set()
 
     def noting(items: list[object]) -> Iterator[object]:
@@ -60,10 +60,10 @@ def test_iterables_of_the_caller_are_iterated_over_in_its_thread(threaded_gatewa
             threads.add(threading.current_thread())
             yield item
 
-    with Producer(threaded_gateway.address) as producer:
-        producer.send_many(noting([Message("orders", b"a"), Message("orders", b"b")]))  # type: ignore[arg-type]
-    with Receiver(threaded_gateway.address, "orders", group="billing") as receiver:
+    with Producer(threaded_tap.address) as producer:
+        producer.send_many(noting([Message(topic, b"a"), Message(topic, b"b")]))  # type: ignore[arg-type]
+    with Receiver(threaded_tap.address, topic, group="billing") as receiver:
         messages = receiver.receive(wait="10s")
         assert messages
-        assert receiver.ack(noting(messages)) == []  # type: ignore[arg-type, list-item]
+        assert receiver.ack(noting(messages)) == []  # type: ignore[arg-type]
     assert threads == {threading.current_thread()}

@@ -3,7 +3,7 @@
 `tests/tidy/test_platforms.py` says what that is.
 """
 
-from tests.sdk.fake_groups import FakeGroups
+from tests.sdk.gateway import Gateway
 from tests.sdk.running import run_python
 from tests.tidy.test_platforms import MODULES, OF_OS, OF_SIGNAL
 
@@ -27,7 +27,7 @@ asyncio.SelectorEventLoop.remove_signal_handler = lacking
 """
 
 
-def test_client_works_and_drains_on_ctrl_c(threaded_gateway: FakeGroups) -> None:
+def test_client_works_and_drains_on_ctrl_c(threaded_tap: Gateway, topic: str) -> None:
     code = f"""{FAKED}
 sys.platform = "win32"
 import duetime
@@ -46,17 +46,17 @@ async def handle(body):
 consumer.run()
 print("drained", signal.getsignal(signal.SIGINT) is signal.default_int_handler, consumer.stats.handled)
 """
-    done = run_python(code, threaded_gateway.address)
+    done = run_python(code.replace("orders", topic), threaded_tap.address)
     assert (done.stderr, done.returncode) == ("", 0)
     assert done.stdout.splitlines() == ["{'number': 42}", "drained True 1"]
 
 
-def test_command_works(threaded_gateway: FakeGroups) -> None:
+def test_command_works(threaded_tap: Gateway, topic: str) -> None:
     code = f"""{FAKED}
 from duetime.cli.app import run
 assert run(["send", "orders", "cancel 42"]) == 0
 assert run(["consume", "orders", "--group", "billing", "--exec", "cat", "--count", "1"]) == 0
 """
-    done = run_python(code, threaded_gateway.address)
+    done = run_python(code.replace("orders", topic), threaded_tap.address)
     assert done.returncode == 0, done.stderr
     assert "cancel 42" in done.stdout

@@ -25,7 +25,7 @@ from duetime import (
 from duetime_core.testing import LocalCluster
 
 from tests.sdk.consuming import consuming
-from tests.sdk.fake_groups import FakeGroups
+from tests.sdk.groups import Groups
 
 SECRET = "hush-hush"
 SERVER = "localhost:9800"
@@ -59,23 +59,23 @@ def test_every_client_is_here() -> None:
     assert clients == {kind for kind, _, _ in CLIENTS}
 
 
-async def test_state_is_shown(groups: FakeGroups) -> None:
+async def test_state_is_shown(groups: Groups, topic: str, group: str) -> None:
     producer = AsyncProducer(groups.address)
-    await producer.send("orders", b"x")
+    await producer.send(topic, b"x")
     assert repr(producer) == f"AsyncProducer({groups.address}, open)"
     await producer.close()
     assert repr(producer) == f"AsyncProducer({groups.address}, closed)"
-    consumer = Consumer(groups.address, group="billing")
+    consumer = Consumer(groups.address, group=group)
     handled = asyncio.Event()
 
-    @consumer.handler("orders")
+    @consumer.handler(topic)
     async def handle(message: LeasedMessage) -> None:
         assert SECRET not in repr(message)
         handled.set()
 
     async with consuming(consumer):
         await handled.wait()
-        assert repr(consumer) == f"Consumer({groups.address}, group='billing', topics=['orders'], running)"
+        assert repr(consumer) == f"Consumer({groups.address}, group='{group}', topics=['{topic}'], running)"
 
 
 def test_message_shows_the_size_of_its_body() -> None:
