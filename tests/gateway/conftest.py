@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
-from duetime.v1 import consumer_pb2, gateway_pb2, gateway_pb2_grpc, message_pb2
+from duetime.v1 import consumer_pb2, gateway_pb2, gateway_pb2_grpc, message_pb2, pending_pb2
 from duetime_core.bell import Bell
 from duetime_core.calls import fault_of
 from duetime_core.clock import Clock, SystemClock
@@ -91,6 +91,17 @@ async def until(gateway: Gateway, holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(WAIT_S):
         while not holds():
             await gateway.stub.ListGroups(consumer_pb2.ListGroupsRequest())
+
+
+async def waiting(gateway: Gateway) -> list[pending_pb2.PendingMessage]:
+    """The pending messages, in the order of their due times."""
+    request, found = pending_pb2.ListPendingRequest(max_count=1_000), []
+    while True:
+        page = await gateway.stub.ListPending(request, timeout=WAIT_S)
+        found += page.messages
+        if not page.next_page_token:
+            return found
+        request.page_token = page.next_page_token
 
 
 async def error_of(call: Any) -> grpc.aio.AioRpcError:

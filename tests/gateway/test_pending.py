@@ -1,6 +1,7 @@
 """Pending messages through a gateway: cancelled, rescheduled, listed and counted."""
 
 import asyncio
+import math
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -13,14 +14,21 @@ from duetime_core.errors import DiskFull, Unavailable
 from duetime_format import limits
 from duetime_format.levels import DELAY_MS_MAX
 from duetime_gateway.pending import matching
+from duetime_store.pending import listing
 from google.rpc import code_pb2
 
-from tests.gateway.conftest import NOW_MS, Gateway, TappedStore, WallClock, error_of, message
+from tests.gateway.conftest import NOW_MS, Gateway, TappedStore, WallClock, error_of, message, waiting
 from tests.gateway.test_adoption import fill
 from tests.store.conftest import timer
 
 CANCELLED, FIRED, NOT_FOUND = 1, 2, 3
 AWAY = Unavailable("away", reason="SHARD_UNAVAILABLE")
+
+
+@pytest.fixture(autouse=True)
+def _whole_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stores fill their pages, however long that takes."""
+    monkeypatch.setattr(listing, "PAGE_S", math.inf)
 
 
 async def sent(tapped: Gateway, *ids: str, topic: str = "orders", **fields: object) -> list[pb.PendingRef]:
@@ -53,11 +61,6 @@ def page_by(taps: Iterable[TappedStore], count: int) -> None:
     """Pages of the stores have so many messages at most."""
     for tap in taps:
         tap.before["ListPending"] = lambda request: setattr(request, "max_count", count)
-
-
-async def waiting(gateway: Gateway) -> list[pb.PendingMessage]:
-    """The pending messages, in the order of their due times."""
-    return list((await gateway.stub.ListPending(pb.ListPendingRequest(max_count=1_000))).messages)
 
 
 def by_id(*ids: str, topic: str = "") -> list[pb.PendingRef]:

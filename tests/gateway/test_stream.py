@@ -41,7 +41,7 @@ async def test_at_most_16_requests_of_a_stream_are_in_work(tapped: Gateway, taps
     tap = taps[result.shard]
     puts = tap.requests["PutStream"]
     size = len(puts.pop().records)
-    tap.hold_answers("PutStream")
+    tap.hold("PutStream", answers=True)
 
     def in_work() -> float:
         waiting = tapped.metric("duetime_gateway_waiting_bytes", shard=str(tap.shard))
