@@ -3,7 +3,7 @@
 from pathlib import Path
 from zlib import crc32
 
-from duetime.v1 import gateway_pb2, pending_pb2
+from duetime.v1 import gateway_pb2
 from duetime_core.errors import DiskFull
 from duetime_format import record
 from duetime_format.levels import DELAY_MS_MAX
@@ -11,15 +11,9 @@ from duetime_format.limits import REPLACE_COUNT_MAX
 from duetime_format.properties import decode_properties
 from google.rpc import code_pb2
 
-from tests.gateway.conftest import NOW_MS, Gateway, TappedStore, error_of, message, real_store, tapped_store
+from tests.gateway.conftest import NOW_MS, Gateway, TappedStore, error_of, message, real_store, tapped_store, waiting
 
 AT_MS = NOW_MS + 5_000_000
-
-
-async def waiting(gateway: Gateway) -> set[str]:
-    """Ids of the pending messages."""
-    pending = await gateway.stub.ListPending(pending_pb2.ListPendingRequest(max_count=1_000))
-    return {one.message.id for one in pending.messages}
 
 
 async def test_results_name_the_lane_and_the_due_time(tapped: Gateway, taps: list[TappedStore]) -> None:
@@ -91,21 +85,23 @@ async def test_a_message_replaces_the_one_with_its_key(tapped: Gateway, taps: li
         message(b"3", deliver_at_ms=NOW_MS + 50_000, keys=["cart-1"], replace=True, id="three")
     )
     assert (second.replaced_id, second.deliver_at_ms, second.shard) == ("one", NOW_MS + 50_000, first.shard)
-    assert await waiting(tapped) == {"two", "three"}
+    assert {one.message.id for one in await waiting(tapped)} == {"two", "three"}
     asked = [one for call in taps[first.shard].requests["Replace"] for one in call.replacements]
     assert [one.max_wait_ms for one in asked if b"cart-1" in one.record] == [60_000, 0]
     assert not any(tap.requests["PutStream"] for tap in taps)
 
 
-async def test_thousands_replace_in_calls_of_their_own_size(tapped: Gateway, taps: list[TappedStore]) -> None:
-    count = 2 * REPLACE_COUNT_MAX + 5
-    keyed = [message(delay_ms=7, keys=["same"], replace=True, id=f"m{n}") for n in range(count)]
-    results = await tapped.send(*keyed, message(id="plain"))
-    assert [one.replaced_id for one in results[:-1]] == ["", *(f"m{n}" for n in range(count - 1))]
-    assert results[-1].lane == 0
-    calls = taps[results[0].shard].requests["Replace"]
-    assert [len(one.replacements) for one in calls] == [REPLACE_COUNT_MAX, REPLACE_COUNT_MAX, 5]
-    assert await waiting(tapped) == {f"m{count - 1}"}
+async def test_thousands_replace_in_calls_of_their_own_size(tmp_path: Path, tap: TappedStore) -> None:
+    count, keys = 2 * REPLACE_COUNT_MAX + 5, 512
+    keyed = [message(delay_ms=7, keys=[f"k{n % keys}"], replace=True, id=f"m{n}") for n in range(count)]
+    async with Gateway(tmp_path, {0: tap.port}) as gateway:
+        results = await gateway.send(*keyed, message(id="plain"))
+        assert [one.replaced_id for one in results[:-1]] == [""] * keys + [f"m{n}" for n in range(count - keys)]
+        assert results[-1].lane == 0
+        calls = tap.requests["Replace"]
+        assert [len(one.replacements) for one in calls] == [REPLACE_COUNT_MAX, REPLACE_COUNT_MAX, 5]
+        left = {one.message.id for one in await waiting(gateway)}
+        assert left == {f"m{n}" for n in range(count - keys, count)}
 
 
 async def test_a_shard_that_refuses_replacements_harms_no_other(tapped: Gateway, taps: list[TappedStore]) -> None:
