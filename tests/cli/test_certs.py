@@ -18,7 +18,9 @@ from duetime_core.certificates import Certificates
 from tests.cli.cluster import Up, run_duetime
 
 ROLES = (*SERVERS, *CALLERS)
-both_ways = pytest.mark.parametrize("options", [[], ["--processes"]], ids=["one", "four"])
+both_ways = pytest.mark.parametrize(
+    "options", [pytest.param([], id="one"), pytest.param(["--processes"], id="four", marks=pytest.mark.proof)]
+)
 
 
 def init(directory: Path, *options: str) -> int:
@@ -117,6 +119,7 @@ def test_up_by_certificates_takes_tls_alone(tmp_path: Path, options: list[str]) 
         assert up.end() == (0, "")
 
 
+@pytest.mark.proof
 def test_the_demonstration_runs_by_certificates(tmp_path: Path) -> None:
     assert init(tmp_path / "certs") == 0
     with Up(tmp_path / "data", "--certs", str(tmp_path / "certs"), "--demo") as up:
@@ -130,6 +133,7 @@ def test_up_says_which_certificates_are_missing(tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.proof
 def test_up_beyond_loopback_takes_certificates_and_callers(tmp_path: Path) -> None:
     assert init(tmp_path / "certs") == 0
     certs = ["--certs", str(tmp_path / "certs"), "--host", "0.0.0.0"]

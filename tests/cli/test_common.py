@@ -61,7 +61,7 @@ def test_narrow_terminals_lose_columns_by_rank() -> None:
     assert heads(18) == (["shard", "count"], ["name", "owner"])
 
 
-@pytest.mark.parametrize("width", [80, 110, 137])
+@pytest.mark.parametrize("width", [80, *(pytest.param(width, marks=pytest.mark.proof) for width in (110, 137))])
 @pytest.mark.parametrize("words", [["lanes", "--all"], ["topics"], ["groups"], ["quotas", "list"], ["audit"]])
 def test_tables_fit_the_terminal(server: str, width: int, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     run(["send", "fitting", "x", "--delay", "30m"])

@@ -18,8 +18,6 @@ from duetime.v1 import gateway_pb2, gateway_pb2_grpc, scheduler_pb2, scheduler_p
 from tests.cli.cluster import Up, alive, run_duetime
 
 NAMES = ("gateway", "scheduler", "retry", "store")
-# Options, and the processes of the cluster.
-WAYS = [([], ["cluster"]), (["--processes"], [*NAMES])]
 
 
 def proof(value: list[str], name: str) -> ParameterSet:
@@ -27,7 +25,13 @@ def proof(value: list[str], name: str) -> ParameterSet:
     return pytest.param(value, id=name, marks=pytest.mark.proof)
 
 
-both_ways = pytest.mark.parametrize(("options", "processes"), WAYS, ids=["one", "four"])
+both_ways = pytest.mark.parametrize(
+    ("options", "processes"),
+    [
+        pytest.param([], ["cluster"], id="one"),
+        pytest.param(["--processes"], [*NAMES], id="four", marks=pytest.mark.proof),
+    ],
+)
 
 
 def strangers(root: Path) -> list[str]:
@@ -174,8 +178,10 @@ def test_pending_messages_are_found_again(tmp_path: Path, before: list[str], aft
     assert all(message.late_ms is not None and message.late_ms >= 0 for message in messages)
 
 
-def test_a_killed_process_is_restarted_on_its_port(tmp_path: Path) -> None:
-    names = ("store", "gateway", "scheduler", "retry")
+@pytest.mark.parametrize(
+    "names", [pytest.param(["store"], id="store"), proof(["gateway", "scheduler", "retry", "store"], "each")]
+)
+def test_a_killed_process_is_restarted_on_its_port(tmp_path: Path, names: list[str]) -> None:
     with Up(tmp_path, "--processes") as up, Producer(up.server, timeout=60) as producer:
         for name in names:
             producer.send("orders", f"before {name}".encode(), delay="1s")
@@ -242,10 +248,10 @@ def test_an_unwritable_directory_is_refused(tmp_path: Path) -> None:
     assert (done.returncode, b"permission denied" in done.stderr) == (1, True)
 
 
-@both_ways
-@pytest.mark.parametrize("service", ["store", "scheduler"])
+@pytest.mark.parametrize("options", [proof([], "one"), pytest.param(["--processes"], id="four")])
+@pytest.mark.parametrize("service", [pytest.param("store", marks=pytest.mark.proof), "scheduler"])
 def test_a_service_that_cannot_start_ends_it_with_its_own_words(
-    tmp_path: Path, options: list[str], processes: list[str], service: str
+    tmp_path: Path, options: list[str], service: str
 ) -> None:
     variable = f"DUETIME_{service.upper()}_FLUSH_MODUS"
     done = run_duetime("up", "--data", tmp_path, "--port", "0", *options, environment={variable: "sync"})
