@@ -80,6 +80,8 @@ def _container() -> Iterator[str]:
     container = PostgresContainer(IMAGE, username="postgres", password="postgres", dbname="postgres")
     # A free port, on this address only.
     container.ports = {f"{PORT}/tcp": ("127.0.0.1", 0)}
+    # As the local server has it: it keeps nothing that a crash may take.
+    container.with_command("-c fsync=off -c synchronous_commit=off -c full_page_writes=off")
     with container:
         yield container.get_connection_url(driver="psycopg")
 

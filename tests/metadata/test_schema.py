@@ -55,7 +55,7 @@ def test_upgrade_may_be_repeated_and_keeps_what_is_there(empty_database_url: str
 
 def test_several_processes_may_upgrade_at_once(empty_database_url: str) -> None:
     command = [sys.executable, "-m", "duetime_core.metadata", "upgrade", "--database-url", empty_database_url]
-    running = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     for process in running:
         out, err = process.communicate(timeout=60)
         assert (process.returncode, out.strip(), err) == (0, head_revision(), "")
@@ -66,14 +66,14 @@ def test_several_processes_may_upgrade_at_once(empty_database_url: str) -> None:
 def test_upgrades_that_waited_for_another_find_its_work_done(postgres_url: str) -> None:
     """All wait for the lock before the first of them migrates, so each looks at the schema after it has waited."""
     holder, waiting = make_engine(parse_url(postgres_url)), "SELECT count(*) FROM pg_locks WHERE NOT granted"
-    with ThreadPoolExecutor(4) as threads:
+    with ThreadPoolExecutor(2) as threads:
         with holder.begin() as lock:
             lock.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": ADVISORY_LOCK})
-            upgrades = [threads.submit(upgrade_in_process, postgres_url) for _ in range(4)]
+            upgrades = [threads.submit(upgrade_in_process, postgres_url) for _ in range(2)]
             with holder.connect().execution_options(isolation_level="AUTOCOMMIT") as watcher:
                 while watcher.execute(text(waiting)).scalar_one() < len(upgrades):
                     assert not any(one.done() for one in upgrades)
-        assert [one.result(timeout=60) for one in upgrades] == [(0, "")] * 4
+        assert [one.result(timeout=60) for one in upgrades] == [(0, "")] * 2
     holder.dispose()
 
 
