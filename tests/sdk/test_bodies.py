@@ -191,7 +191,7 @@ class Odd:
     at: complex
 
 
-@pytest.mark.parametrize("kind", [complex, Odd, list[complex], dict[int, str], "Order"])
+@pytest.mark.parametrize("kind", [complex, Odd, list[complex], "Order"])
 def test_type_that_json_can_not_hold_is_refused_at_once(kind: Any) -> None:
     with pytest.raises(InvalidArgument, match=r"body: .* is no type that JSON can hold"):
         Consumer(group="billing").handler("orders", body=kind)

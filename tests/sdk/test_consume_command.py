@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from duetime.cli.consume import _check_program
 from duetime_core.errors import InvalidArgument, Violation
 
 from tests.sdk.fake_groups import FakeGroups
@@ -226,3 +227,35 @@ def test_what_makes_no_sense_is_one_line(gateway: FakeGroups, options: tuple[str
     assert (code, output) == (2, "")
     assert why in errors
     assert errors.count("\n") == 1
+
+
+@pytest.mark.parametrize("options", [(), ("--timeout", "60s")], ids=["endless", "timeout"])
+def test_a_child_that_stays_does_not_hold_the_message(
+    gateway: FakeGroups, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    """It keeps standard error open, as a service that a script has started."""
+    pid_file = tmp_path / "pid"
+    gateway.fill("orders", 2)
+    command = f"echo last words >&2; sleep 300 > /dev/null & echo $! > {pid_file}"
+    with consuming(gateway, "--exec", command, "--count", "2", *options) as process:
+        try:
+            code, _, errors = ended(process)
+        finally:
+            os.kill(int(pid_file.read_text()), signal.SIGKILL)
+    assert (code, errors) == (0, "last words\n" * 2)
+    assert sorted(gateway.bodies("ack")) == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("command", ["./no-such-program --now", "no-such-program < /dev/null"])
+def test_a_program_that_does_not_exist_is_reported_before_any_message(gateway: FakeGroups, command: str) -> None:
+    gateway.fill("orders", 1)
+    with consuming(gateway, "--exec", command) as process:
+        code, output, errors = ended(process)
+    assert (code, output) == (2, "")
+    assert f"{command.split()[0]}: no such program" in errors
+    assert gateway.calls["Receive"] == 0
+
+
+@pytest.mark.parametrize("command", ["if true; then cat; fi", "read body; echo $body", "(exit 0)", "X=1 true", "'"])
+def test_a_shell_may_be_given_more_than_a_program(command: str) -> None:
+    _check_program(command)

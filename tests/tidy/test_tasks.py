@@ -21,7 +21,6 @@ ALLOWED = {
     "core/duetime_core/within/channel.py": "waits for a server; held in a set, cancelled when its call is settled",
     "core/duetime_core/within/server.py": "a call; held until done, cancelled with it, awaited by `stop`",
     "core/duetime_core/testing/cluster.py": "held by node until it stops; or awaited by the function that makes it",
-    "sdk/duetime/cli/consume.py": "awaited by the function that makes it",
     "sdk/duetime/cli/up.py": RACE,
     "sdk/duetime/tls.py": "closes a channel that was replaced; held until done, and awaited by `close`",
     "sdk/duetime/client/sync/background.py": "held by its object, which hands on its result",

@@ -4,13 +4,16 @@ import asyncio
 import json
 import logging
 import os
+import re
+import shlex
 import signal
+import subprocess
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import Annotated
+from typing import Annotated, ClassVar, cast
 
 import typer
 
@@ -26,7 +29,10 @@ from duetime.client.errors import Damaged
 RETRY_CODE = 75
 # How much of a command's standard error is kept for the dead letter: it fits there beside the exit code.
 STDERR_CHARS_KEPT = 3_500
-READ_BYTES = 65_536
+STDERR = 2
+# After a command's end: how long its standard error must be silent, and how many times it may not be.
+QUIET_S = 0.1
+LEFT_CHUNKS_MAX = 20
 # The time between SIGTERM and SIGKILL for commands that are running when the drain is over.
 KILL_AFTER_S = 0.5
 
@@ -70,8 +76,7 @@ def consume(
     The command gets the body on standard input, and DUETIME_ID, DUETIME_TOPIC, DUETIME_GROUP, DUETIME_ATTEMPT,
     DUETIME_TAGS, DUETIME_KEYS, DUETIME_PROPERTIES (JSON), DUETIME_QUEUE, DUETIME_OFFSET, DUETIME_DUE_AT in its
     environment. Exit code 0: done. 75: retry later, nothing is logged. Any other: retried by the policy; the last line
-    of standard error is the dead letter's error, its end is kept too. Without --exec, messages are printed, and are
-    done then.
+    of standard error is the dead letter's error, its end is kept too. Without --exec, printed messages are done.
 
     \b
     Examples:
@@ -80,6 +85,7 @@ def consume(
       duetime consume orders --group billing --max-attempts 5 --backoff 1s,5s,30s --exec './settle.sh'
       duetime consume orders --group audit --json | jq .body
     """
+    _check_program(command or "")
     _log_plainly()
     if sys.stderr.isatty() and not as_json:
         print(f"duetime: waiting for messages of {topic}, group {group}; Ctrl-C ends", file=sys.stderr)
@@ -158,56 +164,114 @@ def _signal(number: int) -> str:
 
 async def _run_command(command: str, body: bytes, environment: dict[str, str]) -> tuple[int, str]:
     """Runs a command, passing its standard error on; returns the exit code and the end of standard error."""
-    process = await asyncio.create_subprocess_shell(
+    _, running = await asyncio.get_running_loop().subprocess_shell(
+        _Command,
         command,
-        stdin=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
+        stdout=None,
         env=os.environ | environment,
         # Ctrl-C at a terminal must reach only this process, which gives the command time to end.
         start_new_session=True,
     )
-    assert process.stdin is not None
-    assert process.stderr is not None
-    errors = asyncio.create_task(_pass_on(process.stderr))
     try:
-        with suppress(BrokenPipeError, ConnectionResetError):  # the command need not read it
-            process.stdin.write(body)
-            await process.stdin.drain()
-        process.stdin.close()
-        code = await process.wait()
-        return code, await errors
+        return await running.ended(body)
     except asyncio.CancelledError:
-        await _end(process)
+        await running.end()
         raise
-    finally:
-        errors.cancel()
 
 
-async def _pass_on(stream: asyncio.StreamReader) -> str:
-    kept: deque[str] = deque()
-    while chunk := await stream.read(READ_BYTES):
-        text = chunk.decode("utf-8", "backslashreplace")
+class _Command(asyncio.SubprocessProtocol):
+    """A running command. It is done when its own process ends, and not when its streams do.
+
+    `Process.wait` would wait for the streams as well, which background processes that the command has started hold
+    open. Their standard error is passed on for as long as they live.
+    """
+
+    # Held until their streams end.
+    _open: ClassVar[set[asyncio.BaseTransport]] = set()
+
+    def __init__(self) -> None:
+        self._exited = asyncio.Event()
+        self._silent = asyncio.Event()
+        self._kept: deque[str] = deque()
+        self._chunk_count = 0
+        self._transport: asyncio.SubprocessTransport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.SubprocessTransport", transport)
+        self._open.add(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._open.discard(self._transport)
+
+    def process_exited(self) -> None:
+        self._exited.set()
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        if fd == STDERR:
+            self._silent.set()
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        self._chunk_count += 1
+        text = data.decode("utf-8", "backslashreplace")
         sys.stderr.write(text)
         sys.stderr.flush()
-        kept.append(text)
-        while len(kept) > 1 and sum(map(len, kept)) - len(kept[0]) >= STDERR_CHARS_KEPT:
-            kept.popleft()
-    return "".join(kept).rstrip()[-STDERR_CHARS_KEPT:]
+        self._kept.append(text)
+        while len(self._kept) > 1 and sum(map(len, self._kept)) - len(self._kept[0]) >= STDERR_CHARS_KEPT:
+            self._kept.popleft()
+
+    async def ended(self, body: bytes) -> tuple[int, str]:
+        """Gives the command its body, which it need not read; returns when it has ended."""
+        stdin = cast("asyncio.WriteTransport", self._transport.get_pipe_transport(0))
+        stdin.write(body)
+        stdin.close()
+        await self._exited.wait()
+        if stdin.get_write_buffer_size():
+            # Nobody reads the rest of the body.
+            stdin.abort()
+        # The rest of standard error: until its end, or until nothing is left in it for a moment.
+        for _ in range(LEFT_CHUNKS_MAX):
+            read = self._chunk_count
+            with suppress(TimeoutError):
+                async with asyncio.timeout(QUIET_S):
+                    await self._silent.wait()
+            if self._silent.is_set() or self._chunk_count == read:
+                break
+        code = self._transport.get_returncode()
+        assert code is not None
+        return code, "".join(self._kept).rstrip()[-STDERR_CHARS_KEPT:]
+
+    async def end(self) -> None:
+        """Ends the command and everything that it started; on Windows, the command."""
+        if self._exited.is_set():
+            return
+        if not hasattr(os, "killpg"):
+            self._transport.kill()
+            await self._exited.wait()
+            return
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(ProcessLookupError):
+                os.killpg(self._transport.get_pid(), number)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(KILL_AFTER_S):
+                    await self._exited.wait()
+                    return
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """Ends a command and everything that it started; on Windows, the command."""
-    if not hasattr(os, "killpg"):
-        process.kill()
-        await process.wait()
+def _check_program(command: str) -> None:
+    """Asks the shell whether it knows the first word of a command, unless that is more than a name.
+
+    Raises:
+        typer.BadParameter: no program, builtin or keyword has this name.
+    """
+    try:
+        word = next(iter(shlex.split(command)), "")
+    except ValueError:
+        return  # the shell reports the open quote
+    if not re.fullmatch(r"[\w./+@%:-]+", word) or not hasattr(os, "fork"):
         return
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(KILL_AFTER_S):
-                await process.wait()
-                return
+    known = subprocess.run(["/bin/sh", "-c", 'command -v -- "$1"', "sh", word], capture_output=True, check=False)
+    if known.returncode != 0:
+        raise typer.BadParameter(f"{word}: no such program, or it can't be executed", param_hint="--exec")
 
 
 def _environment(message: LeasedMessage, group: str) -> dict[str, str]:

@@ -4,18 +4,14 @@ What is sent as JSON has the property `content_type`, `application/json`; bytes 
 read as JSON where that is asked for: its sender may know nothing of the property.
 """
 
-import dataclasses
 import json
 from collections.abc import Callable
-from datetime import date, time
-from decimal import Decimal
-from enum import Enum
 from functools import lru_cache
 from typing import Any, ClassVar, Protocol, TypeVar, overload
-from uuid import UUID
 
 from duetime.client.decoding import Misfit, decoder_for
 from duetime.client.errors import BadBody, DueTimeError, InvalidMessage
+from duetime.client.plain import adapter, faults_of, is_object, is_pydantic, plain
 
 CONTENT_TYPE = "content_type"
 JSON = "application/json"
@@ -49,8 +45,8 @@ def encoded(body: Body) -> tuple[bytes, str]:
     try:
         if isinstance(body, str):
             return body.encode(), ""
-        if isinstance(body, dict | list) or _is_object(body):
-            text = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
+        if isinstance(body, dict | list) or is_object(body):
+            text = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=plain)
             return text.encode(), JSON
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidMessage.of("body", f"has no JSON: {error}") from error
@@ -59,18 +55,19 @@ def encoded(body: Body) -> tuple[bytes, str]:
 
 def decoder(kind: Any) -> Decode:
     """Makes of a body, and its content type, a value of a type: bytes, str, or what JSON can hold: None, bool, int,
-    float, list, dict, Literal, Enum, datetime, date, time, Decimal, UUID, unions, dataclasses, and pydantic's models.
+    float, list, dict, Literal, Enum, datetime, date, time, Decimal, UUID, unions, named tuples, dataclasses, and
+    pydantic's models.
 
     The function raises BadBody.
 
     Raises:
-        InvalidArgument: the type is none of these.
+        InvalidArgument: the type is none of these, or a union has two members that JSON can't distinguish.
     """
     if kind is bytes:
         return lambda body, _: body
     if kind is str:
         return lambda body, _: _text(body)
-    if _is_pydantic(kind):
+    if is_pydantic(kind):
         return _of_pydantic(kind)
     convert = decoder_for(kind)
 
@@ -116,52 +113,13 @@ class JsonBody:
         return cached_decoder(kind)(self.body, self.content_type)
 
 
-def _plain(value: Any) -> Any:
-    """The form in JSON of what `json` does not know."""
-    kind: Any = type(value)
-    if _is_object(value) and _is_pydantic(kind):
-        return _adapter(kind).dump_python(value, mode="json")
-    if _is_object(value):
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    if isinstance(value, date | time):  # a datetime is a date
-        return value.isoformat()
-    if isinstance(value, UUID | Decimal):
-        return str(value)
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, set | frozenset):
-        return list(value)
-    raise TypeError(f"{type(value).__name__} is nothing that JSON can hold")
-
-
-def _is_object(value: object) -> bool:
-    """Whether it is an instance of a dataclass, or of one of pydantic's."""
-    return not isinstance(value, type) and (dataclasses.is_dataclass(value) or _is_pydantic(type(value)))
-
-
-def _is_pydantic(kind: Any) -> bool:
-    """Whether it is a model or a dataclass of pydantic's."""
-    return isinstance(kind, type) and hasattr(kind, "__pydantic_validator__")
-
-
-@lru_cache(maxsize=256)
-def _adapter(kind: Any) -> Any:
-    # Loaded where somebody uses it.
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(kind)
-
-
 def _of_pydantic(kind: Any) -> Decode:
     def decode(body: bytes, content_type: str) -> Any:
         _check_json(content_type)
         try:
-            return _adapter(kind).validate_json(body)
+            return adapter(kind).validate_json(body)
         except ValueError as error:
-            # Its text has the values.
-            faults = error.errors(include_input=False, include_url=False, include_context=False)  # type: ignore[attr-defined]
-            texts = (f"{'.'.join(map(str, one['loc'])) or 'it'}: {one['msg']}" for one in faults)
-            raise _bad("; ".join(texts)) from None
+            raise _bad(faults_of(error)) from None
 
     return decode
 

@@ -42,9 +42,18 @@ def check_callable(function: Any, field: str, *calls: Sequence[str]) -> int:
     raise InvalidArgument.of(field, f"{name}{signature} can't be called with {wanted}: {reason}")
 
 
-def without_coroutine(result: object) -> object:
-    """What a plain function returned. Raises: TypeError: a coroutine, which nobody would run."""
+def check_returned(result: object) -> object:
+    """The result of a plain function.
+
+    Raises:
+        TypeError: it is something that nobody would await or iterate over: a coroutine, another awaitable, a generator.
+    """
     if inspect.iscoroutine(result):
         result.close()
         raise TypeError("the handler returned a coroutine: make it an `async def`")
+    if inspect.isgenerator(result) or inspect.isasyncgen(result):
+        raise TypeError("the handler returned a generator, which nothing would run: iterate over it in the handler")
+    if hasattr(type(result), "__await__"):
+        name = type(result).__qualname__
+        raise TypeError(f"the handler returned {name}, which nothing would await: make it an `async def` that does")
     return result

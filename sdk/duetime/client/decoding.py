@@ -1,21 +1,27 @@
 """Values of JSON made into those of a type, by functions that are made once for each type.
 
-A number is no text and a text no number, but for types that JSON has no form of its own for: datetime, date and time as
-ISO 8601, UUID and Decimal as text, Enum as its value. Fields that a dataclass does not have are passed over, so that a
+A number is no text and a text no number. Types without a form of their own in JSON have another one: datetime, date and
+time are ISO 8601, UUID and Decimal are text, an Enum is its value. Unknown fields of a dataclass are skipped, so that a
 sender may be newer than its reader.
+
+The members of a union must be distinguishable by their JSON alone (see `_Decoders._check_union`): the first match would
+silently read one kind as another.
 """
 
 import dataclasses
+import json
 import types
 import typing
 from collections.abc import Callable
 from datetime import date, datetime, time
 from decimal import Decimal, InvalidOperation
-from enum import Enum
+from enum import Enum, Flag
+from itertools import combinations
 from typing import Any
 from uuid import UUID
 
 from duetime.client.errors import InvalidArgument
+from duetime.client.plain import adapter, faults_of, has_fields, is_pydantic, plain
 
 # Of a value and where it is, such as `items[2].price`; empty: it is the whole.
 Convert = Callable[[Any, str], Any]
@@ -66,29 +72,74 @@ class _Decoders:
         if origin in _COLLECTIONS or kind in _COLLECTIONS:
             make = _COLLECTIONS[origin or kind]
             return self._each(make, arguments[0] if arguments else Any)
-        if kind is dict or (origin is dict and arguments[0] is str):
-            return self._mapping(arguments[1] if arguments else Any)
+        if kind is dict or origin is dict:
+            return self._mapping(*(arguments or (str, Any)))
         if isinstance(kind, type) and issubclass(kind, Enum):
             return _enum(kind)
+        if is_pydantic(kind):
+            return _model(kind)
         if isinstance(kind, type) and dataclasses.is_dataclass(kind):
             return self._dataclass(kind)
+        if isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields"):
+            return self._named_tuple(kind)
         raise InvalidArgument.of("body", f"{kind!r} is no type that JSON can hold")
 
     def _union(self, kinds: tuple[Any, ...]) -> Convert:
-        converts = [self.of(one) for one in kinds]
-        wanted = " or ".join("null" if one is types.NoneType else getattr(one, "__name__", str(one)) for one in kinds)
+        # A number is read as int if the union has it, and not as Decimal.
+        kinds = tuple(sorted(kinds, key=lambda one: one not in _PLAIN))
+        self._check_union(kinds)
+        converts = [_tagged(self.of(one), _tags_among(one, kinds)) for one in kinds]
+        wanted = " or ".join("null" if one is types.NoneType else _name(one) for one in kinds)
+        some = [one for one in kinds if one is not types.NoneType]
 
         def convert(value: Any, place: str) -> Any:
             misfits = []
-            for one in converts:
+            for kind, one in zip(kinds, converts, strict=True):
                 try:
                     return one(value, place)
                 except Misfit as error:
-                    misfits.append(error)
-            # Of `Order | None` a wrong order says more than that it is neither.
-            raise misfits[0] if len(kinds) == 2 and types.NoneType in kinds else _misfit(place, wanted, value)
+                    misfits += [error] if kind is not types.NoneType else []
+            # If the union is `Order | None`, the fault within the order is the useful one.
+            raise misfits[0] if len(some) == 1 else _misfit(place, wanted, value)
 
         return convert
+
+    def _check_union(self, kinds: tuple[Any, ...]) -> None:
+        """Raises: InvalidArgument: the JSON of two members may be the same."""
+        for one, other in combinations(kinds, 2):
+            if not self._are_distinct(one, other):
+                hint = ""
+                if has_fields(one) and has_fields(other):
+                    hint = "; give both a field of one name with different Literals, such as `kind: Literal['cancel']`"
+                raise InvalidArgument.of(
+                    "body", f"{_name(one)} and {_name(other)} of a union can't be distinguished in JSON{hint}"
+                )
+
+    def _are_distinct(self, one: Any, other: Any) -> bool:
+        """Whether no JSON fits both, or both make the same value of it."""
+        for kind, second in ((one, other), (other, one)):
+            values = _values_of(kind)
+            if values is not None:
+                same = _is_literal(kind) and (_is_literal(second) or second in _PLAIN)
+                return same or not any(self._fits(value, second) for value in values)
+        if not _forms(one) & _forms(other) or (one in _PLAIN and other in _PLAIN):
+            return True
+        if Decimal in (one, other) and {one, other} & {int, float}:
+            return True
+        if has_fields(one) and has_fields(other):
+            return bool(_distinct_tags(one, other))
+        origins = typing.get_origin(one), typing.get_origin(other)
+        (*keys, item), (*other_keys, other_item) = typing.get_args(one) or (None,), typing.get_args(other) or (None,)
+        # An empty collection is the same value, by either of the two.
+        is_same = origins[0] is origins[1] and origins[0] in (list, set, frozenset, dict) and keys == other_keys
+        return is_same and self._are_distinct(item, other_item)
+
+    def _fits(self, value: Any, kind: Any) -> bool:
+        try:
+            self.of(kind)(value, "")
+        except Misfit:
+            return False
+        return True
 
     def _each(self, make: Callable[[Any], Any], kind: Any) -> Convert:
         item = self.of(kind)
@@ -110,13 +161,19 @@ class _Decoders:
 
         return convert
 
-    def _mapping(self, kind: Any) -> Convert:
+    def _named_tuple(self, kind: Any) -> Convert:
+        hints = typing.get_type_hints(kind)
+        items = self._tuple(tuple(hints.get(name, Any) for name in kind._fields))
+        return lambda value, place: kind(*items(value, place))
+
+    def _mapping(self, key_kind: Any, kind: Any) -> Convert:
         item = self.of(kind)
+        key = _key(key_kind)
 
         def convert(value: Any, place: str) -> Any:
             if not isinstance(value, dict):
                 raise _misfit(place, "an object", value)
-            return {name: item(one, f"{place}.{name}") for name, one in value.items()}
+            return {key(name, place): item(one, f"{place}.{name}") for name, one in value.items()}
 
         return convert
 
@@ -178,11 +235,68 @@ def _read(wanted: str, read: Callable[[str], Any], *kinds: type) -> Convert:
 
 
 def _enum(kind: type[Enum]) -> Convert:
+    members = {_canonical(member.value): member for member in kind}
+
+    def convert(value: Any, place: str) -> Any:
+        member = members.get(_canonical(value))
+        if member is not None:
+            return member
+        try:
+            # Combinations of flags, and values that the class finds itself (`_missing_`).
+            if type(value) in (str, int, float):
+                return kind(value)
+        except ValueError:
+            pass
+        raise _misfit(place, f"a value of {kind.__name__}", value)
+
+    return convert
+
+
+def _canonical(value: Any) -> str:
+    """A value's JSON, the same for equal values: 1 and 1.0 are one number, and True is none."""
+    text = json.dumps(value, sort_keys=True, default=plain)
+    return text.removesuffix(".0") if type(value) is float else text
+
+
+def _key(kind: Any) -> Callable[[str, str], Any]:
+    """For the names of an object. JSON has texts alone there: numbers are written as texts.
+
+    Raises:
+        InvalidArgument: json writes no such keys.
+    """
+    if kind is str or kind is Any:
+        return lambda name, _: name
+    values = _values_of(kind)
+    if values is None and kind not in (int, float):
+        raise InvalidArgument.of("body", f"{_name(kind)} is no type of a key that JSON can hold: str, int, float, Enum")
+    names = {} if values is None else {_key_text(value): value for value in values}
+
+    def convert(name: str, place: str) -> Any:
+        try:
+            if values is not None:
+                return kind(names[name]) if isinstance(kind, type) else names[name]
+            number = kind(name)
+            if kind is float or str(number) == name:
+                return number
+        except (ValueError, KeyError):
+            pass
+        raise Misfit(f"{_named(place)} has a key that is no {_name(kind)}")
+
+    return convert
+
+
+def _key_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _model(kind: Any) -> Convert:
+    """For a model beside other kinds, or within a dataclass."""
+
     def convert(value: Any, place: str) -> Any:
         try:
-            return kind(value)
-        except ValueError:
-            raise _misfit(place, f"a value of {kind.__name__}", value) from None
+            return adapter(kind).validate_json(json.dumps(value))
+        except ValueError as error:
+            raise Misfit(f"{_named(place)} is no {kind.__name__}: {faults_of(error)}") from None
 
     return convert
 
@@ -212,3 +326,69 @@ _READ: dict[Any, tuple[Any, ...]] = {
     UUID: ("a UUID", UUID, str),
     Decimal: ("a decimal number", Decimal, str, int, float),
 }
+
+
+# --- the members of a union -----------------------------------------------------------------------------------------
+
+
+def _name(kind: Any) -> str:
+    return getattr(kind, "__name__", str(kind)) if typing.get_origin(kind) is None else str(kind)
+
+
+def _is_literal(kind: Any) -> bool:
+    return typing.get_origin(kind) is typing.Literal
+
+
+def _values_of(kind: Any) -> list[Any] | None:
+    """All values of a Literal, and of an Enum in JSON; None: there is no end of them."""
+    if _is_literal(kind):
+        return list(typing.get_args(kind))
+    if isinstance(kind, type) and issubclass(kind, Enum) and not issubclass(kind, Flag):
+        return [json.loads(_canonical(member.value)) for member in kind]
+    return None
+
+
+def _forms(kind: Any) -> set[str]:
+    """The kinds of JSON that a type takes."""
+    origin = typing.get_origin(kind) or kind
+    if kind in _PLAIN:
+        return {"number" if kind in (int, float) else _PLAIN[kind][0]}
+    if kind in _READ:
+        return {"a text", "number"} if kind is Decimal else {"a text"}
+    if isinstance(origin, type) and issubclass(origin, Flag):
+        return {"number"}
+    if origin in _COLLECTIONS or (isinstance(origin, type) and issubclass(origin, tuple)):
+        return {"an array"}
+    if origin is dict or has_fields(kind):
+        return {"an object"}
+    return {"null", "true or false", "number", "a text", "an array", "an object"}
+
+
+def _distinct_tags(one: Any, other: Any) -> set[str]:
+    """The fields of both that have different Literals in each."""
+    tags, other_tags = _tags_of(one), _tags_of(other)
+    return {name for name, values in tags.items() if name in other_tags and not values & other_tags[name]}
+
+
+def _tags_of(kind: Any) -> dict[str, set[Any]]:
+    hints = typing.get_type_hints(kind)
+    return {name: set(typing.get_args(hint)) for name, hint in hints.items() if _is_literal(hint)}
+
+
+def _tags_among(kind: Any, kinds: tuple[Any, ...]) -> set[str]:
+    """The fields that distinguish a type from the others of its union."""
+    others = [one for one in kinds if one is not kind and has_fields(one)]
+    return set().union(*(_distinct_tags(kind, one) for one in others)) if has_fields(kind) else set()
+
+
+def _tagged(convert: Convert, tags: set[str]) -> Convert:
+    """The same for values that have these fields: a default must not decide which type it is."""
+    if not tags:
+        return convert
+
+    def convert_tagged(value: Any, place: str) -> Any:
+        if isinstance(value, dict) and (missing := tags - value.keys()):
+            raise Misfit(f"{_named(f'{place}.{min(missing)}')} is missing")
+        return convert(value, place)
+
+    return convert_tagged

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextvars import Context
 from typing import Any
 
-from duetime.client.callables import without_coroutine
+from duetime.client.callables import check_returned
 
 _Job = tuple[Context, Callable[[Any], object], Any, asyncio.Future[None]]
 
@@ -53,7 +53,7 @@ def _work(jobs: "queue.SimpleQueue[_Job | None]") -> None:
         context, function, argument, future = job
         error: BaseException | None = None
         try:
-            without_coroutine(context.run(function, argument))
+            check_returned(context.run(function, argument))
         except BaseException as raised:
             error = raised
         loop = future.get_loop()

@@ -4,10 +4,12 @@ raise Retry("30s")              is delivered again in 30 s
 raise Retry() from error        is delivered again by the policy; a dead letter would show `error`
 raise Reject("no such order")   becomes a dead letter at once
 any other exception             is delivered again by the policy
+an ExceptionGroup with these    counts as the Reject within it, else as the Retry with the longest delay
 """
 
 import os
 import traceback
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -50,6 +52,26 @@ class Reject(Exception):
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
+
+
+def decision_of(error: BaseException) -> BaseException:
+    """The Reject or Retry within an exception group, as of an asyncio.TaskGroup; else the error itself."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    leaves = list(_leaves(error))
+    rejects = [leaf for leaf in leaves if isinstance(leaf, Reject)]
+    retries = [leaf for leaf in leaves if isinstance(leaf, Retry)]
+    if rejects:
+        return rejects[0]
+    return max(retries, key=lambda retry: -1.0 if retry.after_s is None else retry.after_s, default=error)
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
 
 
 def handler_error(error: BaseException) -> consumer_pb2.HandlerError:

@@ -24,8 +24,9 @@ from typing import Any
 from duetime_format.limits import RECEIPTS_MAX, RECEIVE_COUNT_MAX
 
 from duetime.client import tracing
+from duetime.client.callables import check_returned
 from duetime.client.connection import Connection, backoff_s, pause
-from duetime.client.consuming.failing import Reject, Retry, text_of, without_own_frames
+from duetime.client.consuming.failing import Reject, Retry, decision_of, text_of, without_own_frames
 from duetime.client.consuming.leased import LeasedMessage, shard_of
 from duetime.client.consuming.leases import Leases, Subscription
 from duetime.client.consuming.logs import current, log, log_about
@@ -241,42 +242,54 @@ class Handling:
         self._begun_count += 1
         try:
             if tracing.active is None:
-                await (handler.function(message) if self._is_plain else self._call(message))
+                result = await (handler.function(message) if self._is_plain else self._call(message))
             else:
                 with tracing.active.processing(message, handler.subscription.group):
-                    await self._call(message)
+                    result = await self._call(message)
+            if result is not None:
+                check_returned(result)
         except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                if message in self._open:
-                    self._cancelled(message)
+            if self._is_cancelled():
+                self._cancelled(message)
                 raise
             self._failed(message, error)
         except Exception as error:
-            self._failed(message, error)
-        except GeneratorExit:
-            # The handler ignored its cancellation, and the loop is closed: nothing can be sent.
-            raise
+            if self._is_cancelled() and decision_of(error) is error and not isinstance(error, Retry | Reject):
+                # The handler was cancelled by a drain: its cleanup raised.
+                self._cancelled(message)
+            else:
+                self._failed(message, error)
         except BaseException as error:
+            if isinstance(error, GeneratorExit) and not self._loop.is_running():
+                # The handler ignored its cancellation, and the loop is closed: nothing can be sent.
+                raise
             # Such as SystemExit: the message has failed, and the consumer ends with the error.
             self._failed(message, error)
             self._fail(error)
         else:
-            if message in self._open:
+            if self._is_cancelled():
+                # The handler swallowed its cancellation by a drain: its work may not be done.
+                self._cancelled(message)
+            elif message in self._open:
                 self._open.discard(message)
                 if not message.lost:
                     self._settler.ack(message)
                     return True
         return False
 
-    async def _call(self, message: LeasedMessage) -> None:
+    def _is_cancelled(self) -> bool:
+        """Whether the end of the consumer has cancelled the current handler, even if that did not stop it."""
+        task = asyncio.current_task(self._loop)
+        return task is not None and task.cancelling() > 0
+
+    async def _call(self, message: LeasedMessage) -> object:
         handler = self._handler
         if not handler.asynchronous:
             await self._call_in_thread(message)
-        elif handler.timeout_s is None:
-            await handler.function(message)
-        else:
-            await _call_within(handler.function, message, handler.timeout_s)
+            return None
+        if handler.timeout_s is None:
+            return await handler.function(message)
+        return await _call_within(handler.function, message, handler.timeout_s)
 
     async def _call_in_thread(self, message: LeasedMessage) -> None:
         """Returns when the thread is done, even after a timeout: nothing ends a thread from outside."""
@@ -294,6 +307,7 @@ class Handling:
             return
         self._open.discard(message)
         self._stats.failed += 1
+        error = decision_of(error)
         without_own_frames(error)
         what = f"{type(error).__qualname__}: {text_of(error)}".removesuffix(": ")
         if isinstance(error, Retry | Reject):
@@ -305,6 +319,8 @@ class Handling:
 
     def _cancelled(self, message: LeasedMessage) -> None:
         """For a handler that was cancelled because the consumer ends."""
+        if message not in self._open:
+            return
         if self._handler.asynchronous:
             self._give_back((message,), begun=True)
         else:
@@ -383,12 +399,16 @@ class Handling:
         return None
 
 
-async def _call_within(function: Callable[[LeasedMessage], Any], message: LeasedMessage, timeout_s: float) -> None:
-    """Raises TimeoutError with a text of its own when the time is over."""
+async def _call_within(function: Callable[[LeasedMessage], Any], message: LeasedMessage, timeout_s: float) -> object:
+    """Raises TimeoutError with a text of its own when the time is over, even if the function swallows its end."""
+    text = f"the handler ran for more than {timeout_s:g} s"
     try:
         async with asyncio.timeout(timeout_s) as scope:
-            await function(message)
+            result: object = await function(message)
     except TimeoutError as error:
         if scope.expired():
-            raise TimeoutError(f"the handler ran for more than {timeout_s:g} s") from error.__cause__
+            raise TimeoutError(text) from error.__cause__
         raise
+    if scope.expired():
+        raise TimeoutError(text)
+    return result

@@ -4,13 +4,15 @@ before (first to last) ──▶ body decoded ──▶ handler ──▶ after 
 └─────────── raises ────────────┴──▶ failed (last to first), of those that were begun
 """
 
+import asyncio
+import inspect
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from duetime.client.bodies import Decode, decoder
-from duetime.client.callables import check_callable, is_asynchronous, without_coroutine
+from duetime.client.callables import check_callable, check_returned, is_asynchronous
 from duetime.client.consuming.failing import Reject, text_of
 from duetime.client.consuming.leased import LeasedMessage
 from duetime.client.consuming.logs import log_about
@@ -103,10 +105,10 @@ class _Call:
         try:
             for one in self._wrapping.middleware:
                 begun.append(one)
-                one.before(message)
-            without_coroutine(self._function(*self._arguments(message)))
+                check_returned(one.before(message))
+            check_returned(self._function(*self._arguments(message)))
             for one in reversed(begun):
-                one.after(message)
+                check_returned(one.after(message))
         except BaseException as error:
             for one in reversed(begun):
                 try:
@@ -122,13 +124,13 @@ class _Call:
             for one in self._wrapping.middleware:
                 begun.append(one)
                 await _awaited(one.before(message))
-            await self._function(*self._arguments(message))
+            check_returned(await self._function(*self._arguments(message)))
             for one in reversed(begun):
                 await _awaited(one.after(message))
-        except GeneratorExit:
-            # The loop is closed: nothing can be awaited.
-            raise
         except BaseException as error:
+            if isinstance(error, GeneratorExit) and not _loop_runs():
+                # The loop is closed: nothing can be awaited.
+                raise
             for one in reversed(begun):
                 try:
                     await _awaited(one.failed(message, error))
@@ -151,9 +153,19 @@ class _Call:
 
 
 async def _awaited(result: Any) -> None:
-    """Waits for what a hook returned, if it is a coroutine."""
-    if isinstance(result, Coroutine):
+    """Waits for the result of a hook, if it can be awaited."""
+    if inspect.isawaitable(result):
         await result
+    else:
+        check_returned(result)
+
+
+def _loop_runs() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _log_fault(middleware: Middleware, message: LeasedMessage, fault: Exception) -> None:

@@ -1,0 +1,56 @@
+"""The form in JSON of values that JSON does not know, and models of pydantic."""
+
+import dataclasses
+from datetime import date, time
+from decimal import Decimal
+from enum import Enum
+from functools import lru_cache
+from typing import Any
+from uuid import UUID
+
+
+def plain(value: Any) -> Any:
+    """The form in JSON of a value without one, for `json.dumps(default=)`. Raises: TypeError: it has none."""
+    kind: Any = type(value)
+    if is_object(value) and is_pydantic(kind):
+        return adapter(kind).dump_python(value, mode="json")
+    if is_object(value):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, date | time):  # a datetime is a date
+        return value.isoformat()
+    if isinstance(value, UUID | Decimal):
+        return str(value)
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, set | frozenset):
+        return list(value)
+    raise TypeError(f"{type(value).__name__} is nothing that JSON can hold")
+
+
+def is_object(value: object) -> bool:
+    """Whether it is an instance of a dataclass or of a pydantic model."""
+    return not isinstance(value, type) and (dataclasses.is_dataclass(value) or is_pydantic(type(value)))
+
+
+def is_pydantic(kind: Any) -> bool:
+    """Whether it is a model or a dataclass of pydantic's."""
+    return isinstance(kind, type) and hasattr(kind, "__pydantic_validator__")
+
+
+def has_fields(kind: Any) -> bool:
+    """Whether it is a dataclass or a pydantic model."""
+    return isinstance(kind, type) and (dataclasses.is_dataclass(kind) or is_pydantic(kind))
+
+
+@lru_cache(maxsize=256)
+def adapter(kind: Any) -> Any:
+    """The pydantic TypeAdapter of a type; pydantic is imported by its first use."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
+
+
+def faults_of(error: Any) -> str:
+    """The faults of a pydantic ValidationError, without the values, which its own text has."""
+    faults = error.errors(include_input=False, include_url=False, include_context=False)
+    return "; ".join(f"{'.'.join(map(str, one['loc'])) or 'it'}: {one['msg']}" for one in faults)
