@@ -19,8 +19,8 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="session")
 def nodes() -> Iterator[LocalCluster]:
-    """A cluster that all tests share, each with topics and groups of its own."""
-    with LocalCluster(within=True) as nodes:
+    """A cluster that all tests share, each with names of its own; it gives transactions up in ten minutes."""
+    with LocalCluster(within=True, store_settings={"transaction_keep_ms": 600_000}) as nodes:
         yield nodes
 
 
