@@ -15,7 +15,7 @@ from duetime import AsyncProducer, Finder, InvalidArgument, Message
 from duetime.client.message import moment
 from duetime.outbox import Outbox, Relay, Rows, relay
 from duetime_core.testing import LocalCluster
-from sqlalchemy import Connection, MetaData, create_engine
+from sqlalchemy import Connection, MetaData, create_engine, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from tests.outbox.shop import Shop, WatchedRelay, new_topic, running, soon, stored
@@ -128,6 +128,37 @@ def test_failed_row_is_sent_or_dropped_as_an_operator_says(shop: Shop, cluster: 
     assert stored(cluster, topic) == [b"1"]
 
 
+@pytest.mark.parametrize(
+    ("column", "value", "why"),
+    [
+        ("options", '{"priority": 3}', "unexpected keyword argument 'priority'"),
+        ("options", '{"keys": 5}', "keys"),
+        ("options", '[["delay", "1s"]]', "TypeError"),
+        ("options", '{"retry": 5}', "AttributeError"),
+        ("options", '{"keys": [', "JSONDecodeError"),
+        ("options", '{"flag": "x"}', "flag"),
+        ("due_at_ms", str(1 << 60), "OverflowError"),
+    ],
+)
+def test_a_row_that_this_release_can_not_read_is_set_aside(
+    shop: Shop, cluster: LocalCluster, topic: str, column: str, value: str, why: str
+) -> None:
+    if "Decode" in why and shop.engine.dialect.name == "postgresql":
+        pytest.skip("PostgreSQL keeps no damaged JSON")
+    (odd,) = shop.order(Message(topic, b"of a newer release"))
+    with shop.engine.begin() as connection:
+        connection.execute(text(f"UPDATE duetime_outbox SET {column} = '{value}'"))
+    shop.order(*(Message(topic, b"%d" % n) for n in range(3)))
+    # Also if a batch has no other row.
+    stats = shop.drain(cluster.address, batch=1)
+    assert (stats.sent, stats.failed) == (3, 1)
+    assert sorted(stored(cluster, topic)) == [b"0", b"1", b"2"]
+    (faulty,) = shop.status().faulty
+    assert (faulty.message_id, faulty.state) == (odd, "failed")
+    assert faulty.error.startswith("this release can't read the row: ")
+    assert why in faulty.error
+
+
 # --- doubt --------------------------------------------------------------------------------------------------------
 
 
@@ -224,9 +255,9 @@ def test_relay_that_was_late_settles_nothing_of_anothers(shop: Shop) -> None:
     rows = Rows(shop.outbox)
     with shop.engine.begin() as connection:
         now = rows.now(connection)
-        (first,) = rows.claim(connection, "first", now, now + 1, 10)
+        (first,) = rows.claim(connection, "first", now, now + 1, 10).rows
     with shop.engine.begin() as connection:
-        assert [row.id for row in rows.claim(connection, "second", now + 2, now + MINUTE_MS, 10)] == [first.id]
+        assert [row.id for row in rows.claim(connection, "second", now + 2, now + MINUTE_MS, 10).rows] == [first.id]
         rows.settle(connection, "first", {first.id: relay.Verdict("sent")}, 0)
         rows.settle(connection, "first", {first.id: relay.Verdict("failed", "late")}, 0)
     (row,) = shop.rows()
@@ -240,7 +271,7 @@ def test_large_messages_are_claimed_a_request_at_a_time(shop: Shop) -> None:
     for n in itertools.count():
         with shop.engine.begin() as connection:
             now = rows.now(connection)
-            counts.append(len(rows.claim(connection, str(n), now, now + MINUTE_MS, 512)))
+            counts.append(len(rows.claim(connection, str(n), now, now + MINUTE_MS, 512).rows))
         if not counts[-1]:
             break
     assert counts == [2, 2, 1, 0]

@@ -28,7 +28,7 @@ from duetime.client.process import Signals
 from duetime.client.sending.batch import REQUEST_COUNT_MAX
 from duetime.client.sending.producer import AsyncProducer
 from duetime.outbox.listening import Listener
-from duetime.outbox.rows import Claimed, Rows
+from duetime.outbox.rows import Claimed, Claims, Rows
 from duetime.outbox.table import DOUBTFUL, FAILED, SENT, WAITING, Outbox
 from duetime.outbox.verdicts import Trust, Verdict, is_away, of_outcomes
 
@@ -192,10 +192,14 @@ class Relay:
         """Moves one batch: how many rows it had, and whether the server is away."""
         claim, loop = secrets.token_hex(8), asyncio.get_running_loop()
         lease_ends = loop.time() + self._lease_s
-        claimed, now = await self._claim(claim)
-        if not claimed:
+        claims, now = await self._claim(claim)
+        if not claims:
             return await self._in_transaction(lambda connection: self._purge(connection)), False
+        claimed = claims.rows
         verdicts, unsent = await self._ask(finder, claimed, now)
+        for row in claims.unreadable:
+            verdicts[row.id] = Verdict(FAILED, row.why)
+            log.error("%s for %s is %s: %s", row.message_id, row.topic, FAILED, row.why)
         outcomes: Sequence[Receipt | DueTimeError] = ()
         # A process that stood still since the claim leaves the rows to others.
         if unsent and loop.time() < lease_ends - 2 * self._timeout:
@@ -204,10 +208,10 @@ class Relay:
             verdicts |= {row.id: verdict for row, verdict in zip(unsent, judged, strict=True)}
         await self._settle(claim, verdicts)
         self._count(claimed, verdicts, outcomes)
-        return len(claimed), is_away(outcomes)
+        return len(claimed) + len(claims.unreadable), is_away(outcomes)
 
-    async def _claim(self, claim: str) -> tuple[list[Claimed], int]:
-        def work(connection: Connection) -> tuple[list[Claimed], int]:
+    async def _claim(self, claim: str) -> tuple[Claims, int]:
+        def work(connection: Connection) -> tuple[Claims, int]:
             now = self._clock(connection)
             until = now + int(self._lease_s * 1000)
             return self._rows.claim(connection, claim, now, until, self._batch), now

@@ -26,6 +26,27 @@ class Claimed:
 
 
 @dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A row without a message that this release can send: an option of a newer release, or damage."""
+
+    id: int
+    message_id: str
+    topic: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """The rows that one claim has taken."""
+
+    rows: list[Claimed]
+    unreadable: list[Unreadable]
+
+    def __bool__(self) -> bool:
+        return bool(self.rows or self.unreadable)
+
+
+@dataclass(frozen=True, slots=True)
 class Faulty:
     """A row that an operator must look at."""
 
@@ -60,7 +81,7 @@ class Rows:
         """The database's clock."""
         return int(connection.execute(select(now_ms())).scalar_one())
 
-    def claim(self, connection: Connection, claim: str, now: int, until: int, count: int) -> list[Claimed]:
+    def claim(self, connection: Connection, claim: str, now: int, until: int, count: int) -> Claims:
         """Takes the oldest rows until a moment: those that are not another's, and whose order key nobody has rows of.
 
         They are marked as handed over, so that whoever finds them after a crash knows that they may have been sent.
@@ -84,7 +105,7 @@ class Rows:
                 break
             handed[each.id] = each.handed_at_ms
         if not handed:
-            return []
+            return Claims([], [])
         taken = (
             update(self._table)
             .where(row.id.in_(handed))
@@ -96,8 +117,19 @@ class Rows:
             )
         )
         connection.execute(taken)
-        rows = connection.execute(select(self._table).where(row.id.in_(handed)).order_by(row.id))
-        return [Claimed(each.id, message_of(each), each.attempts, handed[each.id]) for each in rows]
+        # The options as text: a damaged one must not fail the query of all.
+        columns = [column for column in row if column is not row.options]
+        wanted = select(*columns, cast(row.options, Text).label("options"))
+        claims = Claims([], [])
+        for one in connection.execute(wanted.where(row.id.in_(handed)).order_by(row.id)):
+            try:
+                message = message_of(one)
+            except Exception as error:
+                why = f"this release can't read the row: {type(error).__name__}: {error}"
+                claims.unreadable.append(Unreadable(one.id, one.message_id, one.topic, why))
+            else:
+                claims.rows.append(Claimed(one.id, message, one.attempts, handed[one.id]))
+        return claims
 
     def hand_again(self, connection: Connection, ids: Sequence[int], now: int) -> None:
         """Rows that were never stored are handed over, as for the first time."""

@@ -3,10 +3,11 @@
 waiting ──▶ sent (deleted, at once or later)
    │ ▲
    │ └──────────────── an operator resolves it
-   ├──▶ failed         the server refuses it for good
+   ├──▶ failed         the server refuses it for good, or this release can't read it
    └──▶ doubtful       it may have been sent, and the server no longer knows
 """
 
+import json
 from collections.abc import Awaitable, Coroutine, Iterable
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Union, overload
@@ -219,6 +220,14 @@ def _check(wire: message_pb2.Message) -> None:
 
 
 def message_of(row: Any) -> Message:
-    """The message of a row, with its due time instead of a delay."""
+    """The message of a row, with its due time instead of a delay. `row.options` is JSON.
+
+    Raises:
+        ValueError: the options are no JSON, or the due time is out of range.
+        TypeError: an option is unknown, as one of a newer release.
+        InvalidMessage: a value is out of its range.
+    """
     deliver_at = None if row.due_at_ms is None else moment(row.due_at_ms)
-    return Message(row.topic, row.body, id=row.message_id, deliver_at=deliver_at, **row.options)
+    message = Message(row.topic, row.body, id=row.message_id, deliver_at=deliver_at, **json.loads(row.options))
+    to_proto(message)
+    return message
