@@ -14,7 +14,7 @@ from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, Page, ViewportSize, async_playwright
 
 # A busy machine is no fault of a page.
-PATIENCE_MS = 30_000
+PATIENCE_MS = 60_000
 DESK, PHONE = ViewportSize(width=1280, height=800), ViewportSize(width=360, height=740)
 ARGUMENTS = [
     "--no-sandbox",

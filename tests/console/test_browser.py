@@ -66,6 +66,7 @@ async def faults_of(opened: Tab, address: str, paths: Sequence[str]) -> dict[str
     return found
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("colors", ["light", "dark"])
 async def test_pages_are_for_everybody(shown: Shown, desk: Chromium, colors: Any) -> None:
     """WCAG AA, by axe, in both themes."""

@@ -97,8 +97,11 @@ async def test_no_request_is_refused_while_certificates_change(browser: Browser,
         for _ in range(3):
             certified.issue("console")
             await until_shown(port, files)
+            async with asyncio.timeout(PATIENCE_S):
+                wanted = answers + 4
+                while answers < wanted:
+                    await shown_by(port, name=None)
         is_over = True
-    assert answers > 10
 
 
 async def test_a_certificate_that_does_not_fit_its_key_is_not_taken(

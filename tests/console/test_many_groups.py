@@ -11,6 +11,7 @@ from duetime_console.overview.letters import LOOKED_MAX, Letters
 from duetime_console.overview.samples import Counted
 from duetime_console.settings import Settings
 from duetime_core.testing import Cluster
+from playwright.async_api import ViewportSize
 
 from tests.console.browser import DESK, PHONE, chromium, tab
 from tests.console.console import running
@@ -31,7 +32,20 @@ async def make_groups(traffic: Traffic) -> None:
     await traffic.kill(LAST, "orders", 2, "ValueError")
 
 
-async def test_dead_letters_of_many_groups_are_shown_page_by_page_and_counted_look_by_look(tmp_path: Path) -> None:
+async def look(address: str, windows: list[ViewportSize]) -> None:
+    async with chromium() as desk:
+        for window in windows:
+            async with tab(desk, window) as opened:
+                for path in ("/", "/dead-letters", "/groups"):
+                    await opened.goto(address + path)
+                    assert await opened.violations() == []
+                    assert await opened.wider_than_its_window() <= 0
+
+
+@pytest.mark.parametrize(
+    "windows", [[], pytest.param([DESK, PHONE], marks=pytest.mark.proof)], ids=["pages", "browser"]
+)
+async def test_dead_letters_of_many_groups_are_paged_and_counted(tmp_path: Path, windows: list[ViewportSize]) -> None:
     async with Cluster(tmp_path, within=True) as cluster, Traffic(cluster.address) as traffic:
         await make_groups(traffic)
         async with running(cluster.address) as browser:
@@ -55,13 +69,8 @@ async def test_dead_letters_of_many_groups_are_shown_page_by_page_and_counted_lo
             while 'id="fullest"' not in (first := (await browser.get("/dead-letters")).text):
                 await browser.console._app.state.watch.letters.look("")
             assert re.search(rf'id="fullest">.*>{LAST}</a> 2\.</p>', first)
-            async with chromium() as desk:
-                for window in (DESK, PHONE):
-                    async with tab(desk, window) as opened:
-                        for path in ("/", "/dead-letters", "/groups"):
-                            await opened.goto(address + path)
-                            assert await opened.violations() == []
-                            assert await opened.wider_than_its_window() <= 0
+            if windows:
+                await look(address, windows)
         gateway = Gateway(Settings(server=cluster.address))
         try:
             letters = Letters(gateway, 10.0)

@@ -52,6 +52,7 @@ def total(found: dict[str, Any], field: str) -> int:
     return sum(one or 0 for one in found["past"][field])
 
 
+@pytest.mark.proof
 async def test_past_before_the_console_is_that_of_prometheus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prometheus, "KEPT_MS", 0)
     folder = tmp_path / "prometheus"
@@ -192,7 +193,7 @@ REFUSING = saying(json.dumps({"status": "error", "error": "query <b>needs</b> a 
 async def test_what_is_wrong_with_prometheus_is_told_in_words(
     answer: Answer, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prometheus, "ASK_S_MAX", 0.5 if answer in (silent, dripping) else 30.0)
+    monkeypatch.setattr(prometheus, "ASK_S_MAX", 0.5 if answer in (silent, dripping) else 60.0)
     async with answering(answer) as url:
         found = await Prometheus(url, "", SystemClock()).between(NOW, MINUTE_MS, 10)
     assert found.counts == {}

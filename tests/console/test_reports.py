@@ -3,8 +3,10 @@
 import re
 from typing import Any
 
+import pytest
 from duetime.v1 import gateway_pb2
 from duetime_core.metadata import Reports
+from playwright.async_api import ViewportSize
 
 from tests.console.browser import DESK, PHONE, chromium, tab
 from tests.console.test_messages import Desk, desk
@@ -87,7 +89,11 @@ async def test_audit_that_proves_nothing_is_an_alarm(desk: Desk) -> None:
     assert "Violations" not in text
 
 
-async def test_page_of_all_reports_is_fit_for_everybody(desk: Desk) -> None:
+@pytest.mark.parametrize(
+    ("window", "colors"),
+    [(PHONE, "light"), *(pytest.param(DESK, colors, marks=pytest.mark.proof) for colors in ("light", "dark"))],
+)
+async def test_page_of_all_reports_is_fit_for_everybody(desk: Desk, window: ViewportSize, colors: Any) -> None:
     await desk.send("a", delay_level=3)
     reports = Reports(desk.cluster.gateway.parts.database)
     for one in (
@@ -97,9 +103,7 @@ async def test_page_of_all_reports_is_fit_for_everybody(desk: Desk) -> None:
     ):
         await reports.put(one)
     address = str(desk.browser.client.base_url).rstrip("/")
-    async with chromium() as browser:
-        for window, colors in ((DESK, "light"), (DESK, "dark"), (PHONE, "light")):
-            async with tab(browser, window, color_scheme=colors) as opened:
-                assert await opened.goto(f"{address}/reports") == 200
-                assert await opened.violations() == []
-                assert await opened.wider_than_its_window() <= 0
+    async with chromium() as browser, tab(browser, window, color_scheme=colors) as opened:
+        assert await opened.goto(f"{address}/reports") == 200
+        assert await opened.violations() == []
+        assert await opened.wider_than_its_window() <= 0

@@ -49,20 +49,21 @@ async def test_strangers_sign_in_first_and_come_back_to_where_they_went(tmp_path
         assert "<dt>pending</dt>" in page
 
 
-@pytest.mark.parametrize("token", ["", "x", "dt_aaaaaaaaaaaa_" + "a" * 52, "y" * 5_000])
-async def test_tokens_that_do_not_count_are_refused(tmp_path: Path, token: str) -> None:
+async def test_tokens_that_do_not_count_are_refused(tmp_path: Path) -> None:
     async with with_users(tmp_path) as (browser, _, _):
-        answer = await sign_in(browser, token)
-        assert answer.status_code in (400, 401)
-        assert 'role="alert"' in answer.text
-        assert token not in answer.text or len(token) < 2
-        assert (await browser.get("/")).status_code == 303
+        for token in ("", "x", "dt_aaaaaaaaaaaa_" + "a" * 52, "y" * 5_000):
+            answer = await sign_in(browser, token)
+            assert answer.status_code in (400, 401), token
+            assert 'role="alert"' in answer.text, token
+            assert token not in answer.text or len(token) < 2
+            assert (await browser.get("/")).status_code == 303, token
 
 
-@pytest.mark.parametrize("after", ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:alert(1)"])
-async def test_sign_in_leads_to_no_other_site(tmp_path: Path, after: str) -> None:
+async def test_sign_in_leads_to_no_other_site(tmp_path: Path) -> None:
     async with with_users(tmp_path) as (browser, tokens, _):
-        assert (await sign_in(browser, tokens["ops"], after)).headers["location"] == "/"
+        for after in ("https://evil.example/", "//evil.example", "/\\evil.example", "javascript:alert(1)"):
+            browser.client.cookies.clear()
+            assert (await sign_in(browser, tokens["ops"], after)).headers["location"] == "/", after
 
 
 async def test_cookie_has_no_readable_token_and_counts_no_more_after_the_sign_out(tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ def held() -> int:
     return sum(one.size for one in tracemalloc.take_snapshot().filter_traces([own]).traces)
 
 
+@pytest.mark.proof
 @pytest.mark.timeout(max(MINUTES * 60, HOURS * 120) + 600)
 async def test_the_console_s_memory_does_not_grow() -> None:
     give_up = time.monotonic() + MINUTES * 60
