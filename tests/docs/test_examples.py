@@ -74,8 +74,16 @@ def test_all_blocks_are_found_and_marked_as_the_rules_have_it() -> None:
 
 @pytest.mark.parametrize(
     "example",
-    [example for example in EXAMPLES if not example.mark.startswith("not run")],
-    ids=lambda example: f"{example.page}:{example.line}",
+    [
+        pytest.param(
+            example,
+            id=f"{example.page}:{example.line}",
+            # Spark takes long to start; tests/spark has the same calls.
+            marks=[pytest.mark.proof] if example.page == "docs/spark.md" else [],
+        )
+        for example in EXAMPLES
+        if not example.mark.startswith("not run")
+    ],
 )
 def test_example_runs(example: Example, tmp_path: Path) -> None:
     with LocalCluster() as cluster:

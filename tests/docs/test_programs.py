@@ -111,7 +111,13 @@ def test_every_program_has_a_case_and_is_small() -> None:
     assert [name for name in programs if f"[{name}.py]({name}.py)" not in readme] == []
 
 
-@pytest.mark.parametrize("name", CASES)
+# Its retries take longest.
+PROOFS = {"webhooks"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.proof] if name in PROOFS else []) for name in CASES]
+)
 def test_program_does_as_it_says(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     minute = (datetime.now(UTC) + timedelta(minutes=30)).minute
