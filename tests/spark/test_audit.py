@@ -41,6 +41,15 @@ def audit(spark: SparkSession, lanes: Rows, queue_entries: Rows, messages: Rows,
     return run(context(spark, tables))
 
 
+def together(*scenes: dict[str, Rows]) -> dict[str, Rows]:
+    """Scene N on shard N, for one audit of all: each query takes longer than its rows."""
+    found: dict[str, Rows] = {"lanes": [], "queue_entries": [], "messages": []}
+    for shard, scene in enumerate(scenes):
+        for table, rows in scene.items():
+            found.setdefault(table, []).extend({**row, "shard": shard} for row in rows)
+    return found
+
+
 def timer_lane(end: int, pending: int, *, first: int = 0, judged_from: int = 0) -> dict[str, Any]:
     place = {"shard": 0, "level": 1000, "min_offset": first, "max_offset": end}
     return {**place, "pending": pending, "judged_from": judged_from}
@@ -64,49 +73,38 @@ def replacing(level: int, offset: int) -> dict[str, Any]:
     return copy(level, offset, "rmq_sys_wheel_timer", stored_at_ms=DUE - 9_000)
 
 
-def test_cancelled_and_replaced_entries_of_a_level_have_ended(spark: SparkSession) -> None:
-    copies = [copy(1, 0), replacing(1, 2)]
-    lanes = [lane(mark=3, end=6, pending=2)]
-    found = audit(spark, lanes, entries(1, 0, 1, 2, 3, 4, 5), copies, ends=cancelled(1, 1, 4))
-    assert found.lanes == [Proof(0, 1, 6, 0, 2, 1, 0, 2, 1, 0, 0, 0, True)]
+def test_each_entry_has_one_end(spark: SparkSession) -> None:
+    levels = {
+        "lanes": [lane(mark=3, end=6, pending=2)],
+        "queue_entries": entries(1, 0, 1, 2, 3, 4, 5),
+        "messages": [copy(1, 0), replacing(1, 2)],
+        "ends": cancelled(1, 1, 4),
+    }
+    # Restored, pending, cancelled, replaced, dead: in no order.
+    any_time = {
+        "lanes": [timer_lane(6, 2)],
+        "queue_entries": timers(0, 1, 2, 3, 4, 5),
+        "messages": [copy(1000, 4), replacing(1000, 1), copy(1000, 3, "DT_QUARANTINE", stored_at_ms=0)],
+        "ends": cancelled(1000, 2),
+        "pending": waiting(0, 5),
+    }
+    # Records have left.
+    cleaned = {
+        "lanes": [timer_lane(6, 1, first=2, judged_from=4_000)],
+        "queue_entries": timers(2, 3, 4, 5),
+        "messages": [copy(1000, 1), copy(1000, 4)],
+        "pending": waiting(5),
+    }
+    # Timers of a broker have no units.
+    broker = {"lanes": [timer_lane(9, 6)], "pending": waiting(*range(6))}
+    found = audit(spark, **together(levels, any_time, cleaned, broker))
+    assert found.lanes == [
+        Proof(0, 1, 6, 0, 2, 1, 0, 2, 1, 0, 0, 0, True),
+        Proof(1, 1000, 6, 0, 2, 1, 1, 1, 1, 0, 0, 0, True),
+        Proof(2, 1000, 6, 4, 1, 1, 0, 0, 0, 0, 0, 0, True),
+        Proof(3, 1000, 6, 0, 6, 0, 0, 0, 0, 0, 0, 0, True),
+    ]
     assert found.is_proven
-
-
-def test_each_entry_for_any_time_has_one_end(spark: SparkSession) -> None:
-    """Restored, pending, cancelled, replaced, dead: in no order."""
-    copies = [copy(1000, 4), replacing(1000, 1), copy(1000, 3, "DT_QUARANTINE", stored_at_ms=0)]
-    found = audit(
-        spark, [timer_lane(6, 2)], timers(0, 1, 2, 3, 4, 5), copies, ends=cancelled(1000, 2), pending=waiting(0, 5)
-    )
-    assert found.lanes == [Proof(0, 1000, 6, 0, 2, 1, 1, 1, 1, 0, 0, 0, True)]
-    assert found.is_proven
-
-
-def test_violations_of_entries_for_any_time_are_named(spark: SparkSession) -> None:
-    copies = [
-        copy(1000, 0), copy(1000, 1), copy(1000, 2, lane_due_at_ms=DUE), copy(1000, 3, stored_at_ms=DUE - 1),
-        copy(1000, 9),
-    ]  # fmt: skip
-    found = audit(
-        spark, [timer_lane(6, 1)], timers(0, 1, 2, 3, 4, 5), copies, ends=cancelled(1000, 1), pending=waiting(5)
-    )
-    assert sorted((one.kind, one.offset) for one in found.violations) == [
-        ("due differs", 2), ("early", 3), ("missing", 4), ("twice", 1), ("unknown entry", 9),
-    ]  # fmt: skip
-    assert not found.is_proven
-
-
-def test_ends_that_the_log_can_not_tell_are_expired(spark: SparkSession) -> None:
-    """Records that have left, or were a broker's."""
-    lanes = [timer_lane(6, 1, first=2, judged_from=4_000)]
-    copies = [copy(1000, 1), copy(1000, 4)]
-    found = audit(spark, lanes, timers(2, 3, 4, 5), copies, pending=waiting(5))
-    assert found.lanes == [Proof(0, 1000, 6, 4, 1, 1, 0, 0, 0, 0, 0, 0, True)]
-
-
-def test_of_a_brokers_timers_pending_ones_are_known(spark: SparkSession) -> None:
-    found = audit(spark, [timer_lane(9, 6)], [], [], pending=waiting(*range(6)))
-    assert found.lanes == [Proof(0, 1000, 6, 0, 6, 0, 0, 0, 0, 0, 0, 0, True)]
 
 
 def test_what_is_sound_is_proven(spark: SparkSession) -> None:
@@ -139,9 +137,27 @@ def test_violations_are_named_with_ids_and_positions(spark: SparkSession) -> Non
         copy(3, 1),
         copy(3, 1, position=9),
     ]
-    found = audit(spark, lanes, units, copies + records(1, 0, 1, 2, 3, 5))
+    scene = {"lanes": lanes, "queue_entries": units, "messages": copies + records(1, 0, 1, 2, 3, 5)}
+    any_time = {
+        "lanes": [timer_lane(6, 1)],
+        "queue_entries": timers(0, 1, 2, 3, 4, 5),
+        "messages": [
+            copy(1000, 0),
+            copy(1000, 1),
+            copy(1000, 2, lane_due_at_ms=DUE),
+            copy(1000, 3, stored_at_ms=DUE - 1),
+            copy(1000, 9),
+        ],
+        "ends": cancelled(1000, 1),
+        "pending": waiting(5),
+    }
+    found = audit(spark, **together(scene, any_time))
+    assert sorted((one.kind, one.offset) for one in found.violations if one.shard == 1) == [
+        ("due differs", 2), ("early", 3), ("missing", 4), ("twice", 1), ("unknown entry", 9),
+    ]  # fmt: skip
+    violations = [one for one in found.violations if one.shard == 0]
     at = {"shard": 0, "level": 1}
-    assert sorted(found.violations, key=lambda one: (one.kind, one.level)) == [
+    assert sorted(violations, key=lambda one: (one.kind, one.level)) == [
         AuditViolation(
             "due differs", **at, offset=2, id="ID2", position=10**6 + 2, due_at_ms=DUE + 99, stored_at_ms=DUE + 99
         ),
@@ -155,11 +171,12 @@ def test_violations_are_named_with_ids_and_positions(spark: SparkSession) -> Non
             "unknown entry", **at, offset=4, id="ID4", position=10**6 + 4, due_at_ms=DUE + 4, stored_at_ms=DUE + 7
         ),
     ]
-    assert found.violation_counts == {"missing": 1, "twice": 2, "early": 1, "due differs": 1, "unknown entry": 1}
+    assert found.violation_counts == {"missing": 2, "twice": 3, "early": 2, "due differs": 2, "unknown entry": 2}
     assert [(row.is_proven, row.missing, row.early) for row in found.lanes] == [
         (False, 1, 1),
         (True, 0, 0),
         (False, 0, 0),
+        (False, 1, 1),
     ]
     assert not found.is_proven
 
@@ -170,17 +187,22 @@ def test_what_a_broker_restored_is_matched_by_id(spark: SparkSession) -> None:
     lanes_records = [*records(1, 0), {**records(1, 1)[0], "id": "ID0"}, {**records(1, 2)[0], "id": None, **birth}]
     unmarked = {"lane_level": None, "lane_offset": None, "lane_due_at_ms": None}
     copies = [copy(1, 0, **unmarked), copy(1, 0, **unmarked), copy(1, 2, **unmarked, **{**birth, "id": None})]
-    assert audit(spark, [lane()], units, lanes_records + copies).is_proven
-    once = audit(spark, [lane()], units, lanes_records + copies[1:])
-    assert [(one.kind, one.offset, one.id) for one in once.violations] == [("missing", 1, "ID0")]
+    scene = {"lanes": [lane()], "queue_entries": units}
+    found = audit(
+        spark,
+        **together({**scene, "messages": lanes_records + copies}, {**scene, "messages": lanes_records + copies[1:]}),
+    )
+    assert [row.is_proven for row in found.lanes] == [True, False]
+    assert [(one.kind, one.shard, one.offset, one.id) for one in found.violations] == [("missing", 1, 1, "ID0")]
 
 
 def test_copies_above_the_watermark_do_not_pend(spark: SparkSession) -> None:
     copies = [copy(1, 0), copy(1, 1), copy(1, 2), copy(1, 4)]
     units = entries(1, 0, 1, 2, 3, 4)
-    found = audit(spark, [lane(pending=1)], units, copies)
-    assert found.lanes == [Proof(0, 1, 5, 0, 1, 4, 0, 0, 0, 0, 0, 0, True)]
-    assert not audit(spark, [lane(pending=2)], units, copies).is_proven
+    scene = {"queue_entries": units, "messages": copies}
+    found = audit(spark, **together({**scene, "lanes": [lane(pending=1)]}, {**scene, "lanes": [lane(pending=2)]}))
+    assert found.lanes[0] == Proof(0, 1, 5, 0, 1, 4, 0, 0, 0, 0, 0, 0, True)
+    assert not found.lanes[1].is_proven
 
 
 @pytest.mark.parametrize(

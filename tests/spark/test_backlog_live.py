@@ -40,7 +40,7 @@ class Life:
         return self._dice.choice(self._receipts)
 
 
-@pytest.mark.parametrize("way", ["directory", "export"])
+@pytest.mark.parametrize("way", [pytest.param("directory", marks=pytest.mark.proof), "export"])
 async def test_backlog_by_minute_is_the_stores(spark: SparkSession, tmp_path: Path, way: str) -> None:
     async with (
         Cluster(tmp_path, store_settings={"timer_lanes": 2}) as cluster,

@@ -69,6 +69,7 @@ def told(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> 
     return found
 
 
+@pytest.mark.proof
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("name", golden.NAMES)
 def test_backlog_of_a_broker_is_its_manifest(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,6 +84,7 @@ def test_backlog_of_a_broker_is_its_manifest(name: str, tmp_path: Path, capsys: 
     assert {str(lane["level"]): lane["pending_count"] for lane in found["lanes"]} == wanted
 
 
+@pytest.mark.proof
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("name", golden.NAMES)
 def test_what_a_broker_restored_is_proven(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,7 +104,11 @@ def test_what_a_broker_restored_is_proven(name: str, tmp_path: Path, capsys: pyt
 
 
 def test_backlog_in_all_its_forms(
-    spark: SparkSession, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession,
+    store: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     page, out = tmp_path / "backlog.html", tmp_path / "out"
     command = ("backlog", str(store), "--now", "2100-01-01", "--html", str(page), "--out", str(out))
@@ -117,20 +123,28 @@ def test_backlog_in_all_its_forms(
     first = {path.relative_to(out).parent for path in out.rglob("*.parquet")}
     assert {str(path).split("/")[1] for path in first} == {"lanes", "pending"}
     assert all("/day=20" in str(path) and "/snapshot=" in str(path) for path in first)
-    rows = spark.read.parquet(str(out / "backlog" / "pending")).agg({"count": "sum"}).first()
-    assert rows is not None
-    assert rows[0] == 345
+    files = {path.name for path in out.rglob("*.parquet")}
 
-    # The same snapshot again: replaced. Another one: beside it.
-    told(capsys, *command)
+    # Environment variables have the same effect as options. Files of the same snapshot are replaced.
+    page.unlink()
+    options = {"SOURCES": store, "OUT": out, "HTML": page, "NOW": "2100-01-01", "JSON": "true", "STRICT": "true"}
+    for name, value in options.items():
+        monkeypatch.setenv(f"DUETIME_SPARK_{name}", str(value))
+    assert main(["backlog"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["pending_count"], found["overdue_count"], found["findings"]) == (345, 345, [])
+    assert page.read_text() == html
     assert {path.relative_to(out).parent for path in out.rglob("*.parquet")} == first
+    assert not files & {path.name for path in out.rglob("*.parquet")}
     rows = spark.read.parquet(str(out / "backlog" / "pending")).agg({"count": "sum"}).first()
     assert rows is not None
     assert rows[0] == 345
 
 
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize(("options", "code"), [pytest.param((), 0, marks=pytest.mark.proof), (("--strict",), 3)])
 def test_damage_is_told_and_ends_with_3_under_strict(
-    spark: SparkSession, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], code: int
 ) -> None:
     broken = shutil.copytree(store, tmp_path / "broken")
     unit = next(golden.units(NAME))
@@ -138,8 +152,6 @@ def test_damage_is_told_and_ends_with_3_under_strict(
     with segment.open("r+b") as file:
         file.seek(unit["physicalOffset"] + 90)
         file.write(b"\xff\xff\xff\xff")
-    found = told(capsys, "backlog", str(broken))
+    found = told(capsys, "backlog", str(broken), *options, code=code)
     assert [finding["path"] for finding in found["findings"]] == [f"commitlog/{segment.name}"]
     assert found["pending_count"] == 345
-    told(capsys, "backlog", str(broken), "--strict", code=3)
-    told(capsys, "backlog", str(store), "--strict")

@@ -74,7 +74,7 @@ def master(tmp_path: Path) -> Iterator[str]:
         yield url
 
 
-@pytest.mark.long
+@pytest.mark.proof
 def test_two_workers_and_spark_submit_give_the_same_numbers(
     spark: SparkSession, master: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

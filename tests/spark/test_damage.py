@@ -64,6 +64,7 @@ def without_words(findings: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: one[name] for name in one if name != "words"} for one in findings]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("damage", [body, head])
 def test_damaged_record_is_told(spark: SparkSession, store: Path, damage: Callable[[Path], dict[str, Any]]) -> None:
     assert take_moment([str(store)]).findings == []

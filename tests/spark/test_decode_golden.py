@@ -53,7 +53,7 @@ def decoded(store: Path) -> tuple[dict[int, dict[str, Any]], list[Any]]:
 
 
 @pytest.mark.parametrize("kind", ["twin", "python"])
-@pytest.mark.parametrize("name", golden.NAMES)
+@pytest.mark.parametrize("name", golden.params())
 def test_every_record_is_what_the_broker_decodes(
     name: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,6 @@
 """All jobs on the directories of a cluster that has sent, restored, retried, buried and redriven."""
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from duetime import AsyncDeadLetters, AsyncProducer, Message
 from duetime.v1 import consumer_pb2, gateway_pb2_grpc
+from duetime.v1 import reports_pb2 as pb
 from duetime_core.serving import make_channel
 from duetime_core.testing import Cluster
 from duetime_spark.cli import main
@@ -68,8 +70,9 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
         await channel.close()
 
 
-def told(capsys: pytest.CaptureFixture[str], job: str, *arguments: str) -> dict[str, Any]:
-    assert main([job, *arguments, "--json"]) == 0
+async def told(capsys: pytest.CaptureFixture[str], job: str, *arguments: str) -> dict[str, Any]:
+    # A report is kept by a loop of its own.
+    assert await asyncio.to_thread(main, [job, *arguments, "--json"]) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
 
@@ -82,26 +85,44 @@ async def test_jobs_agree_with_the_cluster(
     lanes = [lane for shard in range(2) for lane in await cluster.lanes(shard)]
     live = {(lane.shard, lane.level): lane.pending_count for lane in lanes if lane.pending_count}
 
-    backlog = told(capsys, "backlog", *sources)
+    kept = ("--database-url", cluster.database_url)
+    backlog = await told(capsys, "backlog", *sources, *kept)
     assert Counter({(row["shard"], row["level"]): row["count"] for row in backlog["pending"]}) == live
     assert (backlog["pending_count"], {row["topic"] for row in backlog["pending"]}) == (40, {TOPIC})
 
-    audit = told(capsys, "audit", *sources)
+    audit = await told(capsys, "audit", *sources, *kept)
     assert audit["is_proven"], audit
     assert (audit["total"]["accepted"], audit["total"]["restored"], audit["total"]["pending"]) == (110, 70, 40)
 
-    lateness = told(capsys, "lateness", *sources)
+    lateness = await told(capsys, "lateness", *sources, *kept)
     by_topic = {(row["level"], row["topic"]): row["count"] for row in lateness["topics"]}
     assert by_topic[2, TOPIC] == 60
     assert sum(by_topic.values()) == 70
     assert lateness["total"]["early_count"] == 0
 
-    letters = told(capsys, "dead_letters", *sources)
+    async with make_channel(cluster.address) as channel:
+        stub = gateway_pb2_grpc.GatewayStub(channel)  # type: ignore[no-untyped-call]
+        reports = await stub.GetReports(pb.GetReportsRequest(), timeout=20)
+    assert (reports.backlog.report.pending_count, reports.backlog.live_count, reports.backlog.drift) == (40, 40, 0)
+    for report, figures, least in (
+        (reports.audit, audit["total"], {"accepted", "restored", "pending", "missing"}),
+        (reports.lateness, lateness["total"], {"count", "p99_ms", "max_ms", "late_count"}),
+    ):
+        names = {field.name for field in report.DESCRIPTOR.fields} & figures.keys()
+        assert names >= least
+        assert {name: getattr(report, name) for name in names} == {name: figures[name] for name in names}
+    assert reports.audit.is_proven
+    assert [one.origin.snapshot_id for one in (reports.audit, reports.lateness)] == [
+        audit["snapshot_id"],
+        lateness["snapshot_id"],
+    ]
+
+    letters = await told(capsys, "dead_letters", *sources)
     assert letters["count"] == 4
     assert {(row["group"], row["topic"], row["signature"]) for row in letters["groups"]} == {
         (GROUP, TOPIC, "KeyError: no account #")
     }
 
-    (retries,) = told(capsys, "retries", *sources)["groups"]
+    (retries,) = (await told(capsys, "retries", *sources))["groups"]
     assert (retries["succeeded"], retries["failed"], retries["dead"]) == (54, 10, 6)
     assert retries["by_attempt"] == {"1": 44, "2": 10}

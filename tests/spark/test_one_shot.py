@@ -40,6 +40,7 @@ def digests(root: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.proof
 @pytest.mark.usefixtures("spark")
 def test_repeated_on_one_snapshot_it_leaves_the_same(
     variables: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -21,6 +21,8 @@ from pyspark.sql import SparkSession
 from tests.spark.reading import Log, id_of, percentile
 from tests.spark.story import GROUP, RETRY_TOPIC, Moment, told
 
+pytestmark = pytest.mark.proof
+
 MINUTE_MS = 60_000
 Found = dict[str, Any]
 # Segments leave after two minutes, as soon as they are full.

@@ -13,6 +13,8 @@ from pyspark.sql import SparkSession
 from tests.spark.reading import log_of
 from tests.spark.story import TABLES, Story, begun, lanes_of
 
+pytestmark = pytest.mark.proof
+
 Found = dict[str, Any]
 
 

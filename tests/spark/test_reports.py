@@ -19,6 +19,7 @@ from duetime_spark.summaries import summary_of
 FIGURES = ("accepted", "expired", "pending", "restored", "dead", "cancelled", "replaced", "missing", "early")
 
 
+@pytest.mark.proof
 @pytest.mark.usefixtures("spark")
 async def test_figures_of_all_jobs_reach_clients_of_the_gateway(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -100,6 +100,7 @@ def audited(spark: SparkSession, root: Path) -> dict[str, Any]:
     return run(spark, Order("audit"), moment).to_dict()
 
 
+@pytest.mark.proof
 def test_audit_proves_ends_of_transactions(
     spark: SparkSession, scene: Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -114,14 +115,27 @@ def test_audit_proves_ends_of_transactions(
     assert "Half messages of each shard by their ends" in page(found)
 
 
-def test_audit_names_what_is_wrong(spark: SparkSession, scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
-    scene.mark(0, end_tag(ROLLED_BACK, scene.end[1][1]))
+class Twice(Scene):
+    """Half message 0 is committed twice."""
+
+    def write(self) -> None:
+        self.log.committed(0, ours=True)
+
+
+def test_audit_names_what_is_wrong(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scene = Twice(tmp_path)
+    scene.mark(4, end_tag(ROLLED_BACK, scene.end[1][1]))
     scene.mark(8, end_tag(COMMITTED, scene.end[1][1] + 1))
     found = audited(spark, scene.root)
     assert not found["is_proven"]
-    assert found["transactions"][0]["violation_count"] == 2
-    assert [TransactionViolation(**row) for row in found["transaction_violations"]] == [
-        TransactionViolation(NOT_COMMITTED, 0, 0, "rolled back", scene.end[0][1]),
+    proof = TransactionProof(
+        0, 9, 0, open=1, committed=3, rolled_back=3, given_up=1, ended=1, violation_count=3, is_proven=False
+    )
+    assert [TransactionProof(**row) for row in found["transactions"]] == [proof]
+    violations = [TransactionViolation(**row) for row in found["transaction_violations"]]
+    assert sorted(violations, key=lambda one: one.offset) == [
+        TransactionViolation(COMMITTED_TWICE, 0, 0, "committed", scene.end[0][1]),
+        TransactionViolation(NOT_COMMITTED, 0, 4, "rolled back", scene.end[4][1]),
         TransactionViolation(NO_MESSAGE, 0, 8, "committed", scene.end[1][1] + 1),
     ]
     print_outcome("audit", found)
@@ -129,11 +143,8 @@ def test_audit_names_what_is_wrong(spark: SparkSession, scene: Scene, capsys: py
     assert "Violations of transactions" in page(found)
 
 
+@pytest.mark.proof
 def test_message_that_is_committed_twice_is_named(spark: SparkSession, tmp_path: Path) -> None:
-    class Twice(Scene):
-        def write(self) -> None:
-            self.log.committed(0, ours=True)
-
     found = audited(spark, Twice(tmp_path).root)
     assert [(row["kind"], row["offset"]) for row in found["transaction_violations"]] == [(COMMITTED_TWICE, 0)]
     assert not found["is_proven"]

@@ -96,6 +96,7 @@ def other_due(root: Path) -> tuple[str, int, str, int]:
     return "due differs", 30, "m30", restored(root, 30).position
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("plant", [twice, missing, early, other_due])
 def test_what_is_planted_is_found(
     spark: SparkSession, root: Path, plant: Callable[[Path], tuple[str, int, str, int]]
@@ -113,7 +114,15 @@ def test_what_is_planted_is_found(
 
 
 def test_all_of_them_together_are_found(spark: SparkSession, root: Path) -> None:
-    kinds = [plant(root)[0] for plant in (twice, missing, early, other_due)]
+    planted = [plant(root) for plant in (twice, missing, early, other_due)]
+    damaged = next(one for one in walk(root) if one.topic != "orders" and one.queue_offset == COUNT - 5)
+    write(root, damaged.position + 88, bytes([damaged.body[0] ^ 1]))
     found = audit(spark, root)
-    assert {kind: count for kind, count in found["violation_counts"].items() if count} == dict.fromkeys(kinds, 1)
-    assert sorted(one["kind"] for one in found["violations"]) == sorted(kinds)
+    assert not found["is_proven"]
+    kinds = dict.fromkeys((kind for kind, *_ in planted), 1)
+    assert {kind: count for kind, count in found["violation_counts"].items() if count} == kinds
+    names = ("kind", "offset", "id", "position")
+    assert sorted(tuple(one[name] for name in names) for one in found["violations"]) == sorted(planted)
+    assert {one["level"] for one in found["violations"]} == {LEVEL}
+    assert [(one["position"], one["size"]) for one in found["findings"]] == [(damaged.position, damaged.size)]
+    assert (found["total"]["missing"], found["total"]["pending"]) == (1, 10)
