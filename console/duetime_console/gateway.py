@@ -6,6 +6,7 @@ from typing import Any, Self
 import grpc
 from duetime.client.connection import CHANNEL_OPTIONS, resolve_server
 from duetime.client.errors import DueTimeError, Violation, from_status
+from duetime.client.proxies import direct_options
 from duetime.client.tokens import Metadata, Token, credentials_for
 from duetime.client.trust import Tls, followed_for
 from duetime.tls import FollowingChannel
@@ -89,10 +90,11 @@ class Gateway:
         self._read_only = settings.read_only
         followed = followed_for(Tls(settings.server_ca_file)) if settings.server_ca_file else None
         self._encrypted = followed is not None
+        options = (*CHANNEL_OPTIONS, *direct_options(self.server))
         self._channel: grpc.aio.Channel = (
-            grpc.aio.insecure_channel(self.server, options=CHANNEL_OPTIONS)
+            grpc.aio.insecure_channel(self.server, options=options)
             if followed is None
-            else FollowingChannel(followed, self.server, CHANNEL_OPTIONS)
+            else FollowingChannel(followed, self.server, options)
         )
         self._stub = gateway_pb2_grpc.GatewayStub(self._channel)  # type: ignore[no-untyped-call]
 

@@ -23,6 +23,8 @@ CHANNEL_OPTIONS = (
     # The longest time of one attempt, despite its name: a peer whose machine is busy is slow to shake hands.
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 2_000),
+    # A proxy of the environment is for the outside; nodes of a cluster reach each other directly.
+    ("grpc.enable_http_proxy", 0),
 )
 AnyChannel = TypeVar("AnyChannel", grpc.Channel, grpc.aio.Channel)
 

@@ -135,7 +135,7 @@ def test_a_token_is_shown_to_its_server_only(
         (["topics", "--context", "a", "--server", PROD], "exclude each other"),
         (["topics", "--server", PROD, "list", "--context", "a"], "exclude each other"),
         (["context", "add", "a b", "--server", PROD], "is not 1 to 64 characters"),
-        (["context", "add", "a", "--server", "nonsense"], "'nonsense' is not HOST:PORT"),
+        (["context", "add", "a", "--server", "non:sense"], "'non:sense' is not HOST:PORT"),
         (["context", "add", "a", "--server", PROD, "--token", ""], "--token is empty"),
         (
             ["context", "add", "a", "--server", PROD, "--token", "x", "--token-file", "y"],

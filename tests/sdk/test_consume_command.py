@@ -218,7 +218,7 @@ def test_what_the_server_refuses_for_ever_is_one_line(gateway: FakeGroups) -> No
     [
         (("--backoff", "later"), "backoff: 'later' is none of levels, exponential"),
         (("--lease", "1ms"), "lease: '1ms' is not within 10 ms and 12 h"),
-        (("--server", "nowhere"), "server: 'nowhere' is not HOST:PORT"),
+        (("--server", "no:where"), "server: 'no:where' is not HOST:PORT"),
     ],
 )
 def test_what_makes_no_sense_is_one_line(gateway: FakeGroups, options: tuple[str, ...], why: str) -> None:

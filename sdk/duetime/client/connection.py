@@ -25,12 +25,14 @@ from duetime.client.errors import (
     unreadable,
 )
 from duetime.client.process import connections
+from duetime.client.proxies import direct_options
 from duetime.client.tokens import TokenSource, credentials_for, showing
 from duetime.client.trust import Tls, followed_for
 from duetime.tls import FollowingChannel
 from duetime.v1 import gateway_pb2_grpc
 
-SERVER_DEFAULT = "localhost:9800"
+PORT_DEFAULT = "9800"
+SERVER_DEFAULT = f"localhost:{PORT_DEFAULT}"
 SERVER_VARIABLE = "DUETIME_SERVER"
 
 CHANNEL_OPTIONS = (
@@ -44,7 +46,7 @@ CHANNEL_OPTIONS = (
     # Clients of one process that share an event loop must not share a broken connection's backoff.
     ("grpc.use_local_subchannel_pool", 1),
 )
-_ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]+):([0-9]{1,5})")
+_ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]+)(?::([0-9]{1,5}))?")
 
 BACKOFF_S_MIN = 0.05
 BACKOFF_S_MAX = 2.0
@@ -72,17 +74,17 @@ class OlderServer:
 
 
 def resolve_server(server: str | None) -> str:
-    """`server`, else DUETIME_SERVER, else localhost:9800.
+    """`server`, else DUETIME_SERVER, else localhost:9800; a host without a port has port 9800.
 
     Raises:
-        InvalidArgument: it is not HOST:PORT.
+        InvalidArgument: it is neither HOST nor HOST:PORT.
     """
     address = server or os.environ.get(SERVER_VARIABLE) or SERVER_DEFAULT  # noqa: TID251  the only place where the SDK reads it
     match = _ADDRESS.fullmatch(address)
-    if match is None or not 0 < int(match[2]) <= 65_535:
+    if match is None or not 0 < int(match[2] or PORT_DEFAULT) <= 65_535:
         description = f"{address!r} is not HOST:PORT"
         raise InvalidArgument.of("server", description)
-    return address
+    return address if match[2] else f"{address}:{PORT_DEFAULT}"
 
 
 def seconds(length: str | float | timedelta, field: str = "wait") -> float:
@@ -214,9 +216,10 @@ class Connection:
         return self._channel
 
     def _make_channel(self) -> grpc.aio.Channel:
+        options = (*CHANNEL_OPTIONS, *direct_options(self.server))
         if self._followed is not None:
-            return FollowingChannel(self._followed, self.server, CHANNEL_OPTIONS)
-        return grpc.aio.insecure_channel(self.server, options=CHANNEL_OPTIONS)
+            return FollowingChannel(self._followed, self.server, options)
+        return grpc.aio.insecure_channel(self.server, options=options)
 
     @property
     def stub(self) -> gateway_pb2_grpc.GatewayStub:

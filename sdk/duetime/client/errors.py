@@ -29,6 +29,7 @@ from typing import Self
 
 import grpc
 
+from duetime.client.proxies import proxy_of
 from duetime.v1 import message_pb2
 
 
@@ -205,7 +206,8 @@ def from_status(error: grpc.aio.AioRpcError, server: str) -> DueTimeError:
         status, text = grpc.StatusCode.UNAVAILABLE, f"the stream to the server at {server} broke"
         code = status.value[0]
     elif not reason and status is grpc.StatusCode.UNAVAILABLE:
-        text = f"no DueTime server answers at {server}"
+        proxy = proxy_of(server)
+        text = f"no DueTime server answers at {server}" + (f" through the proxy of {proxy}" if proxy else "")
     elif status is grpc.StatusCode.CANCELLED:
         text = f"the server at {server} ended the call"
     kind = _CLASS_BY_CODE.get(code, ServerError)

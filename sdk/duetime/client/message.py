@@ -72,7 +72,8 @@ class Message:
     """bytes; of a str, its UTF-8; a dict, a list, a dataclass or a pydantic model becomes JSON, which the property
     `content_type` says. The attribute is the bytes."""
     delay: str | timedelta | int | None = None
-    """`"1h30m"` (numbers of d, h, m, s and ms), a timedelta, or an int of milliseconds; at most ten years."""
+    """`"1h30m"` (numbers of d, h, m, s and ms), a timedelta (rounded up to milliseconds), or an int of milliseconds; at
+    most ten years."""
     level: int | None = None
     """The server's delay level, from 1. Above the highest it means the highest, and the receipt says so. 0: at once."""
     tags: str = ""
@@ -136,11 +137,10 @@ def delay_ms(delay: str | timedelta | int, field: str = "delay") -> int:
 @lru_cache(maxsize=1024, typed=True)
 def _parsed_ms(delay: str | timedelta, field: str) -> int:
     if isinstance(delay, timedelta):
-        count, rest = divmod(delay, _MILLISECOND)
-        if count < 0:
+        # Rounded up, as due times are: `appointment - now` has microseconds.
+        count = -(-delay // _MILLISECOND)
+        if delay < timedelta(0):
             raise InvalidMessage.of(field, f"{delay!r} is negative")
-        if rest:
-            raise InvalidMessage.of(field, f"{delay!r} is not a whole number of milliseconds")
         return count
     length_ms = parse_ms(delay)
     if length_ms is not None and length_ms.denominator == 1:
