@@ -55,6 +55,19 @@ async def test_a_retry_is_not_seen_before_its_time_and_by_its_topic_only(store: 
     assert told(await waiting) == [("late", 2)]
 
 
+async def test_a_changed_lease_keeps_the_deliveries_that_expired_before(store: Consuming) -> None:
+    await store.send("a")
+    start_ms = store.clock.now_ms()
+    await store.receive(max_attempts=2)
+    await store.clock.advance(INVISIBLE_MS)
+    (got,) = await store.receive(max_attempts=2)
+    assert await store.change(got, ms=2 * INVISIBLE_MS) == [OK]
+    await store.clock.advance(2 * INVISIBLE_MS)
+    (taken,) = await store.take()
+    first_ms, last_ms = start_ms + INVISIBLE_MS, start_ms + 3 * INVISIBLE_MS
+    assert list(taken.expired) == [start_ms, first_ms, first_ms, last_ms]
+
+
 async def test_a_message_whose_last_lease_ends_is_hidden_until_it_is_taken(store: Consuming) -> None:
     await store.send("a")
     start_ms = store.clock.now_ms()
