@@ -13,6 +13,7 @@ from duetime_format.limits import BATCH_BYTES_MAX, BODY_BYTES_MAX
 from duetime_gateway.face import sends as face
 
 from tests.gateway.conftest import MIB, Gateway, TappedStore, error_of, message, real_store
+from tests.tap import WAIT_S
 
 
 @pytest.fixture(params=["packed", "encoded"])
@@ -32,12 +33,12 @@ def plain(body: bytes = b"body", **fields: Any) -> message_pb2.Message:
 
 
 async def send(gateway: Gateway, *messages: message_pb2.Message, **options: Any) -> list[message_pb2.SendResult]:
-    return list((await gateway.stub.SendBatch(batch(*messages, **options), timeout=10)).results)
+    return list((await gateway.stub.SendBatch(batch(*messages, **options), timeout=WAIT_S)).results)
 
 
 async def stored(gateway: Gateway, topic: str = "orders") -> int:
     """Messages in all queues of the topic."""
-    description = await gateway.stub.DescribeTopic(gateway_pb2.DescribeTopicRequest(name=topic), timeout=10)
+    description = await gateway.stub.DescribeTopic(gateway_pb2.DescribeTopicRequest(name=topic), timeout=WAIT_S)
     return sum(queue.max_offset - queue.min_offset for queue in description.queues)
 
 
@@ -51,7 +52,7 @@ async def refusal(
 ) -> tuple[grpc.StatusCode, str, dict[str, str]]:
     """(status, reason, violations) of a batch that is refused, and of which nothing is stored."""
     await send(gateway, plain())
-    error = await refused(gateway.stub.SendBatch(request, timeout=10))
+    error = await refused(gateway.stub.SendBatch(request, timeout=WAIT_S))
     assert await stored(gateway) == 1
     return error.status, error.reason, {one.field: one.description for one in error.violations}
 
@@ -150,7 +151,7 @@ async def test_repeated_batch_is_answered_with_its_first_results(gateway: Gatewa
 async def test_batch_of_which_some_messages_are_stored_is_refused(gateway: Gateway, way: str) -> None:
     await send(gateway, plain(id="a"), queue=0)
     request = batch(plain(id="a"), plain(id="b"), queue=0)
-    error = await refused(gateway.stub.SendBatch(request, timeout=10))
+    error = await refused(gateway.stub.SendBatch(request, timeout=WAIT_S))
     assert (error.status, error.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "BATCH_PARTLY_STORED")
     assert await stored(gateway) == 1
 
@@ -169,7 +170,7 @@ async def test_batches_and_sends_share_puts_and_keep_their_parts(gateway: Gatewa
 async def test_store_that_knows_no_batches_is_named(tmp_path: Path, tap: TappedStore, way: str) -> None:
     tap.after["Describe"] = lambda _, answer: answer.ClearField("takes_batches")
     async with Gateway(tmp_path, {0: tap.port}) as gateway:
-        error = await error_of(gateway.stub.SendBatch(batch(plain(), plain()), timeout=10))
+        error = await error_of(gateway.stub.SendBatch(batch(plain(), plain()), timeout=WAIT_S))
     assert error.code() == grpc.StatusCode.UNIMPLEMENTED
     assert "does not store messages all or none" in error.details()
     assert not tap.requests["PutStream"]
@@ -177,6 +178,6 @@ async def test_store_that_knows_no_batches_is_named(tmp_path: Path, tap: TappedS
 
 async def test_batch_larger_than_a_segment_is_refused_by_the_store(tmp_path: Path) -> None:
     async with real_store(tmp_path, segment_bytes=MIB) as store, Gateway(tmp_path, {0: store.port}) as gateway:
-        error = await error_of(gateway.stub.SendBatch(batch(*[plain(bytes(MIB // 3))] * 4), timeout=10))
+        error = await error_of(gateway.stub.SendBatch(batch(*[plain(bytes(MIB // 3))] * 4), timeout=WAIT_S))
         assert error.code() == grpc.StatusCode.INVALID_ARGUMENT
         assert f"the most is {MIB - 8}" in error.details()

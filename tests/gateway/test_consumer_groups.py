@@ -22,25 +22,25 @@ from tests.tap import WAIT_S
 
 async def create(gateway: Gateway, name: str = "billing", **fields: Any) -> Group:
     request = consumer_pb2.CreateGroupRequest(group=Group(name=name, **fields))
-    return await gateway.stub.CreateGroup(request, timeout=10)
+    return await gateway.stub.CreateGroup(request, timeout=WAIT_S)
 
 
 async def names(gateway: Gateway) -> list[str]:
-    listed = await gateway.stub.ListGroups(consumer_pb2.ListGroupsRequest(), timeout=10)
+    listed = await gateway.stub.ListGroups(consumer_pb2.ListGroupsRequest(), timeout=WAIT_S)
     return [group.name for group in listed.groups]
 
 
 def describe(gateway: Gateway, name: str = "billing") -> Any:
-    return gateway.stub.DescribeGroup(consumer_pb2.DescribeGroupRequest(name=name), timeout=10)
+    return gateway.stub.DescribeGroup(consumer_pb2.DescribeGroupRequest(name=name), timeout=WAIT_S)
 
 
 def reset(gateway: Gateway, **fields: Any) -> Any:
     request = consumer_pb2.ResetGroupRequest(**{"name": "billing", "topic": "orders", **fields})
-    return gateway.stub.ResetGroup(request, timeout=10)
+    return gateway.stub.ResetGroup(request, timeout=WAIT_S)
 
 
 def delete(gateway: Gateway, name: str = "billing", *, force: bool = False) -> Any:
-    return gateway.stub.DeleteGroup(consumer_pb2.DeleteGroupRequest(name=name, force=force), timeout=10)
+    return gateway.stub.DeleteGroup(consumer_pb2.DeleteGroupRequest(name=name, force=force), timeout=WAIT_S)
 
 
 async def test_new_and_changed_groups_are_announced_to_all_shards(tapped: Gateway, taps: list[TappedStore]) -> None:

@@ -1,4 +1,4 @@
-"""What goes on to the retry service: as bytes, answer by answer, and no longer than the gateway runs."""
+"""Calls that are passed on to the retry service: as bytes, answer by answer, until the gateway stops."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,6 +12,7 @@ from duetime_core.errors import NotFound
 from duetime_core.serving import Server
 
 from tests.gateway.conftest import Gateway, error_of, real_store
+from tests.tap import WAIT_S
 
 REQUEST = consumer_pb2.RedriveRequest(filter=consumer_pb2.DeadLetterFilter(group="billing"), rate=5)
 
@@ -94,7 +95,7 @@ async def test_a_client_that_goes_away_ends_its_stream(
         assert fake.requests == [REQUEST]
         assert not fake.ended.is_set()
         call.cancel()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(WAIT_S):
             await fake.ended.wait()
 
 
@@ -102,7 +103,7 @@ async def test_a_stop_ends_streams(tmp_path: Path, ports: dict[int, int], retry:
     fake, address = retry
     async with Gateway(tmp_path, ports, retry_address=address, drain_ms=60_000) as gateway:
         call = gateway.stub.RedriveDeadLetters(REQUEST)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(WAIT_S):
             await fake.waiting.wait()
             results = [await call.read() for _ in range(3)]
             assert len(results) == 3

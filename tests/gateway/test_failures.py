@@ -39,7 +39,7 @@ def faults(results: list[message_pb2.SendResult]) -> list[message_pb2.Fault]:
 
 
 async def shards_of(gateway: Gateway, topic: str = "orders") -> list[int]:
-    route = await gateway.stub.GetRoute(gateway_pb2.GetRouteRequest(topic=topic), timeout=5)
+    route = await gateway.stub.GetRoute(gateway_pb2.GetRouteRequest(topic=topic), timeout=WAIT_S)
     return [one.shard for one in route.queues]
 
 
@@ -127,7 +127,7 @@ async def test_full_and_failed_shards_fail_their_messages_only(tmp_path: Path) -
                 }
             assert gateway.metric("duetime_gateway_shard_up", shard="1") == 1
             disk.mend()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(WAIT_S):
                 while sick.store.gate.full:
                     await gateway.send(*messages)
 

@@ -1,4 +1,4 @@
-"""Leases through the gateway: which shards are asked, and for what; nothing is leased that nobody gets."""
+"""Leases through the gateway: the shards that are asked, their requests, and leases without a receiver."""
 
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
@@ -16,16 +16,12 @@ from sqlalchemy.orm import Session
 from tests.gateway.conftest import Gateway, TappedStore, error_of, message, until
 from tests.tap import WAIT_S
 
-OK, EXPIRED, UNKNOWN = (
-    consumer_pb2.RECEIPT_STATUS_OK,
-    consumer_pb2.RECEIPT_STATUS_EXPIRED,
-    consumer_pb2.RECEIPT_STATUS_UNKNOWN,
-)
+OK, UNKNOWN = consumer_pb2.RECEIPT_STATUS_OK, consumer_pb2.RECEIPT_STATUS_UNKNOWN
 
 
 @pytest.fixture
 async def one(tmp_path: Path, tap: TappedStore) -> AsyncIterator[tuple[Gateway, TappedStore]]:
-    """A gateway with one store that has `orders`."""
+    """A gateway with one store, which has `orders`."""
     async with Gateway(tmp_path, {0: tap.port}) as gateway:
         await make_topic(gateway)
         yield gateway, tap
@@ -41,7 +37,7 @@ def receive(gateway: Gateway, **fields: Any) -> Any:
 
 
 async def received(call: Any) -> list[tuple[int, str, int]]:
-    """(shard, id, attempt) of each message that was leased."""
+    """(shard, id, attempt) of each leased message."""
     found = [(receipts.parse(leased.receipt), leased) for leased in (await call).messages]
     return [(receipt.shard, leased.message.id, leased.attempt) for receipt, leased in found if receipt]
 
@@ -174,7 +170,7 @@ async def test_several_shards_are_asked_in_turn_until_there_is_enough(tapped: Ga
     assert {shard for shard, _, _ in first} == {0, 1}
     second = await received(receive(tapped, max_count=4))
     assert sorted(first + second) == [(number // 3, name, 1) for number, name in enumerate("abcdef")]
-    # The shard that was first asked for four is not the one that was first asked the next time.
+    # The first shard is asked for four messages; the next call begins with the other one.
     asked = [tap.requests["Receive"][0] for tap in taps]
     assert [one.max_count for one in asked] in ([4, 1], [1, 4])
     assert [one.wait_ms for one in asked] == [0, 0]

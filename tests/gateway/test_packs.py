@@ -8,6 +8,7 @@ from duetime.v1 import gateway_pb2, message_pb2
 from google.rpc import code_pb2
 
 from tests.gateway.conftest import Gateway, TappedStore, error_of, message
+from tests.tap import WAIT_S
 
 PREFIX = "7F0000014D2A9C0FF1E3"
 
@@ -23,7 +24,7 @@ def numbered(count: int) -> list[bytes]:
 
 
 async def ranges(gateway: Gateway, request: gateway_pb2.SendRequest) -> list[gateway_pb2.ResultRange]:
-    response = await gateway.stub.Send(request, timeout=10)
+    response = await gateway.stub.Send(request, timeout=WAIT_S)
     assert not response.results
     return list(response.ranges)
 
@@ -138,7 +139,9 @@ async def test_sizes_and_numbers_that_make_no_messages_refuse_the_pack(
     gateway: Gateway, change: dict[str, Any], field: str
 ) -> None:
     given = {"topic": "orders", "id_prefix": PREFIX, "sizes": [3], "bodies": b"abc", **change}
-    error = await error_of(gateway.stub.Send(gateway_pb2.SendRequest(packs=[gateway_pb2.Pack(**given)]), timeout=10))
+    error = await error_of(
+        gateway.stub.Send(gateway_pb2.SendRequest(packs=[gateway_pb2.Pack(**given)]), timeout=WAIT_S)
+    )
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert field in str(error.trailing_metadata())
 
@@ -180,5 +183,5 @@ async def test_a_request_has_messages_or_a_pack(gateway: Gateway) -> None:
     both = pack_of(b"a")
     both.messages.append(message_pb2.Message(topic="orders"))
     for request in (both, pack_of(), pack_of(*[b""] * 4_097)):
-        error = await error_of(gateway.stub.Send(request, timeout=10))
+        error = await error_of(gateway.stub.Send(request, timeout=WAIT_S))
         assert error.code() is grpc.StatusCode.INVALID_ARGUMENT

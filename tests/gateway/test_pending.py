@@ -20,6 +20,7 @@ from google.rpc import code_pb2
 from tests.gateway.conftest import NOW_MS, Gateway, TappedStore, WallClock, error_of, message, waiting
 from tests.gateway.test_adoption import fill
 from tests.store.conftest import timer
+from tests.tap import WAIT_S
 
 CANCELLED, FIRED, NOT_FOUND = 1, 2, 3
 AWAY = Unavailable("away", reason="SHARD_UNAVAILABLE")
@@ -42,7 +43,7 @@ async def sent(tapped: Gateway, *ids: str, topic: str = "orders", **fields: obje
 
 
 async def cancel(tapped: Gateway, refs: Iterable[pb.PendingRef]) -> list[pb.CancelResult]:
-    return list((await tapped.stub.Cancel(pb.CancelRequest(messages=refs), timeout=10)).results)
+    return list((await tapped.stub.Cancel(pb.CancelRequest(messages=refs), timeout=WAIT_S)).results)
 
 
 def fire(taps: Iterable[TappedStore], message_id: str) -> None:
@@ -138,7 +139,7 @@ async def test_calls_name_so_many_messages_at_most(tapped: Gateway) -> None:
 
 
 async def reschedule(tapped: Gateway, *messages: pb.Reschedule) -> list[pb.RescheduleResult]:
-    return list((await tapped.stub.Reschedule(pb.RescheduleRequest(messages=messages), timeout=10)).results)
+    return list((await tapped.stub.Reschedule(pb.RescheduleRequest(messages=messages), timeout=WAIT_S)).results)
 
 
 async def test_messages_get_another_time_and_body(tapped: Gateway, taps: list[TappedStore]) -> None:
@@ -157,7 +158,7 @@ async def test_messages_get_another_time_and_body(tapped: Gateway, taps: list[Ta
     found = {one.message.id: one.message for one in await waiting(tapped)}
     assert (found["a"].body, found["b"].body) == (b"new", b"body")
     assert found["a"].offset == results[0].entry
-    # A store can't take a time that reads as a delay.
+    # Times below 10**12 are delays for a store.
     asked = [one.reschedule.deliver_at_ms for tap in taps for one in tap.requests["Replace"][-1].replacements]
     assert 10**12 + 1 in asked
 
@@ -207,7 +208,7 @@ async def test_a_topics_limit_holds_at_a_gateway_that_has_not_seen_the_topic(
 
 async def progress(tapped: Gateway, *, dry_run: bool = False, **wanted: object) -> list[pb.CancelProgress]:
     request = pb.CancelMatchingRequest(filter=pb.PendingFilter(**wanted), dry_run=dry_run)  # type: ignore[arg-type]
-    return [one async for one in tapped.stub.CancelMatching(request, timeout=10)]
+    return [one async for one in tapped.stub.CancelMatching(request, timeout=WAIT_S)]
 
 
 async def test_what_matches_is_cancelled(tapped: Gateway, taps: list[TappedStore]) -> None:
@@ -222,7 +223,7 @@ async def test_what_matches_is_cancelled(tapped: Gateway, taps: list[TappedStore
     (last,) = await progress(tapped, topic="orders", key="k")
     assert (last.matched_count, last.cancelled_count, last.fired_count) == (50, 49, 1)
     assert last.done
-    # Stores look again at what did not fit into a page.
+    # Stores look again at messages that did not fit into a page.
     assert last.seen_count >= 100
     taps[0].accept()
     taps[1].accept()
@@ -314,7 +315,7 @@ async def test_a_client_that_goes_away_makes_room(
     for tap in taps:
         tap.release()
     told: list[pb.CancelProgress] = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(WAIT_S):
         while not told:
             with suppress(grpc.aio.AioRpcError):
                 told = await progress(tapped, topic="orders")
@@ -352,7 +353,7 @@ async def pages(tapped: Gateway, **fields: object) -> list[list[pb.PendingMessag
     request = pb.ListPendingRequest(**fields)  # type: ignore[arg-type]
     found = []
     while True:
-        page = await tapped.stub.ListPending(request, timeout=10)
+        page = await tapped.stub.ListPending(request, timeout=WAIT_S)
         found.append(list(page.messages))
         if not page.next_page_token:
             return found

@@ -16,6 +16,7 @@ from duetime_gateway.transactions.producers import ProducerGroups
 
 from tests.gateway.conftest import Gateway, TappedStore, error_of, message, new_database
 from tests.gateway.test_transactions import halves, prepare
+from tests.tap import WAIT_S
 
 
 @asynccontextmanager
@@ -58,7 +59,7 @@ async def test_prepares_of_known_groups_go_on_without_the_database(tapped: Gatew
         database.execute("DROP TABLE producer_groups")
     assert not (await prepare(tapped, message()))[0].HasField("fault")
     request = pb.PrepareRequest(messages=[message()], group="shipping")
-    error = await error_of(tapped.stub.Prepare(request, timeout=10))
+    error = await error_of(tapped.stub.Prepare(request, timeout=WAIT_S))
     assert error.code() is grpc.StatusCode.UNAVAILABLE
     assert "metadata" in (error.details() or "")
     assert len(halves(taps)) == 2

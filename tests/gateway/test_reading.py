@@ -12,12 +12,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from tests.gateway.conftest import Gateway, TappedStore, error_of, message, real_store
-from tests.tap import Tap
+from tests.tap import WAIT_S, Tap
 
 
 async def test_pull_waits_for_an_arrival(gateway: Gateway) -> None:
     await gateway.send(message(queue=0))
-    call = gateway.stub.Pull(gateway_pb2.PullRequest(topic="orders", offset=1, wait_ms=30_000), timeout=20)
+    call = gateway.stub.Pull(gateway_pb2.PullRequest(topic="orders", offset=1, wait_ms=30_000), timeout=WAIT_S)
     await gateway.send(message(b"late", queue=0))
     assert [one.body for one in (await call).messages] == [b"late"]
 
@@ -62,7 +62,7 @@ async def test_pull_of_what_does_not_exist_is_refused(gateway: Gateway) -> None:
 def pull_queues(gateway: Gateway, *queues: int, **options: Any) -> grpc.aio.UnaryUnaryCall[Any, Any]:
     positions = [gateway_pb2.QueuePosition(queue=queue) for queue in queues]
     request = gateway_pb2.PullQueuesRequest(topic="orders", queues=positions, **options)
-    return gateway.stub.PullQueues(request, timeout=10)
+    return gateway.stub.PullQueues(request, timeout=WAIT_S)
 
 
 async def test_queues_of_one_shard_are_read_in_one_call(two_shards: Gateway) -> None:

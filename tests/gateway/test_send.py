@@ -12,6 +12,7 @@ from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.properties import decode_properties
 
 from tests.gateway.conftest import Gateway, TappedStore, error_of, message, request, until
+from tests.tap import WAIT_S
 
 LEVELS = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
 
@@ -219,7 +220,7 @@ async def test_large_request_is_stored_whole_and_in_order(gateway: Gateway) -> N
 
 async def test_request_with_too_few_or_too_many_messages_is_refused(gateway: Gateway) -> None:
     for count in (0, 4_097):
-        error = await error_of(gateway.stub.Send(request(*[message(b"")] * count), timeout=10))
+        error = await error_of(gateway.stub.Send(request(*[message(b"")] * count), timeout=WAIT_S))
         assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert error.details() == f"messages: {count} messages; a request has 1 to 4096"
     assert len(await gateway.send(*[message(b"")] * 4_096)) == 4_096

@@ -10,6 +10,7 @@ from duetime_format.names import SCHEDULE_TOPIC
 from tests.gateway.conftest import Gateway, message
 from tests.gateway.test_adoption import two_with_one_topic
 from tests.gateway.test_transactions import COMMIT, COMMITTED, OPEN, ROLLBACK, ROLLED_BACK, end, flat, pages, prepare
+from tests.tap import WAIT_S
 
 
 async def bodies(gateway: Gateway, topic: str = "orders", queues: int = 4) -> dict[bytes, tuple[int, int]]:
@@ -67,7 +68,7 @@ async def test_transactions_are_found_and_listed(two_shards: Gateway) -> None:
     assert {(one.group, one.topic, one.state) for one in listed} == {("billing", "orders", OPEN)}
     (result,) = await end(two_shards, (prepared[0].transaction_id, COMMIT))
     for key in prepared[0].transaction_id, "id0":
-        found = await two_shards.stub.GetTransaction(pb.GetTransactionRequest(id=key), timeout=10)
+        found = await two_shards.stub.GetTransaction(pb.GetTransactionRequest(id=key), timeout=WAIT_S)
         assert (found.transaction.transaction_id, found.transaction.state) == (prepared[0].transaction_id, COMMITTED)
         assert (found.message.topic, found.message.body) == ("orders", b"0")
         assert (found.sent.shard, found.sent.queue, found.sent.offset) == (
@@ -82,7 +83,7 @@ async def test_message_of_an_open_transaction_is_found_by_its_id(two_shards: Gat
     await prepare(two_shards, *(message(b"%d" % queue, id=f"id{queue}", queue=queue) for queue in range(4)))
     for queue in range(4):
         request = gateway_pb2.GetMessageRequest(id=f"id{queue}")
-        found = await two_shards.stub.GetMessage(request, timeout=10)
+        found = await two_shards.stub.GetMessage(request, timeout=WAIT_S)
         assert found.state == gateway_pb2.MESSAGE_STATE_PREPARED
         assert (found.message.topic, found.message.queue, found.message.body) == ("orders", queue, b"%d" % queue)
 
@@ -99,5 +100,5 @@ async def test_queues_have_the_numbers_of_their_topic(tmp_path: Path, delay: dic
         assert listed.queue == last.queue
         (result,) = await end(gateway, (one.transaction_id, COMMIT))
         assert (result.sent.shard, result.sent.queue) == (last.shard, last.queue)
-        found = await gateway.stub.GetTransaction(pb.GetTransactionRequest(id=one.transaction_id), timeout=10)
+        found = await gateway.stub.GetTransaction(pb.GetTransactionRequest(id=one.transaction_id), timeout=WAIT_S)
         assert found.message.queue == found.sent.queue == found.transaction.queue == last.queue

@@ -8,6 +8,7 @@ import grpc
 from duetime.v1 import gateway_pb2
 
 from tests.gateway.conftest import Gateway, TappedStore, error_of, message, real_store, request, until
+from tests.tap import WAIT_S
 
 
 async def read_to_end(call: AsyncIterator[gateway_pb2.SendResponse]) -> list[gateway_pb2.SendResponse]:
@@ -16,7 +17,7 @@ async def read_to_end(call: AsyncIterator[gateway_pb2.SendResponse]) -> list[gat
 
 async def test_answers_come_in_order_and_records_are_stored_in_order(gateway: Gateway) -> None:
     requests = [request(*[message(id=f"{n}-{m}", queue=0) for m in range(7)]) for n in range(100)]
-    answers = await read_to_end(gateway.stub.SendStream(iter(requests), timeout=30))
+    answers = await read_to_end(gateway.stub.SendStream(iter(requests), timeout=WAIT_S))
     ids = [result.message_id for answer in answers for result in answer.results]
     assert ids == [one.id for sent in requests for one in sent.messages]
     assert [result.offset for answer in answers for result in answer.results] == list(range(700))
@@ -25,14 +26,14 @@ async def test_answers_come_in_order_and_records_are_stored_in_order(gateway: Ga
 async def test_records_keep_their_order_though_their_sizes_differ(gateway: Gateway) -> None:
     sizes = [3_000_000, 1, 2_000_000, 10, 4_000_000, 100] * 5
     requests = [request(message(bytes(size), queue=0)) for size in sizes]
-    answers = await read_to_end(gateway.stub.SendStream(iter(requests), timeout=30))
+    answers = await read_to_end(gateway.stub.SendStream(iter(requests), timeout=WAIT_S))
     assert [answer.results[0].offset for answer in answers] == list(range(30))
 
 
 async def test_first_message_to_a_new_topic_is_not_overtaken(gateway: Gateway) -> None:
     requests = [request(message(id="0", topic="new", queue=0))]
     requests += [request(message(id=str(n), topic="new", queue=0)) for n in range(1, 10)]
-    answers = await read_to_end(gateway.stub.SendStream(iter(requests), timeout=10))
+    answers = await read_to_end(gateway.stub.SendStream(iter(requests), timeout=WAIT_S))
     assert [answer.results[0].offset for answer in answers] == list(range(10))
 
 
@@ -59,7 +60,9 @@ async def test_at_most_16_requests_of_a_stream_are_in_work(tapped: Gateway, taps
 
 
 async def test_bad_request_ends_the_stream_after_the_answers_before_it(gateway: Gateway) -> None:
-    call = gateway.stub.SendStream(iter([request(message(id="a")), request(), request(message(id="b"))]), timeout=10)
+    call = gateway.stub.SendStream(
+        iter([request(message(id="a")), request(), request(message(id="b"))]), timeout=WAIT_S
+    )
     answers = aiter(call)
     assert [result.message_id for result in (await anext(answers)).results] == ["a"]
     error = await error_of(anext(answers))

@@ -1,4 +1,4 @@
-"""Subscriptions through the gateway: routed, renumbered, on credit, limited, and ended with what they read from."""
+"""Subscriptions through the gateway: routed, renumbered, on credit, limited, and ended with their store."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -183,7 +183,7 @@ async def test_store_of_release_01_knows_no_subscriptions(tapped: Gateway, tap: 
     async with asyncio.timeout(WAIT_S):
         while grpc.StatusCode.UNIMPLEMENTED not in statuses:
             statuses.add(await (await Subscriber(tapped.stub).begin((0, 0))).status())
-    # Where the first request meets the end of its stream, the gateway can't say why it ended.
+    # A first request that meets the end of its stream does not learn its reason.
     assert statuses <= {grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.UNAVAILABLE}
 
 

@@ -1,4 +1,4 @@
-"""Topics made by the thousand: in few transactions and calls, and as far as there is time."""
+"""Topics made in great numbers: in few transactions and calls, and within the time of a send."""
 
 import asyncio
 from collections import Counter
@@ -100,7 +100,7 @@ async def test_a_send_gets_what_was_made_in_its_time_and_known_topics_wait_for_n
             }
             assert all(one.fault.retriable for one in results if one.fault.reason)
             transactions.go.set()
-            # A busy machine may take longer than a send waits for its topics: it says that it may be repeated.
+            # On a busy machine a send may time out before its topics are made; its faults are retriable.
             async with asyncio.timeout(WAIT_S):
                 while left := {
                     one.fault.reason: one.fault.retriable
@@ -128,6 +128,6 @@ async def test_no_more_topics_than_the_cluster_may_have(tmp_path: Path) -> None:
         assert "there are 3 or more, topics_max is 3" in refused.message
         error = await error_of(gateway.stub.CreateTopic(gateway_pb2.CreateTopicRequest(name="more")))
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        # What there is goes on.
+        # Sends to existing topics continue.
         stored = next(f"t{n}" for n, one in enumerate(results) if not one.fault.reason)
         assert not (await gateway.send(message(topic=stored)))[0].HasField("fault")

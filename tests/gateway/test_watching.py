@@ -164,7 +164,7 @@ async def test_nothing_is_taken_while_nobody_watches(one_shard: Gateway, tap: Ta
 
 
 async def test_checks_of_one_that_left_go_to_another(one_shard: Gateway, tap: TappedStore, clock: WallClock) -> None:
-    """If the watcher is gone by the time that checks are taken for it, they are due again for the next one."""
+    """Checks of a watcher that is gone are due again, for the next one."""
     await prepare(one_shard, *(message() for _ in range(3)))
     async with watching(one_shard):
         await tap.until_requests("TakeChecks", 1)
@@ -254,7 +254,7 @@ async def test_shard_that_does_not_answer_is_asked_again(
 async def test_group_that_comes_later_is_asked_for_at_once(
     one_shard: Gateway, tap: TappedStore, clock: WallClock
 ) -> None:
-    """The call that waits for the others goes on: what it would have taken is not lost."""
+    """The call for the other groups continues, so that its checks are not lost."""
     await prepare(one_shard, message())
     await prepare(one_shard, message(), group="shipping")
     async with watching(one_shard) as billing:
