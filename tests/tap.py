@@ -67,7 +67,10 @@ class Tap:
         self.watch: Callable[[str, list[Any], Any], None] | None = None
         # Methods that the node appears not to have.
         self.unknown: set[str] = set()
+        # How many calls of such methods came.
+        self.refused: defaultdict[str, int] = defaultdict(int)
         self.changed = asyncio.Condition()
+        self._calls: defaultdict[str, set[_Forwarded]] = defaultdict(set)
         self.port = 0
         self._gates: dict[str, asyncio.Event] = {}
         self._passed: dict[str, asyncio.Event] = {}
@@ -127,6 +130,11 @@ class Tap:
 
         self.after.update(dict.fromkeys(methods, lost))
 
+    def end(self, method: str) -> None:
+        """Ends the open calls of a method without an error, as a server that stops does."""
+        for forwarded in self._calls[method]:
+            forwarded.ended.set()
+
     async def until(self, holds: Callable[[], Any]) -> None:
         """Returns once `holds`; it is asked at each request, answer and end of a call."""
         async with asyncio.timeout(WAIT_S), self.changed:
@@ -151,16 +159,22 @@ class Tap:
         forwarded = _Forwarded(method, context, call)
         sending = asyncio.create_task(self._send(forwarded))
         receiving = asyncio.create_task(self._receive(forwarded))
+        ending = asyncio.create_task(forwarded.ended.wait())
+        tasks = {sending, receiving, ending}
+        self._calls[method].add(forwarded)
         try:
-            await asyncio.wait({sending, receiving}, return_when=asyncio.FIRST_EXCEPTION)
-            for task in (sending, receiving):
-                if task.done() and not task.cancelled() and (error := task.exception()) is not None:
-                    await _abort(context, error)
+            waiting = tasks
+            while not (receiving.done() or ending.done()):
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    if not task.cancelled() and (error := task.exception()) is not None:
+                        await _abort(context, error)
         finally:
-            for task in (sending, receiving):
+            self._calls[method].discard(forwarded)
+            for task in tasks:
                 task.cancel()
             call.cancel()
-            await asyncio.wait({sending, receiving})
+            await asyncio.wait(tasks)
             self.open[method] -= 1
             await self._notify()
 
@@ -249,6 +263,7 @@ class _Forwarded:
         self.method, self.context, self.call = method, context, call
         self.sent: list[Any] = []
         self.unanswered: deque[Any] = deque()
+        self.ended = asyncio.Event()
         self._writing = asyncio.Lock()
 
     async def write(self, data: bytes) -> None:
@@ -266,6 +281,7 @@ class _Handlers(grpc.GenericRpcHandler):
     def service(self, details: Any) -> Any:
         service, _, method = details.method.removeprefix("/").partition("/")
         if service != self._tap.service or method in self._tap.unknown:
+            self._tap.refused[method] += 1
             return None
 
         async def serve(_requests: Any, context: Any) -> None:

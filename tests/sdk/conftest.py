@@ -8,11 +8,8 @@ from duetime import Finder, Producer
 from duetime.client import connection
 from duetime_core.testing import LocalCluster
 
-from tests.sdk.fake_gateway import FakeGateway
-from tests.sdk.fake_groups import FakeGroups
 from tests.sdk.gateway import Gateway
 from tests.sdk.groups import Groups
-from tests.sdk.threaded import served
 
 _numbers = itertools.count()
 
@@ -64,34 +61,12 @@ def group() -> str:
     return f"billing-{next(_numbers)}"
 
 
-@pytest.fixture
-async def gateway() -> AsyncIterator[FakeGateway]:
-    gateway = FakeGateway()
-    await gateway.start()
-    yield gateway
-    await gateway.stop()
-
-
-@pytest.fixture
-def threaded_gateway() -> Iterator[FakeGroups]:
-    """The same on an event loop in a thread of its own, for tests of what blocks."""
-    gateway = FakeGroups()
-    with served(gateway):
-        yield gateway
-
-
 @pytest.fixture(params=[True, False], ids=["stream", "calls"])
-async def groups(request: pytest.FixtureRequest) -> AsyncIterator[FakeGroups | Groups]:
+async def groups(nodes: LocalCluster, request: pytest.FixtureRequest) -> AsyncIterator[Groups]:
     """One that knows of ReceiveStream, and one that does not."""
-    gateway: FakeGroups | Groups
-    if hasattr(request.module, "FakeGroups"):
-        gateway = FakeGroups(has_streams=request.param)
-    else:
-        gateway = Groups(request.getfixturevalue("nodes"))
-        gateway.unknown |= set() if request.param else {"ReceiveStream"}
-    await gateway.start()
-    yield gateway
-    await gateway.stop()
+    async with Groups(nodes) as groups:
+        groups.unknown |= set() if request.param else {"ReceiveStream"}
+        yield groups
 
 
 @pytest.fixture

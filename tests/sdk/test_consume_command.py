@@ -10,24 +10,38 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from duetime.cli.consume import _check_program
-from duetime_core.errors import InvalidArgument, Violation
+from duetime_core.testing import LocalCluster
 
-from tests.sdk.fake_groups import FakeGroups
+from tests.sdk.groups import Groups
 
 DEADLINE_S = 60.0
 
 
+class Consumed(Groups):
+    """Its topic and group are those of the command."""
+
+    topic = group = ""
+
+    def fill_with(self, count: int) -> None:
+        self.nodes.run(self.fill(self.topic, count))
+
+
 @pytest.fixture
-def gateway(threaded_gateway: FakeGroups) -> FakeGroups:
-    return threaded_gateway
+def gateway(nodes: LocalCluster, topic: str, group: str) -> Iterator[Consumed]:
+    gateway = Consumed(nodes)
+    gateway.topic, gateway.group = topic, group
+    nodes.run(gateway.start())
+    yield gateway
+    nodes.run(gateway.stop())
 
 
 @contextmanager
-def consuming(gateway: FakeGroups, *options: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "duetime", "consume", "orders", "--group", "billing", *options]
+def consuming(gateway: Consumed, *options: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "duetime", "consume", gateway.topic, "--group", gateway.group, *options]
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -56,8 +70,8 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-def test_messages_are_printed_and_done(gateway: FakeGroups) -> None:
-    gateway.fill("orders", 3)
+def test_messages_are_printed_and_done(gateway: Consumed) -> None:
+    gateway.fill_with(3)
     with consuming(gateway, "--json", "--count", "2") as process:
         code, output, errors = ended(process)
     assert (code, errors) == (0, "")
@@ -68,13 +82,13 @@ def test_messages_are_printed_and_done(gateway: FakeGroups) -> None:
     assert gateway.leases == {}
 
 
-def test_a_reader_that_has_enough_ends_it(gateway: FakeGroups) -> None:
-    gateway.fill("orders", 10)
+def test_a_reader_that_has_enough_ends_it(gateway: Consumed) -> None:
+    gateway.fill_with(10)
     with consuming(gateway) as process:
         assert process.stdout is not None
         assert process.stdout.readline()
         process.stdout.close()
-        gateway.append_later("orders", b"more")
+        gateway.nodes.run(gateway.put(gateway.topic, b"more"))
         assert process.wait(DEADLINE_S) == 0
         assert process.stderr is not None
         assert process.stderr.read() == ""
@@ -82,9 +96,9 @@ def test_a_reader_that_has_enough_ends_it(gateway: FakeGroups) -> None:
     assert gateway.leases == {}
 
 
-def test_a_command_gets_the_body_and_the_fields(gateway: FakeGroups) -> None:
-    gateway.make_topic("orders")
-    gateway.append("orders", 0, b"cancel 42\xff", b"UNIQ_KEY\x01id-0\x02TAGS\x01paid\x02KEYS\x01a b\x02color\x01red")
+def test_a_command_gets_the_body_and_the_fields(gateway: Consumed) -> None:
+    sent: dict[str, Any] = {"tags": "paid", "keys": ["a", "b"], "properties": {"color": "red"}}
+    gateway.nodes.run(gateway.put(gateway.topic, b"cancel 42\xff", ids="id-%d", **sent))
     names = "ID TOPIC GROUP ATTEMPT TAGS KEYS PROPERTIES QUEUE OFFSET DUE_AT"
     command = "od -An -v -c; " + "".join(f'echo "|{name}=$DUETIME_{name}"; ' for name in names.split())
     with consuming(gateway, "--exec", command, "--count", "1") as process:
@@ -94,8 +108,8 @@ def test_a_command_gets_the_body_and_the_fields(gateway: FakeGroups) -> None:
     assert body.split() == [*"cancel", *"42", "377"]
     assert fields == [
         "ID=id-0",
-        "TOPIC=orders",
-        "GROUP=billing",
+        f"TOPIC={gateway.topic}",
+        f"GROUP={gateway.group}",
         "ATTEMPT=1",
         "TAGS=paid",
         "KEYS=a b",
@@ -107,8 +121,8 @@ def test_a_command_gets_the_body_and_the_fields(gateway: FakeGroups) -> None:
     assert gateway.bodies("ack") == [b"cancel 42\xff"]
 
 
-def test_the_exit_code_settles_the_message(gateway: FakeGroups) -> None:
-    gateway.fill("orders", 6)
+def test_the_exit_code_settles_the_message(gateway: Consumed) -> None:
+    gateway.fill_with(6)
     # The body is the case; 5 is a command that does not read its input.
     command = """
     read -r case
@@ -137,14 +151,14 @@ def test_the_exit_code_settles_the_message(gateway: FakeGroups) -> None:
     assert {request.policy.max_attempts for request in gateway.nacks} == {7}
     lines = errors.splitlines()
     assert "duetime: id-2: attempt 1 failed: ExitCode: exit code 3: no such table" in lines
-    assert "duetime: id-3: became a dead letter of billing after attempt 1" in lines
+    assert f"duetime: id-3: became a dead letter of {gateway.group} after attempt 1" in lines
     assert "no such table" in lines
     # A retry by 75 is no noise, and no trace is printed.
     assert len(lines) == 4
 
 
-def test_a_long_standard_error_keeps_its_end(gateway: FakeGroups) -> None:
-    gateway.fill("orders", 1)
+def test_a_long_standard_error_keeps_its_end(gateway: Consumed) -> None:
+    gateway.fill_with(1)
     command = "head -c 200000 /dev/zero | tr '\\0' x >&2; echo the end >&2; exit 1"
     with consuming(gateway, "--exec", command, "--count", "1") as process:
         assert ended(process)[0] == 0
@@ -155,8 +169,8 @@ def test_a_long_standard_error_keeps_its_end(gateway: FakeGroups) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_gives_the_command_its_time(gateway: FakeGroups, number: signal.Signals, tmp_path: Path) -> None:
-    gateway.fill("orders", 2)
+def test_a_signal_gives_the_command_its_time(gateway: Consumed, number: signal.Signals, tmp_path: Path) -> None:
+    gateway.fill_with(2)
     begun, go = tmp_path / "begun", tmp_path / "go"
     command = f"touch {begun}; while ! test -e {go}; do sleep 0.02; done"
     with consuming(gateway, "--exec", command) as process:
@@ -171,8 +185,8 @@ def test_a_signal_gives_the_command_its_time(gateway: FakeGroups, number: signal
     assert gateway.leases == {}
 
 
-def test_a_command_that_does_not_end_in_time_is_ended_with_its_children(gateway: FakeGroups, tmp_path: Path) -> None:
-    gateway.fill("orders", 1)
+def test_a_command_that_does_not_end_in_time_is_ended_with_its_children(gateway: Consumed, tmp_path: Path) -> None:
+    gateway.fill_with(1)
     child = tmp_path / "child"
     command = f"trap '' TERM; sleep 1000 & echo $! > {child}.new; mv {child}.new {child}; wait; wait"
     with consuming(gateway, "--exec", command, "--drain", "100ms") as process:
@@ -192,8 +206,8 @@ def zombie(pid: str) -> bool:
         return True
 
 
-def test_a_second_signal_breaks_commands_off(gateway: FakeGroups, tmp_path: Path) -> None:
-    gateway.fill("orders", 1)
+def test_a_second_signal_breaks_commands_off(gateway: Consumed, tmp_path: Path) -> None:
+    gateway.fill_with(1)
     begun = tmp_path / "begun"
     with consuming(gateway, "--exec", f"touch {begun}; sleep 1000") as process:
         until(begun.exists)
@@ -206,11 +220,12 @@ def test_a_second_signal_breaks_commands_off(gateway: FakeGroups, tmp_path: Path
     assert gateway.leases == {}
 
 
-def test_what_the_server_refuses_for_ever_is_one_line(gateway: FakeGroups) -> None:
-    gateway.make_topic("orders")
-    gateway.faults["Receive"] += [InvalidArgument([Violation("sql", "line 1, column 7: what is that")])]
+def test_what_the_server_refuses_for_ever_is_one_line(gateway: Consumed) -> None:
+    gateway.nodes.run(gateway.make_topic(gateway.topic, 1))
     with consuming(gateway, "--sql", "size >> 5") as process:
-        assert ended(process) == (1, "", "duetime: sql: line 1, column 7: what is that\n")
+        code, output, errors = ended(process)
+    assert (code, output, errors.count("\n")) == (1, "", 1)
+    assert errors.startswith("duetime: sql: ")
 
 
 @pytest.mark.parametrize(
@@ -221,7 +236,7 @@ def test_what_the_server_refuses_for_ever_is_one_line(gateway: FakeGroups) -> No
         (("--server", "no:where"), "server: 'no:where' is not HOST:PORT"),
     ],
 )
-def test_what_makes_no_sense_is_one_line(gateway: FakeGroups, options: tuple[str, ...], why: str) -> None:
+def test_what_makes_no_sense_is_one_line(gateway: Consumed, options: tuple[str, ...], why: str) -> None:
     with consuming(gateway, *options) as process:
         code, output, errors = ended(process)
     assert (code, output) == (2, "")
@@ -231,11 +246,11 @@ def test_what_makes_no_sense_is_one_line(gateway: FakeGroups, options: tuple[str
 
 @pytest.mark.parametrize("options", [(), ("--timeout", "60s")], ids=["endless", "timeout"])
 def test_a_child_that_stays_does_not_hold_the_message(
-    gateway: FakeGroups, tmp_path: Path, options: tuple[str, ...]
+    gateway: Consumed, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     """It keeps standard error open, as a service that a script has started."""
     pid_file = tmp_path / "pid"
-    gateway.fill("orders", 2)
+    gateway.fill_with(2)
     command = f"echo last words >&2; sleep 300 > /dev/null & echo $! > {pid_file}"
     with consuming(gateway, "--exec", command, "--count", "2", *options) as process:
         try:
@@ -247,8 +262,8 @@ def test_a_child_that_stays_does_not_hold_the_message(
 
 
 @pytest.mark.parametrize("command", ["./no-such-program --now", "no-such-program < /dev/null"])
-def test_a_program_that_does_not_exist_is_reported_before_any_message(gateway: FakeGroups, command: str) -> None:
-    gateway.fill("orders", 1)
+def test_a_program_that_does_not_exist_is_reported_before_any_message(gateway: Consumed, command: str) -> None:
+    gateway.fill_with(1)
     with consuming(gateway, "--exec", command) as process:
         code, output, errors = ended(process)
     assert (code, output) == (2, "")
