@@ -441,7 +441,7 @@ def test_an_error_is_one_line_and_exit_code_1(
         ["send", "orders", "x", "--level", "high"],
         ["send", "orders", "x", "--delay", "9999d"],
         ["send", "orders", "x", "--delay", "1.5x"],
-        ["lanes", "--server", "nowhere"],
+        ["lanes", "--server", "no:where"],
         ["pull", "orders", "--from", "now"],
         ["pull", "orders", "--from", "2026-13-01T12:00"],
         ["pull", "orders", "--max", "0"],

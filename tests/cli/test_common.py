@@ -140,7 +140,7 @@ def test_a_form_is_chosen_before_or_after_the_command(server: str, capsys: pytes
         ["audit", "--since", "x"],
         ["transactions", "list", "--older-than", "30 m"],
         ["lanes", "pause", "30x"],
-        ["topics", "--server", "nonsense"],
+        ["topics", "--server", "non:sense"],
     ],
 )
 def test_what_is_typed_wrong_ends_with_2(server: str, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:

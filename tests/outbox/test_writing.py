@@ -93,7 +93,7 @@ def test_row_has_all_that_a_message_says(shop: Shop) -> None:
     for message, message_id, row in zip(messages, ids, rows, strict=True):
         message.id, message.keys = message_id, list(message.keys) or ()
         message.max_wait = 7_200_000 if message.max_wait else None
-        assert message_of(row) == message
+        assert message_of(row, row.options) == message
     assert ids[1] == "my-own-id"
     assert [row.order_key for row in rows] == ["", "customer", "", "", "orders/cart"]
 
@@ -180,6 +180,7 @@ def test_the_outbox_loads_neither_a_driver_nor_asynchronous_engines() -> None:
 def test_value_is_written_as_its_json(shop: Shop) -> None:
     with shop.engine.begin() as connection:
         shop.outbox.send(connection, "orders", {"order": 42}, properties={"size": "6"})
-        message = message_of(connection.execute(select(shop.outbox.table)).one())
+        row = connection.execute(select(shop.outbox.table)).one()
+        message = message_of(row, row.options)
     assert message.body == b'{"order":42}'
     assert message.properties == {"size": "6", "content_type": "application/json"}

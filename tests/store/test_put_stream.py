@@ -53,8 +53,9 @@ class Streaming(Running):
         return sum(queue.next_offset for queue in self.node.store.queues.all())
 
     async def takes_calls(self) -> bool:
+        """A call that arrives just when the server stops may never be answered: it has a deadline."""
         try:
-            await self.stub.Describe(store_pb2.DescribeRequest())
+            await self.stub.Describe(store_pb2.DescribeRequest(), timeout=1)
         except grpc.aio.AioRpcError:
             return False
         return True

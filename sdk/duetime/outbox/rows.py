@@ -1,5 +1,6 @@
 """What relays and operators do to the rows of an outbox; each method is to run in a transaction of its own."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -123,7 +124,7 @@ class Rows:
         claims = Claims([], [])
         for one in connection.execute(wanted.where(row.id.in_(handed)).order_by(row.id)):
             try:
-                message = message_of(one)
+                message = message_of(one, json.loads(one.options))
             except Exception as error:
                 why = f"this release can't read the row: {type(error).__name__}: {error}"
                 claims.unreadable.append(Unreadable(one.id, one.message_id, one.topic, why))

@@ -7,7 +7,6 @@ waiting ──▶ sent (deleted, at once or later)
    └──▶ doubtful       it may have been sent, and the server no longer knows
 """
 
-import json
 from collections.abc import Awaitable, Coroutine, Iterable
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Union, overload
@@ -219,15 +218,15 @@ def _check(wire: message_pb2.Message) -> None:
         raise InvalidMessage.of("id", f"{id_chars} characters are above the most, {ID_CHARS_MAX}")
 
 
-def message_of(row: Any) -> Message:
-    """The message of a row, with its due time instead of a delay. `row.options` is JSON.
+def message_of(row: Any, options: dict[str, Any]) -> Message:
+    """The message of a row, with its due time instead of a delay.
 
     Raises:
-        ValueError: the options are no JSON, or the due time is out of range.
+        OverflowError: the due time is out of range.
         TypeError: an option is unknown, as one of a newer release.
         InvalidMessage: a value is out of its range.
     """
     deliver_at = None if row.due_at_ms is None else moment(row.due_at_ms)
-    message = Message(row.topic, row.body, id=row.message_id, deliver_at=deliver_at, **json.loads(row.options))
+    message = Message(row.topic, row.body, id=row.message_id, deliver_at=deliver_at, **options)
     to_proto(message)
     return message
