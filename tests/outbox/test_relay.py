@@ -422,7 +422,7 @@ def own(postgres: str) -> Iterator[LocalServer]:
         ({"lease": "39s"}, "lease"),
         ({"window": "soon"}, "window"),
         ({"keep": -1}, "keep"),
-        ({"server": "nowhere"}, "server"),
+        ({"server": "no:where"}, "server"),
     ],
 )
 def test_settings_that_can_not_be_are_refused(options: dict[str, Any], field: str) -> None:
