@@ -5,11 +5,13 @@ import signal
 import uuid
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
 from sqlalchemy import make_url
+from xdist.scheduler import LoadFileScheduling
 
 from tests.postgresql import NoPostgres, postgres_server
 
@@ -31,13 +33,24 @@ settings.load_profile("duetime")
 
 
 # Folders whose files take longest. They go first: one that began last would have the other worker wait for it.
-LONG = ("soak", "crash", "hostile", "docs", "packages", "cli", "upgrade", "spark", "cluster", "rocketmq")
+LONG = ("spark", "soak", "crash", "hostile", "docs", "packages", "cli", "upgrade", "cluster", "rocketmq")
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     folders = {folder: number for number, folder in enumerate(LONG)}
     items.sort(key=lambda item: folders.get(item.path.parent.name, len(LONG)))
+
+
+class OneSpark(LoadFileScheduling):
+    """Files of tests go to the next free worker; those of Spark to one, since a session takes 20 s to get warm."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "tests/spark" if nodeid.startswith("tests/spark/") else super()._split_scope(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    return OneSpark(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(wrapper=True)
