@@ -60,7 +60,7 @@ run: $(RUN_STAMP) ## start the cluster on this machine and show delayed messages
 	@exec $(BIN)/duetime up --demo
 
 test: setup java ## every test that finds a fault quickly: ten minutes; WORKERS=1 runs them one after the other
-	$(BIN)/pytest -n $(or $(WORKERS),3) --dist loadfile --no-loadscope-reorder --randomly-seed=$$($(BIN)/python -m tests.seeds)
+	$(BIN)/pytest -n $(or $(WORKERS),2) --dist loadfile --no-loadscope-reorder --randomly-seed=$$($(BIN)/python -m tests.seeds)
 
 proof: setup ## all that `make test` leaves out: hours; each target below that is recorded in proofs.json, one after the other
 	@failed=; for target in $$($(BIN)/python -m tests.proofs list); do $(MAKE) $$target || failed="$$failed $$target"; done; \

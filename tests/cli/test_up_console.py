@@ -9,6 +9,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
 from duetime import Producer
@@ -21,15 +22,17 @@ def read(url: str) -> str:
         return str(answer.read().decode())
 
 
-def read_soon(url: str) -> str:
-    """The page, once something listens there."""
+def read_soon(url: str, text: str = "") -> str:
+    """The page, once something listens there and the page has a text: counts follow the messages."""
     give_up_at = deadline()
-    while True:
-        try:
-            return read(url)
-        except (ConnectionError, urllib.error.URLError):
-            assert time.monotonic() < give_up_at, "the console does not serve"
-            time.sleep(0.05)
+    page = "nothing"
+    while time.monotonic() < give_up_at:
+        with suppress(ConnectionError, urllib.error.URLError):
+            page = read(url)
+            if text in page:
+                return page
+        time.sleep(0.05)
+    raise AssertionError(f"the console does not show {text!r} but {page}")
 
 
 def pid_of(data: Path, but: int = 0) -> int:
@@ -55,13 +58,13 @@ def test_console_comes_with_the_cluster_and_its_death_disturbs_nothing(tmp_path:
     with Up(tmp_path, "--console-port", "0", console=True) as up, Producer(up.server) as producer:
         url = up.ready["console"]
         producer.send("orders", b"a", delay="1h")
-        assert "<dt>pending</dt><dd>1</dd>" in read_soon(url)
+        read_soon(url, "<dt>pending</dt><dd>1</dd>")
         assert (tmp_path / "console.secret").stat().st_mode & 0o077 == 0
         first = pid_of(tmp_path)
         os.kill(first, signal.SIGKILL)
         producer.send("orders", b"b", delay="1h")
         second = pid_of(tmp_path, but=first)
-        assert "<dt>pending</dt><dd>2</dd>" in read_soon(url)
+        read_soon(url, "<dt>pending</dt><dd>2</dd>")
         assert "console (pid " in up.read_line(errors=True)
         assert all(alive(one["pid"]) for one in up.ready["processes"].values())
         assert up.end() == (0, "")

@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 import pytest
+from duetime.client.errors import STATUS_LOST
 from duetime_core.errors import DueTimeError, NotFound, StartupError, Unauthenticated
 from duetime_core.serving import Server, make_channel
 from duetime_format.limits import REQUEST_BYTES_MAX
@@ -81,7 +82,13 @@ async def call(channel: grpc.aio.Channel, kind: str, request: bytes) -> list[byt
         return [await channel.unary_unary(path)(request, timeout=60)]
     if kind == "UnaryStream":
         return [answer async for answer in channel.unary_stream(path)(request, timeout=60)]
-    return [answer async for answer in channel.stream_stream(path)(iter([request]), timeout=60)]
+    while True:
+        try:
+            return [answer async for answer in channel.stream_stream(path)(iter([request]), timeout=60)]
+        except grpc.aio.AioRpcError as error:
+            # gRPC hides the status of a stream that ends while its request is being written.
+            if error.details() != STATUS_LOST:
+                raise
 
 
 KINDS = ["Unary", "Stream", "UnaryStream"]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import grpc
 import pytest
-from duetime.client.errors import _STATUS_LOST
+from duetime.client.errors import STATUS_LOST
 from duetime.v1 import externalscaler_pb2, gateway_pb2
 from duetime_gateway.access.rules import Who
 from duetime_gateway.face.face import SERVICE_NAMES
@@ -161,7 +161,7 @@ async def _asked(channel: grpc.aio.Channel, path: str, shown_: Any) -> bool | No
         else:
             answer = await call
     except grpc.aio.AioRpcError as error:
-        if error.details() == _STATUS_LOST:
+        if error.details() == STATUS_LOST:
             return None
         return error.code() not in REFUSED
     if hasattr(answer, "status") and hasattr(answer.status, "code"):

@@ -158,7 +158,7 @@ class ServerError(DueTimeError):
 
 
 # grpcio's words for a message that could not be written.
-_STATUS_LOST = "Internal error from Core"
+STATUS_LOST = "Internal error from Core"
 _CLASS_BY_CODE: dict[int, type[DueTimeError]] = {
     1: Unavailable,  # the server ended the call, most likely while stopping; a call that we cancel has no status
     3: InvalidArgument,
@@ -201,7 +201,7 @@ def from_status(error: grpc.aio.AioRpcError, server: str) -> DueTimeError:
                 # gRPC substitutes a status of its own when headers or messages exceed its limits.
                 code, text = _code_and_text(value, code, text)
     # Of a stream that the server ended while a message was being written, gRPC does not look at the server's words.
-    is_lost = status is grpc.StatusCode.INTERNAL and text == _STATUS_LOST
+    is_lost = status is grpc.StatusCode.INTERNAL and text == STATUS_LOST
     if is_lost:
         status, text = grpc.StatusCode.UNAVAILABLE, f"the stream to the server at {server} broke"
         code = status.value[0]
