@@ -66,7 +66,9 @@ async def test_one_shard_is_asked_for_everything_at_once(one: tuple[Gateway, Tap
     await gateway.send(message(id="a", queue=0, tags="a"), message(id="b", queue=1, tags="a"), message(queue=2))
     forged = [consumer_pb2.QueueNumber(queue=9, shard_queue=9)]
     found = await received(receive(gateway, tags="a", queues=forged, retry_queues=forged))
-    assert sorted(found) == [(0, "a", 1), (0, "b", 1)]
+    # A filtered receive may answer with a part: a store's step ends after a time.
+    assert found
+    assert set(found) <= {(0, "a", 1), (0, "b", 1)}
     (asked,) = tap.requests["Receive"]
     assert numbers(asked.queues) == [(n, n) for n in range(4)]
     assert numbers(asked.retry_queues) == [(0, 0)]
