@@ -16,8 +16,6 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 WAIT_S = 60
-# The gate of a method's answers has this before its name.
-_ANSWERS = "answers of "
 # Metadata that gRPC itself adds to each call.
 OF_GRPC = ("grpc-", "user-agent", "te", "content-type")
 

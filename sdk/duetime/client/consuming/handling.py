@@ -254,7 +254,7 @@ class Handling:
                 raise
             self._failed(message, error)
         except Exception as error:
-            if self._is_cancelled() and decision_of(error) is error and not isinstance(error, Retry | Reject):
+            if self._is_cancelled() and not isinstance(decision_of(error), Retry | Reject):
                 # The handler was cancelled by a drain: its cleanup raised.
                 self._cancelled(message)
             else:
