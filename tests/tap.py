@@ -120,10 +120,10 @@ class Tap:
 
     def lose(self, *methods: str, codes: Iterable[grpc.StatusCode | None]) -> None:
         """The next answers of these methods are lost with these statuses, one each; None: this one passes."""
-        left = deque(codes)
+        left = iter(codes)
 
         def lost(_request: Any, _answer: Any) -> None:
-            if left and (code := left.popleft()) is not None:
+            if (code := next(left, None)) is not None:
                 raise Lost(code)
 
         self.after.update(dict.fromkeys(methods, lost))
@@ -173,6 +173,8 @@ class Tap:
                 task.cancel()
             call.cancel()
             await asyncio.wait(tasks)
+            if forwarded.written is not None:
+                await asyncio.wait({forwarded.written})
             self.open[method] -= 1
             await self._notify()
 
@@ -262,12 +264,14 @@ class _Forwarded:
         self.sent: list[Any] = []
         self.unanswered: deque[Any] = deque()
         self.ended = asyncio.Event()
+        self.written: asyncio.Future[None] | None = None
         self._writing = asyncio.Lock()
 
     async def write(self, data: bytes) -> None:
-        """gRPC takes one message at a time."""
+        """gRPC takes one message at a time, and a write that is cancelled keeps its call open for ever."""
         async with self._writing:
-            await self.context.write(data)
+            self.written = asyncio.ensure_future(self.context.write(data))
+            await asyncio.shield(self.written)
 
 
 class _Handlers(grpc.GenericRpcHandler):

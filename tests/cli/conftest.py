@@ -1,10 +1,13 @@
-"""One real cluster for the tests of the client commands."""
+"""One real cluster for the tests of the client commands, and one on a fake clock behind a tap."""
 
 from collections.abc import Iterator
 
 import pytest
 
 from tests.cli.cluster import Up
+from tests.sdk.conftest import group, nodes, threaded_tap, topic
+
+__all__ = ["group", "nodes", "threaded_tap", "topic"]
 
 
 @pytest.fixture(scope="session")

@@ -1,40 +1,53 @@
-"""Commands about pending messages against a fake gateway: what they print, and their exit codes."""
+"""Commands about pending messages: output and exit codes."""
 
 import json
-from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+from duetime import Message, Producer, Receipt
 from duetime.cli import cancel as cancel_module
 from duetime.cli.app import run
 from duetime.cli.backlog import By, _equal_rows, _growing_rows, _topic_rows
+from duetime.cli.cancel import _progress_text, _report_text
 from duetime.cli.output import print_chart
 from duetime.client.finding.pending import Backlog, DueCount
 from duetime.client.message import moment
+from duetime.client.sending.ending import CancelProgress
+from duetime.v1 import pending_pb2 as pb
 
 from tests.cli.cluster import run_duetime
-from tests.sdk.fake_pending import DUE_MS, FakePendingGateway
-from tests.sdk.threaded import served
+from tests.sdk.gateway import Gateway
+
+DUE_MS = 1_800_000_000_000
 
 
 @pytest.fixture
-def gateway(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakePendingGateway]:
-    """On an event loop in a thread of its own; `m0` to `m4` are pending, `m5` has fired."""
-    gateway = FakePendingGateway(count=6, fired={"m5"})
-    with served(gateway):
-        monkeypatch.setenv("DUETIME_SERVER", gateway.address)
-        yield gateway
+def tap(threaded_tap: Gateway, monkeypatch: pytest.MonkeyPatch) -> Gateway:
+    monkeypatch.setenv("DUETIME_SERVER", threaded_tap.address)
+    return threaded_tap
+
+
+@pytest.fixture
+def ids(tap: Gateway, topic: str) -> list[str]:
+    """Five messages that are pending, due one after the other, and one that has fired."""
+    with Producer(tap.node) as producer:
+        sent = producer.send_many(
+            Message(topic, b"body", id=f"{topic}-m{n}", key="k", queue=n % 2, delay=f"2h{n + 1}s" if n < 5 else None)
+            for n in range(6)
+        )
+    return [one.message_id for one in sent if isinstance(one, Receipt)]
 
 
 def objects(capsys: pytest.CaptureFixture[str]) -> list[Any]:
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-def test_a_message_is_sent_for_any_time(gateway: FakePendingGateway, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["send", "carts", "x", "--delay", "1h30m", "--replace", "--key", "42", "--max-wait", "2d"]) == 0
-    assert run(["send", "carts", "x", "--deliver-at", "2026-12-24T18:00:00Z", "--json"]) == 0
-    first, second = (request.messages[0] for request in gateway.requests)
+def test_a_message_is_sent_for_any_time(tap: Gateway, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["send", topic, "x", "--delay", "1h30m", "--replace", "--key", "42", "--max-wait", "2d"]) == 0
+    assert run(["send", topic, "x", "--deliver-at", "2026-12-24T18:00:00Z", "--json"]) == 0
+    first, second = (request.messages[0] for request in tap.sends)
     assert (first.delay_ms, first.replace, list(first.keys), first.max_wait_ms) == (
         5_400_000,
         True,
@@ -47,35 +60,38 @@ def test_a_message_is_sent_for_any_time(gateway: FakePendingGateway, capsys: pyt
     assert {"lane", "level", "due_at", "was_past", "replaced_id"} <= json.loads(answer).keys()
 
 
-def test_named_messages_are_cancelled(gateway: FakePendingGateway, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["cancel", "m0"]) == 0
-    assert capsys.readouterr().out == "cancelled  m0\n"
-    assert run(["cancel", "m0", "m5", "none"]) == 1
+def test_named_messages_are_cancelled(ids: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["cancel", ids[0]]) == 0
+    assert capsys.readouterr().out == f"cancelled  {ids[0]}\n"
+    assert run(["cancel", ids[0], ids[5], "none"]) == 1
     out, err = capsys.readouterr()
-    assert out.splitlines() == ["cancelled  m0", "already fired  m5", "not found  none"]
+    assert out.splitlines() == [f"cancelled  {ids[0]}", f"already fired  {ids[5]}", "not found  none"]
     assert err == "duetime: cancelled 1, already fired 1, not found 1\n"
-    assert run(["cancel", "m1", "--json"]) == 0
-    assert objects(capsys) == [{"id": "m1", "result": "cancelled"}]
+    assert run(["cancel", ids[1], "--json"]) == 0
+    assert objects(capsys) == [{"id": ids[1], "result": "cancelled"}]
 
 
-def test_what_matches_is_cancelled_with_progress(
-    gateway: FakePendingGateway, capsys: pytest.CaptureFixture[str]
+def test_matches_are_cancelled_with_progress(
+    tap: Gateway, topic: str, ids: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["cancel", "--topic", "orders", "--key", "k", "--due-before", "2027-01-01T00:00Z", "--yes"]) == 0
+    due = ["--topic", topic, "--key", "k", "--due-before", "2027-01-01T00:00Z"]
+    assert run(["cancel", *due, "--dry-run", "--json"]) == 0
+    last = objects(capsys)[-1]
+    assert (last["matched"], last["cancelled"], last["done"]) == (5, 0, True)
+    assert run(["cancel", *due, "--yes"]) == 0
     out, err = capsys.readouterr()
-    assert out == "cancelled 5 pending messages; 1 fell due before\n"
-    assert err.splitlines()[-1] == "duetime: cancelled 5 of 9 looked at"
-    assert err.splitlines()[0].startswith("duetime: cancelled 2 of 5 looked at, up to 2027-01-15T")
-    (request,) = gateway.calls
-    assert (request.filter.topic, request.filter.key, request.filter.due_before_ms) == (
-        "orders",
-        "k",
-        1_798_761_600_000,
-    )
-    assert not request.dry_run
-    assert run(["cancel", "--topic", "orders", "--dry-run", "--json"]) == 0
-    assert [one["matched"] for one in objects(capsys)] == [3, 6]
-    assert gateway.calls[1].dry_run
+    assert out == "cancelled 5 pending messages\n"
+    assert err.splitlines()[-1].startswith("duetime: cancelled 5 of ")
+    dry, real = tap.requests["CancelMatching"]
+    assert (real.filter.topic, real.filter.key, real.filter.due_before_ms) == (topic, "k", 1_798_761_600_000)
+    assert (dry.dry_run, real.dry_run) == (True, False)
+
+
+def test_progress_has_counts_and_a_time() -> None:
+    text = _progress_text(CancelProgress(5, 3, 2, 1, moment(DUE_MS), done=False), dry_run=False)
+    assert text.startswith("cancelled 2 of 5 looked at, up to 2027-01-15T")
+    last = CancelProgress(9, 6, 5, 1, None, done=True)
+    assert _report_text(last, dry_run=False) == "cancelled 5 pending messages; 1 fell due before"
 
 
 @pytest.mark.parametrize(
@@ -96,19 +112,18 @@ def test_what_matches_is_cancelled_with_progress(
         ["dlq", "discard", "billing", "--to", "", "--yes"],
     ],
 )
-def test_an_empty_or_impossible_option_is_no_request_for_all(gateway: FakePendingGateway, arguments: list[str]) -> None:
+def test_an_empty_or_impossible_option_is_no_request_for_all(tap: Gateway, arguments: list[str]) -> None:
     assert run(arguments) == 2
-    assert not gateway.calls
-    assert not gateway.requests
+    assert not tap.arrived
 
 
-def test_who_is_asked_may_say_no(
-    gateway: FakePendingGateway, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_a_person_may_decline(
+    tap: Gateway, topic: str, ids: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cancel_module.sys, "stdin", _Terminal("n\n"))
-    assert run(["cancel", "--topic", "orders"]) == 130
-    assert "Cancel 6 pending messages of orders?" in capsys.readouterr().out
-    assert [call.dry_run for call in gateway.calls] == [True]
+    assert run(["cancel", "--topic", topic]) == 130
+    assert f"Cancel 5 pending messages of {topic}?" in capsys.readouterr().out
+    assert [call.dry_run for call in tap.requests["CancelMatching"]] == [True]
 
 
 class _Terminal:
@@ -123,63 +138,76 @@ class _Terminal:
 
 
 def test_messages_are_rescheduled(
-    gateway: FakePendingGateway, tmp_path: Any, capsys: pytest.CaptureFixture[str]
+    tap: Gateway, ids: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "body").write_bytes(b"\xffnew")
-    assert run(["reschedule", "m0", "--delay", "2h", "--body", f"@{tmp_path / 'body'}"]) == 0
-    assert capsys.readouterr().out.startswith("rescheduled  m0, due 2027-01-15T")
-    assert run(["reschedule", "m0", "--deliver-at", "2026-12-24T18:00:00Z", "--json"]) == 0
+    assert run(["reschedule", ids[0], "--delay", "2h", "--body", f"@{tmp_path / 'body'}"]) == 0
+    assert capsys.readouterr().out.startswith(f"rescheduled  {ids[0]}, due 2023-11-1")
+    assert run(["reschedule", ids[0], "--deliver-at", "2022-12-24T18:00:00Z", "--json"]) == 0
     assert objects(capsys)[0]["was_past"]
-    assert run(["reschedule", "m5", "--delay", "2h"]) == 1
-    assert capsys.readouterr().out == "already fired  m5\n"
-    first, second, _ = (call.messages[0] for call in gateway.calls)
+    assert run(["reschedule", ids[5], "--delay", "2h"]) == 1
+    assert capsys.readouterr().out == f"already fired  {ids[5]}\n"
+    first, second, _ = (call.messages[0] for call in tap.requests["Reschedule"])
     assert (first.delay_ms, first.body) == (7_200_000, b"\xffnew")
-    assert second.deliver_at_ms == 1_798_135_200_000
+    assert second.deliver_at_ms == 1_671_904_800_000
 
 
-def test_pending_messages_are_listed(gateway: FakePendingGateway, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["pending", "--topic", "orders", "--limit", "4"]) == 0
+def test_pending_messages_are_listed(
+    tap: Gateway, topic: str, ids: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    tap.before["ListPending"] = lambda request: setattr(request, "max_count", 3)
+    assert run(["pending", "--topic", topic, "--limit", "4"]) == 0
     out, err = capsys.readouterr()
-    assert [line.split("  ")[1] for line in out.splitlines()] == ["m0", "m1", "m2", "m3"]
+    assert [line.split("  ")[1] for line in out.splitlines()] == ids[:4]
     assert err == "duetime: there are more; see --limit\n"
-    assert run(["pending", "--json"]) == 0
+    assert run(["pending", "--topic", topic, "--json"]) == 0
     found = objects(capsys)
-    assert [one["id"] for one in found] == [f"m{n}" for n in range(6)]
-    assert (found[1]["shard"], found[1]["lane"], found[1]["entry"], found[1]["body"]) == (1, 1_000, 1, "body")
-    gateway.count = 0
-    assert run(["pending"]) == 0
-    assert capsys.readouterr().out == "nothing is pending\n"
+    assert [one["id"] for one in found] == ids[:5]
+    assert {(one["shard"], one["lane"], one["body"]) for one in found} == {(0, 1_000, "body")}
+    assert [one["entry"] - found[0]["entry"] for one in found] == list(range(5))
+    tap.nodes.run(tap.make_topic(f"{topic}-empty", 1))
+    assert run(["pending", "--topic", f"{topic}-empty"]) == 0
+    assert capsys.readouterr().out == "nothing is pending that meets the options\n"
 
 
-def test_a_message_is_shown(gateway: FakePendingGateway, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["show", "m1"]) == 0
+def test_a_message_is_shown(ids: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["show", ids[1]]) == 0
     out = capsys.readouterr().out
-    assert "state       pending, due in " in out
-    assert ", 12 of its lane before it\n" in out
-    assert "waits in    lane 1000, entry 7, shard 1" in out
-    assert run(["cancel", "m1"]) == 0
+    assert "state       pending, due " in out
+    assert " of its lane before it\n" in out
+    assert "waits in    lane 1000, entry " in out
+    assert run(["cancel", ids[1]]) == 0
     capsys.readouterr()
-    assert run(["show", "m1", "--json"]) == 0
+    assert run(["show", ids[1], "--json"]) == 0
     (shown,) = objects(capsys)
     assert (shown["state"], shown["lane"], shown["before_count"]) == ("cancelled", None, None)
 
 
-def test_the_backlog_has_a_chart(gateway: FakePendingGateway, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["backlog"]) == 1
+def test_the_backlog_has_a_chart(tap: Gateway, topic: str, ids: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    more = pb.BacklogResponse(unreachable_shards=[2])
+    tap.after["Backlog"] = lambda _, answer: answer.MergeFrom(more)
+    assert run(["send", topic, "x", "--delay", "5s"]) == 0
+    capsys.readouterr()
+    assert run(["backlog", "--topic", topic]) == 1
     out, err = capsys.readouterr()
     lines = out.splitlines()
-    assert lines[0] == "4 pending, 1 overdue"
-    assert [line.split() for line in lines[2:4]] == [
-        ["overdue", "1", "█" * 13 + "▎"],
-        ["within", "10", "s", "3", "█" * 40],
+    assert lines[0].startswith("6 pending, next due by 2023-11-1")
+    assert [line.split() for line in lines[2:8]] == [
+        ["overdue", "0"],
+        ["within", "10", "s", "1", "█" * 8],
+        ["within", "1", "min", "0"],
+        ["within", "10", "min", "0"],
+        ["within", "1", "h", "0"],
+        ["within", "6", "h", "5", "█" * 40],
     ]
-    assert lines[-1].split() == ["orders", "4", "now"]
+    assert lines[-1].split()[:2] == [topic, "6"]
     assert err == "duetime: shard 2 does not answer; its messages are missing\n"
-    assert run(["backlog", "--topic", "orders", "--json"]) == 1
+    assert run(["backlog", "--topic", topic, "--json"]) == 1
     (found,) = objects(capsys)
-    assert (found["pending_count"], found["overdue_count"], found["topics"]) == (4, 1, {"orders": 4})
-    assert found["buckets"] == [{"due_from": "2027-01-15T08:00:00.000Z", "width_ms": 60_000, "count": 4}]
-    assert [call.topic for call in gateway.calls] == ["", "", "orders", "orders"]
+    assert (found["pending_count"], found["overdue_count"], found["topics"]) == (6, 0, {topic: 6})
+    assert sum(one["count"] for one in found["buckets"]) == 6
+    assert run(["backlog"]) == 1
+    assert [call.topic for call in tap.requests["Backlog"]] == [*[topic] * 4, "", ""]
 
 
 def counted(*counts: tuple[int, int, str]) -> Backlog:
@@ -228,12 +256,11 @@ def test_bars_fit_the_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: 
         assert max(map(len, capsys.readouterr().out.splitlines())) == longest
 
 
-def test_a_terminal_without_unicode_is_no_error(gateway: FakePendingGateway) -> None:
-    environment = {"DUETIME_SERVER": gateway.address, "PYTHONIOENCODING": "ascii"}
+def test_a_terminal_without_unicode_is_no_error(tap: Gateway, topic: str, ids: list[str]) -> None:
+    environment = {"DUETIME_SERVER": tap.address, "PYTHONIOENCODING": "ascii"}
     done = run_duetime("backlog", environment=environment)
-    assert done.stderr.startswith(b"duetime: shard ")
     assert b"  ####" in done.stdout
-    assert run_duetime("send", "orders", "\u00e4", environment=environment).returncode == 0
+    assert run_duetime("send", topic, "\u00e4", environment=environment).returncode == 0
 
 
 def test_a_small_count_has_a_bar(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,64 +1,82 @@
-"""`duetime transactions` against a fake gateway: what it prints, and its exit codes."""
+"""`duetime transactions`: output and exit codes."""
 
 import io
 import json
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from duetime import Message, Prepared, Producer
+from duetime import Finder, Message, Prepared, Producer
 from duetime.cli.app import run
 from duetime.client.message import moment
+from duetime.v1 import transactions_pb2 as pb
 
-from tests.sdk.fake_transactions import COMMITTED, GIVEN_UP, NOW_MS, OPEN, ROLLED_BACK, FakeTransactions
-from tests.sdk.threaded import served
+from tests.sdk.gateway import Gateway
+
+OPEN, COMMITTED, ROLLED_BACK, GIVEN_UP = "open", "committed", "rolled back", "given up"
+
+
+class Transactions:
+    """Five of one group, `m0` to `m4` as their messages' ids end: `m3` was given up, the others are open."""
+
+    def __init__(self, tap: Gateway, topic: str, group: str) -> None:
+        self.tap, self.topic, self.group = tap, topic, group
+        self.names = [f"{topic}-m{n}" for n in range(5)]
+        messages = [
+            Message(topic, b"body %d" % n, id=name, queue=1, delay="15m" if n == 4 else None)
+            for n, name in enumerate(self.names)
+        ]
+        self.prepared_at = moment(tap.nodes.now_ms())
+        with Producer(tap.node) as producer:
+            prepared = producer.prepare_many(messages[3:4], group=group)
+            tap.nodes.advance("11m")
+            prepared[:0] = producer.prepare_many(messages[:3], group=group)
+            prepared += producer.prepare_many(messages[4:], group=group)
+        self.ids = [one.id for one in prepared if isinstance(one, Prepared)]
+        with Finder(tap.node) as finder:
+            while finder.transaction(self.ids[3]).state != GIVEN_UP:
+                continue
+
+    @property
+    def states(self) -> list[str]:
+        with Finder(self.tap.node) as finder:
+            return [finder.transaction(one).state for one in self.ids]
 
 
 @pytest.fixture
-def gateway(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeTransactions]:
-    """On an event loop in a thread of its own; `m0` to `m4` are open, but for `m3`, which was given up."""
-    gateway = FakeTransactions()
-    with served(gateway):
-        monkeypatch.setenv("DUETIME_SERVER", gateway.address)
-        messages = [Message("orders", b"body %d" % n, id=f"m{n}", delay="15m" if n == 4 else None) for n in range(5)]
-        with Producer(gateway.address) as producer:
-            assert all(isinstance(one, Prepared) for one in producer.prepare_many(messages, group="billing"))
-        gateway.halves["t3"].state = GIVEN_UP
-        gateway.halves["t3"].checks = 15
-        yield gateway
+def transactions(threaded_tap: Gateway, topic: str, group: str, monkeypatch: pytest.MonkeyPatch) -> Transactions:
+    monkeypatch.setenv("DUETIME_SERVER", threaded_tap.address)
+    return Transactions(threaded_tap, topic, group)
 
 
 def objects(capsys: pytest.CaptureFixture[str]) -> list[Any]:
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-def states(gateway: FakeTransactions) -> list[int]:
-    return [half.state for half in gateway.halves.values()]
-
-
-def test_open_and_given_up_ones_are_listed(gateway: FakeTransactions, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["transactions", "list"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_open_and_given_up_ones_are_listed(transactions: Transactions, capsys: pytest.CaptureFixture[str]) -> None:
+    ids, names, group, topic = transactions.ids, transactions.names, transactions.group, transactions.topic
+    assert run(["transactions", "list", "--group", group]) == 0
+    lines = sorted(capsys.readouterr().out.splitlines(), key=lambda line: line.split()[-1])
     assert len(lines) == 5
-    assert lines[0].startswith("open  ")
-    assert lines[0].endswith("  m0  t0")
-    assert "  billing  orders/1  0 checks  next " in lines[0]
-    assert lines[3].startswith("given up  ")
-    assert lines[3].endswith("  15 checks  m3  t3")
-    options = ["--group", "billing", "--topic", "orders", "--state", "given-up", "--older-than", "1h", "--json"]
+    (given_up,) = [line for line in lines if line.startswith("given up  ")]
+    assert given_up.endswith(f"  0 checks  {names[3]}  {ids[3]}")
+    (first,) = [line for line in lines if line.endswith(f"  {names[0]}  {ids[0]}")]
+    assert first.startswith("open  ")
+    assert f"  {group}  {topic}/1  0 checks  next " in first
+    options = ["--group", group, "--topic", topic, "--state", "given-up", "--older-than", "1h", "--json"]
     assert run(["transactions", "list", *options]) == 0
     (found,) = objects(capsys)
-    assert (found["id"], found["message_id"], found["group"], found["topic"]) == ("t3", "m3", "billing", "orders")
-    assert (found["state"], found["checks"], found["next_check_at"]) == ("given up", 15, None)
-    assert found["prepared_at"] == moment(NOW_MS).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    request = gateway.lists[-1]
-    assert (request.group, request.topic, request.state) == ("billing", "orders", GIVEN_UP)
+    assert (found["id"], found["message_id"], found["group"], found["topic"]) == (ids[3], names[3], group, topic)
+    assert (found["state"], found["checks"], found["next_check_at"]) == ("given up", 0, None)
+    at = transactions.prepared_at.isoformat(timespec="milliseconds")
+    assert found["prepared_at"] == at.replace("+00:00", "Z")
+    request = transactions.tap.requests["ListTransactions"][-1]
+    assert (request.group, request.topic, request.state) == (group, topic, pb.TRANSACTION_STATE_GIVEN_UP)
     assert request.prepared_before_ms > 0
 
 
-def test_a_list_ends_at_its_limit(gateway: FakeTransactions, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["transactions", "list", "--limit", "4", "--json"]) == 0
+def test_a_list_ends_at_its_limit(transactions: Transactions, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["transactions", "list", "--group", transactions.group, "--limit", "4", "--json"]) == 0
     out, err = capsys.readouterr()
     assert len(out.splitlines()) == 4
     assert err == "duetime: there are more; see --limit\n"
@@ -66,81 +84,92 @@ def test_a_list_ends_at_its_limit(gateway: FakeTransactions, capsys: pytest.Capt
     assert capsys.readouterr().out == "no transaction that meets the options is open or was given up\n"
 
 
-@pytest.mark.parametrize("key", ["t1", "m1"])
-def test_one_is_shown_with_its_message(gateway: FakeTransactions, capsys: pytest.CaptureFixture[str], key: str) -> None:
-    assert run(["transactions", "show", key]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[:6] == [
-        "transaction t1",
-        "message     m1",
-        "group       billing",
-        "state       open",
-        "topic       orders/1",
-        "shard       0",
-    ]
-    assert lines[-2:] == ["body", "  body 1"]
-    gateway.halves["t1"].state = COMMITTED
-    assert run(["transactions", "show", key, "--json"]) == 0
-    (found,) = objects(capsys)
-    assert (found["id"], found["state"], found["body"]) == ("t1", "committed", "body 1")
-    assert "offset" in found["receipt"]
-    assert run(["transactions", "show", "none"]) == 1
-    assert "no transaction none" in capsys.readouterr().err
+def test_one_is_shown_with_its_message(transactions: Transactions, capsys: pytest.CaptureFixture[str]) -> None:
+    transaction, name = transactions.ids[1], transactions.names[1]
+    for key in transaction, name:
+        assert run(["transactions", "show", key]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[:6] == [
+            f"transaction {transaction}",
+            f"message     {name}",
+            f"group       {transactions.group}",
+            "state       open",
+            f"topic       {transactions.topic}/1",
+            "shard       0",
+        ]
+        assert lines[-2:] == ["body", "  body 1"]
+    assert run(["transactions", "commit", name, "--yes"]) == 0
+    capsys.readouterr()
+    for key in transaction, name:
+        assert run(["transactions", "show", key, "--json"]) == 0
+        (found,) = objects(capsys)
+        assert (found["id"], found["state"], found["body"]) == (transaction, "committed", "body 1")
+        assert "offset" in found["receipt"]
+    assert run(["transactions", "show", "missing"]) == 1
+    assert "there is no such transaction: missing is" in capsys.readouterr().err
 
 
-def test_a_message_is_shown_with_its_transaction(gateway: FakeTransactions, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["show", "m1"]) == 0
+def test_a_message_is_shown_with_its_transaction(
+    transactions: Transactions, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ids, names = transactions.ids, transactions.names
+    assert run(["show", names[1]]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[:2] == ["id          m1", "state       prepared"]
-    assert lines[3:5] == ["transaction t1", "group       billing"]
+    assert lines[:2] == [f"id          {names[1]}", "state       prepared"]
+    assert lines[3:5] == [f"transaction {ids[1]}", f"group       {transactions.group}"]
     assert lines[5].startswith("prepared    ")
     assert lines[6] == "checks      0"
-    assert run(["show", "m3", "--json"]) == 0
+    assert run(["show", names[3], "--json"]) == 0
     (found,) = objects(capsys)
-    transaction = found["transaction"]
-    assert (found["state"], transaction["id"], transaction["checks"]) == ("given up", "t3", 15)
-    gateway.halves["t2"].state, gateway.halves["t4"].state = ROLLED_BACK, COMMITTED
-    assert run(["show", "m2"]) == 0
+    assert (found["state"], found["transaction"]["id"], found["transaction"]["checks"]) == ("given up", ids[3], 0)
+    assert run(["transactions", "rollback", names[2], "--yes"]) == 0
+    assert run(["transactions", "commit", names[0], "--yes"]) == 0
+    capsys.readouterr()
+    assert run(["show", names[2]]) == 0
     assert "state       rolled back\n" in capsys.readouterr().out
-    assert run(["show", "m4", "--json"]) == 0
+    assert run(["show", names[0], "--json"]) == 0
     (found,) = objects(capsys)
     assert (found["state"], found["transaction"]) == ("stored", None)
 
 
-def test_transactions_are_ended_by_an_operator(gateway: FakeTransactions, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["transactions", "commit", "m4", "--yes"]) == 0
-    assert capsys.readouterr().out.startswith("committed  m4  due ")
-    assert run(["transactions", "rollback", "t3", "m0", "--yes"]) == 0
+def test_transactions_are_ended_by_an_operator(transactions: Transactions, capsys: pytest.CaptureFixture[str]) -> None:
+    ids, names = transactions.ids, transactions.names
+    assert run(["transactions", "commit", names[4], "--yes"]) == 0
+    assert capsys.readouterr().out.startswith(f"committed  {names[4]}  due ")
+    assert run(["transactions", "rollback", ids[3], names[0], "--yes"]) == 0
     out, err = capsys.readouterr()
-    assert out.splitlines() == ["rolled back  t3", "rolled back  m0"]
+    assert out.splitlines() == [f"rolled back  {ids[3]}", f"rolled back  {names[0]}"]
     assert err == "duetime: rolled back 2\n"
-    assert states(gateway) == [ROLLED_BACK, OPEN, OPEN, ROLLED_BACK, COMMITTED]
-    assert all(request.given_up for request in gateway.ends)
-    # What was decided first counts.
-    assert run(["transactions", "commit", "t3", "none", "m1", "--yes"]) == 1
+    assert transactions.states == [ROLLED_BACK, OPEN, OPEN, ROLLED_BACK, COMMITTED]
+    assert all(request.given_up for request in transactions.tap.requests["EndTransaction"])
+    # The first decision is final.
+    assert run(["transactions", "commit", ids[3], "missing", names[1], "--yes"]) == 1
     out, err = capsys.readouterr()
     assert out.splitlines() == [
-        "rolled back  t3  (before)",
-        "not found  none  (no transaction none)",
-        "committed  m1",
+        f"rolled back  {ids[3]}  (before)",
+        "not found  missing  (there is no such transaction: missing is the id of none, nor of its message)",
+        f"committed  {names[1]}",
     ]
     assert err == "duetime: rolled back 1, not found 1, committed 1\n"
-    assert run(["transactions", "commit", "m2", "none", "--yes", "--json"]) == 1
+    assert run(["transactions", "commit", names[2], "missing", "--yes", "--json"]) == 1
     first, second = objects(capsys)
-    assert (first["id"], first["result"], first["transaction"], first["offset"]) == ("m2", "committed", "t2", 7)
+    assert (first["id"], first["result"], first["transaction"]) == (names[2], "committed", ids[2])
+    with Finder(transactions.tap.node) as finder:
+        assert finder.get(names[2]).offset == first["offset"]
     assert (second["id"], second["result"], second["error"]["reason"]) == (
-        "none",
+        "missing",
         "not found",
         "TRANSACTION_NOT_FOUND",
     )
 
 
 def test_ids_come_from_standard_input(
-    gateway: FakeTransactions, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    transactions: Transactions, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO("t0\n\n m1 \n"))
+    first, second = transactions.ids[0], transactions.names[1]
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{first}\n\n {second} \n"))
     assert run(["transactions", "rollback", "-", "--yes"]) == 0
-    assert capsys.readouterr().out.splitlines() == ["rolled back  t0", "rolled back  m1"]
+    assert capsys.readouterr().out.splitlines() == [f"rolled back  {first}", f"rolled back  {second}"]
 
 
 class Terminal(io.StringIO):
@@ -149,14 +178,16 @@ class Terminal(io.StringIO):
 
 
 def test_a_person_is_asked_before(
-    gateway: FakeTransactions, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    transactions: Transactions, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    ids, names, group = transactions.ids, transactions.names, transactions.group
     monkeypatch.setattr(sys, "stdin", Terminal("n\ny\n"))
-    assert run(["transactions", "commit", "m3"]) == 130
-    assert "Commit transaction t3 of billing, given up, to topic orders? [y/N]" in capsys.readouterr().out
-    assert run(["transactions", "rollback", "m3", "m4"]) == 0
-    assert "Roll back 2 transactions of billing? [y/N]" in capsys.readouterr().out
-    assert states(gateway) == [OPEN, OPEN, OPEN, ROLLED_BACK, ROLLED_BACK]
+    assert run(["transactions", "commit", names[3]]) == 130
+    question = f"Commit transaction {ids[3]} of {group}, given up, to topic {transactions.topic}? [y/N]"
+    assert question in capsys.readouterr().out
+    assert run(["transactions", "rollback", names[3], names[4]]) == 0
+    assert f"Roll back 2 transactions of {group}? [y/N]" in capsys.readouterr().out
+    assert transactions.states == [OPEN, OPEN, OPEN, ROLLED_BACK, ROLLED_BACK]
 
 
 @pytest.mark.parametrize(
@@ -170,14 +201,15 @@ def test_a_person_is_asked_before(
         ["list", "--limit", "0"],
     ],
 )
-def test_what_is_not_clear_is_refused(
-    gateway: FakeTransactions, capsys: pytest.CaptureFixture[str], arguments: list[str]
+def test_unclear_requests_are_rejected(
+    threaded_tap: Gateway, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
 ) -> None:
+    monkeypatch.setenv("DUETIME_SERVER", threaded_tap.address)
     assert run(["transactions", *arguments]) == 2
-    assert gateway.ends == []
+    assert not threaded_tap.arrived
 
 
-def test_a_malformed_length_is_refused(gateway: FakeTransactions, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_malformed_length_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["transactions", "list", "--older-than", "soon"]) == 2
     assert "--older-than 'soon' is no length such as 90s" in capsys.readouterr().err
 

@@ -1,4 +1,4 @@
-"""What tests of consumers share."""
+"""Waits and a handler, shared by tests of consumers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -6,6 +6,8 @@ from contextlib import asynccontextmanager
 
 from duetime import Consumer, LeasedMessage
 from duetime.client import connection
+
+from tests.tap import WAIT_S
 
 WITHIN_S = 20
 
@@ -18,9 +20,10 @@ async def consuming(consumer: Consumer) -> AsyncIterator[None]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """For what happens on this side of the wire."""
-    while not condition():
-        await connection.pause(0.002)
+    """Waits for a condition on this side of the wire."""
+    async with asyncio.timeout(WAIT_S):
+        while not condition():
+            await connection.pause(0.002)
 
 
 async def nothing(message: LeasedMessage) -> None:

@@ -1,87 +1,133 @@
-"""Check handlers against a fake gateway: answers, streams that break, bounds, the end; the synchronous face."""
+"""Check handlers: answers, streams that break, bounds, the end; clients that block."""
 
 import asyncio
 import threading
-from collections import deque
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
-import grpc
 import pytest
-from duetime import AsyncProducer, Closed, Decision, InvalidArgument, Message, Prepared, Producer, UndecidedMessage
+from duetime import (
+    AsyncFinder,
+    AsyncProducer,
+    Closed,
+    Decision,
+    Finder,
+    InvalidArgument,
+    Message,
+    Prepared,
+    Producer,
+    UndecidedMessage,
+)
 from duetime.client.message import moment
 from duetime.client.sending import checking
 from duetime.v1 import transactions_pb2 as pb
+from duetime_core.testing import LocalCluster
 
-from tests.sdk.fake_transactions import COMMITTED, NOW_MS, OPEN, ROLLED_BACK, FakeTransactions
-from tests.sdk.threaded import served
+from tests.sdk.consuming import until
+from tests.sdk.gateway import Gateway
+from tests.tap import WAIT_S
 
 COMMIT, ROLLBACK, UNKNOWN = Decision.COMMIT, Decision.ROLLBACK, Decision.UNKNOWN
 
 
-@pytest.fixture
-async def gateway() -> AsyncIterator[FakeTransactions]:
-    gateway = FakeTransactions()
-    await gateway.start()
-    yield gateway
-    await gateway.stop()
+class Checks(Gateway):
+    """Streams of checks as they pass."""
+
+    def __init__(self, nodes: LocalCluster) -> None:
+        super().__init__(nodes)
+        self.watch = self._watch
+        # Groups that the node has begun to watch for, in the order of its first answers.
+        self.watched: list[str] = []
+        # Transactions by the checks that the node has sent.
+        self.asked: list[str] = []
+
+    @property
+    def watch_count(self) -> int:
+        return len(self.remaining["WatchTransactions"])
+
+    @property
+    def answers(self) -> list[tuple[str, int]]:
+        """Transactions and decisions."""
+        requests = self.requests["WatchTransactions"]
+        return [(end.transaction_id, end.decision) for request in requests for end in request.ends]
+
+    def _watch(self, method: str, sent: list[Any], answer: Any) -> None:
+        if method == "WatchTransactions" and answer is not None:
+            self.asked += [check.transaction_id for check in answer.checks]
+            self.watched += [] if answer.checks else [sent[0].group]
+
+    async def ask(self, *ids: str, number: int = 1) -> None:
+        """Open transactions get their check of this number; the one before was heard."""
+        await self.until(lambda: self.watched)
+        async with asyncio.timeout(WAIT_S), AsyncFinder(self.node) as finder:
+            while any([(await finder.transaction(one)).checks != number - 1 for one in ids]):
+                continue
+        await asyncio.to_thread(self.nodes.advance, "30s")
+
+    async def until_states(self, ids: list[str], *states: str) -> None:
+        """Answers in a stream are not answered: the node is asked until it has them."""
+        async with asyncio.timeout(WAIT_S), AsyncFinder(self.node) as finder:
+            while [(await finder.transaction(one)).state for one in ids] != list(states):
+                continue
 
 
 @pytest.fixture
-async def producer(gateway: FakeTransactions, quick: None) -> AsyncIterator[AsyncProducer]:
-    async with AsyncProducer(gateway.address, timeout=10) as producer:
+async def tap(nodes: LocalCluster) -> AsyncIterator[Checks]:
+    async with Checks(nodes) as tap:
+        yield tap
+
+
+@pytest.fixture
+async def producer(tap: Checks, quick: None) -> AsyncIterator[AsyncProducer]:
+    async with AsyncProducer(tap.address, timeout=60) as producer:
         yield producer
 
 
-async def prepare(producer: AsyncProducer, count: int = 1, group: str = "billing") -> list[str]:
+async def prepare(producer: AsyncProducer, topic: str, group: str, count: int = 1) -> list[str]:
     """Ids of transactions that are open."""
-    messages = [Message("orders", b"%d" % n, tags="paid", key="42", properties={"a": "b"}) for n in range(count)]
+    messages = [Message(topic, b"%d" % n, tags="paid", key="42", properties={"a": "b"}) for n in range(count)]
     prepared = await producer.prepare_many(messages, group=group)
     return [one.id for one in prepared if isinstance(one, Prepared)]
 
 
-async def watched(gateway: FakeTransactions, group: str = "billing") -> None:
-    await gateway.until(lambda: group in gateway.watchers)
-
-
-async def test_a_handler_answers_checks(gateway: FakeTransactions, producer: AsyncProducer) -> None:
+async def test_a_handler_answers_checks(tap: Checks, topic: str, group: str, producer: AsyncProducer) -> None:
     seen: list[UndecidedMessage] = []
 
-    @producer.check("billing")
+    @producer.check(group)
     async def resolve(message: UndecidedMessage) -> Decision:
         seen.append(message)
         return {b"0": COMMIT, b"1": ROLLBACK, b"2": UNKNOWN}[message.body]
 
-    ids = await prepare(producer, 3)
-    await watched(gateway)
-    gateway.ask("billing", *ids)
-    await gateway.until(lambda: len(gateway.answers) == 3)
-    assert dict(gateway.answers) == {"t0": pb.DECISION_COMMIT, "t1": pb.DECISION_ROLLBACK, "t2": pb.DECISION_UNKNOWN}
-    assert [half.state for half in gateway.halves.values()] == [COMMITTED, ROLLED_BACK, OPEN]
-    (first, *_) = seen
-    assert (first.id, first.group, first.topic, first.number) == ("t0", "billing", "orders", 1)
+    ids = await prepare(producer, topic, group, 3)
+    prepared_at = moment(tap.nodes.now_ms())
+    await tap.ask(*ids)
+    await tap.until(lambda: len(tap.answers) == 3)
+    decisions = [pb.DECISION_COMMIT, pb.DECISION_ROLLBACK, pb.DECISION_UNKNOWN]
+    assert dict(tap.answers) == dict(zip(ids, decisions, strict=True))
+    await tap.until_states(ids, "committed", "rolled back", "open")
+    first = min(seen, key=lambda message: message.body)
+    assert (first.id, first.group, first.topic, first.number) == (ids[0], group, topic, 1)
     assert (first.tags, first.keys, first.properties) == ("paid", ["42"], {"a": "b"})
-    assert (first.prepared_at, first.message_id) == (moment(NOW_MS), gateway.halves["t0"].message.id)
+    assert (first.prepared_at, first.message_id) == (prepared_at, tap.requests["Prepare"][0].messages[0].id)
 
 
-async def test_a_plain_function_runs_in_a_thread(gateway: FakeTransactions, producer: AsyncProducer) -> None:
+async def test_a_plain_function_runs_in_a_thread(tap: Checks, topic: str, group: str, producer: AsyncProducer) -> None:
     threads: list[threading.Thread] = []
 
-    @producer.check("billing")
+    @producer.check(group)
     def resolve(message: UndecidedMessage) -> Decision:
         threads.append(threading.current_thread())
         return COMMIT
 
-    ids = await prepare(producer, 2)
-    await watched(gateway)
-    gateway.ask("billing", *ids)
-    await gateway.until(lambda: len(gateway.answers) == 2)
-    assert {decision for _, decision in gateway.answers} == {pb.DECISION_COMMIT}
+    await tap.ask(*await prepare(producer, topic, group, 2))
+    await tap.until(lambda: len(tap.answers) == 2)
+    assert {decision for _, decision in tap.answers} == {pb.DECISION_COMMIT}
     assert threading.current_thread() not in threads
 
 
 @pytest.mark.parametrize("plain", [False, True])
 async def test_a_handler_that_fails_says_unknown_and_is_asked_again(
-    gateway: FakeTransactions, producer: AsyncProducer, caplog: pytest.LogCaptureFixture, plain: bool
+    tap: Checks, topic: str, group: str, producer: AsyncProducer, caplog: pytest.LogCaptureFixture, plain: bool
 ) -> None:
     def fail(message: UndecidedMessage) -> Decision:
         if message.number == 1:
@@ -91,171 +137,170 @@ async def test_a_handler_that_fails_says_unknown_and_is_asked_again(
     async def fail_too(message: UndecidedMessage) -> Decision:
         return fail(message)
 
-    producer.check("billing")(fail if plain else fail_too)  # type: ignore[arg-type]
-    ids = await prepare(producer, 2)
-    await watched(gateway)
+    producer.check(group)(fail if plain else fail_too)
+    ids = await prepare(producer, topic, group, 2)
     for number in (1, 2, 3):
-        gateway.ask("billing", *ids)
-        await gateway.until(lambda many=2 * number: len(gateway.answers) == many)
-    assert [decision for _, decision in gateway.answers] == [pb.DECISION_UNKNOWN] * 4 + [pb.DECISION_COMMIT] * 2
+        await tap.ask(*ids, number=number)
+        await tap.until(lambda count=2 * number: len(tap.answers) == count)  # type: ignore[misc]
+    for one in ids:
+        decisions = [decision for transaction, decision in tap.answers if transaction == one]
+        assert decisions == [pb.DECISION_UNKNOWN] * 2 + [pb.DECISION_COMMIT]
     texts = [str(record.exc_info[1]) for record in caplog.records if record.exc_info]
     assert sorted(texts) == ["", *["the check handler returned None, no Decision"] * 2, "the database is away"]
 
 
 async def test_a_stream_that_breaks_is_opened_again(
-    gateway: FakeTransactions, producer: AsyncProducer, caplog: pytest.LogCaptureFixture
+    tap: Checks, topic: str, group: str, producer: AsyncProducer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @producer.check("billing")
+    @producer.check(group)
     async def resolve(message: UndecidedMessage) -> Decision:
         return COMMIT
 
-    (transaction,) = await prepare(producer)
-    await watched(gateway)
-    count = gateway.watch_count
-    gateway.statuses["WatchTransactions"] = deque([grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED])
-    gateway.watchers["billing"].put_nowait(None)
-    await gateway.until(lambda: gateway.watch_count == count + 3)
-    await watched(gateway)
-    await gateway.stop()
-    await gateway.start()
-    await gateway.until(lambda: gateway.watch_count > count + 3)
-    await watched(gateway)
-    gateway.ask("billing", transaction)
-    await gateway.until(lambda: bool(gateway.answers))
-    assert gateway.halves[transaction].state == COMMITTED
-    assert "checks of producer group billing: the server ended the stream; trying again" in caplog.text
+    (transaction,) = await prepare(producer, topic, group)
+    await tap.until(lambda: tap.watched)
+    tap.unknown.add("WatchTransactions")
+    tap.end("WatchTransactions")
+    await until(lambda: tap.refused["WatchTransactions"])
+    tap.unknown.clear()
+    await tap.until(lambda: len(tap.watched) >= 2)
+    await tap.stop()
+    await tap.start()
+    await tap.until(lambda: len(tap.watched) >= 3)
+    await tap.ask(transaction)
+    await tap.until_states([transaction], "committed")
+    assert f"checks of producer group {group}: the server ended the stream; trying again" in caplog.text
 
 
-async def test_an_answer_waits_for_the_next_stream(gateway: FakeTransactions, producer: AsyncProducer) -> None:
+async def test_an_answer_waits_for_the_next_stream(
+    tap: Checks, topic: str, group: str, producer: AsyncProducer
+) -> None:
     decide, seen = asyncio.Event(), list[str]()
 
-    @producer.check("billing")
+    @producer.check(group)
     async def resolve(message: UndecidedMessage) -> Decision:
         seen.append(message.id)
         await decide.wait()
         return COMMIT
 
-    (transaction,) = await prepare(producer)
-    await watched(gateway)
-    gateway.ask("billing", transaction)
-    # The same check, given again while the handler thinks, starts no second one.
-    gateway.ask("billing", transaction)
-    count = gateway.watch_count
-    gateway.watchers["billing"].put_nowait(None)
-    await gateway.until(lambda: gateway.watch_count > count)
+    (first,) = await prepare(producer, topic, group)
+    await tap.ask(first)
+    await until(lambda: seen == [first])
+    tap.end("WatchTransactions")
+    await tap.until(lambda: len(tap.watched) >= 2)
+    # The second check of the first transaction comes together with the first check of another.
+    (second,) = await prepare(producer, topic, group)
+    await tap.ask(first, number=2)
+    await until(lambda: len(seen) == 2)
+    assert tap.asked == [first, first, second]
     decide.set()
-    await gateway.until(lambda: bool(gateway.answers))
+    await tap.until(lambda: len(set(tap.answers)) == 2)
     # An answer that the first stream took may be given again.
-    assert set(gateway.answers) == {(transaction, pb.DECISION_COMMIT)}
-    assert seen == [transaction]
+    assert set(tap.answers) == {(first, pb.DECISION_COMMIT), (second, pb.DECISION_COMMIT)}
+    assert seen == [first, second]
 
 
 async def test_a_group_that_is_not_known_yet_is_watched_after_its_first_transaction(
-    gateway: FakeTransactions, producer: AsyncProducer, monkeypatch: pytest.MonkeyPatch
+    tap: Checks, topic: str, group: str, producer: AsyncProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checking, "GROUP_WAIT_S", 60.0)
 
-    @producer.check("billing")
+    @producer.check(group)
     async def resolve(message: UndecidedMessage) -> Decision:
         return COMMIT
 
-    await gateway.until(lambda: gateway.watch_count == 1)
-    async with producer.transaction("orders", b"x", group="billing"):
-        await watched(gateway)
+    await tap.until(lambda: tap.watch_count == 1)
+    async with producer.transaction(topic, b"x", group=group):
+        await tap.until(lambda: tap.watched)
 
 
 async def test_a_group_that_another_producer_makes_known_is_found(
-    gateway: FakeTransactions, producer: AsyncProducer, monkeypatch: pytest.MonkeyPatch
+    tap: Checks, topic: str, group: str, producer: AsyncProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checking, "GROUP_WAIT_S", 0.01)
 
-    @producer.check("billing")
+    @producer.check(group)
     async def resolve(message: UndecidedMessage) -> Decision:
         return COMMIT
 
-    await gateway.until(lambda: gateway.watch_count == 3)
-    async with AsyncProducer(gateway.address) as other:
-        await prepare(other)
-    await watched(gateway)
+    await tap.until(lambda: tap.watch_count == 3)
+    async with AsyncProducer(tap.address) as other:
+        await prepare(other, topic, group)
+    await tap.until(lambda: tap.watched)
 
 
 async def test_a_name_that_the_server_refuses_ends_the_watching(
-    gateway: FakeTransactions, producer: AsyncProducer, caplog: pytest.LogCaptureFixture
+    tap: Checks, group: str, producer: AsyncProducer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    gateway.statuses["WatchTransactions"] = deque([grpc.StatusCode.INVALID_ARGUMENT])
     producer.check("x y")(lambda _: COMMIT)
     await asyncio.gather(*producer._transacting.checks._tasks.values())
     assert "checks of producer group x y are not answered" in caplog.text
-    assert gateway.watch_count == 1
+    assert tap.watch_count == 1
 
 
-async def test_handlers_are_bounded(gateway: FakeTransactions, producer: AsyncProducer) -> None:
+async def test_handlers_are_bounded(tap: Checks, topic: str, group: str, producer: AsyncProducer) -> None:
     running: list[str] = []
     most, step = 0, asyncio.Semaphore(0)
 
-    @producer.check("billing", concurrency=3)
+    @producer.check(group, concurrency=3)
     async def resolve(message: UndecidedMessage) -> Decision:
         nonlocal most
         running.append(message.id)
         most = max(most, len(running))
-        gateway.note()
         await step.acquire()
         running.remove(message.id)
         return COMMIT
 
-    ids = await prepare(producer, 20)
-    await watched(gateway)
-    gateway.ask("billing", *ids[:10])
-    gateway.ask("billing", *ids[10:])
-    await gateway.until(lambda: len(running) == 3)
+    ids = await prepare(producer, topic, group, 20)
+    await tap.ask(*ids)
+    await until(lambda: len(running) == 3)
     for _ in ids:
         step.release()
-    await gateway.until(lambda: len(gateway.answers) == 20)
+    await tap.until(lambda: len(tap.answers) == 20)
     assert most == 3
 
 
-async def test_the_end_of_the_producer_delivers_what_is_decided(gateway: FakeTransactions, quick: None) -> None:
+async def test_the_end_of_the_producer_delivers_what_is_decided(
+    tap: Checks, topic: str, group: str, quick: None
+) -> None:
     decide, begun = asyncio.Event(), asyncio.Event()
-    async with AsyncProducer(gateway.address) as producer:
+    async with AsyncProducer(tap.address) as producer:
 
-        @producer.check("billing")
+        @producer.check(group)
         async def resolve(message: UndecidedMessage) -> Decision:
             begun.set()
             await decide.wait()
             return COMMIT
 
-        (transaction,) = await prepare(producer)
-        await watched(gateway)
-        gateway.ask("billing", transaction)
+        (transaction,) = await prepare(producer, topic, group)
+        await tap.ask(transaction)
         await begun.wait()
         closing = asyncio.create_task(producer.close())
-        await gateway.until(lambda: not gateway.watchers)
+        await tap.until(lambda: not tap.open["WatchTransactions"])
         decide.set()
         await closing
-    assert gateway.halves[transaction].state == COMMITTED
-    assert [request.group for request in gateway.ends] == ["billing"]
+    await tap.until_states([transaction], "committed")
+    assert [request.group for request in tap.requests["EndTransaction"]] == [group]
     with pytest.raises(Closed):
         producer.check("others")
 
 
 async def test_a_handler_that_hangs_does_not_hold_up_the_end(
-    gateway: FakeTransactions, monkeypatch: pytest.MonkeyPatch
+    tap: Checks, topic: str, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checking, "DRAIN_S", 0.01)
     begun = asyncio.Event()
-    async with AsyncProducer(gateway.address) as producer:
+    async with AsyncProducer(tap.address) as producer:
 
-        @producer.check("billing")
+        @producer.check(group)
         async def resolve(message: UndecidedMessage) -> Decision:
             begun.set()
             await asyncio.Event().wait()
             return COMMIT
 
-        (transaction,) = await prepare(producer)
-        await watched(gateway)
-        gateway.ask("billing", transaction)
+        (transaction,) = await prepare(producer, topic, group)
+        await tap.ask(transaction)
         await begun.wait()
-    assert gateway.halves[transaction].state == OPEN
+    await tap.until_states([transaction], "open")
 
 
 async def test_a_group_has_one_handler(producer: AsyncProducer) -> None:
@@ -264,47 +309,42 @@ async def test_a_group_has_one_handler(producer: AsyncProducer) -> None:
         producer.check("billing")
     for arguments in ({"group": ""}, {"group": "x", "concurrency": 0}, {"group": "x", "concurrency": 1_001}):
         with pytest.raises(InvalidArgument):
-            producer.check(**arguments)  # type: ignore[arg-type]
+            producer.check(**arguments)
 
 
 @pytest.fixture
-def threaded(quick: None) -> Iterator[tuple[FakeTransactions, asyncio.AbstractEventLoop]]:
-    """A gateway on an event loop in a thread of its own."""
-    gateway = FakeTransactions()
-    with served(gateway) as loop:
-        yield gateway, loop
+def threaded(nodes: LocalCluster, quick: None) -> Iterator[Checks]:
+    """On the event loop of its nodes."""
+    tap = Checks(nodes)
+    nodes.run(tap.start())
+    yield tap
+    nodes.run(tap.stop())
 
 
-def test_plain_code_has_transactions_and_checks(
-    threaded: tuple[FakeTransactions, asyncio.AbstractEventLoop],
-) -> None:
-    gateway, loop = threaded
-    with Producer(gateway.address) as producer:
+def test_plain_code_has_transactions_and_checks(threaded: Checks, topic: str, group: str, nodes: LocalCluster) -> None:
+    with Producer(threaded.address) as producer, Finder(threaded.node) as finder:
 
-        @producer.check("billing")
+        @producer.check(group)
         def resolve(message: UndecidedMessage) -> Decision:
             return COMMIT if message.body == b"yes" else ROLLBACK
 
-        with producer.transaction("orders", b"x", delay="15m", group="billing") as tx:
-            assert (tx.id, tx.group, gateway.halves["t0"].state) == ("t0", "billing", OPEN)
+        with producer.transaction(topic, b"x", delay="15m", group=group) as tx:
+            assert (tx.group, finder.transaction(tx.id).state) == (group, "open")
         assert tx.result is not None
         assert tx.result.lane == 1_000
-        with pytest.raises(KeyError), producer.transaction("orders", b"x", group="billing") as tx:
+        with pytest.raises(KeyError), producer.transaction(topic, b"x", group=group) as broken:
             raise KeyError
-        with pytest.raises(KeyboardInterrupt), producer.transaction("orders", b"yes", group="billing") as tx:
+        with pytest.raises(KeyboardInterrupt), producer.transaction(topic, b"yes", group=group) as undecided:
             raise KeyboardInterrupt
-        assert [half.state for half in gateway.halves.values()] == [COMMITTED, ROLLED_BACK, OPEN]
-
-        async def ask() -> None:
-            await watched(gateway)
-            gateway.ask("billing", "t2")
-            await gateway.until(lambda: bool(gateway.answers))
-
-        asyncio.run_coroutine_threadsafe(ask(), loop).result(10)
-        assert gateway.answers == [("t2", pb.DECISION_COMMIT)]
-        with producer.transaction("orders", b"x", group="others") as tx:
-            tx.leave_open()
-            assert repr(tx).startswith("Transaction(Prepared(t3, ")
-        with pytest.raises(KeyboardInterrupt), producer.transaction("orders", b"x", group="others"):
+        ends = [finder.transaction(one.id).state for one in (tx, broken, undecided)]
+        assert ends == ["committed", "rolled back", "open"]
+        nodes.advance("6s")
+        nodes.run(threaded.until(lambda: threaded.answers))
+        assert threaded.answers == [(undecided.id, pb.DECISION_COMMIT)]
+        others = f"{group}-others"
+        with producer.transaction(topic, b"x", group=others) as left:
+            left.leave_open()
+            assert repr(left).startswith(f"Transaction(Prepared({left.id}, ")
+        with pytest.raises(KeyboardInterrupt), producer.transaction(topic, b"x", group=others) as interrupted:
             raise KeyboardInterrupt
-        assert [half.state for half in gateway.halves.values()][3:] == [OPEN, ROLLED_BACK]
+        assert [finder.transaction(one.id).state for one in (left, interrupted)] == ["open", "rolled back"]

@@ -2,6 +2,8 @@
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from itertools import repeat
+from typing import Any
 
 import grpc
 import pytest
@@ -11,6 +13,7 @@ from duetime import (
     CancelResult,
     InvalidArgument,
     InvalidMessage,
+    Message,
     NotFound,
     Receipt,
     ServerError,
@@ -20,109 +23,134 @@ from duetime import (
 from duetime.client.message import moment
 from duetime.client.sending.ending import REQUEST_BYTES_MAX, REQUEST_COUNT_MAX
 from duetime.v1 import message_pb2
+from duetime.v1 import pending_pb2 as pb
+from duetime_core.testing import LocalCluster
 from duetime_format.limits import BODY_BYTES_MAX
 
-from tests.sdk.fake_pending import DUE_MS, FakePendingGateway
+from tests.sdk.gateway import Gateway
 
 CANCELLED, FIRED, NOT_FOUND = CancelResult.CANCELLED, CancelResult.ALREADY_FIRED, CancelResult.NOT_FOUND
+DELAY = timedelta(hours=2)
 
 
 @pytest.fixture
-async def gateway() -> AsyncIterator[FakePendingGateway]:
-    gateway = FakePendingGateway(count=8)
-    gateway.fired.add("m7")
-    await gateway.start()
-    yield gateway
-    await gateway.stop()
-
-
-@pytest.fixture
-async def producer(gateway: FakePendingGateway, quick: None) -> AsyncIterator[AsyncProducer]:
-    async with AsyncProducer(gateway.address, timeout=10) as producer:
+async def producer(tap: Gateway, quick: None) -> AsyncIterator[AsyncProducer]:
+    async with AsyncProducer(tap.address, timeout=60) as producer:
         yield producer
 
 
 @pytest.fixture
-async def hasty(gateway: FakePendingGateway, quick: None) -> AsyncIterator[AsyncProducer]:
-    """A producer that gives up soon, but not while a busy machine thinks."""
-    async with AsyncProducer(gateway.address, timeout=2) as producer:
+async def hasty(tap: Gateway, quick: None) -> AsyncIterator[AsyncProducer]:
+    async with AsyncProducer(tap.address, timeout=0.2) as producer:
         yield producer
 
 
 @pytest.fixture
-async def finder(gateway: FakePendingGateway) -> AsyncIterator[AsyncFinder]:
-    async with AsyncFinder(gateway.address) as finder:
+async def finder(tap: Gateway) -> AsyncIterator[AsyncFinder]:
+    async with AsyncFinder(tap.address) as finder:
         yield finder
 
 
-def receipt(message_id: str = "m1", **fields: object) -> Receipt:
-    values = {"message_id": message_id, "shard": 3, "lane": 1_000, "offset": 5, "deliver_at_ms": DUE_MS, **fields}
-    return Receipt(message_pb2.SendResult(**values), "orders")  # type: ignore[arg-type]
+async def wait_for(tap: Gateway, topic: str, count: int = 1) -> list[str]:
+    """Ids of messages that are pending, each due 1 ms after the one before it."""
+    ids = [f"{topic}-{n}" for n in range(count)]
+    # Of a length that is no level's.
+    delays = [DELAY + timedelta(milliseconds=1 + n) for n in range(count)]
+    async with AsyncProducer(tap.node) as producer:
+        sent = await producer.send_many(
+            Message(topic, b"body", id=one, key="k", delay=delay, queue=n % 2)
+            for n, (one, delay) in enumerate(zip(ids, delays, strict=True))
+        )
+    assert all(isinstance(one, Receipt) for one in sent)
+    return ids
 
 
-async def test_a_receipt_and_an_id_are_cancelled(gateway: FakePendingGateway, producer: AsyncProducer) -> None:
-    assert await producer.cancel(receipt()) is CANCELLED
-    assert await producer.cancel("m7") is FIRED
-    assert await producer.cancel("none") is NOT_FOUND
-    by_receipt, by_id, _ = (call.messages[0] for call in gateway.calls)
-    assert (by_receipt.message_id, by_receipt.topic) == ("m1", "orders")
-    assert (by_receipt.shard, by_receipt.lane, by_receipt.entry) == (3, 1_000, 5)
-    assert (by_id.message_id, by_id.topic, by_id.lane) == ("m7", "", 0)
+def asked(tap: Gateway, method: str = "Cancel") -> list[int]:
+    """How many messages each request has."""
+    return [len(request.messages) for request in tap.requests[method]]
 
 
-async def test_a_receipt_without_a_lane_names_its_topic_only(
-    gateway: FakePendingGateway, producer: AsyncProducer
-) -> None:
-    """Of a message that was not delayed, or of a gateway of release 0.1."""
-    await producer.cancel(receipt(lane=0, delay_level=3))
-    (ref,) = gateway.calls[0].messages
+def receipt(**fields: Any) -> Receipt:
+    return Receipt(message_pb2.SendResult(message_id="m1", shard=3, offset=5, **fields), "orders")
+
+
+async def test_a_receipt_and_an_id_are_cancelled(two_shards: LocalCluster, topic: str) -> None:
+    async with Gateway(two_shards) as tap, AsyncProducer(tap.address) as producer:
+        sent = [await producer.send(topic, b"x", queue=queue, delay=DELAY) for queue in range(4)]
+        by_receipt = next(one for one in sent if one.shard)
+        fired = await producer.send(topic, b"x")
+        assert await producer.cancel(by_receipt) is CANCELLED
+        assert await producer.cancel(fired.message_id) is FIRED
+        assert await producer.cancel("none") is NOT_FOUND
+    first, second, _ = (request.messages[0] for request in tap.requests["Cancel"])
+    assert (first.message_id, first.topic, first.shard) == (by_receipt.message_id, topic, 1)
+    assert (first.lane, first.entry) == (by_receipt.lane, by_receipt.offset)
+    assert (second.message_id, second.topic, second.lane) == (fired.message_id, "", 0)
+
+
+def test_a_receipt_without_a_lane_names_its_topic_only() -> None:
+    """A message without a delay, or a gateway of release 0.1."""
+    ref = receipt(lane=0, delay_level=3)._ref()
     assert (ref.message_id, ref.topic, ref.shard, ref.lane, ref.entry) == ("m1", "orders", 0, 0, 0)
 
 
-async def test_any_number_is_split_into_requests(gateway: FakePendingGateway, producer: AsyncProducer) -> None:
-    gateway.count = 10_000
-    ids = [f"m{n}" for n in range(2 * REQUEST_COUNT_MAX + 3)]
-    assert await producer.cancel(one for one in ids) == [CANCELLED if one != "m7" else FIRED for one in ids]
-    assert sorted(len(call.messages) for call in gateway.calls) == [3, REQUEST_COUNT_MAX, REQUEST_COUNT_MAX]
-    assert gateway.cancelled == set(ids) - {"m7"}
+async def test_any_number_is_split_into_requests(
+    tap: Gateway, topic: str, producer: AsyncProducer, finder: AsyncFinder
+) -> None:
+    ids = await wait_for(tap, topic, 2 * REQUEST_COUNT_MAX + 2)
+    ids.insert(7, "none")
+    assert await producer.cancel(one for one in ids) == [CANCELLED if one != "none" else NOT_FOUND for one in ids]
+    assert sorted(asked(tap)) == [3, REQUEST_COUNT_MAX, REQUEST_COUNT_MAX]
+    assert (await finder.backlog(topic)).pending == 0
     assert await producer.cancel([]) == []
 
 
-async def test_large_bodies_are_split_too(gateway: FakePendingGateway, producer: AsyncProducer) -> None:
+async def test_large_bodies_are_split_too(tap: Gateway, topic: str, producer: AsyncProducer) -> None:
+    ids = await wait_for(tap, topic, 3)
     body = bytes(REQUEST_BYTES_MAX // 2 - 100)
-    results = await producer.reschedule(["m0", "m1", "m2"], delay=5, body=body)
+    results = await producer.reschedule(ids, delay=DELAY, body=body)
     assert [getattr(one, "status", one) for one in results] == ["rescheduled"] * 3
-    assert sorted(len(call.messages) for call in gateway.calls) == [1, 2]
+    assert sorted(asked(tap, "Reschedule")) == [1, 2]
+    assert await producer.cancel(ids) == [CANCELLED] * 3
 
 
 async def test_lost_answers_and_shards_that_are_away_are_asked_again(
-    gateway: FakePendingGateway, producer: AsyncProducer
+    tap: Gateway, topic: str, producer: AsyncProducer
 ) -> None:
-    gateway.statuses.append(grpc.StatusCode.UNAVAILABLE)
-    gateway.away.add("m1")
-    assert await producer.cancel(["m0", "m1", "m7"]) == [CANCELLED, CANCELLED, FIRED]
-    # The first answer was lost; after that only what is not known is asked for.
-    assert [len(call.messages) for call in gateway.calls] == [3, 3]
-    gateway.away.add("m1")
-    assert await producer.cancel(["m0", "m1", "m7"]) == [CANCELLED, CANCELLED, FIRED]
-    assert [len(call.messages) for call in gateway.calls[2:]] == [3, 1]
+    ids = await wait_for(tap, topic, 3)
+    tap.lose("Cancel", codes=[grpc.StatusCode.UNAVAILABLE])
+    assert await producer.cancel(ids) == [CANCELLED] * 3
+    assert asked(tap) == [3, 3]
+    away = message_pb2.Fault(code=14, reason="SHARD_UNAVAILABLE", message="shard 1 is away", retriable=True)
+
+    def refuse(_request: pb.CancelRequest, answer: pb.CancelResponse) -> None:
+        tap.after.pop("Cancel")
+        answer.results[1].CopyFrom(pb.CancelResult(fault=away))
+
+    tap.after["Cancel"] = refuse
+    assert await producer.cancel([*ids, "none"]) == [*[CANCELLED] * 3, NOT_FOUND]
+    # The message without a result alone is asked for again.
+    assert asked(tap)[2:] == [4, 1]
+    assert tap.requests["Cancel"][3].messages[0].message_id == ids[1]
 
 
-async def test_what_stays_unknown_is_an_error_of_its_own(gateway: FakePendingGateway, hasty: AsyncProducer) -> None:
-    gateway.statuses.extend([grpc.StatusCode.UNAVAILABLE] * 1_000)
-    (error,) = await hasty.cancel(["m0"])
+async def test_what_stays_unknown_is_an_error_of_its_own(
+    tap: Gateway, topic: str, producer: AsyncProducer, hasty: AsyncProducer
+) -> None:
+    (one,) = await wait_for(tap, topic)
+    tap.lose("Cancel", codes=repeat(grpc.StatusCode.UNAVAILABLE))
+    (error,) = await hasty.cancel([one])
     # The last attempt may run into the deadline.
     assert isinstance(error, Unavailable | Timeout)
-    assert error.message_id == "m0"
+    assert error.message_id == one
     with pytest.raises((Unavailable, Timeout)):
-        await hasty.cancel("m0")
-    gateway.statuses.clear()
-    gateway.statuses.append(grpc.StatusCode.NOT_FOUND)
+        await hasty.cancel(one)
+    tap.lose("Cancel", codes=[grpc.StatusCode.NOT_FOUND])
     with pytest.raises(NotFound):
-        await hasty.cancel("m0")
-    gateway.short_answer = True
+        await producer.cancel(one)
+    tap.after["Cancel"] = lambda _, answer: answer.ClearField("results")
     with pytest.raises(ServerError, match="the server returned 0 results for 1 messages"):
-        await hasty.cancel("m0")
+        await producer.cancel(one)
 
 
 async def test_what_is_no_message_is_a_type_error(producer: AsyncProducer) -> None:
@@ -148,34 +176,39 @@ async def test_what_is_no_message_is_a_type_error(producer: AsyncProducer) -> No
     ],
 )
 async def test_a_range_of_due_times_is_checked(
-    gateway: FakePendingGateway, finder: AsyncFinder, after: object, before: object, field: str, text: str
+    tap: Gateway, finder: AsyncFinder, after: object, before: object, field: str, text: str
 ) -> None:
     with pytest.raises(InvalidArgument, match=text) as caught:
         await anext(finder.pending(after=after, before=before))  # type: ignore[arg-type]
     assert caught.value.violations[0].field == field
-    assert not gateway.calls
+    assert not tap.arrived
 
 
-async def test_a_range_may_reach_to_the_ends_of_the_calendar(gateway: FakePendingGateway, finder: AsyncFinder) -> None:
+async def test_a_range_may_reach_to_the_ends_of_the_calendar(tap: Gateway, topic: str, finder: AsyncFinder) -> None:
+    ids = await wait_for(tap, topic, 3)
     for after, before in ((datetime.min, datetime.max), (datetime.min.replace(tzinfo=UTC), datetime.max)):
-        assert [one.id async for one in finder.pending(after=after, before=before)]
+        assert [one.id async for one in finder.pending(topic, after=after, before=before)] == ids
 
 
-async def test_messages_get_another_time(gateway: FakePendingGateway, producer: AsyncProducer) -> None:
-    moved = await producer.reschedule(receipt(), delay="1h30m", body=b"new")
-    assert (moved.status, moved.message_id, moved.was_past) == ("rescheduled", "m1", False)
-    assert moved.deliver_at == moment(DUE_MS) + timedelta(hours=1, minutes=30)
-    assert moved.place == (1, 1_000, 77)
-    (asked,) = gateway.calls[0].messages
-    assert (asked.message.entry, asked.delay_ms, asked.body) == (5, 5_400_000, b"new")
-    at = datetime(2026, 12, 24, 18, tzinfo=UTC)
-    one, fired, none = await producer.reschedule(["m0", "m7", "none"], deliver_at=at)
-    assert [getattr(each, "status", each) for each in (one, fired, none)] == [
+async def test_messages_get_another_time(tap: Gateway, topic: str, producer: AsyncProducer) -> None:
+    sent = await producer.send(topic, b"old", delay=DELAY)
+    fired = await producer.send(topic, b"x")
+    now = moment(tap.nodes.now_ms())
+    moved = await producer.reschedule(sent, delay="1h30m1s", body=b"new")
+    assert (moved.status, moved.message_id, moved.was_past) == ("rescheduled", sent.message_id, False)
+    assert moved.deliver_at == now + timedelta(hours=1, minutes=30, seconds=1)
+    assert moved.place == (0, 1_000, moved.place[2])
+    (first,) = tap.requests["Reschedule"][0].messages
+    assert (first.message.entry, first.delay_ms, first.body) == (sent.offset, 5_401_000, b"new")
+    one, second, none = await producer.reschedule(
+        [sent.message_id, fired.message_id, "none"], deliver_at=datetime(2020, 12, 24, 18, tzinfo=UTC)
+    )
+    assert [getattr(each, "status", each) for each in (one, second, none)] == [
         "rescheduled",
         "already fired",
         "not found",
     ]
-    assert not gateway.calls[1].messages[0].HasField("body")
+    assert not tap.requests["Reschedule"][1].messages[0].HasField("body")
     assert getattr(one, "was_past", None)
 
 
@@ -191,68 +224,80 @@ async def test_messages_get_another_time(gateway: FakePendingGateway, producer: 
     ],
 )
 async def test_a_malformed_reschedule_is_refused(
-    gateway: FakePendingGateway, producer: AsyncProducer, asked: dict[str, object], field: str
+    tap: Gateway, producer: AsyncProducer, asked: dict[str, object], field: str
 ) -> None:
     with pytest.raises(InvalidMessage) as caught:
         await producer.reschedule("m1", **asked)  # type: ignore[call-overload]
     assert caught.value.violations[0].field == field
-    assert not gateway.calls
+    assert not tap.arrived
 
 
-async def test_cancelling_what_matches_tells_how_far_it_is(
-    gateway: FakePendingGateway, producer: AsyncProducer
-) -> None:
-    before = datetime(2027, 1, 1, tzinfo=UTC)
-    told = [one async for one in producer.cancel_matching("orders", key="k", before=before, dry_run=True)]
-    assert [(one.seen, one.matched, one.cancelled, one.already_fired, one.done) for one in told] == [
-        (5, 3, 2, 1, False),
-        (9, 6, 5, 1, True),
-    ]
-    assert [one.looked_until for one in told] == [moment(DUE_MS), None]
-    request = gateway.calls[0]
-    assert (request.filter.topic, request.filter.key, request.dry_run) == ("orders", "k", True)
-    assert (request.filter.due_from_ms, moment(request.filter.due_before_ms)) == (0, before)
+async def test_cancelling_what_matches_is_counted(tap: Gateway, topic: str, producer: AsyncProducer) -> None:
+    await wait_for(tap, topic, 3)
+    await producer.send(topic, b"x", delay=DELAY, key="other")
+    now = moment(tap.nodes.now_ms())
+    before = now + 2 * DELAY
+    for dry_run, cancelled in ((True, 0), (False, 3)):
+        *_, last = [one async for one in producer.cancel_matching(topic, key="k", before=before, dry_run=dry_run)]
+        assert (last.matched, last.cancelled, last.already_fired, last.done) == (3, cancelled, 0, True)
+        assert last.looked_until == now + DELAY + timedelta(milliseconds=3)
+    first, second = tap.requests["CancelMatching"]
+    assert (first.filter.topic, first.filter.key, first.dry_run, second.dry_run) == (topic, "k", True, False)
+    assert (first.filter.due_from_ms, moment(first.filter.due_before_ms)) == (0, before)
 
 
 async def test_pending_messages_are_listed_page_by_page(
-    gateway: FakePendingGateway, finder: AsyncFinder, producer: AsyncProducer
+    tap: Gateway, topic: str, finder: AsyncFinder, producer: AsyncProducer
 ) -> None:
-    listed = finder.pending("orders", key="k", bodies=False)
+    ids = await wait_for(tap, topic, 8)
+    tap.before["ListPending"] = lambda request: setattr(request, "max_count", 3)
+    due = moment(tap.nodes.now_ms()) + DELAY + timedelta(milliseconds=1)
+    listed = finder.pending(topic, key="k")
     first = await anext(listed)
-    assert len(gateway.calls) == 1
-    assert (first.id, first.topic, first.queue, first.keys, first.body) == ("m0", "orders", 0, ["k"], b"body")
-    assert (first.due_at, first.place) == (moment(DUE_MS), (0, 1_000, 0))
-    assert [one.id async for one in listed] == [f"m{n}" for n in range(1, 8)]
-    assert [bytes(call.page_token) for call in gateway.calls] == [b"", b"3", b"6"]
-    assert {(call.filter.topic, call.filter.key, call.omit_bodies) for call in gateway.calls} == {("orders", "k", True)}
+    assert len(tap.requests["ListPending"]) == 1
+    assert (first.id, first.topic, first.queue, first.keys, first.body) == (ids[0], topic, 0, ["k"], b"body")
+    assert (first.due_at, first.place[:2]) == (due, (0, 1_000))
+    assert [one.id async for one in listed] == ids[1:]
+    tokens = [request.page_token for request in tap.requests["ListPending"]]
+    assert [bool(token) for token in tokens] == [False, True, True]
     assert await producer.cancel(first) is CANCELLED
-    assert gateway.calls[-1].messages[0].lane == 1_000
+    assert tap.requests["Cancel"][-1].messages[0].entry == first.place[2]
+    assert [one.body async for one in finder.pending(topic, bodies=False)] == [b""] * 7
 
 
 async def test_a_found_message_says_where_it_waits(
-    gateway: FakePendingGateway, finder: AsyncFinder, producer: AsyncProducer
+    tap: Gateway, topic: str, finder: AsyncFinder, producer: AsyncProducer
 ) -> None:
-    found = await finder.get("m1")
-    assert (found.state, found.lane, found.entry, found.before_count) == ("pending", 1_000, 7, 12)
+    ids = await wait_for(tap, topic, 3)
+    places = [one.place async for one in finder.pending(topic)]
+    found = await finder.get(ids[1])
+    assert (found.state, found.lane, found.entry) == ("pending", 1_000, places[1][2])
+    counts = [(await finder.get(one)).before_count or 0 for one in ids]
+    assert 0 < counts[1] < counts[2]
     assert await producer.cancel(found) is CANCELLED
-    assert gateway.calls[-1].messages[0].entry == 7
-    found = await finder.get("m1")
+    assert tap.requests["Cancel"][-1].messages[0].entry == found.entry
+    found = await finder.get(ids[1])
     assert (found.state, found.lane, found.entry, found.before_count) == ("cancelled", None, None, None)
 
 
-async def test_the_backlog_is_counted(gateway: FakePendingGateway, finder: AsyncFinder) -> None:
-    found = await finder.backlog("orders", after=datetime(2026, 1, 1, tzinfo=UTC), by_lane=True)
+async def test_the_backlog_is_counted(tap: Gateway, topic: str, finder: AsyncFinder) -> None:
+    await wait_for(tap, topic, 4)
+    more = pb.BacklogResponse(overdue_count=1, unreachable_shards=[2])
+    tap.after["Backlog"] = lambda _, answer: answer.MergeFrom(more)
+    after = moment(tap.nodes.now_ms())
+    found = await finder.backlog(topic, after=after, by_lane=True)
     assert (found.pending, found.overdue, found.unreachable_shards) == (4, 1, [2])
+    assert found.at == after
     (count,) = found.counts
-    assert (count.start, count.width, count.count) == (moment(DUE_MS), timedelta(minutes=1), 4)
-    assert (count.topic, count.lane) == ("orders", 1_000)
-    request = gateway.calls[0]
+    assert count.start <= after + DELAY < count.start + count.width
+    assert (count.count, count.topic, count.lane) == (4, topic, 1_000)
+    request = tap.requests["Backlog"][0]
     assert (request.all_topics_together, request.all_lanes_together) == (True, False)
-    assert (moment(request.due_from_ms), request.due_before_ms) == (datetime(2026, 1, 1, tzinfo=UTC), 0)
+    assert (moment(request.due_from_ms), request.due_before_ms) == (after, 0)
 
 
-async def test_receipts_say_what_was_done(gateway: FakePendingGateway) -> None:
-    one = receipt(was_past=True, replaced_id="m0")
+def test_receipts_say_what_was_done() -> None:
+    one = receipt(lane=1_000, was_past=True, replaced_id="m0")
     assert (one.lane, one.level, one.was_past, one.replaced_id) == (1_000, None, True, "m0")
     level = receipt(lane=3, delay_level=3)
     assert (level.lane, level.level, level.was_past, level.replaced_id) == (3, 3, False, None)

@@ -1,5 +1,6 @@
 """Spans of transactions: the prepare, the end, and the check in the trace that the message carries."""
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
@@ -8,7 +9,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from tests.sdk.fake_transactions import FakeTransactions
+from tests.sdk.gateway import Gateway
 
 
 @pytest.fixture
@@ -26,28 +27,26 @@ def trace_of(span: ReadableSpan) -> int:
     return context.trace_id
 
 
-async def test_a_transaction_is_traced_to_its_check(spans: InMemorySpanExporter) -> None:
-    gateway = FakeTransactions()
-    await gateway.start()
-    async with AsyncProducer(gateway.address) as producer:
+async def test_a_transaction_is_traced_to_its_check(
+    tap: Gateway, topic: str, group: str, spans: InMemorySpanExporter
+) -> None:
+    async with AsyncProducer(tap.address) as producer:
 
-        @producer.check("billing")
+        @producer.check(group)
         async def resolve(message: UndecidedMessage) -> Decision:
             return Decision.COMMIT
 
-        async with producer.transaction("orders", b"x", group="billing"):
+        async with producer.transaction(topic, b"x", group=group):
             pass
-        async with producer.transaction("orders", b"y", group="billing") as tx:
+        async with producer.transaction(topic, b"y", group=group) as tx:
             tx.leave_open()
-        await gateway.until(lambda: "billing" in gateway.watchers)
-        gateway.ask("billing", tx.id)
-        await gateway.until(lambda: bool(gateway.answers))
-    await gateway.stop()
+        await asyncio.to_thread(tap.nodes.advance, "30s")
+        await tap.until(lambda: any(request.ends for request in tap.requests["WatchTransactions"]))
     found = {span.name: span for span in spans.get_finished_spans()}
-    assert set(found) == {"send orders", "duetime.v1.Gateway/Prepare", "commit orders", "check orders"}
-    # The second send's: that of the message that is asked about.
-    assert trace_of(found["check orders"]) == trace_of(found["send orders"])
-    assert trace_of(found["duetime.v1.Gateway/Prepare"]) == trace_of(found["send orders"])
-    attributes = found["commit orders"].attributes
+    assert set(found) == {f"send {topic}", "duetime.v1.Gateway/Prepare", f"commit {topic}", f"check {topic}"}
+    # The message of the check is that of the second send.
+    assert trace_of(found[f"check {topic}"]) == trace_of(found[f"send {topic}"])
+    assert trace_of(found["duetime.v1.Gateway/Prepare"]) == trace_of(found[f"send {topic}"])
+    attributes = found[f"commit {topic}"].attributes
     assert attributes is not None
-    assert attributes["messaging.destination.name"] == "orders"
+    assert attributes["messaging.destination.name"] == topic
