@@ -18,7 +18,6 @@ from duetime_format.limits import (
 
 from duetime_core.errors import DueTimeError, Violation, sentence
 
-SHOWN_CHARS_MAX = 64
 _CUT = "..."
 # Room for the count of violations left out.
 _MORE_BYTES = len("; and 1000000000 more")
@@ -33,11 +32,6 @@ class Brief:
     text: str
     reason: str
     violations: Sequence[Violation]
-
-
-def shown(text: str, chars_max: int = SHOWN_CHARS_MAX) -> str:
-    """A value as errors show it: quoted, escaped, and cut where it is long."""
-    return repr(text) if len(text) <= chars_max else repr(text[:chars_max]) + _CUT
 
 
 def brief(error: DueTimeError) -> Brief:

@@ -22,19 +22,11 @@ Raised anywhere, turned into a gRPC status in one place, `duetime_core.border`.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import grpc
+from duetime_format.errors import Violation as Violation
 
 DOMAIN = "duetime"
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """One field that breaks a rule; `description` has the value and the limit."""
-
-    field: str
-    description: str
 
 
 def sentence(violations: Sequence[Violation]) -> str:

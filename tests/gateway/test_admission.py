@@ -9,16 +9,14 @@ from duetime.v1 import message_pb2
 from duetime_core import retry_policy
 from duetime_core.calls import fault_of
 from duetime_core.errors import DueTimeError, InvalidArgument
-from duetime_format import limits, record
+from duetime_format import admission, limits, record
+from duetime_format.admission import Draft, Terms, topic_violations
 from duetime_format.levels import DELAY_MS_MAX, DelayLevels
 from duetime_format.properties import decode_properties
 from duetime_gateway.consuming.admission import check_pull
 from duetime_gateway.queries import Position, Pull, Selection
 from duetime_gateway.routing.topics import check_new_topic
-from duetime_gateway.rules import topic_violations
-from duetime_gateway.sending import admission
-from duetime_gateway.sending.admission import Terms
-from duetime_gateway.sending.drafts import Draft, DraftList, Rules
+from duetime_gateway.sending.drafts import DraftList, Rules
 from duetime_gateway.sending.encoding import Batch, Encoder
 from duetime_gateway.sending.ids import MessageIds
 from duetime_gateway.shards.route import Route

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 import pytest
 from duetime_core.errors import InvalidArgument, NotFound, Unavailable
 from duetime_format import record
+from duetime_format.admission import Draft
 from duetime_format.making import Maker, topic_field
 from duetime_format.properties import encode_properties
 from duetime_gateway.parts import GatewayParts
 from duetime_gateway.queries import Encoding, Extension, Position, Pull, ReceiptStatus, Receive, Selection
-from duetime_gateway.sending.drafts import Caller, Draft, DraftList, DraftRequest, Drafts, Rules
+from duetime_gateway.sending.drafts import Caller, DraftList, DraftRequest, Drafts, Rules
 from duetime_gateway.sending.outcomes import AllStored, Outcomes
 from duetime_gateway.shards.contract import receipts_of
 from duetime_gateway.shards.route import Route

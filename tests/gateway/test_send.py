@@ -248,7 +248,7 @@ async def test_unknown_topic_is_a_fault_where_topics_are_not_made_by_themselves(
     assert (unknown.fault.reason, unknown.fault.retriable) == ("TOPIC_NOT_FOUND", False)
     assert unknown.fault.message == "topic unknown does not exist"
     assert not known.HasField("fault")
-    assert (twice.fault.reason, twice.fault.message) == ("MESSAGE_INVALID", "queue: -1 is below 0")
+    assert (twice.fault.reason, twice.fault.message) == ("MESSAGE_INVALID", "queue: -1 is not within 0 and 1023")
 
 
 async def test_empty_body_is_a_fault_where_that_is_asked_for(tmp_path, gateway: Gateway) -> None:

@@ -124,6 +124,30 @@ def test_delay_counts_from_when_it_was_written_by_the_databases_clock(shop: Shop
         ({"delay": "1s", "level": 3}, "delay"),
         ({"retry": "sometimes"}, "retry"),
         ({"keys": [7]}, "keys[0]"),
+        ({"tags": "a||b"}, "tags"),
+        ({"tags": " a"}, "tags"),
+        ({"key": "order 42"}, "keys[0]"),
+        ({"keys": ["a", ""]}, "keys[1]"),
+        ({"id": "a b"}, "id"),
+        ({"sharding_key": "a\x01b"}, "sharding_key"),
+        ({"properties": {"p": "a\x02b"}}, 'properties["p"]'),
+        ({"properties": {"": "x"}}, 'properties[""]'),
+        ({"properties": {"p": ""}}, 'properties["p"]'),
+        ({"properties": {"UNIQ_KEY": "x"}}, 'properties["UNIQ_KEY"]'),
+        ({"properties": {"p": "x" * 40_000}}, "properties"),
+        ({"tags": "t" * 33_000}, "properties"),
+        # With the property of a due time, by which the relay sends it, there is no room.
+        ({"properties": {"p": "x" * 32_300}, "delay": "1h"}, "properties"),
+        ({"queue": -1}, "queue"),
+        ({"queue": 1_024}, "queue"),
+        ({"level": -1}, "level"),
+        ({"deliver_at": datetime.max.replace(tzinfo=UTC)}, "deliver_at"),
+        ({"replace": True, "key": "cart"}, "replace"),
+        ({"replace": True, "delay": "5s"}, "replace"),
+        ({"replace": True, "delay": "5s", "keys": ["a", "b"]}, "replace"),
+        ({"replace": True, "delay": "5s", "key": "cart", "queue": 1}, "replace"),
+        ({"delay": "5s", "max_wait": "1m"}, "max_wait"),
+        ({"flag": 1 << 31}, "flag"),
     ],
 )
 def test_message_that_no_server_takes_is_refused_when_it_is_written(
@@ -134,6 +158,12 @@ def test_message_that_no_server_takes_is_refused_when_it_is_written(
         shop.outbox.send_many(connection, [Message("orders", b"good"), bad])
     assert [violation.field for violation in raised.value.violations] == [field]
     assert shop.rows() == []
+
+
+def test_key_with_a_nul_is_written_to_any_database(shop: Shop) -> None:
+    shop.order(Message("orders", b"x", sharding_key="a\0b"))
+    (row,) = shop.rows()
+    assert message_of(row, row.options).sharding_key == "a\0b"
 
 
 def test_alembic_finds_nothing_to_do_once_the_table_is_there(shop: Shop) -> None:

@@ -60,7 +60,7 @@ def test_a_level_above_the_highest_is_the_highest_and_reported(producer: Produce
         ({"topic": "SCHEDULE_TOPIC_XXXX"}, "topic"),
         ({"topic": "%RETRY%group"}, "topic"),
         ({"body": bytes(4 * 1024 * 1024 + 1)}, "body"),
-        ({"level": -1}, "delay_level"),
+        ({"level": -1}, "level"),
         ({"queue": 99}, "queue"),
         ({"keys": ["a b"]}, "keys[0]"),
         ({"properties": {"DELAY": "1"}}, 'properties["DELAY"]'),

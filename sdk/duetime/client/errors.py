@@ -23,22 +23,14 @@
 `retriable` says whether the same call may succeed later; producers repeat such calls themselves before they raise one.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Self
 
 import grpc
+from duetime_format.errors import Violation as Violation
 
 from duetime.client.proxies import proxy_of
 from duetime.v1 import message_pb2
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """One field that breaks a rule; `description` has the value and the limit."""
-
-    field: str
-    description: str
 
 
 class DueTimeError(Exception):
@@ -79,7 +71,14 @@ class InvalidArgument(DueTimeError, ValueError):
     @classmethod
     def of(cls, field: str, description: str) -> Self:
         """An error of the SDK's own, raised without asking the server."""
-        return cls(f"{field}: {description}", reason=cls._own_reason, violations=[Violation(field, description)])
+        return cls.of_all([Violation(field, description)])
+
+    @classmethod
+    def of_all(cls, violations: Iterable[Violation]) -> Self:
+        """As `of`, about several fields."""
+        found = list(violations)
+        text = "; ".join(f"{one.field}: {one.description}" for one in found)
+        return cls(text, reason=cls._own_reason, violations=found)
 
 
 class InvalidMessage(InvalidArgument):

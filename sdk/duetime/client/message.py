@@ -10,6 +10,7 @@ from typing import Any
 from duetime_format.lengths import parse_ms
 from duetime_format.levels import DELAY_MS_MAX
 
+from duetime.client.admission import NAMES, check
 from duetime.client.bodies import CONTENT_TYPE, encoded
 from duetime.client.errors import InvalidArgument, InvalidMessage
 from duetime.client.ids import later
@@ -225,10 +226,10 @@ def to_proto(message: Message, *, born_at_ms: int = 0) -> message_pb2.Message:
     """The wire form of a message; an empty id stays empty, and the gateway makes one.
 
     Raises:
-        InvalidMessage: several of delay, level and deliver_at are set, one or the retry policy is malformed, or a value
-            has no place in its field.
+        InvalidMessage: the message breaks a rule that holds for every server, or a value has no place in its field.
     """
     fields = wire_fields(message, message.id, born_at_ms)
+    check(fields)
     try:
         return message_pb2.Message(**fields)
     except (TypeError, ValueError) as error:
@@ -241,7 +242,7 @@ def refused(fields: Mapping[str, Any], error: Exception) -> InvalidMessage:
         try:
             message_pb2.Message(**{name: value})
         except (TypeError, ValueError) as found:
-            return InvalidMessage.of(*_misfit(name, value) or (name, str(found)))
+            return InvalidMessage.of(*_misfit(name, value) or (NAMES.get(name, name), str(found)))
     return InvalidMessage.of("message", str(error))
 
 

@@ -17,6 +17,7 @@ from duetime.v1 import consumer_pb2, gateway_pb2, pending_pb2, store_pb2, transa
 from duetime_core.errors import DueTimeError, FailedPrecondition, InvalidArgument, Unsupported, Violation
 from duetime_core.metadata import Stored
 from duetime_format import record
+from duetime_format.admission import topic_violations
 from duetime_format.limits import PENDING_COUNT_MAX, TRANSACTIONS_PAGE_MAX
 from duetime_format.names import is_system_topic, retry_topic
 
@@ -26,7 +27,7 @@ from duetime_gateway.quotas.keeper import Keeper
 from duetime_gateway.quotas.limits import Of
 from duetime_gateway.routing.catalog import TopicCatalog, topic_not_found
 from duetime_gateway.routing.topics import Topics
-from duetime_gateway.rules import refuse, topic_violations
+from duetime_gateway.rules import refuse
 from duetime_gateway.shards.retry import RetryClient
 from duetime_gateway.shards.shard import Shard
 from duetime_gateway.shards.shards import Shards

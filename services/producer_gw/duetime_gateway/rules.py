@@ -2,22 +2,13 @@
 
 from collections.abc import Iterator
 
-from duetime_core.bounds import shown
 from duetime_core.errors import InvalidArgument, Violation
 from duetime_format import limits
-from duetime_format.names import is_name, is_system_topic
+from duetime_format.admission import topic_violations
+from duetime_format.names import is_name
+from duetime_format.texts import shown
 
 INT64_MAX = (1 << 63) - 1
-
-
-def topic_violations(field: str, topic: str, *, system: bool = False) -> Iterator[Violation]:
-    """What is wrong with a topic's name. `system`: system topics are allowed."""
-    if not 1 <= len(topic) <= limits.TOPIC_CHARS_MAX:
-        yield Violation(field, f"{shown(topic)} has {len(topic)} characters; a topic has 1 to {limits.TOPIC_CHARS_MAX}")
-    if topic and not is_name(topic):
-        yield Violation(field, f"{shown(topic)} holds characters other than [%|a-zA-Z0-9_-]")
-    if not system and is_system_topic(topic):
-        yield Violation(field, f"{shown(topic)} is a system topic; only DueTime itself writes to it")
 
 
 def group_violations(field: str, name: str) -> Iterator[Violation]:

@@ -5,11 +5,11 @@ with the first one's place. It does not say when the message was received or why
 """
 
 from duetime.v1 import retry_pb2
-from duetime_core.bounds import shown
 from duetime_core.errors import InvalidArgument, Violation
 from duetime_core.logs import sparing
 from duetime_format import limits, names, record
 from duetime_format.levels import DelayLevels
+from duetime_format.texts import shown
 
 from duetime_retry.copies import Failed, NoRoom, dead_letter, history_of, id_of, retry_copy
 from duetime_retry.delays import Wait, wait_of

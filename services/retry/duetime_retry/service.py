@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from duetime.v1 import consumer_pb2, retry_pb2, retry_pb2_grpc
-from duetime_core.bounds import shown
 from duetime_core.errors import InvalidArgument, Violation
 from duetime_format import limits, names
+from duetime_format.texts import shown
 
 from duetime_retry.dead_letters import DeadLetters
 from duetime_retry.nacks import Nacks, nack_violations

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from duetime_format import limits
 
+from duetime.client.admission import check
 from duetime.client.errors import InvalidMessage, Violation
 from duetime.client.ids import new_id
 from duetime.client.message import Message, refused, wire_fields
@@ -14,8 +15,6 @@ from duetime.v1 import gateway_pb2, transactions_pb2
 
 REQUEST_COUNT_MAX = 512
 REQUEST_BYTES_MAX = 4 * 1024 * 1024
-# gRPC at either end would drop a larger message before the server sees it.
-MESSAGE_BYTES_MAX = limits.REQUEST_BYTES_MAX
 BATCH_BYTES_MAX = limits.BATCH_BYTES_MAX
 
 # Requests whose field `messages` has messages.
@@ -148,20 +147,17 @@ def encode(message: Message, message_id: str, born_at_ms: int, request: Request 
     """A request of this one message.
 
     Raises:
-        InvalidMessage: several of delay, level and due time are set, one is malformed, a value does not fit its field,
-            or the message does not fit a request.
+        InvalidMessage: the message breaks a rule that holds for every server, or a value does not fit its field.
     """
     fields: dict[str, Any] = {}
     try:
         fields = wire_fields(message, message_id, born_at_ms)
+        check(fields, is_half=request is transactions_pb2.PrepareRequest)
         encoded = encode_fields([fields], request)
     except InvalidMessage as error:
         raise error.about(message_id) from None
     except (TypeError, ValueError) as error:
         raise refused(fields, error).about(message_id) from error
-    if len(encoded) > MESSAGE_BYTES_MAX:
-        text = f"takes {len(encoded):,} bytes; a request has room for {MESSAGE_BYTES_MAX:,}"
-        raise InvalidMessage.of("message", text).about(message_id)
     return encoded
 
 

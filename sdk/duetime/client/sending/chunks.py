@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
+from duetime.client.admission import check
 from duetime.client.errors import DueTimeError
 from duetime.client.ids import new_id
 from duetime.client.message import Message, wire_fields
 from duetime.client.sending.batch import (
-    MESSAGE_BYTES_MAX,
     REQUEST_BYTES_MAX,
     REQUEST_COUNT_MAX,
     Batch,
@@ -73,9 +73,9 @@ class Chunks(Generic[T]):
         ids = [message.id or new_id() for message in messages]
         try:
             fields = [wire_fields(message, id_, born_at_ms) for message, id_ in zip(messages, ids, strict=True)]
+            for one in fields:
+                check(one, is_half=self._request is not gateway_pb2.SendRequest)
             encoded = [encode_fields(fields, self._request)]
-            if len(encoded[0]) > MESSAGE_BYTES_MAX:
-                raise ValueError("one of them is too large")
         except (TypeError, ValueError):
             indices, messages, ids, encoded = self._sort_out(indices, messages, ids, born_at_ms)
         if indices:

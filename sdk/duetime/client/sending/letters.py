@@ -6,11 +6,12 @@ message ──▶ letter ──▶ gathered ──▶ a pack, where all are alik
 from dataclasses import dataclass
 from operator import attrgetter
 
+from duetime_format.limits import BODY_BYTES_MAX
+
 from duetime.client.errors import InvalidMessage
 from duetime.client.ids import new_id
 from duetime.client.message import Message
 from duetime.client.sending.batch import (
-    MESSAGE_BYTES_MAX,
     REQUEST_BYTES_MAX,
     REQUEST_COUNT_MAX,
     Batch,
@@ -18,7 +19,7 @@ from duetime.client.sending.batch import (
     encode,
     now_ms,
 )
-from duetime.client.sending.packs import PACK_OVERHEAD_BYTES, Pack, born_now, common_of, is_plain
+from duetime.client.sending.packs import Pack, born_now, common_of, is_plain
 from duetime.v1 import gateway_pb2
 
 # What plain messages can differ in beside the body. None of it changes in place.
@@ -66,7 +67,7 @@ class Letters:
     def _common(self, message: Message) -> gateway_pb2.Pack | None:
         """What it and the plain message before have in common; None: it is encoded by itself."""
         body = message.body
-        if not is_plain(message) or not isinstance(body, bytes) or len(body) + PACK_OVERHEAD_BYTES > MESSAGE_BYTES_MAX:
+        if not is_plain(message) or not isinstance(body, bytes) or len(body) > BODY_BYTES_MAX:
             return None
         fields, last = _KIND(message), self._last
         if last is None or last.fields != fields:

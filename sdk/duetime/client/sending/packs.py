@@ -7,10 +7,14 @@ from itertools import groupby, islice
 from operator import attrgetter
 from typing import Any
 
+from duetime_format.admission import body_violations
+from duetime_format.limits import BODY_BYTES_MAX
+
+from duetime.client.admission import check
 from duetime.client.errors import DueTimeError, InvalidMessage, ServerError, from_fault
 from duetime.client.ids import later, new_block, numbered
 from duetime.client.message import Message, Receipt, refused, wire_fields
-from duetime.client.sending.batch import MESSAGE_BYTES_MAX, SendBatch, now_ms
+from duetime.client.sending.batch import SendBatch, now_ms
 from duetime.client.sending.outcomes import Outcome, Outcomes
 from duetime.v1 import gateway_pb2
 
@@ -19,8 +23,6 @@ PACK_COUNT_MAX = 2_048
 PACK_BYTES_MAX = 1024 * 1024
 # Fewer messages that are alike travel among the others: a request of its own costs more than they save.
 ALIKE_COUNT_MIN = 16
-# What a request takes beside one body, at most: topic, tags and id with their lengths.
-PACK_OVERHEAD_BYTES = 4096
 
 # All fields of messages but the body: what is equal in these is alike.
 _FIELDS = attrgetter(*(name for name in Message.__dataclass_fields__ if name != "body"))
@@ -105,10 +107,11 @@ def common_of(message: Message) -> gateway_pb2.Pack:
     """What messages like this one have in common.
 
     Raises:
-        InvalidMessage: several of delay, level and deliver_at are set, one is malformed, or a value does not fit its
-            field.
+        InvalidMessage: something that they have in common breaks a rule that holds for every server, or does not fit
+            its field.
     """
     fields = wire_fields(message, "", now_ms())
+    check({**fields, "body": b""})
     del fields["body"], fields["id"]
     return _pack(fields)
 
@@ -182,7 +185,7 @@ class Bodies:
             if (body := _no_bytes(chunk)) is not None:
                 raise TypeError(f"a body is {type(body).__name__}, not bytes; encode it first: body.encode()")
             for part in _fitting(chunk):
-                if len(part) == 1 and len(part[0]) + PACK_OVERHEAD_BYTES > MESSAGE_BYTES_MAX:
+                if len(part) == 1 and len(part[0]) > BODY_BYTES_MAX:
                     self._parts.append([_too_large(part[0])])
                 else:
                     yield self._next(part)
@@ -225,8 +228,7 @@ def _fitting(bodies: list[bytes]) -> Iterator[list[bytes]]:
 
 
 def _too_large(body: bytes) -> DueTimeError:
-    text = f"takes {len(body):,} bytes; a request has room for {MESSAGE_BYTES_MAX - PACK_OVERHEAD_BYTES:,}"
-    return InvalidMessage.of("body", text)
+    return InvalidMessage.of_all(body_violations(body))
 
 
 def alike(messages: Sequence[Message]) -> Iterator[tuple[int, int, Pack]]:

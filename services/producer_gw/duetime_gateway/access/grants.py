@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from enum import Enum, Flag, auto
 from fnmatch import translate
 
-from duetime_core.bounds import shown
 from duetime_core.errors import InvalidArgument, PermissionDenied, Violation
 from duetime_core.metadata.models import PATTERN_CHARS_MAX
 from duetime_core.metadata.users import StoredGrant
 from duetime_format.names import is_group_topic, is_system_topic
+from duetime_format.texts import shown
 
 # The right to everything, calls that name neither topic nor group included.
 ADMIN = "admin"

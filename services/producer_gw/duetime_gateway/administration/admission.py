@@ -7,8 +7,9 @@ from duetime.v1 import consumer_pb2
 from duetime_core import retry_policy
 from duetime_core.errors import Violation
 from duetime_format import limits
+from duetime_format.admission import topic_violations
 
-from duetime_gateway.rules import INT64_MAX, group_violations, outside, refuse, topic_violations
+from duetime_gateway.rules import INT64_MAX, group_violations, outside, refuse
 
 
 def check_new_group(group: consumer_pb2.Group) -> None:

@@ -5,14 +5,15 @@ Each `check_` raises InvalidArgument with all that can be found wrong without kn
 
 from collections.abc import Iterator, Sequence
 
-from duetime_core.bounds import shown
 from duetime_core.errors import InvalidArgument, Violation
 from duetime_format import limits
+from duetime_format.admission import topic_violations
 from duetime_format.errors import Damaged
 from duetime_format.names import SCHEDULE_TOPIC, retry_topic
+from duetime_format.texts import shown
 
 from duetime_gateway.queries import Encoding, Extension, Position, Pull, PullQueues, Receive, Selection, Subscribe
-from duetime_gateway.rules import INT64_MAX, filter_violations, group_violations, outside, refuse, topic_violations
+from duetime_gateway.rules import INT64_MAX, filter_violations, group_violations, outside, refuse
 from duetime_gateway.shards.leases import Messages, acked_count
 
 

@@ -37,7 +37,7 @@ from duetime_format import limits, record
 from duetime_format.lanes import TIMER_LANE_FIRST
 from duetime_format.levels import DELAY_MS_MAX
 from duetime_format.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
-from duetime_gateway.sending.admission import CLOCKS_APART_MS, is_tag, is_word
+from duetime_format.admission import CLOCKS_APART_MS, is_tag, is_word
 from duetime_gateway.shards.batcher import PUT_BYTES_MAX
 
 crc_init()

@@ -18,7 +18,7 @@ from duetime_gateway.face._wire cimport FIT, Text, _ascii, _same, _text, _varint
 
 from duetime_format import limits
 from duetime_gateway.face import packs
-from duetime_gateway.sending.admission import is_tag
+from duetime_format.admission import is_tag
 
 cdef enum:
     # Wire keys: field number << 3 | wire type.

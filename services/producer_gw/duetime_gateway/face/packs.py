@@ -7,8 +7,8 @@ from itertools import accumulate
 from duetime.v1 import gateway_pb2, message_pb2
 from duetime_core.calls import faults_of
 from duetime_core.errors import InvalidArgument, Violation
+from duetime_format.admission import Draft
 
-from duetime_gateway.sending.drafts import Draft
 from duetime_gateway.sending.outcomes import Outcomes
 
 # Of the counter that ends an id, in hexadecimal.

@@ -14,11 +14,11 @@ from typing import Any
 import grpc
 from duetime.v1 import externalscaler_pb2 as pb
 from duetime.v1 import gateway_pb2
-from duetime_core.bounds import shown
 from duetime_core.clock import Clock
 from duetime_core.errors import InvalidArgument, Violation
 from duetime_format.levels import parse_delay_ms
 from duetime_format.limits import LANES_AHEAD_MS_MAX
+from duetime_format.texts import shown
 
 from duetime_gateway.administration.lanes import lanes_of
 from duetime_gateway.errors import shard_unavailable, stopping

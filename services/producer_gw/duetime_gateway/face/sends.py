@@ -7,10 +7,11 @@ from duetime.v1 import gateway_pb2, message_pb2, transactions_pb2
 from duetime_core.calls import faults_of
 from duetime_core.decoding import decode
 from duetime_core.errors import InvalidArgument, Violation
+from duetime_format.admission import Draft
 from duetime_format.compiled import twin
 
 from duetime_gateway.face.packs import PACK_KEY, PackDrafts, ranges_of
-from duetime_gateway.sending.drafts import Draft, Drafts, Packed, Rules
+from duetime_gateway.sending.drafts import Drafts, Packed, Rules
 from duetime_gateway.sending.outcomes import AllStored, Outcomes
 from duetime_gateway.shards.route import Route
 

@@ -5,9 +5,10 @@ Each `check_` raises InvalidArgument with all that can be found wrong without kn
 
 from duetime_core.errors import Violation
 from duetime_format import limits
+from duetime_format.admission import topic_violations
 
 from duetime_gateway.queries import IdQuery, KeyQuery, OffsetSearch
-from duetime_gateway.rules import INT64_MAX, outside, refuse, topic_violations
+from duetime_gateway.rules import INT64_MAX, outside, refuse
 
 
 def check_query(query: KeyQuery) -> None:

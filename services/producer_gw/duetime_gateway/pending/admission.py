@@ -6,14 +6,14 @@ Each `check_` raises InvalidArgument; a `_violations` is about one message of a 
 from collections.abc import Iterator
 
 from duetime.v1 import pending_pb2
-from duetime_core.bounds import shown
 from duetime_core.errors import InvalidArgument, Violation
 from duetime_format import limits
+from duetime_format.admission import delay_violations, due_violations, topic_violations
 from duetime_format.lanes import TIMER_LANE_FIRST, TIMER_LANES_MAX
 from duetime_format.names import is_group_topic
+from duetime_format.texts import shown
 
-from duetime_gateway.rules import INT64_MAX, outside, refuse, topic_violations
-from duetime_gateway.sending.admission import delay_violations, due_violations
+from duetime_gateway.rules import INT64_MAX, outside, refuse
 
 _INT32_MAX = (1 << 31) - 1
 

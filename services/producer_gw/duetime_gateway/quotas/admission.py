@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from duetime_core.bounds import shown
 from duetime_core.errors import InvalidArgument, Violation
 from duetime_core.metadata.models import USER_CHARS_MAX
+from duetime_format.admission import topic_violations
+from duetime_format.texts import shown
 
 from duetime_gateway.quotas.limits import EVERYBODY, OF_TOPICS, OF_USERS, QUOTA_MAX, TOPIC, USER, Limits, Of
-from duetime_gateway.rules import topic_violations
 
 
 def check_of(of: Of) -> None:

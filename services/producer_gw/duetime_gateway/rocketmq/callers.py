@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from duetime_core.bounds import shown
 from duetime_core.principal import current
+from duetime_format.texts import shown
 
 from duetime_gateway.access.headers import Headers
 from duetime_gateway.face.callers import Context, remaining_ms

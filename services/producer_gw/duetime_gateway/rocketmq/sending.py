@@ -6,6 +6,7 @@ from functools import partial
 from duetime.v1 import gateway_pb2, message_pb2, pending_pb2, transactions_pb2
 from duetime_core.calls import refused
 from duetime_core.errors import DueTimeError
+from duetime_format.admission import topic_violations
 
 from duetime_gateway.access import permit
 from duetime_gateway.access.grants import Kind, Right
@@ -22,7 +23,7 @@ from duetime_gateway.rocketmq.names import stored
 from duetime_gateway.rocketmq.routes import endpoints_of, queues_of, types_of
 from duetime_gateway.rocketmq.wire import messaging_pb2 as pb
 from duetime_gateway.routing.places import Places
-from duetime_gateway.rules import check_topic, refuse, topic_violations
+from duetime_gateway.rules import check_topic, refuse
 from duetime_gateway.sending.sender import Sender
 from duetime_gateway.transactions.columns import Ends
 from duetime_gateway.transactions.ending import Decision, Ender

@@ -14,6 +14,7 @@ from duetime_core.clock import Clock, turn
 from duetime_core.errors import AlreadyExists, DueTimeError, InvalidArgument, Overloaded, Unavailable
 from duetime_core.gathering import Gathering
 from duetime_core.metadata import Stored
+from duetime_format.admission import topic_violations
 from duetime_format.levels import DELAY_MS_MAX
 from duetime_format.limits import GROUPS_MAX, QUEUE_COUNT_MAX
 from duetime_format.names import is_group_topic
@@ -21,7 +22,7 @@ from duetime_format.names import is_group_topic
 from duetime_gateway.routing.adoption import MissingTopics
 from duetime_gateway.routing.catalog import TopicCatalog, TopicInfo, topic_not_found
 from duetime_gateway.routing.table import RouteTable
-from duetime_gateway.rules import outside, refuse, topic_violations
+from duetime_gateway.rules import outside, refuse
 from duetime_gateway.shards.route import Route, place
 
 # How long the route of a group's topic is used without another look.

@@ -5,50 +5,18 @@ the face has a compiled way from its own bytes to records; otherwise it reads th
 the protocol that a message came by.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from duetime_core.callers import sharer_of
 from duetime_core.errors import Violation
+from duetime_format.admission import Draft
 from duetime_format.levels import DelayLevels
-from duetime_format.policy import Policy
 
 from duetime_gateway.access.grants import EVERYTHING, Access
 from duetime_gateway.sending.ids import MessageIds
 from duetime_gateway.shards.route import Route
-
-
-@dataclass(slots=True)
-class Draft:
-    """A message that somebody wants sent; `admission` says which values are right. Texts have no lone surrogates.
-
-    Of the three fields that delay it at most one is set: `delay_level` 0 and `delay_ms` 0 are no delay, and
-    `deliver_at_ms`, Unix milliseconds, may be past.
-    """
-
-    topic: str
-    body: bytes = b""
-    properties: Mapping[str, str] = field(default_factory=dict)
-    tags: str = ""
-    keys: Sequence[str] = ()
-    sharding_key: str = ""
-    # None: by sharding key, else queues take turns.
-    queue: int | None = None
-    delay_level: int = 0
-    delay_ms: int = 0
-    deliver_at_ms: int | None = None
-    # Empty: one is made.
-    id: str = ""
-    # 0: when it arrived.
-    born_at_ms: int = 0
-    flag: int = 0
-    # None: the group's.
-    retry: Policy | None = None
-    # Whether it takes the place of the pending message with its key that was sent so.
-    replace: bool = False
-    # With `replace`: how long after the first one that was replaced it falls due at most; 0: no limit.
-    max_wait_ms: int = 0
 
 
 class Drafts(Protocol):

@@ -18,13 +18,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from duetime_core import retry_policy
 from duetime_core.errors import DueTimeError, InvalidArgument, Unsupported, Violation
 from duetime_format import lanes, limits, record
+from duetime_format.admission import CLOCKS_APART_MS, Draft, Terms, are_plain, is_word, violations
 from duetime_format.lanes import TIMER_LANE_FIRST
 from duetime_format.levels import DELAY_MS_MAX
 from duetime_format.making import Maker, topic_field
 from duetime_format.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 
-from duetime_gateway.sending.admission import CLOCKS_APART_MS, Terms, is_word, violations
-from duetime_gateway.sending.drafts import Draft, Drafts, Packed, Request, Rules
+from duetime_gateway.sending.drafts import Drafts, Packed, Request, Rules
 from duetime_gateway.shards.route import Route
 
 _TAGS_REMEMBERED_MAX = 16_384
@@ -161,7 +161,7 @@ class Encoder:
             or (queue is not None and not 0 <= queue < route.queue_count)
             or (keys and not all(map(is_word, keys)))
             or (sharding_key and not sharding_key.isprintable())
-            or (properties and not _are_plain(properties))
+            or (properties and not are_plain(properties))
             or (retry is not None and retry_policy.violations("retry", retry))
         ):
             fault = self._fault(batch, draft, route)
@@ -327,10 +327,3 @@ def half_properties(group: str, check_immunity_s: int) -> bytes:
     if check_immunity_s:
         found += f"\x02{record.CHECK_IMMUNITY_S}\x01{check_immunity_s}"
     return found.encode()
-
-
-def _are_plain(properties: Mapping[str, str]) -> bool:
-    """Whether all names and values are right beyond doubt."""
-    if not record.RESERVED_PROPERTIES.isdisjoint(properties):
-        return False
-    return all(name and value and name.isprintable() and value.isprintable() for name, value in properties.items())

@@ -11,18 +11,18 @@ from duetime_core.clock import Clock, SystemClock, turn
 from duetime_core.errors import DueTimeError, Overloaded, PermissionDenied
 from duetime_core.room import Reservation, Room
 from duetime_format import limits
+from duetime_format.admission import is_delayed
 
 from duetime_gateway.access.grants import Access, Kind, Right
 from duetime_gateway.errors import shard_unavailable
 from duetime_gateway.metrics import GatewayMetrics
 from duetime_gateway.quotas.quotas import Quotas
 from duetime_gateway.routing.topics import Topics, not_made
-from duetime_gateway.sending.admission import check_send, is_delayed
 from duetime_gateway.sending.drafts import Caller, Drafts, Packed, Request, WholeDrafts
 from duetime_gateway.sending.encoding import Batch, Encoder, Group
 from duetime_gateway.sending.outcomes import Sending
 from duetime_gateway.sending.permitted import Permitted
-from duetime_gateway.sending.whole import check_batch
+from duetime_gateway.sending.whole import check_batch, check_send
 from duetime_gateway.shards.batcher import PUT_BYTES_MAX, Batcher, Stored
 from duetime_gateway.shards.contract import replacements
 from duetime_gateway.shards.route import Route

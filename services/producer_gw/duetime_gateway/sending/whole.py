@@ -1,9 +1,9 @@
-"""Batches that are stored all or none: what refuses one as a whole. Pure."""
+"""Requests and batches judged as a whole. Pure."""
 
 from collections.abc import Iterable
 
 from duetime_core.errors import DueTimeError, InvalidArgument, Violation
-from duetime_format.limits import BATCH_BYTES_MAX
+from duetime_format.limits import BATCH_BYTES_MAX, REQUEST_BYTES_MAX, SEND_COUNT_MAX
 
 from duetime_gateway.sending.encoding import Batch
 
@@ -12,8 +12,22 @@ TOO_LARGE = "BATCH_TOO_LARGE"
 _SHARED = ("topic", "queue", "sharding_key")
 
 
+def check_send(count: int, size: int) -> None:
+    """Judges a Send.
+
+    Raises:
+        InvalidArgument: no message, too many, or too many bytes.
+    """
+    if size > REQUEST_BYTES_MAX:
+        text = f"{size} bytes are above the most of one request, {REQUEST_BYTES_MAX}"
+        raise InvalidArgument([Violation("messages", text)])
+    if not 1 <= count <= SEND_COUNT_MAX:
+        text = f"{count} messages; a request has 1 to {SEND_COUNT_MAX}"
+        raise InvalidArgument([Violation("messages", text)])
+
+
 def check_batch(batch: Batch, own: Iterable[Violation]) -> None:
-    """Judges the encoded messages of a batch. `own`: what is wrong with them as parts of a batch.
+    """Judges the encoded messages of a batch, which are stored all or none. `own`: their faults as parts of a batch.
 
     Raises:
         InvalidArgument: anything breaks a rule; all violations are named, those of messages by index.

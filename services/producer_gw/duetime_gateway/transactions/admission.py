@@ -1,15 +1,16 @@
 """What requests about transactions must be: every rule, and every breach of them at once. Pure.
 
 Each `check_` raises InvalidArgument with all that can be found wrong. What is wrong with one message of a Prepare is
-`sending.admission`'s to say.
+`duetime_format.admission`'s to say.
 """
 
 from duetime.v1 import transactions_pb2 as pb
-from duetime_core.bounds import shown
 from duetime_core.errors import InvalidArgument, Violation
 from duetime_format import limits
+from duetime_format.admission import topic_violations
+from duetime_format.texts import shown
 
-from duetime_gateway.rules import INT64_MAX, check_group, group_violations, outside, refuse, topic_violations
+from duetime_gateway.rules import INT64_MAX, check_group, group_violations, outside, refuse
 
 LISTED = (pb.TRANSACTION_STATE_UNSPECIFIED, pb.TRANSACTION_STATE_OPEN, pb.TRANSACTION_STATE_GIVEN_UP)
 

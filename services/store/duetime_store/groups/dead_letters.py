@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
-from duetime_core.bounds import shown
 from duetime_core.errors import InvalidArgument, Violation
 from duetime_core.ondisk.gone import GoneLetters
 from duetime_format.names import DLQ_PREFIX
+from duetime_format.texts import shown
 from duetime_format.units import FILLER_SIZE
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector

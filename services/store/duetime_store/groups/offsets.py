@@ -17,11 +17,11 @@ from typing import Any
 
 import structlog
 from duetime.v1 import gateway_pb2
-from duetime_core.bounds import shown
 from duetime_core.errors import DiskFull, InvalidArgument, Unavailable, Violation
 from duetime_core.logs import sparing
 from duetime_format import limits
 from duetime_format.names import is_name, is_system_topic
+from duetime_format.texts import shown
 
 from duetime_store.files import configs
 from duetime_store.files.directory import StoreDirectory

@@ -5,12 +5,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
-from duetime_core.bounds import shown
 from duetime_core.clock import turn
 from duetime_core.errors import FailedPrecondition, Overloaded
 from duetime_core.logs import sparing
 from duetime_format.events import Key
 from duetime_format.names import retry_topic
+from duetime_format.texts import shown
 
 from duetime_store.groups.fetch import Asked, Fetched, Fetcher, Given
 from duetime_store.groups.groups import Groups, Open

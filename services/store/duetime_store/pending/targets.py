@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 from duetime.v1 import pending_pb2
-from duetime_core.bounds import shown
 from duetime_core.errors import DueTimeError, InvalidArgument, Unavailable, Violation
 from duetime_format import record
 from duetime_format.columns import values
@@ -22,6 +21,7 @@ from duetime_format.lanes import LANE_TOPICS, lane_of
 from duetime_format.limits import ID_CHARS_MAX, TOPIC_CHARS_MAX
 from duetime_format.names import RETRY_PREFIX, is_system_topic
 from duetime_format.properties import as_text
+from duetime_format.texts import shown
 from duetime_format.units import FILLER_SIZE, Ints, Units, are_ended, dues_of, spans
 
 from duetime_store.finding.finder import Seen

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from duetime_core import bounds
-from duetime_format import limits, record
+from duetime_format import limits, record, texts
 from duetime_format.columns import values
 from duetime_format.properties import value_of
 from duetime_format.units import Ints
@@ -111,9 +110,7 @@ def _parse(tags: str, sql: str) -> Filter:
     if not names or "*" in names:
         return Filter(text, sql=condition)
     if wrong := sorted(tag for tag in names if "|" in tag):
-        raise expressions.refused(
-            "tags", f"{bounds.shown(wrong[0])} holds |, which no tag does; `a || b` is one of two"
-        )
+        raise expressions.refused("tags", f"{texts.shown(wrong[0])} holds |, which no tag does; `a || b` is one of two")
     encoded = frozenset(tag.encode() for tag in names)
     codes = np.array(sorted({record.tags_code(tag) for tag in encoded}))
     shown = "tags: " + " || ".join(sorted(names))

@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import numpy as np
 from duetime.v1 import store_pb2, transactions_pb2
-from duetime_core.bounds import shown
 from duetime_core.calls import fault_of
 from duetime_core.errors import (
     DiskFull,
@@ -33,6 +32,7 @@ from duetime_format.halves import COMMITTED, ENDED, GIVEN_UP, ROLLED_BACK, are_e
 from duetime_format.lanes import LANE_TOPIC_NAMES
 from duetime_format.limits import ENDS_COUNT_MAX
 from duetime_format.properties import as_text
+from duetime_format.texts import shown
 from duetime_format.units import Ints, spans
 
 from duetime_store.queues import halfqueue

@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from duetime_core.bounds import shown
 from duetime_core.errors import AlreadyExists, DueTimeError
 from duetime_format import halves
 from duetime_format.halves import end_tag, half_of
 from duetime_format.names import HALF_TOPIC
 from duetime_format.properties import as_text
+from duetime_format.texts import shown
 
 from duetime_store.log.intake import Intake, parse
 from duetime_store.writing.faults import ended_faults

@@ -16,13 +16,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from duetime_core.bounds import shown
 from duetime_core.errors import AlreadyExists
 from duetime_core.ondisk.history import LevelHistory
 from duetime_format import layout, record, timers
 from duetime_format.lanes import BOUND_TOPIC_NAMES, LANE_TOPIC_NAMES, lane_of, level_of
 from duetime_format.names import HALF_TOPIC, TIMER_TOPIC
 from duetime_format.properties import as_text, value_of
+from duetime_format.texts import shown
 
 from duetime_store.files.disk import Buffer
 from duetime_store.lanes.alarm import ShardClock

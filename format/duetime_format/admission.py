@@ -1,27 +1,26 @@
-"""Which drafts are accepted: every rule, and every breach of them at once. Pure.
+"""The rules for messages that are sent: every rule, and every breach of them at once. Pure.
 
-The encoder has a cheap test for drafts that are plainly right and asks here only about the others, so these functions
-may take their time: they define what is right, and word what a person reads.
+The SDK and the outbox judge by them before they send, a gateway before it stores. A gateway also knows the topic's
+queues and longest delay and the cluster's delay levels (`Terms`). The gateway's encoder and the SDK have a cheap test
+for messages that are plainly right and call these functions about the others only, so these may take their time.
 """
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from duetime_core import retry_policy
-from duetime_core.bounds import shown
-from duetime_core.errors import InvalidArgument, Violation
-from duetime_format import limits, record
-from duetime_format.levels import DELAY_MS_MAX, DelayLevels
-
-from duetime_gateway.rules import topic_violations
-from duetime_gateway.sending.drafts import Draft
+from duetime_format import limits, policy, record
+from duetime_format.errors import Violation
+from duetime_format.levels import DELAY_MS_MAX, LEVEL_COUNT_MAX, DelayLevels
+from duetime_format.names import is_name, is_system_topic
+from duetime_format.texts import shown
 
 _UNFIT_IN_WORD = re.compile(r"[\s\x00-\x1f\x7f-\x9f]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
-# How far a due time may lie beyond ten years by this gateway's clock: the shard's decides.
+# How far a due time may lie beyond ten years by the clock of the process that judges: the shard's decides.
 CLOCKS_APART_MS = 60_000
 
 # Which field to use instead of a property that RocketMQ gives a meaning to.
@@ -38,6 +37,38 @@ FIELD_INSTEAD = {
     "TIMER_DELAY_SEC": "delay_ms",
     "TIMER_DELIVER_MS": "deliver_at_ms",
 }
+
+
+@dataclass(slots=True)
+class Draft:
+    """A message that somebody wants sent; `admission` says which values are right. Texts have no lone surrogates.
+
+    Of the three fields that delay it at most one is set: `delay_level` 0 and `delay_ms` 0 are no delay, and
+    `deliver_at_ms`, Unix milliseconds, may be past.
+    """
+
+    topic: str
+    body: bytes = b""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    tags: str = ""
+    keys: Sequence[str] = ()
+    sharding_key: str = ""
+    # None: by sharding key, else queues take turns.
+    queue: int | None = None
+    delay_level: int = 0
+    delay_ms: int = 0
+    deliver_at_ms: int | None = None
+    # Empty: one is made.
+    id: str = ""
+    # 0: when it arrived.
+    born_at_ms: int = 0
+    flag: int = 0
+    # None: the group's.
+    retry: policy.Policy | None = None
+    # Whether it takes the place of the pending message with its key that was sent so.
+    replace: bool = False
+    # With `replace`: how long after the first one that was replaced it falls due at most; 0: no limit.
+    max_wait_ms: int = 0
 
 
 class Terms(NamedTuple):
@@ -61,11 +92,18 @@ def is_tag(text: str) -> bool:
     return not list(_tags(text))
 
 
-def violations(draft: Draft, levels: DelayLevels, terms: Terms) -> list[Violation]:
-    """All that is wrong with a draft, in the order of its fields."""
+def are_plain(properties: Mapping[str, str]) -> bool:
+    """Whether all names and values are right beyond doubt."""
+    if not record.RESERVED_PROPERTIES.isdisjoint(properties):
+        return False
+    return all(name and value and name.isprintable() and value.isprintable() for name, value in properties.items())
+
+
+def violations(draft: Draft, levels: DelayLevels | None, terms: Terms) -> list[Violation]:
+    """All violations of a draft, in the order of its fields. `levels` None: the table is not known."""
     found = [
         *topic_violations("topic", draft.topic),
-        *_body(draft.body, terms.body_bytes_min),
+        *body_violations(draft.body, terms.body_bytes_min),
         *_properties(draft, levels, terms),
         *_tags(draft.tags),
         *_keys(draft),
@@ -77,7 +115,7 @@ def violations(draft: Draft, levels: DelayLevels, terms: Terms) -> list[Violatio
     if draft.born_at_ms < 0:
         found.append(Violation("born_at_ms", f"{draft.born_at_ms} is below 0; it counts Unix milliseconds"))
     if draft.retry is not None:
-        found.extend(retry_policy.violations("retry", draft.retry))
+        found.extend(Violation(f"retry.{name}", text) for name, text in policy.faults(draft.retry))
     if terms.is_half and draft.replace:
         found.append(Violation("replace", "is set: a transaction's message can't take the place of another"))
     else:
@@ -85,7 +123,18 @@ def violations(draft: Draft, levels: DelayLevels, terms: Terms) -> list[Violatio
     return found
 
 
-def _body(body: bytes, least: int) -> Iterator[Violation]:
+def topic_violations(field: str, topic: str, *, system: bool = False) -> Iterator[Violation]:
+    """Violations of a topic's name. `system`: system topics are allowed."""
+    if not 1 <= len(topic) <= limits.TOPIC_CHARS_MAX:
+        yield Violation(field, f"{shown(topic)} has {len(topic)} characters; a topic has 1 to {limits.TOPIC_CHARS_MAX}")
+    if topic and not is_name(topic):
+        yield Violation(field, f"{shown(topic)} holds characters other than [%|a-zA-Z0-9_-]")
+    if not system and is_system_topic(topic):
+        yield Violation(field, f"{shown(topic)} is a system topic; only DueTime itself writes to it")
+
+
+def body_violations(body: bytes, least: int = 0) -> Iterator[Violation]:
+    """Violations of a body. `least`: its bytes at least."""
     if len(body) < least:
         yield Violation(
             "body", f"{len(body)} bytes are below the least, {least}: RocketMQ's brokers take no empty body"
@@ -94,7 +143,7 @@ def _body(body: bytes, least: int) -> Iterator[Violation]:
         yield Violation("body", f"{len(body)} bytes are above the most, {limits.BODY_BYTES_MAX}")
 
 
-def _properties(draft: Draft, levels: DelayLevels, terms: Terms) -> Iterator[Violation]:
+def _properties(draft: Draft, levels: DelayLevels | None, terms: Terms) -> Iterator[Violation]:
     for name, value in draft.properties.items():
         field = f"properties[{json.dumps(name, ensure_ascii=False)}]"
         if not name:
@@ -119,7 +168,7 @@ def properties_bytes(draft: Draft) -> int:
     pairs += [(record.TAGS, draft.tags)] if draft.tags else []
     pairs += [(record.KEYS, " ".join(draft.keys))] if draft.keys else []
     pairs += [(record.SHARDING_KEY, draft.sharding_key)] if draft.sharding_key else []
-    pairs += [(record.RETRY, retry_policy.render(draft.retry))] if draft.retry is not None else []
+    pairs += [(record.RETRY, policy.render(draft.retry))] if draft.retry is not None else []
     pairs.append((record.UNIQ_KEY, draft.id or "0" * 32))
     return sum(len(name.encode()) + len(value.encode()) + 2 for name, value in pairs) - 1
 
@@ -129,10 +178,12 @@ def _half_bytes(draft: Draft) -> int:
     return limits.HALF_BYTES_MAX + len(draft.id.encode()) - len(draft.id)
 
 
-def _added_bytes(draft: Draft, levels: DelayLevels) -> int:
+def _added_bytes(draft: Draft, levels: DelayLevels | None) -> int:
     if not is_delayed(draft):
         return limits.CHECKSUM_BYTES
-    if draft.replace or draft.deliver_at_ms is not None or (draft.delay_ms and levels.level_of(draft.delay_ms) is None):
+    # Without the table a delay may be a level's, which adds less.
+    has_own_time = draft.delay_ms != 0 and levels is not None and levels.level_of(draft.delay_ms) is None
+    if draft.replace or draft.deliver_at_ms is not None or has_own_time:
         return limits.TIMER_BYTES_MAX
     return limits.DEFERRAL_BYTES_MAX
 
@@ -169,19 +220,20 @@ def _queue(draft: Draft, queue_count: int | None) -> Iterator[Violation]:
         return
     if queue_count is not None and not 0 <= draft.queue < queue_count:
         yield Violation("queue", f"{draft.queue} is not within 0 and {queue_count - 1}, the topic's last")
-    elif draft.queue < 0:
-        yield Violation("queue", f"{draft.queue} is below 0")
+    elif not 0 <= draft.queue < limits.QUEUE_COUNT_MAX:
+        yield Violation("queue", f"{draft.queue} is not within 0 and {limits.QUEUE_COUNT_MAX - 1}")
 
 
-def _due(draft: Draft, levels: DelayLevels, terms: Terms) -> Iterator[Violation]:
+def _due(draft: Draft, levels: DelayLevels | None, terms: Terms) -> Iterator[Violation]:
     level, delay_ms, deliver_at_ms = draft.delay_level, draft.delay_ms, draft.deliver_at_ms
     given = ("delay_level", level != 0), ("delay_ms", delay_ms != 0), ("deliver_at_ms", deliver_at_ms is not None)
     asked = [name for name, is_given in given if is_given]
     for name in asked[1:]:
         yield Violation(name, f"is set beside {asked[0]}; give one")
     if level < 0:
-        yield Violation("delay_level", f"{level} is below 0; levels are 1 to {levels.highest}, 0 is none")
-    elif level and 0 < terms.max_delay_ms < levels.delay_at_most_ms(level):
+        highest = levels.highest if levels else LEVEL_COUNT_MAX
+        yield Violation("delay_level", f"{level} is below 0; levels are 1 to {highest}, 0 is none")
+    elif levels and level and 0 < terms.max_delay_ms < levels.delay_at_most_ms(level):
         length = f"level {level} is {levels.delay_at_most_ms(level)} ms"
         yield Violation("delay_level", f"{length}, above the most of topic {draft.topic}, {terms.max_delay_ms} ms")
     yield from delay_violations("delay_ms", delay_ms, draft.topic, terms.max_delay_ms)
@@ -190,7 +242,7 @@ def _due(draft: Draft, levels: DelayLevels, terms: Terms) -> Iterator[Violation]
 
 
 def delay_violations(field: str, delay_ms: int, topic: str, max_delay_ms: int) -> Iterator[Violation]:
-    """What is wrong with a delay. `max_delay_ms`: the topic's; 0: it has none of its own."""
+    """Violations of a delay. `max_delay_ms`: the topic's; 0: it has none of its own."""
     if delay_ms < 0:
         yield Violation(field, f"{delay_ms} ms is below 0")
     elif delay_ms > DELAY_MS_MAX:
@@ -200,7 +252,7 @@ def delay_violations(field: str, delay_ms: int, topic: str, max_delay_ms: int) -
 
 
 def due_violations(field: str, due_at_ms: int, now_ms: int, topic: str, max_delay_ms: int) -> Iterator[Violation]:
-    """What is wrong with a due time. A topic's own limit is the gateway's to keep, so it is kept to the millisecond."""
+    """Violations of a due time. A topic's own limit is the gateway's to keep, so it is kept to the millisecond."""
     ahead_ms = due_at_ms - now_ms
     if due_at_ms < 0:
         yield Violation(field, f"{due_at_ms} is below 0; it counts Unix milliseconds")
@@ -232,17 +284,3 @@ def _id(message_id: str) -> Iterator[Violation]:
         )
     if message_id and not is_word(message_id):
         yield Violation("id", f"{shown(message_id)} holds a blank or a control character")
-
-
-def check_send(count: int, size: int) -> None:
-    """Judges a Send as a whole.
-
-    Raises:
-        InvalidArgument: no message, too many, or too many bytes.
-    """
-    if size > limits.REQUEST_BYTES_MAX:
-        text = f"{size} bytes are above the most of one request, {limits.REQUEST_BYTES_MAX}"
-        raise InvalidArgument([Violation("messages", text)])
-    if not 1 <= count <= limits.SEND_COUNT_MAX:
-        text = f"{count} messages; a request has 1 to {limits.SEND_COUNT_MAX}"
-        raise InvalidArgument([Violation("messages", text)])
