@@ -2,9 +2,12 @@
 
 gRPC gives a request to a call only once it is whole, and grants the sender room for all of it as soon as the call
 reads. So the bytes of unfinished requests are measured from outside: those that the kernel has received on a
-connection, less those handed to calls. The number is exact whenever no call reads, and is corrected then.
+connection, less those handed to calls. The number is exact whenever no call reads, and is corrected then. Where a
+stream always reads, headers, window updates and pings would add up: an allowance for each call and for the bytes that
+the peer took covers them.
 
-    uploads   measured every CHECK_MS for calls that read; beyond the limit the slowest ones are refused
+    uploads   measured every CHECK_MS for calls that read; beyond the limit the slowest connections are refused.
+              A unary call is judged by the bytes that came since it reads, a stream by those of its connection
     answers   counted from when they are made until gRPC has written them; a share for each connection
     both      cut off when they stand still: an upload as a call, a unary answer with its connection, as gRPC can't take
               it back
@@ -26,7 +29,7 @@ from duetime_core.errors import DueTimeError, Overloaded
 from duetime_core.heap import Heap
 from duetime_core.logs import sparing
 from duetime_core.room import Room
-from duetime_core.sockets import Sockets
+from duetime_core.sockets import Progress, Sockets
 from duetime_core.within.server import PEER
 
 log = sparing()
@@ -45,6 +48,10 @@ ANSWER_BYTES_PER_MS = 64
 COUNTED_BYTES_MIN = 64 * 1024
 # Reads after which a connection is measured anew: headers and frames are not counted, some 100 bytes for each read.
 READS_MEASURED = 64
+# Bytes of a call that are no request: its headers with a token and a trace, a window update, a ping.
+CALL_BYTES = 1_024
+# A peer acknowledges what it takes: a window update or ping of some 30 bytes for each 16 KiB or more.
+TAKEN_BYTES_PER_BYTE = 256
 Task = asyncio.Task[Any]
 
 
@@ -57,11 +64,36 @@ class TrafficLimits:
     connections_max: int = 4_096
 
 
+class _Upload:
+    """The request of a unary call, as of the last check: the bytes that came since the call reads, at most."""
+
+    __slots__ = ("before", "held", "still_ms", "stirred")
+
+    def __init__(self, before: int, now_ms: float) -> None:
+        # Bytes of other calls, which the connection held before this one.
+        self.before = before
+        self.held = self.stirred = 0
+        self.still_ms = now_ms
+
+    def note(self, held: int, now_ms: float) -> None:
+        """Takes the bytes that the connection holds."""
+        self.before = min(self.before, held)
+        self.held = held - self.before
+        if not self.stirred - PROGRESS_BYTES < self.held < self.stirred + PROGRESS_BYTES:
+            self.stirred, self.still_ms = self.held, now_ms
+
+
+def _is_still(held: "_Upload | Connection", now_ms: float) -> bool:
+    return held.held >= COUNTED_BYTES_MIN and now_ms - held.still_ms > STILL_MS
+
+
 class Connection:
     """One peer's connection: the tasks that read on it, and the bytes read since it was measured last."""
 
     __slots__ = (
+        "acked",
         "base",
+        "calls",
         "delivered",
         "held",
         "oldest",
@@ -72,6 +104,7 @@ class Connection:
         "still_ms",
         "stirred",
         "unmeasured",
+        "uploads",
         "within",
     )
 
@@ -81,10 +114,14 @@ class Connection:
         self.within = peer.startswith(PEER)
         # Reading tasks, oldest first, and whether they read a stream, in which they may wait for the next message.
         self.reads: dict[Task, bool] = {}
+        # Those of unary calls that were there at the last check.
+        self.uploads: dict[Task, _Upload] = {}
         # Counted up by the search for quiet connections.
         self.quiet_checks = 0
-        # Received bytes at the last measurement, and the bytes that calls were given since.
+        # Received and taken bytes at the last measurement; the calls since, and the bytes that they were given.
         self.base = 0
+        self.acked = 0
+        self.calls = 0
         self.delivered = 0
         self.unmeasured = 0
         # As of the last check: the oldest read, when it was first seen, the bytes held, and when they last grew.
@@ -94,14 +131,35 @@ class Connection:
         self.stirred = 0
         self.still_ms = 0.0
 
+    def unfinished(self, progress: Progress) -> int:
+        """Bytes of requests that are not whole."""
+        allowed = CALL_BYTES * (self.calls + len(self.reads)) + (progress.acked - self.acked) // TAKEN_BYTES_PER_BYTE
+        return max(progress.received - self.base - self.delivered - allowed, 0)
+
     def note(self, held: int, now_ms: float) -> None:
-        self.held = held
+        before, self.held = self.held, held
+        calls = (task for task, is_stream in self.reads.items() if not is_stream)
+        self.uploads = {task: self.uploads.get(task) or _Upload(before, now_ms) for task in calls}
+        for upload in self.uploads.values():
+            upload.note(held, now_ms)
         if not self.stirred - PROGRESS_BYTES < held < self.stirred + PROGRESS_BYTES:
             self.stirred, self.still_ms = held, now_ms
 
-    def measured(self, received: int) -> None:
-        """Sets the count right: no request is unfinished, after `received` bytes."""
-        self.base, self.delivered, self.unmeasured = received, 0, 0
+    def still(self, now_ms: float, *, streams: bool) -> dict[Task, int]:
+        """Calls whose request has made no progress for too long though a part of it has come, and its bytes.
+
+        Args:
+            streams: streams too; one that waits for its next message can't be told from that.
+        """
+        found = {task: upload.held for task, upload in self.uploads.items() if _is_still(upload, now_ms)}
+        if streams and _is_still(self, now_ms):
+            found.update((task, self.held) for task, is_stream in self.reads.items() if is_stream)
+        return found
+
+    def measured(self, progress: Progress) -> None:
+        """Sets the count right: no request is unfinished."""
+        self.base, self.acked = progress.received, progress.acked
+        self.calls = self.delivered = self.unmeasured = 0
 
 
 def _answer_room(bytes_max: int) -> Room:
@@ -201,6 +259,7 @@ class Traffic(Collector):
             data = await context.read()
             # It was whole, so nothing of it is left to measure, except its prefix and frames.
             connection.unmeasured += 1 - READS_MEASURED
+            connection.calls += 1
             if data is not grpc.aio.EOF:
                 connection.delivered += len(data) + 14 + 9 * (len(data) >> 14)
             return data
@@ -228,7 +287,7 @@ class Traffic(Collector):
         """Measures a connection; where no scan has found it yet, a later read does."""
         progress = self._sockets.progress(connection.peer)
         if progress is not None:
-            connection.measured(progress.received)
+            connection.measured(progress)
 
     def _check_uploads(self, now_ms: float) -> None:
         old = [one for one in self._reading if self._is_old(one, now_ms)]
@@ -237,17 +296,17 @@ class Traffic(Collector):
         total = 0
         for connection in old:
             progress = self._sockets.progress(connection.peer)
-            held = progress.received - connection.base - connection.delivered if progress else 0
-            connection.note(max(held, 0), now_ms)
+            connection.note(connection.unfinished(progress) if progress else 0, now_ms)
             total += connection.held
         self.upload_bytes = total
         for connection in self._too_much(old, total, now_ms):
-            self._refuse(connection, f"{connection.held} bytes of a request have come, and there is no room for more")
+            # Of several reads the oldest stays.
+            for task in list(connection.reads)[1:] or list(connection.reads):
+                self._refuse(task, f"{connection.held} bytes of requests have come, and there is no room for more")
         for connection in old:
-            if connection.held >= COUNTED_BYTES_MIN and now_ms - connection.still_ms > STILL_MS:
-                text = f"{connection.held} bytes of a request have come, and none for {STILL_MS} ms"
-                # A stream that waits for its next message can't be told from that.
-                self._refuse(connection, text, streams=total > self.upload_bytes_max // 2)
+            still = connection.still(now_ms, streams=total > self.upload_bytes_max // 2)
+            for task, held in still.items():
+                self._refuse(task, f"{held} bytes of a request have come, and none for {STILL_MS} ms")
 
     def _is_old(self, connection: Connection, now_ms: float) -> bool:
         """Whether a read was there at the last check already; only then it is worth measuring."""
@@ -267,18 +326,16 @@ class Traffic(Collector):
                 total -= connection.held
                 yield connection
 
-    def _refuse(self, connection: Connection, text: str, *, streams: bool = True) -> None:
-        """Refuses a connection's uploads. Of several the oldest stays; a single one is refused."""
-        reads = [task for task, is_stream in connection.reads.items() if streams or not is_stream]
-        for task in reads[1:] or reads:
-            if task in self._refusals:
-                continue
-            self.refused_count += 1
-            self._refusals[task] = Overloaded(
-                f"{text}: {self.upload_bytes} bytes of requests are under way, {self.upload_bytes_max} at most",
-                reason="UPLOADS_EXHAUSTED",
-            )
-            task.cancel()
+    def _refuse(self, task: Task, text: str) -> None:
+        """Ends a call's read with a reason."""
+        if task in self._refusals:
+            return
+        self.refused_count += 1
+        self._refusals[task] = Overloaded(
+            f"{text}: {self.upload_bytes} bytes of requests are under way, {self.upload_bytes_max} at most",
+            reason="UPLOADS_EXHAUSTED",
+        )
+        task.cancel()
 
     # --- answers ----------------------------------------------------------------------------------------------------
 

@@ -9,9 +9,17 @@ import grpc
 import pytest
 from duetime_core.serving import Server, make_channel
 from duetime_core.testing import FakeClock
-from duetime_core.traffic import ANSWER_BYTES_PER_MS, CHECK_MS, STILL_MS, STREAM_STILL_MS, Traffic, TrafficLimits
+from duetime_core.traffic import (
+    ANSWER_BYTES_PER_MS,
+    CHECK_MS,
+    COUNTED_BYTES_MIN,
+    STILL_MS,
+    STREAM_STILL_MS,
+    Traffic,
+    TrafficLimits,
+)
 
-from tests.hostile.raw import Raw, request
+from tests.hostile.raw import DATA, END_STREAM, WINDOW_UPDATE, Raw, call, frame, request
 
 MIB = 1024 * 1024
 DEADLINE_S = 60.0
@@ -121,7 +129,7 @@ async def test_beyond_the_limit_uploads_are_refused_until_the_others_have_room()
 async def test_a_request_that_stands_still_is_refused_with_a_status() -> None:
     async with serving() as served:
         raw = await served.half(1 * MIB)
-        await served.until(lambda: served.traffic.upload_bytes > MIB, "it is measured")
+        await served.until(lambda: served.traffic.upload_bytes > MIB // 2, "it is measured")
         await served.looks(STILL_MS - 1_000)
         assert served.traffic.refused_count == 0
         await served.looks(2_000)
@@ -145,6 +153,25 @@ async def test_a_stream_that_waits_for_its_next_request_is_left_alone() -> None:
         assert await stream.read() == b"4"
         await stream.done_writing()
         assert await stream.read() is grpc.aio.EOF
+
+
+async def test_a_slow_request_beside_an_idle_stream_is_accepted() -> None:
+    async with serving() as served:
+        raw = served.raw()
+        update = frame(WINDOW_UPDATE, 0, 0, b"\0\0\0\1")
+        raw.send(call("/T/Stream", 1) + update * (2 * COUNTED_BYTES_MIN // len(update)) + call("/T/Put", 3))
+        await served.until(lambda: [one for one in served.traffic.connections.values() if one.held], "it is measured")
+        (connection,) = served.traffic.connections.values()
+        await served.until(lambda: connection.held > COUNTED_BYTES_MIN, "it is more than a request counts from")
+        raw.send(frame(DATA, END_STREAM, 3, b"\0\0\0\0\1x"))
+        await served.until(lambda: len(connection.reads) == 1, "the stream alone reads")
+        await served.looks(2 * STILL_MS)
+        raw.send(call("/T/Put", 5) + frame(DATA, 0, 5, b"\0\0\0\0\5xx"))
+        await served.until(lambda: len(connection.reads) == 2, "a part of the request has come")
+        await served.looks(2 * STILL_MS)
+        raw.send(frame(DATA, END_STREAM, 5, b"xxx"))
+        await served.until(lambda: len(connection.reads) == 1, "all of it has come")
+        assert served.traffic.refused_count == 0
 
 
 async def test_an_unread_answer_counts_until_its_connection_is_ended() -> None:
