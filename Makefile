@@ -78,7 +78,7 @@ proof-spark: setup java ## proof: every job on every kind of store, on a cluster
 proof-rest: setup java ## proof: wheels, the tutorial, official Python clients, one more way of the command
 	$(PROVE) $@ '$(BIN)/pytest -m proof -n 2 --dist loadfile $(addprefix --ignore=tests/,crash fuzz format hostile outbox retry scheduler soak spark store)'
 
-clients: setup ## proof: RocketMQ's official Node, Java and Go clients, unmodified; needs node, maven, go and their registries
+clients: setup ## proof: RocketMQ's official Node, Java and Go clients and KEDA's Go stubs, unmodified; needs node, maven, go and their registries
 	$(PROVE) $@ '$(BIN)/pytest tests/clients -m clients -n 3 --dist loadgroup -p no:randomly $(if $(CLIENT),-k $(CLIENT))'
 
 kills: setup ## proof: kill -9 of every process and of consumers; KILLS=200 MESSAGES=20000 SEED=

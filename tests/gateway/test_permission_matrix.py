@@ -80,7 +80,7 @@ EXPECTED = {
     **dict.fromkeys(("ChangeInvisibleDuration", "ForwardMessageToDeadLetterQueue"), (RECEIVE,)),
     "QueryRoute": (SEND, RECEIVE, MANAGE),
     **dict.fromkeys(("Heartbeat", "Telemetry", "NotifyClientTermination", "SyncLiteSubscription"), USERS),
-    **dict.fromkeys(("IsActive", "StreamIsActive", "GetMetricSpec", "GetMetrics"), ALL),
+    **dict.fromkeys(("IsActive", "StreamIsActive", "GetMetricSpec", "StreamMetricSpec", "GetMetrics"), ALL),
     **dict.fromkeys(("Check", "List", "Watch", "ServerReflectionInfo"), ALL),
 }
 

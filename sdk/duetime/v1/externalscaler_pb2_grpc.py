@@ -34,20 +34,26 @@ class ExternalScalerStub(object):
                 request_serializer=duetime_dot_v1_dot_externalscaler__pb2.GetMetricsRequest.SerializeToString,
                 response_deserializer=duetime_dot_v1_dot_externalscaler__pb2.GetMetricsResponse.FromString,
                 )
+        self.StreamMetricSpec = channel.unary_stream(
+                '/externalscaler.ExternalScaler/StreamMetricSpec',
+                request_serializer=duetime_dot_v1_dot_externalscaler__pb2.ScaledObjectRef.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_externalscaler__pb2.GetMetricSpecResponse.FromString,
+                )
 
 
 class ExternalScalerServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def IsActive(self, request, context):
-        """Whether the target should run at all: more than `activation` entries are due soon.
+        """Whether the target should run at all: the count is above `activation`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StreamIsActive(self, request, context):
-        """The same at once, and again whenever it changes, until the caller or the gateway ends.
+        """The same at once, and again whenever it changes, until the caller cancels. The stream ends with OK when the gateway
+        stops: KEDA opens it again within seconds.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -61,7 +67,14 @@ class ExternalScalerServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetMetrics(self, request, context):
-        """Entries due soon. UNAVAILABLE: a shard does not answer, so that the number is unknown.
+        """The count. UNAVAILABLE: a shard does not answer, so that the number is unknown.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StreamMetricSpec(self, request, context):
+        """GetMetricSpec's answer at once. It follows from the trigger's metadata and never changes, so that no other follows.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -89,6 +102,11 @@ def add_ExternalScalerServicer_to_server(servicer, server):
                     servicer.GetMetrics,
                     request_deserializer=duetime_dot_v1_dot_externalscaler__pb2.GetMetricsRequest.FromString,
                     response_serializer=duetime_dot_v1_dot_externalscaler__pb2.GetMetricsResponse.SerializeToString,
+            ),
+            'StreamMetricSpec': grpc.unary_stream_rpc_method_handler(
+                    servicer.StreamMetricSpec,
+                    request_deserializer=duetime_dot_v1_dot_externalscaler__pb2.ScaledObjectRef.FromString,
+                    response_serializer=duetime_dot_v1_dot_externalscaler__pb2.GetMetricSpecResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -165,5 +183,22 @@ class ExternalScaler(object):
         return grpc.experimental.unary_unary(request, target, '/externalscaler.ExternalScaler/GetMetrics',
             duetime_dot_v1_dot_externalscaler__pb2.GetMetricsRequest.SerializeToString,
             duetime_dot_v1_dot_externalscaler__pb2.GetMetricsResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def StreamMetricSpec(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(request, target, '/externalscaler.ExternalScaler/StreamMetricSpec',
+            duetime_dot_v1_dot_externalscaler__pb2.ScaledObjectRef.SerializeToString,
+            duetime_dot_v1_dot_externalscaler__pb2.GetMetricSpecResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

@@ -22,6 +22,7 @@ from duetime_gateway.access.oidc import Tokens
 from duetime_gateway.administration.backlog import Backlog
 from duetime_gateway.administration.groups import ConsumerGroups
 from duetime_gateway.administration.reports import JobReports
+from duetime_gateway.administration.work import GroupWork
 from duetime_gateway.consuming.leases import Leases
 from duetime_gateway.consuming.offsets import GroupOffsets
 from duetime_gateway.consuming.puller import Puller
@@ -204,8 +205,8 @@ def make_parts(settings: GatewaySettings, clock: Clock, registry: CollectorRegis
     batches, analysis = BatchService(sender, metrics), AnalysisService(shards, backlog, reports, metrics)
     reading = SubscriptionService(subscribing), streams
     parts = service, batches, consumers, *reading, pending, transactions.service, analysis
-    lanes, quotas = LaneService(database), QuotaService(limited.quotas, limited.keeper)
-    face = Face(*parts, lanes, quotas, AuditService(AuditTable(database)), Scaler(shards, clock), Gate(limited.quotas))
+    others = LaneService(database), QuotaService(limited.quotas, limited.keeper), AuditService(AuditTable(database))
+    face = Face(*parts, *others, _make_scaler(settings, clock, routing, groups, offsets), Gate(limited.quotas))
     access = _make_access(settings, clock, registry, database)
     trail = Trail("gateway", database, clock, registry, settings.audit_keep_days)
     server = _make_server(settings, credentials, clock, registry, traffic, trail, access)
@@ -318,6 +319,15 @@ def _make_ending(settings: GatewaySettings, clock: Clock, routing: Routing) -> E
     timeout_ms, least = settings.store_timeout_ms, int(settings.refuse_empty_bodies)
     holders = Holders(routing.places, routing.shards)
     return Ending(holders, routing.topics, clock, timeout_ms=timeout_ms, body_bytes_min=least)
+
+
+def _make_scaler(
+    settings: GatewaySettings, clock: Clock, routing: Routing, groups: Groups, offsets: GroupOffsets
+) -> Scaler:
+    places, shards = routing.places, routing.shards
+    described = ConsumerGroups(groups, places, shards, clock)
+    work = GroupWork(described, offsets, places, shards, timeout_ms=settings.store_timeout_ms)
+    return Scaler(shards, work, clock)
 
 
 def _make_pending(

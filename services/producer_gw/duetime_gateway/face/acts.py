@@ -94,7 +94,7 @@ ACTS: Mapping[str, Act | None] = {
     **{f"duetime.v1.Gateway/{name}": act for name, act in _GATEWAY.items()},
     **{
         f"externalscaler.ExternalScaler/{name}": None
-        for name in ("IsActive", "StreamIsActive", "GetMetricSpec", "GetMetrics")
+        for name in ("IsActive", "StreamIsActive", "GetMetricSpec", "StreamMetricSpec", "GetMetrics")
     },
     # All of them move messages, or only look.
     **{

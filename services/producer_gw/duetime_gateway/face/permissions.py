@@ -140,9 +140,10 @@ _GATEWAY = {
     "ListAuditEvents": _ADMINS,
     "WhoAmI": _ANY_USER,
 }
-# KEDA shows no token; it learns how many messages are due, and not of which topics. Probes and the contract are public.
+# KEDA can show no token. It gets the count of due messages, and that of a group by its name; never a message or a list
+# of names. Probes and the contract are public.
 _OPEN = {
-    "externalscaler.ExternalScaler": ("IsActive", "StreamIsActive", "GetMetricSpec", "GetMetrics"),
+    "externalscaler.ExternalScaler": ("IsActive", "StreamIsActive", "GetMetricSpec", "StreamMetricSpec", "GetMetrics"),
     "grpc.health.v1.Health": ("Check", "List", "Watch"),
     "grpc.reflection.v1alpha.ServerReflection": ("ServerReflectionInfo",),
 }

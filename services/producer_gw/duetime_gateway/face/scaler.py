@@ -1,13 +1,16 @@
 """Answers KEDA, which asks how much work there is before it decides on the number of pods.
 
-Counted are the entries of all lanes that are not restored yet and are due, or will be `within`, by each store's own
-clock. The count is exact and known in advance: a pod that KEDA starts now serves them when they fall due. Messages that
-were restored and wait for a consumer are not counted (see their groups), and topics are not counted apart.
+`within` counts the entries of all lanes that are pending and due, or will be within a time, by each store's own clock.
+The count is exact and known in advance: a pod that KEDA starts now serves them when they fall due.
+
+`group` counts the messages that a group still has to finish: unread, leased, or waiting for a retry. A pod with
+messages in progress is never idle to KEDA. A trigger with both reports the greater count, as KEDA itself does with two
+triggers.
 """
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,20 +18,24 @@ import grpc
 from duetime.v1 import externalscaler_pb2 as pb
 from duetime.v1 import gateway_pb2
 from duetime_core.clock import Clock
-from duetime_core.errors import InvalidArgument, Violation
+from duetime_core.errors import DueTimeError, InvalidArgument, Violation
+from duetime_format.admission import topic_violations
 from duetime_format.levels import parse_delay_ms
 from duetime_format.limits import LANES_AHEAD_MS_MAX
 from duetime_format.texts import shown
 
 from duetime_gateway.administration.lanes import lanes_of
-from duetime_gateway.errors import shard_unavailable, stopping
+from duetime_gateway.administration.work import GroupWork
+from duetime_gateway.errors import shard_unavailable
+from duetime_gateway.rules import group_violations
 from duetime_gateway.shards.shards import Shards
 
 SERVICE_NAME = "externalscaler.ExternalScaler"
-METRIC = "duetime-due"
+METRIC, GROUP_METRIC = "duetime-due", "duetime-group"
 STREAM_PERIOD_MS = 5_000
-_OURS = frozenset({"within", "target", "activation", "shards", "levels"})
-# KEDA hands over the whole trigger, with what is meant for itself.
+# KEDA appends it to the name of a setting whose value it took from a variable of the pod.
+_FROM_ENV = "FromEnv"
+# KEDA hands over the whole trigger, its own settings included.
 _KEDAS = frozenset(
     {"scalerAddress", "enableTLS", "tlsCertFile", "caCert", "tlsClientCert", "tlsClientKey", "unsafeSsl"}
 )
@@ -40,38 +47,41 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class Trigger:
     """One trigger's metadata, read. Empty `shards` or `levels`: all."""
 
-    within_ms: int
     target: float
     activation: int = 0
+    # None: lanes do not count.
+    within_ms: int | None = None
     shards: frozenset[int] = frozenset()
     levels: frozenset[int] = frozenset()
+    # Empty: no group's work counts.
+    group: str = ""
+    topics: frozenset[str] = frozenset()
 
     @classmethod
     def read(cls, metadata: Mapping[str, str]) -> "Trigger":
         """Raises: InvalidArgument: unknown names and malformed values."""
+        given = {name.removesuffix(_FROM_ENV): value.strip() for name, value in metadata.items()}
         violations = [
-            Violation(f"scalerMetadata.{name}", "is not a setting of this scaler")
-            for name in sorted(metadata.keys() - _OURS - _KEDAS)
+            *(
+                _fault(name, "is not a setting of this scaler")
+                for name in sorted(given.keys() - _SETTINGS.keys() - _KEDAS)
+            ),
+            *_missing(given.keys()),
         ]
         values: dict[str, Any] = {}
-        for name, field, parse in (
-            ("within", "within_ms", _within),
-            ("target", "target", _target),
-            ("activation", "activation", _count),
-            ("shards", "shards", _numbers),
-            ("levels", "levels", _numbers),
-        ):
-            if name not in metadata:
-                if name in ("within", "target"):
-                    violations.append(Violation(f"scalerMetadata.{name}", "is missing"))
-                continue
-            try:
-                values[field] = parse(metadata[name].strip())
-            except ValueError as error:
-                violations.append(Violation(f"scalerMetadata.{name}", str(error)))
+        for name, (field, parse) in _SETTINGS.items():
+            if name in given:
+                try:
+                    values[field] = parse(given[name])
+                except ValueError as error:
+                    violations.append(_fault(name, str(error)))
         if violations:
             raise InvalidArgument(violations)
         return cls(**values)
+
+    @property
+    def metric(self) -> str:
+        return METRIC if self.within_ms is not None else GROUP_METRIC
 
     def has(self, lane: gateway_pb2.Lane) -> bool:
         """Whether a lane counts, by its number, which is the level of those that have one; its shard was chosen
@@ -82,8 +92,9 @@ class Trigger:
 class Scaler:
     """KEDA's service `externalscaler.ExternalScaler`: see proto/duetime/v1/externalscaler.proto."""
 
-    def __init__(self, shards: Shards, clock: Clock) -> None:
+    def __init__(self, shards: Shards, work: GroupWork, clock: Clock) -> None:
         self._shards = shards
+        self._work = work
         self._clock = clock
         self._end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -94,6 +105,7 @@ class Scaler:
             "IsActive": unary(self.is_active, ref, pb.IsActiveResponse.SerializeToString),
             "StreamIsActive": stream(self.stream_is_active, ref, pb.IsActiveResponse.SerializeToString),
             "GetMetricSpec": unary(self.get_metric_spec, ref, pb.GetMetricSpecResponse.SerializeToString),
+            "StreamMetricSpec": stream(self.stream_metric_spec, ref, pb.GetMetricSpecResponse.SerializeToString),
             "GetMetrics": unary(
                 self.get_metrics, pb.GetMetricsRequest.FromString, pb.GetMetricsResponse.SerializeToString
             ),
@@ -111,25 +123,42 @@ class Scaler:
     async def stream_is_active(
         self, request: pb.ScaledObjectRef, context: Context
     ) -> AsyncIterator[pb.IsActiveResponse]:
+        """Ends without an error when the gateway stops. KEDA returns after 2 s then; after an error it waits twice as
+        long each time, up to a minute. For the same reason the stream outlasts a shard that does not answer."""
         trigger = Trigger.read(request.scalerMetadata)
         sent: bool | None = None
         while not self._end.done():
-            active = await self._active(trigger)
-            if active is not sent:
+            active = await self._known_active(trigger, sent)
+            if active is not None and active is not sent:
                 sent = active
                 yield pb.IsActiveResponse(result=active)
             await self._clock.wait_for(self._end, STREAM_PERIOD_MS)
-        raise stopping()
+
+    async def _known_active(self, trigger: Trigger, before: bool | None) -> bool | None:
+        """`before`: the answer where none is known at present."""
+        try:
+            return await self._active(trigger)
+        except DueTimeError as error:
+            if not error.retriable:
+                raise
+            return before
 
     async def get_metric_spec(self, request: pb.ScaledObjectRef, context: Context) -> pb.GetMetricSpecResponse:
-        target = Trigger.read(request.scalerMetadata).target
-        spec = pb.MetricSpec(metricName=METRIC, targetSize=math.ceil(target), targetSizeFloat=target)
-        return pb.GetMetricSpecResponse(metricSpecs=[spec])
+        return _spec(Trigger.read(request.scalerMetadata))
+
+    async def stream_metric_spec(
+        self, request: pb.ScaledObjectRef, context: Context
+    ) -> AsyncIterator[pb.GetMetricSpecResponse]:
+        """The target is the trigger's own, so that it never changes. KEDA asks again when the stream ends."""
+        yield _spec(Trigger.read(request.scalerMetadata))
+        await asyncio.wait([self._end])
 
     async def get_metrics(self, request: pb.GetMetricsRequest, context: Context) -> pb.GetMetricsResponse:
-        count, away = await self._count(Trigger.read(request.scaledObjectRef.scalerMetadata))
+        trigger = Trigger.read(request.scaledObjectRef.scalerMetadata)
+        count, away = await self._count(trigger)
         _refuse_unknown(away)
-        value = pb.MetricValue(metricName=request.metricName or METRIC, metricValue=count, metricValueFloat=count)
+        name = request.metricName or trigger.metric
+        value = pb.MetricValue(metricName=name, metricValue=count, metricValueFloat=count)
         return pb.GetMetricsResponse(metricValues=[value])
 
     async def _active(self, trigger: Trigger) -> bool:
@@ -140,15 +169,47 @@ class Scaler:
         return count > trigger.activation
 
     async def _count(self, trigger: Trigger) -> tuple[int, Sequence[int]]:
+        """The greater of the trigger's counts, and the shards that did not answer."""
+        count, away = 0, set[int]()
+        if trigger.within_ms is not None:
+            count, away = await self._due(trigger, trigger.within_ms)
+        if trigger.group:
+            work, missing = await self._work.count(trigger.group, trigger.topics)
+            count, away = max(count, work), away.union(missing)
+        return count, sorted(away)
+
+    async def _due(self, trigger: Trigger, within_ms: int) -> tuple[int, set[int]]:
         """Entries due within the trigger's time, and the shards that did not answer."""
         unknown = trigger.shards - set(self._shards.numbers)
         if unknown:
             text = f"{sorted(unknown)} are none of the shards {self._shards.numbers}"
-            raise InvalidArgument([Violation("scalerMetadata.shards", text)])
+            raise InvalidArgument([_fault("shards", text)])
         shards = [shard for shard in self._shards.all() if not trigger.shards or shard.number in trigger.shards]
-        answers = await asyncio.gather(*(lanes_of(shard, trigger.within_ms) for shard in shards))
+        answers = await asyncio.gather(*(lanes_of(shard, within_ms) for shard in shards))
         count = sum(lane.due_count for lanes in answers for lane in lanes or () if trigger.has(lane))
-        return count, [shard.number for shard, lanes in zip(shards, answers, strict=True) if lanes is None]
+        return count, {shard.number for shard, lanes in zip(shards, answers, strict=True) if lanes is None}
+
+
+def _spec(trigger: Trigger) -> pb.GetMetricSpecResponse:
+    spec = pb.MetricSpec(
+        metricName=trigger.metric, targetSize=math.ceil(trigger.target), targetSizeFloat=trigger.target
+    )
+    return pb.GetMetricSpecResponse(metricSpecs=[spec])
+
+
+def _missing(given: Collection[str]) -> Iterator[Violation]:
+    """Settings that are required, or that others require."""
+    if "within" not in given and "group" not in given:
+        yield _fault("within", "is missing, and so is group: one of them is required")
+    if "target" not in given:
+        yield _fault("target", "is missing")
+    for name, needed in (("shards", "within"), ("levels", "within"), ("topics", "group")):
+        if name in given and needed not in given:
+            yield _fault(name, f"requires {needed}")
+
+
+def _fault(name: str, text: str) -> Violation:
+    return Violation(f"scalerMetadata.{name}", text)
 
 
 def _refuse_unknown(away: Sequence[int]) -> None:
@@ -182,3 +243,30 @@ def _count(text: str) -> int:
 
 def _numbers(text: str) -> frozenset[int]:
     return frozenset(_count(part.strip()) for part in text.split(","))
+
+
+def _group(text: str) -> str:
+    return _name(text, group_violations("group", text))
+
+
+def _topics(text: str) -> frozenset[str]:
+    names = (name.strip() for name in text.split(","))
+    return frozenset(_name(name, topic_violations("topics", name, system=True)) for name in names)
+
+
+def _name(text: str, violations: Iterator[Violation]) -> str:
+    for violation in violations:
+        raise ValueError(violation.description)
+    return text
+
+
+# The field of a trigger and the reader of its value, by name in the metadata.
+_SETTINGS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
+    "within": ("within_ms", _within),
+    "target": ("target", _target),
+    "activation": ("activation", _count),
+    "shards": ("shards", _numbers),
+    "levels": ("levels", _numbers),
+    "group": ("group", _group),
+    "topics": ("topics", _topics),
+}

@@ -1,0 +1,92 @@
+"""The work of a group: every message that its receivers still have to finish."""
+
+import asyncio
+from collections.abc import Collection, Sequence
+
+from duetime.v1 import consumer_pb2, pending_pb2
+from duetime_core.errors import DueTimeError, NotFound
+from duetime_format.names import is_group_topic, retry_topic
+
+from duetime_gateway.administration.groups import ConsumerGroups
+from duetime_gateway.answers import raise_first
+from duetime_gateway.consuming.offsets import GroupOffsets
+from duetime_gateway.routing.places import Places, QueueBounds
+from duetime_gateway.shards.shards import Shards
+
+
+class GroupWork:
+    """Counts messages that are unread, leased, or waiting for a retry."""
+
+    def __init__(
+        self, groups: ConsumerGroups, offsets: GroupOffsets, places: Places, shards: Shards, *, timeout_ms: int
+    ) -> None:
+        self._groups = groups
+        self._offsets = offsets
+        self._places = places
+        self._shards = shards
+        self._timeout_ms = timeout_ms
+
+    async def count(self, name: str, topics: Collection[str]) -> tuple[int, Sequence[int]]:
+        """The messages, and the shards without an answer. If there are such, the count is a lower bound.
+
+        A group has no place in a queue before it first receives from it. The queues of its topics count all the same,
+        from the offset at which the group will start. `topics` adds topics from which it has never received.
+
+        Raises:
+            DueTimeError: no such group or topic, or the metadata database does not answer.
+        """
+        # A retry that is delivered between the two answers counts twice, never not at all.
+        waiting, away = await self._retries(name)
+        found = await self._groups.describe(name)
+        count, missing = waiting + sum(queue.lag for queue in found.queues), {*away, *found.unreachable_shards}
+        if not missing:
+            known = {queue.topic for queue in found.queues if not is_group_topic(queue.topic)}
+            unread = (self._unread(found, topic, topic in topics) for topic in known.union(topics))
+            count += sum(raise_first(await asyncio.gather(*unread, return_exceptions=True)))
+        return count, sorted(missing)
+
+    async def _retries(self, name: str) -> tuple[int, Sequence[int]]:
+        """Messages that wait for a retry: pending copies for %RETRY%name. And the shards without an answer."""
+        request = pending_pb2.BacklogRequest(topic=retry_topic(name), all_lanes_together=True)
+        answers = await asyncio.gather(
+            *(shard.store.ask("Backlog", request) for shard in self._shards.all()), return_exceptions=True
+        )
+        count, away = 0, []
+        for number, answer in zip(self._shards.numbers, answers, strict=True):
+            if not isinstance(answer, BaseException):
+                count += answer.pending_count
+            elif isinstance(answer, DueTimeError) and answer.retriable:
+                away.append(number)
+            else:
+                raise answer
+        return count, away
+
+    async def _unread(self, group: consumer_pb2.GroupDescription, topic: str, is_named: bool) -> int:
+        """Messages of the topic in queues without a place of the group."""
+        try:
+            queues = (await self._places.describe(topic)).queues
+        except NotFound:
+            if is_named:
+                raise
+            # A topic of a broker's own, which has no route.
+            return 0
+        placed = {queue.queue for queue in group.queues if queue.topic == topic}
+        bounds = [one for one in queues if one.queue not in placed]
+        if not any(one.max_offset > one.min_offset for one in bounds):
+            return 0
+        committed = {one.queue: one.offset for one in await self._offsets.find(group.group.name, topic)}
+        starts = await asyncio.gather(
+            *(self._start(group.group, topic, one, committed.get(one.queue)) for one in bounds), return_exceptions=True
+        )
+        return sum(one.max_offset - start for one, start in zip(bounds, raise_first(starts), strict=True))
+
+    async def _start(self, group: consumer_pb2.Group, topic: str, queue: QueueBounds, committed: int | None) -> int:
+        """The offset at which the group will start in a queue, as its store decides it."""
+        if committed is not None:
+            return min(max(committed, queue.min_offset), queue.max_offset)
+        if group.start_at_ms <= 0 or queue.max_offset == queue.min_offset:
+            return queue.min_offset
+        shard, number = (await self._places.of(topic))[queue.queue]
+        store = self._shards.get(shard).store
+        found = await store.search_offset(topic, number, group.start_at_ms, self._timeout_ms)
+        return min(found, queue.max_offset)
