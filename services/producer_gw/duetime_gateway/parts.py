@@ -206,7 +206,7 @@ def make_parts(settings: GatewaySettings, clock: Clock, registry: CollectorRegis
     reading = SubscriptionService(subscribing), streams
     parts = service, batches, consumers, *reading, pending, transactions.service, analysis
     others = LaneService(database), QuotaService(limited.quotas, limited.keeper), AuditService(AuditTable(database))
-    face = Face(*parts, *others, _make_scaler(settings, clock, routing, groups, offsets), Gate(limited.quotas))
+    face = Face(*parts, *others, _make_scaler(settings, clock, routing, groups), Gate(limited.quotas))
     access = _make_access(settings, clock, registry, database)
     trail = Trail("gateway", database, clock, registry, settings.audit_keep_days)
     server = _make_server(settings, credentials, clock, registry, traffic, trail, access)
@@ -321,12 +321,10 @@ def _make_ending(settings: GatewaySettings, clock: Clock, routing: Routing) -> E
     return Ending(holders, routing.topics, clock, timeout_ms=timeout_ms, body_bytes_min=least)
 
 
-def _make_scaler(
-    settings: GatewaySettings, clock: Clock, routing: Routing, groups: Groups, offsets: GroupOffsets
-) -> Scaler:
+def _make_scaler(settings: GatewaySettings, clock: Clock, routing: Routing, groups: Groups) -> Scaler:
     places, shards = routing.places, routing.shards
     described = ConsumerGroups(groups, places, shards, clock)
-    work = GroupWork(described, offsets, places, shards, timeout_ms=settings.store_timeout_ms)
+    work = GroupWork(described, places, shards, timeout_ms=settings.store_timeout_ms)
     return Scaler(shards, work, clock)
 
 

@@ -9,7 +9,6 @@ from duetime_format.names import is_group_topic, retry_topic
 
 from duetime_gateway.administration.groups import ConsumerGroups
 from duetime_gateway.answers import raise_first
-from duetime_gateway.consuming.offsets import GroupOffsets
 from duetime_gateway.routing.places import Places, QueueBounds
 from duetime_gateway.shards.shards import Shards
 
@@ -17,11 +16,8 @@ from duetime_gateway.shards.shards import Shards
 class GroupWork:
     """Counts messages that are unread, leased, or waiting for a retry."""
 
-    def __init__(
-        self, groups: ConsumerGroups, offsets: GroupOffsets, places: Places, shards: Shards, *, timeout_ms: int
-    ) -> None:
+    def __init__(self, groups: ConsumerGroups, places: Places, shards: Shards, *, timeout_ms: int) -> None:
         self._groups = groups
-        self._offsets = offsets
         self._places = places
         self._shards = shards
         self._timeout_ms = timeout_ms
@@ -71,22 +67,16 @@ class GroupWork:
             # A topic of a broker's own, which has no route.
             return 0
         placed = {queue.queue for queue in group.queues if queue.topic == topic}
-        bounds = [one for one in queues if one.queue not in placed]
-        if not any(one.max_offset > one.min_offset for one in bounds):
-            return 0
-        committed = {one.queue: one.offset for one in await self._offsets.find(group.group.name, topic)}
-        starts = await asyncio.gather(
-            *(self._start(group.group, topic, one, committed.get(one.queue)) for one in bounds), return_exceptions=True
-        )
-        return sum(one.max_offset - start for one, start in zip(bounds, raise_first(starts), strict=True))
+        fresh = [one for one in queues if one.queue not in placed and one.max_offset > one.min_offset]
+        starting = (self._start(group.group, topic, one) for one in fresh)
+        starts = raise_first(await asyncio.gather(*starting, return_exceptions=True))
+        return sum(one.max_offset - start for one, start in zip(fresh, starts, strict=True))
 
-    async def _start(self, group: consumer_pb2.Group, topic: str, queue: QueueBounds, committed: int | None) -> int:
+    async def _start(self, group: consumer_pb2.Group, topic: str, queue: QueueBounds) -> int:
         """The offset at which the group will start in a queue, as its store decides it."""
-        if committed is not None:
-            return min(max(committed, queue.min_offset), queue.max_offset)
-        if group.start_at_ms <= 0 or queue.max_offset == queue.min_offset:
-            return queue.min_offset
         shard, number = (await self._places.of(topic))[queue.queue]
         store = self._shards.get(shard).store
-        found = await store.search_offset(topic, number, group.start_at_ms, self._timeout_ms)
-        return min(found, queue.max_offset)
+        start = (await store.get_offsets(group.name, topic)).get(number)
+        if start is None and group.start_at_ms > 0:
+            start = await store.search_offset(topic, number, group.start_at_ms, self._timeout_ms)
+        return min(max(start or 0, queue.min_offset), queue.max_offset)
