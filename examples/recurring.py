@@ -20,11 +20,16 @@ SCHEDULES = {"report": sys.argv[1] if len(sys.argv) > 1 else "* * * * *"}
 RUNS = 3
 
 
+def next_after(name: str, moment: datetime) -> datetime:
+    # In an hour that the clock repeats, the first time may be a past one. UTC has no such hours.
+    times = (at.astimezone(UTC) for at in CronSim(SCHEDULES[name], moment.astimezone(ZONE)))
+    return next(at for at in times if at > moment)
+
+
 def plan(producer: Producer, name: str, after: datetime, run: int) -> None:
     """The next occurrence takes the place of the pending one: however often it is planned, there is one."""
-    at = next(CronSim(SCHEDULES[name], after.astimezone(ZONE)))
     body = json.dumps({"cron": SCHEDULES[name], "run": run}).encode()
-    producer.send(TOPIC, body, deliver_at=at, key=name, replace=True)
+    producer.send(TOPIC, body, deliver_at=next_after(name, after), key=name, replace=True)
 
 
 def pending_of(name: str) -> list[PendingMessage]:
