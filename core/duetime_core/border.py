@@ -42,7 +42,7 @@ def status_of(error: DueTimeError) -> grpc.Status:
     """The gRPC status of an error, with ErrorInfo, for bad input BadRequest, and RetryInfo where it says when to come
     back: below 4 KiB in all."""
     short = brief(error)
-    details = [error_details_pb2.ErrorInfo(reason=short.reason, domain=DOMAIN)]
+    details = [error_details_pb2.ErrorInfo(reason=short.reason, domain=DOMAIN, metadata=short.metadata)]
     if short.violations:
         fields = [
             error_details_pb2.BadRequest.FieldViolation(field=v.field, description=v.description)

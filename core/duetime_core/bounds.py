@@ -5,10 +5,11 @@ a status of its own. The text goes there twice, percent-encoded and in base64, w
 bounds here an encoded status stays below 4 KiB whatever is in the error; `tests/core/test_bounds.py` proves it.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from duetime_format.limits import (
+    ERROR_METADATA_BYTES_MAX,
     ERROR_TEXT_BYTES_MAX,
     ERROR_VIOLATIONS_BYTES_MAX,
     REASON_CHARS_MAX,
@@ -32,6 +33,7 @@ class Brief:
     text: str
     reason: str
     violations: Sequence[Violation]
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
 
 def brief(error: DueTimeError) -> Brief:
@@ -44,7 +46,13 @@ def brief(error: DueTimeError) -> Brief:
         text = sentence(kept)
     else:
         text = f"{sentence(kept)}; and {len(violations) - len(kept)} more"
-    return Brief(text, cut(error.reason, REASON_CHARS_MAX), kept)
+    return Brief(text, cut(error.reason, REASON_CHARS_MAX), kept, {} if kept else _metadata(error.metadata))
+
+
+def _metadata(metadata: Mapping[str, str]) -> dict[str, str]:
+    """The entries, if there is room for all of them: a value that was cut would name something else."""
+    size = sum(len(text.encode("utf-8", "replace")) for entry in metadata.items() for text in entry)
+    return dict(metadata) if size <= ERROR_METADATA_BYTES_MAX else {}
 
 
 def cut(text: str, bytes_max: int) -> str:

@@ -27,8 +27,16 @@ _CODES = {code.value[0]: code for code in grpc.StatusCode if code is not grpc.St
 class Answered(DueTimeError):
     """A status with which another process answered: passed on with its code, text, reason and fields."""
 
-    def __init__(self, status: grpc.StatusCode, text: str, reason: str, violations: Sequence[Violation]) -> None:
+    def __init__(
+        self,
+        status: grpc.StatusCode,
+        text: str,
+        reason: str,
+        violations: Sequence[Violation],
+        metadata: Mapping[str, str],
+    ) -> None:
         super().__init__(text, reason=reason)
+        self.metadata = metadata
         self.status = status
         self.retriable = status in _RETRIABLE
         self._violations = tuple(violations)
@@ -75,11 +83,11 @@ def translate(error: grpc.aio.AioRpcError, whom: str, reason: str) -> DueTimeErr
                 return Unavailable(f"{whom} refuses this process: {status.message}", reason=info.reason)
             code = _CODES.get(status.code, error.code())
             text = status.message or error.details() or ""
-            return Answered(code, text, info.reason or "UNEXPECTED_STATUS", violations)
+            return Answered(code, text, info.reason or "UNEXPECTED_STATUS", violations, dict(info.metadata))
     text = f"{whom} does not answer: {error.code().name}, {error.details()}"
     if error.code() in _TROUBLE or _fell_into_the_end(error):
         return Unavailable(text, reason=reason)
-    return Answered(error.code(), text, "UNEXPECTED_STATUS", ())
+    return Answered(error.code(), text, "UNEXPECTED_STATUS", (), {})
 
 
 def _fell_into_the_end(error: grpc.aio.AioRpcError) -> bool:
@@ -116,7 +124,7 @@ def refused(fault: message_pb2.Fault) -> DueTimeError:
     """The error that a fault in another process's answer stands for."""
     status = _CODES.get(fault.code, grpc.StatusCode.UNKNOWN)
     violations = [Violation(one.field, one.description) for one in fault.violations]
-    error = Answered(status, fault.message, fault.reason, violations)
+    error = Answered(status, fault.message, fault.reason, violations, dict(fault.metadata))
     error.retriable = fault.retriable
     return error
 
@@ -131,6 +139,7 @@ def fault_of(error: DueTimeError) -> message_pb2.Fault:
         violations=[message_pb2.FieldViolation(field=v.field, description=v.description) for v in short.violations],
         retriable=error.retriable,
         retry_after_ms=error.retry_after_ms,
+        metadata=short.metadata,
     )
 
 

@@ -21,7 +21,8 @@
 Raised anywhere, turned into a gRPC status in one place, `duetime_core.border`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import grpc
 from duetime_format.errors import Violation as Violation
@@ -42,6 +43,8 @@ class DueTimeError(Exception):
     retriable: bool = False
     # How long the caller waits before it repeats the call; 0: as it likes.
     retry_after_ms: int = 0
+    # Names and values for programs; answers carry them where there are no violations.
+    metadata: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, text: str, *, reason: str | None = None) -> None:
         super().__init__(text)

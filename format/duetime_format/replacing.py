@@ -19,7 +19,7 @@ from duetime_format.record import Record
 LATEST_MAX = 9_999_999_999_999
 _DIGITS = record.TIMER_OUT_DIGITS
 # Properties that say when a message falls due, or where its lane record came from.
-_DEFERRAL = (
+DEFERRAL = (
     *(b"DELAY", b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS", b"TIMER_DELIVER_MS", b"TIMER_OUT_MS", b"TIMER_ROLL_TIMES"),
     *(b"TIMER_ENQUEUE_MS", b"TIMER_DEQUEUE_MS", b"TIMER_DELAY_LEVEL", b"REAL_TOPIC", b"REAL_QID"),
     *(b"DT_ENTRY", b"DT_UPSERT", b"DT_REQUEST", b"__CRC32#"),
@@ -85,7 +85,7 @@ def replacing(
     Raises:
         OverflowError: the properties are longer than their length field can say.
     """
-    parts = [part for part in found.properties.split(VALUE_END) if part and part.split(b"\x01", 1)[0] not in _DEFERRAL]
+    parts = [part for part in found.properties.split(VALUE_END) if part and part.split(b"\x01", 1)[0] not in DEFERRAL]
     if asked.is_delay:
         parts.append(_property(record.TIMER_DELAY_MS, b"%d" % asked.value))
         out = record.timer_out(delay_ms=asked.value)

@@ -10,8 +10,8 @@ from duetime_format import layout, record
 from duetime_format.names import HALF_TOPIC
 from duetime_format.properties import encode_properties
 from duetime_store.log.recent import CANDIDATES_MAX, Ints
-from duetime_store.writing.repeats import VisibleLog
 from duetime_store.writing.staging import DUPLICATE, OK, REFUSED, Outcome, refuse
+from duetime_store.writing.visible import VisibleLog
 from hypothesis import given
 from hypothesis import strategies as st
 

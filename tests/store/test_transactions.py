@@ -240,8 +240,8 @@ async def test_prepare_repeated_after_its_end_opens_nothing(store: Running) -> N
     (one,) = await prepared(store, "m0")
     await end(store, end_of(one, "m0"))
     again = await prepare(store, half("m0"))
-    assert list(again.statuses) == [store_pb2.PUT_STATUS_DUPLICATE]
-    assert (again.offsets[0], again.positions[0]) == (one.offset, one.position)
+    assert list(again.statuses) == [store_pb2.PUT_STATUS_REFUSED]
+    assert again.faults[0].reason == "TRANSACTION_COMMITTED"
     assert not await listed(store)
 
 

@@ -37,6 +37,7 @@ from duetime_store.metrics import StoreMetrics
 from duetime_store.pending.backlog import Backlog
 from duetime_store.pending.cancelling import Cancelling
 from duetime_store.pending.countkeeper import CountKeeper
+from duetime_store.pending.endnames import EndNames
 from duetime_store.pending.keys import UpsertKeys
 from duetime_store.pending.listing import PendingList
 from duetime_store.pending.replacing import Replacing
@@ -132,6 +133,7 @@ class StoreParts:
     holding: Holding
     cancelling: Cancelling
     replacing: Replacing
+    end_names: EndNames
     surveyor: Surveyor
     backlog: Backlog
     pending_list: PendingList
@@ -173,7 +175,7 @@ def make_parts(base: Base, opened: Opened) -> StoreParts:
     surveyor = Surveyor(store, turns, clock)
     finder = Finder(store, indexer, metrics, turns, shard=shard)
     search = LogSearch(store, finder)
-    targets = Targets(store, search, turns)
+    targets, end_names = Targets(store, search, turns), EndNames(store, turns)
     transactions, results = opened.transactions, Results(store, shard=shard)
     giving_up, checks = _make_checks(base, opened, alarm, flusher)
     readers, backlog = TopicReaders(store, groups, offsets, turns), Backlog(store, surveyor, turns)
@@ -200,7 +202,8 @@ def make_parts(base: Base, opened: Opened) -> StoreParts:
         tracer=MessageTraces(store, reader, finder, turns, shard=shard),
         holding=Holding(store, flusher, alarm, bytes_max=settings.waiting_bytes_max),
         cancelling=Cancelling(store, targets, flusher, metrics),
-        replacing=Replacing(store, targets, UpsertKeys(search, turns), flusher, turns, metrics),
+        replacing=Replacing(store, targets, UpsertKeys(search, turns), flusher, turns, metrics, end_names),
+        end_names=end_names,
         surveyor=surveyor,
         backlog=backlog,
         pending_list=pending_list,

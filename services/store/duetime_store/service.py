@@ -90,6 +90,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         self._subscription_groups = parts.subscription_groups
         self._metrics = parts.metrics
         self._turns = parts.turns
+        self._end_names = parts.end_names
         self._shard = shard
         self._put_streams = PutStreams(parts.store, parts.flusher)
         self._receive_streams = parts.receive_streams
@@ -117,6 +118,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         async with aclosing(self._put_streams.answers(requests)) as answers:
             async for number, outcome in answers:
                 if isinstance(outcome, Outcome):
+                    await self._end_names.complete(outcome)
                     response = self._put_response(outcome)
                     self._checkpointer.published()
                 else:
@@ -233,6 +235,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         """The outcome, once all staged bytes are durable."""
         self._flusher.wake()
         await self._until(self._store.when_durable())
+        await self._end_names.complete(outcome)
         return outcome
 
     async def _until(self, durable: Awaitable[None] | None) -> None:

@@ -11,7 +11,6 @@ both are there or none is, and one of the two messages is pending.
 
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from zlib import crc32
 
 import numpy as np
@@ -23,6 +22,7 @@ from duetime_format.columns import entry_of
 from duetime_format.errors import Damaged
 from duetime_format.lanes import is_timer_lane, lane_of, place_of
 from duetime_format.limits import REPLACE_COUNT_MAX
+from duetime_format.names import HALF_TOPIC
 from duetime_format.properties import decode_properties
 from duetime_format.record import Record
 from duetime_format.replacing import LATEST_MAX, Asked, asked_by, latest_of, replacing, request_of, with_body
@@ -30,14 +30,19 @@ from duetime_format.units import due_of
 
 from duetime_store.lanes.lane import PENDING, RESTORED, Lane
 from duetime_store.metrics import StoreMetrics
+from duetime_store.pending.endnames import EndNames
 from duetime_store.pending.jobs import Job, Rescheduling, Upserting, job_of
 from duetime_store.pending.keys import Name, Upsert, UpsertKeys
+from duetime_store.pending.sent import is_same_send, reused
 from duetime_store.pending.targets import ROUNDS_MAX, Fate, Place, Targets, contended
 from duetime_store.reading.turns import Turns, Walk
+from duetime_store.writing.ended import MessageEnded
 from duetime_store.writing.ends import replace, state_of
 from duetime_store.writing.flusher import Flusher
+from duetime_store.writing.repeats import prepared_before
 from duetime_store.writing.staging import OK
 from duetime_store.writing.store import Store
+from duetime_store.writing.visible import FirstCopy
 
 _NAMES = pending_pb2.RescheduleStatus.keys()
 RESCHEDULED = pending_pb2.RESCHEDULE_STATUS_RESCHEDULED
@@ -45,6 +50,9 @@ ALREADY_FIRED = pending_pb2.RESCHEDULE_STATUS_ALREADY_FIRED
 NOT_FOUND = pending_pb2.RESCHEDULE_STATUS_NOT_FOUND
 
 Result = store_pb2.ReplaceResult
+# Reschedules of one message that are followed back to its send.
+CHAIN_MAX = 256
+_HALF_TOPIC = HALF_TOPIC.encode()
 
 
 class Replacing:
@@ -58,6 +66,7 @@ class Replacing:
         flusher: Flusher,
         turns: Turns,
         metrics: StoreMetrics,
+        end_names: EndNames,
     ) -> None:
         self._store = store
         self._targets = targets
@@ -65,6 +74,7 @@ class Replacing:
         self._flusher = flusher
         self._turns = turns
         self._metrics = metrics
+        self._end_names = end_names
         # Due times of entries that are staged and not published: their units say nothing yet.
         self._staged: dict[Place, int] = {}
 
@@ -119,6 +129,12 @@ class Replacing:
                 walk.end()
                 await self._look_again(job)
                 walk.start()
+        except MessageEnded as error:
+            walk.end()
+            await self._durable()
+            named = await self._end_names.named({0: error}) if error.unsure else {0: error}
+            walk.start()
+            return Result(fault=fault_of(named[0]))
         except DueTimeError as error:
             walk.start()
             return Result(fault=fault_of(error))
@@ -209,12 +225,12 @@ class Replacing:
             return None
         if old is not None and state_of(self._store, old.lane, old.entry) != PENDING:
             old = None
-        if old is not None and old.message_id == job.message_id:
-            return self._upserted_before(old.lane, old.entry, job)
         first = self._store.first_copies(job.intake, [0]).get(0)
-        lane = lane_of(first.topic.decode(), first.queue) if first is not None else None
-        if first is not None and lane is not None and lane in self._store.lanes:
-            return self._upserted_before(lane, first.queue_offset, job)
+        if first is not None:
+            return self._repeated(first, job)
+        if old is not None and old.message_id == job.message_id:
+            # Its send is older than the window of recent ids.
+            return self._upserted_before(old.lane, old.entry, job)
         now_ms = self._store.clock.now_ms()
         latest = min(
             now_ms + job.max_wait_ms if job.max_wait_ms else LATEST_MAX,
@@ -228,17 +244,48 @@ class Replacing:
             result.replaced_id = "" if old is None else old.message_id
         return result
 
+    def _repeated(self, first: FirstCopy, job: Upserting) -> Result | None:
+        """The answer to an upsert whose topic and id are known by this record."""
+        ended = self._store.repeats.ends.of(first)
+        if ended is not None:
+            raise ended
+        if first.topic == _HALF_TOPIC:
+            raise prepared_before(first)
+        if first.lane not in self._store.lanes:
+            raise reused(*job.name, job.message_id)
+        return self._upserted_before(first.lane, first.queue_offset, job)
+
     def _upserted_before(self, lane: int, entry: int, job: Upserting) -> Result | None:
-        """The answer to a repeated upsert; None: its record is staged, and can be read once it is published."""
+        """The answer to a repeated upsert; None: its record is staged, and can be read once it is published.
+
+        Raises:
+            AlreadyExists: the message was sent with another content.
+        """
         if (lane, entry) in self._staged:
             return None
+        sent, replaced = self._as_sent(lane, entry)
+        if not is_same_send(sent, job.record, job.asked):
+            raise reused(*job.name, job.message_id)
         result = _again(lane, entry, self._due_at_ms(lane, entry), job.asked)
-        with suppress(DataLoss):
-            place = entry_of(self._read(self._store.lanes[lane], entry))
-            if place is not None and place[0] in self._store.lanes:
-                old = self._read(self._store.lanes[place[0]], place[1])
-                result.replaced_id = decode_properties(old.properties).get(record.UNIQ_KEY, "")
+        result.replaced_id = "" if replaced is None else _id_of(replaced)
         return result
+
+    def _as_sent(self, lane: int, entry: int) -> tuple[Record, Record | None]:
+        """The record of an upsert as it was sent, before any reschedules, and that of the message that it replaced."""
+        found = self._read(self._store.lanes[lane], entry)
+        for _ in range(CHAIN_MAX):
+            place = entry_of(found)
+            if place is None or place[0] not in self._store.lanes:
+                break
+            try:
+                before = self._read(self._store.lanes[place[0]], place[1])
+            except DataLoss:
+                # It left the log.
+                break
+            if _id_of(before) != _id_of(found):
+                return found, before
+            found = before
+        return found, None
 
     # --- both -------------------------------------------------------------------------------------------------------
 
@@ -272,7 +319,7 @@ class Replacing:
         self._staged[new] = due_at_ms
         if place is not None:
             self._targets.replacing.add(place)
-        message_id = decode_properties(found.properties).get(record.UNIQ_KEY, "")
+        message_id = _id_of(found)
         settle_key = None if latest is None else self._keys.stage(name, Upsert(*new, message_id, latest))
 
         def settle(durable: bool) -> None:
@@ -306,6 +353,10 @@ def _label(asked: store_pb2.Replacement, result: Result) -> str:
     if asked.HasField("reschedule"):
         return _NAMES[result.status].removeprefix("RESCHEDULE_STATUS_")
     return "REPLACED" if result.replaced_id else "FIRST"
+
+
+def _id_of(found: Record) -> str:
+    return decode_properties(found.properties).get(record.UNIQ_KEY, "")
 
 
 def _again(lane: int, entry: int, due_at_ms: int, asked: Asked) -> Result:

@@ -87,6 +87,12 @@ class HalfQueue:
             for is_ended, code, position in zip(ended.tolist(), codes.tolist(), positions.tolist(), strict=True)
         ]
 
+    def end_at(self, offset: int) -> End | None:
+        """How a half message ended, or will have ended once what is staged is durable; None: it is open."""
+        offsets = np.array([offset], np.int64)
+        (end,) = self.ends(self.tags(offsets, self.units(offsets)))
+        return end
+
     def published(self, offset: int) -> tuple[int, int, End | None]:
         """Position and size of a half message, 0 if it is not there, and its durable end."""
         units = self.units(np.array([offset], np.int64))

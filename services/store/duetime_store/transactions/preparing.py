@@ -14,9 +14,9 @@ from duetime_store.transactions.table import OpenTransactions
 from duetime_store.writing.flusher import Flusher
 from duetime_store.writing.half_faults import half_faults
 from duetime_store.writing.halves import prepare
-from duetime_store.writing.repeats import VisibleLog
 from duetime_store.writing.staging import DUPLICATE, OK, Outcome
 from duetime_store.writing.store import Store
+from duetime_store.writing.visible import VisibleLog
 
 _IMMUNITY = record.CHECK_IMMUNITY_S.encode()
 _GROUP = (record.PRODUCER_GROUP.encode(),)

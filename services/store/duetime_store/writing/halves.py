@@ -18,7 +18,7 @@ from duetime_format.texts import shown
 
 from duetime_store.log.intake import Intake, parse
 from duetime_store.writing.faults import ended_faults
-from duetime_store.writing.repeats import FirstCopy, answer_twins, find_twins
+from duetime_store.writing.repeats import answer_twins, find_twins
 from duetime_store.writing.staging import DUPLICATE, OK, Outcome
 from duetime_store.writing.store import Store
 
@@ -61,8 +61,8 @@ def prepare(
     room: int,
     full: DueTimeError,
 ) -> tuple[Outcome, list[int]]:
-    """Stages half records that have no fault and were not prepared before. Returns also where each lies; -1: it is
-    refused, or unknown.
+    """Stages half records that have no fault and were not prepared before. One that repeats an open transaction joins
+    it, one that repeats an ended transaction is refused. Returns also where each lies; -1: it is refused, or unknown.
 
     Args:
         room: how many more may be open; others are refused with `full`.
@@ -72,8 +72,12 @@ def prepare(
         outcome.refuse(index, fault)
     asked = store.repeats.among(intake)
     for index, first in store.first_copies(intake, [one for one in asked if outcome.statuses[one] == OK]).items():
-        if (offset := _half_offset(first)) is not None:
-            outcome.statuses[index], outcome.queue_offsets[index] = DUPLICATE, offset
+        if first.topic == _TOPIC or half_of(first.properties) is not None:
+            ended = store.repeats.ends.of_transaction(first)
+            if ended is not None:
+                outcome.refuse(index, ended)
+            else:
+                outcome.statuses[index], outcome.queue_offsets[index] = DUPLICATE, first.queue_offset
             continue
         topic, message_id = as_text(first.name[0]), as_text(first.name[1])
         text = f"id {shown(message_id)} of topic {topic} is that of a message that was sent without a transaction"
@@ -105,11 +109,6 @@ def _positions(store: Store, outcome: Outcome, chosen: Sequence[int], staged: Se
     for index, position in zip(known, places, strict=True):
         positions[index] = position
     return positions
-
-
-def _half_offset(first: FirstCopy) -> int | None:
-    """Of the half message that a first copy is, or commits; None: it has none."""
-    return first.queue_offset if first.topic == _TOPIC else half_of(first.properties)
 
 
 def end(store: Store, ends: Decided, ended: Callable[[Sequence[int]], None]) -> Placed:

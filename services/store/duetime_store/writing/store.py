@@ -37,7 +37,7 @@ from duetime_store.writing.closing import Closing
 from duetime_store.writing.faults import Taken, restored_faults, sent_faults
 from duetime_store.writing.originals import Originals
 from duetime_store.writing.promises import Promises
-from duetime_store.writing.repeats import FirstCopy, Repeats, VisibleLog, answer_twins, find_twins
+from duetime_store.writing.repeats import Repeats, answer_twins, find_twins
 from duetime_store.writing.runs import runs_in
 from duetime_store.writing.staging import (
     CANCELLED,
@@ -51,6 +51,7 @@ from duetime_store.writing.staging import (
     waiter,
     wake,
 )
+from duetime_store.writing.visible import FirstCopy, VisibleLog
 
 
 class Store:
@@ -80,16 +81,15 @@ class Store:
         self.ledger = ledger
         self.new_keys = new_keys
         self.originals = Originals(log, self._refusal)
-        self.repeats = Repeats(log, history, recent, clock, queues.deletions)
-        self.closing = Closing(queues, clock.clock)
         self.lanes = Lanes()
         self.halves = HalfQueue(queues)
+        self.repeats = Repeats(history, recent, clock, queues.deletions, self.lanes, self.halves)
+        self.closing = Closing(queues, clock.clock)
         self.gate = Gate(clock.clock, flush_stall_ms)
         # Events of consumer groups; they go into the log with the next batch.
         self.journal = Journal()
         self._events_undone = False
-        # How often staged records were taken back.
-        self.undone_count = 0
+        self.undone_count = 0  # how often staged records were taken back
         self.quarantined_count = 0
         self._waiting_bytes_max = waiting_bytes_max
         self.promises = Promises(clock.clock.monotonic_ms)
@@ -175,7 +175,7 @@ class Store:
         for index, fault in faults.items():
             outcome.refuse(index, fault)
         refuse_whole(intake, outcome)
-        self.repeats.answer(intake, outcome, asked, self.published_end, (self._staged, self._flushing))
+        self.repeats.answer(intake, outcome, asked, self.visible_log)
         twins = find_twins(intake, outcome, asked)
         for index in twins:
             outcome.statuses[index] = DUPLICATE
@@ -215,11 +215,11 @@ class Store:
 
     @property
     def unpublished(self) -> list[FlushBatch]:
-        return [self._staged, *filter(None, (self._flushing,))]
+        return [self._staged] if self._flushing is None else [self._staged, self._flushing]
 
     def first_copies(self, intake: Intake, asked: Sequence[int]) -> dict[int, FirstCopy]:
         """By index: the newest records that some repeat, whose places hold once all that is staged is durable."""
-        return self.repeats.find(intake, asked, self.published_end, (self._staged, self._flushing))
+        return self.repeats.find(intake, asked, self.visible_log)
 
     @property
     def visible_log(self) -> VisibleLog:

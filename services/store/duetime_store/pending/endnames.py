@@ -1,0 +1,40 @@
+"""Names the ends of messages that were sent with `replace`: a lane marks a cancelled entry and a replaced one alike.
+
+A cancel has a row in a record of DT_CANCELLED; an entry without a row was replaced by another message.
+"""
+
+from collections.abc import Mapping
+
+from duetime_store.finding.end_search import ends_among
+from duetime_store.reading.turns import Turns
+from duetime_store.writing.ended import MessageEnded
+from duetime_store.writing.staging import Outcome
+from duetime_store.writing.store import Store
+
+
+class EndNames:
+    """See the module. Reads only ends that are durable."""
+
+    def __init__(self, store: Store, turns: Turns) -> None:
+        self._store = store
+        self._turns = turns
+
+    async def complete(self, outcome: Outcome) -> None:
+        """Names the ends in an outcome that is durable."""
+        unsure = {index: one for index, one in outcome.errors.items() if isinstance(one, MessageEnded) and one.unsure}
+        if unsure:
+            for index, error in (await self.named(unsure)).items():
+                outcome.refuse(index, error)
+
+    async def named(self, errors: Mapping[int, MessageEnded]) -> dict[int, MessageEnded]:
+        """The errors with the ends that the log names."""
+        unsure = {index: error.unsure for index, error in errors.items() if error.unsure is not None}
+        since_ms = min(one.stored_at_ms for one in unsure.values())
+        with self._turns.walk() as walk:
+            await walk.begin()
+            places = {(one.lane, one.entry) for one in unsure.values()}
+            cancelled = await ends_among(walk, self._store, places, since_ms)
+        return {
+            index: errors[index].named(is_replaced=(one.lane, one.entry) not in cancelled)
+            for index, one in unsure.items()
+        }

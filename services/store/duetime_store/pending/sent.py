@@ -1,0 +1,40 @@
+"""Whether a send with `replace` whose id is known repeats the first send, or would change the message. Pure.
+
+A repeat has the body, due time, key and properties of the first send. What tracing adds differs from send to send.
+"""
+
+from duetime_core.errors import AlreadyExists
+from duetime_format import layout
+from duetime_format.properties import VALUE_END
+from duetime_format.record import Record
+from duetime_format.replacing import DEFERRAL, LATEST_MAX, Asked, asked_by, latest_of
+from duetime_format.texts import shown
+
+_NOT_COMPARED = frozenset((*DEFERRAL, b"traceparent", b"tracestate"))
+
+
+def is_same_send(sent: Record, again: Record, asked: Asked) -> bool:
+    """Whether `again`, which asks for this due time, repeats the stored record `sent`."""
+    latest = latest_of(sent.properties)
+    if latest is None or sent.body != again.body or _flags(sent) != _flags(again):
+        return False
+    # A due time that max_wait has bounded is not stored as it was asked for.
+    is_bounded = latest != LATEST_MAX and asked_by(sent.properties) == Asked(latest, is_delay=False)
+    return (is_bounded or asked_by(sent.properties) == asked) and _own(sent) == _own(again)
+
+
+def reused(topic: str, key: str, message_id: str) -> AlreadyExists:
+    """The refusal of a message that is not the one with its id."""
+    text = f"message {shown(message_id)} of topic {topic} was sent before with another content, which stays as it is"
+    error = AlreadyExists(f"{text}: send the change with a new id and key {shown(key)}", reason="ID_REUSED")
+    error.metadata = {"topic": topic, "id": message_id}
+    return error
+
+
+def _flags(found: Record) -> int:
+    return found.sys_flag & layout.SYS_COMPRESSED
+
+
+def _own(found: Record) -> set[bytes]:
+    parts = found.properties.split(VALUE_END)
+    return {part for part in parts if part and part.split(b"\x01", 1)[0] not in _NOT_COMPARED}

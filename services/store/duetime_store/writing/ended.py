@@ -1,0 +1,98 @@
+"""Messages that ended without a delivery, and transactions that ended: refusals of sends that repeat their ids.
+
+A second send with the id of a message that ended is a late repeat of the first send, or a new message: the store can't
+tell. A receipt would promise a delivery, and storing it would revive a cancelled message, so both are refused.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from duetime_core.errors import FailedPrecondition
+from duetime_format import halves, record
+from duetime_format.names import HALF_TOPIC
+from duetime_format.properties import as_text, value_of
+from duetime_format.texts import shown
+
+from duetime_store.lanes.lane import CANCELLED
+from duetime_store.lanes.lanes import Lanes
+from duetime_store.log.intake import GROUP_PREFIXES
+from duetime_store.queues.halfqueue import HalfQueue
+from duetime_store.writing.visible import FirstCopy
+
+MESSAGE_CANCELLED = "MESSAGE_CANCELLED"
+_UPSERT = record.UPSERT.encode()
+_HALF_TOPIC = HALF_TOPIC.encode()
+_ENDS = {halves.COMMITTED: "COMMITTED", halves.ROLLED_BACK: "ROLLED_BACK", halves.GIVEN_UP: "GIVEN_UP"}
+_WORDS = {
+    "CANCELLED": "was cancelled",
+    "REPLACED": "was replaced by another message",
+    "ROLLED_BACK": "was rolled back with its transaction",
+    "GIVEN_UP": "was given up with its transaction",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """An entry of a lane that ended, and the time from which the log has its end."""
+
+    lane: int
+    entry: int
+    stored_at_ms: int
+
+
+class MessageEnded(FailedPrecondition):
+    """A message with this topic and id ended without a delivery."""
+
+    reason = MESSAGE_CANCELLED
+
+    def __init__(self, topic: str, message_id: str, end: str, unsure: Ended | None = None) -> None:
+        """`unsure`: the entry of a message sent with `replace`; the log says whether another replaced it."""
+        text = f"message {shown(message_id)} of topic {topic} {_WORDS[end]} and is never delivered; send with a new id"
+        super().__init__(f"{text}, or use a key with replace to change a pending message")
+        self.metadata = {"topic": topic, "id": message_id, "end": end}
+        self.unsure = unsure
+
+    def named(self, *, is_replaced: bool) -> "MessageEnded":
+        """The same, once the end is known."""
+        return MessageEnded(self.metadata["topic"], self.metadata["id"], "REPLACED" if is_replaced else "CANCELLED")
+
+
+class EndFinder:
+    """Finds the ends of messages in the states of lanes and halves. Belongs to the event loop's thread."""
+
+    def __init__(self, lanes: Lanes, half_queue: HalfQueue) -> None:
+        self._lanes = lanes
+        self._halves = half_queue
+
+    def of(self, first: FirstCopy) -> MessageEnded | None:
+        """The end of a message whose newest record this is; None: it is pending, delivered, or not decided."""
+        topic, message_id = as_text(first.name.topic), as_text(first.name.message_id)
+        if first.topic == _HALF_TOPIC:
+            end = self._half_end(first.queue_offset)
+            # The message of a committed transaction is a record of its own.
+            return MessageEnded(topic, message_id, end) if end in _WORDS else None
+        number = first.lane
+        if number not in self._lanes or first.name.topic.startswith(GROUP_PREFIXES):
+            return None
+        if self._lanes[number].states(np.array([first.queue_offset]))[0] != CANCELLED:
+            return None
+        is_upsert = bool(value_of(first.properties, _UPSERT))
+        unsure = Ended(number, first.queue_offset, first.stored_at_ms) if is_upsert else None
+        return MessageEnded(topic, message_id, "CANCELLED", unsure)
+
+    def of_transaction(self, first: FirstCopy) -> FailedPrecondition | None:
+        """The end of the transaction that prepared this record, or that committed it; None: it is open."""
+        end = self._half_end(first.queue_offset) if first.topic == _HALF_TOPIC else "COMMITTED"
+        if not end:
+            return None
+        topic, message_id = as_text(first.name.topic), as_text(first.name.message_id)
+        ended = end.lower().replace("_", " ")
+        text = f"the transaction with id {shown(message_id)} of topic {topic} was {ended}: begin one with a new id"
+        error = FailedPrecondition(text, reason=f"TRANSACTION_{end}")
+        error.metadata = {"topic": topic, "id": message_id, "end": end}
+        return error
+
+    def _half_end(self, offset: int) -> str:
+        """COMMITTED, ROLLED_BACK or GIVEN_UP; ENDED: by a broker, which does not say how; empty: it is open."""
+        found = self._halves.end_at(offset)
+        return "" if found is None else _ENDS.get(found.code, "ENDED")
