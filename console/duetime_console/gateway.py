@@ -1,6 +1,6 @@
 """The only way to the cluster: one channel to the gateway, calls in a user's name, one kind of error."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Self
 
 import grpc
@@ -54,8 +54,10 @@ class GatewayError(Exception):
         reason: str = "",
         violations: tuple[Violation, ...] = (),
         retry_after_s: float = 0.0,
+        metadata: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(text)
+        self.metadata = dict(metadata or {})
         self.code = code
         self.text = text
         # A stable code for programs: docs/protocol.md.
@@ -72,6 +74,7 @@ class GatewayError(Exception):
             reason=fault.reason,
             violations=tuple(Violation(each.field, each.description) for each in fault.violations),
             retry_after_s=fault.retry_after_ms / 1000,
+            metadata=fault.metadata,
         )
 
     @property
@@ -144,6 +147,7 @@ class Gateway:
             reason=told.reason,
             violations=told.violations,
             retry_after_s=told.retry_after_s,
+            metadata=told.metadata,
         )
 
     async def close(self) -> None:

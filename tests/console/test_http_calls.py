@@ -114,6 +114,19 @@ async def test_idempotency_key_is_the_id_and_repeats_the_first_result(client: ht
     assert found.json()["body"] == "a"
 
 
+async def test_idempotency_key_of_cancelled_message_is_refused(client: httpx.AsyncClient) -> None:
+    await sent(client, key="order-42-timeout", topic="orders", body="one", delay="30m")
+    assert (await client.delete("/api/v1/messages/order-42-timeout?topic=orders")).status_code == 200
+    given = {"topic": "orders", "body": "one", "delay": "30m"}
+    answer = await client.post("/api/v1/messages", json=given, headers={"Idempotency-Key": "order-42-timeout"})
+    told = answer.json()
+    assert (answer.status_code, told["reason"]) == (409, "MESSAGE_CANCELLED")
+    assert told["metadata"] == {"topic": "orders", "id": "order-42-timeout", "end": "CANCELLED"}
+    answer = await client.post("/api/v1/messages/batch", json={"messages": [{**given, "id": "order-42-timeout"}]})
+    (result,) = answer.json()["results"]
+    assert (result["problem"]["status"], result["problem"]["metadata"]["end"]) == (409, "CANCELLED")
+
+
 async def test_answer_to_a_send_says_where_the_message_is(client: httpx.AsyncClient) -> None:
     answer = await client.post(SEND, json={"topic": "orders", "id": "a/b?c"})
     place = answer.headers["location"]

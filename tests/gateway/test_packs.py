@@ -4,7 +4,7 @@ from typing import Any
 
 import grpc
 import pytest
-from duetime.v1 import gateway_pb2, message_pb2
+from duetime.v1 import gateway_pb2, message_pb2, pending_pb2
 from google.rpc import code_pb2
 
 from tests.gateway.conftest import Gateway, TappedStore, error_of, message
@@ -51,6 +51,20 @@ async def test_a_delayed_pack_is_one_range_of_its_lane(gateway: Gateway, due: di
         assert found.count == 5
         assert found.first.lane
         assert found.first.deliver_at_ms
+
+
+@pytest.mark.parametrize("due", [{"delay_level": 3}, {"delay_ms": 3_600_000}])
+async def test_cancelled_message_of_a_pack_is_refused_alone(gateway: Gateway, due: dict[str, int]) -> None:
+    (first,) = await ranges(gateway, pack_of(*numbered(5), **due))
+    ref = pending_pb2.PendingRef(message_id=f"{PREFIX}{2:012X}", topic="orders")
+    (ended,) = (await gateway.stub.Cancel(pending_pb2.CancelRequest(messages=[ref]), timeout=WAIT_S)).results
+    assert ended.status == pending_pb2.CANCEL_STATUS_CANCELLED
+    found = await ranges(gateway, pack_of(*numbered(7), **due))
+    assert [(one.count, one.first.duplicate) for one in found] == [(2, True), (1, False), (2, True), (2, False)]
+    fault = found[1].first.fault
+    assert (fault.reason, fault.code) == ("MESSAGE_CANCELLED", code_pb2.FAILED_PRECONDITION)
+    assert dict(fault.metadata) == {"topic": "orders", "id": ref.message_id, "end": "CANCELLED"}
+    assert found[0].first.deliver_at_ms == first.first.deliver_at_ms
 
 
 async def test_a_bad_message_harms_no_other(gateway: Gateway) -> None:

@@ -4,7 +4,7 @@ import random
 from pathlib import Path
 
 import pytest
-from duetime.v1 import gateway_pb2, message_pb2
+from duetime.v1 import gateway_pb2, message_pb2, pending_pb2
 
 from tests.gateway.conftest import Gateway, message, real_store
 from tests.gateway.test_adoption import fill
@@ -36,6 +36,20 @@ async def test_gateways_with_different_routes_find_the_same_first(tmp_path: Path
                 again = await second.send(*messages(60))
                 assert [result.duplicate for result in stored + again] == [False] * 60 + [True] * 60
                 assert places(again) == places(stored)
+
+
+async def test_cancelled_id_is_refused_by_any_gateway_after_a_restart(tmp_path: Path) -> None:
+    one = message(id="A", delay_ms=3_600_000)
+    async with real_store(tmp_path) as store, Gateway(tmp_path, {0: store.port}) as gateway:
+        await gateway.send(one)
+        ref = pending_pb2.PendingRef(message_id="A", topic="orders")
+        await gateway.stub.Cancel(pending_pb2.CancelRequest(messages=[ref]))
+    async with real_store(tmp_path) as store:
+        for _ in range(2):
+            async with Gateway(tmp_path, {0: store.port}) as gateway:
+                (result,) = await gateway.send(one, retry=True)
+                assert (result.fault.reason, result.fault.metadata["end"]) == ("MESSAGE_CANCELLED", "CANCELLED")
+                await gateway.stub.Send(gateway_pb2.SendRequest(messages=[message(id="B")]))
 
 
 async def test_any_gateway_and_any_restart_between(tmp_path: Path) -> None:

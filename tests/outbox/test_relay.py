@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from duetime import AsyncProducer, Finder, InvalidArgument, Message
+from duetime import AsyncProducer, Finder, InvalidArgument, Message, Producer
 from duetime.client.message import moment
 from duetime.outbox import Outbox, Relay, Rows, relay
 from duetime_core.testing import LocalCluster
@@ -116,6 +116,19 @@ def test_message_that_is_refused_fails_alone_and_is_listed(
     assert any(bad in record.message and record.levelno == logging.ERROR for record in caplog.records)
 
 
+@pytest.mark.parametrize("old", [False, True])
+def test_row_whose_message_was_cancelled_fails(shop: Shop, cluster: LocalCluster, topic: str, old: bool) -> None:
+    (message_id,) = shop.order(Message(topic, b"x", id="order-42", delay="1h"))
+    asyncio.run(Forgetful(shop.engine, cluster.address, outbox=shop.outbox).run_async())
+    with Producer(cluster.address) as producer:
+        assert producer.cancel(message_id)
+    stats = shop.drain(cluster.address, clock=later(shop, (6 if old else 2) * MINUTE_MS))
+    assert (stats.sent, stats.failed) == (0, 1)
+    (faulty,) = shop.status().faulty
+    assert (faulty.message_id, faulty.state) == (message_id, "failed")
+    assert "cancelled" in faulty.error
+
+
 def test_failed_row_is_sent_or_dropped_as_an_operator_says(shop: Shop, cluster: LocalCluster, topic: str) -> None:
     ids = shop.order(*(Message(topic, b"%d" % n, queue=99) for n in range(2)))
     shop.drain(cluster.address)
@@ -194,7 +207,7 @@ def test_row_that_may_have_been_sent_and_is_not_known_any_more_is_doubtful(
     (faulty,) = shop.status().faulty
     assert (faulty.message_id, faulty.state) == (message_id, "doubtful")
     assert "handed over first at 20" in faulty.error
-    assert f"no message {message_id}" in faulty.error
+    assert f"topic {topic} does not exist" in faulty.error
     assert any(message_id in record.message for record in caplog.records if record.levelno == logging.ERROR)
     # It stays so until somebody says what is true.
     assert shop.drain(cluster.address, clock=later(shop, 24 * 60 * MINUTE_MS)).sent == 0

@@ -7,6 +7,7 @@ from duetime import (
     Conflict,
     DueTimeError,
     InvalidMessage,
+    MessageCancelled,
     NotFound,
     Overloaded,
     PermissionDenied,
@@ -21,7 +22,7 @@ from duetime.v1 import gateway_pb2, message_pb2
 
 NOW_MS = 1_700_000_000_000
 RECEIPT = Receipt(message_pb2.SendResult(message_id="a"), "orders")
-FOUND = FoundMessage(gateway_pb2.FoundMessage())
+FOUND = FoundMessage(gateway_pb2.FoundMessage(state=gateway_pb2.MESSAGE_STATE_STORED))
 NO_SERVER = Unavailable("no DueTime server answers", reason="UNAVAILABLE")
 NO_SHARD = Unavailable("shard 1 does not answer", reason="SHARD_UNAVAILABLE")
 UNKNOWN = Unauthenticated("the token is not valid", reason="TOKEN_INVALID")
@@ -37,6 +38,7 @@ TRUST = Trust(timedelta(minutes=5), timedelta(hours=1))
         (InvalidMessage.of("queue", "99 is too much"), "failed"),
         (NotFound("no topic", reason="TOPIC_NOT_FOUND"), "failed"),
         (Conflict("no", reason="ANY"), "failed"),
+        (MessageCancelled("was cancelled", reason="MESSAGE_CANCELLED"), "failed"),
         # These leave open whether it was stored.
         (NO_SHARD, "waiting"),
         (Overloaded("full", reason="OVERLOADED"), "waiting"),
@@ -83,6 +85,14 @@ def test_what_is_found_was_sent_however_old() -> None:
     assert TRUST.of_answer(FOUND, 0, NOW_MS) == Verdict("sent")
 
 
+@pytest.mark.parametrize("state", ["CANCELLED", "PREPARED", "ROLLED_BACK", "GIVEN_UP"])
+def test_what_is_found_and_not_delivered_fails(state: str) -> None:
+    number = gateway_pb2.MessageState.Value(f"MESSAGE_STATE_{state}")
+    verdict = TRUST.of_answer(FoundMessage(gateway_pb2.FoundMessage(state=number)), 0, NOW_MS)
+    assert verdict is not None
+    assert verdict.state == "failed"
+
+
 def test_absence_is_proof_while_the_server_keeps_what_it_was_sent() -> None:
     assert TRUST.of_answer(ABSENT, NOW_MS - 3_599_999, NOW_MS) is None
     verdict = TRUST.of_answer(ABSENT, NOW_MS - 3_600_000, NOW_MS)
@@ -98,7 +108,7 @@ def test_who_does_not_answer_is_asked_again(answer: DueTimeError) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", [NotFound("no topic", reason="TOPIC_NOT_FOUND"), ServerError("no index here", reason="UNIMPLEMENTED")]
+    "answer", [NotFound("no shard", reason="SHARD_NOT_FOUND"), ServerError("no index here", reason="UNIMPLEMENTED")]
 )
 def test_answer_that_says_nothing_about_the_message_leaves_a_doubt(answer: DueTimeError) -> None:
     verdict = TRUST.of_answer(answer, NOW_MS - 300_000, NOW_MS)

@@ -128,6 +128,15 @@ async def test_a_recall_tells_the_truth(whole: Raw) -> None:
     assert "has been delivered" in fired.status.message
 
 
+async def test_send_after_recall_is_refused(whole: Raw) -> None:
+    later = message(delivery_ms=now_ms() + 3_600_000)
+    (sent,) = await whole.send_ok(later)
+    await whole.call("RecallMessage", topic=ORDERS, recall_handle=sent.recall_handle)
+    (entry,) = (await whole.send(later)).entries
+    assert entry.status.code == pb.BAD_REQUEST
+    assert "was cancelled and is never delivered; send with a new id" in entry.status.message
+
+
 async def test_a_recall_works_at_another_gateway(whole: Raw, other: Raw) -> None:
     (later,) = await whole.send_ok(message(delivery_ms=now_ms() + 3_600_000))
     answer = await other.call("RecallMessage", topic=ORDERS, recall_handle=later.recall_handle)

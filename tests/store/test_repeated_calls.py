@@ -112,10 +112,10 @@ async def test_repeated_upsert_that_has_fired_was_carried_out(tmp_path: Path, wi
         assert store.node.store.lanes[LANE].pending_count == 0
 
 
-async def test_upsert_that_was_replaced_meanwhile_is_not_carried_out_again(store: Running) -> None:
+async def test_upsert_that_was_replaced_is_refused(store: Running) -> None:
     await replace(store, upsert("a"), upsert("b"), upsert("c"))
     (again,) = await replace(store, upsert("b"))
-    assert (again.status, again.duplicate, again.replaced_id) == (RESCHEDULED, True, "a")
+    assert (again.fault.reason, again.fault.metadata["end"]) == ("MESSAGE_CANCELLED", "REPLACED")
     assert store.node.store.lanes[LANE].pending_count == 1
 
 

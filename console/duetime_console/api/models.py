@@ -204,6 +204,7 @@ class ToldProblem(Told):
     detail: str
     reason: str
     violations: list[ToldViolation] | None = None
+    metadata: dict[str, str] | None = Field(None, description="names and values beside the reason")
 
 
 class SentOrNot(Told):

@@ -34,8 +34,10 @@ class Problem(Exception):
         violations: Iterable[tuple[str, str]] = (),
         retry_after_s: float = 0.0,
         headers: Mapping[str, str] | None = None,
+        metadata: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(detail)
+        self.metadata = dict(metadata or {})
         self.status = status
         self.reason = reason
         self.detail = detail
@@ -52,7 +54,14 @@ class Problem(Exception):
     def of_error(cls, error: GatewayError) -> "Problem":
         violations = [(each.field, each.description) for each in error.violations]
         reason = error.reason or error.code
-        return cls(error.status, reason, error.text, violations=violations, retry_after_s=error.retry_after_s)
+        return cls(
+            error.status,
+            reason,
+            error.text,
+            violations=violations,
+            retry_after_s=error.retry_after_s,
+            metadata=error.metadata,
+        )
 
     @classmethod
     def of_fault(cls, fault: message_pb2.Fault) -> "Problem":
@@ -70,6 +79,8 @@ class Problem(Exception):
         }
         if self.violations:
             found["violations"] = [{"field": field, "description": text} for field, text in self.violations]
+        if self.metadata:
+            found["metadata"] = self.metadata
         return found
 
     def response(self, errors_url: str) -> Response:

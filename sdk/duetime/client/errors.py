@@ -9,6 +9,7 @@
     ├── NotFound                          NOT_FOUND            no such topic, queue, ...
     ├── AlreadyExists                     ALREADY_EXISTS       the name is taken by something different
     ├── Conflict                          FAILED_PRECONDITION  the state forbids it: FILTER_CONFLICT, ...
+    │   └── MessageCancelled                                   the message with this id ended without a delivery
     ├── Overloaded                        RESOURCE_EXHAUSTED   retriable: too much in flight
     ├── Unavailable                       UNAVAILABLE,         retriable: the server or a shard does not answer,
     │                                     CANCELLED            or ended the call while stopping
@@ -23,7 +24,8 @@
 `retriable` says whether the same call may succeed later; producers repeat such calls themselves before they raise one.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Self
 
 import grpc
@@ -45,6 +47,8 @@ class DueTimeError(Exception):
     retry_after_s: float = 0.0
     # Whether a server said so; otherwise it was not asked, or did not answer.
     from_server: bool = False
+    # Names and values beside the reason, as the server gives them.
+    metadata: Mapping[str, str] = MappingProxyType({})
 
     def __init__(
         self, text: str, *, reason: str = "", violations: Sequence[Violation] = (), message_id: str = ""
@@ -59,7 +63,7 @@ class DueTimeError(Exception):
         """The same error about one message."""
         error = type(self)(text or self.text, reason=self.reason, violations=self.violations, message_id=message_id)
         error.retriable, error.retry_after_s = self.retriable, self.retry_after_s
-        error.from_server = self.from_server
+        error.from_server, error.metadata = self.from_server, self.metadata
         return error
 
 
@@ -109,6 +113,22 @@ class AlreadyExists(DueTimeError):
 
 class Conflict(DueTimeError):
     """Refused because of the current state or of other callers; `reason` says which rule."""
+
+
+class MessageCancelled(Conflict):
+    """A message with this topic and id ended without a delivery, and a late repeat of its send must not revive it.
+
+    Send a new message with a new id, or use a key and `replace` to change a pending message.
+    """
+
+    @property
+    def topic(self) -> str:
+        return self.metadata.get("topic", "")
+
+    @property
+    def end(self) -> str:
+        """CANCELLED, REPLACED, ROLLED_BACK or GIVEN_UP."""
+        return self.metadata.get("end", "")
 
 
 class Overloaded(DueTimeError):
@@ -172,17 +192,22 @@ _CLASS_BY_CODE: dict[int, type[DueTimeError]] = {
     15: Damaged,
     16: Unauthenticated,
 }
+_CLASS_BY_REASON: dict[str, type[DueTimeError]] = {"MESSAGE_CANCELLED": MessageCancelled}
+
+
+def _class_of(code: int, reason: str) -> type[DueTimeError]:
+    return _CLASS_BY_REASON.get(reason) or _CLASS_BY_CODE.get(code, ServerError)
 
 
 def from_fault(fault: message_pb2.Fault, message_id: str) -> DueTimeError:
     """The error of one message of a batch; without an id, of one question of a stream."""
-    kind = _CLASS_BY_CODE.get(fault.code, ServerError)
+    kind = _class_of(fault.code, fault.reason)
     violations = [Violation(v.field, v.description) for v in fault.violations]
     error = (InvalidMessage if kind is InvalidArgument and message_id else kind)(
         fault.message, reason=fault.reason, violations=violations, message_id=message_id
     )
     error.retriable, error.retry_after_s = fault.retriable, fault.retry_after_ms / 1000
-    error.from_server = True
+    error.from_server, error.metadata = True, dict(fault.metadata)
     return error
 
 
@@ -191,10 +216,11 @@ def from_status(error: grpc.aio.AioRpcError, server: str) -> DueTimeError:
     status = error.code()
     code, text, reason = status.value[0], error.details() or status.name, ""
     violations: list[Violation] = []
+    metadata: dict[str, str] = {}
     retry_after_s = 0.0
     for key, value in error.trailing_metadata() or ():
         if key == "grpc-status-details-bin" and isinstance(value, bytes):
-            reason, violations = _details(value)
+            reason, violations, metadata = _details(value)
             retry_after_s = _retry_after_s(value)
             if reason:
                 # gRPC substitutes a status of its own when headers or messages exceed its limits.
@@ -209,9 +235,9 @@ def from_status(error: grpc.aio.AioRpcError, server: str) -> DueTimeError:
         text = f"no DueTime server answers at {server}" + (f" through the proxy of {proxy}" if proxy else "")
     elif status is grpc.StatusCode.CANCELLED:
         text = f"the server at {server} ended the call"
-    kind = _CLASS_BY_CODE.get(code, ServerError)
+    kind = _class_of(code, reason)
     made = kind(text, reason=reason or status.name, violations=violations)
-    made.retry_after_s = retry_after_s
+    made.retry_after_s, made.metadata = retry_after_s, metadata
     made.from_server = bool(reason) or status is not grpc.StatusCode.UNAVAILABLE
     return made
 
@@ -230,27 +256,30 @@ def _code_and_text(status: bytes, code: int, text: str) -> tuple[int, str]:
         return code, text
 
 
-def _details(status: bytes) -> tuple[str, list[Violation]]:
-    """Reason and violations of an encoded google.rpc.Status.
+def _details(status: bytes) -> tuple[str, list[Violation], dict[str, str]]:
+    """Reason, violations and metadata of an encoded google.rpc.Status.
 
     Read by hand: googleapis-common-protos is no dependency of the SDK. Status.details = 3 (Any: type_url = 1,
-    value = 2), ErrorInfo.reason = 1, BadRequest.field_violations = 1 (field = 1, description = 2).
+    value = 2), ErrorInfo.reason = 1, ErrorInfo.metadata = 3 (key = 1, value = 2),
+    BadRequest.field_violations = 1 (field = 1, description = 2).
     """
     reason = ""
     violations: list[Violation] = []
+    metadata: dict[str, str] = {}
     try:
         for detail in _fields(status, 3):
             kind = b"".join(_fields(detail, 1))
             value = b"".join(_fields(detail, 2))
             if kind.endswith(b"google.rpc.ErrorInfo"):
                 reason = b"".join(_fields(value, 1)).decode()
+                metadata |= [tuple(b"".join(_fields(one, n)).decode() for n in (1, 2)) for one in _fields(value, 3)]
             elif kind.endswith(b"google.rpc.BadRequest"):
                 for violation in _fields(value, 1):
                     texts = [b"".join(_fields(violation, number)).decode() for number in (1, 2)]
                     violations.append(Violation(*texts))
     except (IndexError, ValueError):
         pass  # the status message has the same in words
-    return reason, violations
+    return reason, violations, metadata
 
 
 def _retry_after_s(status: bytes) -> float:

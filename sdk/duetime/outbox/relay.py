@@ -227,7 +227,7 @@ class Relay:
         async def ask(row: Claimed) -> FoundMessage | DueTimeError:
             try:
                 async with turns:
-                    return await finder.get(row.message.id)
+                    return await finder.get(row.message.id, topic=row.message.topic)
             except DueTimeError as error:
                 return error
 

@@ -25,6 +25,10 @@ PAUSE_MS_MAX = 30_000
 _REFUSALS = (InvalidArgument, NotFound, AlreadyExists, Conflict)
 # The server was not asked about the message: it does not let the relay in, or not do this.
 _SHUT_OUT = (Unauthenticated, PermissionDenied)
+# The server knows no message with the id, or not even its topic.
+_ABSENT = ("MESSAGE_NOT_FOUND", "TOPIC_NOT_FOUND")
+# States of a message that is not delivered, though the server has it.
+_UNDELIVERED = ("cancelled", "prepared", "rolled back", "given up")
 # gRPC's own: nobody answers at the address. What a shard or a limit behind it refuses has other reasons.
 _AWAY = ("UNAVAILABLE", "CANCELLED")
 
@@ -56,10 +60,12 @@ class Trust:
     def of_answer(self, answer: FoundMessage | DueTimeError, handed_at_ms: int, now_ms: int) -> Verdict | None:
         """What becomes of a row whose id the server was asked for; None: it was never stored, and can be sent."""
         if isinstance(answer, FoundMessage):
+            if answer.state in _UNDELIVERED:
+                return Verdict(FAILED, f"message {answer.id} is known to the server: {answer.state}, not delivered")
             return Verdict(SENT)
         if answer.retriable or isinstance(answer, _SHUT_OUT):
             return Verdict(WAITING, str(answer), now_ms + PAUSE_MS_MAX)
-        if answer.reason == "MESSAGE_NOT_FOUND" and now_ms - handed_at_ms < self.retention // timedelta(milliseconds=1):
+        if answer.reason in _ABSENT and now_ms - handed_at_ms < self.retention // timedelta(milliseconds=1):
             return None
         handed = f"handed over first at {moment(handed_at_ms).isoformat(timespec='seconds')}, no answer is known"
         return Verdict(DOUBTFUL, f"{handed}; asked for the id, the server says: {answer}")
