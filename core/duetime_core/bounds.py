@@ -51,15 +51,21 @@ def brief(error: DueTimeError) -> Brief:
 
 def _metadata(metadata: Mapping[str, str]) -> dict[str, str]:
     """The entries, if there is room for all of them: a value that was cut would name something else."""
-    size = sum(len(text.encode("utf-8", "replace")) for entry in metadata.items() for text in entry)
-    return dict(metadata) if size <= ERROR_METADATA_BYTES_MAX else {}
+    found = {_clean(name): _clean(value) for name, value in metadata.items()}
+    size = sum(len(text.encode()) for entry in found.items() for text in entry)
+    return found if size <= ERROR_METADATA_BYTES_MAX else {}
+
+
+def _clean(text: str) -> str:
+    """Valid UTF-8."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def cut(text: str, bytes_max: int) -> str:
     """The beginning of a text that takes no more than `bytes_max` as gRPC encodes it, marked if that is not all."""
     # No character takes less than one byte, so the rest of the text need not be inspected.
     text, whole = text[: bytes_max + 1], text
-    text = text.encode("utf-8", "backslashreplace").decode()
+    text = _clean(text)
     room = bytes_max
     for at, char in enumerate(text):
         room -= _weight(char)

@@ -33,6 +33,13 @@ def test_status_of_any_text_stays_below_4_kib(text: str, reason: str) -> None:
     assert header_bytes(status_of(FailedPrecondition(text, reason=reason))) <= STATUS_BYTES_MAX
 
 
+@given(texts, st.dictionaries(texts, texts))
+def test_status_of_any_metadata_stays_below_4_kib(text: str, metadata: dict[str, str]) -> None:
+    error = FailedPrecondition(text, reason=text)
+    error.metadata = metadata
+    assert header_bytes(status_of(error)) <= STATUS_BYTES_MAX
+
+
 @given(violations, texts)
 def test_what_was_cut_once_is_not_cut_again(found: list[Violation], text: str) -> None:
     for error in (InvalidArgument(found), FailedPrecondition(text)):

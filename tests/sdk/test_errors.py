@@ -7,6 +7,7 @@ from duetime import (
     Damaged,
     DueTimeError,
     InvalidArgument,
+    MessageCancelled,
     NotFound,
     Overloaded,
     ServerError,
@@ -55,6 +56,17 @@ def test_a_stream_that_breaks_in_a_write_is_worth_another_try() -> None:
     assert error.retriable
     assert not error.from_server
     assert error.text == "the stream to the server at here:1 broke"
+
+
+def test_metadata_comes_from_the_details() -> None:
+    info = any_pb2.Any()
+    metadata = {"topic": "orders", "id": "order-42", "end": "REPLACED"}
+    info.Pack(error_details_pb2.ErrorInfo(reason="MESSAGE_CANCELLED", domain="duetime", metadata=metadata))
+    details = status_pb2.Status(code=9, message="why", details=[info]).SerializeToString()
+    error = from_status(rpc_error(grpc.StatusCode.FAILED_PRECONDITION, "why", details), "here:1")
+    assert isinstance(error, MessageCancelled)
+    assert (error.metadata, error.topic, error.end) == (metadata, "orders", "REPLACED")
+    assert error.about("order-42").metadata == metadata
 
 
 def test_reason_and_violations_come_from_the_details() -> None:

@@ -30,7 +30,6 @@ from duetime_store.finding.search import LogSearch
 from duetime_store.lanes.alarm import Alarm
 from duetime_store.lanes.lane import RESTORED
 from duetime_store.pending.cancelling import Cancelling
-from duetime_store.pending.endnames import EndNames
 from duetime_store.pending.keys import UpsertKeys
 from duetime_store.pending.listing import PendingList
 from duetime_store.pending.replacing import Replacing
@@ -120,8 +119,7 @@ class PendingLife(Life):
         search = LogSearch(store, Finder(store, self.indexer, self.metrics, turns, shard=0))
         targets = Targets(store, search, turns)
         self.cancelling = Cancelling(store, targets, self.flusher, self.metrics)
-        keys, names = UpsertKeys(search, turns), EndNames(store, turns)
-        self.replacing = Replacing(store, targets, keys, self.flusher, turns, self.metrics, names)
+        self.replacing = Replacing(store, targets, UpsertKeys(search, turns), self.flusher, turns, self.metrics)
         self.listing = PendingList(store, reader, turns)
         self.cleaner = Cleaner(
             *(store, reader, self.disk, self.flusher, self.checkpointer, self.here, self.clock, self.metrics, turns),

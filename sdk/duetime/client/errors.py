@@ -272,7 +272,9 @@ def _details(status: bytes) -> tuple[str, list[Violation], dict[str, str]]:
             value = b"".join(_fields(detail, 2))
             if kind.endswith(b"google.rpc.ErrorInfo"):
                 reason = b"".join(_fields(value, 1)).decode()
-                metadata |= [tuple(b"".join(_fields(one, n)).decode() for n in (1, 2)) for one in _fields(value, 3)]
+                for entry in _fields(value, 3):
+                    name, named = (b"".join(_fields(entry, number)).decode() for number in (1, 2))
+                    metadata[name] = named
             elif kind.endswith(b"google.rpc.BadRequest"):
                 for violation in _fields(value, 1):
                     texts = [b"".join(_fields(violation, number)).decode() for number in (1, 2)]

@@ -172,10 +172,9 @@ def make_parts(base: Base, opened: Opened) -> StoreParts:
     admin = GroupAdmin(store, groups, offsets, turns, shard=shard)
     checkpointer = _make_checkpointer(base, opened, flusher, topics, keeper)
     indexer = _make_indexer(base, store)
-    surveyor = Surveyor(store, turns, clock)
-    finder = Finder(store, indexer, metrics, turns, shard=shard)
+    surveyor, finder = Surveyor(store, turns, clock), Finder(store, indexer, metrics, turns, shard=shard)
     search = LogSearch(store, finder)
-    targets, end_names = Targets(store, search, turns), EndNames(store, turns)
+    targets = Targets(store, search, turns)
     transactions, results = opened.transactions, Results(store, shard=shard)
     giving_up, checks = _make_checks(base, opened, alarm, flusher)
     readers, backlog = TopicReaders(store, groups, offsets, turns), Backlog(store, surveyor, turns)
@@ -202,8 +201,8 @@ def make_parts(base: Base, opened: Opened) -> StoreParts:
         tracer=MessageTraces(store, reader, finder, turns, shard=shard),
         holding=Holding(store, flusher, alarm, bytes_max=settings.waiting_bytes_max),
         cancelling=Cancelling(store, targets, flusher, metrics),
-        replacing=Replacing(store, targets, UpsertKeys(search, turns), flusher, turns, metrics, end_names),
-        end_names=end_names,
+        replacing=Replacing(store, targets, UpsertKeys(search, turns), flusher, turns, metrics),
+        end_names=EndNames(store, turns),
         surveyor=surveyor,
         backlog=backlog,
         pending_list=pending_list,

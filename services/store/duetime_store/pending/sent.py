@@ -1,6 +1,6 @@
-"""Whether a send with `replace` whose id is known repeats the first send, or would change the message. Pure.
+"""Whether a send with `replace` whose id is known repeats the first send, or would change the message.
 
-A repeat has the body, due time, key and properties of the first send. What tracing adds differs from send to send.
+A repeat has the body, due time, key and properties of the first send. The properties of tracing differ in each send.
 """
 
 from duetime_core.errors import AlreadyExists
