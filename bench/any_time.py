@@ -49,7 +49,7 @@ INSTANT_RATE = 10_000
 DUE_RANGE_MS = 60_000
 
 
-def cancels(duetime: DueTime, delay: int | None, level: int | None, count: int = CANCELS) -> float:
+def cancels(duetime: DueTime, delay: str | None, level: int | None, count: int = CANCELS) -> float:
     """Cancels/s by receipt through the gateway, in batches."""
     duetime.make_topic("cancelled")
 
@@ -83,7 +83,7 @@ def cancels(duetime: DueTime, delay: int | None, level: int | None, count: int =
 def all_cancels(duetime: DueTime) -> dict[str, float]:
     """Of both kinds of lanes."""
     return {
-        "any time": cancels(duetime, random.randrange(*SCATTERED_MS), None),
+        "any time": cancels(duetime, f"{random.randrange(*SCATTERED_MS)}ms", None),
         "levels": cancels(duetime, None, FAR_LEVEL),
     }
 
@@ -137,7 +137,7 @@ async def _check_order(address: str, topic: str, entries: dict[str, int]) -> Non
     left, before = len(entries), -1
     async with AsyncPuller(address, topic, start="earliest") as puller:
         while left:
-            messages = await puller.poll(max=4_096, wait=5.0)
+            messages = await puller.poll(max=4_096, wait="5s")
             if not messages:
                 raise WrongError(f"{left} of {len(entries)} messages due at one instant did not come")
             for message in messages:
@@ -195,7 +195,7 @@ async def _fill(duetime: DueTime, count: int) -> float:
         async def send(taken: int) -> None:
             topic = f"far-{random.randrange(TOPICS)}"
             messages = [
-                Message(topic, BODY, random.randrange(*SCATTERED_MS), key=f"key-{random.randrange(KEYS)}")
+                Message(topic, BODY, f"{random.randrange(*SCATTERED_MS)}ms", key=f"key-{random.randrange(KEYS)}")
                 for _ in range(taken)
             ]
             _accepted_results(await stub.Send(_request(messages), timeout=CALL_TIMEOUT_S))

@@ -60,7 +60,7 @@ class Shown:
 
     async def fill(self) -> None:
         """Returns when all are accepted."""
-        async with AsyncProducer(self.cluster.address, timeout=60) as producer:
+        async with AsyncProducer(self.cluster.address, timeout="60s") as producer:
             packs = [min(PACK, self.pending - first) for first in range(0, self.pending, PACK)]
             if len(packs) == 1:
                 # One with each delay.
@@ -70,7 +70,9 @@ class Shown:
             async def send(number: int, count: int) -> int:
                 async with room:
                     delay = DELAYS[number % len(DELAYS)]
-                    return accepted(await producer.send_many(TOPIC, bodies=[BODY] * count, delay=delay))
+                    return accepted(
+                        await producer.send_many(TOPIC, bodies=[BODY] * count, delay=delay, errors="return")
+                    )
 
             sent = sum(await asyncio.gather(*(send(number, count) for number, count in enumerate(packs))))
         if sent != self.pending:

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import time
+from datetime import timedelta
 
 import grpc
 from duetime import AsyncReceiver
@@ -50,7 +51,7 @@ async def fail(address: str, topic: str, *, count: int) -> float:
     async def work(receiver: AsyncReceiver, stub: gateway_pb2_grpc.GatewayStub) -> None:
         nonlocal left
         while left > 0:
-            messages = await receiver.receive(max=BATCH, wait=0.2)
+            messages = await receiver.receive(max=BATCH, wait="200ms")
             left -= len(messages)
             nacks = [
                 consumer_pb2.Nack(receipt=message.receipt, delay_ms=random.randint(*RETRY_MS)) for message in messages
@@ -82,7 +83,7 @@ async def take(address: str, topic: str, group: str, count: int, receivers: int)
     async def work(receiver: AsyncReceiver) -> None:
         nonlocal taken, heard
         while taken < count:
-            messages = await receiver.receive(max=LEASE, wait=min(POLL_S, 0.2))
+            messages = await receiver.receive(max=LEASE, wait=timedelta(seconds=min(POLL_S, 0.2)))
             if not messages:
                 if time.monotonic() - heard > SILENCE_S:
                     raise RuntimeError(f"{group}: {taken} of {count} messages came")

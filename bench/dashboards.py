@@ -115,7 +115,7 @@ async def load(address: str, seconds: float) -> None:
         if message.offset % FAILING == 0 and (message.attempt == 1 or message.offset % 2):
             raise ValueError("no such order")
 
-    async with AsyncProducer(address, timeout=5) as producer:
+    async with AsyncProducer(address, timeout="5s") as producer:
         await producer.send("orders", b"first")
         consuming = asyncio.create_task(consumer.run_async())
         number = 0

@@ -96,7 +96,7 @@ def _read_results(response: gateway_pb2.SendResponse) -> int:
     return len(response.results) or sum(one.count for one in response.ranges if not one.first.HasField("fault"))
 
 
-def make(topic: str, count: int, delay: str | int | None = None) -> list[Message]:
+def make(topic: str, count: int, delay: str | None = None) -> list[Message]:
     return [Message(topic, BODY, delay, tags="paid") for _ in range(count)]
 
 
@@ -148,9 +148,9 @@ async def produce(
         nonlocal counted
         while time.perf_counter() < end:
             if of_bodies:
-                done = accepted(await producer.send_many(topic, bodies=[BODY] * batch, tags="paid"))
+                done = accepted(await producer.send_many(topic, bodies=[BODY] * batch, tags="paid", errors="return"))
             else:
-                done = accepted(await producer.send_many(make(topic, batch)))
+                done = accepted(await producer.send_many(make(topic, batch), errors="return"))
             if counting_from <= time.perf_counter() < end:
                 counted += done
 
@@ -188,10 +188,10 @@ async def fill(address: str, topic: str, *, count: int, level: int) -> float:
             taken = min(512, left)
             left -= taken
             messages = [Message(topic, BODY, level=level, tags="paid") for _ in range(taken)]
-            if accepted(await producer.send_many(messages)) != taken:
+            if accepted(await producer.send_many(messages, errors="return")) != taken:
                 raise RefusedError("not all pending messages were accepted")
 
-    async with AsyncProducer(address, timeout=60) as producer, asyncio.TaskGroup() as group:
+    async with AsyncProducer(address, timeout="60s") as producer, asyncio.TaskGroup() as group:
         for _ in range(6):
             group.create_task(work(producer))
     return count / (time.perf_counter() - started)

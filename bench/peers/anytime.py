@@ -24,9 +24,9 @@ class AnyTime(DueTime):
     def lane(self, delay_s: float) -> int:
         return TIMER_LANE
 
-    def delay(self, delay_s: float) -> int:
-        return int(delay_s * 1000) + OFF_MS
+    def delay(self, delay_s: float) -> str:
+        return f"{int(delay_s * 1000) + OFF_MS}ms"
 
     async def scattered_sender(self, topic: str) -> DueTimeSender:
-        delays_ms = [random.randrange(*SCATTERED_MS) for _ in range(SCATTERED_COUNT)]
-        return await self._ready(ScatteredSender(self, topic, delays_ms))
+        delays = [f"{random.randrange(*SCATTERED_MS)}ms" for _ in range(SCATTERED_COUNT)]
+        return await self._ready(ScatteredSender(self, topic, delays))

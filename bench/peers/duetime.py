@@ -3,6 +3,7 @@
 import random
 import sys
 from collections.abc import Hashable, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ class DueTime(Peer):
             showing(channel, credentials_for(self.cluster.address, None))
             gateway_pb2_grpc.GatewayStub(channel).CreateTopic(request, timeout=CALL_TIMEOUT_S)
 
-    def delay(self, delay_s: float) -> str | int:
+    def delay(self, delay_s: float) -> str:
         """As the SDK is told."""
         return LEVELS[delay_s]
 
@@ -125,7 +126,9 @@ class DueTimeSender(Sender):
     """One producer, and so one stream."""
 
     def __init__(self, peer: DueTime, topic: str) -> None:
-        self.producer = AsyncProducer(peer.cluster.address, timeout=CALL_TIMEOUT_S, max_pending=PENDING_MAX)
+        self.producer = AsyncProducer(
+            peer.cluster.address, timeout=timedelta(seconds=CALL_TIMEOUT_S), max_pending=PENDING_MAX
+        )
         self.peer = peer
         self.topic = topic
 
@@ -138,20 +141,22 @@ class BodySender(DueTimeSender):
 
     async def send(self, count: int, delay_s: float) -> None:
         delay = self.peer.delay(delay_s)
-        accepted(await self.producer.send_many(self.topic, bodies=[BODY] * count, delay=delay, tags="paid"))
+        accepted(
+            await self.producer.send_many(self.topic, bodies=[BODY] * count, delay=delay, tags="paid", errors="return")
+        )
 
 
 class MessageSender(DueTimeSender):
     """Messages are made and sent; the SDK packs what is alike."""
 
     async def send(self, count: int, delay_s: float) -> None:
-        accepted(await self.producer.send_many(make(self.topic, count, self.peer.delay(delay_s))))
+        accepted(await self.producer.send_many(make(self.topic, count, self.peer.delay(delay_s)), errors="return"))
 
 
 class ScatteredSender(DueTimeSender):
     """As MessageSender, with one of these delays after the other: the messages are not alike."""
 
-    def __init__(self, peer: DueTime, topic: str, delays: Sequence[str | int]) -> None:
+    def __init__(self, peer: DueTime, topic: str, delays: Sequence[str]) -> None:
         super().__init__(peer, topic)
         self._delays = delays
         self._at = 0
@@ -161,7 +166,7 @@ class ScatteredSender(DueTimeSender):
         self._at = self._at + count if self._at + 2 * count <= len(self._delays) else 0
         for message, delay in zip(messages, self._delays[self._at : self._at + count], strict=True):
             message.delay = delay
-        accepted(await self.producer.send_many(messages))
+        accepted(await self.producer.send_many(messages, errors="return"))
 
 
 class DueTimeReceiver(Receiver):
@@ -175,7 +180,7 @@ class DueTimeReceiver(Receiver):
         await self._puller.open()
 
     async def receive(self, wait_s: float) -> list[ReceivedMessage]:
-        return await self._puller.poll(max=RECEIVED_MAX, wait=wait_s)
+        return await self._puller.poll(max=RECEIVED_MAX, wait=timedelta(seconds=wait_s))
 
     def read(self, messages: list[Any]) -> list[Hashable]:
         return [(message.id, len(message.body))[0] for message in messages]

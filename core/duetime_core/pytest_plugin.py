@@ -38,11 +38,11 @@ class RunningCluster:
 
     @property
     def now(self) -> datetime:
-        """The time by its clock, which stands still unless it is moved."""
+        """The time by its clock: that of its start, until it is moved."""
         return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=self._cluster.now_ms())
 
-    def advance(self, by: str | float | timedelta) -> None:
-        """Moves its clock by "2h", "1h30m", a number of seconds or a timedelta, from due moment to due moment.
+    def advance(self, by: str | timedelta) -> None:
+        """Moves its clock by "2h", "1h30m" or a timedelta, from due moment to due moment.
 
         On return all that has fallen due is in its topic; consumers receive it a moment later.
 
@@ -50,7 +50,7 @@ class RunningCluster:
             ValueError: it is no length.
             TimeoutError: due messages are not delivered, as with a paused lane.
         """
-        self._cluster.advance(by * 1000 if isinstance(by, int | float) else by)
+        self._cluster.advance(by)
 
     def __repr__(self) -> str:
         return f"RunningCluster({self.address}, {self.now:%Y-%m-%d %H:%M:%S} UTC)"

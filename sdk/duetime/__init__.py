@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         Overloaded,
         PermissionDenied,
         ServerError,
+        SomeFailed,
         Timeout,
         Unauthenticated,
         Unavailable,
@@ -156,6 +157,7 @@ __all__ = [
     "Forked",
     "WrongLoop",
     "BadBody",
+    "SomeFailed",
     "ServerError",
     "Violation",
 ]

@@ -103,7 +103,7 @@ def test_up_by_certificates_takes_tls_alone(tmp_path: Path, options: list[str]) 
             producer.send_message(Message("orders", b"later", delay="1s"))
         with Puller(up.server, "orders", tls=trust, start="earliest") as puller:
             assert next(iter(puller)).body == b"later"
-        with pytest.raises(DueTimeError), Producer(up.server, timeout=1) as producer:
+        with pytest.raises(DueTimeError), Producer(up.server, timeout="1s") as producer:
             producer.send("orders", b"plain")
         sent = run_duetime("--tls-ca", certs / "ca.crt", "send", "orders", "by option", "--server", up.server)
         assert sent.returncode == 0, sent.stderr

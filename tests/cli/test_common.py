@@ -129,6 +129,15 @@ def test_a_form_is_chosen_before_or_after_the_command(server: str, capsys: pytes
         ["topics", "-o", "xml"],
         ["topics", "--json", "-o", "yaml"],
         ["topics", "--watch", "0"],
+        ["topics", "--watch", "5"],
+        ["send", "a b", "x"],
+        ["send", "orders", "x", "--level", "-1"],
+        ["send", "orders", "x", "--key", "a b"],
+        ["send", "orders", "x", "--tags", "a|b"],
+        ["send", "orders", "x", "--property", "DELAY=1"],
+        ["send", "orders", "x", "--delay", "30"],
+        ["topics", "--watch", "50ms"],
+        ["top", "--once", "--interval", "2"],
         ["topics", "--watch", "list"],
         ["send", "topic", "x", "--watch"],
         ["send", "topic", "x", "--delay", "abc"],
@@ -175,20 +184,21 @@ def test_what_is_refused_ends_with_1(server: str, words: list[str], capsys: pyte
 @pytest.mark.parametrize(
     ("given", "made"),
     [
-        (["lanes", "--watch"], ["lanes", "--watch=2"]),
-        (["lanes", "--watch", "--wide"], ["lanes", "--watch=2", "--wide"]),
-        (["lanes", "--watch", "0.5", "--wide"], ["lanes", "--watch", "0.5", "--wide"]),
+        (["lanes", "--watch"], ["lanes", "--watch=2s"]),
+        (["lanes", "--watch", "--wide"], ["lanes", "--watch=2s", "--wide"]),
+        (["lanes", "--watch", "500ms", "--wide"], ["lanes", "--watch", "500ms", "--wide"]),
+        (["lanes", "--watch", "5"], ["lanes", "--watch", "5"]),
         (["send", "t", "--", "--watch"], ["send", "t", "--", "--watch"]),
     ],
 )
-def test_watch_needs_no_seconds(given: list[str], made: list[str]) -> None:
+def test_watch_has_a_default_length(given: list[str], made: list[str]) -> None:
     assert completed(given) == made
 
 
 def test_a_watched_list_is_printed_again_until_it_is_interrupted(server: str) -> None:
     run(["topics", "create", "watched"])
     process = subprocess.Popen(
-        [sys.executable, "-m", "duetime", "topics", "--watch", "0.1", "--json"],
+        [sys.executable, "-m", "duetime", "topics", "--watch", "100ms", "--json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
@@ -205,7 +215,7 @@ def test_a_watched_list_is_printed_again_until_it_is_interrupted(server: str) ->
 
 def test_a_watch_outlives_a_server_that_is_away() -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "duetime", "topics", "--watch", "0.1", "--server", "127.0.0.1:1"],
+        [sys.executable, "-m", "duetime", "topics", "--watch", "100ms", "--server", "127.0.0.1:1"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
@@ -220,7 +230,7 @@ def test_a_watch_outlives_a_server_that_is_away() -> None:
 def test_a_watch_ends_with_its_reader(server: str) -> None:
     run(["topics", "create", "watched"])
     process = subprocess.Popen(
-        [sys.executable, "-m", "duetime", "topics", "--watch", "0.1", "--json"],
+        [sys.executable, "-m", "duetime", "topics", "--watch", "100ms", "--json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )

@@ -18,7 +18,7 @@ def test_once_prints_one_screen(server: str, capsys: pytest.CaptureFixture[str])
     run(["send", "top", "x", "--delay", "30m"])
     run(["groups", "create", "of_top"])
     capsys.readouterr()
-    assert run(["top", "--once", "--interval", "0.1"]) == 0
+    assert run(["top", "--once", "--interval", "100ms"]) == 0
     text = capsys.readouterr().out
     assert text.startswith(f"DueTime at {server}, ")
     assert "pending " in text
@@ -30,7 +30,7 @@ def test_once_prints_one_screen(server: str, capsys: pytest.CaptureFixture[str])
 def test_once_as_json_has_the_rates(server: str, capsys: pytest.CaptureFixture[str]) -> None:
     run(["send", "top", "x", "--delay", "30m"])
     capsys.readouterr()
-    assert run(["top", "--once", "--interval", "0.1", "--json"]) == 0
+    assert run(["top", "--once", "--interval", "100ms", "--json"]) == 0
     (screen,) = map(json.loads, capsys.readouterr().out.splitlines())
     assert screen["pending_count"] >= 1
     # Messages of other tests may fall due meanwhile.
@@ -52,7 +52,7 @@ def test_at_a_terminal_it_goes_on_until_a_key_ends_it(server: str, key: bytes) -
     with os.fdopen(ours, "r+b", buffering=0) as terminal:
         process = subprocess.Popen(
             # In a session of its own the terminal is its own, whose Ctrl-C reaches it.
-            ["setsid", "--ctty", "--wait", sys.executable, "-m", "duetime", "top", "--interval", "0.1"],
+            ["setsid", "--ctty", "--wait", sys.executable, "-m", "duetime", "top", "--interval", "100ms"],
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,

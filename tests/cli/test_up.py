@@ -182,14 +182,14 @@ def test_pending_messages_are_found_again(tmp_path: Path, before: list[str], aft
     "names", [pytest.param(["store"], id="store"), proof(["gateway", "scheduler", "retry", "store"], "each")]
 )
 def test_a_killed_process_is_restarted_on_its_port(tmp_path: Path, names: list[str]) -> None:
-    with Up(tmp_path, "--processes") as up, Producer(up.server, timeout=60) as producer:
+    with Up(tmp_path, "--processes") as up, Producer(up.server, timeout="60s") as producer:
         for name in names:
             producer.send("orders", f"before {name}".encode(), delay="1s")
             os.kill(up.pid(name), signal.SIGKILL)
             line = up.read_line(errors=True)
             assert line == f"duetime: {name} (pid {up.pid(name)}) ended by SIGKILL; restarting it in 0.2 s\n"
             producer.send("orders", f"after {name}".encode(), delay="1s")
-        with Puller(up.server, "orders", timeout=60) as puller:
+        with Puller(up.server, "orders", timeout="60s") as puller:
             bodies: list[str] = []
             while len(bodies) < 2 * len(names):
                 bodies += [message.body.decode() for message in puller.poll(wait="30s")]
@@ -199,13 +199,13 @@ def test_a_killed_process_is_restarted_on_its_port(tmp_path: Path, names: list[s
 
 @pytest.mark.proof
 def test_one_process_that_is_killed_is_restarted_on_its_port(tmp_path: Path) -> None:
-    with Up(tmp_path) as up, Producer(up.server, timeout=60) as producer:
+    with Up(tmp_path) as up, Producer(up.server, timeout="60s") as producer:
         producer.send("orders", b"before", delay="1s")
         os.kill(up.pid("store"), signal.SIGKILL)
         line = up.read_line(errors=True)
         assert line == f"duetime: cluster (pid {up.pid('store')}) ended by SIGKILL; restarting it in 0.2 s\n"
         producer.send("orders", b"after", delay="1s")
-        with Puller(up.server, "orders", timeout=60) as puller:
+        with Puller(up.server, "orders", timeout="60s") as puller:
             bodies: list[bytes] = []
             while len(bodies) < 2:
                 bodies += [message.body for message in puller.poll(wait="30s")]

@@ -110,10 +110,10 @@ async def test_a_delayed_message_goes_through_all_of_it(tmp_path: Path, within: 
             await producer.send_message(Message("orders", b"later", delay="1h"))
             async with AsyncPuller(cluster.address, "orders", tls=trust) as puller:
                 await cluster.advance("1h")
-                (received,) = await puller.poll(wait=DEADLINE_S)
+                (received,) = await puller.poll(wait=timedelta(seconds=DEADLINE_S))
                 assert received.body == b"later"
         with pytest.raises(DueTimeError):
-            async with AsyncProducer(cluster.address, timeout=1) as plain:
+            async with AsyncProducer(cluster.address, timeout="1s") as plain:
                 await plain.send_message(Message("orders", b"plain"))
 
 
@@ -135,7 +135,7 @@ async def test_a_gateway_may_ask_its_clients_for_certificates(tmp_path: Path) ->
         async with AsyncProducer(cluster.address, tls=Tls(ca, cert_file=cert, key_file=key)) as producer:
             await producer.send_message(Message("orders", b"shown"))
         with pytest.raises(DueTimeError):
-            async with AsyncProducer(cluster.address, tls=Tls(ca), timeout=1) as producer:
+            async with AsyncProducer(cluster.address, tls=Tls(ca), timeout="1s") as producer:
                 await producer.send_message(Message("orders", b"not shown"))
 
 
@@ -213,7 +213,7 @@ async def test_ca_and_certificates_of_a_whole_cluster_change_under_load(
 
         async def pull(puller: AsyncPuller) -> None:
             while not stop.is_set() or len(received) <= len(sent):
-                received.update(message.body for message in await puller.poll(wait=1.0))
+                received.update(message.body for message in await puller.poll(wait="1s"))
 
         async def more() -> None:
             wanted = len(sent) + 200

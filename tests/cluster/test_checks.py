@@ -121,15 +121,15 @@ async def test_each_transaction_is_asked_by_one_gateway_and_carried_out_once(gat
     cluster, (one, two) = gateways.cluster, gateways.stubs
     names = await gateways.prepare(400)
     async with producer(one, COMMIT) as first, producer(two, COMMIT) as second:
-        await cluster.advance(TIMEOUT_MS - 1)
+        await cluster.advance(f"{TIMEOUT_MS - 1}ms")
         assert not first.asked + second.asked
-        await cluster.advance(1)
+        await cluster.advance("1ms")
         await until(cluster, lambda: len(first.asked) + len(second.asked) >= 400)
         await gateways.until_ended()
         asked = first.asked + second.asked
         assert Counter(asked) == Counter((name, 1) for name in names)
         assert await gateways.bodies() == Counter(b"%d" % number for number in range(400))
-        await cluster.advance(2 * INTERVAL_MS)
+        await cluster.advance(f"{2 * INTERVAL_MS}ms")
         assert len(first.asked) + len(second.asked) == 400
 
 
@@ -137,7 +137,7 @@ async def test_checks_that_a_dead_gateway_took_come_again(gateways: Gateways) ->
     """They do not count: nobody has heard of them."""
     cluster, (_, two) = gateways.cluster, gateways.stubs
     names = await gateways.prepare(20)
-    await cluster.advance(TIMEOUT_MS)
+    await cluster.advance(f"{TIMEOUT_MS}ms")
     taken = 0
     for store in cluster.stores:
         async with make_channel(f"127.0.0.1:{store.port}", credentials_of_commands()) as channel:
@@ -146,9 +146,9 @@ async def test_checks_that_a_dead_gateway_took_come_again(gateways: Gateways) ->
             taken += len((await stub.TakeChecks(request, timeout=60)).checks)
     assert taken == 20
     async with producer(two, ROLLBACK) as second:
-        await cluster.advance(INTERVAL_MS - 1)
+        await cluster.advance(f"{INTERVAL_MS - 1}ms")
         assert not second.asked
-        await cluster.advance(1)
+        await cluster.advance("1ms")
         await until(cluster, lambda: len(second.asked) == 20)
         assert Counter(second.asked) == Counter((name, 1) for name in names)
 
@@ -157,10 +157,10 @@ async def test_producer_that_moves_is_asked_where_it_is(gateways: Gateways) -> N
     cluster, (one, two) = gateways.cluster, gateways.stubs
     names = await gateways.prepare(20)
     async with producer(one, UNKNOWN) as first:
-        await cluster.advance(TIMEOUT_MS)
+        await cluster.advance(f"{TIMEOUT_MS}ms")
         await until(cluster, lambda: len(first.asked) == 20)
     async with producer(two, ROLLBACK) as second:
-        await cluster.advance(INTERVAL_MS)
+        await cluster.advance(f"{INTERVAL_MS}ms")
         await until(cluster, lambda: len(second.asked) == 20)
         assert Counter(second.asked) == Counter((name, 2) for name in names)
 
@@ -173,7 +173,7 @@ async def test_watchers_of_a_gateway_that_stops_go_elsewhere(gateways: Gateways)
         await until(cluster, lambda: second.status is not None)
         assert second.status is grpc.StatusCode.UNAVAILABLE
     async with producer(one, COMMIT) as first:
-        await cluster.advance(TIMEOUT_MS)
+        await cluster.advance(f"{TIMEOUT_MS}ms")
         await until(cluster, lambda: len(first.asked) == 20)
         assert Counter(first.asked) == Counter((name, 1) for name in names)
         await gateways.until_ended()

@@ -92,7 +92,7 @@ async def test_cluster_goes_on_from_a_brokers_directory(name: str, tmp_path: Pat
         assert sum(lane.pending_count for lane in store.lanes) <= len(ahead)
         lane_end = store.lanes[1].queue.max_offset
         await producer.send("Fresh", b"new", delay="1s")
-        await cluster.advance(LONGEST_MS)
+        await cluster.advance(f"{LONGEST_MS}ms")
         assert sum(lane.pending_count for lane in store.lanes) == 0
         restored = restored_records(store)
         assert [found.body for found in restored.pop((1, lane_end))] == [b"new"]
@@ -138,7 +138,7 @@ async def test_cluster_that_is_killed_restores_nothing_of_a_broker_twice(name: s
     at_ms = max(unit["storeTimestamp"] for unit in golden.units(name))
     for _ in range(3):
         async with Cluster(tmp_path, clock=FakeClock(at_ms)) as cluster:
-            await cluster.advance(LONGEST_MS // 3 + 1)
+            await cluster.advance(f"{LONGEST_MS // 3 + 1}ms")
             at_ms = cluster.clock.now_ms()
             restored = restored_records(cluster.stores[0].store)
             saved = (root / "config" / configs.DELAY_OFFSETS).read_bytes()

@@ -52,7 +52,7 @@ class Life:
 async def due(group: Group, at_ms: int, count: int = 1, **options: Any) -> list[Leased]:
     """What is delivered at that moment, and not before, to a receiver that waits for it; by id."""
     began_ms = group.now_ms
-    await group.cluster.advance(max(at_ms - 1 - group.now_ms, 0))
+    await group.cluster.advance(f"{max(at_ms - 1 - group.now_ms, 0)}ms")
     waiting = asyncio.create_task(receive(group, count, **options))
     # Answered behind the receiver's call, so that this one waits by now.
     assert await group.is_empty() or group.now_ms >= at_ms
@@ -151,9 +151,9 @@ async def test_what_is_never_answered_is_delivered_17_times_too(group: Group, or
         (leased,) = await due(group, group.now_ms + 30_000, invisible_ms=30_000)
         delivered_ms.append(group.now_ms)
         assert leased.attempt == attempt
-    await group.cluster.advance(29_999)
+    await group.cluster.advance("29999ms")
     assert await dead_letters(group, 0) == {}
-    await group.cluster.advance(1)
+    await group.cluster.advance("1ms")
     letter = (await dead_letters(group, 1))["A"]
     assert letter.reason == "ATTEMPTS_EXHAUSTED"
     assert [one.attempt for one in letter.attempts] == list(range(1, 18))
@@ -173,7 +173,7 @@ async def test_failures_and_ended_leases_are_counted_together(group: Group) -> N
     assert leased.attempt == 3
     await group.nack(leased)
     await due(group, group.now_ms + 1_000, invisible_ms=5_000)
-    await group.cluster.advance(5_000)
+    await group.cluster.advance("5000ms")
     letter = (await dead_letters(group, 1))["A"]
     kinds = ["TimeoutError", "LeaseExpired", "TimeoutError", "LeaseExpired"]
     assert [(one.attempt, one.error.type) for one in letter.attempts] == list(enumerate(kinds, 1))
@@ -233,7 +233,7 @@ async def test_send_that_is_repeated_after_failures_tells_of_the_first_record(gr
     await group.cluster.advance("1s")
     for _ in range(2):
         (result,) = await group.nack(*await receive(group, 1))
-        await group.cluster.advance(result.deliver_at_ms - group.now_ms)
+        await group.cluster.advance(f"{result.deliver_at_ms - group.now_ms}ms")
     again = gateway_pb2.SendRequest(messages=[message], retry=True)
     (told,) = (await group.stub.Send(again, timeout=60)).results
     assert told.duplicate

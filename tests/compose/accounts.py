@@ -5,6 +5,7 @@ import random
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 from duetime import AsyncProducer, AsyncPuller, Message, Receipt
 
@@ -50,12 +51,12 @@ class Accounts:
         assert min(self.late_ms) >= 0
 
     async def _send(self) -> None:
-        async with AsyncProducer(self.address, timeout=TIMEOUT_S) as producer:
+        async with AsyncProducer(self.address, timeout=timedelta(seconds=TIMEOUT_S)) as producer:
             for first in range(0, self.count, BATCH):
                 if first >= self.count - self.kept_back:
                     await self.calm.wait()
                 messages = [self._message(number) for number in range(first, min(first + BATCH, self.count))]
-                for message, outcome in zip(messages, await producer.send_many(messages), strict=True):
+                for message, outcome in zip(messages, await producer.send_many(messages, errors="return"), strict=True):
                     if isinstance(outcome, Receipt):
                         self.acknowledged.add(message.id)
                         self.begun.set()
@@ -73,7 +74,7 @@ class Accounts:
 
     async def _pull(self) -> None:
         await self.begun.wait()  # the first message makes the topic
-        async with AsyncPuller(self.address, TOPIC, start="earliest", timeout=TIMEOUT_S) as puller:
+        async with AsyncPuller(self.address, TOPIC, start="earliest", timeout=timedelta(seconds=TIMEOUT_S)) as puller:
             while not (self.all_sent.is_set() and self.acknowledged <= self.arrived.keys()):
                 for message in await puller.poll(max=1_000, wait="200ms"):
                     self._arrived(message.id, message.late_ms)

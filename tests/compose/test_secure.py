@@ -4,6 +4,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 from duetime import Message, Producer, Puller, Unauthenticated, Unavailable
@@ -91,7 +92,7 @@ def test_a_call_without_a_token_or_with_a_wrong_one_is_refused(secure: Secure) -
 
 def test_a_call_in_plain_is_refused(secure: Secure, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DUETIME_TLS_CA_FILE")
-    with Producer(secure.stack.address, token=secure.token, timeout=3) as producer, pytest.raises(Unavailable):
+    with Producer(secure.stack.address, token=secure.token, timeout="3s") as producer, pytest.raises(Unavailable):
         producer.send("refused", b"x")
 
 
@@ -158,7 +159,7 @@ def test_messages_users_and_the_authority_outlive_a_restart(secure: Secure) -> N
 def send(secure: Secure, topic: str, *, delay: str, count: int) -> list[str]:
     """The ids of messages that were stored."""
     messages = [Message(topic, b"x", delay=delay) for _ in range(count)]
-    with Producer(secure.stack.address, token=secure.token, timeout=TIMEOUT_S) as producer:
+    with Producer(secure.stack.address, token=secure.token, timeout=timedelta(seconds=TIMEOUT_S)) as producer:
         receipts = producer.send_many(messages)
     return [receipt.message_id for receipt in receipts]  # type: ignore[union-attr]
 
@@ -167,7 +168,9 @@ def receive(secure: Secure, topic: str, count: int) -> Counter[str]:
     """The ids of all messages of a topic, none of them early."""
     found: Counter[str] = Counter()
     end = time.monotonic() + TIMEOUT_S
-    with Puller(secure.stack.address, topic, start="earliest", token=secure.token, timeout=TIMEOUT_S) as puller:
+    with Puller(
+        secure.stack.address, topic, start="earliest", token=secure.token, timeout=timedelta(seconds=TIMEOUT_S)
+    ) as puller:
         while found.total() < count and time.monotonic() < end:
             for message in puller.poll(max=1_000, wait="500ms"):
                 assert message.late_ms is not None

@@ -42,7 +42,7 @@ async def sent(client: httpx.AsyncClient, status: int = 201, key: str = "", **me
 
 
 async def received(client: httpx.AsyncClient, **given: Any) -> list[dict[str, Any]]:
-    wanted = {"group": "billing", "topic": "orders", "wait": 0} | given
+    wanted = {"group": "billing", "topic": "orders", "wait": "0s"} | given
     answer = await client.post("/api/v1/receive", json=wanted)
     assert answer.status_code == 200, answer.text
     return list(answer.json()["messages"])
@@ -86,7 +86,7 @@ async def test_body_has_three_forms(client: httpx.AsyncClient) -> None:
     ("due", "at_ms", "level"),
     [
         ({"delay": "90s"}, 90_000, None),
-        ({"delay": 1}, 1, None),
+        ({"delay": "1ms"}, 1, None),
         ({"delay_level": 2}, 5_000, 2),
         ({"deliver_at": START_MS + 7}, 7, None),
         ({"deliver_at": "2023-11-14T23:13:21.000001+01:00"}, 1_001, None),
@@ -97,11 +97,11 @@ async def test_message_falls_due_when_it_was_told_to(
 ) -> None:
     result = await sent(client, id="later", **due)
     assert result["delay_level"] == level
-    await cluster.advance(at_ms - 1)
+    await cluster.advance(f"{at_ms - 1}ms")
     assert await received(client) == []
     found = (await client.get(f"{SEND}/later")).json()
     assert (found["state"], found["due_at"]) == ("pending", result["deliver_at"])
-    await cluster.advance(1)
+    await cluster.advance("1ms")
     assert [message["id"] for message in await received(client)] == ["later"]
 
 
@@ -180,8 +180,8 @@ async def test_pending_message_gets_another_time_and_body(cluster: Cluster, clie
 
 async def test_body_stays_where_none_is_given(cluster: Cluster, client: httpx.AsyncClient) -> None:
     await sent(client, id="a", delay="1h", body="old")
-    assert (await client.patch(f"{SEND}/a", json={"delay": 0})).status_code == 200
-    await cluster.advance(1)
+    assert (await client.patch(f"{SEND}/a", json={"delay": "0s"})).status_code == 200
+    await cluster.advance("1ms")
     assert [message["body"] for message in await received(client)] == ["old"]
     assert problem(await client.patch(f"{SEND}/a", json={"body": "x"}), 400)
 
@@ -216,7 +216,7 @@ async def test_failed_message_comes_back_after_its_delay(cluster: Cluster, clien
 async def test_lease_is_given_back(client: httpx.AsyncClient) -> None:
     await sent(client)
     (message,) = await received(client)
-    given = {"group": "billing", "receipts": [message["receipt"]], "invisible": 0, "not_attempted": True}
+    given = {"group": "billing", "receipts": [message["receipt"]], "invisible": "0s", "not_attempted": True}
     answer = await client.post("/api/v1/change-invisible", json=given)
     assert answer.json()["results"][0]["status"] == "ok"
     assert [each["attempt"] for each in await received(client)] == [1]

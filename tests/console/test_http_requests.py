@@ -65,6 +65,7 @@ async def test_bad_json_is_refused_with_its_place(client: httpx.AsyncClient, con
         ({"delay": "soon"}, "delay"),
         ({"delay": True}, "delay"),
         ({"delay": -1}, "delay"),
+        ({"delay": 30}, "delay"),
         ({"deliver_at": "2026-12-24T18:00:00"}, "deliver_at"),
         ({"deliver_at": "9" * 5_000}, "deliver_at"),
         ({"delay": "1s", "delay_level": 3}, ""),

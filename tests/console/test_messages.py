@@ -141,7 +141,7 @@ async def test_pending_message_is_sent_now(desk: Desk) -> None:
     await desk.send("a", delay_ms=3_600_000)
     page = "/messages/a?topic=orders"
     assert (await desk.browser.post(page, {"act": "now"}, page=page)).headers["location"].endswith("told=now")
-    await desk.cluster.advance(1)
+    await desk.cluster.advance("1ms")
     assert [each.message.id for each in await desk.received()] == ["a"]
     answer = await desk.browser.post(page, {"act": "cancel"}, page=page)
     assert "Nothing was changed" in await desk.text(answer.headers["location"])

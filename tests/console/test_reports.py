@@ -42,7 +42,7 @@ async def test_page_says_how_to_make_reports_where_there_are_none(desk: Desk) ->
 
 async def test_newest_reports_stand_beside_the_live_counters(desk: Desk) -> None:
     await desk.send("due", delay_ms=1)
-    await desk.cluster.advance(1)
+    await desk.cluster.advance("1ms")
     await desk.send("a", delay_level=3)
     lanes = await lanes_of(desk)
     reports = Reports(desk.cluster.gateway.parts.database)

@@ -13,7 +13,8 @@ PLUGIN = "duetime_core.pytest_plugin"
 
 TESTS = """
 import os
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+import pytest
 from duetime import Consumer, Producer, Receiver
 
 addresses = set()
@@ -25,10 +26,10 @@ def test_what_is_due_is_there(duetime_cluster):
     with Producer() as producer, Receiver(topic="orders", group="billing") as receiver:
         for delay in ("2h", "3h", "4h"):
             producer.send("orders", delay, delay=delay)
-        assert receiver.receive(wait=0) == []
+        assert receiver.receive(wait="0s") == []
         duetime_cluster.advance("1h59m59s")
-        assert receiver.receive(wait=0) == []
-        duetime_cluster.advance(1)
+        assert receiver.receive(wait="0s") == []
+        duetime_cluster.advance("1s")
         (message,) = receiver.receive(wait="10s")
         assert message.body == b"2h"
         assert duetime_cluster.now - began == timedelta(hours=2)
@@ -37,6 +38,19 @@ def test_what_is_due_is_there(duetime_cluster):
         duetime_cluster.advance(timedelta(hours=2))
         assert sorted(one.body for one in receiver.receive(wait="10s")) == [b"3h", b"4h"]
     assert repr(duetime_cluster).startswith(f"RunningCluster({duetime_cluster.address}, 20")
+
+def test_due_time_of_the_real_clock_falls_due(duetime_cluster):
+    with Producer() as producer, Receiver(topic="orders", group="billing") as receiver:
+        producer.send("orders", b"x", deliver_at=datetime.now(UTC) + timedelta(hours=1))
+        duetime_cluster.advance("59m")
+        assert receiver.receive(wait="0s") == []
+        duetime_cluster.advance("2m")
+        (message,) = receiver.receive(wait="10s")
+        receiver.ack(message)
+
+def test_bare_number_moves_no_clock(duetime_cluster):
+    with pytest.raises(ValueError, match="30 has no unit: 30 seconds are '30s'"):
+        duetime_cluster.advance(30)
 
 def test_second(duetime_cluster):
     addresses.add(duetime_cluster.address)
@@ -87,7 +101,7 @@ def test_tests_have_a_cluster_whose_clock_they_move(tmp_path: Path, scope: str) 
     )
     done = run_pytest(tmp_path, "-o", f"duetime_cluster_scope={scope}", DUETIME_SERVER="before:1")
     assert done.returncode == 0, done.stdout
-    assert "4 passed" in done.stdout
+    assert "6 passed" in done.stdout
 
 
 def test_without_the_server_the_fixture_says_what_to_install(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 from duetime import AsyncReceiver, Consumer, LeasedMessage, Reject, Unavailable
@@ -81,7 +82,9 @@ async def handle_all(server: str, topic: str, group: str, diary: Diary) -> None:
     """By handlers, as most users do."""
     consumer = Consumer(server, group=group)
 
-    @consumer.handler(topic, concurrency=BATCH, max_attempts=ATTEMPTS_MAX, backoff=BACKOFF, lease=LEASE_S)
+    @consumer.handler(
+        topic, concurrency=BATCH, max_attempts=ATTEMPTS_MAX, backoff=BACKOFF, lease=timedelta(seconds=LEASE_S)
+    )
     async def handle(message: LeasedMessage) -> None:
         message_id, attempt = message.id, message.attempt
         diary.note(BEGUN, message_id, attempt)
@@ -98,10 +101,12 @@ async def handle_all(server: str, topic: str, group: str, diary: Diary) -> None:
 
 async def receive_all(server: str, topic: str, group: str, diary: Diary) -> None:
     """By leases: what is acknowledged is known for sure."""
-    async with AsyncReceiver(server, topic, group=group, lease=LEASE_S, max_attempts=ATTEMPTS_MAX) as receiver:
+    async with AsyncReceiver(
+        server, topic, group=group, lease=timedelta(seconds=LEASE_S), max_attempts=ATTEMPTS_MAX
+    ) as receiver:
         while True:
             try:
-                messages = await receiver.receive(max=BATCH, wait=1.0)
+                messages = await receiver.receive(max=BATCH, wait="1s")
                 for message in messages:
                     diary.note(BEGUN, message.id, message.attempt)
                 good = []
@@ -111,8 +116,13 @@ async def receive_all(server: str, topic: str, group: str, diary: Diary) -> None
                     if outcome == HANDLED:
                         good.append(message)
                     else:
-                        after = 0.2 if outcome == FAILED else None
-                        await receiver.nack(message, outcome, reject=outcome == REJECTED, after=after)
+                        after = "200ms" if outcome == FAILED else None
+                        await receiver.nack(
+                            message,
+                            outcome,
+                            reject=outcome == REJECTED,
+                            after=after,
+                        )
                 if good:
                     ended = {message.id for message in await receiver.ack(good)}
                     for message in good:
@@ -126,18 +136,18 @@ async def receive_all(server: str, topic: str, group: str, diary: Diary) -> None
 
 async def receive_in_order(server: str, topic: str, group: str, diary: Diary) -> None:
     """By leases of an ordered group: behind a message that fails, its queue's later ones are left alone."""
-    async with AsyncReceiver(server, topic, group=group, lease=LEASE_S) as receiver:
+    async with AsyncReceiver(server, topic, group=group, lease=timedelta(seconds=LEASE_S)) as receiver:
         while True:
             try:
                 stopped: set[int] = set()
-                for message in await receiver.receive(max=BATCH, wait=1.0):
+                for message in await receiver.receive(max=BATCH, wait="1s"):
                     if message.queue in stopped:
                         continue
                     diary.note(BEGUN, message.id, message.attempt)
                     if random.random() < FAILING_SHARE:
                         diary.note(FAILED, message.id, message.attempt)
                         stopped.add(message.queue)
-                        await receiver.nack(message, after=0.1)
+                        await receiver.nack(message, after="100ms")
                         continue
                     diary.note(HANDLED, message.id, message.attempt)
                     if await receiver.ack(message):

@@ -96,7 +96,10 @@ class Races:
 
     async def run(self, count: int) -> None:
         """Until there are so many pairs, each of which was answered or given up."""
-        async with AsyncProducer(self.address, timeout=TIMEOUT_S) as producer, asyncio.TaskGroup() as group:
+        async with (
+            AsyncProducer(self.address, timeout=timedelta(seconds=TIMEOUT_S)) as producer,
+            asyncio.TaskGroup() as group,
+        ):
             for _ in range(GROUPS_AT_ONCE):
                 group.create_task(self._work(producer, count))
 
@@ -115,7 +118,7 @@ class Races:
     async def _race(self, producer: AsyncProducer, pairs: Sequence[Pair], call: str, base_ms: int) -> None:
         receipts: list[Receipt | str] = []
         began_ms = _now_ms()
-        outcomes = await producer.send_many(map(_message, pairs))
+        outcomes = await producer.send_many(map(_message, pairs), errors="return")
         self.send_ms[call] = min(_now_ms() - began_ms, SEND_MS_MAX)
         # Calls that search for one message are slow for all.
         by_id = self.dice.random() < BY_ID
@@ -133,7 +136,7 @@ class Races:
         self, producer: AsyncProducer, pairs: Sequence[Pair], receipts: Sequence[Receipt | str], call: str
     ) -> None:
         if call == CANCEL:
-            for pair, told in zip(pairs, await producer.cancel(receipts), strict=True):
+            for pair, told in zip(pairs, await producer.cancel(receipts, errors="return"), strict=True):
                 if isinstance(told, CancelResult):
                     pair.answer = told.name
                 else:
@@ -141,7 +144,7 @@ class Races:
         elif call == RESCHEDULE:
             await self._reschedule(producer, pairs, receipts)
         else:
-            sent = await producer.send_many([_replacement(pair) for pair in pairs])
+            sent = await producer.send_many([_replacement(pair) for pair in pairs], errors="return")
             for pair, outcome in zip(pairs, sent, strict=True):
                 if isinstance(outcome, Receipt):
                     pair.answer = "replaced" if outcome.replaced_id == pair.message_id else "none replaced"
@@ -151,9 +154,11 @@ class Races:
     ) -> None:
         delay_ms, now_ms = self.dice.choice(NEW_DELAYS_MS), _now_ms()
         if self.dice.random() < 0.5:
-            answers = await producer.reschedule(receipts, delay=delay_ms, body=NEW)
+            answers = await producer.reschedule(receipts, delay=f"{delay_ms}ms", body=NEW, errors="return")
         else:
-            answers = await producer.reschedule(receipts, deliver_at=_moment(now_ms + delay_ms), body=NEW)
+            answers = await producer.reschedule(
+                receipts, deliver_at=_moment(now_ms + delay_ms), body=NEW, errors="return"
+            )
         for pair, told in zip(pairs, answers, strict=True):
             pair.new_due_at_ms = now_ms + delay_ms
             if isinstance(told, Exception):
@@ -172,7 +177,7 @@ def _message(pair: Pair) -> Message:
 
 
 def _replacement(pair: Pair) -> Message:
-    return Message(TOPIC, NEW, delay=20, id=pair.other_id, key=f"k{pair.number}", replace=True)
+    return Message(TOPIC, NEW, delay="20ms", id=pair.other_id, key=f"k{pair.number}", replace=True)
 
 
 def _moment(at_ms: int) -> datetime:

@@ -43,7 +43,7 @@ class Sending:
                 ]
                 number += len(batch)
                 self.sent |= {message.id for message in batch}
-                for outcome in await producer.send_many(batch):
+                for outcome in await producer.send_many(batch, errors="return"):
                     if not isinstance(outcome, DueTimeError):
                         self.accepted.add(outcome.message_id)
                 if len(self.accepted) >= ENOUGH:

@@ -110,7 +110,7 @@ class Senders:
         self._number = 0
 
     async def run(self) -> None:
-        async with AsyncProducer(self._address, timeout=180.0) as producer, asyncio.TaskGroup() as group:
+        async with AsyncProducer(self._address, timeout="180s") as producer, asyncio.TaskGroup() as group:
             for _ in range(SENDERS):
                 group.create_task(self._send(producer))
 
@@ -119,7 +119,7 @@ class Senders:
             messages = [self._message() for _ in range(min(BATCH, self._left))]
             self._left -= len(messages)
             began_ms = time.monotonic() * 1000
-            for outcome, message in zip(await producer.send_many(messages), messages, strict=True):
+            for outcome, message in zip(await producer.send_many(messages, errors="return"), messages, strict=True):
                 assert isinstance(outcome, Receipt), f"{message.id}: {outcome}"
                 self.accepted[message.id] = (message.level or 0, began_ms)
             await asyncio.sleep(self._dice.uniform(0.0, 2 * self._pause_s))

@@ -42,7 +42,7 @@ def cluster(tmp_path: Path) -> Iterator[Processes]:
 async def send_in_order(address: str, end_s: float, dice: random.Random) -> Counter[str]:
     """How many messages of each key were accepted: each key's one after the other, half of the keys delayed."""
     sent: Counter[str] = Counter()
-    async with AsyncProducer(address, timeout=180.0) as producer:
+    async with AsyncProducer(address, timeout="180s") as producer:
         while time.monotonic() < end_s:
             messages = []
             for number in range(KEYS):
@@ -51,7 +51,7 @@ async def send_in_order(address: str, end_s: float, dice: random.Random) -> Coun
                     message_id = f"{key}-{sent[key]}"
                     messages.append(Message(TOPIC, b"", level=level, sharding_key=key, id=message_id))
                     sent[key] += 1
-            for outcome in await producer.send_many(messages):
+            for outcome in await producer.send_many(messages, errors="return"):
                 assert isinstance(outcome, Receipt), outcome
             await asyncio.sleep(dice.uniform(0.0, 0.3))
     return sent

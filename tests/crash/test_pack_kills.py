@@ -56,7 +56,7 @@ class Told:
         round_ = 0
         while not self.over.is_set():
             bodies = [f"b{sender}-{round_}-{n}".encode() for n in range(PACK)]
-            self.note(bodies, await producer.send_many("packs", bodies=bodies, delay=delay))
+            self.note(bodies, await producer.send_many("packs", bodies=bodies, delay=delay, errors="return"))
             round_ += 1
 
     async def send_ordered(self, producer: AsyncProducer) -> None:
@@ -66,7 +66,7 @@ class Told:
             ordered = [Message("packs", f"o-{number + n}".encode(), sharding_key="one") for n in range(ORDERED)]
             alike = [Message("packs", f"a-{number + n}".encode(), tags="alike") for n in range(ORDERED)]
             messages = ordered + alike
-            self.note([one.body for one in messages], await producer.send_many(messages))
+            self.note([one.body for one in messages], await producer.send_many(messages, errors="return"))
             number += ORDERED
 
     def send_from_thread(self, producer: Producer, thread: int) -> None:
@@ -86,8 +86,8 @@ async def test_killed_gateways_and_stores_lose_and_double_nothing_that_travels_i
     cluster: Processes, dice: random.Random
 ) -> None:
     told = Told()
-    with Producer(cluster.address, timeout=60) as plain:
-        async with AsyncProducer(cluster.address, timeout=60) as producer, asyncio.TaskGroup() as tasks:
+    with Producer(cluster.address, timeout="60s") as plain:
+        async with AsyncProducer(cluster.address, timeout="60s") as producer, asyncio.TaskGroup() as tasks:
             for sender in range(SENDERS):
                 tasks.create_task(told.send_bodies(producer, sender, ("1s", None, "700ms")[sender]))
             tasks.create_task(told.send_ordered(producer))

@@ -6,6 +6,7 @@ import random
 import signal
 from collections import defaultdict
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -54,12 +55,12 @@ class Sending:
         self.counts: dict[int, int] = {}
 
     async def run(self) -> None:
-        async with AsyncProducer(self._address, timeout=SEND_TIMEOUT_S) as producer:
+        async with AsyncProducer(self._address, timeout=timedelta(seconds=SEND_TIMEOUT_S)) as producer:
             number = 0
             while not self.stopping:
                 batch = [Message(TOPIC, b"%d" % n, queue=n % QUEUE_COUNT) for n in range(number, number + BATCH)]
                 number += BATCH
-                for outcome in await producer.send_many(batch):
+                for outcome in await producer.send_many(batch, errors="return"):
                     if isinstance(outcome, Receipt):
                         self.acknowledged += 1
                         self.counts[outcome.queue] = max(self.counts.get(outcome.queue, 0), outcome.offset + 1)
@@ -115,7 +116,7 @@ async def test_every_message_is_read_once_in_order_whatever_dies(rig: Rig, dice:
 @pytest.mark.proof
 async def test_puller_goes_on_through_a_gateway_that_stops_in_good_order(rig: Rig) -> None:
     async with (
-        AsyncProducer(rig.address, timeout=SEND_TIMEOUT_S) as producer,
+        AsyncProducer(rig.address, timeout=timedelta(seconds=SEND_TIMEOUT_S)) as producer,
         AsyncPuller(rig.address, TOPIC) as puller,
     ):
         for round_ in range(3):

@@ -25,6 +25,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import grpc
@@ -114,7 +115,7 @@ async def produce(address: str, path: Path, name: str, count: int) -> None:
     """Begins transactions until there are `count` of all producers; then answers checks until it is killed."""
     dice = random.Random(name)
     with closing(Decisions(path)) as decisions:
-        async with AsyncProducer(address, timeout=TIMEOUT_S) as producer:
+        async with AsyncProducer(address, timeout=timedelta(seconds=TIMEOUT_S)) as producer:
 
             @producer.check(GROUP)
             async def resolve(message: object) -> Decision:
@@ -134,8 +135,8 @@ async def produce(address: str, path: Path, name: str, count: int) -> None:
 async def _transact(producer: AsyncProducer, decisions: Decisions, dice: random.Random, ids: Sequence[str]) -> None:
     delays_ms = {message_id: dice.choice(DELAYS_MS) for message_id in ids}
     decisions.begin(list(delays_ms.items()))
-    messages = [Message(TOPIC, message_id.encode(), delays_ms[message_id] or None, id=message_id) for message_id in ids]
-    outcomes = await producer.prepare_many(messages, group=GROUP)
+    messages = [Message(TOPIC, message_id.encode(), f"{delays_ms[message_id]}ms", id=message_id) for message_id in ids]
+    outcomes = await producer.prepare_many(messages, group=GROUP, errors="return")
     prepared = {one.message_id: one for one in outcomes if not isinstance(one, Exception)}
     decided = {
         message_id: COMMIT if dice.random() < COMMITTED else ROLLBACK
@@ -146,7 +147,7 @@ async def _transact(producer: AsyncProducer, decisions: Decisions, dice: random.
     for decision in (COMMIT, ROLLBACK):
         ending = [prepared[one] for one, what in counts.items() if what == decision and dice.random() >= FORGOTTEN]
         if ending:
-            await producer.end_many(ending, Decision[decision])
+            await producer.end_many(ending, Decision[decision], errors="return")
 
 
 @dataclass

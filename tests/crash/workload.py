@@ -4,6 +4,7 @@ import asyncio
 import random
 import time
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 import grpc
 from duetime import AsyncProducer, AsyncPuller, Message, Receipt
@@ -54,7 +55,10 @@ class Workload:
         """Sends until `stop`; the puller goes on until all that was acknowledged has arrived."""
         async with asyncio.TaskGroup() as group:
             pulling = group.create_task(self._pull())
-            async with AsyncProducer(self.address, timeout=SEND_TIMEOUT_S) as producer, asyncio.TaskGroup() as senders:
+            async with (
+                AsyncProducer(self.address, timeout=timedelta(seconds=SEND_TIMEOUT_S)) as producer,
+                asyncio.TaskGroup() as senders,
+            ):
                 for number in range(SENDERS):
                     senders.create_task(self._send(producer, number))
             await pulling
@@ -71,7 +75,7 @@ class Workload:
         while not self._stopping.is_set():
             messages = [self._message(f"s{number}-{count + index}") for index in range(BATCH)]
             count += BATCH
-            for outcome, message in zip(await producer.send_many(messages), messages, strict=True):
+            for outcome, message in zip(await producer.send_many(messages, errors="return"), messages, strict=True):
                 if isinstance(outcome, Receipt):
                     assert outcome.message_id == message.id
                     self.sent[message.id].acknowledged = True
@@ -87,7 +91,7 @@ class Workload:
     async def _pull(self) -> None:
         """Reads each queue offset by offset; sends some messages back."""
         expected = dict.fromkeys(range(QUEUE_COUNT), 0)
-        puller = AsyncPuller(self.address, TOPIC, start="earliest", timeout=60.0)
+        puller = AsyncPuller(self.address, TOPIC, start="earliest", timeout="60s")
         async with puller, make_channel(self.address) as channel:
             stub = gateway_pb2_grpc.GatewayStub(channel)
             while not (self._stopping.is_set() and self.acknowledged <= self.seen.keys()):

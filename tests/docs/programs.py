@@ -82,7 +82,7 @@ class Program:
             time.sleep(0.02)
         ahead_ms = self._cluster.run(self._next_due_ms())
         assert ahead_ms is not None, "nothing is pending"
-        self._cluster.advance(ahead_ms)
+        self._cluster.advance(f"{ahead_ms}ms")
 
     async def _next_due_ms(self) -> int | None:
         return self._cluster.cluster.next_due_ms()

@@ -7,7 +7,7 @@ from duetime_format.lengths import parse_ms
 from hypothesis import given
 from hypothesis import strategies as st
 
-MS_OF = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "min": 60_000, "s": 1_000, "ms": 1}
+MS_OF = {"w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000, "min": 60_000, "s": 1_000, "ms": 1}
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,8 @@ MS_OF = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "min": 60_000, "s": 1_000
         ("0.0005s", Fraction(1, 2)),
         ("1d2h3m4s5ms", 93_784_005),
         ("0s", 0),
+        ("2w", 1_209_600_000),
+        ("1w2d", 777_600_000),
     ],
 )
 def test_lengths_are_read_exactly(text: str, length_ms: Fraction | int) -> None:
@@ -37,7 +39,7 @@ def test_all_else_is_none(text: str) -> None:
     assert parse_ms(text) is None
 
 
-@given(st.dictionaries(st.sampled_from(["d", "h", "m", "s", "ms"]), st.integers(0, 10**12), min_size=1))
+@given(st.dictionaries(st.sampled_from(["w", "d", "h", "m", "s", "ms"]), st.integers(0, 10**12), min_size=1))
 def test_parts_are_summed(parts: dict[str, int]) -> None:
     text = "".join(f"{parts[unit]}{unit}" for unit in MS_OF if unit in parts)
     assert parse_ms(text) == sum(count * MS_OF[unit] for unit, count in parts.items())

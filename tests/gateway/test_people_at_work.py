@@ -41,7 +41,7 @@ async def test_producers_and_consumers_work_with_no_more_than_their_rights(site:
         # The first to a topic that is made, the others to one that is known: drafts, messages and a pack.
         for _ in range(2):
             await producer.send("orders", b"one")
-        for outcome in await producer.send_many(Message("orders", b"packed") for _ in range(32)):
+        for outcome in await producer.send_many([Message("orders", b"packed")] * 32):
             assert outcome.message_id
         with pytest.raises(PermissionDenied):
             await producer.send("secrets", b"one")

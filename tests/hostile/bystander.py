@@ -14,6 +14,7 @@ import sys
 import time
 from collections import Counter
 from dataclasses import asdict, dataclass, field
+from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
@@ -110,7 +111,7 @@ class _Client:
         self._stopping = False
 
     async def run(self) -> None:
-        async with AsyncProducer(self._address, timeout=SEND_TIMEOUT_S) as producer:
+        async with AsyncProducer(self._address, timeout=timedelta(seconds=SEND_TIMEOUT_S)) as producer:
             await producer.send(self._topic, BODY, id="first")
             self._acknowledged.add("first")
             async with asyncio.TaskGroup() as tasks:
@@ -157,7 +158,9 @@ class _Client:
         self._latencies.append((time.perf_counter() - started) * 1000)
 
     async def _pull(self) -> None:
-        async with AsyncPuller(self._address, self._topic, start="earliest", timeout=DRAIN_DEADLINE_S) as puller:
+        async with AsyncPuller(
+            self._address, self._topic, start="earliest", timeout=timedelta(seconds=DRAIN_DEADLINE_S)
+        ) as puller:
             while True:
                 for message in await puller.poll(max=1_000, wait="1s"):
                     self._seen[message.id] += 1

@@ -29,7 +29,7 @@ def test_a_new_client_is_served_beside_connections_that_say_nothing(start: Calla
             if greets:
                 raw.greet()
         began = time.monotonic()
-        with Producer(rig.address, timeout=60) as producer:
+        with Producer(rig.address, timeout="60s") as producer:
             producer.send("orders", b"x")
         took_s = time.monotonic() - began
         told(greets=greets, new_client_s=took_s, open_files=rig.gateways[0].open_files)
@@ -39,7 +39,7 @@ def test_a_new_client_is_served_beside_connections_that_say_nothing(start: Calla
 @pytest.mark.proof
 def test_exports_that_nobody_reads_leave_some_to_other_hosts(start: Callable[..., Rig]) -> None:
     rig = start({"store": {"exports_max": 10, "segment_bytes": 8 << 20}})
-    with Producer(rig.address, timeout=30) as producer:
+    with Producer(rig.address, timeout="30s") as producer:
         for _ in range(6):
             producer.send("orders", b"x" * 1_000_000)
     ask = export_pb2.ExportRequest(path=f"commitlog/{0:020}").SerializeToString()

@@ -89,7 +89,7 @@ def _half(address: str) -> Raw:
 @pytest.mark.proof
 def test_answers_that_nobody_takes_take_little_memory_and_are_cut_off(start: Callable[..., Rig]) -> None:
     rig = start()
-    with Producer(rig.address, timeout=30) as producer:
+    with Producer(rig.address, timeout="30s") as producer:
         for _ in range(4):
             producer.send_many([Message("large", bytes(1 * MIB), queue=0)] * 5)
     pull = gateway_pb2.PullRequest(topic="large", queue=0, max_count=1_024, max_bytes=16 * MIB).SerializeToString()
@@ -110,7 +110,7 @@ def test_answers_that_nobody_takes_take_little_memory_and_are_cut_off(start: Cal
 @pytest.mark.proof
 def test_subscriptions_that_nobody_reads_take_little_memory_and_are_ended(start: Callable[..., Rig]) -> None:
     rig = start()
-    with Producer(rig.address, timeout=30) as producer:
+    with Producer(rig.address, timeout="30s") as producer:
         for _ in range(4):
             producer.send_many([Message("large", bytes(1 * MIB // 2), queue=0)] * 10)
     subscribe = subscriptions_pb2.SubscribeRequest(credit_bytes=16 * MIB, topic="large")

@@ -7,6 +7,7 @@ they are answered.
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import grpc
@@ -29,11 +30,11 @@ Call = Callable[[], None]
 def fill(address: str, count: int) -> None:
     """Messages with many properties, in one queue; their keys have one hash with `BBBB`."""
     wide = {f"property_{number:03d}": f"{number * 7}" for number in range(PROPERTIES)}
-    with Producer(address, timeout=CALL_TIMEOUT_S) as producer:
+    with Producer(address, timeout=timedelta(seconds=CALL_TIMEOUT_S)) as producer:
         for first in range(0, count, 256):
             rows = (wide | {"number": f"{number}"} for number in range(first, first + 256))
             batch = [Message(TOPIC, b"x" * 64, keys=["AaAa"], properties=row, queue=0) for row in rows]
-            outcomes = producer.send_many(batch)
+            outcomes = producer.send_many(batch, errors="return")
             assert not [one for one in outcomes if isinstance(one, Exception)]
         producer.send(TOPIC, b"traced", id="traced", queue=0)
 

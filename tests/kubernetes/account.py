@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 import grpc
 from duetime import AsyncProducer, AsyncPuller, Message, Receipt
@@ -40,14 +41,17 @@ class Account:
 
     async def send(self, over_s: float) -> None:
         """All messages, spread over a time; the SDK repeats what is not answered."""
-        async with AsyncProducer(self.address, timeout=SEND_TIMEOUT_S) as producer, asyncio.TaskGroup() as batches:
+        async with (
+            AsyncProducer(self.address, timeout=timedelta(seconds=SEND_TIMEOUT_S)) as producer,
+            asyncio.TaskGroup() as batches,
+        ):
             for start in range(0, self.count, BATCH):
                 messages = [self._message(number) for number in range(start, start + BATCH)]
                 batches.create_task(self._send(producer, messages))
                 await asyncio.sleep(over_s * BATCH / self.count)
 
     async def _send(self, producer: AsyncProducer, messages: list[Message]) -> None:
-        for outcome, message in zip(await producer.send_many(messages), messages, strict=True):
+        for outcome, message in zip(await producer.send_many(messages, errors="return"), messages, strict=True):
             if isinstance(outcome, Receipt):
                 assert outcome.message_id == message.id
                 self.acknowledged.add(message.id)
@@ -63,7 +67,9 @@ class Account:
     async def pull(self, sending: "asyncio.Task[None]") -> None:
         """Reads until all that was acknowledged has come."""
         expected = dict.fromkeys(range(QUEUE_COUNT), 0)
-        async with AsyncPuller(self.address, TOPIC, start="earliest", timeout=SEND_TIMEOUT_S) as puller:
+        async with AsyncPuller(
+            self.address, TOPIC, start="earliest", timeout=timedelta(seconds=SEND_TIMEOUT_S)
+        ) as puller:
             while not (sending.done() and self.acknowledged <= self.came.keys()):
                 for message in await puller.poll(max=1_000, wait="500ms"):
                     assert message.offset == expected[message.queue], "an offset was skipped or repeated"

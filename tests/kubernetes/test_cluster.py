@@ -8,6 +8,7 @@ import os
 import random
 import time
 from collections import Counter
+from datetime import timedelta
 
 import pytest
 from duetime import AsyncProducer, Message
@@ -159,7 +160,7 @@ async def test_every_message_is_accounted_for_whatever_is_done_to_the_pods(names
         async with asyncio.timeout(180):
             await pulling
     say(await account.check(shards=2))
-    async with AsyncProducer(address, timeout=CALL_TIMEOUT_S) as producer:
+    async with AsyncProducer(address, timeout=timedelta(seconds=CALL_TIMEOUT_S)) as producer:
         await producer.send_many([Message("k8s-far", b"far", level=FAR_LEVEL) for _ in range(FAR)])
     await ask_as_keda(address)
     await count_backlog(address)

@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import grpc
@@ -82,7 +83,7 @@ async def refusals(address: str, token: str, monkeypatch: pytest.MonkeyPatch) ->
     with monkeypatch.context() as patch:
         patch.delenv("DUETIME_TLS_CA_FILE")
         patch.setenv("DUETIME_TOKEN_IN_PLAIN", "1")
-        async with AsyncProducer(address, token=token, timeout=3) as producer:
+        async with AsyncProducer(address, token=token, timeout="3s") as producer:
             with pytest.raises(Unavailable):
                 await producer.send(TOPIC, b"x")
     for app, method, status in (
@@ -143,7 +144,7 @@ async def renew(address: str, folder: Path) -> None:
     """Other Secrets reach the pods, and are taken while messages are sent, of which none fails."""
     began, before = time.monotonic(), await asyncio.to_thread(serial_of, address, folder / "ca.crt")
     await make_certificates(folder)
-    async with AsyncProducer(address, timeout=CALL_TIMEOUT_S) as producer:
+    async with AsyncProducer(address, timeout=timedelta(seconds=CALL_TIMEOUT_S)) as producer:
 
         async def taken() -> bool:
             await producer.send("k8s-renewed", b"x")
@@ -186,7 +187,7 @@ async def test_every_message_is_accounted_for_by_tls_with_a_token(
             await pulling
     say(await account.check(shards=2))
     await refusals(address, token, monkeypatch)
-    async with AsyncProducer(address, timeout=CALL_TIMEOUT_S) as producer:
+    async with AsyncProducer(address, timeout=timedelta(seconds=CALL_TIMEOUT_S)) as producer:
         await producer.send_many([Message("k8s-far", b"far", level=FAR_LEVEL) for _ in range(FAR)])
     await ask_as_keda(folder)
     await count_backlog(address)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Self
 
 from duetime import Message, Puller
@@ -119,7 +120,7 @@ def stored(cluster: LocalCluster, topic: str, *, count_min: int = 0) -> list[byt
     with Puller(cluster.address, topic, start="earliest") as puller:
         found = []
         while len(found) < max(cluster.run(_count(cluster, topic)), count_min):
-            batch = puller.poll(wait=SOON_S)
+            batch = puller.poll(wait=timedelta(seconds=SOON_S))
             assert batch, f"{len(found)} messages came"
             found += batch
     return [message.body for message in sorted(found, key=lambda one: (one.queue, one.offset))]

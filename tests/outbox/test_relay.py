@@ -82,7 +82,7 @@ def test_message_arrives_as_it_was_written(shop: Shop, cluster: LocalCluster, to
 def test_message_whose_delay_is_over_is_delivered_at_once(shop: Shop, topic: str) -> None:
     shop.order(Message(topic, b"late", delay="1ms"))
     with LocalCluster() as cluster:
-        cluster.advance(shop.rows()[0].due_at_ms - cluster.now_ms() + 1)
+        cluster.advance("1h1s")
         shop.drain(cluster.address)
         cluster.advance("1s")
         assert stored(cluster, topic, count_min=1) == [b"late"]
@@ -364,7 +364,7 @@ async def test_relay_waits_for_a_server_that_is_away_and_doubts_only_what_it_han
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     shop.order(*(Message(topic, b"%d" % n) for n in range(20)))
-    watched = shop.relay(f"127.0.0.1:{port}", batch=5, timeout=0.5, lease=2)
+    watched = shop.relay(f"127.0.0.1:{port}", batch=5, timeout="500ms", lease="2s")
     async with running(watched):
         await soon(watched.settled)
         await soon(watched.settled)
@@ -389,7 +389,7 @@ async def test_shard_that_is_away_holds_up_nobody_else(shop: Shop, topic: str) -
         await asyncio.to_thread(cluster.run, cluster.cluster.stop_node(node))
         for n in range(3):
             shop.order(*(Message(topic, b"%d %d" % (key, n), sharding_key=str(key)) for key in range(16)))
-        watched = shop.relay(cluster.address, timeout=0.5, lease=2)
+        watched = shop.relay(cluster.address, timeout="500ms", lease="2s")
         async with running(watched):
             while {row.order_key for row in shop.rows()} != away:
                 await soon(watched.settled)
@@ -434,7 +434,8 @@ def own(postgres: str) -> Iterator[LocalServer]:
         ({"batch": 513}, "batch"),
         ({"lease": "39s"}, "lease"),
         ({"window": "soon"}, "window"),
-        ({"keep": -1}, "keep"),
+        ({"keep": "-1s"}, "keep"),
+        ({"poll": 1.0}, "poll"),
         ({"server": "no:where"}, "server"),
     ],
 )

@@ -92,7 +92,7 @@ def test_row_has_all_that_a_message_says(shop: Shop) -> None:
     rows = shop.rows()
     for message, message_id, row in zip(messages, ids, rows, strict=True):
         message.id, message.keys = message_id, list(message.keys) or ()
-        message.max_wait = 7_200_000 if message.max_wait else None
+        message.max_wait = "7200000ms" if message.max_wait else None
         assert message_of(row, row.options) == message
     assert ids[1] == "my-own-id"
     assert [row.order_key for row in rows] == ["", "customer", "", "", "orders/cart"]
@@ -102,7 +102,7 @@ def test_delay_counts_from_when_it_was_written_by_the_databases_clock(shop: Shop
     with shop.engine.begin() as connection:
         before = connection.execute(select(now_ms())).scalar_one()
         shop.outbox.send(connection, "orders", b"x", delay="1h30m")
-        shop.outbox.send(connection, "orders", b"x", delay=0)
+        shop.outbox.send(connection, "orders", b"x", delay="0s")
         after = connection.execute(select(now_ms())).scalar_one()
     delayed, plain = shop.rows()
     assert before <= delayed.due_at_ms - 5_400_000 <= after
@@ -121,6 +121,7 @@ def test_delay_counts_from_when_it_was_written_by_the_databases_clock(shop: Shop
         ({"body": bytes(4 * 1024 * 1024 + 1)}, "body"),
         ({"id": "x" * 256}, "id"),
         ({"delay": "-1s"}, "delay"),
+        ({"delay": 30}, "delay"),
         ({"delay": "1s", "level": 3}, "delay"),
         ({"retry": "sometimes"}, "retry"),
         ({"keys": [7]}, "keys[0]"),
@@ -158,6 +159,12 @@ def test_message_that_no_server_takes_is_refused_when_it_is_written(
         shop.outbox.send_many(connection, [Message("orders", b"good"), bad])
     assert [violation.field for violation in raised.value.violations] == [field]
     assert shop.rows() == []
+
+
+def test_row_of_release_0_1_has_its_wait_in_milliseconds(shop: Shop) -> None:
+    shop.order(Message("orders", b"x", delay="1h", replace=True, key="cart"))
+    (row,) = shop.rows()
+    assert message_of(row, row.options | {"max_wait": 7_200_000}).max_wait == "7200000ms"
 
 
 def test_key_with_a_nul_is_written_to_any_database(shop: Shop) -> None:

@@ -115,9 +115,9 @@ async def test_taker_that_dies_doubles_no_dead_letter_and_loses_none(group: Grou
     await until(lambda: relay.lost[loses])
     await cluster.stop_node(deaf.node)
     await cluster.start_retry()
-    await cluster.advance(TAKEN_MS)
+    await cluster.advance(f"{TAKEN_MS}ms")
     dead = await group.until_stored(50, DLQ)
-    await cluster.advance(TAKEN_MS * 2)
+    await cluster.advance(f"{TAKEN_MS * 2}ms")
     assert Counter(ids(group.stored(DLQ))) == Counter(sent)
     assert {tuple(one.type for one in history_of(letter).attempts) for letter in dead} == {("LeaseExpired",)}
     assert await group.is_empty()

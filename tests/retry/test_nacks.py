@@ -42,11 +42,11 @@ async def test_always_failing_message_is_delivered_at_rocketmqs_times(group: Gro
         (result,) = await group.nack(leased)
         assert (result.status, result.dead, result.attempt) == (OK, False, len(failed_at_ms))
         assert result.deliver_at_ms == group.now_ms + parse_delay_ms(delay)
-        await group.cluster.advance(parse_delay_ms(delay) - 1)
+        await group.cluster.advance(f"{parse_delay_ms(delay) - 1}ms")
         # On a slow machine the clock is moved on while lanes are waited for.
         if group.now_ms < result.deliver_at_ms:
             assert await group.is_empty()
-        await group.cluster.advance(1)
+        await group.cluster.advance("1ms")
     failed_at_ms.append(group.now_ms)
     (leased,) = await group.receive()
     assert leased.attempt == 17
@@ -85,10 +85,10 @@ async def test_any_delay_is_kept_to_the_millisecond(group: Group, policy: str, d
     (result,) = await group.nack(*await group.receive())
     assert result.deliver_at_ms == started_ms + delay_ms
     if delay_ms:
-        await group.cluster.advance(delay_ms - 1)
+        await group.cluster.advance(f"{delay_ms - 1}ms")
         if group.now_ms < result.deliver_at_ms:
             assert await group.is_empty()
-        await group.cluster.advance(1)
+        await group.cluster.advance("1ms")
     (leased,) = await group.receive()
     assert (leased.attempt, leased.message.topic) == (2, "orders")
     assert group.now_ms >= result.deliver_at_ms
@@ -190,7 +190,7 @@ async def test_ended_lease_is_expired(group: Group) -> None:
     await group.send("A", "B")
     acked, late = await group.receive(2, invisible_ms=1_000)
     await group.stub.Ack(consumer_pb2.AckRequest(group="billing", receipts=[acked.receipt]), timeout=60)
-    await group.cluster.advance(1_000)
+    await group.cluster.advance("1000ms")
     assert [one.status for one in await group.nack(acked, late)] == [EXPIRED, EXPIRED]
 
 
@@ -226,7 +226,7 @@ async def test_message_without_room_for_a_copy_is_retried_in_place(group: Group,
     (result,) = await group.nack(*await group.receive(), delay_ms=1_000)
     assert (result.status, result.fault.message) == (OK, "")
     assert result.deliver_at_ms == group.now_ms + 1_000
-    await group.cluster.advance(1_000)
+    await group.cluster.advance("1000ms")
     (leased,) = await group.receive()
     assert leased.attempt == 2
     (result,) = await group.nack(leased, reject=True)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from duetime import Finder, Producer
 from duetime.client import connection
-from duetime_core.testing import LocalCluster
+from duetime_core.testing import FakeClock, LocalCluster
 
 from tests.sdk.gateway import Gateway
 from tests.sdk.groups import Groups
@@ -17,13 +17,13 @@ _numbers = itertools.count()
 @pytest.fixture(scope="session")
 def nodes() -> Iterator[LocalCluster]:
     """A cluster that all tests share, each with names of its own; it gives transactions up in ten minutes."""
-    with LocalCluster(within=True, store_settings={"transaction_keep_ms": 600_000}) as nodes:
+    with LocalCluster(clock=FakeClock(), within=True, store_settings={"transaction_keep_ms": 600_000}) as nodes:
         yield nodes
 
 
 @pytest.fixture(scope="session")
 def two_shards() -> Iterator[LocalCluster]:
-    with LocalCluster(within=True, shards=2) as nodes:
+    with LocalCluster(clock=FakeClock(), within=True, shards=2) as nodes:
         yield nodes
 
 

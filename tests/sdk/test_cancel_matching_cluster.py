@@ -29,7 +29,12 @@ async def producer(cluster: Cluster) -> AsyncIterator[AsyncProducer]:
         for topic in ("carts", "orders"):
             messages = [
                 # Every third waits at a level, the others for any time.
-                Message(topic, b"%d" % n, delay="1h" if n % 3 == 0 else 3_600_001 + n, key="even" if n % 2 == 0 else "")
+                Message(
+                    topic,
+                    b"%d" % n,
+                    delay="1h" if n % 3 == 0 else f"{3_600_001 + n}ms",
+                    key="even" if n % 2 == 0 else "",
+                )
                 for n in range(COUNT)
             ]
             assert all(isinstance(one, Receipt) for one in await producer.send_many(messages))

@@ -79,7 +79,7 @@ async def tap(nodes: LocalCluster) -> AsyncIterator[Checks]:
 
 @pytest.fixture
 async def producer(tap: Checks, quick: None) -> AsyncIterator[AsyncProducer]:
-    async with AsyncProducer(tap.address, timeout=60) as producer:
+    async with AsyncProducer(tap.address, timeout="60s") as producer:
         yield producer
 
 

@@ -39,7 +39,7 @@ def test_a_group_is_asked_until_it_knows(cluster: LocalCluster, producer: Produc
         other.leave_open()
     numbers: dict[bytes, list[int]] = {b"commit": [], b"rollback": []}
     for seconds, count in ((6, 2), (30, 1)):
-        cluster.advance(seconds * 1_000)
+        cluster.advance(f"{seconds * 1_000}ms")
         for _ in range(count):
             message = asked.get(timeout=WAIT_S)
             numbers[message.body].append(message.number)
@@ -61,7 +61,7 @@ async def test_another_producer_of_the_group_answers_for_one_that_is_gone() -> N
             async def resolve(message: UndecidedMessage) -> Decision:
                 return COMMIT
 
-            await cluster.advance(6_000)
+            await cluster.advance("6000ms")
             async with AsyncPuller(cluster.address, "orders", start="earliest") as puller:
                 (message,) = await puller.poll(wait="30s")
                 assert (message.id, message.body) == (tx.message_id, b"x")

@@ -146,7 +146,7 @@ async def test_retry_says_when_and_reject_says_never(
     assert not any(record.exc_info for record in caplog.records)
 
 
-@pytest.mark.parametrize("after", ["13h", "not yet", "30", "", -1, True])
+@pytest.mark.parametrize("after", ["13h", "not yet", "30", "", 30, -1, True])
 def test_a_delay_that_is_none_is_an_error_in_the_handler(after: str | float) -> None:
     with pytest.raises(InvalidArgument, match="after: "):
         Retry(after)

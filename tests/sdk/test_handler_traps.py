@@ -19,7 +19,7 @@ async def test_a_handler_that_swallows_its_timeout_has_failed(groups: Groups, to
     await groups.fill(topic, 1)
     consumer = Consumer(groups.address, group=group)
 
-    @consumer.handler(topic, timeout=0.05, backoff="1h")
+    @consumer.handler(topic, timeout="50ms", backoff="1h")
     async def charge(message: LeasedMessage) -> str:
         with suppress(asyncio.CancelledError):
             await asyncio.Event().wait()

@@ -22,7 +22,7 @@ async def test_many_receives_share_one_stream(groups: Groups, topic: str, group:
     async with AsyncReceiver(groups.address, topic, group=group) as receiver:
 
         async def work() -> None:
-            while messages := await receiver.receive(max=3, wait=0):
+            while messages := await receiver.receive(max=3, wait="0s"):
                 assert await receiver.ack(messages) == []
                 done.extend(message.body for message in messages)
 

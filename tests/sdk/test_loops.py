@@ -39,10 +39,10 @@ USES: dict[str, tuple[Callable[[str], Any], list[Callable[[Any], Coroutine[Any, 
             lambda one: one.end_many([], Decision.COMMIT),
         ],
     ),
-    "puller": (lambda server: AsyncPuller(server, "orders"), [lambda one: one.poll(wait=0), lambda one: anext(one)]),
+    "puller": (lambda server: AsyncPuller(server, "orders"), [lambda one: one.poll(wait="0s"), lambda one: anext(one)]),
     "receiver": (
         lambda server: AsyncReceiver(server, "orders", group="billing"),
-        [lambda one: one.receive(wait=0)],
+        [lambda one: one.receive(wait="0s")],
     ),
     "finder": (AsyncFinder, [lambda one: one.find("orders", "42"), lambda one: anext(one.pending())]),
     "dead letters": (

@@ -136,7 +136,7 @@ async def test_error_in_failed_is_logged_and_changes_nothing(
 async def test_cancelled_handler_is_told_to_middleware(groups: Groups, topic: str, group: str) -> None:
     await groups.fill(topic, 1)
     calls: list[tuple[str, bool]] = []
-    consumer = Consumer(groups.address, group=group, middleware=[NotingAwaited("a", calls)], drain=0)
+    consumer = Consumer(groups.address, group=group, middleware=[NotingAwaited("a", calls)], drain="0s")
     begun = asyncio.Event()
 
     @consumer.handler(topic)

@@ -54,7 +54,7 @@ async def test_bodies_travel_as_packs_and_are_answered_one_by_one(tap: Gateway, 
 async def test_outcomes_are_a_sequence(tap: Gateway, topic: str) -> None:
     tap.refuse(3, reason="MESSAGE_INVALID", code=3, retriable=False)
     async with AsyncProducer(tap.address) as producer:
-        outcomes = await producer.send_many(topic, bodies=bodies(10))
+        outcomes = await producer.send_many(topic, bodies=bodies(10), errors="return")
     ids = ids_of(tap)
     assert len(outcomes) == 10
     assert list(outcomes.errors) == [3]
@@ -119,8 +119,8 @@ async def test_a_pack_whose_answer_is_lost_is_sent_again_with_the_same_ids(tap: 
 
 async def test_a_pack_that_stays_without_answer_is_an_error_of_each(tap: Gateway, topic: str) -> None:
     await tap.stop()
-    async with AsyncProducer(tap.address, timeout=1) as producer:
-        outcomes = await producer.send_many(topic, bodies=bodies(5))
+    async with AsyncProducer(tap.address, timeout="1s") as producer:
+        outcomes = await producer.send_many(topic, bodies=bodies(5), errors="return")
     assert len(outcomes.errors) == 5
     assert all(isinstance(error, Unavailable) and "given up after" in error.text for error in outcomes.errors.values())
     assert len({error.message_id for error in outcomes.errors.values()}) == 5
@@ -135,7 +135,7 @@ async def test_packs_have_a_mebibyte_or_one_body(tap: Gateway, topic: str) -> No
 
 async def test_a_body_that_is_too_large_is_refused_alone(tap: Gateway, topic: str) -> None:
     async with AsyncProducer(tap.address) as producer:
-        outcomes = await producer.send_many(topic, bodies=[b"a", bytes(32 * 1024 * 1024), b"b"])
+        outcomes = await producer.send_many(topic, bodies=[b"a", bytes(32 * 1024 * 1024), b"b"], errors="return")
     assert [type(one) for one in outcomes] == [Receipt, InvalidMessage, Receipt]
     assert outcomes.errors[1].text == "body: 33554432 bytes are above the most, 4194304"
 
@@ -206,7 +206,9 @@ async def test_what_has_no_place_in_a_pack_travels_as_messages(
 async def test_malformed_messages_that_are_alike_are_refused_each(tap: Gateway, topic: str) -> None:
     good = [Message(topic, b"x") for _ in range(20)]
     async with AsyncProducer(tap.address) as producer:
-        outcomes = await producer.send_many([*good, *(Message(topic, b"x", "1x") for _ in range(20)), *good])
+        outcomes = await producer.send_many(
+            [*good, *(Message(topic, b"x", "1x") for _ in range(20)), *good], errors="return"
+        )
     assert [type(one) for one in outcomes] == [Receipt] * 20 + [InvalidMessage] * 20 + [Receipt] * 20
 
 
@@ -242,7 +244,7 @@ async def test_an_answer_with_too_few_results_is_an_error_of_each(tap: Gateway, 
 
     tap.after["SendStream"] = shorten
     async with AsyncProducer(tap.address) as producer:
-        outcomes = await producer.send_many(topic, bodies=bodies(5))
+        outcomes = await producer.send_many(topic, bodies=bodies(5), errors="return")
     assert {error.reason for error in outcomes.errors.values()} == {"RESULTS_MISSING"}
     assert len(outcomes.errors) == 5
 
@@ -274,9 +276,9 @@ async def test_bodies_wait_for_room_as_messages_do(tap: Gateway, topic: str) -> 
 
 
 async def test_bodies_without_room_are_an_error_each(tap: Gateway, topic: str) -> None:
-    async with AsyncProducer(tap.address, max_pending=1, timeout=0.05) as producer:
+    async with AsyncProducer(tap.address, max_pending=1, timeout="50ms") as producer:
         assert producer._capacity.try_acquire(1, 0)
-        outcomes = await producer.send_many(topic, bodies=bodies(3))
+        outcomes = await producer.send_many(topic, bodies=bodies(3), errors="return")
     assert [error.reason for error in outcomes.errors.values()] == ["TOO_MANY_PENDING"] * 3
 
 

@@ -5,7 +5,18 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import grpc
 import pytest
-from duetime import AsyncProducer, Closed, InvalidMessage, Message, Overloaded, Receipt, Timeout, Unavailable
+from duetime import (
+    AsyncProducer,
+    Closed,
+    InvalidArgument,
+    InvalidMessage,
+    Message,
+    Overloaded,
+    Receipt,
+    SomeFailed,
+    Timeout,
+    Unavailable,
+)
 from duetime.client.message import moment
 from duetime.client.sending import delivery
 from duetime.client.sending.batch import REQUEST_BYTES_MAX, REQUEST_COUNT_MAX
@@ -56,7 +67,8 @@ async def test_a_message_without_delay_has_no_due_time(tap: Gateway, topic: str)
         ({"delay": "90s"}, "delay_ms", 90_000),
         ({"delay": "500ms"}, "delay_ms", 500),
         ({"delay": "0s"}, "delay_ms", 0),
-        ({"delay": 1_500}, "delay_ms", 1_500),
+        ({"delay": "1.5s"}, "delay_ms", 1_500),
+        ({"delay": "2w"}, "delay_ms", 1_209_600_000),
         ({"deliver_at": datetime(2026, 12, 24, 18, tzinfo=UTC)}, "deliver_at_ms", 1_798_135_200_000),
         (
             {"deliver_at": datetime(2026, 12, 24, 19, 0, 0, 1, timezone(timedelta(hours=1)))},
@@ -78,15 +90,15 @@ async def test_delays_travel_as_milliseconds_or_level(
 @pytest.mark.parametrize(
     ("fields", "field", "text"),
     [
-        ({"delay": "1x"}, "delay", "'1x' is neither a length such as '1h30m', '90s' or '500ms', nor a timedelta"),
+        ({"delay": "1x"}, "delay", "'1x' is neither a length such as '1h30m', '90s', '500ms' or '2w', nor a timedelta"),
         ({"delay": "1.5ms"}, "delay", "'1.5ms' is not a whole number of milliseconds"),
         ({"delay": "30m1h"}, "delay", "'30m1h' is neither"),
         ({"delay": "5"}, "delay", "'5' has no unit: 5 seconds are '5s'"),
         ({"delay": "-5s"}, "delay", "'-5s' is negative"),
         ({"delay": "٣s"}, "delay", "is neither a length"),
         ({"delay": ""}, "delay", "''"),
-        ({"delay": -5}, "delay", "-5 ms is negative"),
-        ({"delay": 5.0}, "delay", "5.0 is neither"),
+        ({"delay": -5}, "delay", "-5 is negative"),
+        ({"delay": 5.0}, "delay", "5.0 has no unit"),
         ({"delay": True}, "delay", "True is neither"),
         ({"delay": timedelta(seconds=-1)}, "delay", "is negative"),
         ({"deliver_at": datetime(2026, 12, 24, 18)}, "deliver_at", "has no time zone: give it one"),
@@ -104,10 +116,13 @@ async def test_delays_travel_as_milliseconds_or_level(
         ),
         ({"replace": True, "key": "a", "delay": "5s", "max_wait": "1x"}, "max_wait", "'1x' is neither"),
         ({"delay": "5s", "level": 2}, "delay", "is set to '5s' beside level 2; give one"),
-        ({"delay": 10**30}, "delay", "is above the most, 316224000000 ms"),
+        ({"delay": 30}, "delay", r"30 has no unit: 30 seconds are '30s' or timedelta\(seconds=30\)"),
+        ({"delay": 1.5}, "delay", "1.5 has no unit: 1.5 seconds are '1.5s'"),
+        ({"delay": 0}, "delay", "0 has no unit: 0 seconds are '0s'"),
+        ({"delay": True}, "delay", "True is neither a length such as"),
         ({"delay": "999999999999d"}, "delay", "is above the most, 316224000000 ms"),
         ({"delay": []}, "delay", r"\[\] is neither"),
-        ({"max_wait": 10**30, "replace": True, "key": "a", "delay": "5s"}, "max_wait", "is above the most"),
+        ({"max_wait": "999999999999d", "replace": True, "key": "a", "delay": "5s"}, "max_wait", "is above the most"),
         ({"level": 2**31}, "level", "out of range"),
         ({"level": "2"}, "level", "'str' object"),
         ({"topic": "\ud800"}, "topic", "holds characters other than"),
@@ -155,11 +170,26 @@ def test_a_body_of_another_kind_or_text_keys_are_a_type_error() -> None:
         Message("orders", b"", keys="42")
 
 
+async def test_errors_are_raised_or_returned(tap: Gateway, topic: str) -> None:
+    async with AsyncProducer(tap.address) as producer:
+        with pytest.raises(InvalidArgument, match="errors: 'ignore' is neither 'raise' nor 'return'"):
+            await producer.send_many([Message(topic, b"x")], errors="ignore")  # type: ignore[call-overload]
+        with pytest.raises(InvalidArgument, match="errors: 'ignore' is neither 'raise' nor 'return'"):
+            await producer.cancel(["a"], errors="ignore")  # type: ignore[call-overload]
+    assert not tap.sends
+
+
 async def test_send_many_answers_each_message_in_order(tap: Gateway, topic: str) -> None:
     messages = [Message(topic, str(n).encode(), queue=n % 2) for n in range(REQUEST_COUNT_MAX * 3 + 10)]
     messages[700].delay = "1x"
     async with AsyncProducer(tap.address) as producer:
-        outcomes = await producer.send_many(messages)
+        with pytest.raises(SomeFailed) as raised:
+            await producer.send_many(messages)
+    outcomes = raised.value.outcomes
+    assert raised.value.reason == "SOME_FAILED"
+    assert str(raised.value).startswith("1 of 1,546 failed; the first, at index 700: delay: '1x' is neither a length")
+    assert raised.value.errors == {700: outcomes[700]}
+    assert raised.value.__cause__ is outcomes[700]
     assert isinstance(outcomes[700], InvalidMessage)
     # They name their queues, so that no request overtakes another.
     assert [len(request.messages) for request in tap.sends] == [512, 511, 512, 10]
@@ -239,7 +269,7 @@ async def test_only_the_failed_messages_of_a_batch_are_sent_again(tap: Gateway, 
 async def test_a_refused_message_harms_no_other(tap: Gateway, topic: str) -> None:
     async with AsyncProducer(tap.address) as producer:
         first, refused, last = await producer.send_many(
-            [Message(topic, b"x"), Message(topic, b"x", queue=99), Message(topic, b"x")]
+            [Message(topic, b"x"), Message(topic, b"x", queue=99), Message(topic, b"x")], errors="return"
         )
     assert isinstance(first, Receipt)
     assert isinstance(last, Receipt)
@@ -260,17 +290,17 @@ async def test_a_status_that_is_not_retriable_is_raised_once_the_call_has_it(tap
 
 async def test_a_server_that_stays_away_is_an_error_after_the_timeout(tap: Gateway, topic: str) -> None:
     await tap.stop()
-    async with AsyncProducer(tap.address, timeout=1) as producer:
+    async with AsyncProducer(tap.address, timeout="1s") as producer:
         with pytest.raises(Unavailable, match=rf"no DueTime server answers at {tap.address}; given up after \d+ att"):
             await producer.send(topic, b"x")
-        (error,) = await producer.send_many([Message(topic, b"x", id="mine")])
+        (error,) = await producer.send_many([Message(topic, b"x", id="mine")], errors="return")
     assert isinstance(error, Unavailable)
     assert error.message_id == "mine"
 
 
 async def test_a_server_that_hangs_is_a_timeout(tap: Gateway, topic: str) -> None:
     tap.hold(*SENDS)
-    async with AsyncProducer(tap.address, timeout=0.2) as producer:
+    async with AsyncProducer(tap.address, timeout="200ms") as producer:
         with pytest.raises(Timeout):
             await producer.send(topic, b"x")
     tap.release()
@@ -300,7 +330,7 @@ async def test_a_server_that_hangs_once_is_asked_again_within_the_timeout(
 
 async def test_sends_wait_while_the_most_are_pending(tap: Gateway, topic: str) -> None:
     tap.hold(*SENDS)
-    async with AsyncProducer(tap.address, max_pending=10, timeout=5) as producer, asyncio.TaskGroup() as senders:
+    async with AsyncProducer(tap.address, max_pending=10, timeout="5s") as producer, asyncio.TaskGroup() as senders:
         for n in range(30):
             senders.create_task(producer.send(topic, str(n).encode(), queue=0))
         await tap.until_sends(1)
@@ -312,9 +342,9 @@ async def test_sends_wait_while_the_most_are_pending(tap: Gateway, topic: str) -
 
 async def test_no_room_within_the_timeout_is_overloaded(tap: Gateway, topic: str) -> None:
     tap.hold(*SENDS)
-    async with AsyncProducer(tap.address, max_pending=1, timeout=0.3) as producer:
+    async with AsyncProducer(tap.address, max_pending=1, timeout="300ms") as producer:
         outcomes = await asyncio.gather(*[producer.send(topic, b"x") for _ in range(2)], return_exceptions=True)
-        (late,) = await producer.send_many([Message(topic, b"x")])
+        (late,) = await producer.send_many([Message(topic, b"x")], errors="return")
     tap.release()
     assert isinstance(outcomes[0], Timeout)
     assert isinstance(outcomes[1], Overloaded | Timeout)
@@ -362,7 +392,9 @@ def test_a_server_that_is_no_address_is_refused(server: str) -> None:
 async def test_a_message_that_is_too_large_is_refused_alone(tap: Gateway, topic: str) -> None:
     huge = Message(topic, bytes(4 * 1024 * 1024 + 1))
     async with AsyncProducer(tap.address) as producer:
-        first, refused, last = await producer.send_many([Message(topic, b"a"), huge, Message(topic, b"b")])
+        first, refused, last = await producer.send_many(
+            [Message(topic, b"a"), huge, Message(topic, b"b")], errors="return"
+        )
         with pytest.raises(InvalidMessage, match="4194305 bytes are above the most, 4194304"):
             await producer.send_message(huge)
     assert isinstance(first, Receipt)

@@ -38,7 +38,7 @@ async def test_nodes_reach_each_other_without_the_proxy(tap: Gateway, proxy: str
 
 @pytest.mark.usefixtures("quick")
 async def test_the_error_of_an_unreachable_server_names_the_proxy(proxy: str) -> None:
-    async with AsyncProducer("shop.invalid:9800", timeout=0.5) as producer:
+    async with AsyncProducer("shop.invalid:9800", timeout="500ms") as producer:
         with pytest.raises(Unavailable, match=f"through the proxy of http_proxy={proxy}"):
             await producer.send("orders", b"x")
 

@@ -89,7 +89,7 @@ async def test_latest_gives_only_what_comes_after(tap: Gateway, filled: str) -> 
     async with AsyncPuller(tap.address, filled, start="latest") as puller:
         await tap.put(filled, b"new", queue=0)
         assert await take(puller, 1) == [b"new"]
-        assert await puller.poll(wait=0) == []
+        assert await puller.poll(wait="0s") == []
 
 
 async def test_start_may_be_an_offset_of_each_queue(tap: Gateway, filled: str) -> None:
@@ -321,10 +321,10 @@ def test_a_start_that_is_no_start_is_refused(start: str) -> None:
         AsyncPuller("localhost:9800", "orders", start=start)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("wait", ["2", "two", -1, "-1s", float("nan")])
+@pytest.mark.parametrize("wait", ["2", 2, "two", -1, "-1s", float("nan")])
 async def test_a_wait_that_is_no_length_is_refused(tap: Gateway, topic: str, wait: str | float) -> None:
     with pytest.raises(ValueError, match="wait"):
-        await AsyncPuller(tap.address, topic).poll(wait=wait)
+        await AsyncPuller(tap.address, topic).poll(wait=wait)  # type: ignore[arg-type]
 
 
 async def test_a_server_that_learns_subscriptions_is_subscribed_to_after_its_restart(

@@ -42,13 +42,13 @@ async def test_calls_are_repeated_until_the_timeout(groups: Groups, topic: str, 
         assert await receiver.ack(await receiver.receive()) == []
     groups.faults["Receive"].append(errors.InvalidArgument([errors.Violation("sql", "is wrong")]))
     groups.faults["Receive"] += [errors.Overloaded("too many leases", reason="LEASES_EXHAUSTED")] * 1_000
-    async with AsyncReceiver(groups.address, topic, group=group, timeout=2) as receiver:
+    async with AsyncReceiver(groups.address, topic, group=group, timeout="2s") as receiver:
         with pytest.raises(InvalidArgument, match="sql: is wrong"):
             await receiver.receive()
         with pytest.raises(Overloaded, match="too many leases"):
             await receiver.receive()
     await groups.stop()
-    async with AsyncReceiver(groups.address, topic, group=group, timeout=1) as receiver:
+    async with AsyncReceiver(groups.address, topic, group=group, timeout="1s") as receiver:
         with pytest.raises(Unavailable):
             await receiver.receive()
 
@@ -68,7 +68,7 @@ def test_threads_may_receive(threaded_groups: Groups, topic: str, group: str) ->
     with Receiver(threaded_groups.address, topic, group=group) as receiver:
 
         def work() -> None:
-            while messages := receiver.receive(max=2, wait=0):
+            while messages := receiver.receive(max=2, wait="0s"):
                 assert receiver.ack(messages) == []
                 done.extend(message.body for message in messages)
 

@@ -225,7 +225,9 @@ async def test_large_packs_and_messages_travel_alone(tap: Gateway, topic: str) -
 async def test_a_fault_of_one_message_is_told_to_its_own_caller(tap: Gateway, topic: str) -> None:
     tap.refuse(4, reason="MESSAGE_INVALID", code=3, retriable=False)
     async with AsyncProducer(tap.address) as producer:
-        first, second = await asyncio.gather(*[producer.send_many(topic, bodies=[b"x"] * 3) for _ in range(2)])
+        first, second = await asyncio.gather(
+            *[producer.send_many(topic, bodies=[b"x"] * 3, errors="return") for _ in range(2)]
+        )
     assert not errors_of(first)
     assert list(errors_of(second)) == [1]
 

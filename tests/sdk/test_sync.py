@@ -135,7 +135,7 @@ def test_ctrl_c_at_any_moment_leaves_the_rest_usable(threaded_tap: Gateway, topi
             for _ in range(3_000):
                 try:
                     signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-6, 4e-4))
-                    puller.poll(wait=0.0003)
+                    puller.poll(wait="1ms")
                     signal.setitimer(signal.ITIMER_REAL, 0)
                 except KeyboardInterrupt:
                     interrupted += 1
@@ -224,13 +224,13 @@ def test_close_waits_for_the_sends_of_other_threads_and_refuses_more(threaded_ta
 
 def test_sends_of_threads_wait_for_room_and_are_overloaded_without_it(threaded_tap: Gateway, topic: str) -> None:
     threaded_tap.hold(*SENDS)
-    with Producer(threaded_tap.address, max_pending=1, timeout=60) as producer, ThreadPoolExecutor(4) as threads:
+    with Producer(threaded_tap.address, max_pending=1, timeout="60s") as producer, ThreadPoolExecutor(4) as threads:
         first = threads.submit(producer.send, topic, b"x")
         threaded_tap.nodes.run(threaded_tap.until_sends(1))
         second = threads.submit(producer.send, topic, b"y")
         release(threaded_tap)
         assert first.result(60).message_id != second.result(60).message_id
-    with Producer(threaded_tap.address, max_pending=1, timeout=0.05) as producer:
+    with Producer(threaded_tap.address, max_pending=1, timeout="50ms") as producer:
         assert producer._client._capacity.try_acquire(1, 0)
         with pytest.raises(Overloaded, match=r"no room within 0\.05 s"):
             producer.send(topic, b"x")

@@ -46,14 +46,14 @@ async def patient(tap: Gateway, quick: None) -> AsyncIterator[AsyncProducer]:
 
 @pytest.fixture
 async def producer(tap: Gateway, quick: None) -> AsyncIterator[AsyncProducer]:
-    async with AsyncProducer(tap.address, timeout=60) as producer:
+    async with AsyncProducer(tap.address, timeout="60s") as producer:
         yield producer
 
 
 @pytest.fixture
 async def hasty(tap: Gateway, quick: None) -> AsyncIterator[AsyncProducer]:
     """A producer that gives up soon, but not while a busy machine thinks."""
-    async with AsyncProducer(tap.address, timeout=2) as producer:
+    async with AsyncProducer(tap.address, timeout="2s") as producer:
         yield producer
 
 
@@ -310,7 +310,7 @@ async def test_many_are_prepared_and_ended(tap: Gateway, topic: str, group: str,
     messages = [Message(topic, b"%d" % n, id=f"m{n}") for n in range(2_500)]
     messages[7].delay = "1x"
     messages[8].replace = True
-    prepared = await patient.prepare_many((one for one in messages), group=group, check_after=90)
+    prepared = await patient.prepare_many((one for one in messages), group=group, check_after="90s", errors="return")
     assert [one.message_id for one in prepared] == [message.id for message in messages]
     assert [n for n, one in enumerate(prepared) if not isinstance(one, Prepared)] == [7, 8]
     assert isinstance(prepared[8], InvalidMessage)
@@ -342,6 +342,9 @@ async def test_many_are_prepared_and_ended(tap: Gateway, topic: str, group: str,
     assert await patient.end_many([], COMMIT) == []
     with pytest.raises(InvalidArgument, match="ends nothing"):
         await patient.end_many(good[:1], UNKNOWN)
+    block = patient.transaction(topic, b"x", group=group)
+    with pytest.raises(TypeError, match="is no transaction of `prepare_many` or a finder"):
+        await patient.end_many([good[0], block], COMMIT)  # type: ignore[list-item]
 
 
 async def test_ends_of_messages_with_an_order_follow_each_other(
@@ -367,7 +370,7 @@ async def test_ends_that_are_refused_are_errors_of_their_own(
     good = [one for one in prepared if isinstance(one, Prepared)]
     strange = Prepared(pb.PrepareResult(transaction_id=unknown(good[0].id), message_id="m99"), topic, group)
     others = Prepared(pb.PrepareResult(transaction_id=good[0].id, message_id="m0"), topic, f"{group}-others")
-    outcomes = await producer.end_many([strange, good[1], others, given_up], COMMIT)
+    outcomes = await producer.end_many([strange, good[1], others, given_up], COMMIT, errors="return")
     assert [type(one) for one in outcomes] == [NotFound, Ended, PermissionDenied, Conflict]
     assert [one.reason for one in outcomes if isinstance(one, DueTimeError)] == [
         "TRANSACTION_NOT_FOUND",

@@ -123,7 +123,7 @@ class Story:
             messages.append(
                 Message(dice.choice(TOPICS), body, level=level, id=f"m{self._count}", tags=dice.choice("ab"))
             )
-        for message, receipt in zip(messages, await self._producer.send_many(messages), strict=True):
+        for message, receipt in zip(messages, await self._producer.send_many(messages, errors="return"), strict=True):
             assert not isinstance(receipt, Exception), receipt
             self.account.sent[message.topic] += 1
             if receipt.lane:
@@ -132,7 +132,7 @@ class Story:
                 self.account.waiting[receipt.message_id] = waiting
 
     async def pass_time(self) -> None:
-        await self.cluster.advance(self.dice.choice((1, 400, 3_000, 20_000, 60_000)))
+        await self.cluster.advance(f"{self.dice.choice((1, 400, 3_000, 20_000, 60_000))}ms")
 
     async def leap(self) -> None:
         """The schedulers are held up: what falls due meanwhile is late."""
@@ -166,7 +166,7 @@ class Story:
             request = consumer_pb2.ChangeInvisibleRequest(group=GROUP, receipts=receipts, not_attempted=True)
             assert not any((await self._stub.ChangeInvisible(request, timeout=20)).statuses)
         elif act == "expire":
-            await self.cluster.advance(SHORT_MS + 1)
+            await self.cluster.advance(f"{SHORT_MS + 1}ms")
         elif act in ("nack", "reject"):
             await self._fail(topic, list(leased), reject=act == "reject")
 

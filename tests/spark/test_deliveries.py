@@ -159,7 +159,7 @@ async def test_rows_are_what_receivers_saw(group: Group, seed: int) -> None:
         if step == "receive":
             await seen.receive(max_count=dice.choice([1, 5, 20]), invisible_ms=dice.choice([10_000, 30_000]))
         elif step == "advance":
-            await group.cluster.advance(dice.choice([1, 4_000, 15_000]))
+            await group.cluster.advance(f"{dice.choice([1, 4_000, 15_000])}ms")
             seen.pass_time()
         else:
             await getattr(seen, step)()

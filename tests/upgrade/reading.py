@@ -25,7 +25,7 @@ async def read_topic(stub: gateway_pb2_grpc.GatewayStub, topic: str) -> list[Sto
 async def receive_all(receiver: AsyncReceiver) -> list[LeasedMessage]:
     """All that the group can have now, acknowledged."""
     received: list[LeasedMessage] = []
-    while got := await receiver.receive(max=1_000, wait=0):
+    while got := await receiver.receive(max=1_000, wait="0s"):
         assert await receiver.ack(got) == []
         received += got
     return received

@@ -72,7 +72,7 @@ class Scene:
 
     async def send(self, *messages: Message) -> None:
         async with AsyncProducer(self.cluster.address) as producer:
-            for message, receipt in zip(messages, await producer.send_many(messages), strict=True):
+            for message, receipt in zip(messages, await producer.send_many(messages, errors="return"), strict=True):
                 assert isinstance(receipt, Receipt), receipt
                 self.messages[message.id] = {
                     "topic": message.topic,
@@ -98,7 +98,7 @@ class Scene:
             before = {name: (await finder.get(name)).offset_id for name in self.messages}
             for turn in range(3):
                 await self.send(Message("filler", b"-" * (900 * 1024), id=f"filler-{turn}"))
-            await self.cluster.advance(RETENTION_MS)
+            await self.cluster.advance(f"{RETENTION_MS}ms")
             for _ in range(60):
                 await self.cluster.advance("1s")
                 if await self.min_position() >= STORE["segment_bytes"]:
@@ -193,7 +193,7 @@ async def receive(receiver: AsyncReceiver, count: int) -> list[LeasedMessage]:
     """Exactly so many."""
     got: list[LeasedMessage] = []
     while len(got) < count:
-        some = await receiver.receive(max=count - len(got), wait=0)
+        some = await receiver.receive(max=count - len(got), wait="0s")
         assert some, f"{len(got)} of {count} messages"
         got += some
     return got

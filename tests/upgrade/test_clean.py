@@ -132,7 +132,7 @@ async def test_puller_goes_on_at_the_groups_offsets(cluster: Cluster, manifest: 
         assert puller.positions == offsets
         pulled: list[str] = []
         while len(pulled) < left:
-            pulled += [message.id for message in await puller.poll(wait=10)]
+            pulled += [message.id for message in await puller.poll(wait="10s")]
     assert len(set(pulled)) == left
 
 

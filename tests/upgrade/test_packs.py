@@ -28,7 +28,7 @@ async def test_everything_that_would_travel_in_packs_is_stored_once(tmp_path: Pa
 
 async def send(address: str) -> list[str]:
     """Calls at once, of which one learns that there are no packs while others are under way; the receipts' ids."""
-    async with AsyncProducer(address, timeout=60) as producer:
+    async with AsyncProducer(address, timeout="60s") as producer:
         calls = []
         for call in range(CALLS):
             bodies = [b"%d-%d" % (call, n) for n in range(BODIES)]

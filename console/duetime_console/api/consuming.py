@@ -87,7 +87,7 @@ class GivenReceipts(Given):
 
 
 class GivenInvisible(GivenReceipts):
-    invisible: Length = Field(description="leases end this long from now: 10 ms to 12 h; 0: the messages come back now")
+    invisible: Length = Field(description="leases end this long from now: 10 ms to 12 h; 0s returns the messages")
     not_attempted: bool = Field(False, description="with 0: these deliveries do not count as attempts")
 
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from duetime.client.message import at_ms
-from duetime_format.lengths import parse_ms
+from duetime_format.lengths import whole_ms
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from duetime_console import moments
@@ -33,10 +33,13 @@ class Told(BaseModel):
 
 def _length_ms(value: Any) -> int:
     """Raises: ValueError."""
-    length = parse_ms(value) if isinstance(value, str) and not value.isdecimal() else _whole(value)
-    if length is None or not 0 <= length <= INT64_MAX:
-        raise ValueError("is neither a length such as 90s or 1h30m nor a number of milliseconds from 0 up")
-    return int(length)
+    try:
+        length_ms = whole_ms(value)
+    except ValueError:
+        raise ValueError("is no length such as 90s or 1h30m: a number and its unit, from 0 up") from None
+    if length_ms > INT64_MAX:
+        raise ValueError(f"is {length_ms} ms, above the most, {INT64_MAX}")
+    return length_ms
 
 
 def _moment_ms(value: Any) -> int:
@@ -91,11 +94,11 @@ def bytes_of(text: str) -> bytes:
     return base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
 
 
-_LENGTH = {"anyOf": [{"type": "string", "examples": ["90s", "1h30m"]}, {"type": "integer", "minimum": 0}]}
+_LENGTH = {"type": "string", "examples": ["90s", "1h30m"]}
 _MOMENT = {"anyOf": [{"type": "string", "format": "date-time"}, {"type": "integer", "minimum": 0}]}
 _BASE64 = {"type": "string", "contentEncoding": "base64"}
 
-# Milliseconds; given as text such as `1h30m`, or as a number of milliseconds.
+# Milliseconds; given as text such as `1h30m`.
 Length = Annotated[int, BeforeValidator(_length_ms), WithJsonSchema(_LENGTH)]
 # Unix milliseconds; given as text with a zone, or as Unix milliseconds.
 Moment = Annotated[int, BeforeValidator(_moment_ms), WithJsonSchema(_MOMENT)]

@@ -91,7 +91,7 @@ class GivenBody(Given):
 class GivenDue(GivenBody):
     """A body, and when it is delivered; without a due time: at once."""
 
-    delay: Length | None = Field(None, description="from now on, such as 30m, or milliseconds; to ten years")
+    delay: Length | None = Field(None, description="from now on, such as 30m; to ten years")
     deliver_at: Moment | None = Field(None, description="a time with its zone, or Unix milliseconds")
 
 

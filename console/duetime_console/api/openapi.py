@@ -19,7 +19,7 @@ OPERATIONS: Sequence[Operation] = [*sending.OPERATIONS, *finding.OPERATIONS, *co
 _PATH_TEXTS = {"id": "the message's id, percent-encoded", "name": "the topic's name, percent-encoded"}
 _REFERENCE = "#/components/schemas/{model}"
 _DESCRIPTION = (
-    "JSON over HTTP for a DueTime cluster. Lengths are text such as `1h30m`, or milliseconds; moments are text with a "
+    "JSON over HTTP for a DueTime cluster. Lengths are text such as `1h30m`; moments are text with a "
     "zone, or Unix milliseconds, and answers have them in UTC. Calls show the cluster's token, where it has users; "
     "cookies are not looked at."
 )

@@ -7,13 +7,12 @@ import asyncio
 import socket
 import tempfile
 from contextlib import ExitStack
-from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from duetime.v1 import gateway_pb2, store_pb2_grpc
-from duetime_format.lengths import parse_ms
+from duetime_format.lengths import Length, whole_ms
 from duetime_format.levels import DEFAULT_DELAY_LEVELS
 
 from duetime_core.clock import Clock
@@ -220,13 +219,13 @@ class Cluster:
 
     # --- time -----------------------------------------------------------------------------------------------------
 
-    async def advance(self, by: str | float | timedelta) -> None:
-        """Moves the clock, from due moment to due moment, by `30s`, `1h30m`, a timedelta or milliseconds.
+    async def advance(self, by: Length) -> None:
+        """Moves the clock, from due moment to due moment, by `30s`, `1h30m` or a timedelta.
 
         On return everything that has fallen due is restored and durable. Raises TimeoutError when that does not
         come about, as with a paused lane.
         """
-        end_ms = self.clock.monotonic_ms() + _length_ms(by)
+        end_ms = self.clock.monotonic_ms() + whole_ms(by)
         await self.settle()
         while (left_ms := end_ms - self.clock.monotonic_ms()) > 0:
             due_ms = self.next_due_ms()
@@ -281,12 +280,3 @@ class Cluster:
 def _overdue(store: Any) -> bool:
     now_ms = store.clock.now_ms()
     return any(lane.pending_count and lane.dues(now_ms)[0] <= now_ms for lane in store.lanes)
-
-
-def _length_ms(length: str | float | timedelta) -> float:
-    if isinstance(length, timedelta):
-        return length / timedelta(milliseconds=1)
-    length_ms = parse_ms(length) if isinstance(length, str) else length
-    if length_ms is None:
-        raise ValueError(f"{length!r} is no length such as 30s or 1h30m")
-    return float(length_ms)

@@ -3,21 +3,22 @@
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from duetime_format.lengths import Length
 from duetime_format.levels import DEFAULT_DELAY_LEVELS
 
-from duetime_core.clock import Clock
+from duetime_core.clock import Clock, SystemClock
+from duetime_core.testing.clock import FakeClock
 from duetime_core.testing.cluster import Cluster
 
 T = TypeVar("T")
 
 
 class LocalCluster:
-    """Starts and stops with `with`. The arguments are Cluster's."""
+    """Starts and stops with `with`. The arguments are Cluster's; its clock begins at the real time."""
 
     def __init__(
         self,
@@ -39,7 +40,7 @@ class LocalCluster:
             shards=shards,
             schedulers=schedulers,
             delay_levels=delay_levels,
-            clock=clock,
+            clock=clock or FakeClock(SystemClock().now_ms()),
             store_settings=store_settings,
             gateway_settings=gateway_settings,
             scheduler_settings=scheduler_settings,
@@ -78,7 +79,7 @@ class LocalCluster:
     def address(self) -> str:
         return self.cluster.address
 
-    def advance(self, by: str | float | timedelta) -> None:
+    def advance(self, by: Length) -> None:
         """See Cluster.advance."""
         self.run(self.cluster.advance(by))
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from duetime.cli.backlog_report import print_report, report_object
-from duetime.cli.gateway import CALL_TIMEOUT_S, call, reach
+from duetime.cli.gateway import CALL_TIMEOUT, call, reach
 from duetime.cli.options import Json, Server, given, span, watched
 from duetime.cli.output import about, iso, local, print_chart, print_json, print_table
 from duetime.client.finding.finder import AsyncFinder
@@ -99,7 +99,7 @@ async def _count(
     server: str | None, topic: str, after: datetime | None, before: datetime | None
 ) -> tuple[Backlog, Backlog]:
     """All topics together, which is finer where time is near; and by topic."""
-    async with AsyncFinder(await reach(server), timeout=CALL_TIMEOUT_S) as finder:
+    async with AsyncFinder(await reach(server), timeout=CALL_TIMEOUT) as finder:
         together = await finder.backlog(topic, after=after, before=before)
         return together, await finder.backlog(topic, after=after, before=before, by_topic=True)
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from duetime.cli.gateway import CALL_TIMEOUT_S, reach
+from duetime.cli.gateway import CALL_TIMEOUT, reach
 from duetime.cli.options import Json, Server, due_time, given, length, span
 from duetime.cli.output import iso, local, print_json
 from duetime.client.errors import DueTimeError
@@ -104,8 +104,8 @@ def _body_of(text: str | None) -> bytes | None:
 
 
 async def _cancel(server: str | None, ids: Sequence[str], as_json: bool) -> None:
-    async with AsyncProducer(await reach(server), timeout=CALL_TIMEOUT_S) as producer:
-        results = await producer.cancel(list(ids))
+    async with AsyncProducer(await reach(server), timeout=CALL_TIMEOUT) as producer:
+        results = await producer.cancel(list(ids), errors="return")
     words: Counter[str] = Counter()
     for message_id, result in zip(ids, results, strict=True):
         word = result.value if isinstance(result, CancelResult) else "not known"
@@ -133,7 +133,7 @@ async def _match(
 ) -> CancelProgress:
     """The last progress. Without `shown` nothing is printed."""
     last = CancelProgress(0, 0, 0, 0, None, done=False)
-    async with AsyncProducer(await reach(server), timeout=CALL_TIMEOUT_S) as producer:
+    async with AsyncProducer(await reach(server), timeout=CALL_TIMEOUT) as producer:
         work = producer.cancel_matching(topic, key=key, after=times[0], before=times[1], dry_run=dry_run)
         try:
             async with aclosing(work) as told:
@@ -168,7 +168,7 @@ def _report_text(progress: CancelProgress, dry_run: bool) -> str:
 async def _reschedule(
     server: str | None, message_id: str, delay: str | None, at: datetime | None, body: bytes | None, as_json: bool
 ) -> None:
-    async with AsyncProducer(await reach(server), timeout=CALL_TIMEOUT_S) as producer:
+    async with AsyncProducer(await reach(server), timeout=CALL_TIMEOUT) as producer:
         result = await producer.reschedule(message_id, delay=delay, deliver_at=at, body=body)
     print_json(_rescheduled_object(result)) if as_json else print(_rescheduled_line(result))
     if result.status != "rescheduled":

@@ -15,16 +15,16 @@ from functools import cache, partial
 from typing import Annotated, Any
 
 import typer
+from duetime_format.lengths import parse_ms
 
 from duetime.cli import contexts
-from duetime.cli.options import WATCHED
+from duetime.cli.options import WATCHED, interval_s
 from duetime.cli.output import STYLE, Form, Style, local, moment_or_none, now_ms, print_error
 from duetime.client.errors import DueTimeError
 from duetime.client.tokens import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
 from duetime.client.trust import CA_VARIABLE
 
-WATCH_S = 2.0
-WATCH_S_MIN = 0.1
+WATCH = "2s"
 _WATCH = "--watch"
 _FORMS = "|".join(Form)
 _CLEAR = "\x1b[H\x1b[2J"
@@ -51,18 +51,19 @@ def equip(command: Any) -> Any:
 
 
 def completed(arguments: Sequence[str]) -> list[str]:
-    """The arguments, where each --watch has its seconds."""
+    """The arguments, where each --watch has its length."""
     made: list[str] = []
     for number, one in enumerate(arguments):
         if one == "--":
             return [*made, *arguments[number:]]
         after = arguments[number + 1] if number + 1 < len(arguments) else ""
-        made.append(f"{_WATCH}={WATCH_S:g}" if one == _WATCH and not _is_number(after) else one)
+        made.append(f"{_WATCH}={WATCH}" if one == _WATCH and not _is_length(after) else one)
     return made
 
 
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.replace(".", "", 1).isdigit()
+def _is_length(text: str) -> bool:
+    """Whether it is one, or a number without a unit, which is rejected."""
+    return parse_ms(text) is not None or (text.isascii() and text.replace(".", "", 1).isdigit())
 
 
 @cache
@@ -77,8 +78,8 @@ def _options() -> Mapping[str, Any]:
             typer.Option("--output", "-o", metavar=_FORMS, help="The form; json and yaml: an object per entry."),
         ] = None,
         watch: Annotated[
-            float | None,
-            typer.Option(_WATCH, metavar="[SECONDS]", min=WATCH_S_MIN, help="Again every 2 s, or so many, to Ctrl-C."),
+            str | None,
+            typer.Option(_WATCH, metavar="[LENGTH]", help="Again every 2s, or LENGTH, until Ctrl-C."),
         ] = None,
         wide: Annotated[bool, typer.Option("--wide", help="All columns, also on a narrow terminal.")] = False,
         context_name: Annotated[
@@ -97,7 +98,7 @@ def _invoke(run: Callable[[Any], Any], context: Any) -> Any:
             return run(context)
         if _has_command(context):
             raise typer.BadParameter("--watch stands after the command")
-        return _watch(lambda: run(context), watch)
+        return _watch(lambda: run(context), interval_s(_WATCH, watch))
 
 
 @contextmanager

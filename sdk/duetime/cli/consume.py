@@ -127,7 +127,7 @@ def _printer(as_json: bool, stop: Callable[[], None]) -> Run:
             # The reader of our output has closed the pipe. Python's buffered output must have somewhere to go.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             stop()
-            raise Retry(after=0) from None
+            raise Retry(after="0s") from None
 
     return run
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from duetime.cli.gateway import CALL_TIMEOUT_S, reach
+from duetime.cli.gateway import CALL_TIMEOUT, reach
 from duetime.cli.messages import body_object
 from duetime.cli.options import Json, Server, given, show_help, span, watched
 from duetime.cli.output import iso, local, on_one_line, print_json
@@ -89,7 +89,7 @@ async def _list(
 ) -> None:
     left = most = sys.maxsize if count_max is None else count_max
     async with (
-        AsyncDeadLetters(await reach(server), group, timeout=CALL_TIMEOUT_S) as letters,
+        AsyncDeadLetters(await reach(server), group, timeout=CALL_TIMEOUT) as letters,
         aclosing(letters.list(**criteria)) as found,
     ):
         async for letter in found:
@@ -125,7 +125,7 @@ def show(
 
 
 async def _show(server: str | None, group: str, message_id: str, as_json: bool) -> None:
-    async with AsyncDeadLetters(await reach(server), group, timeout=CALL_TIMEOUT_S) as letters:
+    async with AsyncDeadLetters(await reach(server), group, timeout=CALL_TIMEOUT) as letters:
         found = [letter async for letter in letters.list(ids=[message_id])]
     if not found:
         raise NotFound(f"group {group} has no dead letter {message_id}", reason="MESSAGE_NOT_FOUND")
@@ -243,7 +243,7 @@ class _Job:
 
 async def _end(server: str | None, group: str, criteria: DeadLetterCriteria, job: _Job) -> None:
     address = await reach(server)
-    async with AsyncDeadLetters(address, group, timeout=CALL_TIMEOUT_S) as letters:
+    async with AsyncDeadLetters(address, group, timeout=CALL_TIMEOUT) as letters:
         try:
             async with aclosing(job.results(letters, criteria)) as results:
                 async for result in results:

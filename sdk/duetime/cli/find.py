@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from duetime.cli.gateway import CALL_TIMEOUT_S, reach
+from duetime.cli.gateway import CALL_TIMEOUT, reach
 from duetime.cli.messages import message_line
 from duetime.cli.options import Json, Server, span
 from duetime.cli.output import local, print_json
@@ -73,7 +73,7 @@ async def _find(
     times: tuple[datetime | None, datetime | None],
     count_max: int,
 ) -> Found:
-    async with AsyncFinder(await reach(server), timeout=CALL_TIMEOUT_S) as finder:
+    async with AsyncFinder(await reach(server), timeout=CALL_TIMEOUT) as finder:
         if message_id is not None:
             return Found([await finder.get(message_id, topic=topic)])
         return await finder.find(topic, key, start=times[0], end=times[1], max=count_max)

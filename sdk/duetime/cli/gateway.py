@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from datetime import timedelta
 from typing import Any
 
 from duetime.client.connection import Connection, resolve_server
@@ -9,6 +10,8 @@ from duetime.client.errors import Unavailable
 
 REACH_TIMEOUT_S = 3.0
 CALL_TIMEOUT_S = 10.0
+# Of the clients.
+CALL_TIMEOUT = timedelta(seconds=CALL_TIMEOUT_S)
 _THIS_MACHINE = ("localhost", "127.0.0.1", "[::1]")
 
 

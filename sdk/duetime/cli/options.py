@@ -22,9 +22,10 @@ Server = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
 WATCHED = "duetime_watched"
+INTERVAL_MS_MIN = 100
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 # Units as people write them, and as they are.
-_UNITS = (("minutes?|mins?", "m"), ("seconds?|secs?", "s"), ("hours?|hrs?", "h"), ("days?", "d"))
+_UNITS = (("minutes?|mins?", "m"), ("seconds?|secs?", "s"), ("hours?|hrs?", "h"), ("days?", "d"), ("weeks?", "w"))
 
 
 def show_help(context: typer.Context) -> None:
@@ -50,6 +51,14 @@ def length(option: str, text: str) -> int:
         if meant is not None:
             raise typer.BadParameter(f"{option} {text!r} is no length; did you mean {meant}?") from None
         raise typer.BadParameter(str(error).replace(f"{option}:", option, 1)) from None
+
+
+def interval_s(option: str, text: str) -> float:
+    """Seconds between two looks. Raises: BadParameter: no length, or too short a one."""
+    length_ms = length(option, text)
+    if length_ms < INTERVAL_MS_MIN:
+        raise typer.BadParameter(f"{option} {text!r} is below {INTERVAL_MS_MIN} ms")
+    return length_ms / 1000
 
 
 def _meant(text: str) -> str | None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from duetime.cli.gateway import CALL_TIMEOUT_S, reach
+from duetime.cli.gateway import CALL_TIMEOUT, reach
 from duetime.cli.messages import body_object
 from duetime.cli.options import Json, Server, given, span, watched
 from duetime.cli.output import iso, local, on_one_line, print_json
@@ -53,7 +53,7 @@ async def _list(
 ) -> None:
     count = 0
     async with (
-        AsyncFinder(await reach(server), timeout=CALL_TIMEOUT_S) as finder,
+        AsyncFinder(await reach(server), timeout=CALL_TIMEOUT) as finder,
         aclosing(finder.pending(topic, key=key, after=times[0], before=times[1])) as found,
     ):
         async for message in found:

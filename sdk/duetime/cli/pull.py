@@ -12,7 +12,7 @@ from duetime.cli.messages import message_line, message_object
 from duetime.cli.options import Json, Server, moment
 from duetime.cli.output import print_json
 from duetime.client.connection import Connection
-from duetime.client.consuming.puller import LONG_POLL_S, AsyncPuller, Start
+from duetime.client.consuming.puller import AsyncPuller, Start
 from duetime.client.message import moment as moment_of
 from duetime.v1 import consumer_pb2, gateway_pb2
 
@@ -21,6 +21,7 @@ log = logging.getLogger("duetime")
 POLL_COUNT = 512
 # How long one poll may wait: long with --follow, otherwise only for answers that are on their way.
 FOLLOW_WAIT = "1h"
+LONG_POLL = "15s"
 CATCH_UP_WAIT = "100ms"
 
 _Topic = Annotated[str, typer.Argument(metavar="TOPIC")]
@@ -101,7 +102,7 @@ async def _pull(
                 log.warning("queue %d of %s ends at %d; offset %s is past it", queue, topic, end, start)
         start = dict.fromkeys(ends, start)
     left = sys.maxsize if count_max is None else count_max
-    long_poll = LONG_POLL_S if follow else CATCH_UP_WAIT
+    long_poll = LONG_POLL if follow else CATCH_UP_WAIT
     puller = AsyncPuller(address, topic, start=start, group=group, tags=tags, sql=sql, long_poll=long_poll)
     if follow and sys.stderr.isatty() and not as_json:
         print(f"duetime: waiting for messages of {topic}; Ctrl-C ends", file=sys.stderr)

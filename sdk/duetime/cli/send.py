@@ -199,9 +199,15 @@ async def _send_group(producer: AsyncProducer, make: Callable[..., Message], lin
     """Lines with nothing of their own but the body are sent as bodies."""
     one = make(b"")
     if not is_plain(one):
-        return await producer.send_many([make(line) for line in lines])
+        return await producer.send_many([make(line) for line in lines], errors="return")
     return await producer.send_many(
-        one.topic, bodies=lines, delay=one.delay, level=one.level, deliver_at=one.deliver_at, tags=one.tags
+        one.topic,
+        bodies=lines,
+        delay=one.delay,
+        level=one.level,
+        deliver_at=one.deliver_at,
+        tags=one.tags,
+        errors="return",
     )
 
 

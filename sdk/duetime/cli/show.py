@@ -6,7 +6,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from duetime.cli.gateway import CALL_TIMEOUT_S, reach
+from duetime.cli.gateway import CALL_TIMEOUT, reach
 from duetime.cli.messages import content_lines, message_object
 from duetime.cli.options import Json, Server, watched
 from duetime.cli.output import about, iso, local, now_ms, print_json
@@ -57,7 +57,7 @@ def show(
 
 
 async def _find(server: str | None, message_id: str, topic: str) -> _Shown:
-    async with AsyncFinder(await reach(server), timeout=CALL_TIMEOUT_S) as finder:
+    async with AsyncFinder(await reach(server), timeout=CALL_TIMEOUT) as finder:
         found = await finder.get(message_id, topic=topic)
         # What the message is, is known without the rest.
         with suppress(DueTimeError):

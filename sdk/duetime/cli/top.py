@@ -14,10 +14,10 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from duetime.cli.common import WATCH_S_MIN
+from duetime.cli.common import WATCH
 from duetime.cli.gateway import CALL_TIMEOUT_S
 from duetime.cli.lanes import is_used, lane_object, lateness, state_of
-from duetime.cli.options import Json, Server
+from duetime.cli.options import Json, Server, interval_s
 from duetime.cli.output import fitting, iso, length, local, moment_or_none, now_ms, print_json
 from duetime.client.connection import Connection
 from duetime.client.errors import DueTimeError, PermissionDenied
@@ -56,8 +56,8 @@ class Rates:
 
 def top(
     interval: Annotated[
-        float, typer.Option("--interval", min=WATCH_S_MIN, metavar="SECONDS", help="Between two looks.")
-    ] = 2.0,
+        str, typer.Option("--interval", metavar="LENGTH", help="Between two looks, such as 500ms or 5s.")
+    ] = WATCH,
     once: Annotated[bool, typer.Option("--once", help="Print one screen, of one interval, and end.")] = False,
     server: Server = None,
     as_json: Json = False,
@@ -70,12 +70,12 @@ def top(
     \b
     Examples:
       duetime top
-      duetime top --interval 0.5
+      duetime top --interval 500ms
       duetime top --once --json | jq .restored_per_s
     """
-    console = Console(highlight=False, markup=False)
+    console, every_s = Console(highlight=False, markup=False), interval_s("--interval", interval)
     with suppress(KeyboardInterrupt):
-        asyncio.run(_run(server, interval, as_json, console, once=once or not console.is_terminal))
+        asyncio.run(_run(server, every_s, as_json, console, once=once or not console.is_terminal))
 
 
 async def _run(server: str | None, interval: float, as_json: bool, console: Console, *, once: bool) -> None:

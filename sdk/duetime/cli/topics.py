@@ -28,7 +28,7 @@ Examples:
   duetime topics delete orders --dry-run
 """
 # What is left of a topic may be much.
-_DELETE_TIMEOUT_S = 120.0
+_DELETE_TIMEOUT = "2m"
 _TYPES = {name.removeprefix("TOPIC_TYPE_").lower(): number for name, number in gateway_pb2.TopicType.items()}
 _NAMES = {number: name for name, number in _TYPES.items()}
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="1 to 127 characters of [%|a-zA-Z0-9_-].")]
@@ -176,7 +176,7 @@ def _delete(server: str | None, name: str, *, force: bool, dry_run: bool) -> Del
     """The same call goes on where one was left off: it has longer than others."""
 
     async def work() -> DeletedTopic:
-        async with AsyncAdmin(await reach(server), timeout=_DELETE_TIMEOUT_S) as admin:
+        async with AsyncAdmin(await reach(server), timeout=_DELETE_TIMEOUT) as admin:
             return await admin.delete_topic(name, force=force, dry_run=dry_run)
 
     return asyncio.run(work())

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from duetime_format.levels import LEVEL_COUNT_MAX
 
-from duetime.cli.gateway import CALL_TIMEOUT_S, reach
+from duetime.cli.gateway import CALL_TIMEOUT, reach
 from duetime.cli.options import Json, Server
 from duetime.cli.output import iso, local, on_one_line, print_json
 from duetime.client.finding.finder import AsyncFinder
@@ -54,7 +54,7 @@ def trace(
 
 
 async def _trace(server: str | None, message_id: str, topic: str) -> Trace:
-    async with AsyncFinder(await reach(server), timeout=CALL_TIMEOUT_S) as finder:
+    async with AsyncFinder(await reach(server), timeout=CALL_TIMEOUT) as finder:
         return await finder.trace(message_id, topic=topic)
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from duetime.cli.gateway import CALL_TIMEOUT_S, reach
+from duetime.cli.gateway import CALL_TIMEOUT, reach
 from duetime.cli.messages import body_object, content_lines
 from duetime.cli.options import Json, Server, given, length, show_help, watched
 from duetime.cli.output import about, iso, local, now_ms, print_json
@@ -100,7 +100,7 @@ async def _list(
 ) -> None:
     count = 0
     async with (
-        AsyncFinder(await reach(server), timeout=CALL_TIMEOUT_S) as finder,
+        AsyncFinder(await reach(server), timeout=CALL_TIMEOUT) as finder,
         aclosing(finder.transactions(group, topic=topic, state=state, prepared_before=before)) as found,
     ):
         async for one in found:
@@ -138,7 +138,7 @@ def show(
 
 
 async def _show(server: str | None, transaction: str) -> FoundTransaction:
-    async with AsyncFinder(await reach(server), timeout=CALL_TIMEOUT_S) as finder:
+    async with AsyncFinder(await reach(server), timeout=CALL_TIMEOUT) as finder:
         return await finder.transaction(transaction)
 
 
@@ -185,13 +185,13 @@ def _lines_of_stdin() -> list[str]:
 
 async def _decide(server: str | None, ids: Sequence[str], decision: Decision, yes: bool, as_json: bool) -> None:
     address = await reach(server)
-    async with AsyncFinder(address, timeout=CALL_TIMEOUT_S) as finder:
+    async with AsyncFinder(address, timeout=CALL_TIMEOUT) as finder:
         found = await _find_all(finder, ids)
     known = [one for one in found if isinstance(one, FoundTransaction)]
     if known and not yes:
         typer.confirm(_question(known, decision), abort=True)
-    async with AsyncProducer(address, timeout=CALL_TIMEOUT_S) as producer:
-        outcomes = iter(await producer.end_many(known, decision, given_up=True))
+    async with AsyncProducer(address, timeout=CALL_TIMEOUT) as producer:
+        outcomes = iter(await producer.end_many(known, decision, given_up=True, errors="return"))
     wanted = "committed" if decision is Decision.COMMIT else "rolled back"
     words: Counter[str] = Counter()
     for given_id, one in zip(ids, found, strict=True):

@@ -7,12 +7,10 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import grpc
-from duetime_format.lengths import parse_ms
 from duetime_format.limits import GRPC_MESSAGE_BYTES_MAX
 
 from duetime.client.errors import (
@@ -85,25 +83,6 @@ def resolve_server(server: str | None) -> str:
         description = f"{address!r} is not HOST:PORT"
         raise InvalidArgument.of("server", description)
     return address if match[2] else f"{address}:{PORT_DEFAULT}"
-
-
-def seconds(length: str | float | timedelta, field: str = "wait") -> float:
-    """Seconds of `"2s"`, `"1h30m"`, a number of seconds or a timedelta; `field` names the argument in errors.
-
-    Raises:
-        InvalidArgument: none of these, or negative.
-    """
-    value = -1.0
-    if isinstance(length, timedelta):
-        value = length.total_seconds()
-    elif isinstance(length, int | float) and not isinstance(length, bool):
-        value = float(length)
-    elif isinstance(length, str) and (length_ms := parse_ms(length)) is not None:
-        value = float(length_ms) / 1000
-    if not value >= 0:
-        description = f"{length!r} is neither a length such as '2s' or '1h30m' nor a number of seconds from 0 up"
-        raise InvalidArgument.of(field, description)
-    return value
 
 
 def backoff_s(attempt: int, *errors: DueTimeError) -> float:

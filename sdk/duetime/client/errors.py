@@ -19,6 +19,7 @@
     ├── Forked                            (none)               the process is a fork of one that had connected
     ├── WrongLoop                         (none)               the client belongs to another event loop
     ├── BadBody (ValueError)              (none)               a body is not what its reader expects
+    ├── SomeFailed                        (none)               a call about many messages: some of them failed
     └── ServerError                       any other            an internal error of the server
 
 `retriable` says whether the same call may succeed later; producers repeat such calls themselves before they raise one.
@@ -26,7 +27,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Self
+from typing import Any, Self
 
 import grpc
 from duetime_format.errors import Violation as Violation
@@ -170,6 +171,20 @@ class WrongLoop(DueTimeError):
 
 class BadBody(DueTimeError, ValueError):
     """A message's body is not what its reader expects; the text says where, and not what it has there."""
+
+
+class SomeFailed(DueTimeError):
+    """A call about many messages did not succeed for all of them.
+
+    `outcomes` has the result or the error of each message, in the order of the call; `errors` has the errors by index.
+    """
+
+    def __init__(self, outcomes: Sequence[Any], errors: Mapping[int, DueTimeError]) -> None:
+        first = min(errors)
+        text = f"{len(errors):,} of {len(outcomes):,} failed; the first, at index {first}: {errors[first]}"
+        super().__init__(text, reason="SOME_FAILED")
+        self.outcomes = outcomes
+        self.errors = errors
 
 
 class ServerError(DueTimeError):

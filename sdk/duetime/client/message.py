@@ -4,22 +4,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from functools import lru_cache
 from typing import Any
 
-from duetime_format.lengths import parse_ms
 from duetime_format.levels import DELAY_MS_MAX
 
 from duetime.client.admission import NAMES, check
 from duetime.client.bodies import CONTENT_TYPE, encoded
 from duetime.client.errors import InvalidArgument, InvalidMessage
 from duetime.client.ids import later
+from duetime.client.lengths import Length, milliseconds
 from duetime.client.retry_policy import message_policy
 from duetime.v1 import message_pb2, pending_pb2
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _MILLISECOND = timedelta(milliseconds=1)
-_UNFIT = "is neither a length such as '1h30m', '90s' or '500ms', nor a timedelta, nor an int of milliseconds"
 
 
 def moment(at_ms: int) -> datetime:
@@ -72,9 +70,8 @@ class Message:
     body: Any
     """bytes; of a str, its UTF-8; a dict, a list, a dataclass or a pydantic model becomes JSON, which the property
     `content_type` says. The attribute is the bytes."""
-    delay: str | timedelta | int | None = None
-    """`"1h30m"` (numbers of d, h, m, s and ms), a timedelta (rounded up to milliseconds), or an int of milliseconds; at
-    most ten years."""
+    delay: Length | None = None
+    """`"1h30m"` (numbers of w, d, h, m, s and ms) or a timedelta, rounded up to milliseconds; at most ten years."""
     level: int | None = None
     """The server's delay level, from 1. Above the highest it means the highest, and the receipt says so. 0: at once."""
     tags: str = ""
@@ -95,7 +92,7 @@ class Message:
     replace: bool = False
     """Takes the place of the pending message of the topic with the same key that was sent so: one of them is delivered.
     Needs a delay or due time and exactly one key."""
-    max_wait: str | timedelta | int | None = None
+    max_wait: Length | None = None
     """With `replace`: falls due at most so long after the first one that was replaced without a break was stored."""
 
     def __post_init__(self) -> None:
@@ -116,43 +113,16 @@ class Message:
         return f"Message({', '.join(shown)})"
 
 
-def delay_ms(delay: str | timedelta | int, field: str = "delay") -> int:
-    """Milliseconds of `"1h30m"`, a timedelta, or milliseconds; `field` names the argument in errors.
+def delay_ms(delay: Length, field: str = "delay") -> int:
+    """Milliseconds of a delay; `field` names the argument in errors.
 
     Raises:
-        InvalidMessage: none of these, negative, or beyond ten years.
+        InvalidMessage: it is no length, negative, or beyond ten years.
     """
-    if type(delay) is int:
-        length_ms = delay
-    elif isinstance(delay, str | timedelta):
-        length_ms = _parsed_ms(delay, field)
-    else:
-        raise InvalidMessage.of(field, f"{delay!r} {_UNFIT}")
-    if length_ms < 0:
-        raise InvalidMessage.of(field, f"{delay} ms is negative")
+    length_ms = milliseconds(delay, field, InvalidMessage)
     if length_ms > DELAY_MS_MAX:
         raise InvalidMessage.of(field, f"{length_ms} ms is above the most, {DELAY_MS_MAX} ms (ten years)")
     return length_ms
-
-
-@lru_cache(maxsize=1024, typed=True)
-def _parsed_ms(delay: str | timedelta, field: str) -> int:
-    if isinstance(delay, timedelta):
-        # Rounded up, as due times are: `appointment - now` has microseconds.
-        count = -(-delay // _MILLISECOND)
-        if delay < timedelta(0):
-            raise InvalidMessage.of(field, f"{delay!r} is negative")
-        return count
-    length_ms = parse_ms(delay)
-    if length_ms is not None and length_ms.denominator == 1:
-        return length_ms.numerator
-    if length_ms is not None:
-        raise InvalidMessage.of(field, f"{delay!r} is not a whole number of milliseconds")
-    if delay.startswith("-"):
-        raise InvalidMessage.of(field, f"{delay!r} is negative")
-    if delay.isdecimal():
-        raise InvalidMessage.of(field, f"{delay!r} has no unit: {delay} seconds are '{delay}s'")
-    raise InvalidMessage.of(field, f"{delay!r} {_UNFIT}")
 
 
 def due_ms(deliver_at: datetime, field: str = "deliver_at") -> int:

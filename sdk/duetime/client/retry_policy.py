@@ -6,21 +6,20 @@
     "1s,5s,30s", or a list of lengths           these; then the last one is repeated
     "...,max=5"                                 after any of them, or alone: at most five deliveries
 
-Delays are whole numbers with ms, s, m, h or d. The server reads the same text with the same limits.
+Delays are lengths in whole milliseconds. The server reads the same text with the same limits.
 """
 
 from collections.abc import Sequence
-from datetime import timedelta
 from functools import lru_cache
 
+from duetime_format.lengths import Length, whole_ms
 from duetime_format.limits import ATTEMPTS_MAX
 from duetime_format.policy import faults, fill
 
-from duetime.client.connection import seconds
 from duetime.client.errors import InvalidArgument, InvalidMessage
 from duetime.v1 import message_pb2
 
-Backoff = str | Sequence[str | float | timedelta]
+Backoff = str | Sequence[Length]
 
 
 def handler_policy(backoff: Backoff | None, max_attempts: int | None) -> message_pb2.RetryPolicy | None:
@@ -62,7 +61,7 @@ def _policy(backoff: Backoff) -> message_pb2.RetryPolicy:
     if isinstance(backoff, str):
         return _parse(backoff)
     policy = message_pb2.RetryPolicy()
-    policy.intervals.delays_ms.extend(round(seconds(delay, "backoff") * 1000) for delay in backoff)
+    policy.intervals.delays_ms.extend(whole_ms(delay) for delay in backoff)
     if found := faults(policy):
         raise ValueError("; ".join(f"{field} {words}" for field, words in found))
     return policy

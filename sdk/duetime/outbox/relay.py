@@ -20,9 +20,10 @@ from sqlalchemy import Connection, Engine, MetaData
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from duetime.client.connection import backoff_s, pause, resolve_server, seconds
+from duetime.client.connection import backoff_s, pause, resolve_server
 from duetime.client.errors import DueTimeError, InvalidArgument, Unavailable
 from duetime.client.finding.finder import AsyncFinder, FoundMessage
+from duetime.client.lengths import Length, milliseconds, seconds
 from duetime.client.message import Receipt
 from duetime.client.process import Signals
 from duetime.client.sending.batch import REQUEST_COUNT_MAX
@@ -47,7 +48,6 @@ ASKED_MAX = 16
 LISTENING_POLL_S = 30.0
 
 T = TypeVar("T")
-Length = str | float | timedelta
 
 
 @dataclass(slots=True)
@@ -75,7 +75,7 @@ class Relay:
         poll: how often it looks where no commit wakes it.
         lease: how long the rows of a relay that died stay its own.
         batch: rows of one round.
-        timeout: seconds that one request may take.
+        timeout: how long one request may take.
         clock: Unix milliseconds; None: the database's.
     """
 
@@ -87,20 +87,19 @@ class Relay:
         outbox: Outbox | None = None,
         window: Length = "5m",
         retention: Length = "1h",
-        keep: Length = 0,
-        poll: Length = 1.0,
+        keep: Length = "0s",
+        poll: Length = "1s",
         lease: Length = "60s",
         batch: int = BATCH_MAX,
-        timeout: float = 10.0,
+        timeout: Length = "10s",
         clock: Callable[[Connection], int] | None = None,
     ) -> None:
         if not 1 <= batch <= BATCH_MAX:
             raise InvalidArgument.of("batch", f"{batch} is not within 1 and {BATCH_MAX}")
-        self._lease_s = seconds(lease, "lease")
-        if self._lease_s < LEASE_TIMEOUTS_MIN * timeout:
-            raise InvalidArgument.of(
-                "lease", f"{self._lease_s:g} s is below {LEASE_TIMEOUTS_MIN} timeouts of {timeout:g} s"
-            )
+        self._lease_s, timeout_s = seconds(lease, "lease"), seconds(timeout, "timeout")
+        if self._lease_s < LEASE_TIMEOUTS_MIN * timeout_s:
+            text = f"{self._lease_s:g} s is below {LEASE_TIMEOUTS_MIN} timeouts of {timeout_s:g} s"
+            raise InvalidArgument.of("lease", text)
         self._engine = engine
         self._server = resolve_server(server)
         self._outbox = outbox or Outbox(MetaData())
@@ -109,10 +108,10 @@ class Relay:
         self._trust = Trust(
             timedelta(seconds=seconds(window, "window")), timedelta(seconds=seconds(retention, "retention"))
         )
-        self._keep_ms = int(seconds(keep, "keep") * 1000)
+        self._keep_ms = milliseconds(keep, "keep")
         self._poll_s = seconds(poll, "poll")
         self._batch = batch
-        self._timeout = timeout
+        self._timeout_s = timeout_s
         self._stats = Stats()
         self._wake = asyncio.Event()
         self._stopping = False
@@ -135,8 +134,8 @@ class Relay:
         listener = Listener(self._engine, self._outbox.channel, self._wake)
         try:
             async with (
-                AsyncProducer(self._server, timeout=self._timeout) as producer,
-                AsyncFinder(self._server, timeout=self._timeout) as finder,
+                AsyncProducer(self._server, timeout=timedelta(seconds=self._timeout_s)) as producer,
+                AsyncFinder(self._server, timeout=timedelta(seconds=self._timeout_s)) as finder,
                 asyncio.TaskGroup() as tasks,
             ):
                 listening = tasks.create_task(listener.run())
@@ -202,8 +201,8 @@ class Relay:
             log.error("%s for %s is %s: %s", row.message_id, row.topic, FAILED, row.why)
         outcomes: Sequence[Receipt | DueTimeError] = ()
         # A process that stood still since the claim leaves the rows to others.
-        if unsent and loop.time() < lease_ends - 2 * self._timeout:
-            outcomes = await producer.send_many([row.message for row in unsent])
+        if unsent and loop.time() < lease_ends - 2 * self._timeout_s:
+            outcomes = await producer.send_many([row.message for row in unsent], errors="return")
             judged = of_outcomes(outcomes, [row.attempts for row in unsent], now)
             verdicts |= {row.id: verdict for row, verdict in zip(unsent, judged, strict=True)}
         await self._settle(claim, verdicts)
@@ -235,7 +234,7 @@ class Relay:
         verdicts: dict[int, Verdict] = {}
         if old:
             try:
-                async with asyncio.timeout(self._timeout):
+                async with asyncio.timeout(self._timeout_s):
                     answers = await asyncio.gather(*map(ask, old))
             except TimeoutError:
                 answers = [Unavailable("no answer in time", reason="UNAVAILABLE")] * len(old)

@@ -191,7 +191,7 @@ def _row(message: Message) -> dict[str, Any]:
         if field.name not in _IN_COLUMNS and (value := getattr(message, field.name)) != getattr(_PLAIN, field.name)
     }
     if message.max_wait is not None:
-        options["max_wait"] = delay_ms(message.max_wait, "max_wait")
+        options["max_wait"] = f"{delay_ms(message.max_wait, 'max_wait')}ms"
     options |= {"keys": list(message.keys)} if message.keys else {}
     options |= {"properties": dict(message.properties)} if message.properties else {}
     replaced = "".join(wire.keys) if message.replace else ""
@@ -217,5 +217,8 @@ def message_of(row: Any, options: dict[str, Any]) -> Message:
     """
     deliver_at = None if row.due_at_ms is None else moment(row.due_at_ms)
     message = Message(row.topic, row.body, id=row.message_id, deliver_at=deliver_at, **options)
+    if isinstance(message.max_wait, int):
+        # A row of release 0.1 has milliseconds.
+        message.max_wait = f"{message.max_wait}ms"
     to_proto(message)
     return message

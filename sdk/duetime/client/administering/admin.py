@@ -1,6 +1,6 @@
 """The administrator's client: topics, groups and lanes, and how many messages are pending."""
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Literal
 
 from duetime.client.administering import described
@@ -12,10 +12,11 @@ from duetime.client.administering.described import (
     Topic,
     TopicDescription,
 )
-from duetime.client.connection import Closing, Connection, repeated, seconds
+from duetime.client.connection import Closing, Connection, repeated
 from duetime.client.finding import pending
 from duetime.client.finding.pending import Backlog
 from duetime.client.groups import new_group
+from duetime.client.lengths import Length, seconds
 from duetime.client.message import delay_ms
 from duetime.client.retry_policy import Backoff, handler_policy
 from duetime.client.tokens import TokenSource
@@ -40,7 +41,7 @@ class AsyncAdmin(Closing):
         self,
         server: str | None = None,
         *,
-        timeout: str | float | timedelta = "10s",
+        timeout: Length = "10s",
         token: TokenSource | None = None,
         tls: Tls | None = None,
     ) -> None:
@@ -57,14 +58,12 @@ class AsyncAdmin(Closing):
         answer = await self._call("DescribeTopic", gateway_pb2.DescribeTopicRequest(name=name))
         return described.topic_description_of(answer)
 
-    async def create_topic(
-        self, name: str, *, queues: int | None = None, max_delay: str | timedelta | int | None = None
-    ) -> Topic:
+    async def create_topic(self, name: str, *, queues: int | None = None, max_delay: Length | None = None) -> Topic:
         """Creates a topic, and returns it; one that exists with the same settings is left as it is.
 
         Arguments:
             queues: how many, 1 to 1,024; None: as many as the server's setting says.
-            max_delay: most delay of its messages: "30d", a timedelta or an int of milliseconds; None: ten years.
+            max_delay: most delay of its messages: "30d" or a timedelta; None: ten years.
 
         Raises:
             AlreadyExists: it exists with other settings.

@@ -9,12 +9,12 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 from duetime.client.callables import is_asynchronous
-from duetime.client.connection import Connection, resolve_server, seconds
+from duetime.client.connection import Connection, resolve_server
 from duetime.client.consuming.handling import CANCEL_S, Handler, Handling
 from duetime.client.consuming.leases import CALL_TIMEOUT_S, Subscription, lease_s, named
 from duetime.client.consuming.logs import log
@@ -30,6 +30,7 @@ from duetime.client.errors import (
 )
 from duetime.client.fault_log import FaultLog
 from duetime.client.groups import new_group
+from duetime.client.lengths import Length, seconds
 from duetime.client.process import Signals
 from duetime.client.retry_policy import Backoff, handler_policy
 from duetime.client.tokens import TokenSource, credentials_for
@@ -65,7 +66,7 @@ class Consumer:
         group: str,
         ordered: bool | None = None,
         start: Literal["earliest", "latest"] | datetime = "earliest",
-        drain: str | float | timedelta = "30s",
+        drain: Length = "30s",
         middleware: Sequence[Middleware] = (),
         token: TokenSource | None = None,
         tls: Tls | None = None,
@@ -100,8 +101,8 @@ class Consumer:
         concurrency: int = 32,
         max_attempts: int | None = None,
         backoff: Backoff | None = None,
-        lease: str | float | timedelta = "60s",
-        timeout: str | float | timedelta | None = None,
+        lease: Length = "60s",
+        timeout: Length | None = None,
     ) -> Callable[[F], F]:
         """Makes a function the handler of a topic. Coroutine functions run on the event loop, others in threads.
 

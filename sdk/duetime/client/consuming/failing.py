@@ -10,14 +10,13 @@ an ExceptionGroup with these    counts as the Reject within it, else as the Retr
 import os
 import traceback
 from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
 
 from duetime_format.attempts import MESSAGE_CHARS_MAX, TRACE_CHARS_MAX, TYPE_CHARS_MAX
 from duetime_format.limits import BACKOFF_MS_MAX
 
-from duetime.client.connection import seconds
 from duetime.client.errors import InvalidArgument
+from duetime.client.lengths import Length, seconds
 from duetime.v1 import consumer_pb2
 
 # Frames of a trace: more than are kept, and few enough that a deep recursion costs little.
@@ -32,14 +31,14 @@ RETRY_AFTER_S_MAX = BACKOFF_MS_MAX // 1000
 class Retry(Exception):
     """Raised by a handler: the message is delivered again, after a delay or, without one, by the policy.
 
-    This counts as an attempt. `after` is "30s", seconds or a timedelta, 12 h at most. The delay is never shorter, and
+    This counts as an attempt. `after` is "30s" or a timedelta, 12 h at most. The delay is never shorter, and
     longer by at most the server's smallest delay level.
 
     Raises:
         InvalidArgument: `after` is no length, or too long; a reason is given by its name, `Retry(reason="why")`.
     """
 
-    def __init__(self, after: str | float | timedelta | None = None, *, reason: str = "") -> None:
+    def __init__(self, after: Length | None = None, *, reason: str = "") -> None:
         super().__init__(reason)
         self.after_s = None if after is None else seconds(after, "after")
         if self.after_s is not None and self.after_s > RETRY_AFTER_S_MAX:

@@ -8,7 +8,6 @@ import os
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 from duetime_format.limits import (
@@ -17,7 +16,7 @@ from duetime_format.limits import (
     RECEIVE_COUNT_MAX,
 )
 
-from duetime.client.connection import Connection, OlderServer, seconds
+from duetime.client.connection import Connection, OlderServer
 from duetime.client.consuming.lease_stream import LeaseStream, NotKnown
 from duetime.client.consuming.leased import (
     OK,
@@ -30,6 +29,7 @@ from duetime.client.consuming.leased import (
     taken,
 )
 from duetime.client.errors import Damaged, InvalidArgument
+from duetime.client.lengths import Length, seconds
 from duetime.v1 import consumer_pb2, leases_pb2, message_pb2
 
 RECEIVE_BYTES_MAX = 4 * 1024 * 1024
@@ -159,7 +159,7 @@ def _statuses(answer: Any, count: int) -> list[int]:
     return list(statuses)
 
 
-def lease_s(lease: str | float | timedelta) -> float:
+def lease_s(lease: Length) -> float:
     """Seconds of a lease. Raises: InvalidArgument."""
     length = seconds(lease, "lease")
     if not LEASE_S_MIN <= length <= LEASE_S_MAX:

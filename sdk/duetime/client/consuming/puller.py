@@ -11,14 +11,15 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterable, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Literal, Self
 
 from duetime_format.limits import WAIT_MS_MAX
 
-from duetime.client.connection import Closing, Connection, pause, repeated, seconds
+from duetime.client.connection import Closing, Connection, pause, repeated
 from duetime.client.consuming.subscription import CALL_TIMEOUT_S, Fetched, Subscription, Wanted
 from duetime.client.errors import Closed, DueTimeError, InvalidArgument, NotFound
+from duetime.client.lengths import Length, seconds
 from duetime.client.message import at_ms
 from duetime.client.record import ReceivedMessage
 from duetime.client.tokens import TokenSource
@@ -31,7 +32,6 @@ Start = Literal["earliest", "latest"] | datetime | Mapping[int, int]
 
 # How long positions that pass filtered messages only stay untold, and one long poll waits at the server. The minimum
 # keeps an idle puller from polling at full speed.
-LONG_POLL_S = 15.0
 LONG_POLL_S_MIN = 0.01
 LONG_POLL_S_MAX = WAIT_MS_MAX / 1000
 ROUTE_INTERVAL_S = 15.0
@@ -67,8 +67,8 @@ class AsyncPuller(Closing):
         group: str | None = None,
         tags: str | None = None,
         sql: str | None = None,
-        timeout: str | float | timedelta = "10s",
-        long_poll: str | float | timedelta = LONG_POLL_S,
+        timeout: Length = "10s",
+        long_poll: Length = "15s",
         token: TokenSource | None = None,
         tls: Tls | None = None,
     ) -> None:
@@ -83,7 +83,7 @@ class AsyncPuller(Closing):
         self._group = group
         # The group's offsets at the server.
         self._committed: dict[int, int] = {}
-        wait_ms = int(min(max(seconds(long_poll), LONG_POLL_S_MIN), LONG_POLL_S_MAX) * 1000)
+        wait_ms = int(min(max(seconds(long_poll, "long_poll"), LONG_POLL_S_MIN), LONG_POLL_S_MAX) * 1000)
         self._wanted = Wanted(topic, tags or "", sql or "", wait_ms)
         self._timeout = seconds(timeout, "timeout")
         self._positions: dict[int, int] = {}
@@ -121,15 +121,15 @@ class AsyncPuller(Closing):
                 self._positions = positions | self._committed
                 self._readers = asyncio.get_running_loop().create_task(self._read_all(description.queues))
 
-    async def poll(self, max: int = 256, wait: str | float | timedelta = "2s") -> list[ReceivedMessage]:  # noqa: A002
-        """Returns up to `max` messages as soon as there are any; none after `wait` ("2s", seconds or a timedelta).
+    async def poll(self, max: int = 256, wait: Length = "2s") -> list[ReceivedMessage]:  # noqa: A002
+        """Returns up to `max` messages as soon as there are any; none after `wait` ("2s", or a timedelta).
 
         Raises:
             DueTimeError: the server refuses the request. A server that does not answer is waited for.
         """
         if max < 1:
             raise InvalidArgument.of("max", f"{max} is below 1")
-        deadline = asyncio.get_running_loop().time() + seconds(wait)
+        deadline = asyncio.get_running_loop().time() + seconds(wait, "wait")
         await self.open()
         while True:
             if messages := self._take(max):

@@ -2,18 +2,19 @@
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from itertools import chain
 from typing import TypeVar
 
 from duetime_format.limits import RECEIPTS_MAX, RECEIVE_COUNT_MAX, WAIT_MS_MAX
 
-from duetime.client.connection import Closing, Connection, repeated, seconds
+from duetime.client.connection import Closing, Connection, repeated
 from duetime.client.consuming.failing import Reject, Retry, nack
 from duetime.client.consuming.leased import LeasedMessage
 from duetime.client.consuming.leases import Leases, Subscription, lease_s, named
 from duetime.client.errors import InvalidArgument, from_fault
+from duetime.client.lengths import Length, milliseconds, seconds
 from duetime.client.message import moment
 from duetime.client.retry_policy import Backoff, handler_policy
 from duetime.client.tokens import TokenSource
@@ -45,7 +46,7 @@ class AsyncReceiver(Closing):
             DUETIME_TOKEN_FILE.
         tls: whom the client trusts; see `Tls`. None: by DUETIME_TLS_CA_FILE, or plain without it.
         group: created if it does not exist.
-        lease: how long messages are the receiver's: "60s", seconds or a timedelta.
+        lease: how long messages are the receiver's: "60s", or a timedelta.
         tags, sql, max_attempts, backoff: as for `Consumer.handler`.
         timeout: how long an unanswered call is repeated, beyond the wait of a receive.
     """
@@ -56,12 +57,12 @@ class AsyncReceiver(Closing):
         topic: str = "",
         *,
         group: str,
-        lease: str | float | timedelta = "60s",
+        lease: Length = "60s",
         tags: str | None = None,
         sql: str | None = None,
         max_attempts: int | None = None,
         backoff: Backoff | None = None,
-        timeout: str | float | timedelta = "10s",
+        timeout: Length = "10s",
         token: TokenSource | None = None,
         tls: Tls | None = None,
     ) -> None:
@@ -73,7 +74,7 @@ class AsyncReceiver(Closing):
         self._leases = Leases(self._connection, subscription)
         self._timeout = seconds(timeout, "timeout")
 
-    async def receive(self, max: int = 32, wait: str | float | timedelta = "15s") -> list[LeasedMessage]:  # noqa: A002
+    async def receive(self, max: int = 32, wait: Length = "15s") -> list[LeasedMessage]:  # noqa: A002
         """Returns up to `max` messages, at most 1,024, as soon as there are any; none after `wait`, at most 30 s.
 
         For an ordered group they come queue by queue, each queue in order.
@@ -81,7 +82,7 @@ class AsyncReceiver(Closing):
         Raises:
             DueTimeError: the server refused, or did not answer within the timeout.
         """
-        wait_ms = round(seconds(wait) * 1000)
+        wait_ms = milliseconds(wait, "wait")
         if not 1 <= max <= RECEIVE_COUNT_MAX:
             raise InvalidArgument.of("max", f"{max} is not within 1 and {RECEIVE_COUNT_MAX}")
         if wait_ms > WAIT_MS_MAX:
@@ -93,9 +94,7 @@ class AsyncReceiver(Closing):
         """Acknowledges messages; durable on return. Returns those whose leases had ended: they are delivered again."""
         return await self._for_each(messages, RECEIPTS_MAX, self._leases.ack)
 
-    async def extend(
-        self, messages: LeasedMessage | Iterable[LeasedMessage], lease: str | float | timedelta
-    ) -> list[LeasedMessage]:
+    async def extend(self, messages: LeasedMessage | Iterable[LeasedMessage], lease: Length) -> list[LeasedMessage]:
         """Makes leases end after a length from now. Returns those that had ended before, as `ack` does."""
         length_s = lease_s(lease)
         return await self._for_each(messages, RECEIPTS_MAX, lambda part: self._leases.move(part, length_s))
@@ -111,7 +110,7 @@ class AsyncReceiver(Closing):
         message: LeasedMessage,
         error: BaseException | str = "",
         *,
-        after: str | float | timedelta | None = None,
+        after: Length | None = None,
         reject: bool = False,
     ) -> Failed:
         """Fails a message: it is delivered again by the policy or after a delay, or becomes a dead letter at once.

@@ -4,11 +4,12 @@ import builtins
 from collections.abc import AsyncGenerator, Collection, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Literal, TypedDict, Unpack
 
-from duetime.client.connection import Closing, Connection, seconds
+from duetime.client.connection import Closing, Connection
 from duetime.client.errors import DueTimeError, InvalidArgument, from_fault
+from duetime.client.lengths import Length, seconds
 from duetime.client.message import moment, range_ms
 from duetime.client.tokens import TokenSource
 from duetime.client.trust import Tls
@@ -189,7 +190,7 @@ class AsyncDeadLetters(Closing):
         server: str | None = None,
         group: str = "",
         *,
-        timeout: str | float | timedelta = "10s",
+        timeout: Length = "10s",
         token: TokenSource | None = None,
         tls: Tls | None = None,
     ) -> None:

@@ -1,15 +1,16 @@
 """Finding messages: by key and id in any state, pending ones by due time, and transactions."""
 
 from collections.abc import AsyncGenerator
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Literal
 
-from duetime.client.connection import Closing, Connection, seconds
+from duetime.client.connection import Closing, Connection
 from duetime.client.errors import InvalidArgument
 from duetime.client.finding import pending, trace
 from duetime.client.finding.pending import Backlog, PendingMessage
 from duetime.client.finding.trace import Trace
 from duetime.client.finding.transactions import FoundTransaction
+from duetime.client.lengths import Length, seconds
 from duetime.client.message import MessageRef, at_ms, moment, pending_filter, range_ms
 from duetime.client.tokens import TokenSource
 from duetime.client.transaction import STATES
@@ -153,7 +154,7 @@ class AsyncFinder(Closing):
         self,
         server: str | None = None,
         *,
-        timeout: str | float | timedelta = "10s",
+        timeout: Length = "10s",
         token: TokenSource | None = None,
         tls: Tls | None = None,
     ) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 from duetime_format.limits import ENDS_COUNT_MAX
@@ -47,6 +47,7 @@ DRAIN_S = 5.0
 LAST_ANSWERS_S = 2.0
 
 log = logging.getLogger("duetime.producer")
+F = TypeVar("F", bound=Callable[["UndecidedMessage"], Any])
 
 Answer = Callable[[str, Sequence[pb.TransactionEnd], float], Awaitable[None]]
 
@@ -110,20 +111,31 @@ class Checks:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._closed = False
 
-    def add(self, handler: CheckHandler) -> None:
-        """Starts the handler if an event loop runs.
+    def handler(self, group: str, concurrency: int) -> Callable[[F], F]:
+        """A decorator that makes a function the handler of a group, and starts it if an event loop runs.
 
         Raises:
-            InvalidArgument: the group has one, or it can't be called with a message.
+            InvalidArgument: an argument breaks its rule, the group has a handler, or, from the decorator, the function
+                can't be called with a message.
         """
-        self.check_free(handler.group)
-        check_callable(handler.function, "check", ["message"])
-        self._watchers[handler.group] = Watcher(handler, self._connection, self._answer)
-        with contextlib.suppress(RuntimeError):  # no loop runs here
-            asyncio.get_running_loop()
-            self.start()
+        if not group or not isinstance(group, str):
+            raise InvalidArgument.of("group", f"{group!r} is no name of a producer group")
+        if not 1 <= concurrency <= CONCURRENCY_MAX:
+            raise InvalidArgument.of("concurrency", f"{concurrency} is not within 1 and {CONCURRENCY_MAX}")
+        self._check_free(group)
 
-    def check_free(self, group: str) -> None:
+        def register(function: F) -> F:
+            self._check_free(group)
+            check_callable(function, "check", ["message"])
+            self._watchers[group] = Watcher(CheckHandler(function, group, concurrency), self._connection, self._answer)
+            with contextlib.suppress(RuntimeError):  # no loop runs here
+                asyncio.get_running_loop()
+                self.start()
+            return function
+
+        return register
+
+    def _check_free(self, group: str) -> None:
         """Raises: InvalidArgument: the group has a handler. Closed."""
         if self._closed:
             raise Closed("the producer is closed", reason="CLOSED")

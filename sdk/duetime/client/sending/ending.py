@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Literal, TypeVar
 
 from duetime_format import limits
@@ -17,6 +17,7 @@ from duetime.client.bodies import Body, encoded
 from duetime.client.connection import Connection, backoff_s, pause
 from duetime.client.errors import DueTimeError, InvalidMessage, ServerError, from_fault
 from duetime.client.ids import new_id
+from duetime.client.lengths import Length
 from duetime.client.message import CancelResult, MessageRef, delay_ms, due_ms, moment, pending_filter, ref_of
 from duetime.v1 import pending_pb2 as pb
 
@@ -113,7 +114,7 @@ class Ending:
     async def reschedule(
         self,
         messages: Sequence[MessageRef | str],
-        delay: str | timedelta | int | None,
+        delay: Length | None,
         deliver_at: datetime | None,
         body: Body | None,
     ) -> list[Rescheduled | DueTimeError]:

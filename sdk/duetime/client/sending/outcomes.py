@@ -2,13 +2,16 @@
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar, overload
+from typing import Any, Literal, TypeVar, overload
 
-from duetime.client.errors import DueTimeError
+from duetime.client.errors import DueTimeError, InvalidArgument, SomeFailed
 from duetime.client.message import Receipt
 
 T = TypeVar("T")
+O = TypeVar("O", bound=Sequence[Any])  # noqa: E741
 
+# Errors of a call about many messages: "raise" them as one SomeFailed, or "return" them in place of results.
+OnError = Literal["raise", "return"]
 Outcome = Receipt | DueTimeError
 
 
@@ -84,6 +87,27 @@ def errors_of(outcomes: Sequence[T | DueTimeError]) -> Mapping[int, DueTimeError
     if isinstance(outcomes, Outcomes):
         return outcomes.errors
     return {n: outcome for n, outcome in enumerate(outcomes) if isinstance(outcome, DueTimeError)}
+
+
+def check_errors(errors: OnError) -> None:
+    """Raises: InvalidArgument: it is neither "raise" nor "return"."""
+    if errors not in ("raise", "return"):
+        raise InvalidArgument.of("errors", f"{errors!r} is neither 'raise' nor 'return'")
+
+
+def judged(outcomes: O, errors: OnError) -> O:
+    """The outcomes. Raises: SomeFailed: there are errors among them, and `errors` is "raise"."""
+    if errors == "raise" and (found := errors_of(outcomes)):
+        raise SomeFailed(outcomes, found) from found[min(found)]
+    return outcomes
+
+
+def only(outcomes: Sequence[T | DueTimeError]) -> T:
+    """The result of one message. Raises: DueTimeError: it has an error instead."""
+    (outcome,) = outcomes
+    if isinstance(outcome, DueTimeError):
+        raise outcome
+    return outcome
 
 
 def _nth(first: Outcome, nth: int) -> Outcome:

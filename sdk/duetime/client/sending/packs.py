@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import groupby, islice
 from operator import attrgetter
 from typing import Any
@@ -13,6 +13,7 @@ from duetime_format.limits import BODY_BYTES_MAX
 from duetime.client.admission import check
 from duetime.client.errors import DueTimeError, InvalidMessage, ServerError, from_fault
 from duetime.client.ids import later, new_block, numbered
+from duetime.client.lengths import Length
 from duetime.client.message import Message, Receipt, refused, wire_fields
 from duetime.client.sending.batch import SendBatch, now_ms
 from duetime.client.sending.outcomes import Outcome, Outcomes
@@ -166,7 +167,7 @@ class Bodies:
         self,
         topic: str,
         bodies: Iterable[bytes],
-        delay: str | timedelta | int | None,
+        delay: Length | None,
         level: int | None,
         deliver_at: datetime | None,
         tags: str,

@@ -5,28 +5,27 @@ send_many ──────────▶   │
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from datetime import datetime, timedelta
-from itertools import chain, islice
-from typing import Any, Self, TypeVar, overload
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal, Self, TypeVar, overload
 
 from duetime.client import tracing
 from duetime.client.bodies import Body
-from duetime.client.connection import Closing, Connection, seconds
-from duetime.client.errors import DueTimeError, InvalidArgument, Overloaded
+from duetime.client.connection import Closing, Connection
+from duetime.client.errors import DueTimeError
+from duetime.client.lengths import Length, seconds
 from duetime.client.message import CancelResult, Message, MessageRef, Receipt, listed
-from duetime.client.sending.batch import Batch, whole_batches
+from duetime.client.sending.batch import whole_batches
 from duetime.client.sending.calls import Calls
 from duetime.client.sending.capacity import Capacity
-from duetime.client.sending.checking import CONCURRENCY_MAX, CheckHandler, UndecidedMessage
-from duetime.client.sending.chunks import Chunks
-from duetime.client.sending.delivery import Delivery, for_each
+from duetime.client.sending.checking import UndecidedMessage
+from duetime.client.sending.delivery import Delivery
 from duetime.client.sending.ending import CancelProgress, Ending, Rescheduled
 from duetime.client.sending.gatherer import Gatherer
 from duetime.client.sending.handing import Handing
 from duetime.client.sending.letters import Letters
-from duetime.client.sending.outcomes import Outcome, Outcomes
+from duetime.client.sending.many import Many
+from duetime.client.sending.outcomes import OnError, Outcome, Outcomes, check_errors, judged, only
 from duetime.client.sending.packs import Bodies
 from duetime.client.sending.sends import Sends
 from duetime.client.sending.transacting import Ended, Prepared, Transacting
@@ -36,12 +35,9 @@ from duetime.client.transaction import Decision, TransactionRef
 from duetime.client.trust import Tls
 from duetime.v1 import gateway_pb2
 
-# Requests of one send_many at once: enough to keep the server busy while answers travel.
-REQUESTS_IN_FLIGHT_MAX = 4
 PENDING_BYTES_MAX = 64 * 1024 * 1024
 
 T = TypeVar("T")
-P = TypeVar("P")
 F = TypeVar("F", bound=Callable[[UndecidedMessage], Any])
 
 _SEND_BATCH = "/duetime.v1.Gateway/SendBatch"
@@ -63,7 +59,7 @@ class AsyncProducer(Closing):
         self,
         server: str | None = None,
         *,
-        timeout: str | float | timedelta = "10s",
+        timeout: Length = "10s",
         max_pending: int = 20_000,
         token: TokenSource | None = None,
         tls: Tls | None = None,
@@ -72,11 +68,12 @@ class AsyncProducer(Closing):
         self._timeout = timeout_s = seconds(timeout, "timeout")
         self._capacity = Capacity(max_pending, PENDING_BYTES_MAX)
         self._sends = Sends(self._connection)
-        self._whole: Delivery[Receipt] = Delivery(self._connection, _SEND_BATCH, gateway_pb2.SendBatchResponse, Receipt)
+        whole: Delivery[Receipt] = Delivery(self._connection, _SEND_BATCH, gateway_pb2.SendBatchResponse, Receipt)
         self._letters = Letters()
         self._gatherer = Gatherer(self._sends.deliver)
         self._ending = Ending(self._connection, timeout_s)
         self._calls = Calls(self._connection.check)
+        self._many = Many(timeout_s, self._capacity, self._calls, self._sends, whole)
         # Of `Producer`.
         self._handing = Handing(timeout_s, self._capacity, self._calls, self._letters, self._gatherer)
         self._transacting = Transacting(self._connection, timeout_s, self._capacity, self._calls)
@@ -86,7 +83,7 @@ class AsyncProducer(Closing):
         topic: str,
         body: Body,
         *,
-        delay: str | timedelta | int | None = None,
+        delay: Length | None = None,
         level: int | None = None,
         deliver_at: datetime | None = None,
         tags: str = "",
@@ -99,7 +96,7 @@ class AsyncProducer(Closing):
         flag: int = 0,
         retry: str | None = None,
         replace: bool = False,
-        max_wait: str | timedelta | int | None = None,
+        max_wait: Length | None = None,
     ) -> Receipt:
         """Sends one message; concurrent calls share requests. The arguments are those of `Message`.
 
@@ -126,7 +123,10 @@ class AsyncProducer(Closing):
         return outcome
 
     @overload
-    async def send_many(self, messages: Iterable[Message]) -> list[Outcome]: ...
+    async def send_many(self, messages: Iterable[Message], *, errors: Literal["raise"] = "raise") -> list[Receipt]: ...
+
+    @overload
+    async def send_many(self, messages: Iterable[Message], *, errors: Literal["return"]) -> list[Outcome]: ...
 
     @overload
     async def send_many(
@@ -135,10 +135,11 @@ class AsyncProducer(Closing):
         /,
         *,
         bodies: Iterable[bytes],
-        delay: str | timedelta | int | None = None,
+        delay: Length | None = None,
         level: int | None = None,
         deliver_at: datetime | None = None,
         tags: str = "",
+        errors: OnError = "raise",
     ) -> Outcomes: ...
 
     @overload
@@ -147,23 +148,25 @@ class AsyncProducer(Closing):
         messages: Iterable[Message] | str,
         *,
         bodies: Iterable[bytes] | None = None,
-        delay: str | timedelta | int | None = None,
+        delay: Length | None = None,
         level: int | None = None,
         deliver_at: datetime | None = None,
         tags: str = "",
-    ) -> list[Outcome] | Outcomes: ...
+        errors: OnError = "raise",
+    ) -> Sequence[Outcome]: ...
 
     async def send_many(
         self,
         messages: Iterable[Message] | str,
         *,
         bodies: Iterable[bytes] | None = None,
-        delay: str | timedelta | int | None = None,
+        delay: Length | None = None,
         level: int | None = None,
         deliver_at: datetime | None = None,
         tags: str = "",
-    ) -> list[Outcome] | Outcomes:
-        """Sends messages and returns a receipt or an error for each, in order. A bad one does not affect the others.
+        errors: OnError = "raise",
+    ) -> Sequence[Any]:
+        """Sends messages and returns a receipt for each, in order. A bad one does not affect the others.
 
             send_many([Message("orders", b"1"), Message("orders", b"2", delay="30m")])
             send_many("orders", bodies=[b"1", b"2"], delay="30m")
@@ -176,30 +179,29 @@ class AsyncProducer(Closing):
         name a queue or a sharding key, or replace others, go one after the other, so that these messages keep their
         order (except those that are sent again after an error). Each request has the whole timeout.
 
+        `errors`: with "return" the error of a message takes the place of its receipt, and nothing is raised for it.
+
         Raises:
-            InvalidMessage: the delay, due time or tags of bodies are malformed; none is sent.
+            SomeFailed: messages were rejected, or not acknowledged within the timeout; `outcomes` has the receipt or
+                the error of each. The others are stored: do not send all of them again.
+            InvalidMessage: the topic, delay, due time or tags of bodies are malformed; none is sent.
             TypeError: a body is not bytes; those before it may have been sent. Bodies stand beside messages, or there
                 are neither.
         """
+        check_errors(errors)
+        outcomes: Sequence[Outcome]
         if isinstance(messages, str):
             if bodies is None:
                 raise TypeError(f"send_many({messages!r}) has nothing to send: give it bodies=[...]")
-            return await self._send_bodies(Bodies(messages, bodies, delay, level, deliver_at, tags))
-        if bodies is not None:
+            outcomes = await self._many.bodies(Bodies(messages, bodies, delay, level, deliver_at, tags))
+        elif bodies is not None:
             raise TypeError("bodies stand beside messages: give a topic and bodies, or messages")
-        if tracing.active is None:
-            return await self._send_messages(messages)
-        with tracing.active.sending_many(messages) as carrying:
-            return await self._send_messages(carrying)
-
-    async def _send_messages(self, messages: Iterable[Message]) -> list[Outcome]:
-        chunks: Chunks[Receipt] = Chunks(messages)
-        await self._send_batches(iter(chunks), chunks.note)
-        return [outcome for outcome in chunks.outcomes if outcome is not None]
-
-    async def _send_bodies(self, bodies: Bodies) -> Outcomes:
-        await self._send_batches(iter(bodies), bodies.note)
-        return bodies.outcomes()
+        elif tracing.active is None:
+            outcomes = await self._many.messages(messages)
+        else:
+            with tracing.active.sending_many(messages) as carrying:
+                outcomes = await self._many.messages(carrying)
+        return judged(outcomes, errors)
 
     def transaction(
         self,
@@ -207,7 +209,7 @@ class AsyncProducer(Closing):
         body: Body,
         *,
         group: str,
-        delay: str | timedelta | int | None = None,
+        delay: Length | None = None,
         level: int | None = None,
         deliver_at: datetime | None = None,
         tags: str = "",
@@ -219,14 +221,14 @@ class AsyncProducer(Closing):
         id: str = "",  # noqa: A002  as above
         flag: int = 0,
         retry: str | None = None,
-        check_after: str | float | timedelta | None = None,
+        check_after: Length | None = None,
     ) -> AsyncTransaction:
         """A message as a with block: stored at the beginning and seen by nobody, committed at the end, rolled back if
         an exception leaves the block. A delay counts from the commit.
 
         Arguments:
             group: the producer group. Its members (`check`) are asked about transactions that are not ended.
-            check_after: how long the group is not asked, "30s", seconds or a timedelta: 1 s to 72 h. None: the server's
+            check_after: how long the group is not asked, "30s" or a timedelta: 1 s to 72 h. None: the server's
                 6 s. Longer than the block takes.
 
         The others are those of `Message`. The beginning of the block raises what `send` raises.
@@ -235,22 +237,68 @@ class AsyncProducer(Closing):
         message.deliver_at, message.key = deliver_at, key
         return AsyncTransaction(self._transacting, message, group, check_after)
 
+    @overload
     async def prepare_many(
-        self, messages: Iterable[Message], *, group: str, check_after: str | float | timedelta | None = None
-    ) -> list[Prepared | DueTimeError]:
-        """Prepares messages, each a transaction of its own, and returns what names it or an error for each, in order.
-        `end_many` ends them. The arguments are those of `transaction`; requests are as those of `send_many`."""
-        return await self._transacting.prepare_many(messages, group, check_after)
+        self,
+        messages: Iterable[Message],
+        *,
+        group: str,
+        check_after: Length | None = None,
+        errors: Literal["raise"] = "raise",
+    ) -> list[Prepared]: ...
+
+    @overload
+    async def prepare_many(
+        self, messages: Iterable[Message], *, group: str, check_after: Length | None = None, errors: OnError
+    ) -> list[Prepared | DueTimeError]: ...
+
+    async def prepare_many(
+        self, messages: Iterable[Message], *, group: str, check_after: Length | None = None, errors: OnError = "raise"
+    ) -> list[Any]:
+        """Prepares messages, each a transaction of its own, and returns the name of each, in order. `end_many` ends
+        them. The arguments are those of `transaction`; requests and `errors` are as those of `send_many`.
+
+        Raises:
+            SomeFailed: messages were rejected, or not acknowledged within the timeout; the others are prepared, and
+                `outcomes` has their names.
+        """
+        check_errors(errors)
+        return judged(await self._transacting.prepare_many(messages, group, check_after), errors)
+
+    @overload
+    async def end_many(
+        self,
+        transactions: Iterable[TransactionRef],
+        decision: Decision,
+        *,
+        given_up: bool = False,
+        errors: Literal["raise"] = "raise",
+    ) -> list[Ended]: ...
+
+    @overload
+    async def end_many(
+        self, transactions: Iterable[TransactionRef], decision: Decision, *, given_up: bool = False, errors: OnError
+    ) -> list[Ended | DueTimeError]: ...
 
     async def end_many(
-        self, transactions: Iterable[TransactionRef], decision: Decision, *, given_up: bool = False
-    ) -> list[Ended | DueTimeError]:
-        """Commits or rolls back transactions that were prepared or found, and returns what became of each, in order, or
-        an error where it is refused or not known. What was decided first counts: look at `Ended.state`.
+        self,
+        transactions: Iterable[TransactionRef],
+        decision: Decision,
+        *,
+        given_up: bool = False,
+        errors: OnError = "raise",
+    ) -> list[Any]:
+        """Commits or rolls back transactions that were prepared or found, and returns the end of each, in order. The
+        first decision counts: look at `Ended.state`. `errors` is as that of `send_many`.
 
         `given_up`: for operators: also those that the server has given up.
+
+        Raises:
+            SomeFailed: an end was rejected, or is not known; `outcomes` has the end or the error of each.
+            TypeError: one is not a prepared or found transaction.
         """
-        return await self._transacting.end_many(transactions, decision, given_up=given_up)
+        check_errors(errors)
+        return judged(await self._transacting.end_many(transactions, decision, given_up=given_up), errors)
 
     def check(self, group: str, *, concurrency: int = 8) -> Callable[[F], F]:
         """Makes a function the check handler of a producer group: it is given messages whose transactions are open, and
@@ -265,18 +313,7 @@ class AsyncProducer(Closing):
         Raises:
             InvalidArgument: an argument breaks its rule, or the group already has a handler.
         """
-        if not group or not isinstance(group, str):
-            raise InvalidArgument.of("group", f"{group!r} is no name of a producer group")
-        if not 1 <= concurrency <= CONCURRENCY_MAX:
-            raise InvalidArgument.of("concurrency", f"{concurrency} is not within 1 and {CONCURRENCY_MAX}")
-        checks = self._transacting.checks
-        checks.check_free(group)
-
-        def register(function: F) -> F:
-            checks.add(CheckHandler(function, group, concurrency))
-            return function
-
-        return register
+        return self._transacting.checks.handler(group, concurrency)
 
     async def send_batch(
         self,
@@ -299,22 +336,10 @@ class AsyncProducer(Closing):
             TypeError: a body is not bytes.
         """
         if tracing.active is None:
-            return await self._send_whole(topic, messages, queue, sharding_key, split)
+            return await self._many.batches(whole_batches(topic, messages, queue, sharding_key, split=split))
         given = [one if isinstance(one, Message) else Message(topic, one) for one in messages]
         with tracing.active.sending_many(given) as carrying:
-            return await self._send_whole(topic, carrying, queue, sharding_key, split)
-
-    async def _send_whole(
-        self, topic: str, messages: Iterable[Message | bytes], queue: int | None, sharding_key: str, split: bool
-    ) -> list[Receipt]:
-        receipts: list[Receipt] = []
-        with self._calls:
-            for batch in whole_batches(topic, messages, queue, sharding_key, split=split):
-                for outcome in await self._send_batch(batch, self._whole):
-                    if isinstance(outcome, DueTimeError):
-                        raise outcome
-                    receipts.append(outcome)
-        return receipts
+            return await self._many.batches(whole_batches(topic, carrying, queue, sharding_key, split=split))
 
     # A str is an id, though it is an iterable of them too.
     @overload
@@ -323,34 +348,45 @@ class AsyncProducer(Closing):
     ) -> CancelResult: ...
 
     @overload
-    async def cancel(self, messages: Iterable[MessageRef | str]) -> list[CancelResult | DueTimeError]: ...
+    async def cancel(
+        self, messages: Iterable[MessageRef | str], *, errors: Literal["raise"] = "raise"
+    ) -> list[CancelResult]: ...
 
     @overload
     async def cancel(
-        self, messages: MessageRef | str | Iterable[MessageRef | str]
+        self, messages: Iterable[MessageRef | str], *, errors: OnError
+    ) -> list[CancelResult | DueTimeError]: ...
+
+    @overload
+    async def cancel(
+        self, messages: MessageRef | str | Iterable[MessageRef | str], *, errors: OnError = "raise"
     ) -> CancelResult | list[CancelResult | DueTimeError]: ...
 
     async def cancel(
-        self, messages: MessageRef | str | Iterable[MessageRef | str]
-    ) -> CancelResult | list[CancelResult | DueTimeError]:
+        self, messages: MessageRef | str | Iterable[MessageRef | str], *, errors: OnError = "raise"
+    ) -> CancelResult | list[Any]:
         """Cancels pending messages: of a receipt, a message that was found, or an id; or of any number of these, which
-        returns a result for each, in order, or an error where it is not known.
+        returns a result for each, in order.
 
-        What is answered CANCELLED is never delivered. With a receipt one shard is asked, by an id all are.
+        What is answered CANCELLED is never delivered. With a receipt one shard is asked, by an id all are. `errors`, of
+        several, is as that of `send_many`.
 
         Raises:
+            SomeFailed: of several: it is not known whether some are pending; `outcomes` has the result or the error of
+                each.
             DueTimeError: of a single message: it is not known whether it is pending.
         """
+        check_errors(errors)
         if isinstance(messages, MessageRef | str):
-            return _only(await self._ending.cancel([messages]))
-        return await self._ending.cancel(listed(messages))
+            return only(await self._ending.cancel([messages]))
+        return judged(await self._ending.cancel(listed(messages)), errors)
 
     @overload
     async def reschedule(  # type: ignore[overload-overlap]
         self,
         messages: MessageRef | str,
         *,
-        delay: str | timedelta | int | None = None,
+        delay: Length | None = None,
         deliver_at: datetime | None = None,
         body: Body | None = None,
     ) -> Rescheduled: ...
@@ -360,9 +396,21 @@ class AsyncProducer(Closing):
         self,
         messages: Iterable[MessageRef | str],
         *,
-        delay: str | timedelta | int | None = None,
+        delay: Length | None = None,
         deliver_at: datetime | None = None,
         body: Body | None = None,
+        errors: Literal["raise"] = "raise",
+    ) -> list[Rescheduled]: ...
+
+    @overload
+    async def reschedule(
+        self,
+        messages: Iterable[MessageRef | str],
+        *,
+        delay: Length | None = None,
+        deliver_at: datetime | None = None,
+        body: Body | None = None,
+        errors: OnError,
     ) -> list[Rescheduled | DueTimeError]: ...
 
     @overload
@@ -370,30 +418,35 @@ class AsyncProducer(Closing):
         self,
         messages: MessageRef | str | Iterable[MessageRef | str],
         *,
-        delay: str | timedelta | int | None = None,
+        delay: Length | None = None,
         deliver_at: datetime | None = None,
         body: Body | None = None,
+        errors: OnError = "raise",
     ) -> Rescheduled | list[Rescheduled | DueTimeError]: ...
 
     async def reschedule(
         self,
         messages: MessageRef | str | Iterable[MessageRef | str],
         *,
-        delay: str | timedelta | int | None = None,
+        delay: Length | None = None,
         deliver_at: datetime | None = None,
         body: Body | None = None,
-    ) -> Rescheduled | list[Rescheduled | DueTimeError]:
+        errors: OnError = "raise",
+    ) -> Rescheduled | list[Any]:
         """Gives pending messages another due time, counted from now or absolute, and another body if one is given.
 
         Each keeps its id and is delivered once. Otherwise as `cancel`.
 
         Raises:
             InvalidMessage: neither or both of `delay` and `deliver_at` are given, or one is malformed.
+            SomeFailed: of several: it is not known whether some were rescheduled; `outcomes` has the result or the
+                error of each.
             DueTimeError: of a single message: it is not known whether it was rescheduled.
         """
+        check_errors(errors)
         if isinstance(messages, MessageRef | str):
-            return _only(await self._ending.reschedule([messages], delay, deliver_at, body))
-        return await self._ending.reschedule(listed(messages), delay, deliver_at, body)
+            return only(await self._ending.reschedule([messages], delay, deliver_at, body))
+        return judged(await self._ending.reschedule(listed(messages), delay, deliver_at, body), errors)
 
     def cancel_matching(
         self,
@@ -441,49 +494,3 @@ class AsyncProducer(Closing):
             return await self._gatherer.send(letter, deadline)
         finally:
             self._capacity.release(1, len(letter))
-
-    async def _send_batches(
-        self, batches: Iterator[tuple[P, Batch]], note: Callable[[P, Sequence[Outcome]], None]
-    ) -> None:
-        """Sends batches, each of which comes with its place, and notes what became of them."""
-        turn = asyncio.Lock()
-
-        async def work(batches: Iterator[tuple[P, Batch]]) -> None:
-            for place, batch in batches:
-                # The lock is fair: the sender of the earlier batch gets it first.
-                async with turn if batch.ordered else nullcontext():
-                    note(place, await self._send_batch(batch, self._sends))
-
-        try:
-            with self._calls:
-                first = list(islice(batches, 2))
-                if len(first) < 2:
-                    # Tasks would take a third of the time of a small call.
-                    await work(iter(first))
-                    return
-                rest = chain(first, batches)
-                async with asyncio.TaskGroup() as senders:
-                    for _ in range(REQUESTS_IN_FLIGHT_MAX):
-                        senders.create_task(work(rest))
-        except ExceptionGroup as group:
-            # Only iterating over what the caller gave raises; the caller expects that error, not a group.
-            raise group.exceptions[0] from None
-
-    async def _send_batch(self, batch: Batch, delivery: Delivery[Receipt]) -> Sequence[Outcome]:
-        count, deadline = len(batch), asyncio.get_running_loop().time() + self._timeout
-        try:
-            await self._capacity.acquire_within(count, batch.size, deadline, self._timeout)
-        except Overloaded as error:
-            return for_each(error, batch)
-        try:
-            return await delivery.deliver(batch, deadline)
-        finally:
-            self._capacity.release(count, batch.size)
-
-
-def _only(outcomes: list[T | DueTimeError]) -> T:
-    """Raises: DueTimeError: it is one."""
-    (outcome,) = outcomes
-    if isinstance(outcome, DueTimeError):
-        raise outcome
-    return outcome

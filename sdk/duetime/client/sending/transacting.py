@@ -9,14 +9,15 @@ import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from duetime_format.limits import CHECK_IMMUNITY_S_MAX
 
 from duetime.client import tracing
-from duetime.client.connection import Connection, seconds
+from duetime.client.connection import Connection
 from duetime.client.errors import DueTimeError, InvalidArgument, Overloaded
 from duetime.client.ids import new_id
+from duetime.client.lengths import Length, seconds
 from duetime.client.message import Message, Receipt, moment
 from duetime.client.sending.batch import Batch, SendBatch, encode, now_ms
 from duetime.client.sending.calls import Calls
@@ -161,14 +162,14 @@ class Transacting:
         self._groups: dict[str, _Group] = {}
         self.checks = Checks(connection, self._answer)
 
-    async def prepare(self, message: Message, group: str, check_after: str | float | timedelta | None) -> Prepared:
+    async def prepare(self, message: Message, group: str, check_after: Length | None) -> Prepared:
         """Stores one half message; concurrent calls share requests. Raises: DueTimeError."""
         if tracing.active is None:
             return await self._prepare(message, group, check_after)
         with tracing.active.sending(message) as carrying:
             return await self._prepare(carrying, group, check_after)
 
-    async def _prepare(self, message: Message, group: str, check_after: str | float | timedelta | None) -> Prepared:
+    async def _prepare(self, message: Message, group: str, check_after: Length | None) -> Prepared:
         deadline, requests, after_s = self._deadline(), self._group(group), _check_after_s(check_after)
         message_id = message.id or new_id()
         encoded = encode(message, message_id, now_ms(), pb.PrepareRequest)
@@ -188,7 +189,7 @@ class Transacting:
         return outcome
 
     async def prepare_many(
-        self, messages: Iterable[Message], group: str, check_after: str | float | timedelta | None
+        self, messages: Iterable[Message], group: str, check_after: Length | None
     ) -> list[Prepared | DueTimeError]:
         """An outcome for each, in order."""
         delivery = self._group(group).prepares(_check_after_s(check_after))
@@ -258,6 +259,7 @@ class Transacting:
         """An outcome for each, in order."""
         every = list(transactions)
         _check_decision(decision)
+        _check_refs(every)
         by_group: dict[str, list[int]] = {}
         for index, transaction in enumerate(every):
             by_group.setdefault(transaction.group, []).append(index)
@@ -320,7 +322,7 @@ class Transacting:
         return asyncio.get_running_loop().time() + self._timeout
 
 
-def _check_after_s(length: str | float | timedelta | None) -> int:
+def _check_after_s(length: Length | None) -> int:
     """Whole seconds; 0: the server's. Raises: InvalidArgument."""
     if length is None:
         return 0
@@ -333,6 +335,13 @@ def _check_after_s(length: str | float | timedelta | None) -> int:
 def _check_decision(decision: Decision) -> None:
     if decision not in (Decision.COMMIT, Decision.ROLLBACK):
         raise InvalidArgument.of("decision", f"{decision!r} ends nothing: give Decision.COMMIT or Decision.ROLLBACK")
+
+
+def _check_refs(transactions: Iterable[object]) -> None:
+    for one in transactions:
+        if not isinstance(one, TransactionRef):
+            text = "is no transaction of `prepare_many` or a finder; a block of `transaction` ends itself"
+            raise TypeError(f"{one!r} {text}")
 
 
 def _encoded(transaction: TransactionRef, decision: Decision) -> bytes:

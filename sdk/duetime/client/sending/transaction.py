@@ -1,12 +1,13 @@
 """One transaction as a with block: prepared at its beginning, ended by how the block ends."""
 
 import asyncio
-from datetime import datetime, timedelta
+from datetime import datetime
 from types import TracebackType
 from typing import Self
 
 from duetime.client import tracing
 from duetime.client.errors import Conflict, DueTimeError
+from duetime.client.lengths import Length
 from duetime.client.message import Message, Receipt
 from duetime.client.sending.transacting import Ended, Prepared, Transacting
 from duetime.client.transaction import Decision
@@ -24,9 +25,7 @@ class AsyncTransaction:
     generator around the block is closed, it is left open too.
     """
 
-    def __init__(
-        self, transacting: Transacting, message: Message, group: str, check_after: str | float | timedelta | None
-    ) -> None:
+    def __init__(self, transacting: Transacting, message: Message, group: str, check_after: Length | None) -> None:
         self._transacting = transacting
         self._message = message
         self._group = group

@@ -1,0 +1,33 @@
+"""Lengths of time as arguments: delays, timeouts, leases and others follow one rule (duetime_format.lengths)."""
+
+from datetime import timedelta
+from functools import lru_cache
+
+from duetime_format.lengths import Length, whole_ms
+
+from duetime.client.errors import InvalidArgument
+
+__all__ = ["Length", "milliseconds", "seconds"]
+
+
+def milliseconds(length: Length, field: str, kind: type[InvalidArgument] = InvalidArgument) -> int:
+    """Milliseconds of `"1h30m"` or a timedelta; `field` names the argument in errors, which are of `kind`.
+
+    Raises:
+        InvalidArgument: it is neither, or negative.
+    """
+    try:
+        # Others may have no hash.
+        return _known_ms(length) if isinstance(length, str | timedelta) else whole_ms(length)
+    except ValueError as error:
+        raise kind.of(field, str(error)) from None
+
+
+def seconds(length: Length, field: str) -> float:
+    """As `milliseconds`, in seconds. Raises: InvalidArgument."""
+    return milliseconds(length, field) / 1000
+
+
+@lru_cache(maxsize=1024)
+def _known_ms(length: Length) -> int:
+    return whole_ms(length)
