@@ -304,3 +304,13 @@ def test_receipts_say_what_was_done() -> None:
     assert (level.lane, level.level, level.was_past, level.replaced_id) == (3, 3, False, None)
     old = receipt(lane=0, delay_level=3)
     assert (old.lane, old.level) == (3, 3)
+
+
+async def test_topic_that_does_not_exist_has_nothing_if_that_is_allowed(tap: Gateway, topic: str) -> None:
+    async with AsyncFinder(tap.address) as finder:
+        with pytest.raises(NotFound):
+            await anext(finder.pending(topic))
+        with pytest.raises(NotFound):
+            await finder.find(topic, "42")
+        assert [one async for one in finder.pending(topic, missing_ok=True)] == []
+        assert await finder.find(topic, "42", missing_ok=True) == []

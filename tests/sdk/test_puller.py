@@ -362,3 +362,25 @@ async def test_what_was_fetched_before_a_stream_ended_comes_once(
             await tap.start()
     assert [body for body in bodies if int(body) % 2 == 0] == [b"%d" % n for n in range(0, 60, 2)]
     assert [body for body in bodies if int(body) % 2] == [b"%d" % n for n in range(1, 60, 2)]
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+async def test_topic_is_waited_for(tap: Gateway, topic: str, start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(puller_module, "MISSING_INTERVAL_S", 0.01)
+    with pytest.raises(NotFound):
+        await AsyncPuller(tap.address, topic).open()
+    async with AsyncPuller(tap.address, topic, start=start, missing_ok=True) as puller:
+        assert (await puller.poll(wait="0s"), puller.positions) == ([], {})
+        await fill(tap, topic, 2)
+        bodies = [(await anext(puller)).body for _ in range(8)]
+    assert sorted(bodies) == [b"a0", b"a1", b"a2", b"a3", b"a4", b"b0", b"b1", b"b2"]
+
+
+async def test_refusal_while_a_topic_is_waited_for_is_raised(
+    tap: Gateway, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(puller_module, "MISSING_INTERVAL_S", 0.01)
+    async with AsyncPuller(tap.address, topic, start={7: 0}, missing_ok=True) as puller:
+        await tap.make_topic(topic, 2)
+        with pytest.raises(NotFound, match="no queue 7"):
+            await puller.poll(wait="60s")

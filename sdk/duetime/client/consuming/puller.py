@@ -35,6 +35,8 @@ Start = Literal["earliest", "latest"] | datetime | Mapping[int, int]
 LONG_POLL_S_MIN = 0.01
 LONG_POLL_S_MAX = WAIT_MS_MAX / 1000
 ROUTE_INTERVAL_S = 15.0
+# And whether a topic that is waited for exists.
+MISSING_INTERVAL_S = 0.5
 
 
 class AsyncPuller(Closing):
@@ -54,6 +56,8 @@ class AsyncPuller(Closing):
         tags: `"a || b"`: only messages with one of these tags.
         sql: `"size > 5 AND color = 'red'"`: only messages whose properties match (docs/consuming.md).
         timeout: how long to wait for the topic's description when it is opened; once open it waits without limit.
+        missing_ok: a topic that does not exist is waited for: until then the puller has no messages and no positions.
+            Then it starts with the topic's first message, unless `start` is a datetime or a mapping.
         long_poll: how long positions may stay behind that pass filtered messages only, up to 30 s; with a server of
             release 0.1, how long one request waits there.
     """
@@ -69,6 +73,7 @@ class AsyncPuller(Closing):
         sql: str | None = None,
         timeout: Length = "10s",
         long_poll: Length = "15s",
+        missing_ok: bool = False,
         token: TokenSource | None = None,
         tls: Tls | None = None,
     ) -> None:
@@ -81,6 +86,7 @@ class AsyncPuller(Closing):
         self.topic = topic
         self._start = start
         self._group = group
+        self._missing_ok = missing_ok
         # The group's offsets at the server.
         self._committed: dict[int, int] = {}
         wait_ms = int(min(max(seconds(long_poll, "long_poll"), LONG_POLL_S_MIN), LONG_POLL_S_MAX) * 1000)
@@ -102,7 +108,7 @@ class AsyncPuller(Closing):
         """Determines where each queue starts, and begins to fetch. Idempotent; the first use calls it.
 
         Raises:
-            NotFound: the topic does not exist, or `start` names a queue that it does not have.
+            NotFound: the topic does not exist, without `missing_ok`, or `start` names a queue that it does not have.
             DueTimeError: the server did not answer within the timeout.
         """
         if self._connection.closed:
@@ -110,16 +116,16 @@ class AsyncPuller(Closing):
         self._connection.check()
         async with self._opening:
             if self._readers is None:
-                description = await self._describe()
-                if isinstance(self._start, datetime):
-                    positions = await self._offsets_at(description, at_ms(self._start))
+                try:
+                    description = await self._describe()
+                except NotFound:
+                    if not self._missing_ok:
+                        raise
+                    work = self._read_once_made()
                 else:
-                    positions = _start_positions(description, self._start)
-                if self._group is not None:
-                    request = gateway_pb2.GetOffsetsRequest(group=self._group, topic=self.topic)
-                    self._remember_committed(await self._call("GetOffsets", request))
-                self._positions = positions | self._committed
-                self._readers = asyncio.get_running_loop().create_task(self._read_all(description.queues))
+                    await self._start_at(description)
+                    work = self._read_all(description.queues)
+                self._readers = asyncio.get_running_loop().create_task(work)
 
     async def poll(self, max: int = 256, wait: Length = "2s") -> list[ReceivedMessage]:  # noqa: A002
         """Returns up to `max` messages as soon as there are any; none after `wait` ("2s", or a timedelta).
@@ -235,6 +241,41 @@ class AsyncPuller(Closing):
         request = gateway_pb2.DescribeTopicRequest(name=self.topic)
         description: gateway_pb2.TopicDescription = await self._call("DescribeTopic", request)
         return description
+
+    async def _start_at(self, description: gateway_pb2.TopicDescription) -> None:
+        """Determines where each queue starts. Raises: DueTimeError."""
+        if isinstance(self._start, datetime):
+            positions = await self._offsets_at(description, at_ms(self._start))
+        else:
+            positions = _start_positions(description, self._start)
+        if self._group is not None:
+            request = gateway_pb2.GetOffsetsRequest(group=self._group, topic=self.topic)
+            self._remember_committed(await self._call("GetOffsets", request))
+        self._positions = positions | self._committed
+
+    async def _read_once_made(self) -> None:
+        """Waits for the topic and reads it, until cancelled."""
+        if self._start == "latest":
+            # All messages of the topic are stored after the puller was opened.
+            self._start = "earliest"
+        try:
+            while (description := await self._described()) is None:
+                await pause(MISSING_INTERVAL_S)
+            await self._start_at(description)
+        except DueTimeError as error:
+            self._error = error
+            self._arrived.set()
+            return
+        await self._read_all(description.queues)
+
+    async def _described(self) -> gateway_pb2.TopicDescription | None:
+        """None: the topic does not exist, or nobody answers. Raises: DueTimeError: the server refuses."""
+        try:
+            return await self._describe()
+        except DueTimeError as error:
+            if isinstance(error, NotFound) or error.retriable:
+                return None
+            raise
 
     async def _offsets_at(self, description: gateway_pb2.TopicDescription, moment_ms: int) -> dict[int, int]:
         """Each queue's offset of the first message stored at a moment or later."""

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from duetime.client.connection import Closing, Connection
-from duetime.client.errors import InvalidArgument
+from duetime.client.errors import InvalidArgument, NotFound
 from duetime.client.finding import pending, trace
 from duetime.client.finding.pending import Backlog, PendingMessage
 from duetime.client.finding.trace import Trace
@@ -169,13 +169,15 @@ class AsyncFinder(Closing):
         start: datetime | None = None,
         end: datetime | None = None,
         max: int = 32,  # noqa: A002
+        missing_ok: bool = False,
     ) -> Found:
         """Returns the newest messages of a topic with a key or id, at most `max` (up to 64), including pending ones.
 
         `start` and `end` bound the time of storing, both inclusive; local time if they have no time zone.
+        `missing_ok`: a topic that does not exist has none.
 
         Raises:
-            NotFound: the topic does not exist.
+            NotFound: the topic does not exist, without `missing_ok`.
             DueTimeError: a shard does not answer, so that messages might be missing.
         """
         if max < 1:
@@ -188,7 +190,9 @@ class AsyncFinder(Closing):
             to_ms=to_ms,
             max_count=max,
         )
-        answer: Any = await self._connection.call("QueryMessages", request, self._timeout)
+        answer: Any = await self._of_topic("QueryMessages", request, missing_ok)
+        if answer is None:
+            return Found()
         found = Found(map(FoundMessage, answer.messages))
         found.more = answer.more
         return found
@@ -221,19 +225,22 @@ class AsyncFinder(Closing):
         after: datetime | None = None,
         before: datetime | None = None,
         bodies: bool = True,
+        missing_ok: bool = False,
     ) -> AsyncGenerator[PendingMessage, None]:
         """Lists pending messages in order of due time, page by page as it is iterated over: those of a topic, with a
         key, due at or after a time, and before one; local time if it has no time zone. `bodies=False` leaves their
-        bodies empty.
+        bodies empty. `missing_ok`: a topic that does not exist has none.
 
         Raises:
-            NotFound: the topic does not exist.
+            NotFound: the topic does not exist, without `missing_ok`.
             DueTimeError: a shard does not answer, so that messages might be missing.
         """
         wanted = pending_filter(topic, key, after, before)
         request = pending_pb2.ListPendingRequest(filter=wanted, max_count=PAGE_COUNT, omit_bodies=not bodies)
         while True:
-            answer: Any = await self._connection.call("ListPending", request, self._timeout)
+            answer: Any = await self._of_topic("ListPending", request, missing_ok)
+            if answer is None:
+                return
             for one in answer.messages:
                 yield PendingMessage(one)
             if not answer.next_page_token:
@@ -299,6 +306,15 @@ class AsyncFinder(Closing):
         request = transactions_pb2.GetTransactionRequest(id=id)
         answer: Any = await self._connection.call("GetTransaction", request, self._timeout)
         return FoundTransaction(answer.transaction, answer)
+
+    async def _of_topic(self, method: str, request: Any, missing_ok: bool) -> Any:
+        """The answer to a call about a topic; None: the topic does not exist, and that is allowed."""
+        try:
+            return await self._connection.call(method, request, self._timeout)
+        except NotFound:
+            if missing_ok:
+                return None
+            raise
 
     async def close(self) -> None:
         """Disconnects."""

@@ -532,6 +532,8 @@ class Puller(Following):
         tags: `"a || b"`: only messages with one of these tags.
         sql: `"size > 5 AND color = 'red'"`: only messages whose properties match (docs/consuming.md).
         timeout: how long to wait for the topic's description when it is opened; once open it waits without limit.
+        missing_ok: a topic that does not exist is waited for: until then the puller has no messages and no positions.
+            Then it starts with the topic's first message, unless `start` is a datetime or a mapping.
         long_poll: how long positions may stay behind that pass filtered messages only, up to 30 s; with a server of
             release 0.1, how long one request waits there.
     """
@@ -547,6 +549,7 @@ class Puller(Following):
         sql: str | None = None,
         timeout: Length = "10s",
         long_poll: Length = "15s",
+        missing_ok: bool = False,
         token: TokenSource | None = None,
         tls: Tls | None = None,
     ) -> None:
@@ -559,6 +562,7 @@ class Puller(Following):
             sql=sql,
             timeout=timeout,
             long_poll=long_poll,
+            missing_ok=missing_ok,
             token=token,
             tls=tls,
         )
@@ -572,7 +576,7 @@ class Puller(Following):
         """Determines where each queue starts, and begins to fetch. Idempotent; the first use calls it.
 
         Raises:
-            NotFound: the topic does not exist, or `start` names a queue that it does not have.
+            NotFound: the topic does not exist, without `missing_ok`, or `start` names a queue that it does not have.
             DueTimeError: the server did not answer within the timeout.
         """
         background.run(self._client.open())
@@ -724,16 +728,18 @@ class Finder(Closing):
         start: datetime | None = None,
         end: datetime | None = None,
         max: int = 32,  # noqa: A002
+        missing_ok: bool = False,
     ) -> Found:
         """Returns the newest messages of a topic with a key or id, at most `max` (up to 64), including pending ones.
 
         `start` and `end` bound the time of storing, both inclusive; local time if they have no time zone.
+        `missing_ok`: a topic that does not exist has none.
 
         Raises:
-            NotFound: the topic does not exist.
+            NotFound: the topic does not exist, without `missing_ok`.
             DueTimeError: a shard does not answer, so that messages might be missing.
         """
-        return background.run(self._client.find(topic, key, start=start, end=end, max=max))
+        return background.run(self._client.find(topic, key, start=start, end=end, max=max, missing_ok=missing_ok))
 
     def get(self, id: str, *, topic: str = "") -> FoundMessage:  # noqa: A002  the message's own word for it
         """Returns the message with an id or offset id. Giving its topic makes the search faster.
@@ -761,16 +767,19 @@ class Finder(Closing):
         after: datetime | None = None,
         before: datetime | None = None,
         bodies: bool = True,
+        missing_ok: bool = False,
     ) -> Iterator[PendingMessage]:
         """Lists pending messages in order of due time, page by page as it is iterated over: those of a topic, with a
         key, due at or after a time, and before one; local time if it has no time zone. `bodies=False` leaves their
-        bodies empty.
+        bodies empty. `missing_ok`: a topic that does not exist has none.
 
         Raises:
-            NotFound: the topic does not exist.
+            NotFound: the topic does not exist, without `missing_ok`.
             DueTimeError: a shard does not answer, so that messages might be missing.
         """
-        return iterate(self._client.pending(topic, key=key, after=after, before=before, bodies=bodies))
+        return iterate(
+            self._client.pending(topic, key=key, after=after, before=before, bodies=bodies, missing_ok=missing_ok)
+        )
 
     def backlog(
         self,
