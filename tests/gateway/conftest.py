@@ -20,6 +20,8 @@ from duetime_core.serving import make_channel
 from duetime_format import record
 from duetime_gateway.node import GatewayNode
 from duetime_gateway.settings import GatewaySettings
+from duetime_retry.node import RetryNode
+from duetime_retry.settings import RetrySettings
 from duetime_store.files.disk import Disk
 from duetime_store.node import StoreNode
 from duetime_store.settings import StoreSettings
@@ -39,6 +41,11 @@ def new_database() -> bytes:
         return Path(root, "meta.db").read_bytes()
 
 
+def make_database(file: Path) -> None:
+    if not file.exists():
+        file.write_bytes(new_database())
+
+
 class Gateway:
     """A gateway and a client of it."""
 
@@ -52,8 +59,8 @@ class Gateway:
         file = self.root / "meta.db"
         if self.settings.database_url != f"sqlite:///{file}":
             await asyncio.to_thread(upgrade, self.settings.database_url)
-        elif not file.exists():
-            file.write_bytes(new_database())
+        else:
+            make_database(file)
         self.node = GatewayNode(self.settings, SystemClock())
         try:
             await self.node.start()
@@ -209,6 +216,21 @@ async def tapped_store(root: Path, shard: int = 0, **options: Any) -> AsyncItera
     """`options`: as of `real_store`."""
     async with real_store(root, shard, **options) as node, TappedStore(node, shard) as tap:
         yield tap
+
+
+@asynccontextmanager
+async def tapped_retry(root: Path, stores: dict[int, int]) -> AsyncIterator[Tap]:
+    """A retry service for a gateway of the same directory, and the tap before it."""
+    make_database(root / "meta.db")
+    addresses = ",".join(f"{shard}=127.0.0.1:{port}" for shard, port in stores.items())
+    values = {"stores": addresses, "database_url": f"sqlite:///{root / 'meta.db'}", "drain_ms": 0}
+    node = RetryNode(RetrySettings(**values, metrics_port=-1), SystemClock())
+    try:
+        await node.start()
+        async with Tap("duetime.v1.Retry", f"127.0.0.1:{node.port}") as tap:
+            yield tap
+    finally:
+        await node.stop()
 
 
 @pytest.fixture

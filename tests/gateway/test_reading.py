@@ -1,5 +1,6 @@
 """Pulls, topics, routes, lanes, and what every process answers."""
 
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -11,7 +12,7 @@ from duetime_gateway.settings import GatewaySettings
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from tests.gateway.conftest import Gateway, TappedStore, error_of, message, real_store
+from tests.gateway.conftest import Gateway, TappedStore, error_of, message, real_store, tapped_retry
 from tests.tap import WAIT_S, Tap
 
 
@@ -196,26 +197,27 @@ async def test_send_back_without_a_retry_service_is_not_supported(gateway: Gatew
     assert "retry_address" in (error.details() or "")
 
 
-async def test_send_back_passes_through(tmp_path) -> None:
-    server = grpc.aio.server()
-
-    async def send_back(request: bytes, context: object) -> bytes:
-        return b"\xff" + request
-
-    handler = grpc.unary_unary_rpc_method_handler(send_back)
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("duetime.v1.Retry", {"SendBack": handler}),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
+async def test_send_back_passes_as_bytes(tmp_path: Path) -> None:
+    # A field that this version of the contract does not have.
+    unknown = b"\xf8\x7f\x01"
     async with (
         real_store(tmp_path) as store,
-        Gateway(tmp_path, {0: store.port}, retry_address=f"127.0.0.1:{port}") as gateway,
+        tapped_retry(tmp_path, {0: store.port}) as retry,
+        Gateway(tmp_path, {0: store.port}, retry_address=retry.address) as gateway,
     ):
+        (sent,) = await gateway.send(message(queue=0))
+        asked = retry_pb2.SendBackRequest(group="billing", topic="orders", token="t").SerializeToString() + unknown
+        more = retry_pb2.SendBackResponse.FromString(unknown)
+        retry.after["SendBack"] = lambda _, answer: answer.MergeFrom(more)
         call = gateway.channel.unary_unary("/duetime.v1.Gateway/SendBack")
-        assert await call(b"\xfe\xfd") == b"\xff\xfe\xfd"
-        await server.stop(0)
+        answer = await call(asked)
+        assert retry.requests["SendBack"][0].SerializeToString() == asked
+        assert answer.endswith(unknown)
+        assert retry_pb2.SendBackResponse.FromString(answer).message_id == sent.message_id
+        await retry.stop()
         error = await error_of(call(b""))
         assert error.code() is grpc.StatusCode.UNAVAILABLE
-        assert (error.details() or "").startswith(f"the retry service at 127.0.0.1:{port} does not answer")
+        assert (error.details() or "").startswith(f"the retry service at {retry.address} does not answer")
 
 
 async def test_calls_past_the_limit_are_refused(tmp_path, tap: TappedStore) -> None:
