@@ -9,6 +9,7 @@ import pytest
 
 from tests.compose.stack import BUILD_S, NoEngine, Secure, Stack, check_engine
 from tests.deploy.composing import SECURE
+from tests.seeds import seed
 
 
 @pytest.fixture(scope="session")
@@ -60,7 +61,6 @@ def up(made: Stack) -> Iterator[Stack]:
 
 @pytest.fixture
 def dice() -> random.Random:
-    """DUETIME_TEST_SEED repeats a run's choices; its moments are the machine's."""
-    seed = int(os.environ.get("DUETIME_TEST_SEED") or random.SystemRandom().getrandbits(32))
-    print(f"DUETIME_TEST_SEED={seed}")
-    return random.Random(seed)
+    """The choices of one commit; their times are the machine's."""
+    print(f"DUETIME_TEST_SEED={seed()}")
+    return random.Random(seed())

@@ -46,10 +46,12 @@ def steps() -> list[Step]:
     ]
 
 
-def a_free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def keep_port() -> socket.socket:
+    """A port that no other process is given while the socket is open; a server may listen there."""
+    kept = socket.socket()
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    kept.bind(("127.0.0.1", 0))
+    return kept
 
 
 class Reader:
@@ -58,7 +60,8 @@ class Reader:
     def __init__(self, folder: Path, wheels: Path, opened: ExitStack) -> None:
         self._folder = folder
         self._opened = opened
-        self._port = a_free_port()
+        kept = opened.enter_context(keep_port())
+        self._port = int(kept.getsockname()[1])
         # What was run in the first terminal, so that a later block finds its folder and variables.
         self._said = ""
         self.printed: list[str] = []

@@ -100,18 +100,33 @@ async def test_a_shard_that_is_away_is_a_fault_of_what_no_other_has(tapped: Gate
     assert [one.status for one in await cancel(tapped, by_id("b"))] == [CANCELLED]
 
 
-async def test_a_shard_that_hangs_keeps_no_answer_of_the_others(tapped: Gateway, taps: list[TappedStore]) -> None:
+async def test_a_shard_that_hangs_keeps_no_answer_of_the_others(
+    tmp_path: Path, tapped: Gateway, taps: list[TappedStore]
+) -> None:
     refs = await sent(tapped, "a", "b")
     hung = taps[refs[1].shard]
     hung.hold("Cancel", "Backlog")
     request = pb.CancelRequest(messages=[*by_id("a", "b", "none"), *refs])
-    results = (await tapped.stub.Cancel(request, timeout=6)).results
+    async with Gateway(tmp_path, {tap.shard: tap.port for tap in taps}, store_timeout_ms=1_000) as gateway:
+        cancelled, found = await asyncio.gather(
+            gateway.stub.Cancel(request, timeout=WAIT_S), gateway.stub.Backlog(pb.BacklogRequest(), timeout=WAIT_S)
+        )
+    results = cancelled.results
     assert [one.status for one in results] == [CANCELLED, 0, 0, CANCELLED, 0]
     assert {one.fault.reason for one in results if not one.status} == {"SHARD_UNAVAILABLE"}
     assert all(one.fault.retriable for one in results if not one.status)
-    found = await tapped.stub.Backlog(pb.BacklogRequest(), timeout=6)
     assert list(found.unreachable_shards) == [hung.shard]
     assert [one.message.id for one in await waiting(tapped)] == ["b"]
+
+
+async def test_shards_have_less_time_than_their_caller(tapped: Gateway, taps: list[TappedStore]) -> None:
+    await tapped.stub.Cancel(pb.CancelRequest(messages=by_id("none")), timeout=10)
+    await tapped.stub.Backlog(pb.BacklogRequest(), timeout=10)
+    for tap in taps:
+        for left_s in tap.remaining["Cancel"] + tap.remaining["Backlog"]:
+            assert left_s is not None
+            # gRPC rounds deadlines up.
+            assert left_s < 9
 
 
 async def test_wrong_names_are_faults_of_their_own(tapped: Gateway) -> None:
