@@ -46,13 +46,13 @@ async def ids_of(store: Sick, topic: str, count: int) -> list[str]:
     return found
 
 
-def queue_files(root: Path) -> list[Path]:
-    return sorted(root.glob("consumequeue/topic*/0/*"))
+def queue_files(root: Path, topic: str = "topic*") -> list[Path]:
+    return sorted(root.glob(f"consumequeue/{topic}/0/*"))
 
 
-def settle_times(root: Path) -> None:
-    """As if what is there had been written a minute ago."""
-    for path in queue_files(root):
+def settle_times(root: Path, topic: str = "topic*") -> None:
+    """Files look as if they had been written a minute ago."""
+    for path in queue_files(root, topic):
         found = path.stat()
         os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns - 60_000_000_000))
 
@@ -220,6 +220,19 @@ async def test_a_start_after_a_clean_stop_looks_into_no_queue(root: Path) -> Non
         assert store.report.read_queues == 0
         assert everything(store) == NAMES
         await fill(store, "n")
+        assert await ids_of(store, "topic7", 2) == ["m7", "n7"]
+
+
+async def test_a_unit_in_an_open_file_is_in_the_next_table(root: Path) -> None:
+    async with few_files(root, queue_files_max=2 * TOPICS) as store:
+        await fill(store)
+        await settled(store, root)
+        assert await store.node.parts.checkpointer.write()
+        await store.put(sent("n7", topic="topic7"))
+        await quiet(store)
+        settle_times(root, "topic7")
+    async with few_files(root) as store:
+        assert store.report.read_queues == 0
         assert await ids_of(store, "topic7", 2) == ["m7", "n7"]
 
 
