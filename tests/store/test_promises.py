@@ -133,6 +133,24 @@ async def test_the_next_flush_takes_what_was_promised_with_it(shard: Shard) -> N
     assert shard.disk.calls["datasync"] == before + 1
 
 
+async def test_the_next_flush_takes_every_segment_with_a_promise_along(shard: Shard) -> None:
+    await shard.put(sent("before"))
+    await shard.put(sent("A", level=1, body=bytes(4_096)))
+    log = shard.node.store.log
+    # The plan fits into the first segment, the restored message does not.
+    await shard.put(sent("filler", topic="fillers", body=bytes(log.segment_bytes - log.end - 3_000)))
+    shard.clock.move(LEVEL_MS - HELD_MS)
+    put = await shard.promised(1, 1)
+    assert log.end < log.segment_bytes
+    shard.clock.move(PROMISE_BY_MS)
+    await put
+    assert log.end > log.segment_bytes
+    before = shard.disk.calls["datasync"]
+    await shard.put(sent("after"))
+    assert shard.node.store.durable_end == shard.node.store.published_end
+    assert shard.disk.calls["datasync"] == before + 2
+
+
 async def test_a_message_sent_at_once_waits_for_no_promise(shard: Shard) -> None:
     await shard.fill("A", "B")
     put = await shard.promised(1, 2)

@@ -1,9 +1,11 @@
-"""Segments of the log: a short write is completed, and a batch in two segments is durable in both."""
+"""Segments of the log: writes, flushes, and the place of a record."""
 
 from pathlib import Path
 from typing import Any
 
+from duetime_format.layout import BLANK_BYTES
 from duetime_store.files.disk import Disk
+from duetime_store.log.commitlog import CommitLog
 from duetime_store.log.segment import Segment
 from duetime_store.writing.flusher import _flush_all
 
@@ -40,3 +42,12 @@ def test_every_segment_of_a_batch_is_flushed(tmp_path: Path) -> None:
     assert disk.flushed == [one.file for one in segments]
     for one in segments:
         one.close()
+
+
+def test_a_segment_keeps_room_for_a_blank(tmp_path: Path) -> None:
+    log = CommitLog(Disk(), tmp_path, SIZE)
+    for start in (0, 1_000, SIZE + 1_000):
+        room = SIZE - start % SIZE - BLANK_BYTES
+        assert log.place(start, room) == start
+        assert log.place(start, room + 1) == start - start % SIZE + SIZE
+    log.close()
