@@ -27,14 +27,15 @@ async def test_cancels_go_on_while_the_disk_is_full(tmp_path: Path, by_place: bo
         assert store.node.store.lanes[2].states(np.arange(3)).tolist() == [CANCELLED, PENDING, CANCELLED]
 
 
-async def test_refused_cancel_leaves_the_message_pending(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lane", [2, 1_000])
+async def test_refused_cancel_leaves_the_message_pending(tmp_path: Path, lane: int) -> None:
     async with Sick(tmp_path / "store") as store:
-        await store.put(sent("m0", level=2))
+        await store.put(sent("m0", level=2) if lane == 2 else timer("m0", 3_600_000))
         store.disk.fail("pwritev", errno.ENOSPC, times=2)
-        assert await reason_of(statuses(store, ref("m0", 0, lane=2))) == FULL
-        assert store.node.store.lanes[2].states(np.arange(1)).tolist() == [PENDING]
+        assert await reason_of(statuses(store, ref("m0", 0, lane=lane))) == FULL
+        assert store.node.store.lanes[lane].states(np.arange(1)).tolist() == [PENDING]
         store.disk.mend()
-        assert await statuses(store, ref("m0", 0, lane=2)) == [ANSWERED]
+        assert await statuses(store, ref("m0", 0, lane=lane)) == [ANSWERED]
 
 
 def end(shard: Shard, lane: int, *entries: int) -> None:

@@ -51,6 +51,15 @@ def test_an_entry_that_is_staged_holds_back_those_due_after_it(bench: Bench) -> 
     assert lane.fence(ints(1, 0)).is_next.all()
 
 
+def test_an_entry_that_is_staged_holds_back_none_of_the_same_due_time(bench: Bench) -> None:
+    lane = bench.recover()
+    bench.add(lane, 30)
+    lane.arriving(ints(NOW_MS + 30))
+    bench.clock.at_ms += 40
+    assert lane.head(b"", 10).entries.tolist() == [0]
+    assert lane.fence(ints(0)).is_next.all()
+
+
 def test_an_entry_that_was_not_stored_holds_back_nobody(bench: Bench) -> None:
     lane = bench.recover()
     bench.add(lane, 30)
