@@ -249,6 +249,24 @@ def test_values_at_the_limits_are_taken() -> None:
     assert batch.requested_levels == {6: 2_000_000_000}
 
 
+def test_rules_end_at_their_limits() -> None:
+    """The encoder takes most drafts without a look at the rules."""
+    own, none = Terms(4, NOW_MS, max_delay_ms=5_000), Terms(4, NOW_MS)
+    far_ms = NOW_MS + DELAY_MS_MAX + admission.CLOCKS_APART_MS
+    for field, most, terms in (
+        ("delay_ms", 5_000, own),
+        ("delay_ms", DELAY_MS_MAX, none),
+        ("deliver_at_ms", NOW_MS + 5_000, own),
+        ("deliver_at_ms", far_ms, none),
+        ("delay_level", 2, own),
+        ("queue", 3, none),
+    ):
+        assert admission.violations(draft(**{field: most}), LEVELS, terms) == []
+        assert [one.field for one in admission.violations(draft(**{field: most + 1}), LEVELS, terms)] == [field]
+    assert admission.violations(draft(body=bytes(limits.BODY_BYTES_MAX)), LEVELS, none) == []
+    assert admission.violations(draft(body=bytes(limits.BODY_BYTES_MAX + 1)), LEVELS, none)
+
+
 def test_fields_of_a_pull_are_checked_together() -> None:
     pull = Pull("a b", Position(-1, -1), Selection(max_count=1_025, max_bytes=-1, wait_ms=30_001))
     with pytest.raises(InvalidArgument) as caught:
