@@ -23,6 +23,12 @@ def test_splitting_keeps_order_and_every_batch_within_the_limits(sizes: list[int
     assert len(list(whole_batches("orders", messages, None, "", split=False))) == 1
 
 
+def test_splitting_fills_every_batch() -> None:
+    half = bytes(BATCH_BYTES_MAX // 2 - 10_000)
+    parts = whole_batches("orders", [half] * 5, None, "", split=True)
+    assert [len(part.ids) for part in parts] == [2, 2, 1]
+
+
 async def test_batch_is_stored_whole_or_refused_whole(tmp_path: Path) -> None:
     async with (
         real_store(tmp_path) as store,
