@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
 from duetime.tls import Files
+from duetime_format.faults import worded
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.limits import GRPC_MESSAGE_BYTES_MAX, PULL_BYTES_MAX
 from prometheus_client import CollectorRegistry
@@ -351,7 +352,7 @@ def _sentence(prefix: str, fault: dict[str, Any]) -> str:
     # For a rule about several settings the input is all of them.
     plain = isinstance(fault["input"], str | int | float | bool) and "secret" not in field
     value = "" if fault["type"] == "missing" or not plain else f" = {masked(repr(fault['input']))}"
-    return f"{name}{value}: {masked(fault['msg'].removeprefix('Value error, '))}"
+    return f"{name}{value}: {masked(worded(fault))}"
 
 
 def transaction_timeout_of_all() -> str:

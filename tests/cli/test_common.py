@@ -149,6 +149,9 @@ def test_a_form_is_chosen_before_or_after_the_command(server: str, capsys: pytes
         ["audit", "--since", "x"],
         ["transactions", "list", "--older-than", "30 m"],
         ["lanes", "pause", "30x"],
+        ["outbox", "relay", "--database", "sqlite://", "--poll", "5"],
+        ["outbox", "relay", "--database", "sqlite://", "--lease", "1s"],
+        ["consume", "topic", "--group", "g", "--concurrency", "0"],
         ["topics", "--server", "non:sense"],
     ],
 )
@@ -161,12 +164,28 @@ def test_what_is_typed_wrong_ends_with_2(server: str, words: list[str], capsys: 
 
 
 @pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["up", "--port", "70000"], "Invalid value for '--port': '70000' is above 65535"),
+        (["audit", "--limit", "0"], "Invalid value for '--limit': '0' is below 1"),
+        (["audit", "--limit", "x"], "Invalid value for '--limit': 'x' is not a whole number"),
+        (["dlq", "redrive", "g", "--rate", "x"], "Invalid value for '--rate': 'x' is not a number"),
+        (["backlog", "--by", "year"], "Invalid value for '--by': 'year' is not one of 'minute', 'hour', 'day'."),
+    ],
+)
+def test_wrong_value_is_named_with_its_limit(words: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(words) == 2
+    assert capsys.readouterr().err == f"duetime: {text}\n"
+
+
+@pytest.mark.parametrize(
     "words",
     [
         ["topics", "describe", "nosuch"],
         ["topics", "create", "a b"],
         ["groups", "describe", "nosuch"],
         ["lanes", "pause", "999"],
+        ["lanes", "pause", "45s"],
         ["pull", "fitting", "--sql", "size >"],
         ["send", "orders", "@/nosuch"],
         ["topics", "--server", "127.0.0.1:1"],

@@ -64,9 +64,9 @@ def test_all_faults_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\n" not in text
     for sentence in (
         "DUETIME_SAMPLE_FOLDR is not a setting of this process",
-        "DUETIME_SAMPLE_FOLDER: Field required",
-        "DUETIME_SAMPLE_PORT = '70000': Input should be less than or equal to 65535",
-        "DUETIME_SAMPLE_COUNT = 'none': Input should be a valid integer",
+        "DUETIME_SAMPLE_FOLDER: is missing",
+        "DUETIME_SAMPLE_PORT = '70000': is above 65535",
+        "DUETIME_SAMPLE_COUNT = 'none': is not a whole number",
         "DUETIME_SAMPLE_DELAY_LEVELS = '1s 1s': delay levels '1s 1s' hold one delay twice",
     ):
         assert sentence in text

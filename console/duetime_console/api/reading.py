@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
+from duetime_format.faults import worded
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
@@ -179,9 +180,8 @@ def checked(model: type[M], value: Any, what: str) -> M:
 
 def violations_of(error: ValidationError) -> Iterator[tuple[str, str]]:
     """Fields, and what is wrong with each."""
-    for each in error.errors(include_url=False, include_context=False, include_input=False):
+    for each in error.errors(include_url=False, include_input=False):
         path = ""
         for part in each["loc"]:
             path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
-        text = each["msg"].removeprefix("Value error, ")
-        yield path, {"extra_forbidden": "no such field", "missing": "is missing"}.get(each["type"], text)
+        yield path, worded(each)

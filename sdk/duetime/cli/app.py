@@ -2,9 +2,10 @@
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from duetime_format.faults import worded
 
 import duetime
 from duetime.cli.audit import audit
@@ -110,7 +111,7 @@ def run(arguments: list[str] | None = None) -> int:
     try:
         return equip(typer.main.get_command(app)).main(given, prog_name="duetime", standalone_mode=False) or 0
     except _UsageError as error:
-        print_error(error.format_message())  # type: ignore[attr-defined]
+        print_error(_usage(error))
         return WRONG_USAGE
     except InvalidArgument as error:
         print_error(str(error))
@@ -126,6 +127,16 @@ def run(arguments: list[str] | None = None) -> int:
         return 0
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
+
+
+def _usage(error: Any) -> str:
+    """Its text; where typer has a fault of pydantic's, in our words."""
+    text: str = error.format_message()
+    if not hasattr(error.__cause__, "errors"):
+        return text
+    fault = error.__cause__.errors()[0]
+    value = "" if fault["type"] == "value_error" else f"{fault['input']!r} "
+    return f"{text.removesuffix(fault['msg'])}{value}{worded(fault)}"
 
 
 def _of_file(error: OSError) -> str:

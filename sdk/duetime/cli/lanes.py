@@ -9,7 +9,7 @@ import typer
 from duetime.cli.gateway import call
 from duetime.cli.options import Json, Server, watched
 from duetime.cli.output import iso, length, local, moment_or_none, print_json, print_table
-from duetime.client.errors import InvalidArgument
+from duetime.client.errors import InvalidArgument, NotFound
 from duetime.client.message import delay_ms
 from duetime.v1 import gateway_pb2
 
@@ -116,7 +116,7 @@ def _set_paused(
 
 
 def _level_of(text: str, server: str | None) -> int:
-    """The level whose delay it is. Raises: BadParameter."""
+    """The level whose delay it is. Raises: BadParameter: it is no delay. NotFound: no level has it."""
     try:
         wanted_ms = delay_ms(text)
     except InvalidArgument:
@@ -125,7 +125,8 @@ def _level_of(text: str, server: str | None) -> int:
     levels = {lane.delay_ms: lane.level for lane in known if lane.delay_ms}
     if wanted_ms not in levels:
         delays = ", ".join(length(one) for one in sorted(levels))
-        raise typer.BadParameter(f"no level has the delay {text}; there are {delays}, and lanes for any time by number")
+        text = f"no level has the delay {text}; there are {delays}, and lanes for any time by number"
+        raise NotFound(text, reason="LANE_NOT_FOUND")
     return levels[wanted_ms]
 
 

@@ -79,10 +79,13 @@ def relay(
     """
     logging.basicConfig(format="duetime: %(message)s", level=logging.INFO)
     logging.getLogger("duetime").setLevel(logging.INFO)
-    with _opened(database, table) as (engine, found):
-        lengths: dict[str, Any] = {"window": window, "retention": retention, "keep": keep, "poll": poll, "lease": lease}
-        moving = Relay(engine, server, outbox=found, batch=batch, **lengths)
-        print(f"duetime: moving rows of {found.table.fullname}", file=sys.stderr, flush=True)
+    lengths: dict[str, Any] = {"window": window, "retention": retention, "keep": keep, "poll": poll, "lease": lease}
+
+    def make(engine: Engine, found: Outbox) -> Relay:
+        return Relay(engine, server, outbox=found, batch=batch, **lengths)
+
+    with _opened(database, table, make) as moving:
+        print(f"duetime: moving rows of {table}", file=sys.stderr, flush=True)
         moving.run(drain=drain)
     stats = asdict(moving.stats)
     if as_json:
@@ -143,21 +146,26 @@ def resolve(
 
 
 def _in_transaction(database: str, table: str, work: Callable[[Rows, Connection], T]) -> T:
-    with _opened(database, table) as (engine, found), engine.begin() as connection:
+    with _opened(database, table, lambda *found: found) as (engine, found), engine.begin() as connection:
         return work(Rows(found), connection)
 
 
 @contextmanager
-def _opened(database: str, name: str) -> Iterator[tuple[Engine, Outbox]]:
-    """The database, and the table in it. Raises: DueTimeError: there is none, or what the database said meanwhile."""
+def _opened(database: str, name: str, make: Callable[[Engine, Outbox], T]) -> Iterator[T]:
+    """An object made of the database and the table in it, before the database is asked.
+
+    Raises:
+        DueTimeError: there is no such table, or the database reports an error.
+    """
     schema, _, plain = name.rpartition(".")
     found = Outbox(MetaData(), plain, schema=schema or None)
     try:
         engine = _engine(database)
         try:
+            made = make(engine, found)
             if not inspect(engine).has_table(plain, schema=schema or None):
                 raise NotFound(f"the database has no table {name}", reason="TABLE_NOT_FOUND")
-            yield engine, found
+            yield made
         finally:
             engine.dispose()
     except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:

@@ -4,8 +4,9 @@
         ▲                                                          │
         └──────────── as soon as it is half of WINDOW_BYTES ───────┘
 
-What has come and was not handed out, and what the server may still send, are WINDOW_BYTES together: for a reader that
-is slow the client holds so much, and the server nothing.
+Received messages that wait to be handed out and the server's credit are WINDOW_BYTES together. For a slow reader the
+client holds them, and the server holds nothing. The last answer may exceed the credit by half of WINDOW_BYTES, or by
+one message if that is larger.
 """
 
 import asyncio
