@@ -80,7 +80,7 @@ ROLES: Mapping[str, frozenset[Role]] = {
     **_each(_STORE, "Receive ReceiveStream AwaitMessages Ack ChangeInvisible", Role.GATEWAY),
     **_each(
         _STORE,
-        "DescribeGroup ResetGroup DeleteGroup PutGroup ListGroups PutTopics DeleteTopic ListTopics",
+        "DescribeGroup ResetGroup DeleteGroup EndRetries PutGroup ListGroups PutTopics DeleteTopic ListTopics",
         Role.GATEWAY,
     ),
     **_each(_STORE, "Put PutTopic SearchOffset", Role.GATEWAY, Role.RETRY),

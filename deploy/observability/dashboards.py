@@ -245,6 +245,17 @@ GROUPS = Dashboard(
             ),
             panel("Dead letters by group", ("sum by (group) (duetime_store_dead_letters)", "{{group}}")),
         ),
+        (
+            panel(
+                "Waiting retries by group",
+                ("sum by (group) (duetime_store_waiting_retries)", "{{group}}"),
+                text="Failed messages that wait for their next attempt: exact.",
+            ),
+            panel(
+                "Acknowledged a second, by group",
+                (f"sum by (group) (rate(duetime_store_acknowledged_total{RATE}))", "{{group}}"),
+            ),
+        ),
     ),
 )
 

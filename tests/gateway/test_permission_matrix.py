@@ -66,6 +66,7 @@ EXPECTED = {
         ("UpdateGroup", "ResetGroup", "DeleteGroup", "CreateTopic", "DeleteTopic", "ListTransactions"), (MANAGE,)
     ),
     **dict.fromkeys(("ListDeadLetters", "RedriveDeadLetters", "DiscardDeadLetters"), (MANAGE,)),
+    **dict.fromkeys(("ListRetries", "RetryNow", "DiscardRetries"), (MANAGE,)),
     "TraceMessage": ("receiver of all",),
     "CreateGroup": (RECEIVE, MANAGE),
     **dict.fromkeys(("DescribeGroup", "DescribeTopic", "GetRoute", "Backlog"), (SEND, RECEIVE, MANAGE)),

@@ -90,7 +90,8 @@ class Table(RuleBasedStateMachine):
     def begin(self, cells_max: int) -> None:
         self.now_ms = NOW_MS
         self.model = Model()
-        self.counts = Counts(self.now_ms, cells_max=cells_max)
+        self.followed = [1]
+        self.counts = Counts(self.now_ms, cells_max=cells_max, followed=self.followed)
         self.refining: tuple[Span, Survey] | None = None
         self.whole: Survey | None = None
         self.merging: Iterator[None] | None = None
@@ -123,6 +124,11 @@ class Table(RuleBasedStateMachine):
         self.model.rows[lane] -= set(rows)
         if rows:
             self.counts.change(lane, *columns(rows), -1)
+
+    @rule()
+    def follow(self) -> None:
+        if self.followed == [1] and not any(topic == 3 for rows in self.model.rows.values() for _, _, topic in rows):
+            self.followed.append(3)
 
     @rule(by_ms=st.sampled_from([MINUTE_MS, HOUR_MS, 7 * HOUR_MS, 3 * DAY_MS, 80 * DAY_MS]))
     def pass_time(self, by_ms: int) -> None:
@@ -175,7 +181,8 @@ class Table(RuleBasedStateMachine):
         data = countfile.encode(self.counts.snapshot(), names, 77)
         # Numbers are others after a start.
         known = [b"other", *names[::-1]]
-        loaded = Counts(self.now_ms, cells_max=self.counts.cells_max)
+        again_followed = sorted(known.index(names[number]) for number in self.followed)
+        loaded = Counts(self.now_ms, cells_max=self.counts.cells_max, followed=again_followed)
         countfile.fill(loaded, countfile.decode(data), known.index)
         renumbered = {number: known.index(name) for number, name in enumerate(names)}
         expected = {
@@ -186,6 +193,8 @@ class Table(RuleBasedStateMachine):
         assert self.cells() == expected
         again = {lane: total for lane, total in before.totals.items() if total}
         assert {lane: total for lane, total in loaded.totals.items() if total} == again
+        for number in self.followed:
+            assert loaded.of_topic(renumbered[number]) == before.of_topic(number)
         self.counts = before
 
     def cells(self) -> dict[tuple[int, int, int, int], int]:
@@ -224,6 +233,9 @@ class Table(RuleBasedStateMachine):
             return
         for lane in LANES:
             assert self.counts.totals.get(lane, 0) == len(self.model.rows[lane])
+        for topic in self.followed:
+            count = sum(its == topic for rows in self.model.rows.values() for _, _, its in rows)
+            assert self.counts.of_topic(topic) == count
         check_buckets(self.model, tallied(self.counts, Wanted()), Wanted())
         assert not self.counts.suspects
 

@@ -335,7 +335,7 @@ class GroupMember(_message.Message):
     def __init__(self, name: _Optional[str] = ..., topic: _Optional[str] = ..., seen_at_ms: _Optional[int] = ...) -> None: ...
 
 class GroupDescription(_message.Message):
-    __slots__ = ("group", "queues", "members", "acks_per_s", "receives_per_s", "dead_letters", "unreachable_shards")
+    __slots__ = ("group", "queues", "members", "acks_per_s", "receives_per_s", "dead_letters", "unreachable_shards", "waiting_retries", "next_retry_at_ms", "counting_shards")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
@@ -343,6 +343,9 @@ class GroupDescription(_message.Message):
     RECEIVES_PER_S_FIELD_NUMBER: _ClassVar[int]
     DEAD_LETTERS_FIELD_NUMBER: _ClassVar[int]
     UNREACHABLE_SHARDS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_RETRIES_FIELD_NUMBER: _ClassVar[int]
+    NEXT_RETRY_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    COUNTING_SHARDS_FIELD_NUMBER: _ClassVar[int]
     group: Group
     queues: _containers.RepeatedCompositeFieldContainer[GroupQueue]
     members: _containers.RepeatedCompositeFieldContainer[GroupMember]
@@ -350,7 +353,10 @@ class GroupDescription(_message.Message):
     receives_per_s: float
     dead_letters: int
     unreachable_shards: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, group: _Optional[_Union[Group, _Mapping]] = ..., queues: _Optional[_Iterable[_Union[GroupQueue, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[GroupMember, _Mapping]]] = ..., acks_per_s: _Optional[float] = ..., receives_per_s: _Optional[float] = ..., dead_letters: _Optional[int] = ..., unreachable_shards: _Optional[_Iterable[int]] = ...) -> None: ...
+    waiting_retries: int
+    next_retry_at_ms: int
+    counting_shards: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, group: _Optional[_Union[Group, _Mapping]] = ..., queues: _Optional[_Iterable[_Union[GroupQueue, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[GroupMember, _Mapping]]] = ..., acks_per_s: _Optional[float] = ..., receives_per_s: _Optional[float] = ..., dead_letters: _Optional[int] = ..., unreachable_shards: _Optional[_Iterable[int]] = ..., waiting_retries: _Optional[int] = ..., next_retry_at_ms: _Optional[int] = ..., counting_shards: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ResetGroupRequest(_message.Message):
     __slots__ = ("name", "topic", "queue", "earliest", "latest", "at_ms", "offset", "dry_run", "queues")
@@ -375,18 +381,20 @@ class ResetGroupRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., topic: _Optional[str] = ..., queue: _Optional[int] = ..., earliest: bool = ..., latest: bool = ..., at_ms: _Optional[int] = ..., offset: _Optional[int] = ..., dry_run: bool = ..., queues: _Optional[_Iterable[_Union[QueueNumber, _Mapping]]] = ...) -> None: ...
 
 class ResetQueue(_message.Message):
-    __slots__ = ("queue", "shard", "from_offset", "to_offset", "leases_ended")
+    __slots__ = ("queue", "shard", "from_offset", "to_offset", "leases_ended", "retries_ended")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
     FROM_OFFSET_FIELD_NUMBER: _ClassVar[int]
     TO_OFFSET_FIELD_NUMBER: _ClassVar[int]
     LEASES_ENDED_FIELD_NUMBER: _ClassVar[int]
+    RETRIES_ENDED_FIELD_NUMBER: _ClassVar[int]
     queue: int
     shard: int
     from_offset: int
     to_offset: int
     leases_ended: int
-    def __init__(self, queue: _Optional[int] = ..., shard: _Optional[int] = ..., from_offset: _Optional[int] = ..., to_offset: _Optional[int] = ..., leases_ended: _Optional[int] = ...) -> None: ...
+    retries_ended: int
+    def __init__(self, queue: _Optional[int] = ..., shard: _Optional[int] = ..., from_offset: _Optional[int] = ..., to_offset: _Optional[int] = ..., leases_ended: _Optional[int] = ..., retries_ended: _Optional[int] = ...) -> None: ...
 
 class ResetGroupResponse(_message.Message):
     __slots__ = ("queues",)
@@ -405,6 +413,72 @@ class DeleteGroupRequest(_message.Message):
 class DeleteGroupResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class RetryFilter(_message.Message):
+    __slots__ = ("group", "topic", "error", "ids")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    topic: str
+    error: str
+    ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., error: _Optional[str] = ..., ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class WaitingRetry(_message.Message):
+    __slots__ = ("message", "shard", "lane", "entry", "attempts")
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    LANE_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    message: _message_pb2.StoredMessage
+    shard: int
+    lane: int
+    entry: int
+    attempts: _containers.RepeatedCompositeFieldContainer[FailedAttempt]
+    def __init__(self, message: _Optional[_Union[_message_pb2.StoredMessage, _Mapping]] = ..., shard: _Optional[int] = ..., lane: _Optional[int] = ..., entry: _Optional[int] = ..., attempts: _Optional[_Iterable[_Union[FailedAttempt, _Mapping]]] = ...) -> None: ...
+
+class ListRetriesRequest(_message.Message):
+    __slots__ = ("filter", "max_count", "page_token", "omit_bodies")
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    MAX_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    OMIT_BODIES_FIELD_NUMBER: _ClassVar[int]
+    filter: RetryFilter
+    max_count: int
+    page_token: bytes
+    omit_bodies: bool
+    def __init__(self, filter: _Optional[_Union[RetryFilter, _Mapping]] = ..., max_count: _Optional[int] = ..., page_token: _Optional[bytes] = ..., omit_bodies: bool = ...) -> None: ...
+
+class ListRetriesResponse(_message.Message):
+    __slots__ = ("retries", "next_page_token")
+    RETRIES_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    retries: _containers.RepeatedCompositeFieldContainer[WaitingRetry]
+    next_page_token: bytes
+    def __init__(self, retries: _Optional[_Iterable[_Union[WaitingRetry, _Mapping]]] = ..., next_page_token: _Optional[bytes] = ...) -> None: ...
+
+class EndRetriesRequest(_message.Message):
+    __slots__ = ("filter", "dry_run")
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    filter: RetryFilter
+    dry_run: bool
+    def __init__(self, filter: _Optional[_Union[RetryFilter, _Mapping]] = ..., dry_run: bool = ...) -> None: ...
+
+class EndRetriesProgress(_message.Message):
+    __slots__ = ("matched_count", "ended_count", "gone_count", "done")
+    MATCHED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ENDED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    GONE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    matched_count: int
+    ended_count: int
+    gone_count: int
+    done: bool
+    def __init__(self, matched_count: _Optional[int] = ..., ended_count: _Optional[int] = ..., gone_count: _Optional[int] = ..., done: bool = ...) -> None: ...
 
 class FailedAttempt(_message.Message):
     __slots__ = ("attempt", "received_at_ms", "failed_at_ms", "error")

@@ -190,6 +190,21 @@ class GatewayStub(object):
                 request_serializer=duetime_dot_v1_dot_consumer__pb2.DeleteGroupRequest.SerializeToString,
                 response_deserializer=duetime_dot_v1_dot_consumer__pb2.DeleteGroupResponse.FromString,
                 )
+        self.ListRetries = channel.unary_unary(
+                '/duetime.v1.Gateway/ListRetries',
+                request_serializer=duetime_dot_v1_dot_consumer__pb2.ListRetriesRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_consumer__pb2.ListRetriesResponse.FromString,
+                )
+        self.RetryNow = channel.unary_stream(
+                '/duetime.v1.Gateway/RetryNow',
+                request_serializer=duetime_dot_v1_dot_consumer__pb2.EndRetriesRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_consumer__pb2.EndRetriesProgress.FromString,
+                )
+        self.DiscardRetries = channel.unary_stream(
+                '/duetime.v1.Gateway/DiscardRetries',
+                request_serializer=duetime_dot_v1_dot_consumer__pb2.EndRetriesRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_consumer__pb2.EndRetriesProgress.FromString,
+                )
         self.ListDeadLetters = channel.unary_unary(
                 '/duetime.v1.Gateway/ListDeadLetters',
                 request_serializer=duetime_dot_v1_dot_consumer__pb2.ListDeadLettersRequest.SerializeToString,
@@ -574,7 +589,8 @@ class GatewayServicer(object):
 
     def ResetGroup(self, request, context):
         """Moves a group's place in a topic: messages before it count as done, messages from it on are given out (again).
-        Leases of the queues end. NOT_FOUND: no such group or topic.
+        Leases of the queues end, and so do waiting retries of the messages that are given out again. NOT_FOUND: no such group
+        or topic.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -583,6 +599,28 @@ class GatewayServicer(object):
     def DeleteGroup(self, request, context):
         """Forgets a group and its places; its retries and dead letters stay in their topics. Idempotent.
         FAILED_PRECONDITION, GROUP_IN_USE: receivers were seen within a minute.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListRetries(self, request, context):
+        """Failed messages of a group that wait in lanes for their next attempt. NOT_FOUND: no such group.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RetryNow(self, request, context):
+        """Delivers them again now. Ends when the caller goes away; another call continues. After an error of one shard the others
+        are done. NOT_FOUND: no such group.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DiscardRetries(self, request, context):
+        """Deletes them for good: the group does not get them again. As RetryNow.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -918,6 +956,21 @@ def add_GatewayServicer_to_server(servicer, server):
                     servicer.DeleteGroup,
                     request_deserializer=duetime_dot_v1_dot_consumer__pb2.DeleteGroupRequest.FromString,
                     response_serializer=duetime_dot_v1_dot_consumer__pb2.DeleteGroupResponse.SerializeToString,
+            ),
+            'ListRetries': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRetries,
+                    request_deserializer=duetime_dot_v1_dot_consumer__pb2.ListRetriesRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_consumer__pb2.ListRetriesResponse.SerializeToString,
+            ),
+            'RetryNow': grpc.unary_stream_rpc_method_handler(
+                    servicer.RetryNow,
+                    request_deserializer=duetime_dot_v1_dot_consumer__pb2.EndRetriesRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_consumer__pb2.EndRetriesProgress.SerializeToString,
+            ),
+            'DiscardRetries': grpc.unary_stream_rpc_method_handler(
+                    servicer.DiscardRetries,
+                    request_deserializer=duetime_dot_v1_dot_consumer__pb2.EndRetriesRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_consumer__pb2.EndRetriesProgress.SerializeToString,
             ),
             'ListDeadLetters': grpc.unary_unary_rpc_method_handler(
                     servicer.ListDeadLetters,
@@ -1590,6 +1643,57 @@ class Gateway(object):
         return grpc.experimental.unary_unary(request, target, '/duetime.v1.Gateway/DeleteGroup',
             duetime_dot_v1_dot_consumer__pb2.DeleteGroupRequest.SerializeToString,
             duetime_dot_v1_dot_consumer__pb2.DeleteGroupResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ListRetries(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/duetime.v1.Gateway/ListRetries',
+            duetime_dot_v1_dot_consumer__pb2.ListRetriesRequest.SerializeToString,
+            duetime_dot_v1_dot_consumer__pb2.ListRetriesResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def RetryNow(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(request, target, '/duetime.v1.Gateway/RetryNow',
+            duetime_dot_v1_dot_consumer__pb2.EndRetriesRequest.SerializeToString,
+            duetime_dot_v1_dot_consumer__pb2.EndRetriesProgress.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def DiscardRetries(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(request, target, '/duetime.v1.Gateway/DiscardRetries',
+            duetime_dot_v1_dot_consumer__pb2.EndRetriesRequest.SerializeToString,
+            duetime_dot_v1_dot_consumer__pb2.EndRetriesProgress.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

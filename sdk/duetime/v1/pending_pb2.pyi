@@ -1,3 +1,4 @@
+from duetime.v1 import consumer_pb2 as _consumer_pb2
 from duetime.v1 import message_pb2 as _message_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -160,14 +161,16 @@ class ListPendingRequest(_message.Message):
     def __init__(self, filter: _Optional[_Union[PendingFilter, _Mapping]] = ..., max_count: _Optional[int] = ..., page_token: _Optional[bytes] = ..., omit_bodies: bool = ..., names_only: bool = ...) -> None: ...
 
 class PendingMessage(_message.Message):
-    __slots__ = ("message", "shard", "lane")
+    __slots__ = ("message", "shard", "lane", "attempts")
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
     LANE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     message: _message_pb2.StoredMessage
     shard: int
     lane: int
-    def __init__(self, message: _Optional[_Union[_message_pb2.StoredMessage, _Mapping]] = ..., shard: _Optional[int] = ..., lane: _Optional[int] = ...) -> None: ...
+    attempts: _containers.RepeatedCompositeFieldContainer[_consumer_pb2.FailedAttempt]
+    def __init__(self, message: _Optional[_Union[_message_pb2.StoredMessage, _Mapping]] = ..., shard: _Optional[int] = ..., lane: _Optional[int] = ..., attempts: _Optional[_Iterable[_Union[_consumer_pb2.FailedAttempt, _Mapping]]] = ...) -> None: ...
 
 class ListPendingResponse(_message.Message):
     __slots__ = ("messages", "next_page_token", "seen_count", "due_at_ms")

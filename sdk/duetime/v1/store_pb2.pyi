@@ -790,6 +790,28 @@ class DropDeadLettersRequest(_message.Message):
     letters: _containers.RepeatedCompositeFieldContainer[DeadLetterPlace]
     def __init__(self, letters: _Optional[_Iterable[_Union[DeadLetterPlace, _Mapping]]] = ...) -> None: ...
 
+class EndStoredRetriesRequest(_message.Message):
+    __slots__ = ("group", "lanes", "entries", "discard")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    LANES_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    DISCARD_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    lanes: _containers.RepeatedScalarFieldContainer[int]
+    entries: _containers.RepeatedScalarFieldContainer[int]
+    discard: bool
+    def __init__(self, group: _Optional[str] = ..., lanes: _Optional[_Iterable[int]] = ..., entries: _Optional[_Iterable[int]] = ..., discard: bool = ...) -> None: ...
+
+class EndStoredRetriesResponse(_message.Message):
+    __slots__ = ("ended_count", "gone_count", "fault")
+    ENDED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    GONE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    FAULT_FIELD_NUMBER: _ClassVar[int]
+    ended_count: int
+    gone_count: int
+    fault: _message_pb2.Fault
+    def __init__(self, ended_count: _Optional[int] = ..., gone_count: _Optional[int] = ..., fault: _Optional[_Union[_message_pb2.Fault, _Mapping]] = ...) -> None: ...
+
 class DropDeadLettersResponse(_message.Message):
     __slots__ = ("dropped",)
     DROPPED_FIELD_NUMBER: _ClassVar[int]

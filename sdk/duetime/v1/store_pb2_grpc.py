@@ -222,6 +222,11 @@ class StoreStub(object):
                 request_serializer=duetime_dot_v1_dot_consumer__pb2.ListGroupsRequest.SerializeToString,
                 response_deserializer=duetime_dot_v1_dot_consumer__pb2.ListGroupsResponse.FromString,
                 )
+        self.EndRetries = channel.unary_unary(
+                '/duetime.v1.Store/EndRetries',
+                request_serializer=duetime_dot_v1_dot_store__pb2.EndStoredRetriesRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_store__pb2.EndStoredRetriesResponse.FromString,
+                )
         self.PullDeadLetters = channel.unary_unary(
                 '/duetime.v1.Store/PullDeadLetters',
                 request_serializer=duetime_dot_v1_dot_store__pb2.PullDeadLettersRequest.SerializeToString,
@@ -582,6 +587,14 @@ class StoreServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def EndRetries(self, request, context):
+        """Ends copies that wait in lanes for a retry of a group: they are due now, or never. Durable when answered. An entry that
+        is no such copy, or waits no more, counts as gone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def PullDeadLetters(self, request, context):
         """The dead letters from an offset on that were neither redriven nor discarded. Changes nothing.
         NOT_FOUND: no such topic or queue.
@@ -871,6 +884,11 @@ def add_StoreServicer_to_server(servicer, server):
                     servicer.ListGroups,
                     request_deserializer=duetime_dot_v1_dot_consumer__pb2.ListGroupsRequest.FromString,
                     response_serializer=duetime_dot_v1_dot_consumer__pb2.ListGroupsResponse.SerializeToString,
+            ),
+            'EndRetries': grpc.unary_unary_rpc_method_handler(
+                    servicer.EndRetries,
+                    request_deserializer=duetime_dot_v1_dot_store__pb2.EndStoredRetriesRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_store__pb2.EndStoredRetriesResponse.SerializeToString,
             ),
             'PullDeadLetters': grpc.unary_unary_rpc_method_handler(
                     servicer.PullDeadLetters,
@@ -1608,6 +1626,23 @@ class Store(object):
         return grpc.experimental.unary_unary(request, target, '/duetime.v1.Store/ListGroups',
             duetime_dot_v1_dot_consumer__pb2.ListGroupsRequest.SerializeToString,
             duetime_dot_v1_dot_consumer__pb2.ListGroupsResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def EndRetries(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/duetime.v1.Store/EndRetries',
+            duetime_dot_v1_dot_store__pb2.EndStoredRetriesRequest.SerializeToString,
+            duetime_dot_v1_dot_store__pb2.EndStoredRetriesResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

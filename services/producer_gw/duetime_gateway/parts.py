@@ -52,6 +52,7 @@ from duetime_gateway.pending.counting import Counting
 from duetime_gateway.pending.ending import Ending
 from duetime_gateway.pending.listing import Listing
 from duetime_gateway.pending.matching import Matching
+from duetime_gateway.pending.retries import Retries
 from duetime_gateway.quotas.book import Book as QuotaBook
 from duetime_gateway.quotas.keeper import Keeper
 from duetime_gateway.quotas.pending import PendingCounts
@@ -199,7 +200,7 @@ def make_parts(settings: GatewaySettings, clock: Clock, registry: CollectorRegis
     receivers = Receivers(leases, places, shards, metrics, timeout_ms=timeout_ms, receivers_max=receivers_max)
     streams = ReceiveStreamService(receivers, traffic.answers, tasks)
     ending = _make_ending(settings, clock, routing)
-    pending = _make_pending(settings, clock, routing, traffic, ending)
+    pending = _make_pending(settings, clock, groups, routing, traffic, ending)
     transactions = _make_transactions(settings, clock, metrics, database, routing, sender, traffic, tasks)
     subscribing = Subscribing(places, traffic.answers, metrics, tasks, subscriptions_max=settings.subscriptions_max)
     batches, analysis = BatchService(sender, metrics), AnalysisService(shards, backlog, reports, metrics)
@@ -329,15 +330,17 @@ def _make_scaler(settings: GatewaySettings, clock: Clock, routing: Routing, grou
 
 
 def _make_pending(
-    settings: GatewaySettings, clock: Clock, routing: Routing, traffic: Traffic, ending: Ending
+    settings: GatewaySettings, clock: Clock, groups: Groups, routing: Routing, traffic: Traffic, ending: Ending
 ) -> PendingService:
     timeout_ms = settings.store_timeout_ms
     holders = Holders(routing.places, routing.shards)
+    listing = Listing(holders, routing.places, timeout_ms=timeout_ms)
     return PendingService(
         ending,
         Matching(holders, clock),
-        Listing(holders, routing.places, timeout_ms=timeout_ms),
+        listing,
         Counting(holders, timeout_ms=timeout_ms),
+        Retries(groups, listing, routing.shards, clock),
         traffic.answers,
     )
 

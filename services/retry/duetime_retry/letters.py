@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from duetime.v1 import consumer_pb2, message_pb2
+from duetime_core.attempts import failed_attempts
 from duetime_core.errors import DueTimeError, InvalidArgument, Violation
 from duetime_format import record
 from duetime_format.attempts import History
@@ -185,15 +186,7 @@ def dead_letter_of(letter: Letter) -> consumer_pb2.DeadLetter:
         offset=letter.offset,
         dead_at_ms=found.stored_at_ms,
         reason=names.get(record.DEAD_REASON, ""),
-        attempts=[
-            consumer_pb2.FailedAttempt(
-                attempt=one.number,
-                received_at_ms=one.received_at_ms,
-                failed_at_ms=one.failed_at_ms,
-                error=consumer_pb2.HandlerError(type=one.type, message=one.message or "", trace=one.trace or ""),
-            )
-            for one in letter.history.attempts
-        ],
+        attempts=failed_attempts(letter.history),
         redriven_count=letter.redriven_count,
     )
 

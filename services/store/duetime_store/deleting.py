@@ -10,29 +10,25 @@ All after the record is repeated by recovery or by the next call.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from functools import partial
 
-import numpy as np
 import structlog
 from duetime.v1 import gateway_pb2, pending_pb2, store_pb2
 from duetime_core.errors import DueTimeError, FailedPrecondition, InvalidArgument, Unavailable, Violation
 from duetime_format import limits, record
 from duetime_format.deletions import Deletion
-from duetime_format.names import DELETED_TOPIC, is_system_topic, retry_topic
+from duetime_format.names import DELETED_TOPIC, is_system_topic
 from duetime_format.record import Record, encode, with_crc_mark
-from duetime_format.units import Ints
 
 from duetime_store.files.directory import StoreDirectory
+from duetime_store.groups.retries import WaitingRetries
 from duetime_store.groups.topic_readers import TopicReaders
-from duetime_store.lanes.lane import PENDING, Lane
 from duetime_store.pending.backlog import Backlog
-from duetime_store.pending.listing import PendingList
 from duetime_store.queues.deletions import sweep
 from duetime_store.queues.topics import TopicFile, check_topic
 from duetime_store.recovery.checkpointer import Checkpointer
-from duetime_store.writing.ends import cancel
 from duetime_store.writing.flusher import Flusher
 from duetime_store.writing.store import Store
 
@@ -54,7 +50,7 @@ class TopicCalls:
         topics: TopicFile,
         readers: TopicReaders,
         backlog: Backlog,
-        pending_list: PendingList,
+        retries: WaitingRetries,
         flusher: Flusher,
         checkpointer: Checkpointer,
         directory: StoreDirectory,
@@ -65,7 +61,7 @@ class TopicCalls:
         self._topics = topics
         self._readers = readers
         self._backlog = backlog
-        self._pending_list = pending_list
+        self._retries = retries
         self._flusher = flusher
         self._checkpointer = checkpointer
         self._directory = directory
@@ -171,27 +167,8 @@ class TopicCalls:
 
     async def _cancel_retries(self, group: str, topic: str) -> None:
         """Those of the topic that wait in lanes; durable on return. The group's of other topics stay."""
-        wanted = pending_pb2.PendingFilter(topic=retry_topic(group))
-        request = pending_pb2.ListPendingRequest(filter=wanted, max_count=limits.PENDING_COUNT_MAX, omit_bodies=True)
-        while True:
-            page = await self._pending_list.page(request)
-            by_lane: dict[int, dict[int, int]] = {}
-            for one in page.messages:
-                if one.message.properties.get(record.RETRY_TOPIC) == topic:
-                    by_lane.setdefault(one.lane, {})[one.message.offset] = one.message.due_at_ms
-            ended = [self._pending_ones(number, dues) for number, dues in sorted(by_lane.items())]
-            if any(len(entries) for _, entries, _ in ended):
-                cancel(self._store, [one for one in ended if len(one[1])])
-                await self._durable()
-            if not page.next_page_token:
-                return
-            request.page_token = page.next_page_token
-
-    def _pending_ones(self, number: int, dues: Mapping[int, int]) -> tuple[Lane, Ints, Ints]:
-        """Lane, entries and due times of those entries that are still pending."""
-        lane, entries = self._store.lanes[number], np.array(sorted(dues), np.int64)
-        entries = entries[lane.states(entries) == PENDING]
-        return lane, entries, np.array([dues[entry] for entry in entries.tolist()], np.int64)
+        self._retries.cancel(await self._retries.find(group, lambda names: names.get(record.RETRY_TOPIC) == topic))
+        await self._durable()
 
     async def _events_durable(self) -> None:
         durable = self._store.when_events_durable()

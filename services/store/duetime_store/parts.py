@@ -28,6 +28,7 @@ from duetime_store.groups.metrics import GroupCollector
 from duetime_store.groups.offsets import GroupOffsets
 from duetime_store.groups.persistence import GroupKeeper
 from duetime_store.groups.receiving import Receiver
+from duetime_store.groups.retries import WaitingRetries
 from duetime_store.groups.streams import ReceiveStreams, StreamParts
 from duetime_store.groups.subscription_groups import SubscriptionGroups
 from duetime_store.groups.topic_readers import TopicReaders
@@ -41,6 +42,7 @@ from duetime_store.pending.endnames import EndNames
 from duetime_store.pending.keys import UpsertKeys
 from duetime_store.pending.listing import PendingList
 from duetime_store.pending.replacing import Replacing
+from duetime_store.pending.retries import RetryEnding
 from duetime_store.pending.surveyor import Surveyor
 from duetime_store.pending.targets import Targets
 from duetime_store.queues import queuetable
@@ -134,6 +136,7 @@ class StoreParts:
     cancelling: Cancelling
     replacing: Replacing
     end_names: EndNames
+    retry_ending: RetryEnding
     surveyor: Surveyor
     backlog: Backlog
     pending_list: PendingList
@@ -169,17 +172,16 @@ def make_parts(base: Base, opened: Opened) -> StoreParts:
     lines = Lines()
     groups, keeper = _make_groups(base, store, offsets, flusher, lines)
     receiver = Receiver(store, reader, groups, lines, offsets, flusher, alarm, turns)
-    admin = GroupAdmin(store, groups, offsets, turns, shard=shard)
-    checkpointer = _make_checkpointer(base, opened, flusher, topics, keeper)
-    indexer = _make_indexer(base, store)
+    checkpointer, indexer = _make_checkpointer(base, opened, flusher, topics, keeper), _make_indexer(base, store)
     surveyor, finder = Surveyor(store, turns, clock), Finder(store, indexer, metrics, turns, shard=shard)
-    search = LogSearch(store, finder)
-    targets = Targets(store, search, turns)
+    retries = _make_retries(base, store, groups)
+    cancelling, replacing, retry_ending = _make_pending(base, store, finder, flusher, retries)
+    admin = GroupAdmin(store, groups, offsets, retries, turns, shard=shard)
     transactions, results = opened.transactions, Results(store, shard=shard)
     giving_up, checks = _make_checks(base, opened, alarm, flusher)
     readers, backlog = TopicReaders(store, groups, offsets, turns), Backlog(store, surveyor, turns)
     pending_list = PendingList(store, reader, turns)
-    used = topics, readers, backlog, pending_list, flusher, checkpointer, directory
+    used = topics, readers, backlog, retries, flusher, checkpointer, directory
     return StoreParts(
         store=store,
         alarm=alarm,
@@ -200,9 +202,10 @@ def make_parts(base: Base, opened: Opened) -> StoreParts:
         finder=finder,
         tracer=MessageTraces(store, reader, finder, turns, shard=shard),
         holding=Holding(store, flusher, alarm, bytes_max=settings.waiting_bytes_max),
-        cancelling=Cancelling(store, targets, flusher, metrics),
-        replacing=Replacing(store, targets, UpsertKeys(search, turns), flusher, turns, metrics),
         end_names=EndNames(store, turns),
+        cancelling=cancelling,
+        replacing=replacing,
+        retry_ending=retry_ending,
         surveyor=surveyor,
         backlog=backlog,
         pending_list=pending_list,
@@ -222,6 +225,22 @@ def make_parts(base: Base, opened: Opened) -> StoreParts:
         metrics=metrics,
         turns=turns,
     )
+
+
+def _make_retries(base: Base, store: Store, groups: Groups) -> WaitingRetries:
+    retries = WaitingRetries(store, base.turns)
+    base.registry.register(GroupCollector(groups, retries))
+    return retries
+
+
+def _make_pending(
+    base: Base, store: Store, finder: Finder, flusher: Flusher, retries: WaitingRetries
+) -> tuple[Cancelling, Replacing, RetryEnding]:
+    search, turns, metrics = LogSearch(store, finder), base.turns, base.metrics
+    targets = Targets(store, search, turns)
+    replacing = Replacing(store, targets, UpsertKeys(search, turns), flusher, turns, metrics)
+    ending = RetryEnding(store, retries, replacing, flusher, turns)
+    return Cancelling(store, targets, flusher, metrics), replacing, ending
 
 
 def _make_exporter(base: Base, store: Store) -> Exporter:
@@ -321,7 +340,6 @@ def _make_groups(
         places_max=settings.group_queues_max,
     )
     base.registry.register(DeadLetterCollector(store, state.gone))
-    base.registry.register(GroupCollector(groups))
     return groups, GroupKeeper(store, groups, offsets, flusher, base.disk, path, base.threads.checkpoint)
 
 

@@ -73,6 +73,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         self._due = DueEntries(parts.store, parts.reader, self._kept, parts.metrics)
         self._cancelling = parts.cancelling
         self._replacing = parts.replacing
+        self._retry_ending = parts.retry_ending
         self._flusher = parts.flusher
         self._checkpointer = parts.checkpointer
         self._topics = parts.topic_calls
@@ -430,6 +431,13 @@ class StoreService(store_pb2_grpc.StoreServicer):
         self, request: consumer_pb2.ResetGroupRequest, context: Any
     ) -> consumer_pb2.ResetGroupResponse:
         return await self._groups.reset(request)
+
+    async def EndRetries(
+        self, request: store_pb2.EndStoredRetriesRequest, context: Any
+    ) -> store_pb2.EndStoredRetriesResponse:
+        response = await self._retry_ending.end(request)
+        self._checkpointer.published()
+        return response
 
     async def DeleteGroup(
         self, request: consumer_pb2.DeleteGroupRequest, context: Any

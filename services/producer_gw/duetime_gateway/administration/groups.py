@@ -82,6 +82,10 @@ class ConsumerGroups:
             description.acks_per_s += answer.acks_per_s
             description.receives_per_s += answer.receives_per_s
             description.dead_letters += answer.dead_letters
+            description.waiting_retries += answer.waiting_retries
+            description.counting_shards.extend(number for _ in answer.counting_shards)
+            dues = [one for one in (description.next_retry_at_ms, answer.next_retry_at_ms) if one]
+            description.next_retry_at_ms = min(dues, default=0)
         await self._renumber(queues)
         description.queues.extend(sorted(queues, key=lambda one: (is_group_topic(one.topic), one.topic, one.queue)))
         latest = sorted(members.values(), key=lambda one: -one.seen_at_ms)

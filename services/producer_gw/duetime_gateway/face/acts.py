@@ -36,6 +36,10 @@ def _letters(request: consumer_pb2.RedriveRequest | consumer_pb2.DiscardRequest)
     return f"dead letters of group {request.filter.group}{_DRY * request.dry_run}"
 
 
+def _retries(request: consumer_pb2.EndRetriesRequest) -> str:
+    return f"waiting retries of group {request.filter.group}{_DRY * request.dry_run}"
+
+
 def _pending(request: pending_pb2.CancelMatchingRequest) -> str:
     return f"pending messages of topic {request.filter.topic or '*'}{_DRY * request.dry_run}"
 
@@ -67,6 +71,8 @@ _GATEWAY: Mapping[str, Act | None] = {
     "UpdateGroup": Act(consumer_pb2.UpdateGroupRequest, _group),
     "DeleteGroup": Act(consumer_pb2.DeleteGroupRequest, _group),
     "ResetGroup": Act(consumer_pb2.ResetGroupRequest, _reset),
+    "RetryNow": Act(consumer_pb2.EndRetriesRequest, _retries),
+    "DiscardRetries": Act(consumer_pb2.EndRetriesRequest, _retries),
     "RedriveDeadLetters": Act(consumer_pb2.RedriveRequest, _letters),
     "DiscardDeadLetters": Act(consumer_pb2.DiscardRequest, _letters),
     "CancelMatching": Act(pending_pb2.CancelMatchingRequest, _pending),
@@ -86,7 +92,15 @@ _GATEWAY: Mapping[str, Act | None] = {
             *("Cancel", "Reschedule", "ListPending", "Backlog", "GetBacklogReport", "GetReports"),
             *("QueryMessages", "GetMessage", "TraceMessage", "ListTransactions", "GetTransaction"),
             *("DescribeTopic", "ListTopics", "GetRoute", "ListLanes", "ListShards", "ListFiles"),
-            *("ListGroups", "DescribeGroup", "ListDeadLetters", "ListAuditEvents", "ListQuotas", "WhoAmI"),
+            *(
+                "ListGroups",
+                "DescribeGroup",
+                "ListRetries",
+                "ListDeadLetters",
+                "ListAuditEvents",
+                "ListQuotas",
+                "WhoAmI",
+            ),
         )
     ),
 }

@@ -5,6 +5,7 @@ from contextlib import aclosing
 from typing import Any
 
 import grpc
+from duetime.v1 import consumer_pb2
 from duetime.v1 import pending_pb2 as pb
 from duetime_core.room import Room
 from duetime_format.limits import PULL_BYTES_MAX
@@ -15,16 +16,28 @@ from duetime_gateway.pending.counting import Counting
 from duetime_gateway.pending.ending import Ending
 from duetime_gateway.pending.listing import Listing
 from duetime_gateway.pending.matching import Matching
+from duetime_gateway.pending.retries import Retries
+
+_ENDS = consumer_pb2.EndRetriesRequest.FromString, consumer_pb2.EndRetriesProgress.SerializeToString
 
 
 class PendingService:
     """A part of duetime.v1.Gateway: see proto/duetime/v1/gateway.proto for what each call promises."""
 
-    def __init__(self, ending: Ending, matching: Matching, listing: Listing, counting: Counting, answers: Room) -> None:
+    def __init__(
+        self,
+        ending: Ending,
+        matching: Matching,
+        listing: Listing,
+        counting: Counting,
+        retries: Retries,
+        answers: Room,
+    ) -> None:
         self._ending = ending
         self._matching = matching
         self._listing = listing
         self._counting = counting
+        self._retries = retries
         self._answers = answers
 
     def handlers(self) -> "dict[str, grpc.RpcMethodHandler[Any, Any]]":
@@ -42,11 +55,19 @@ class PendingService:
                 self.list_pending, pb.ListPendingRequest.FromString, pb.ListPendingResponse.SerializeToString
             ),
             "Backlog": unary(self.backlog, pb.BacklogRequest.FromString, pb.BacklogResponse.SerializeToString),
+            "ListRetries": unary(
+                self.list_retries,
+                consumer_pb2.ListRetriesRequest.FromString,
+                consumer_pb2.ListRetriesResponse.SerializeToString,
+            ),
+            "RetryNow": stream(self.retry_now, *_ENDS),
+            "DiscardRetries": stream(self.discard_retries, *_ENDS),
         }
 
     def end_streams(self) -> None:
         """Streams end soon: a stop does not wait for all that they would do."""
         self._matching.end()
+        self._retries.end_streams()
 
     async def cancel(self, request: pb.CancelRequest, context: Context) -> pb.CancelResponse:
         return pb.CancelResponse(results=await self._ending.cancel(request.messages, remaining_ms(context)))
@@ -68,3 +89,23 @@ class PendingService:
 
     async def backlog(self, request: pb.BacklogRequest, context: Context) -> pb.BacklogResponse:
         return await self._counting.count(request, remaining_ms(context))
+
+    async def list_retries(
+        self, request: consumer_pb2.ListRetriesRequest, context: Context
+    ) -> consumer_pb2.ListRetriesResponse:
+        with await room_in_turn(self._answers, context.peer(), PULL_BYTES_MAX, remaining_ms(context)):
+            return await self._retries.page(request, remaining_ms(context))
+
+    async def retry_now(
+        self, request: consumer_pb2.EndRetriesRequest, context: Context
+    ) -> AsyncIterator[consumer_pb2.EndRetriesProgress]:
+        async with aclosing(self._retries.end(request, discard=False)) as progress:
+            async for one in progress:
+                yield one
+
+    async def discard_retries(
+        self, request: consumer_pb2.EndRetriesRequest, context: Context
+    ) -> AsyncIterator[consumer_pb2.EndRetriesProgress]:
+        async with aclosing(self._retries.end(request, discard=True)) as progress:
+            async for one in progress:
+                yield one

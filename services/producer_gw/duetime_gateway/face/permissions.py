@@ -70,6 +70,7 @@ _READS = Rule(needs=(_topic(RECEIVE, _its_topic),))
 _SHOWS_TOPIC = _topic(ANY_RIGHT, _its_topic)
 _IN_GROUP = (_topic(RECEIVE, _its_topic), _group(RECEIVE, _its_group))
 _LEASED = Rule(needs=(_group(RECEIVE, _its_group),))
+_MANAGES_FILTERED = Rule(needs=(_group(MANAGE, _group_of_filter),))
 _MANAGES_NAMED = Rule(needs=(_group(MANAGE, _its_name),))
 _OPERATES = Rule(needs=(_topic(MANAGE, _everything),))
 
@@ -115,6 +116,9 @@ _GATEWAY = {
     "DescribeGroup": Rule(needs=(_group(ANY_RIGHT, _its_name),)),
     "ResetGroup": Rule(needs=(_group(MANAGE, _its_name), _topic(RECEIVE | MANAGE, _its_topic))),
     "DeleteGroup": _MANAGES_NAMED,
+    "ListRetries": _MANAGES_FILTERED,
+    "RetryNow": _MANAGES_FILTERED,
+    "DiscardRetries": _MANAGES_FILTERED,
     "ListDeadLetters": _dead_letters(consumer_pb2.ListDeadLettersRequest),
     "RedriveDeadLetters": _dead_letters(consumer_pb2.RedriveRequest),
     "DiscardDeadLetters": _dead_letters(consumer_pb2.DiscardRequest),

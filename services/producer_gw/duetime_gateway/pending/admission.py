@@ -5,7 +5,7 @@ Each `check_` raises InvalidArgument; a `_violations` is about one message of a 
 
 from collections.abc import Iterator
 
-from duetime.v1 import pending_pb2
+from duetime.v1 import consumer_pb2, pending_pb2
 from duetime_core.errors import InvalidArgument, Violation
 from duetime_format import limits
 from duetime_format.admission import delay_violations, due_violations, topic_violations
@@ -13,7 +13,7 @@ from duetime_format.lanes import TIMER_LANE_FIRST, TIMER_LANES_MAX
 from duetime_format.names import is_group_topic
 from duetime_format.texts import shown
 
-from duetime_gateway.rules import INT64_MAX, outside, refuse
+from duetime_gateway.rules import INT64_MAX, group_violations, outside, refuse
 
 _INT32_MAX = (1 << 31) - 1
 
@@ -73,6 +73,23 @@ def check_cancel_matching(wanted: pending_pb2.PendingFilter) -> None:
     if not (wanted.topic or wanted.due_from_ms or wanted.due_before_ms):
         found.append(Violation("filter", "names neither a topic nor a range of due times"))
     refuse(found)
+
+
+def check_list_retries(request: consumer_pb2.ListRetriesRequest) -> None:
+    """See the module."""
+    refuse([*_retries(request.filter), *outside(("max_count", request.max_count, limits.PENDING_COUNT_MAX))])
+
+
+def check_retry_filter(wanted: consumer_pb2.RetryFilter) -> None:
+    """See the module."""
+    refuse(list(_retries(wanted)))
+
+
+def _retries(wanted: consumer_pb2.RetryFilter) -> Iterator[Violation]:
+    yield from group_violations("filter.group", wanted.group)
+    yield from _topic("filter.topic", wanted.topic)
+    if len(wanted.ids) > limits.CANCEL_COUNT_MAX:
+        yield Violation("filter.ids", f"are {len(wanted.ids)}, {limits.CANCEL_COUNT_MAX} at most")
 
 
 def check_backlog(request: pending_pb2.BacklogRequest) -> None:

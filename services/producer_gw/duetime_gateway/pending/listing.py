@@ -40,7 +40,13 @@ class Listing:
             DueTimeError: bad fields, no such topic, or what a shard answered.
         """
         check_list(request)
-        shards = {shard.number: shard for shard in await self._holders.of_topic(request.filter.topic)}
+        return await self.merged(await self._holders.of_topic(request.filter.topic), request, remaining_ms)
+
+    async def merged(
+        self, of: Sequence[Shard], request: pb.ListPendingRequest, remaining_ms: float | None
+    ) -> pb.ListPendingResponse:
+        """A page of these shards. Raises: DueTimeError: no token of ours, or what a shard answered."""
+        shards = {shard.number: shard for shard in of}
         digest = crc32(request.filter.SerializeToString(deterministic=True))
         if request.page_token:
             cursors = decode(request.page_token, digest, shards.keys())

@@ -8,9 +8,11 @@ batch some numpy calls. Base and runs never change: a snapshot is these columns,
 Cells are as fine as their lane's grain (cells.py). As time passes a grain moves on: the lane's entries of its next span
 are surveyed, and their rows replace those of the coarse cells. Where there are more than `cells_max` cells the farthest
 ones are folded: the grain moves back, and their rows go to coarser cells.
+
+Topics that are followed have totals of their own, so that their counts are known without a look at the cells.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -39,6 +41,7 @@ from duetime_store.counting.cells import (
     span_keys,
     starts_of,
     summed,
+    topics_of,
 )
 from duetime_store.counting.survey import Survey
 
@@ -98,10 +101,17 @@ def natural(now_ms: int) -> Grain:
 class Counts:
     """See the module."""
 
-    def __init__(self, now_ms: int, *, cells_max: int = CELLS_MAX) -> None:
+    def __init__(self, now_ms: int, *, cells_max: int = CELLS_MAX, followed: Sequence[int] = ()) -> None:
+        """`followed`: numbers of topics, ascending. One that is added later has nothing counted yet."""
         self.cells_max = cells_max
         # Pending entries of each lane.
         self.totals: dict[int, int] = {}
+        # Pending entries of followed topics, by lane.
+        self.followed: dict[int, dict[int, int]] = {}
+        self._to_follow = followed
+        # Whether a topic is followed; the last one stands for all later topics.
+        self._flags = np.zeros(1, np.bool_)
+        self._flagged = 0
         self._natural = natural(now_ms)
         self._grains: dict[int, Grain] = {}
         self._base = NOTHING
@@ -117,6 +127,8 @@ class Counts:
     def change(self, lane: int, entries: Ints, dues: Ints, topics: Ints, by: int) -> None:
         """Entries of a lane have come (1), or were restored, cancelled or replaced (-1)."""
         self.totals[lane] = self.totals.get(lane, 0) + by * len(entries)
+        if self._to_follow:
+            self._follow(lane, topics, by)
         self._add(keys_of(lane, self.grain(lane), minutes_of(dues), topics), by)
         for watcher in self._watchers:
             if watcher.lane == lane:
@@ -124,6 +136,28 @@ class Counts:
 
     def grain(self, lane: int) -> Grain:
         return self._grains.setdefault(lane, self._natural)
+
+    def _follow(self, lane: int, topics: Ints, counts: Ints | int) -> None:
+        if self._flagged < len(self._to_follow):
+            self._flagged = len(self._to_follow)
+            self._flags = np.zeros(self._to_follow[-1] + 2, np.bool_)
+            self._flags[self._to_follow] = True
+        own = self._flags.take(topics, mode="clip")
+        if not own.any():
+            return
+        numbers, which = np.unique(topics[own], return_inverse=True)
+        sums = np.zeros(len(numbers), np.int64)
+        np.add.at(sums, which, counts if isinstance(counts, int) else counts[own])
+        for topic, count in zip(numbers.tolist(), sums.tolist(), strict=True):
+            lanes = self.followed.setdefault(topic, {})
+            lanes[lane] = lanes.get(lane, 0) + count
+
+    def _follow_anew(self, lane: int, column: Column) -> None:
+        """The column has all cells of the lane."""
+        for lanes in self.followed.values():
+            lanes.pop(lane, None)
+        if self._to_follow:
+            self._follow(lane, topics_of(column.keys), column.counts)
 
     def _add(self, keys: Ints, by: int) -> None:
         stop = self._filled + len(keys)
@@ -169,6 +203,11 @@ class Counts:
     def column(self, low: int, high: int) -> Column:
         """The cells with low <= key < high, which have to be few."""
         return joined([column.between(low, high) for column in self._columns()])
+
+    def of_topic(self, topic: int) -> int:
+        """Pending entries of a followed topic, in all lanes."""
+        # Other threads read it too.
+        return sum(list(self.followed.get(topic, {}).values()))
 
     @property
     def cell_count(self) -> int:
@@ -336,6 +375,7 @@ class Counts:
         self._runs, self._filled = [run for run in (*runs, column) if len(run.keys)], 0
         self._grains[survey.lane] = survey.grain
         self.totals[survey.lane] = int(column.counts.sum())
+        self._follow_anew(survey.lane, column)
         self.suspects.discard(survey.lane)
 
     def whole(self, lane: int) -> Survey:
@@ -350,6 +390,8 @@ class Counts:
         self._grains = dict(grains)
         lanes = lanes_of(base.keys)
         self.totals = {lane: int(base.counts[lanes == lane].sum()) for lane in grains}
+        for lane in grains:
+            self._follow_anew(lane, base.between(*lane_keys(lane)))
 
 
 def _span(lane: int, start: int, stop: int, grain: Grain) -> Span:

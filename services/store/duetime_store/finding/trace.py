@@ -269,7 +269,10 @@ class MessageTraces:
             return
         at_ms = await ended_at(walk, self._store, lane.number, newest.record.queue_offset, newest.record.stored_at_ms)
         if at_ms is not None:
-            life.add(CANCELLED, at_ms, place, level=lane.number, due_at_ms=self._due_at_ms(newest))
+            group = _group_of(newest.real_topic)
+            copy = {"group": group, "attempt": _attempt_of(newest)} if group else {}
+            kind = DISCARDED if group else CANCELLED
+            life.add(kind, at_ms, place, level=lane.number, due_at_ms=self._due_at_ms(newest), **copy)
             return
         successor = await self._finder.successor(walk, newest)
         if successor is not None:

@@ -10,6 +10,7 @@
     persistence the snapshot, beside each checkpoint; loading: the state after a start
     offsets    committed offsets: config/consumerOffset.json
     calls      the gRPC calls; admin: those of operators; dead_letters: those of the dead-letter queues
+    retries    copies that wait in lanes for their next attempt: counted, found, ended
     unread     messages at the log's front that a group has not read
 
 Theory. Of each queue that a group receives from, its *place* knows a frontier and the offsets below it that are

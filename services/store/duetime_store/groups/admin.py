@@ -9,6 +9,7 @@ from duetime_format.names import dlq_topic, retry_topic
 
 from duetime_store.groups.groups import Groups
 from duetime_store.groups.offsets import GroupOffsets, check_group
+from duetime_store.groups.retries import WaitingRetries
 from duetime_store.groups.state import Place
 from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.reading.offsets import first_stored_at, first_with_time
@@ -23,8 +24,18 @@ IN_USE_MS = 60_000
 class GroupAdmin:
     """See proto/duetime/v1/store.proto for what each call promises."""
 
-    def __init__(self, store: Store, groups: Groups, offsets: GroupOffsets, turns: Turns, *, shard: int) -> None:
+    def __init__(
+        self,
+        store: Store,
+        groups: Groups,
+        offsets: GroupOffsets,
+        retries: WaitingRetries,
+        turns: Turns,
+        *,
+        shard: int,
+    ) -> None:
         self._store = store
+        self._retries = retries
         self._turns = turns
         self._groups = groups
         self._offsets = offsets
@@ -50,6 +61,11 @@ class GroupAdmin:
                 if now_ms - seen_at_ms < MEMBER_MS:
                     found.members.add(name=name, topic=topic, seen_at_ms=seen_at_ms)
         found.dead_letters = self._dead_letters(group)
+        if self._retries.is_counting:
+            found.counting_shards.append(self._shard)
+        else:
+            found.next_retry_at_ms = await self._retries.first_due_at_ms(group)
+            found.waiting_retries = self._retries.count(group)
         return found
 
     async def _queue(self, walk: Walk, queue: ConsumeQueue, places: list[Place]) -> consumer_pb2.GroupQueue:

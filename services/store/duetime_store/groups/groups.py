@@ -67,9 +67,10 @@ class Rate:
 
 @dataclass(slots=True)
 class Activity:
-    """A group's activity of the last minute; memory only."""
+    """A group's activity of the last minute, and its acknowledgements since the start; memory only."""
 
     acks: Rate = field(default_factory=Rate)
+    acked_count: int = 0
     receives: Rate = field(default_factory=Rate)
     # When they received, by name and topic; the latest last.
     members: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -175,7 +176,9 @@ class Groups:
             count += self.progress.end(place, lease.id, offsets)
             self._unblocked(place)
         if count:
-            self._active(group).acks.add(self.store.clock.now_ms(), count)
+            active = self._active(group)
+            active.acks.add(self.store.clock.now_ms(), count)
+            active.acked_count += count
 
     def change(self, group: str, names: Sequence[bytes], invisible_ms: int, *, not_attempted: bool) -> list[int]:
         self.store.gate.check_write()

@@ -6,13 +6,15 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from duetime_store.groups.groups import Groups
+from duetime_store.groups.retries import WaitingRetries
 
 
 class GroupCollector(Collector):
-    """Outstanding messages of all groups, and those that were lost."""
+    """Outstanding messages of all groups, and those that were lost; waiting retries and acknowledgements of each."""
 
-    def __init__(self, groups: Groups) -> None:
+    def __init__(self, groups: Groups, retries: WaitingRetries) -> None:
         self._groups = groups
+        self._retries = retries
 
     def collect(self) -> Iterable[Metric]:
         yield GaugeMetricFamily(
@@ -28,3 +30,18 @@ class GroupCollector(Collector):
             "Outstanding messages that were deleted or damaged before a group was done with them",
             self._groups.lost_count,
         )
+        waiting = GaugeMetricFamily(
+            "duetime_store_waiting_retries",
+            "Failed messages that wait in lanes for their next attempt",
+            labels=["group"],
+        )
+        for group, count in sorted(self._retries.counts().items()):
+            waiting.add_metric([group], count)
+        yield waiting
+        acknowledged = CounterMetricFamily(
+            "duetime_store_acknowledged", "Messages that groups have acknowledged", labels=["group"]
+        )
+        # The list is made at once: this is another thread.
+        for group, active in list(self._groups.activity.items()):
+            acknowledged.add_metric([group], active.acked_count)
+        yield acknowledged

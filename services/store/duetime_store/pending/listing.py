@@ -17,7 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 from duetime.v1 import message_pb2, pending_pb2
+from duetime_core.attempts import failed_attempts
 from duetime_core.errors import InvalidArgument, Violation
+from duetime_format import attempts as histories
 from duetime_format import limits, record
 from duetime_format.columns import SEVERAL_KEYS, values
 from duetime_format.lanes import Place, is_timer_lane
@@ -48,6 +50,7 @@ _TIME_END = (1 << 62) - 1
 _TOKEN = Struct(">BqiqI")
 _VERSION = 1
 _NAMES = (record.REAL_TOPIC.encode(), record.KEYS.encode())
+PendingMessage = pending_pb2.PendingMessage
 _OF_NAMED = (record.UNIQ_KEY.encode(), *_NAMES)
 
 
@@ -239,8 +242,8 @@ class PendingList:
             records, sizes, _, _ = self._reader.read(lane.queue, entries[still], units[still])
             own = [spots[at + index] for index in still.tolist()]
             messages = _named if page.names_only else _whole
-            for spot, message in messages(records, sizes, own):
-                if not page.add(spot, message, wanted):
+            for spot, found in messages(records, sizes, own):
+                if not page.add(spot, found, wanted):
                     return False
             at += fit
             await walk.turn_if_over()
@@ -276,18 +279,18 @@ class _Page:
     def left_count(self) -> int:
         return self._count - len(self.response.messages)
 
-    def add(self, spot: Spot, message: message_pb2.StoredMessage, wanted: _Wanted) -> bool:
+    def add(self, spot: Spot, found: PendingMessage, wanted: _Wanted) -> bool:
         """Adds a message if it matches. False: the page is full, and it was not added."""
-        if wanted.matches(message.topic, message.keys):
+        if wanted.matches(found.message.topic, found.message.keys):
             if self._omit_bodies:
-                message.body = b""
-            size = message.ByteSize()
+                found.message.body = b""
+            size = found.ByteSize()
             is_full = self._size + size > limits.PULL_ANSWER_BYTES_MAX and self.response.messages
             if not self.left_count or is_full:
                 self.end()
                 return False
             self._size += size
-            self.response.messages.add(message=message, lane=spot.lane)
+            self.response.messages.append(found)
         self.reached = spot
         return True
 
@@ -298,7 +301,7 @@ class _Page:
             self.response.due_at_ms = self.reached.due_at_ms
 
 
-def _whole(records: bytes, sizes: list[int], spots: Sequence[Spot]) -> Iterator[tuple[Spot, message_pb2.StoredMessage]]:
+def _whole(records: bytes, sizes: list[int], spots: Sequence[Spot]) -> Iterator[tuple[Spot, PendingMessage]]:
     """The messages of records that lie back to back; a size of 0 stands for a missing one."""
     end = 0
     for size, spot in zip(sizes, spots, strict=True):
@@ -307,24 +310,22 @@ def _whole(records: bytes, sizes: list[int], spots: Sequence[Spot]) -> Iterator[
             yield spot, _message(record.decode(data, check_crc=False), spot)
 
 
-def _named(records: bytes, sizes: list[int], spots: Sequence[Spot]) -> Iterator[tuple[Spot, message_pb2.StoredMessage]]:
+def _named(records: bytes, sizes: list[int], spots: Sequence[Spot]) -> Iterator[tuple[Spot, PendingMessage]]:
     """As `_whole`, with no more than their names."""
     columns = values(records, sizes, _OF_NAMED)
     for size, spot, message_id, topic, keys in zip(sizes, spots, *columns, strict=True):
         if size:
-            yield (
-                spot,
-                message_pb2.StoredMessage(
-                    id=as_text(message_id or b""),
-                    topic=as_text(topic or b""),
-                    keys=as_text(keys or b"").split(),
-                    offset=spot.entry,
-                    due_at_ms=spot.due_at_ms,
-                ),
+            message = message_pb2.StoredMessage(
+                id=as_text(message_id or b""),
+                topic=as_text(topic or b""),
+                keys=as_text(keys or b"").split(),
+                offset=spot.entry,
+                due_at_ms=spot.due_at_ms,
             )
+            yield spot, PendingMessage(message=message, lane=spot.lane)
 
 
-def _message(found: record.Record, spot: Spot) -> message_pb2.StoredMessage:
+def _message(found: record.Record, spot: Spot) -> PendingMessage:
     """The message as its consumers will see it; `offset` is the entry."""
     properties = decode_properties(found.properties)
     message = stored_message(found)
@@ -336,7 +337,9 @@ def _message(found: record.Record, spot: Spot) -> message_pb2.StoredMessage:
     message.queue = int(queue) if queue.isdecimal() and len(queue) < 10 else 0
     message.offset, message.due_at_ms = spot.entry, spot.due_at_ms
     message.delay_level = 0 if is_timer_lane(spot.lane) else spot.lane
-    return message
+    history = properties.get(record.ATTEMPTS, "") if is_group_topic(message.topic) else ""
+    attempts = failed_attempts(histories.decode(history)) if history else ()
+    return PendingMessage(message=message, lane=spot.lane, attempts=attempts)
 
 
 def _by_lane(spots: Sequence[Spot]) -> Iterator[list[Spot]]:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from zlib import crc32
 
 import numpy as np
-from duetime.v1 import pending_pb2, store_pb2
+from duetime.v1 import message_pb2, pending_pb2, store_pb2
 from duetime_core.calls import fault_of
 from duetime_core.errors import DataLoss, DueTimeError, InvalidArgument, Unsupported, Violation
 from duetime_format import record
@@ -192,6 +192,14 @@ class Replacing:
         properties = decode_properties(known.properties)
         name = properties.get(record.REAL_TOPIC, ""), properties.get(record.KEYS, "")
         return self._put(found, job.asked, (lane.number, entry), latest, name, job.request_id)
+
+    def hasten(self, lane: Lane, entry: int) -> message_pb2.Fault | None:
+        """Stages the record of a pending entry once more, due now. Returns why not; None: it is staged."""
+        try:
+            result = self._put(self._read(lane, entry), Asked(0, is_delay=True), (lane.number, entry), None, ("", ""))
+        except DueTimeError as error:
+            return fault_of(error)
+        return result.fault if result.HasField("fault") else None
 
     def _done_before(self, job: Rescheduling) -> Result | None:
         """The answer to a reschedule that was carried out before, and has been restored since; None: it is none."""

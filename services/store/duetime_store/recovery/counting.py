@@ -37,7 +37,7 @@ Left = Mapping[int, Sequence[tuple[Ints, Ints]]]
 def make_ledger(directory: StoreDirectory, commit_log: CommitLog, now_ms: int) -> Ledger:
     """With an empty table."""
     numbers = TopicNumbers(directory.disk, directory.timers / "topics")
-    return Ledger(Counts(now_ms), numbers, RecordTopics(commit_log, numbers))
+    return Ledger(Counts(now_ms, followed=numbers.retries), numbers, RecordTopics(commit_log, numbers))
 
 
 def load_counts(

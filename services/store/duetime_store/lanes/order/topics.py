@@ -7,10 +7,13 @@ import os
 import zlib
 from pathlib import Path
 
+from duetime_format.names import RETRY_PREFIX
+
 from duetime_store.files.disk import Disk
 
 # Of records that name no topic.
 NO_TOPIC = 0
+_RETRIES = RETRY_PREFIX.encode()
 
 
 class TopicNumbers:
@@ -22,6 +25,8 @@ class TopicNumbers:
         self._path = path
         self.names = [b"", *_read(path)]
         self._numbers = {name: number for number, name in enumerate(self.names)}
+        # Numbers of groups' retry topics, in order.
+        self.retries = [number for number, name in enumerate(self.names) if name.startswith(_RETRIES)]
         self._saved_count = len(self.names)
         # What comes after is damaged: it is written over.
         self._bytes = sum(map(len, map(_line, self.names[1:])))
@@ -36,6 +41,8 @@ class TopicNumbers:
         if number is None:
             number = self._numbers[name] = len(self.names)
             self.names.append(name)
+            if name.startswith(_RETRIES):
+                self.retries.append(number)
         return number
 
     def find(self, name: bytes) -> int | None:

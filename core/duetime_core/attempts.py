@@ -1,0 +1,16 @@
+"""Failed deliveries of a message, as the contract has them."""
+
+from duetime.v1 import consumer_pb2
+from duetime_format.attempts import History
+
+
+def failed_attempts(history: History) -> list[consumer_pb2.FailedAttempt]:
+    return [
+        consumer_pb2.FailedAttempt(
+            attempt=one.number,
+            received_at_ms=one.received_at_ms,
+            failed_at_ms=one.failed_at_ms,
+            error=consumer_pb2.HandlerError(type=one.type, message=one.message or "", trace=one.trace or ""),
+        )
+        for one in history.attempts
+    ]

@@ -1,0 +1,189 @@
+"""Failed messages of a group that wait for their next attempt: listed, delivered now, or discarded.
+
+They are pending messages on their way to %RETRY%group, so that they are listed as those are. An end goes shard by shard
+at once, page after page, until there are no more.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+
+from duetime.v1 import consumer_pb2 as pb
+from duetime.v1 import message_pb2, pending_pb2, store_pb2
+from duetime_core.calls import refused
+from duetime_core.clock import Clock
+from duetime_core.errors import DueTimeError, Overloaded
+from duetime_core.metadata import Groups
+from duetime_format import limits, record
+from duetime_format.names import retry_topic
+
+from duetime_gateway.answers import raise_first
+from duetime_gateway.errors import stopping
+from duetime_gateway.pending.admission import check_list_retries, check_retry_filter
+from duetime_gateway.pending.listing import Listing
+from duetime_gateway.shards.shard import Shard
+from duetime_gateway.shards.shards import Shards
+
+PROGRESS_MS = 1_000
+# Calls of RetryNow and DiscardRetries in work in one gateway: each keeps all shards busy.
+JOBS_MAX = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A filter, ready for use."""
+
+    topic: str
+    error: str
+    ids: frozenset[str]
+
+    @classmethod
+    def of(cls, given: pb.RetryFilter) -> "_Wanted":
+        return cls(given.topic, given.error.casefold(), frozenset(given.ids))
+
+    def fits(self, one: pending_pb2.PendingMessage) -> bool:
+        if self.ids and one.message.id not in self.ids:
+            return False
+        if self.topic not in ("", _origin_of(one.message)):
+            return False
+        return not self.error or self.error in _error_of(one.attempts).casefold()
+
+
+@dataclass(slots=True)
+class _Part:
+    """A shard's part of an end."""
+
+    shard: Shard
+    token: bytes = b""
+    done: bool = False
+    matched_count: int = 0
+    ended_count: int = 0
+    gone_count: int = 0
+    error: DueTimeError | None = None
+
+    async def advance(self, group: str, wanted: _Wanted, due_from_ms: int, *, discard: bool, dry_run: bool) -> None:
+        """One page, or an `error`, with which this part ends."""
+        try:
+            await self._step(group, wanted, due_from_ms, discard=discard, dry_run=dry_run)
+        except DueTimeError as error:
+            self.error = error
+
+    async def _step(self, group: str, wanted: _Wanted, due_from_ms: int, *, discard: bool, dry_run: bool) -> None:
+        page: pending_pb2.ListPendingResponse = await self.shard.store.ask(
+            "ListPending",
+            pending_pb2.ListPendingRequest(
+                filter=pending_pb2.PendingFilter(topic=retry_topic(group), due_from_ms=due_from_ms),
+                max_count=limits.PENDING_COUNT_MAX,
+                page_token=self.token,
+                omit_bodies=True,
+            ),
+        )
+        found = [one for one in page.messages if wanted.fits(one)]
+        self.matched_count += len(found)
+        if found and not dry_run:
+            request = store_pb2.EndStoredRetriesRequest(group=group, discard=discard)
+            request.lanes.extend(one.lane for one in found)
+            request.entries.extend(one.message.offset for one in found)
+            answer: store_pb2.EndStoredRetriesResponse = await self.shard.store.ask("EndRetries", request)
+            self.ended_count += answer.ended_count
+            self.gone_count += answer.gone_count
+            if answer.HasField("fault"):
+                raise refused(answer.fault)
+        self.token = page.next_page_token
+        self.done = not self.token
+
+
+class Retries:
+    """The waiting retries of all groups, and the calls in work that end some."""
+
+    def __init__(self, groups: Groups, listing: Listing, shards: Shards, clock: Clock) -> None:
+        self._groups = groups
+        self._listing = listing
+        self._shards = shards
+        self._clock = clock
+        self._count = 0
+        self._ending = False
+
+    def end_streams(self) -> None:
+        """They end after the pages that they are at; called again, each continues."""
+        self._ending = True
+
+    async def page(self, request: pb.ListRetriesRequest, remaining_ms: float | None) -> pb.ListRetriesResponse:
+        """
+        Raises:
+            DueTimeError: bad fields, no such group, or what a shard answered.
+        """
+        check_list_retries(request)
+        await self._groups.get(request.filter.group)
+        asked = pending_pb2.ListPendingRequest(
+            filter=pending_pb2.PendingFilter(topic=retry_topic(request.filter.group)),
+            max_count=request.max_count,
+            page_token=request.page_token,
+            omit_bodies=request.omit_bodies,
+        )
+        page = await self._listing.merged(self._shards.all(), asked, remaining_ms)
+        wanted = _Wanted.of(request.filter)
+        retries = [_retry_of(one) for one in page.messages if wanted.fits(one)]
+        return pb.ListRetriesResponse(retries=retries, next_page_token=page.next_page_token)
+
+    async def end(self, request: pb.EndRetriesRequest, *, discard: bool) -> AsyncGenerator[pb.EndRetriesProgress, None]:
+        """The progress, about once a second, and at the end.
+
+        Raises:
+            DueTimeError: bad fields, no such group, too many such calls; or a shard's, when the others are done.
+        """
+        check_retry_filter(request.filter)
+        group, wanted = request.filter.group, _Wanted.of(request.filter)
+        await self._groups.get(group)
+        if self._count >= JOBS_MAX:
+            text = f"{self._count} calls of RetryNow and DiscardRetries are in work; the most is {JOBS_MAX}"
+            raise Overloaded(text, reason="RETRIES_EXHAUSTED")
+        # A retry that is due already is being delivered.
+        due_from_ms = 0 if discard else self._clock.now_ms() + 1
+        parts = [_Part(shard) for shard in self._shards.all()]
+        self._count += 1
+        try:
+            told_ms = self._clock.monotonic_ms()
+            while left := [part for part in parts if not part.done and part.error is None]:
+                if self._ending:
+                    yield _progress(parts)
+                    raise stopping()
+                steps = (
+                    part.advance(group, wanted, due_from_ms, discard=discard, dry_run=request.dry_run) for part in left
+                )
+                raise_first(await asyncio.gather(*steps, return_exceptions=True))
+                now_ms = self._clock.monotonic_ms()
+                if now_ms - told_ms >= PROGRESS_MS:
+                    told_ms = now_ms
+                    yield _progress(parts)
+            yield _progress(parts)
+            raise_first([part.error for part in parts])
+        finally:
+            self._count -= 1
+
+
+def _progress(parts: Sequence[_Part]) -> pb.EndRetriesProgress:
+    return pb.EndRetriesProgress(
+        matched_count=sum(part.matched_count for part in parts),
+        ended_count=sum(part.ended_count for part in parts),
+        gone_count=sum(part.gone_count for part in parts),
+        done=all(part.done for part in parts),
+    )
+
+
+def _retry_of(one: pending_pb2.PendingMessage) -> pb.WaitingRetry:
+    retry = pb.WaitingRetry(shard=one.shard, lane=one.lane, entry=one.message.offset, attempts=one.attempts)
+    retry.message.CopyFrom(one.message)
+    message = retry.message
+    message.topic, message.queue, message.offset = _origin_of(message), 0, 0
+    message.properties.pop(record.RETRY_TOPIC, None)
+    return retry
+
+
+def _origin_of(message: message_pb2.StoredMessage) -> str:
+    return message.properties.get(record.RETRY_TOPIC, "")
+
+
+def _error_of(attempts: Sequence[pb.FailedAttempt]) -> str:
+    """`TYPE: message` of the last attempt; empty: unknown."""
+    return f"{attempts[-1].error.type}: {attempts[-1].error.message}" if attempts else ""

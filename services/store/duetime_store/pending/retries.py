@@ -1,0 +1,77 @@
+"""EndRetries: failed messages that wait for their next attempt are due now, or never.
+
+A record that is due now takes a copy's place, as a reschedule does; a copy that is discarded is cancelled.
+"""
+
+from collections.abc import Sequence
+
+from duetime.v1 import store_pb2
+from duetime_core.errors import InvalidArgument, Violation
+from duetime_format import limits
+
+from duetime_store.groups.offsets import check_group
+from duetime_store.groups.retries import Waiting, WaitingRetries
+from duetime_store.lanes.lane import PENDING
+from duetime_store.pending.replacing import Replacing
+from duetime_store.reading.turns import Turns
+from duetime_store.writing.ends import state_of
+from duetime_store.writing.flusher import Flusher
+from duetime_store.writing.store import Store
+
+
+class RetryEnding:
+    """Serves EndRetries."""
+
+    def __init__(
+        self, store: Store, retries: WaitingRetries, replacing: Replacing, flusher: Flusher, turns: Turns
+    ) -> None:
+        self._store = store
+        self._retries = retries
+        self._replacing = replacing
+        self._flusher = flusher
+        self._turns = turns
+
+    async def end(self, request: store_pb2.EndStoredRetriesRequest) -> store_pb2.EndStoredRetriesResponse:
+        """See proto/duetime/v1/store.proto. Raises: DueTimeError."""
+        check_group(request.group)
+        count = len(request.entries)
+        if not 1 <= count <= limits.PENDING_COUNT_MAX or len(request.lanes) != count:
+            text = f"{count} entries of {len(request.lanes)} lanes are not 1 to {limits.PENDING_COUNT_MAX} of as many"
+            raise InvalidArgument([Violation("entries", text)])
+        by_lane: dict[int, set[int]] = {}
+        for number, entry in zip(request.lanes, request.entries, strict=True):
+            by_lane.setdefault(number, set()).add(entry)
+        found = self._retries.named(request.group, by_lane)
+        response, failed = store_pb2.EndStoredRetriesResponse(), 0
+        if request.discard:
+            response.ended_count = self._retries.cancel(found)
+        else:
+            failed = await self._hasten(found, response)
+        await self._durable()
+        response.gone_count = count - response.ended_count - failed
+        return response
+
+    async def _hasten(self, found: Sequence[Waiting], response: store_pb2.EndStoredRetriesResponse) -> int:
+        """Stages records that take their places and are due now. Returns for how many that failed."""
+        self._store.gate.check_send()
+        failed = 0
+        with self._turns.walk() as walk:
+            walk.start()
+            for lane, entries, dues in found:
+                for entry, due_at_ms in zip(entries.tolist(), dues.tolist(), strict=True):
+                    still = state_of(self._store, lane.number, entry) == PENDING
+                    if still and due_at_ms > self._store.clock.now_ms():
+                        error = self._replacing.hasten(lane, entry)
+                        if error is None:
+                            response.ended_count += 1
+                        elif not failed:
+                            response.fault.CopyFrom(error)
+                        failed += error is not None
+                    await walk.turn_if_over()
+        return failed
+
+    async def _durable(self) -> None:
+        self._flusher.wake()
+        durable = self._store.when_durable()
+        if durable is not None:
+            await durable

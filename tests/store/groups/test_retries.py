@@ -1,0 +1,92 @@
+"""The number of copies that wait in lanes for a group: exact after ends, restarts and damage of what is derived."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from duetime.v1 import consumer_pb2, store_pb2
+from duetime_format import record
+from duetime_format.names import SCHEDULE_TOPIC, retry_topic
+from duetime_format.properties import encode_properties
+
+from tests.store.groups.running import GROUP, TOPIC, Consuming
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Consuming]:
+    async with Consuming(tmp_path / "store") as running:
+        yield running
+
+
+def waiting(message_id: str, *, group: str = GROUP, of_topic: str = TOPIC, **more: str) -> bytes:
+    """A copy that waits in the lane of level 2, an hour, as the retry service puts it."""
+    named = {"UNIQ_KEY": message_id, record.RETRY_TOPIC: of_topic, **more}
+    properties = encode_properties(named | record.deferral(2, retry_topic(group), 0))
+    return record.encode(record.Record(SCHEDULE_TOPIC, 1, b"body", record.with_crc_mark(properties), reconsume_times=1))
+
+
+async def counts(store: Consuming, group: str = GROUP) -> tuple[int, int]:
+    """Waiting retries and when the first is due; the gauge has the same number."""
+    found = await store.stub.DescribeGroup(consumer_pb2.DescribeGroupRequest(name=group), timeout=60)
+    gauge = store.node.registry.get_sample_value("duetime_store_waiting_retries", {"group": group})
+    assert found.waiting_retries == (gauge or 0)
+    return found.waiting_retries, found.next_retry_at_ms
+
+
+async def end(store: Consuming, *entries: int, discard: bool, lane: int = 2) -> tuple[int, int]:
+    request = store_pb2.EndStoredRetriesRequest(group=GROUP, discard=discard)
+    request.lanes.extend([lane] * len(entries))
+    request.entries.extend(entries)
+    answer: Any = await store.stub.EndRetries(request, timeout=60)
+    return answer.ended_count, answer.gone_count
+
+
+@pytest.mark.parametrize("again", ["kill", "again"])
+async def test_counts_are_the_same_after_a_restart(store: Consuming, again: str) -> None:
+    due_ms = store.clock.now_ms() + HOUR_MS
+    await store.put(waiting("a"), waiting("b"), waiting("x", group="others"))
+    await store.clock.advance(1_000)
+    await store.put(waiting("c"))
+    assert await end(store, 0, discard=True) == (1, 0)
+    assert await counts(store) == (2, due_ms)
+    await getattr(store, again)()
+    assert await counts(store, "others") == (1, due_ms)
+    assert (await counts(store))[0] == 2
+    assert await end(store, 1, discard=False) == (1, 0)
+    await getattr(store, again)()
+    assert (await counts(store))[0] == 2
+
+
+async def test_counts_survive_a_damaged_table(store: Consuming) -> None:
+    await store.put(waiting("a"), waiting("b"))
+
+    def damage() -> None:
+        for path in store.settings.data_dir.glob("duetimeCounts*"):
+            path.write_bytes(b"?" * 100)
+
+    await store.again()
+    await store.kill(damage)
+    assert (await counts(store))[0] == 2
+
+
+async def test_only_copies_of_the_group_end(store: Consuming) -> None:
+    await store.put(waiting("a"), waiting("x", group="others"))
+    # Another group's, one that is not there, and one twice.
+    assert await end(store, 0, 0, 1, 7, discard=True) == (1, 3)
+    assert await end(store, 0, discard=False) == (0, 1)
+    assert (await counts(store))[0] == 0
+    assert (await counts(store, "others"))[0] == 1
+
+
+async def test_a_copy_that_is_due_now_keeps_its_message(store: Consuming) -> None:
+    await store.put(waiting("a", **{record.ATTEMPTS: '{"attempts":[[1,2,3,"E","why",""]]}'}))
+    assert await end(store, 0, discard=False) == (1, 0)
+    count, due_ms = await counts(store)
+    assert (count, due_ms) == (1, pytest.approx(store.clock.now_ms(), abs=10))
+    # It is due already.
+    await store.clock.advance(10)
+    assert await end(store, 0, discard=False, lane=1_000) == (0, 1)
+    assert await end(store, 0, discard=True, lane=1_000) == (1, 0)
