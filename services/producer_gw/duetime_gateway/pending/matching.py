@@ -51,7 +51,7 @@ class Part:
         page: pb.ListPendingResponse = await self.shard.store.ask("ListPending", request)
         # Retries have fired, and what else goes to a system topic is no user's.
         found = [one for one in page.messages if not is_system_topic(one.message.topic)]
-        self.seen_count += max(page.seen_count, len(page.messages))
+        self.seen_count += page.seen_count
         self.matched_count += len(found)
         if found and not dry_run:
             refs = [

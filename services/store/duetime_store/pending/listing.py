@@ -82,6 +82,10 @@ class Spot(NamedTuple):
         return Place(self.due_at_ms, _ENTRY_LAST if lane < self.lane else -1)
 
 
+# After all entries.
+_END = Spot(_TIME_END, 0, 0)
+
+
 @dataclass(slots=True)
 class _Scan:
     """A lane, scanned up to `place`; `rows` are entries that may match and are not given out yet."""
@@ -91,19 +95,29 @@ class _Scan:
     is_over: bool = False
     dues: Ints = field(default_factory=lambda: np.empty(0, np.int64))
     entries: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    # All that was scanned, in order.
+    scanned: list[Rows] = field(default_factory=list)
 
     @property
     def spot(self) -> Spot:
-        return Spot(_TIME_END, 0, 0) if self.is_over else Spot(self.place.due_at_ms, self.lane.number, self.place.entry)
+        return _END if self.is_over else Spot(self.place.due_at_ms, self.lane.number, self.place.entry)
 
     def take_to(self, spot: Spot) -> list[Spot]:
         """Takes out what lies up to a spot."""
-        due_at_ms, entry = spot.place_in(self.lane.number)
-        ready = (self.dues < due_at_ms) | ((self.dues == due_at_ms) & (self.entries <= entry))
-        count = int(ready.sum())
+        count = _count_to(spot.place_in(self.lane.number), self.dues, self.entries)
         taken = zip(self.dues[:count].tolist(), self.entries[:count].tolist(), strict=True)
         self.dues, self.entries = self.dues[count:], self.entries[count:]
         return [Spot(due, self.lane.number, own) for due, own in taken]
+
+    def count_to(self, spot: Spot) -> int:
+        """Entries scanned up to a spot."""
+        place = spot.place_in(self.lane.number)
+        return sum(_count_to(place, rows.dues, rows.entries) for rows in self.scanned)
+
+
+def _count_to(place: Place, dues: Ints, entries: Ints) -> int:
+    due_at_ms, entry = place
+    return int(((dues < due_at_ms) | ((dues == due_at_ms) & (entries <= entry))).sum())
 
 
 @dataclass(slots=True)
@@ -154,6 +168,9 @@ class PendingList:
         with self._turns.walk() as walk:
             walk.start()
             await self._fill(page, scans, wanted, walk)
+        # The next page scans the entries after this one's end again, and counts them.
+        end = page.reached if page.response.next_page_token and page.reached else _END
+        page.response.seen_count = sum(scan.count_to(end) for scan in scans)
         return page.response
 
     def _asked(self, request: pending_pb2.ListPendingRequest) -> tuple[int, Spot, _Wanted]:
@@ -193,7 +210,7 @@ class PendingList:
                         return
             if reached.due_at_ms < _TIME_END:
                 page.reached = reached
-            if page.seen_count >= LOOK_MAX or walk.lasted_s >= PAGE_S:
+            if page.looked_count >= LOOK_MAX or walk.lasted_s >= PAGE_S:
                 page.end()
                 return
             await walk.turn_if_over()
@@ -213,7 +230,8 @@ class PendingList:
             matching = self._read_matches(scan.lane, rows, units[:fit], wanted)
         else:
             matching = wanted.may_match(rows)
-        page.seen_count += len(rows.entries)
+        page.looked_count += len(rows.entries)
+        scan.scanned.append(rows)
         if len(rows.entries):
             scan.place = Place(int(rows.dues[-1]), int(rows.entries[-1]))
         scan.dues = np.concatenate((scan.dues, rows.dues[matching]))
@@ -263,17 +281,10 @@ class _Page:
         self.names_only = names_only
         self.response = pending_pb2.ListPendingResponse()
         self.reached: Spot | None = None
+        self.looked_count = 0
         self._count = count
         self._omit_bodies = omit_bodies
         self._size = 0
-
-    @property
-    def seen_count(self) -> int:
-        return self.response.seen_count
-
-    @seen_count.setter
-    def seen_count(self, count: int) -> None:
-        self.response.seen_count = count
 
     @property
     def left_count(self) -> int:
