@@ -127,15 +127,36 @@ async def test_odd_names_of_requests_are_refused(store: Running, wrong: str) -> 
     assert store.node.store.lanes[LANE].pending_count == 1
 
 
+def flushes(store: Running) -> float:
+    return store.node.registry.get_sample_value("duetime_store_flush_seconds_count") or 0.0
+
+
 async def test_upserts_of_one_key_are_not_flushed_together(store: Running) -> None:
     """A power cut during a flush may leave any of its records: the last one alone would end only the one before it."""
-
-    def flushes() -> float:
-        return store.node.registry.get_sample_value("duetime_store_flush_seconds_count") or 0.0
-
-    before = flushes()
+    before = flushes(store)
     assert [one.replaced_id for one in await replace(store, *[upsert(f"a{n}", f"k{n}") for n in range(3)])] == [""] * 3
-    assert flushes() == before + 1
+    assert flushes(store) == before + 1
     results = await replace(store, *[upsert(f"b{n}", "k0") for n in range(3)], upsert("b3", "k1"))
     assert [one.replaced_id for one in results] == ["a0", "b0", "b1", "a1"]
-    assert flushes() == before + 4
+    assert flushes(store) == before + 4
+
+
+async def test_upserts_of_several_keys_share_their_flushes(store: Running) -> None:
+    """One flush for all first upserts of their keys, one for all second ones."""
+    before = flushes(store)
+    results = await replace(store, *[upsert(f"{key}{n}", key) for key in ("k", "l", "m") for n in range(3)])
+    assert [one.replaced_id for one in results] == [*("", "k0", "k1"), *("", "l0", "l1"), *("", "m0", "m1")]
+    assert flushes(store) == before + 3
+    assert store.node.store.lanes[LANE].pending_count == 3
+
+
+async def test_reschedules_and_upserts_of_one_call_keep_their_order(store: Running) -> None:
+    await replace(store, upsert("m0"))
+    results = await replace(store, asked("r"), upsert("a"), upsert("b"), upsert("c", "other"))
+    assert [(one.status, one.replaced_id) for one in results] == [
+        *((RESCHEDULED, replaced) for replaced in ("", "m0", "a", ""))
+    ]
+    last = await replace(store, upsert("d"), asked("s", entry=-1), upsert("e", "other"))
+    assert [one.replaced_id for one in last] == ["b", "", "c"]
+    assert last[1].status != RESCHEDULED
+    assert store.node.store.lanes[LANE].pending_count == 2

@@ -32,6 +32,11 @@ class Rescheduling:
     # How often it was looked up.
     rounds: int = 0
 
+    @property
+    def names(self) -> tuple[Name | str, ...]:
+        """Jobs with a name in common are done in order."""
+        return (self.target.message_id,)
+
 
 @dataclass(slots=True)
 class Upserting:
@@ -43,6 +48,11 @@ class Upserting:
     intake: Intake
     asked: Asked
     max_wait_ms: int
+
+    @property
+    def names(self) -> tuple[Name | str, ...]:
+        """Jobs with a name in common are done in order."""
+        return self.name, self.message_id
 
 
 Job = Rescheduling | Upserting

@@ -35,7 +35,7 @@ from duetime_store.pending.jobs import Job, Rescheduling, Upserting, job_of
 from duetime_store.pending.keys import Name, Upsert, UpsertKeys
 from duetime_store.pending.sent import is_same_send, reused
 from duetime_store.pending.targets import ROUNDS_MAX, Fate, Place, Targets, contended
-from duetime_store.reading.turns import Turns, Walk
+from duetime_store.reading.turns import Turns
 from duetime_store.writing.ended import MessageEnded
 from duetime_store.writing.ends import replace, state_of
 from duetime_store.writing.flusher import Flusher
@@ -78,7 +78,7 @@ class Replacing:
         self._staged: dict[Place, int] = {}
 
     async def replace(self, request: store_pb2.ReplaceRequest) -> store_pb2.ReplaceResponse:
-        """Works the replacements off in order; durable on return.
+        """Works the replacements of each key and of each message off in order; durable on return.
 
         Raises:
             InvalidArgument: no replacement, or too many.
@@ -114,47 +114,76 @@ class Replacing:
             counter.labels(label).inc(count)
 
     async def _work_all(self, jobs: Sequence[Job | Result]) -> list[Result]:
-        results: list[Result] = []
-        with self._turns.walk() as walk:
-            walk.start()
-            for job in jobs:
-                results.append(job if isinstance(job, Result) else await self._work(walk, job))
-                await walk.turn_if_over()
+        """Each round does what does not wait for another flush: one flush for all first jobs of their messages and
+        keys, one for all second ones, and so on."""
+        results = [job if isinstance(job, Result) else Result() for job in jobs]
+        left = [(index, job) for index, job in enumerate(jobs) if not isinstance(job, Result)]
+        errors: dict[int, DueTimeError] = {}
+        while left:
+            left, unclear = await self._work_round(left, results, errors)
+            try:
+                await self._look_again([job for _, job in unclear])
+            except DueTimeError as error:
+                errors.update((index, error) for index, _ in unclear)
+                left = [one for one in left if one[0] not in errors]
+        unsure = {index: one for index, one in errors.items() if isinstance(one, MessageEnded) and one.unsure}
+        if unsure:
+            await self._durable()
+            errors.update(await self._end_names.named(unsure))
+        for index, fault in errors.items():
+            results[index] = Result(fault=fault_of(fault))
         return results
 
-    async def _work(self, walk: Walk, job: Job) -> Result:
-        try:
-            while (result := self._try(job)) is None:
-                walk.end()
-                await self._look_again(job)
-                walk.start()
-        except MessageEnded as error:
-            walk.end()
-            await self._durable()
-            named = await self._end_names.named({0: error}) if error.unsure else {0: error}
+    async def _work_round(
+        self, jobs: Sequence[tuple[int, Job]], results: list[Result], errors: dict[int, DueTimeError]
+    ) -> tuple[list[tuple[int, Job]], list[tuple[int, Job]]]:
+        """The jobs that are left for the next round, in order, and those of them that have to be looked up again."""
+        left: list[tuple[int, Job]] = []
+        unclear: list[tuple[int, Job]] = []
+        held, is_closed = set[Name | str](), False
+        with self._turns.walk() as walk:
             walk.start()
-            return Result(fault=fault_of(named[0]))
-        except DueTimeError as error:
-            walk.start()
-            return Result(fault=fault_of(error))
-        return result
+            for index, job in jobs:
+                # A key's jobs keep their order, and so do a message's. A reschedule may concern any key: it passes no
+                # upsert, and no upsert passes it.
+                is_closed = is_closed or (bool(unclear) and type(job) is not type(unclear[0][1]))
+                if is_closed or not held.isdisjoint(job.names):
+                    left.append((index, job))
+                    held.update(job.names)
+                    continue
+                try:
+                    result = self._try(job)
+                except DueTimeError as error:
+                    errors[index] = error
+                else:
+                    if result is None:
+                        left.append((index, job))
+                        unclear.append((index, job))
+                        held.update(job.names)
+                    else:
+                        results[index] = result
+                await walk.turn_if_over()
+        return left, unclear
 
     def _try(self, job: Job) -> Result | None:
         """The result, or None: something has to be looked up (again) before there can be one."""
         return self._reschedule(job) if isinstance(job, Rescheduling) else self._upsert(job)
 
-    async def _look_again(self, job: Job) -> None:
-        if isinstance(job, Upserting):
-            if self._keys.knows(job.name):
-                # The record that it repeats, or takes the place of, is staged.
-                await self._durable()
-            await self._keys.learn([job.name])
-            return
-        # A record that takes its place is staged, and can be found once it is published.
-        await self._durable()
-        job.target.forget()
-        job.rounds += 1
-        await self._targets.find([job.target])
+    async def _look_again(self, jobs: Sequence[Job]) -> None:
+        """Raises: as UpsertKeys.learn and Targets.find."""
+        upserts = [job for job in jobs if isinstance(job, Upserting)]
+        targets = [job.target for job in jobs if isinstance(job, Rescheduling)]
+        if targets or any(self._keys.knows(job.name) for job in upserts):
+            # The record that it repeats, or takes the place of, is staged, and can be found once it is published.
+            await self._durable()
+        if upserts:
+            await self._keys.learn([job.name for job in upserts])
+        for job in jobs:
+            if isinstance(job, Rescheduling):
+                job.target.forget()
+                job.rounds += 1
+        if targets:
+            await self._targets.find(targets)
 
     async def _durable(self) -> None:
         self._flusher.wake()
