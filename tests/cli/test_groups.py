@@ -49,8 +49,25 @@ def test_groups_are_made_listed_and_changed(server: str, group: str, capsys: pyt
     assert next(line for line in lines_of(capsys) if line["group"] == group)["max_attempts"] == 7
     assert run(["groups", "list"]) == 0
     table = capsys.readouterr().out.splitlines()
-    assert table[0].split() == ["group", "start", "ordered", "deliveries", "backoff", "created"]
-    assert next(line for line in table if f"{group} " in line).split()[1:5] == ["earliest", "yes", "7", "1s,5s,0s"]
+    assert table[0].split() == [
+        "group",
+        "lag",
+        "dead",
+        "letters",
+        "start",
+        "ordered",
+        "deliveries",
+        "backoff",
+        "created",
+    ]
+    assert next(line for line in table if f"{group} " in line).split()[1:7] == [
+        "0",
+        "0",
+        "earliest",
+        "yes",
+        "7",
+        "1s,5s,0s",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -99,6 +116,9 @@ def test_group_is_described_reset_and_deleted(server: str, group: str, capsys: p
     assert (queue["committed_offset"], queue["next_offset"], queue["max_offset"]) == (0, 2, 3)
     assert (queue["lag"], queue["in_flight"]) == (3, 2)
     assert [(one["member"], one["topic"]) for one in described["members"]] == [("me", topic)]
+    assert run(["groups", "--json"]) == 0
+    (listed,) = [line for line in lines_of(capsys) if line["group"] == group]
+    assert (listed["lag"], listed["dead_letters"]) == (3, 0)
     assert run(["groups", "describe", group]) == 0
     assert "lag 3, in flight 2, waiting 0, dead letters 0;" in capsys.readouterr().out
 

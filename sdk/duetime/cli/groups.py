@@ -1,15 +1,20 @@
 """`duetime groups`: list, create, describe, change, reset and delete consumer groups."""
 
+import asyncio
 import sys
+from contextlib import suppress
+from itertools import zip_longest
 from typing import Annotated, Any
 
 import typer
 
 from duetime.cli import options
-from duetime.cli.gateway import call
+from duetime.cli.gateway import CALL_TIMEOUT_S, call, reach
 from duetime.cli.options import Json, Server, watched
 from duetime.cli.output import iso, local, moment_or_none, print_json, print_table
 from duetime.cli.policies import backoff_of, policy_of
+from duetime.client.connection import Connection
+from duetime.client.errors import NotFound, PermissionDenied
 from duetime.client.message import at_ms, moment
 from duetime.v1 import consumer_pb2, message_pb2
 
@@ -29,6 +34,10 @@ _STARTS = {
     consumer_pb2.GROUP_START_EARLIEST: _EARLIEST,
     consumer_pb2.GROUP_START_LATEST: _LATEST,
 }
+# Groups of a list whose lag and dead letters are counted, each by a call; and calls at once.
+DESCRIBED_MAX = 256
+DESCRIBED_AT_ONCE = 16
+_COLUMNS = ["group", "#lag", "#dead letters", "start?4", "ordered?2", "#deliveries?3", "backoff", "created?1"]
 _QUEUE_COLUMNS = [
     "topic", "#queue", "#shard?2", "#acknowledged?3", "#next?1", "#end?4", "#lag", "#in flight?6", "#waiting?7",
     "oldest unacknowledged?5",
@@ -64,7 +73,9 @@ def list_groups(context: typer.Context, server: Server = None, as_json: Json = F
 @groups.command("list")
 @watched
 def list_command(context: typer.Context, server: Server = None, as_json: Json = False) -> None:
-    """List the groups, by name.
+    """List the groups with lag and dead letters.
+
+    Lag counts unacknowledged messages: not delivered yet, in flight, or waiting for a retry.
 
     \b
     Examples:
@@ -74,19 +85,58 @@ def list_command(context: typer.Context, server: Server = None, as_json: Json = 
 
 
 def _list(server: str | None, as_json: bool) -> None:
-    listed = call(server, "ListGroups", consumer_pb2.ListGroupsRequest()).groups
-    if as_json:
-        for group in listed:
-            print_json(_group_object(group))
-    elif listed:
+    listed = asyncio.run(_described(server))
+    for group, described in listed if as_json else ():
+        print_json(_group_object(group) | {"lag": _lag(described), "dead_letters": _dead(described)})
+    if listed and not as_json:
         rows = [
-            (group.name, _start(group), "yes" if group.ordered else "-", str(group.retry.max_attempts),
-             backoff_of(group.retry), local(moment(group.created_at_ms)))
-            for group in listed
+            (group.name, _counted(_lag(described)), _counted(_dead(described)), _start(group),
+             "yes" if group.ordered else "-", str(group.retry.max_attempts), backoff_of(group.retry),
+             local(moment(group.created_at_ms)))
+            for group, described in listed
         ]  # fmt: skip
-        print_table(["group", "start", "ordered?2", "#deliveries?3", "backoff", "created?1"], rows)
-    else:
+        print_table(_COLUMNS, rows)
+    elif not listed and not as_json:
         print("no groups yet; `duetime groups create GROUP` or a first receiver creates one")
+    if len(listed) > DESCRIBED_MAX:
+        print(f"duetime: lag and dead letters are those of the first {DESCRIBED_MAX} groups", file=sys.stderr)
+    missing = {shard for _, described in listed if described for shard in described.unreachable_shards}
+    for shard in sorted(missing):
+        print(f"duetime: shard {shard} does not answer; its queues are missing", file=sys.stderr)
+    if missing:
+        raise typer.Exit(1)
+
+
+async def _described(server: str | None) -> list[tuple[consumer_pb2.Group, consumer_pb2.GroupDescription | None]]:
+    """All groups by name; None: one that was deleted meanwhile, is another user's, or is beyond DESCRIBED_MAX."""
+    connection, turns = Connection(await reach(server)), asyncio.Semaphore(DESCRIBED_AT_ONCE)
+
+    async def describe(name: str) -> consumer_pb2.GroupDescription | None:
+        with suppress(NotFound, PermissionDenied):
+            async with turns:
+                request = consumer_pb2.DescribeGroupRequest(name=name)
+                found: consumer_pb2.GroupDescription = await connection.call("DescribeGroup", request, CALL_TIMEOUT_S)
+                return found
+        return None
+
+    try:
+        listed = (await connection.call("ListGroups", consumer_pb2.ListGroupsRequest(), CALL_TIMEOUT_S)).groups
+        described = await asyncio.gather(*(describe(group.name) for group in listed[:DESCRIBED_MAX]))
+    finally:
+        await connection.close()
+    return list(zip_longest(listed, described))
+
+
+def _lag(described: consumer_pb2.GroupDescription | None) -> int | None:
+    return None if described is None else sum(queue.lag for queue in described.queues)
+
+
+def _dead(described: consumer_pb2.GroupDescription | None) -> int | None:
+    return None if described is None else described.dead_letters
+
+
+def _counted(count: int | None) -> str:
+    return "-" if count is None else f"{count:,}"
 
 
 @groups.command()
