@@ -7,6 +7,7 @@ making      makes records of their parts             restore      a lane entry's
 keys        hashes for the index                     units        the content of a queue's files
 lanes       levels and their queues                  levels       delays by level
 events      events of consumer groups                ranges       ascending offsets
+subjects    index words of a journal's records
 attempts    failed deliveries of a message           policy       retry policies as text
 receipts    names of deliveries                      ends         pending entries that were cancelled
 group_file  the file of groups: its head, dead letters

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from duetime_format import record
+from duetime_format import record, subjects
 from duetime_format.errors import Damaged
-from duetime_format.names import CHECKS_TOPIC
+from duetime_format.names import CHECKS_TOPIC, HALF_TOPIC
+from duetime_format.ranges import ranges
 from duetime_format.record import Record
 from duetime_format.units import Ints
 
@@ -22,11 +23,13 @@ CHECK_BYTES = CHECK_TYPE.itemsize
 Heard = npt.NDArray[Any]
 
 
-def heard_record(offsets: Ints, next_check_at_ms: Ints, checks: Ints, now_ms: int) -> bytes:
-    """The record which says that these half messages' checks were heard."""
+def heard_record(offsets: Ints, next_check_at_ms: Ints, checks: Ints, now_ms: int, since: int) -> bytes:
+    """The record which says that these half messages' checks were heard. `since`: see subjects.py."""
     rows = np.empty(len(offsets), CHECK_TYPE)
     rows["offset"], rows["next"], rows["checks"] = offsets, next_check_at_ms, checks
-    return record.encode(Record(CHECKS_TOPIC, 0, rows.tobytes(), record.with_crc_mark(b""), born_at_ms=now_ms))
+    words = subjects.words_of(HALF_TOPIC, 0, ranges(sorted(set(offsets.tolist()))))
+    properties = subjects.properties_of(words, since)
+    return record.encode(Record(CHECKS_TOPIC, 0, rows.tobytes(), properties, born_at_ms=now_ms))
 
 
 def decode(body: bytes) -> Heard:

@@ -11,7 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from duetime_format import subjects
 from duetime_format.errors import Damaged
+from duetime_format.names import CANCELLED_TOPIC
+from duetime_format.ranges import ranges
 from duetime_format.units import Ints
 
 CANCELLED, REPLACED = 1, 2
@@ -28,6 +31,18 @@ def encode(lane: int, entries: Ints, dues: Ints, reason: int = CANCELLED) -> byt
     rows = np.zeros(len(entries), END_TYPE)
     rows["lane"], rows["reason"], rows["entry"], rows["due"] = lane, reason, entries, dues
     return rows.tobytes()
+
+
+def words_of(body: bytes) -> list[str]:
+    """The index words of rows: a lane counts as a queue."""
+    rows, words = np.frombuffer(body, END_TYPE), list[str]()
+    lanes = np.unique(rows["lane"]).tolist()
+    # Each run costs two words at most.
+    runs_max = min(subjects.RUNS_MAX, subjects.WORDS_MAX // max(2 * len(lanes), 1))
+    for lane in lanes:
+        entries = np.unique(rows["entry"][rows["lane"] == lane]).tolist()
+        words += subjects.words_of(CANCELLED_TOPIC, lane, ranges(entries), runs_max)
+    return words
 
 
 def decode(body: bytes) -> Ends:

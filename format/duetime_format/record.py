@@ -63,6 +63,8 @@ UPSERT = "DT_UPSERT"
 REQUEST = "DT_REQUEST"
 # Of a group's copy: the token of the SendBack that made it; a repeated one is answered as the first was.
 SEND_BACK = "DT_SEND_BACK"
+# Of a journal's record: the offset of its queue from which on all records have index words (subjects.py).
+INDEXED = "DT_INDEXED"
 
 # Names that RocketMQ's broker and clients, or DueTime, give a meaning to; users may not set them.
 RESERVED_PROPERTIES = frozenset(
@@ -73,7 +75,7 @@ RESERVED_PROPERTIES = frozenset(
     "TIMER_DELAY_LEVEL TIMER_ENQUEUE_MS TIMER_DEQUEUE_MS TIMER_ROLL_TIMES TIMER_OUT_MS TIMER_DEL_UNIQKEY "
     "TIMER_DELIVER_MS TIMER_DELAY_MS TIMER_DELAY_SEC POP_CK 1ST_POP_TIME __CRC32# DT_ENTRY DT_FAULT DT_RETRY "
     "DT_VISIBLE_AT DT_ORIGIN DT_ATTEMPTS DT_DEAD_REASON DT_REDRIVEN DT_UPSERT DT_REQUEST DT_HALF "
-    "DT_DECISION DT_SEND_BACK DLQ_ORIGIN_TOPIC DLQ_ORIGIN_MESSAGE_ID".split()
+    "DT_DECISION DT_SEND_BACK DT_INDEXED DLQ_ORIGIN_TOPIC DLQ_ORIGIN_MESSAGE_ID".split()
 )
 SHARDING_KEY = "__SHARDINGKEY"
 FAULT = "DT_FAULT"

@@ -7,7 +7,7 @@ from duetime_format.errors import Damaged
 
 
 def test_checks_heard_come_back() -> None:
-    data = checks.heard_record(np.array([7, 1 << 40]), np.array([1_700_000_000_000, 5]), np.array([1, 15]), 9)
+    data = checks.heard_record(np.array([7, 1 << 40]), np.array([1_700_000_000_000, 5]), np.array([1, 15]), 9, 0)
     found = record.decode(data)
     assert (found.topic, found.queue, found.born_at_ms) == ("DT_CHECKS", 0, 9)
     assert checks.decode(found.body).tolist() == [(7, 1_700_000_000_000, 1), (1 << 40, 5, 15)]

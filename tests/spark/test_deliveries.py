@@ -245,7 +245,7 @@ class Told:
         journal = Journal()
         for call in calls:
             call(GroupJournal(journal))
-        self.records += [(body, 1_000 + len(self.records)) for body in bodies(journal.entries)]
+        self.records += [(body, 1_000 + len(self.records)) for body, _ in bodies(journal.entries)]
 
     def give(self, lease: Lease, offsets: list[int], attempt: int = 1, expired: Any = (), until_ms: int = 500) -> None:
         self.add(lambda journal: journal.give(lease, offsets, until_ms, attempt, 0, 9, expired))

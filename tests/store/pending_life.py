@@ -30,6 +30,7 @@ from duetime_store.finding.search import LogSearch
 from duetime_store.lanes.alarm import Alarm
 from duetime_store.lanes.lane import RESTORED
 from duetime_store.pending.cancelling import Cancelling
+from duetime_store.pending.endnames import EndNames
 from duetime_store.pending.keys import UpsertKeys
 from duetime_store.pending.listing import PendingList
 from duetime_store.pending.replacing import Replacing
@@ -88,8 +89,6 @@ class Sent:
 
 
 class PendingLife(Life):
-    """See the module."""
-
     def __init__(self, root: Path, dice: random.Random, *, mode: str = "sync") -> None:
         self.truth = Truth(loses=mode == "async")
         # Async mode: what is certain also after a power cut.
@@ -112,14 +111,15 @@ class PendingLife(Life):
             self._note_flushes()
         store, turns = self.store, Turns(lambda: 1.0)
         reader = Reader(store, Alarm(store.clock), self.metrics, turns)
-        assert self.directory is not None
-        assert self.disk is not None
+        assert self.directory
+        assert self.disk
         # Index files are full with a few messages.
         self.indexer = Indexer(store, self.directory, self.here, self.clock, shape=Shape(16, 60))
-        search = LogSearch(store, Finder(store, self.indexer, self.metrics, turns, shard=0))
+        finder = Finder(store, self.indexer, self.metrics, turns, shard=0)
+        search, names = LogSearch(store, finder), EndNames(store, reader, finder, turns)
         targets = Targets(store, search, turns)
         self.cancelling = Cancelling(store, targets, self.flusher, self.metrics)
-        self.replacing = Replacing(store, targets, UpsertKeys(search, turns), self.flusher, turns, self.metrics)
+        self.replacing = Replacing(store, targets, UpsertKeys(search, turns), self.flusher, turns, self.metrics, names)
         self.listing = PendingList(store, reader, turns)
         self.cleaner = Cleaner(
             *(store, reader, self.disk, self.flusher, self.checkpointer, self.here, self.clock, self.metrics, turns),

@@ -12,7 +12,7 @@ from duetime_format import record
 from duetime_format.names import GROUPS_TOPIC, QUARANTINE_TOPIC, dlq_topic, retry_topic
 from duetime_format.properties import encode_properties
 from duetime_format.restore import Entry, restore
-from duetime_store.finding import trace
+from duetime_store.finding import journals, trace
 from duetime_store.log.intake import parse
 from duetime_store.writing.staging import Outcome
 
@@ -234,8 +234,8 @@ async def test_what_was_not_read_is_told(shard: Consuming, monkeypatch: pytest.M
     await shard.ack(b)
     await shard.ack(a)
     assert len((await life(shard)).events) == 3
-    monkeypatch.setattr(trace, "_STEP_RECORDS", 1)
-    monkeypatch.setattr(trace, "TRACE_JOURNAL_BYTES_MAX", 1)
+    monkeypatch.setattr(journals, "STEP_RECORDS", 1)
+    monkeypatch.setattr(journals, "BYTES_MAX", 1)
     answer = await life(shard)
     assert lines(answer) == [f"accepted {TOPIC}:0:0", f"received {TOPIC}:0:0 #1"]
     (gap,) = answer.gaps
@@ -245,7 +245,7 @@ async def test_what_was_not_read_is_told(shard: Consuming, monkeypatch: pytest.M
     with (shard.settings.data_dir / "commitlog" / ("0" * 20)).open("r+b") as file:
         file.seek(int(queue.read(0, 1)["position"][0]) + 90)
         file.write(b"\xff")
-    assert list((await life(shard)).gaps) == ["1 records of group events are damaged"]
+    assert list((await life(shard)).gaps) == ["1 records with events of groups are damaged"]
     monkeypatch.setattr(trace, "TRACE_RECORDS_MAX", 1)
     await shard.put(copy(RETRY, [], times=1))
     assert "more than 1 records" in (await life(shard)).gaps[0]
@@ -254,8 +254,8 @@ async def test_what_was_not_read_is_told(shard: Consuming, monkeypatch: pytest.M
 async def test_what_groups_did_while_a_message_was_deferred_is_not_read(
     shard: Consuming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trace, "_STEP_RECORDS", 1)
-    monkeypatch.setattr(trace, "TRACE_JOURNAL_BYTES_MAX", 1)
+    monkeypatch.setattr(journals, "STEP_RECORDS", 1)
+    monkeypatch.setattr(journals, "BYTES_MAX", 1)
     await shard.send("B")
     started = shard.clock.now_ms()
     await shard.put(data := sent("A", level=1))

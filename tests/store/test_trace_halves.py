@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from duetime.v1 import consumer_pb2
-from duetime_store.finding import check_search
+from duetime_store.finding import journals
 
 from tests.store.running import Running
 from tests.store.test_transaction_checks import (
@@ -85,8 +85,8 @@ async def test_checks_beyond_what_is_read_are_a_gap(tmp_path: Path, monkeypatch:
             await passes(store, TIMEOUT_MS if count == 1 else INTERVAL_MS)
             await take(store)
             await report(store, heard=[0])
-        monkeypatch.setattr(check_search, "BYTES_MAX", 1)
+        monkeypatch.setattr(journals, "BYTES_MAX", 1)
         answer = await store.stub.TraceMessage(consumer_pb2.TraceMessageRequest(id="m0"), timeout=60)
         assert [event.checks for event in answer.events] == [0, 1]
         (gap,) = answer.gaps
-        assert gap.startswith("checks of transactions were read for ")
+        assert gap.startswith("checks of transactions were read until ")

@@ -175,12 +175,12 @@ def make_parts(base: Base, opened: Opened) -> StoreParts:
     checkpointer, indexer = _make_checkpointer(base, opened, flusher, topics, keeper), _make_indexer(base, store)
     surveyor, finder = Surveyor(store, turns, clock), Finder(store, indexer, metrics, turns, shard=shard)
     retries = _make_retries(base, store, groups)
-    cancelling, replacing, retry_ending = _make_pending(base, store, finder, flusher, retries)
+    pending_list, end_names = PendingList(store, reader, turns), EndNames(store, reader, finder, turns)
+    cancelling, replacing, retry_ending = _make_pending(base, store, finder, flusher, retries, end_names)
     admin = GroupAdmin(store, groups, offsets, retries, turns, shard=shard)
     transactions, results = opened.transactions, Results(store, shard=shard)
     giving_up, checks = _make_checks(base, opened, alarm, flusher)
     readers, backlog = TopicReaders(store, groups, offsets, turns), Backlog(store, surveyor, turns)
-    pending_list = PendingList(store, reader, turns)
     used = topics, readers, backlog, retries, flusher, checkpointer, directory
     return StoreParts(
         store=store,
@@ -202,7 +202,7 @@ def make_parts(base: Base, opened: Opened) -> StoreParts:
         finder=finder,
         tracer=MessageTraces(store, reader, finder, turns, shard=shard),
         holding=Holding(store, flusher, alarm, bytes_max=settings.waiting_bytes_max),
-        end_names=EndNames(store, turns),
+        end_names=end_names,
         cancelling=cancelling,
         replacing=replacing,
         retry_ending=retry_ending,
@@ -234,11 +234,11 @@ def _make_retries(base: Base, store: Store, groups: Groups) -> WaitingRetries:
 
 
 def _make_pending(
-    base: Base, store: Store, finder: Finder, flusher: Flusher, retries: WaitingRetries
+    base: Base, store: Store, finder: Finder, flusher: Flusher, retries: WaitingRetries, end_names: EndNames
 ) -> tuple[Cancelling, Replacing, RetryEnding]:
     search, turns, metrics = LogSearch(store, finder), base.turns, base.metrics
     targets = Targets(store, search, turns)
-    replacing = Replacing(store, targets, UpsertKeys(search, turns), flusher, turns, metrics)
+    replacing = Replacing(store, targets, UpsertKeys(search, turns), flusher, turns, metrics, end_names)
     ending = RetryEnding(store, retries, replacing, flusher, turns)
     return Cancelling(store, targets, flusher, metrics), replacing, ending
 

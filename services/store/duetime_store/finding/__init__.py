@@ -6,6 +6,7 @@ indexer       builds them
 finder        messages by id and key
 search        records of many pending messages at once
 trace         the life of a message
+journals      records of a journal about some places
 event_search  events of single messages in the journal of groups
 end_search    when a pending message was cancelled
 """

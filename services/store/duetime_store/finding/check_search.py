@@ -2,16 +2,11 @@
 
 from typing import NamedTuple
 
-from duetime_format import checks, record
+from duetime_format import checks
 from duetime_format.errors import Damaged
-from duetime_format.names import CHECKS_TOPIC
+from duetime_format.names import HALF_TOPIC
 
-from duetime_store.reading.offsets import first_stored_at
-from duetime_store.reading.turns import Walk
-from duetime_store.writing.store import Store
-
-# How much is read for one answer.
-BYTES_MAX = 64 * 1024 * 1024
+from duetime_store.finding.journals import JournalReading
 
 
 class Checked(NamedTuple):
@@ -22,28 +17,16 @@ class Checked(NamedTuple):
     offset: int
 
 
-async def last_check(
-    walk: Walk, store: Store, half: int, since_ms: int, stop_position: int
-) -> tuple[Checked | None, bool]:
-    """Of a half message that was stored at `since_ms` and asked about no more by the record at `stop_position`; and
-    whether all records were read."""
-    queue, last = store.queues.known(CHECKS_TOPIC.encode(), 0), None
-    if queue is None or not queue.max_offset:
-        return None, True
-    offset, left = await first_stored_at(walk, store.log, queue, since_ms), BYTES_MAX
-    while left > 0:
-        units = queue.read(offset, 1)
-        if not len(units) or int(units["position"][0]) >= stop_position:
-            return last, True
-        position, size, _ = units[0].item()
+async def last_check(reading: JournalReading, half: int, since_ms: int, stop_position: int) -> Checked | None:
+    """Of a half message that was stored at `since_ms` and asked about no more by the record at `stop_position`."""
+    last: Checked | None = None
+    async for found in reading.records([(HALF_TOPIC, 0, half)], since_ms):
         try:
-            found = record.decode(store.read_record(position, size))
             rows = checks.decode(found.body)
-            for heard in rows["checks"][rows["offset"] == half].tolist():
-                last = Checked(heard, found.stored_at_ms, offset)
         except Damaged:
-            # Whoever recovers reports it.
-            pass
-        offset, left = offset + 1, left - size
-        await walk.turn_if_over()
-    return last, False
+            reading.damaged += 1
+            continue
+        if found.position < stop_position:
+            for heard in rows["checks"][rows["offset"] == half].tolist():
+                last = Checked(heard, found.stored_at_ms, found.queue_offset)
+    return last

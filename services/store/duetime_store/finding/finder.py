@@ -136,6 +136,10 @@ class Finder:
         self._metrics = metrics
         self._shard = shard
 
+    @property
+    def has_index(self) -> bool:
+        return self._indexer is not None
+
     async def query(
         self, topic: str, key: str, from_ms: int, to_ms: int, max_count: int
     ) -> tuple[list[gateway_pb2.FoundMessage], bool]:
@@ -152,7 +156,7 @@ class Finder:
         size = 0
         with self._turns.walk() as walk:
             await walk.begin()
-            async with aclosing(self._positions(walk, view, hashes, from_ms, to_ms)) as positions:
+            async with aclosing(self.positions(walk, view, hashes, from_ms, to_ms)) as positions:
                 async for position in positions:
                     seen = self.read(position, key)
                     if seen is None or key not in seen.words or topic not in (seen.record.topic, seen.real_topic):
@@ -214,7 +218,7 @@ class Finder:
         with self._turns.walk() as walk:
             await walk.begin()
             hashes = await hashes_in_topics(walk, topics, wanted)
-            async with aclosing(self._positions(walk, view, hashes, 0, _TIME_MAX)) as positions:
+            async with aclosing(self.positions(walk, view, hashes, 0, _TIME_MAX)) as positions:
                 async for position in positions:
                     seen = self.read(position, wanted)
                     if seen is None or seen.id != wanted:
@@ -231,7 +235,7 @@ class Finder:
         if not key:
             return None
         view, place = await self.view(), (seen.lane, seen.record.queue_offset)
-        async with aclosing(self._positions(walk, view, [key_hash(TIMER_TOPIC, key)], 0, _TIME_MAX)) as positions:
+        async with aclosing(self.positions(walk, view, [key_hash(TIMER_TOPIC, key)], 0, _TIME_MAX)) as positions:
             async for position in positions:
                 other = self.read(position, key)
                 if other is not None and other.ends[:2] == place:
@@ -252,7 +256,7 @@ class Finder:
     async def _by_id(self, walk: Walk, view: View, message_id: str, topic: str) -> gateway_pb2.FoundMessage | None:
         hashes = await hashes_in_topics(walk, [topic] if topic else list(self._store.queues.counts), message_id)
         second: gateway_pb2.FoundMessage | None = None
-        async with aclosing(self._positions(walk, view, hashes, 0, _TIME_MAX)) as positions:
+        async with aclosing(self.positions(walk, view, hashes, 0, _TIME_MAX)) as positions:
             async for position in positions:
                 seen = self.read(position, message_id)
                 if (
@@ -338,7 +342,7 @@ class Finder:
         if not seen.id or not self._store.queues.find(QUARANTINE_TOPIC, 0).max_offset:
             return False
         wanted = key_hash(QUARANTINE_TOPIC, seen.id)
-        async with aclosing(self._positions(walk, view, [wanted], 0, _TIME_MAX)) as positions:
+        async with aclosing(self.positions(walk, view, [wanted], 0, _TIME_MAX)) as positions:
             async for position in positions:
                 other = self.read(position, seen.id)
                 if other is None or other.record.topic != QUARANTINE_TOPIC or other.entry is None:
@@ -391,7 +395,7 @@ class Finder:
             raise Unavailable(text, reason="INDEX_BEHIND")
         return View(indexer, store.published_end, {lane.number: lane.progress() for lane in store.lanes})
 
-    async def _positions(
+    async def positions(
         self, walk: Walk, view: View, hashes: Sequence[int], from_ms: int, to_ms: int
     ) -> AsyncGenerator[int, None]:
         """Positions of records with one of the hashes that may have been stored within the times: each once, newest
@@ -411,7 +415,7 @@ class Finder:
     async def positions_in_files(
         self, walk: Walk, view: View, hashes: Sequence[int], from_ms: int = 0, to_ms: int = _TIME_MAX
     ) -> AsyncGenerator[int, None]:
-        """As `_positions`, by the index alone: some may come twice."""
+        """As `positions`, by the index alone: some may come twice."""
         for file in view.indexer.files:
             if file.header.end_at_ms < from_ms:
                 return

@@ -21,6 +21,7 @@ from duetime_format import events, halves, record
 from duetime_format.attempts import LEASE_EXPIRED, UNREADABLE, Attempt
 from duetime_format.errors import Damaged
 from duetime_format.names import (
+    CANCELLED_TOPIC,
     CHECKS_TOPIC,
     DLQ_PREFIX,
     GIVEN_UP_TOPIC,
@@ -33,23 +34,18 @@ from duetime_format.names import (
 from duetime_format.properties import as_text, value_of
 from duetime_format.units import due_of
 
-from duetime_store.finding.check_search import BYTES_MAX as CHECKS_BYTES_MAX
 from duetime_store.finding.check_search import last_check
 from duetime_store.finding.end_search import ended_at
 from duetime_store.finding.event_search import MessageEvent, message_events
 from duetime_store.finding.finder import Finder, Seen
+from duetime_store.finding.journals import JournalReading, Journals, Place, view_of
 from duetime_store.lanes.lane import CANCELLED as ENDED
-from duetime_store.reading.offsets import first_stored_at
 from duetime_store.reading.reader import Reader
-from duetime_store.reading.turns import Turns, Walk
+from duetime_store.reading.turns import Turns
 from duetime_store.writing.store import Store
 
 # Records of one message that a trace covers, the newest ones.
 TRACE_RECORDS_MAX = 1_024
-# How much of the journal is read for one answer, and in one step of it.
-TRACE_JOURNAL_BYTES_MAX = 64 * 1024 * 1024
-_STEP_RECORDS = 16
-_STEP_BYTES = 32 * 1024
 
 ACCEPTED = consumer_pb2.TRACE_KIND_ACCEPTED
 DEFERRED = consumer_pb2.TRACE_KIND_DEFERRED
@@ -81,7 +77,6 @@ _ORDER = (
 _FIRST = (ACCEPTED, QUARANTINED, PREPARED, COMMITTED)
 
 Event = consumer_pb2.TraceEvent
-Place = tuple[str, int, int]  # topic, queue on the shard, offset
 _DIGITS_MAX = 18
 # Nobody receives from them.
 _UNREAD = (HALF_TOPIC, GIVEN_UP_TOPIC)
@@ -130,6 +125,11 @@ class _Life:
         event = Event(kind=kind, at_ms=at_ms, shard=self.shard, topic=topic, queue=queue, offset=offset, **more)  # type: ignore[arg-type]
         self.events.append(event)
 
+    def add_gaps(self, reading: JournalReading, subject: str) -> None:
+        if reading.damaged:
+            self.gaps.append(f"{reading.damaged} records with {subject} are damaged")
+        self.gaps += [f"{subject} {text}" for text in reading.gaps]
+
     def delivery(self, group: str, received_at_ms: int, attempt: int, place: Place | None = None) -> _Delivery:
         key = (group, attempt, received_at_ms)
         one = self.deliveries.setdefault(key, _Delivery(max(received_at_ms, 0), attempt))
@@ -144,8 +144,8 @@ class MessageTraces:
     def __init__(self, store: Store, reader: Reader, finder: Finder, turns: Turns, *, shard: int) -> None:
         self._store = store
         self._turns = turns
-        self._reader = reader
         self._finder = finder
+        self._reader = reader
         self._shard = shard
 
     async def trace(self, message_id: str, topic: str) -> consumer_pb2.TraceMessageResponse:
@@ -158,29 +158,30 @@ class MessageTraces:
         records, more = await self._finder.records_of(message_id, topic, TRACE_RECORDS_MAX)
         if not records:
             raise NotFound(f"no message {message_id} on shard {self._shard}", reason="MESSAGE_NOT_FOUND")
+        view = await view_of(self._finder)
         with self._turns.walk() as walk:
             await walk.begin()
-            life = await self._life(walk, records, more=more)
+            life = await self._life(Journals(self._store, self._reader, self._finder, walk, view), records, more=more)
         life.events.sort(key=lambda event: (event.at_ms, event.attempt, _ORDER.index(event.kind)))
         message_id = records[-1].id or message_id
         return consumer_pb2.TraceMessageResponse(id=message_id, events=life.events, gaps=life.gaps)
 
-    async def _life(self, walk: Walk, records: list[Seen], *, more: bool) -> _Life:
+    async def _life(self, journals: Journals, records: list[Seen], *, more: bool) -> _Life:
         life = _Life(self._shard)
         if more:
             life.gaps.append(f"the message has more than {TRACE_RECORDS_MAX} records; the oldest are left out")
         for seen in records:
             self._add_record(life, seen)
-            await walk.turn_if_over()
+            await journals.walk.turn_if_over()
         if not more and all(event.kind not in _FIRST for event in life.events):
             life.gaps.append("the record with which it was accepted is no longer stored: retention has deleted it")
-        await self._add_checks(walk, life, records)
-        await self._add_end(walk, life, records)
+        await self._add_checks(journals, life, records)
+        await self._add_end(journals, life, records)
         # No message is received from a lane, so the journal's hours while it was deferred are not read.
         given = [seen for seen in records if seen.lane is None and seen.record.topic not in _UNREAD]
         if given:
             places = {_place(seen) for seen in given}
-            await self._read_journal(walk, life, places, min(seen.record.stored_at_ms for seen in given))
+            await self._read_journal(journals, life, places, min(seen.record.stored_at_ms for seen in given))
         self._add_deliveries(life)
         return life
 
@@ -239,7 +240,7 @@ class MessageTraces:
             else:
                 life.add(ROLLED_BACK, op.stored_at_ms, (OP_TOPIC, op.queue, op.queue_offset), **said)
 
-    async def _add_checks(self, walk: Walk, life: _Life, records: Sequence[Seen]) -> None:
+    async def _add_checks(self, journals: Journals, life: _Life, records: Sequence[Seen]) -> None:
         """Adds how often producers were asked about the newest half message, at the time of the last check."""
         newest = next((seen.record for seen in reversed(records) if seen.record.topic == HALF_TOPIC), None)
         if newest is None:
@@ -247,18 +248,18 @@ class MessageTraces:
         offset = newest.queue_offset
         _, _, end = self._store.halves.published(offset)
         stop = self._store.published_end if end is None else end.position
-        last, is_whole = await last_check(walk, self._store, offset, newest.stored_at_ms, stop)
+        reading = journals.reading(CHECKS_TOPIC)
+        last = await last_check(reading, offset, newest.stored_at_ms, stop)
         if last is not None:
             place, group = (CHECKS_TOPIC, 0, last.offset), halves.group_of(newest.properties)
             life.add(CHECKED, last.at_ms, place, checks=last.checks, group=group)
-        if not is_whole:
-            life.gaps.append(f"checks of transactions were read for {CHECKS_BYTES_MAX} bytes only")
+        life.add_gaps(reading, "checks of transactions")
 
     def _due_at_ms(self, seen: Seen) -> int:
         unit = self._store.queues.find(seen.record.topic, seen.record.queue).read(seen.record.queue_offset, 1)
         return due_of(int(unit["tags"][0])) if len(unit) else 0
 
-    async def _add_end(self, walk: Walk, life: _Life, records: Sequence[Seen]) -> None:
+    async def _add_end(self, journals: Journals, life: _Life, records: Sequence[Seen]) -> None:
         """Adds how the message's newest place in a lane ended, if it did without being restored."""
         newest = next((seen for seen in reversed(records) if seen.lane is not None), None)
         number = newest.lane if newest is not None else None
@@ -267,19 +268,21 @@ class MessageTraces:
         place, lane = _place(newest), self._store.lanes[number]
         if lane.states(np.array([newest.record.queue_offset]))[0] != ENDED:
             return
-        at_ms = await ended_at(walk, self._store, lane.number, newest.record.queue_offset, newest.record.stored_at_ms)
+        reading = journals.reading(CANCELLED_TOPIC)
+        at_ms = await ended_at(reading, lane.number, newest.record.queue_offset, newest.record.stored_at_ms)
         if at_ms is not None:
             group = _group_of(newest.real_topic)
             copy = {"group": group, "attempt": _attempt_of(newest)} if group else {}
             kind = DISCARDED if group else CANCELLED
             life.add(kind, at_ms, place, level=lane.number, due_at_ms=self._due_at_ms(newest), **copy)
             return
-        successor = await self._finder.successor(walk, newest)
+        successor = await self._finder.successor(journals.walk, newest)
         if successor is not None:
             said = {"level": lane.number, "due_at_ms": self._due_at_ms(newest), "replaced_by_id": successor.id}
             life.add(REPLACED, successor.record.stored_at_ms, place, **said)
         else:
-            life.gaps.append("it ended before it was due; the record of that is no longer stored")
+            life.add_gaps(reading, "cancels")
+            life.gaps.append("it ended before it was due; the record of that was not found")
 
     def _add_copy(self, life: _Life, seen: Seen, group: str, due_at_ms: int) -> None:
         """Adds a message that came to a group's retries or dead letters, and the deliveries before that it names."""
@@ -298,36 +301,17 @@ class MessageTraces:
 
     # --- the journal ------------------------------------------------------------------------------------------------
 
-    async def _read_journal(self, walk: Walk, life: _Life, places: set[Place], since_ms: int) -> None:
-        queue = self._store.queues.known(GROUPS_TOPIC.encode(), 0)
-        if queue is None or not queue.max_offset:
-            return
-        offset, left = await first_stored_at(walk, self._store.log, queue, since_ms), TRACE_JOURNAL_BYTES_MAX
-        if offset == queue.min_offset and offset:
+    async def _read_journal(self, journals: Journals, life: _Life, places: set[Place], since_ms: int) -> None:
+        reading = journals.reading(GROUPS_TOPIC)
+        async for found in reading.records(places, since_ms):
+            try:
+                for one in message_events(found.body, places):
+                    self._add_event(life, one, found.stored_at_ms)
+            except Damaged:
+                reading.damaged += 1
+        if reading.is_front_gone:
             life.gaps.append("the first events of groups are no longer stored: retention has deleted them")
-        end, damaged, read_ms = queue.max_offset, 0, since_ms
-        while offset < end and left > 0:
-            units = queue.read(offset, min(_STEP_RECORDS, end - offset))
-            units = units[: max(int(np.searchsorted(units["size"].cumsum(), _STEP_BYTES)), 1)]
-            records, sizes, _, _ = self._reader.read(queue, np.arange(offset, offset + len(units)), units)
-            damaged += sizes.count(0)
-            at = 0
-            for size in filter(None, sizes):
-                found = record.decode(records, at, check_crc=False)
-                at, read_ms = at + size, found.stored_at_ms
-                try:
-                    for one in message_events(found.body, places):
-                        self._add_event(life, one, found.stored_at_ms)
-                except Damaged:
-                    damaged += 1
-            offset, left = offset + len(units), left - len(records)
-            await walk.turn_if_over()
-        if damaged:
-            life.gaps.append(f"{damaged} records of group events are damaged")
-        if offset < end:
-            life.gaps.append(
-                f"events of groups were read until {read_ms} (Unix ms) only, {TRACE_JOURNAL_BYTES_MAX} bytes"
-            )
+        life.add_gaps(reading, "events of groups")
 
     def _add_event(self, life: _Life, one: MessageEvent, stored_at_ms: int) -> None:
         assert one.key is not None

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import structlog
 from duetime_core.errors import StartupError
-from duetime_format.layout import BLANK_BYTES, blank
+from duetime_format.layout import BLANK_BYTES, blank, size_at
 from duetime_format.units import Ints, Units
 
 from duetime_store.files.disk import Buffer, Disk
@@ -161,6 +161,11 @@ class CommitLog:
         """The bytes at a position, at most to the end of its segment; empty where there is no segment."""
         segment = self.segment_at(position)
         return segment.read(position, length) if segment and position >= 0 else b""
+
+    def read_record(self, position: int, size: int) -> bytes:
+        """The bytes of a record that a unit names; empty if they are not that record."""
+        data = self.read(position, size)
+        return data if len(data) == size == size_at(data) else b""
 
     def read_spread(self, units: Units) -> tuple[bytes, Ints]:
         """(records of the first units, back to back; where each begins), of units whose records lie all over the log.

@@ -1,14 +1,15 @@
 """The journal of consumer groups: events (duetime_format.events) on their way to the log."""
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from duetime_format import events
+from duetime_format import events, subjects
 from duetime_format.events import Key
 from duetime_format.names import GROUPS_TOPIC
-from duetime_format.record import Record, encode, with_crc_mark
+from duetime_format.ranges import RANGE
+from duetime_format.record import Record, encode
 
 # At most so many bytes of events in one record, but at least one event.
 RECORD_BYTES = 256 * 1024
@@ -26,11 +27,12 @@ class Numbered(Protocol):
 
 @dataclass(slots=True)
 class Entry:
-    """One event as it is logged, and the place that it names, if any."""
+    """One event as it is logged, the place that it names, if any, and its index words."""
 
     kind: int
     payload: bytes
     place: Numbered | None = None
+    words: Sequence[str] = ()
 
 
 class Journal:
@@ -41,7 +43,7 @@ class Journal:
         self.waiters: list[asyncio.Future[None]] = []
 
     def add(self, event: events.Event, place: Numbered | None = None) -> None:
-        self.entries.append(Entry(event.kind, event.payload(), place))
+        self.entries.append(Entry(event.kind, event.payload(), place, _words_of(event, place)))
 
     def drain(self) -> "tuple[list[Entry], list[asyncio.Future[None]]]":
         """All entries and waiters; the journal is empty then."""
@@ -56,24 +58,43 @@ class Journal:
         self.waiters[:0] = waiters
 
 
-def bodies(entries: list[Entry], bytes_max: int = RECORD_BYTES) -> Iterator[bytes]:
-    """The bodies of the records that hold the events."""
+def bodies(entries: list[Entry], bytes_max: int = RECORD_BYTES) -> Iterator[tuple[bytes, list[str]]]:
+    """The bodies of the records that hold the events, each with its index words."""
     at = 0
     while at < len(entries):
         places: dict[int, Key] = {}
         parts: list[bytes] = []
+        words: dict[str, None] = {}
         size = 0
-        while at < len(entries) and (not parts or size + len(entries[at].payload) <= bytes_max):
+        while at < len(entries):
             entry = entries[at]
+            if parts and (size + len(entry.payload) > bytes_max or len(words) + len(entry.words) > subjects.WORDS_MAX):
+                break
             if entry.place is not None:
                 places[entry.place.number] = entry.place.key
             parts.append(events.framed(entry.kind, entry.payload))
+            words.update(dict.fromkeys(entry.words))
             size += events.EVENT_BYTES + len(entry.payload)
             at += 1
-        yield b"".join([events.begin_body(places), *parts])
+        yield b"".join([events.begin_body(places), *parts]), list(words)
 
 
-def event_records(entries: list[Entry], now_ms: int) -> Iterator[bytes]:
-    """The log records that hold the events."""
-    for body in bodies(entries):
-        yield encode(Record(GROUPS_TOPIC, 0, body, with_crc_mark(b""), born_at_ms=now_ms))
+def event_records(entries: list[Entry], now_ms: int, since: int) -> Iterator[bytes]:
+    """The log records that hold the events. `since`: see duetime_format.subjects."""
+    for body, words in bodies(entries):
+        yield encode(Record(GROUPS_TOPIC, 0, body, subjects.properties_of(words, since), born_at_ms=now_ms))
+
+
+def _words_of(event: events.Event, place: Numbered | None) -> list[str]:
+    """The index words of the messages that an event is about; none where traces do not show its kind."""
+    match event:
+        case events.Give() | events.End() | events.Change() | events.Back():
+            runs = event.ranges
+        case events.Defer() | events.Settle():
+            runs = RANGE.pack(event.offset, 1)
+        case events.Taken() | events.Left():
+            return subjects.words_of(event.topic, event.queue, event.ranges)
+        case _:
+            return []
+    assert place is not None
+    return subjects.words_of(place.key.queue_topic, place.key.queue, runs)

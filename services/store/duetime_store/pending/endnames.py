@@ -5,7 +5,12 @@ A cancel has a row in a record of DT_CANCELLED; an entry without a row was repla
 
 from collections.abc import Mapping
 
+from duetime_format.names import CANCELLED_TOPIC
+
 from duetime_store.finding.end_search import ends_among
+from duetime_store.finding.finder import Finder
+from duetime_store.finding.journals import Journals, view_of
+from duetime_store.reading.reader import Reader
 from duetime_store.reading.turns import Turns
 from duetime_store.writing.ended import MessageEnded
 from duetime_store.writing.staging import Outcome
@@ -15,8 +20,10 @@ from duetime_store.writing.store import Store
 class EndNames:
     """See the module. Reads only ends that are durable."""
 
-    def __init__(self, store: Store, turns: Turns) -> None:
+    def __init__(self, store: Store, reader: Reader, finder: Finder, turns: Turns) -> None:
         self._store = store
+        self._reader = reader
+        self._finder = finder
         self._turns = turns
 
     async def complete(self, outcome: Outcome) -> None:
@@ -30,10 +37,12 @@ class EndNames:
         """The errors with the ends that the log names."""
         unsure = {index: error.unsure for index, error in errors.items() if error.unsure is not None}
         since_ms = min(one.stored_at_ms for one in unsure.values())
+        view = await view_of(self._finder)
         with self._turns.walk() as walk:
             await walk.begin()
+            journals = Journals(self._store, self._reader, self._finder, walk, view)
             places = {(one.lane, one.entry) for one in unsure.values()}
-            cancelled = await ends_among(walk, self._store, places, since_ms)
+            cancelled = await ends_among(journals.reading(CANCELLED_TOPIC), places, since_ms)
         return {
             index: errors[index].named(is_replaced=(one.lane, one.entry) not in cancelled)
             for index, one in unsure.items()

@@ -66,6 +66,7 @@ class Replacing:
         flusher: Flusher,
         turns: Turns,
         metrics: StoreMetrics,
+        end_names: EndNames,
     ) -> None:
         self._store = store
         self._targets = targets
@@ -73,7 +74,7 @@ class Replacing:
         self._flusher = flusher
         self._turns = turns
         self._metrics = metrics
-        self._end_names = EndNames(store, turns)
+        self._end_names = end_names
         # Due times of entries that are staged and not published: their units say nothing yet.
         self._staged: dict[Place, int] = {}
 

@@ -27,6 +27,7 @@ from duetime_format.limits import (
     PULL_ANSWER_BYTES_MAX,
     WAIT_MS_MAX,
 )
+from duetime_format.names import CHECKS_TOPIC
 from duetime_format.units import Ints
 
 from duetime_store.lanes.alarm import Alarm
@@ -193,7 +194,8 @@ class Checks:
         rows, now_ms = self._table.heard(offsets), self._store.clock.now_ms()
         self._metrics.checks.labels("heard").inc(len(rows.offsets))
         if len(rows.offsets):
-            data = checks.heard_record(rows.offsets, rows.next_check_at_ms, rows.checks, now_ms)
+            since = self._store.indexed.since(CHECKS_TOPIC)
+            data = checks.heard_record(rows.offsets, rows.next_check_at_ms, rows.checks, now_ms, since)
             self._store.stage_own(data)
 
 

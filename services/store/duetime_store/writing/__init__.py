@@ -9,6 +9,7 @@ settling    records that end leases and dead letters
 halves      half messages of transactions, and their ends
 half_faults why half messages are refused
 ends        pending entries that end without being restored
+indexed     from which record on journals have index words
 holding     restored records that arrive before their due time
 stand_ins   lanes that nobody serves, given to schedulers without a lease
 flusher     writes and flushes batches

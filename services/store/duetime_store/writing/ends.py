@@ -7,7 +7,7 @@ a replacing   one record of a lane for any time, which names the entry whose pla
 from collections.abc import Sequence
 
 import numpy as np
-from duetime_format import ends, record
+from duetime_format import ends, record, subjects
 from duetime_format.ends import END_BYTES
 from duetime_format.names import CANCELLED_TOPIC
 from duetime_format.record import Record
@@ -37,7 +37,8 @@ def cancel(store: Store, ended: Sequence[tuple[Lane, Ints, Ints]]) -> None:
     body, now_ms = b"".join(rows), store.clock.now_ms()
     for at in range(0, len(body), RECORD_BYTES):
         part = body[at : at + RECORD_BYTES]
-        found = Record(CANCELLED_TOPIC, 0, part, record.with_crc_mark(b""), born_at_ms=now_ms)
+        properties = subjects.properties_of(ends.words_of(part), store.indexed.since(CANCELLED_TOPIC))
+        found = Record(CANCELLED_TOPIC, 0, part, properties, born_at_ms=now_ms)
         store.stage_own(record.encode(found))
     for lane, entries, _ in ended:
         _stage(store, lane, entries)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from duetime_core.errors import DiskFull, DueTimeError, InvalidArgument, Overloaded, ReadOnly, Violation
 from duetime_core.ondisk.history import LevelHistory
-from duetime_format import layout, record
+from duetime_format import record
 from duetime_format.columns import Ints
 from duetime_format.lanes import TIMER_LANE_FIRST
 from duetime_format.placing import place, reposition
@@ -35,6 +35,7 @@ from duetime_store.queues.queues import Queues
 from duetime_store.writing.batches import among, faults_of, marks_of, refuse_partly_stored, refuse_whole, runs_of
 from duetime_store.writing.closing import Closing
 from duetime_store.writing.faults import Taken, restored_faults, sent_faults
+from duetime_store.writing.indexed import IndexedJournals
 from duetime_store.writing.originals import Originals
 from duetime_store.writing.promises import Promises
 from duetime_store.writing.repeats import Repeats, answer_twins, find_twins
@@ -88,6 +89,7 @@ class Store:
         self.gate = Gate(clock.clock, flush_stall_ms)
         # Events of consumer groups; they go into the log with the next batch.
         self.journal = Journal()
+        self.indexed = IndexedJournals(queues, log)
         self._events_undone = False
         self.undone_count = 0  # how often staged records were taken back
         self.quarantined_count = 0
@@ -201,7 +203,7 @@ class Store:
         events, waiters = self.journal.drain()
         batch.entries += events
         batch.event_waiters += waiters
-        for encoded in event_records(events, self.clock.now_ms()):
+        for encoded in event_records(events, self.clock.now_ms(), self.indexed.groups_since):
             self.stage_own(encoded)
 
     def stage_own(self, encoded: bytes) -> int:
@@ -429,8 +431,7 @@ class Store:
             self._owed_from = self.published_end
         self.published_end, self.published_at_ms = batch.end, batch.stored_at_ms
         self._waiting_bytes -= batch.size
-        if batch.entries:
-            self._events_undone = False
+        self._events_undone &= not batch.entries
         for callback in batch.settles:
             callback(True)
         wake((*batch.done, *batch.event_waiters, *self._publish_waiters))
@@ -495,6 +496,5 @@ class Store:
             self._publish_waiters.clear()
 
     def read_record(self, position: int, size: int) -> bytes:
-        """The bytes of a record that a unit names; empty if they are not that record."""
-        data = self.log.read(position, size)
-        return data if len(data) == size == layout.size_at(data) else b""
+        """As CommitLog.read_record."""
+        return self.log.read_record(position, size)
