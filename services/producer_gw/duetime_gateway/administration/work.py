@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Collection, Sequence
 
-from duetime.v1 import consumer_pb2, pending_pb2
-from duetime_core.errors import DueTimeError, NotFound
-from duetime_format.names import is_group_topic, retry_topic
+from duetime.v1 import consumer_pb2
+from duetime_core.errors import NotFound
+from duetime_format.names import is_group_topic
 
 from duetime_gateway.administration.groups import ConsumerGroups
 from duetime_gateway.answers import raise_first
@@ -31,31 +31,14 @@ class GroupWork:
         Raises:
             DueTimeError: no such group or topic, or the metadata database does not answer.
         """
-        # A retry that is delivered between the two answers counts twice, never not at all.
-        waiting, away = await self._retries(name)
         found = await self._groups.describe(name)
-        count, missing = waiting + sum(queue.lag for queue in found.queues), {*away, *found.unreachable_shards}
+        count = found.waiting_retries + sum(queue.lag for queue in found.queues)
+        missing = {*found.unreachable_shards, *found.counting_shards}
         if not missing:
             known = {queue.topic for queue in found.queues if not is_group_topic(queue.topic)}
             unread = (self._unread(found, topic, topic in topics) for topic in known.union(topics))
             count += sum(raise_first(await asyncio.gather(*unread, return_exceptions=True)))
         return count, sorted(missing)
-
-    async def _retries(self, name: str) -> tuple[int, Sequence[int]]:
-        """Messages that wait for a retry: pending copies for %RETRY%name. And the shards without an answer."""
-        request = pending_pb2.BacklogRequest(topic=retry_topic(name), all_lanes_together=True)
-        answers = await asyncio.gather(
-            *(shard.store.ask("Backlog", request) for shard in self._shards.all()), return_exceptions=True
-        )
-        count, away = 0, []
-        for number, answer in zip(self._shards.numbers, answers, strict=True):
-            if not isinstance(answer, BaseException):
-                count += answer.pending_count
-            elif isinstance(answer, DueTimeError) and answer.retriable:
-                away.append(number)
-            else:
-                raise answer
-        return count, away
 
     async def _unread(self, group: consumer_pb2.GroupDescription, topic: str, is_named: bool) -> int:
         """Messages of the topic in queues without a place of the group."""
