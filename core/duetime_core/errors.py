@@ -2,6 +2,7 @@
 
     DueTimeError
     ├── InvalidArgument        INVALID_ARGUMENT     MESSAGE_INVALID, ...   carries the violations
+    │   ├── Ambiguous                               ID_AMBIGUOUS
     │   └── Unsupported        UNIMPLEMENTED        NOT_SUPPORTED
     ├── NotFound               NOT_FOUND            TOPIC_NOT_FOUND, ...
     ├── AlreadyExists          ALREADY_EXISTS       TOPIC_EXISTS
@@ -26,8 +27,11 @@ from types import MappingProxyType
 
 import grpc
 from duetime_format.errors import Violation as Violation
+from duetime_format.texts import shown
 
 DOMAIN = "duetime"
+# Topics that an error names.
+AMBIGUOUS_TOPICS_MAX = 3
 
 
 def sentence(violations: Sequence[Violation]) -> str:
@@ -70,6 +74,18 @@ class InvalidArgument(DueTimeError):
     @property
     def violations(self) -> Sequence[Violation]:
         return self._violations
+
+
+class Ambiguous(InvalidArgument):
+    """An id alone names messages of several topics."""
+
+    reason = "ID_AMBIGUOUS"
+
+    def __init__(self, message_id: str, topics: Sequence[str]) -> None:
+        named = ", ".join(sorted(topics)[:AMBIGUOUS_TOPICS_MAX])
+        more = f" and {len(topics) - AMBIGUOUS_TOPICS_MAX} more" if len(topics) > AMBIGUOUS_TOPICS_MAX else ""
+        text = f"is not given, and id {shown(message_id)} is known in the topics {named}{more}: name one"
+        super().__init__([Violation("topic", text)])
 
 
 class Unsupported(InvalidArgument):

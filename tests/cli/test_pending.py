@@ -71,6 +71,19 @@ def test_named_messages_are_cancelled(ids: list[str], capsys: pytest.CaptureFixt
     assert objects(capsys) == [{"id": ids[1], "result": "cancelled"}]
 
 
+def test_ids_of_several_topics_need_the_topic(tap: Gateway, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    other, message_id = f"{topic}-other", f"42-{topic}"
+    with Producer(tap.address) as producer:
+        producer.send_many([Message(name, b"x", id=message_id, delay="1h") for name in (topic, other)])
+    assert run(["cancel", message_id]) == 1
+    assert f"is known in the topics {topic}, {other}" in capsys.readouterr().out
+    for _ in range(2):
+        assert run(["cancel", message_id, "--topic", topic]) == 0
+        assert capsys.readouterr().out == f"cancelled  {message_id}\n"
+    assert run(["reschedule", message_id, "--topic", other, "--delay", "2h"]) == 0
+    assert run(["cancel", message_id, "--due-from", "2026-12-24T18:00"]) == 2
+
+
 def test_matches_are_cancelled_with_progress(
     tap: Gateway, topic: str, ids: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -152,6 +152,17 @@ async def test_fault_of_the_gateway_is_told_with_its_fields(client: httpx.AsyncC
     assert len(found["violations"]) == 2
 
 
+async def test_id_of_two_topics_needs_the_topic(client: httpx.AsyncClient) -> None:
+    for topic in ("one", "other"):
+        await sent(client, id="a", topic=topic, delay="1h")
+    path = "/api/v1/messages/a"
+    for answer in (await client.delete(path), await client.patch(path, json={"delay": "2h"}), await client.get(path)):
+        assert problem(answer, 400)["reason"] == "ID_AMBIGUOUS"
+    for _ in range(2):
+        assert (await client.delete(f"{path}?topic=one")).status_code == 200
+    assert (await client.get(f"{path}?topic=other")).json()["state"] == "pending"
+
+
 async def test_pending_message_is_cancelled_once(cluster: Cluster, client: httpx.AsyncClient) -> None:
     result = await sent(client, id="a", delay="1h")
     # When it would have been due is known of what is cancelled now.

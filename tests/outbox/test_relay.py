@@ -118,7 +118,7 @@ def test_message_that_is_refused_fails_alone_and_is_listed(
 
 @pytest.mark.parametrize("old", [False, True])
 def test_row_whose_message_was_cancelled_fails(shop: Shop, cluster: LocalCluster, topic: str, old: bool) -> None:
-    (message_id,) = shop.order(Message(topic, b"x", id="order-42", delay="1h"))
+    (message_id,) = shop.order(Message(topic, b"x", id=f"order-42-{topic}", delay="1h"))
     asyncio.run(Forgetful(shop.engine, cluster.address, outbox=shop.outbox).run_async())
     with Producer(cluster.address) as producer:
         assert producer.cancel(message_id)

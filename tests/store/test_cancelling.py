@@ -10,6 +10,7 @@ from duetime_format.limits import CANCEL_COUNT_MAX
 
 from tests.store.conftest import restored, sent
 from tests.store.running import Running
+from tests.store.transacting import COMMIT, end, end_of, half, prepare
 
 CANCELLED = pending_pb2.CANCEL_STATUS_CANCELLED
 ALREADY_FIRED = pending_pb2.CANCEL_STATUS_ALREADY_FIRED
@@ -57,6 +58,39 @@ async def test_cancelled_again_it_is_cancelled_still(store: Running, by_place: b
     await store.put(sent("m0", level=1))
     one = ref("m0", 0) if by_place else ref("m0")
     assert await statuses(store, one) == await statuses(store, one) == [CANCELLED]
+
+
+async def test_place_without_topic_stands_for_the_topic_there(store: Running) -> None:
+    await store.put(sent("m0", level=1), sent("m0", level=1, topic="invoices"))
+    assert [await statuses(store, ref("m0", 0)) for _ in range(2)] == [[CANCELLED]] * 2
+    assert store.node.store.lanes[1].pending_count == 1
+
+
+@pytest.mark.parametrize("other_level", [0, 1])
+async def test_id_alone_of_two_topics_is_refused(store: Running, other_level: int) -> None:
+    await store.put(sent("m0", level=1), sent("m0", level=other_level, topic="invoices"), sent("m1", level=1))
+    ambiguous, other = await cancel(store, ref("m0"), ref("m1"))
+    assert (ambiguous.fault.reason, other.status) == ("ID_AMBIGUOUS", CANCELLED)
+    assert "invoices, orders" in ambiguous.fault.message
+    assert await statuses(store, ref("m0", topic="orders")) == [CANCELLED]
+    assert store.node.store.lanes[1].pending_count == other_level
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await get(store, "m0")
+    assert "invoices, orders" in str(refused.value.details())
+
+
+async def test_locating_ends_nothing(store: Running) -> None:
+    await store.put(sent("m0", level=1), sent("m0", topic="invoices"), sent("m1"))
+    request = pending_pb2.CancelRequest(messages=[ref("m0"), ref("m1"), ref("m2")], locate=True)
+    results = (await store.stub.Cancel(request, timeout=60)).results
+    assert [list(one.topics) for one in results] == [["invoices", "orders"], ["orders"], []]
+    assert store.node.store.lanes[1].pending_count == 1
+
+
+async def test_committed_message_is_cancelled_still(store: Running) -> None:
+    answer = await prepare(store, half("m0", DELAY="1"))
+    await end(store, end_of(store_pb2.Half(offset=answer.offsets[0], position=answer.positions[0]), "m0", COMMIT))
+    assert [await statuses(store, ref("m0")) for _ in range(2)] == [[CANCELLED]] * 2
 
 
 async def test_restored_message_has_fired(store: Running) -> None:

@@ -210,7 +210,9 @@ async def test_a_half_message_is_found_as_what_became_of_it(store: Running, sett
 async def test_one_id_in_several_topics(store: Running, settle: Any) -> None:
     await store.put(keyed("A", topic="orders"), keyed("A", topic="payments"), keyed("A", topic="%RETRY%group"))
     await settle(store)
-    assert (await get(store, "A")).message.topic == "payments"
+    with pytest.raises(grpc.aio.AioRpcError, match="id 'A' is known in the topics orders, payments: name one"):
+        await get(store, "A")
+    assert (await get(store, "A", topic="payments")).message.topic == "payments"
     assert (await get(store, "A", topic="orders")).message.topic == "orders"
     assert (await get(store, "A", topic="%RETRY%group")).message.topic == "%RETRY%group"
     await store.put(keyed("B", topic="%DLQ%group"))

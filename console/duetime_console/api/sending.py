@@ -13,7 +13,7 @@ from duetime_console.api.operations import Answer, Call, Nothing, Operation
 from duetime_console.api.problems import Problem, invalid
 from duetime_console.api.reading import KEY_HEADER
 
-_TOPIC = "where it goes, where that is known: saves the search in all others"
+_TOPIC = "where it goes; without it, an id that messages of several topics have is refused (ID_AMBIGUOUS)"
 
 
 class AskedTopic(Asked):

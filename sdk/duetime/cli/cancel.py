@@ -23,7 +23,9 @@ from duetime.client.sending.producer import AsyncProducer
 
 def cancel(
     ids: Annotated[list[str] | None, typer.Argument(metavar="[ID...]", help="The messages' ids.")] = None,
-    topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="All that go to this topic.")] = None,
+    topic: Annotated[
+        str | None, typer.Option("--topic", metavar="TOPIC", help="All of this topic; with IDs: theirs in it.")
+    ] = None,
     key: Annotated[
         str | None, typer.Option("--key", metavar="KEY", help="With --topic or a time: only with this key.")
     ] = None,
@@ -44,16 +46,17 @@ def cancel(
     \b
     Examples:
       duetime cancel 7F0000010001070D0D0D000000000000
+      duetime cancel order-42 --topic orders
       duetime cancel --topic orders --key 42 --yes
       duetime cancel --topic orders --due-before 2026-12-24T18:00 --dry-run
     """
-    matching = any(one is not None for one in (topic, since, until))
-    if bool(ids) == matching:
+    by_time = since is not None or until is not None
+    if by_time if ids else not (by_time or topic is not None):
         raise typer.BadParameter("give IDs, or --topic, --due-from or --due-before")
     if ids:
         if key is not None or dry_run:
             raise typer.BadParameter("--key and --dry-run are for messages that match; IDs name single ones")
-        asyncio.run(_cancel(server, ids, as_json))
+        asyncio.run(_cancel(server, ids, given("--topic", topic), as_json))
         return
     wanted = given("--topic", topic), given("--key", key)
     times = span(("--due-from", since), ("--due-before", until))
@@ -76,6 +79,7 @@ def reschedule(
         str | None, typer.Option("--deliver-at", metavar="TIME", help="As 2026-12-24T18:00:00Z; local without zone.")
     ] = None,
     body: Annotated[str | None, typer.Option(metavar="BODY|@PATH", help="Another body; @PATH: a file.")] = None,
+    topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="The topic that it goes to.")] = None,
     server: Server = None,
     as_json: Json = False,
 ) -> None:
@@ -94,7 +98,7 @@ def reschedule(
     at = due_time("--deliver-at", deliver_at)
     if delay is not None:
         length("--delay", delay)
-    asyncio.run(_reschedule(server, message_id, delay, at, _body_of(body), as_json))
+    asyncio.run(_reschedule(server, message_id, given("--topic", topic), delay, at, _body_of(body), as_json))
 
 
 def _body_of(text: str | None) -> bytes | None:
@@ -103,9 +107,9 @@ def _body_of(text: str | None) -> bytes | None:
     return Path(text[1:]).read_bytes() if text.startswith("@") else text.encode("utf-8", "surrogateescape")
 
 
-async def _cancel(server: str | None, ids: Sequence[str], as_json: bool) -> None:
+async def _cancel(server: str | None, ids: Sequence[str], topic: str, as_json: bool) -> None:
     async with AsyncProducer(await reach(server), timeout=CALL_TIMEOUT) as producer:
-        results = await producer.cancel(list(ids), errors="return")
+        results = await producer.cancel(list(ids), topic=topic, errors="return")
     words: Counter[str] = Counter()
     for message_id, result in zip(ids, results, strict=True):
         word = result.value if isinstance(result, CancelResult) else "not known"
@@ -166,10 +170,16 @@ def _report_text(progress: CancelProgress, dry_run: bool) -> str:
 
 
 async def _reschedule(
-    server: str | None, message_id: str, delay: str | None, at: datetime | None, body: bytes | None, as_json: bool
+    server: str | None,
+    message_id: str,
+    topic: str,
+    delay: str | None,
+    at: datetime | None,
+    body: bytes | None,
+    as_json: bool,
 ) -> None:
     async with AsyncProducer(await reach(server), timeout=CALL_TIMEOUT) as producer:
-        result = await producer.reschedule(message_id, delay=delay, deliver_at=at, body=body)
+        result = await producer.reschedule(message_id, topic=topic, delay=delay, deliver_at=at, body=body)
     print_json(_rescheduled_object(result)) if as_json else print(_rescheduled_line(result))
     if result.status != "rescheduled":
         raise typer.Exit(1)

@@ -250,8 +250,8 @@ class MessageRef:
         raise NotImplementedError
 
 
-def ref_of(message: MessageRef | str) -> pending_pb2.PendingRef:
-    """How requests name a message.
+def ref_of(message: MessageRef | str, topic: str = "") -> pending_pb2.PendingRef:
+    """How requests name a message. `topic`: of an id; receipts and found messages have their own.
 
     Raises:
         TypeError: it is neither a receipt, a message that was found, nor an id.
@@ -262,7 +262,7 @@ def ref_of(message: MessageRef | str) -> pending_pb2.PendingRef:
     if not isinstance(message, str):
         raise TypeError(f"{message!r} is neither a receipt, nor a message that was found, nor an id")
     try:
-        return pending_pb2.PendingRef(message_id=message)
+        return pending_pb2.PendingRef(message_id=message, topic=topic)
     except ValueError as error:
         raise InvalidMessage.of("message_id", str(error)) from error
 

@@ -45,10 +45,12 @@ class PendingRef(_message.Message):
     def __init__(self, message_id: _Optional[str] = ..., topic: _Optional[str] = ..., shard: _Optional[int] = ..., lane: _Optional[int] = ..., entry: _Optional[int] = ...) -> None: ...
 
 class CancelRequest(_message.Message):
-    __slots__ = ("messages",)
+    __slots__ = ("messages", "locate")
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    LOCATE_FIELD_NUMBER: _ClassVar[int]
     messages: _containers.RepeatedCompositeFieldContainer[PendingRef]
-    def __init__(self, messages: _Optional[_Iterable[_Union[PendingRef, _Mapping]]] = ...) -> None: ...
+    locate: bool
+    def __init__(self, messages: _Optional[_Iterable[_Union[PendingRef, _Mapping]]] = ..., locate: bool = ...) -> None: ...
 
 class CancelResponse(_message.Message):
     __slots__ = ("results",)
@@ -57,14 +59,16 @@ class CancelResponse(_message.Message):
     def __init__(self, results: _Optional[_Iterable[_Union[CancelResult, _Mapping]]] = ...) -> None: ...
 
 class CancelResult(_message.Message):
-    __slots__ = ("status", "due_at_ms", "fault")
+    __slots__ = ("status", "due_at_ms", "topics", "fault")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     DUE_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
     FAULT_FIELD_NUMBER: _ClassVar[int]
     status: CancelStatus
     due_at_ms: int
+    topics: _containers.RepeatedScalarFieldContainer[str]
     fault: _message_pb2.Fault
-    def __init__(self, status: _Optional[_Union[CancelStatus, str]] = ..., due_at_ms: _Optional[int] = ..., fault: _Optional[_Union[_message_pb2.Fault, _Mapping]] = ...) -> None: ...
+    def __init__(self, status: _Optional[_Union[CancelStatus, str]] = ..., due_at_ms: _Optional[int] = ..., topics: _Optional[_Iterable[str]] = ..., fault: _Optional[_Union[_message_pb2.Fault, _Mapping]] = ...) -> None: ...
 
 class PendingFilter(_message.Message):
     __slots__ = ("topic", "key", "due_from_ms", "due_before_ms")

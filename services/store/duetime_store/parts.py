@@ -13,6 +13,7 @@ from duetime_store.exporting import Exporter
 from duetime_store.files.directory import StoreDirectory
 from duetime_store.files.disk import Disk
 from duetime_store.files.reserve import Reserve
+from duetime_store.finding.destinations import FindingById
 from duetime_store.finding.finder import Finder
 from duetime_store.finding.index import Shape
 from duetime_store.finding.indexer import Indexer
@@ -131,7 +132,7 @@ class StoreParts:
     indexer: Indexer | None
     reader: Reader
     finder: Finder
-    tracer: MessageTraces
+    by_id: FindingById
     holding: Holding
     cancelling: Cancelling
     replacing: Replacing
@@ -200,7 +201,7 @@ def make_parts(base: Base, opened: Opened) -> StoreParts:
         indexer=indexer,
         reader=reader,
         finder=finder,
-        tracer=MessageTraces(store, reader, finder, turns, shard=shard),
+        by_id=FindingById(store, finder, MessageTraces(store, reader, finder, turns, shard=shard)),
         holding=Holding(store, flusher, alarm, bytes_max=settings.waiting_bytes_max),
         end_names=end_names,
         cancelling=cancelling,

@@ -67,7 +67,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         self._store = parts.store
         self._reader = parts.reader
         self._finder = parts.finder
-        self._tracer = parts.tracer
+        self._by_id = parts.by_id
         self._holding = parts.holding
         self._kept = Kept()
         self._due = DueEntries(parts.store, parts.reader, self._kept, parts.metrics)
@@ -334,12 +334,12 @@ class StoreService(store_pb2_grpc.StoreServicer):
         return gateway_pb2.QueryMessagesResponse(messages=found, more=more)
 
     async def GetMessage(self, request: gateway_pb2.GetMessageRequest, context: Any) -> gateway_pb2.FoundMessage:
-        return await self._finder.get(request.id, request.topic)
+        return await self._by_id.get(request.id, request.topic)
 
     async def TraceMessage(
         self, request: consumer_pb2.TraceMessageRequest, context: Any
     ) -> consumer_pb2.TraceMessageResponse:
-        return await self._tracer.trace(request.id, request.topic)
+        return await self._by_id.trace(request.id, request.topic)
 
     async def PullDue(self, request: store_pb2.PullDueRequest, context: Any) -> store_pb2.PullDueResponse:
         return await self._due.answer(request)

@@ -198,10 +198,12 @@ class AsyncFinder(Closing):
         return found
 
     async def get(self, id: str, *, topic: str = "") -> FoundMessage:  # noqa: A002  the message's own word for it
-        """Returns the message with an id or offset id. Giving its topic makes the search faster.
+        """Returns the message with an id or offset id. An id names one message of each topic; with the topic the search
+        is faster.
 
         Raises:
             NotFound: no shard has it.
+            InvalidArgument: ID_AMBIGUOUS: messages of several topics have the id, and no topic is given.
             DueTimeError: a shard does not answer, and no other one has it.
         """
         request = gateway_pb2.GetMessageRequest(id=id, topic=topic)

@@ -102,9 +102,9 @@ class Ending:
         self._connection = connection
         self._timeout = timeout
 
-    async def cancel(self, messages: Sequence[MessageRef | str]) -> list[CancelResult | DueTimeError]:
+    async def cancel(self, messages: Sequence[MessageRef | str], topic: str) -> list[CancelResult | DueTimeError]:
         """One result each, in order; an error where it is not known."""
-        refs = [ref_of(message) for message in messages]
+        refs = [ref_of(message, topic) for message in messages]
 
         def read(ref: pb.PendingRef, result: pb.CancelResult) -> CancelResult:
             return _CANCEL_RESULTS[result.status]
@@ -117,6 +117,7 @@ class Ending:
         delay: Length | None,
         deliver_at: datetime | None,
         body: Body | None,
+        topic: str,
     ) -> list[Rescheduled | DueTimeError]:
         """As `cancel`.
 
@@ -132,7 +133,7 @@ class Ending:
             raise InvalidMessage.of("delay", "give either delay or deliver_at")
         content = None if body is None else _content(body)
         asked = [
-            pb.Reschedule(message=ref_of(message), body=content, request_id=new_id(), **due) for message in messages
+            pb.Reschedule(message=ref_of(one, topic), body=content, request_id=new_id(), **due) for one in messages
         ]
 
         def read(one: pb.Reschedule, result: pb.RescheduleResult) -> Rescheduled:

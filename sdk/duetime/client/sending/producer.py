@@ -344,48 +344,49 @@ class AsyncProducer(Closing):
     # A str is an id, though it is an iterable of them too.
     @overload
     async def cancel(  # type: ignore[overload-overlap]
-        self, messages: MessageRef | str
+        self, messages: MessageRef | str, *, topic: str = ""
     ) -> CancelResult: ...
 
     @overload
     async def cancel(
-        self, messages: Iterable[MessageRef | str], *, errors: Literal["raise"] = "raise"
+        self, messages: Iterable[MessageRef | str], *, topic: str = "", errors: Literal["raise"] = "raise"
     ) -> list[CancelResult]: ...
 
     @overload
     async def cancel(
-        self, messages: Iterable[MessageRef | str], *, errors: OnError
+        self, messages: Iterable[MessageRef | str], *, topic: str = "", errors: OnError
     ) -> list[CancelResult | DueTimeError]: ...
 
     @overload
     async def cancel(
-        self, messages: MessageRef | str | Iterable[MessageRef | str], *, errors: OnError = "raise"
+        self, messages: MessageRef | str | Iterable[MessageRef | str], *, topic: str = "", errors: OnError = "raise"
     ) -> CancelResult | list[CancelResult | DueTimeError]: ...
 
     async def cancel(
-        self, messages: MessageRef | str | Iterable[MessageRef | str], *, errors: OnError = "raise"
+        self, messages: MessageRef | str | Iterable[MessageRef | str], *, topic: str = "", errors: OnError = "raise"
     ) -> CancelResult | list[Any]:
         """Cancels pending messages: of a receipt, a message that was found, or an id; or of any number of these, which
         returns a result for each, in order.
 
-        What is answered CANCELLED is never delivered. With a receipt one shard is asked, by an id all are. `errors`, of
-        several, is as that of `send_many`.
+        A message that is answered CANCELLED is never delivered. With a receipt one shard is asked. An id names one
+        message of each topic, and `topic` says of which. `errors`, of several, is as that of `send_many`.
 
         Raises:
-            SomeFailed: of several: it is not known whether some are pending; `outcomes` has the result or the error of
-                each.
+            InvalidMessage: ID_AMBIGUOUS: messages of several topics have the id, and no topic is given.
+            SomeFailed: of several: it is not known whether some are pending; `outcomes` has all results.
             DueTimeError: of a single message: it is not known whether it is pending.
         """
         check_errors(errors)
         if isinstance(messages, MessageRef | str):
-            return only(await self._ending.cancel([messages]))
-        return judged(await self._ending.cancel(listed(messages)), errors)
+            return only(await self._ending.cancel([messages], topic))
+        return judged(await self._ending.cancel(listed(messages), topic), errors)
 
     @overload
     async def reschedule(  # type: ignore[overload-overlap]
         self,
         messages: MessageRef | str,
         *,
+        topic: str = "",
         delay: Length | None = None,
         deliver_at: datetime | None = None,
         body: Body | None = None,
@@ -396,6 +397,7 @@ class AsyncProducer(Closing):
         self,
         messages: Iterable[MessageRef | str],
         *,
+        topic: str = "",
         delay: Length | None = None,
         deliver_at: datetime | None = None,
         body: Body | None = None,
@@ -407,6 +409,7 @@ class AsyncProducer(Closing):
         self,
         messages: Iterable[MessageRef | str],
         *,
+        topic: str = "",
         delay: Length | None = None,
         deliver_at: datetime | None = None,
         body: Body | None = None,
@@ -418,6 +421,7 @@ class AsyncProducer(Closing):
         self,
         messages: MessageRef | str | Iterable[MessageRef | str],
         *,
+        topic: str = "",
         delay: Length | None = None,
         deliver_at: datetime | None = None,
         body: Body | None = None,
@@ -428,6 +432,7 @@ class AsyncProducer(Closing):
         self,
         messages: MessageRef | str | Iterable[MessageRef | str],
         *,
+        topic: str = "",
         delay: Length | None = None,
         deliver_at: datetime | None = None,
         body: Body | None = None,
@@ -439,14 +444,13 @@ class AsyncProducer(Closing):
 
         Raises:
             InvalidMessage: neither or both of `delay` and `deliver_at` are given, or one is malformed.
-            SomeFailed: of several: it is not known whether some were rescheduled; `outcomes` has the result or the
-                error of each.
+            SomeFailed: of several: it is not known of some; `outcomes` has the result or the error of each.
             DueTimeError: of a single message: it is not known whether it was rescheduled.
         """
         check_errors(errors)
         if isinstance(messages, MessageRef | str):
-            return only(await self._ending.reschedule([messages], delay, deliver_at, body))
-        return judged(await self._ending.reschedule(listed(messages), delay, deliver_at, body), errors)
+            return only(await self._ending.reschedule([messages], delay, deliver_at, body, topic))
+        return judged(await self._ending.reschedule(listed(messages), delay, deliver_at, body, topic), errors)
 
     def cancel_matching(
         self,

@@ -383,38 +383,42 @@ class Producer(Sending):
 
     @overload
     def cancel(  # type: ignore[overload-overlap]
-        self, messages: MessageRef | str
+        self, messages: MessageRef | str, *, topic: str = ""
     ) -> CancelResult: ...
 
     @overload
     def cancel(
-        self, messages: Iterable[MessageRef | str], *, errors: Literal["raise"] = "raise"
+        self, messages: Iterable[MessageRef | str], *, topic: str = "", errors: Literal["raise"] = "raise"
     ) -> list[CancelResult]: ...
 
     @overload
-    def cancel(self, messages: Iterable[MessageRef | str], *, errors: OnError) -> list[CancelResult | DueTimeError]: ...
+    def cancel(
+        self, messages: Iterable[MessageRef | str], *, topic: str = "", errors: OnError
+    ) -> list[CancelResult | DueTimeError]: ...
 
     @overload
     def cancel(
-        self, messages: MessageRef | str | Iterable[MessageRef | str], *, errors: OnError = "raise"
+        self, messages: MessageRef | str | Iterable[MessageRef | str], *, topic: str = "", errors: OnError = "raise"
     ) -> CancelResult | list[CancelResult | DueTimeError]: ...
 
     def cancel(
-        self, messages: MessageRef | str | Iterable[MessageRef | str], *, errors: OnError = "raise"
+        self, messages: MessageRef | str | Iterable[MessageRef | str], *, topic: str = "", errors: OnError = "raise"
     ) -> CancelResult | list[Any]:
         """Cancels pending messages: of a receipt, a message that was found, or an id; or of any number of these, which
         returns a result for each, in order.
 
-        What is answered CANCELLED is never delivered. With a receipt one shard is asked, by an id all are. `errors`, of
-        several, is as that of `send_many`.
+        A message that is answered CANCELLED is never delivered. With a receipt one shard is asked. An id names one
+        message of each topic, and `topic` says of which. `errors`, of several, is as that of `send_many`.
 
         Raises:
-            SomeFailed: of several: it is not known whether some are pending; `outcomes` has the result or the error of
-                each.
+            InvalidMessage: ID_AMBIGUOUS: messages of several topics have the id, and no topic is given.
+            SomeFailed: of several: it is not known whether some are pending; `outcomes` has all results.
             DueTimeError: of a single message: it is not known whether it is pending.
         """
         return background.run(
-            self._client.cancel(messages if isinstance(messages, MessageRef | str) else list(messages), errors=errors)
+            self._client.cancel(
+                messages if isinstance(messages, MessageRef | str) else list(messages), topic=topic, errors=errors
+            )
         )
 
     @overload
@@ -422,6 +426,7 @@ class Producer(Sending):
         self,
         messages: MessageRef | str,
         *,
+        topic: str = "",
         delay: Length | None = None,
         deliver_at: datetime | None = None,
         body: Body | None = None,
@@ -432,6 +437,7 @@ class Producer(Sending):
         self,
         messages: Iterable[MessageRef | str],
         *,
+        topic: str = "",
         delay: Length | None = None,
         deliver_at: datetime | None = None,
         body: Body | None = None,
@@ -443,6 +449,7 @@ class Producer(Sending):
         self,
         messages: Iterable[MessageRef | str],
         *,
+        topic: str = "",
         delay: Length | None = None,
         deliver_at: datetime | None = None,
         body: Body | None = None,
@@ -454,6 +461,7 @@ class Producer(Sending):
         self,
         messages: MessageRef | str | Iterable[MessageRef | str],
         *,
+        topic: str = "",
         delay: Length | None = None,
         deliver_at: datetime | None = None,
         body: Body | None = None,
@@ -464,6 +472,7 @@ class Producer(Sending):
         self,
         messages: MessageRef | str | Iterable[MessageRef | str],
         *,
+        topic: str = "",
         delay: Length | None = None,
         deliver_at: datetime | None = None,
         body: Body | None = None,
@@ -475,13 +484,13 @@ class Producer(Sending):
 
         Raises:
             InvalidMessage: neither or both of `delay` and `deliver_at` are given, or one is malformed.
-            SomeFailed: of several: it is not known whether some were rescheduled; `outcomes` has the result or the
-                error of each.
+            SomeFailed: of several: it is not known of some; `outcomes` has the result or the error of each.
             DueTimeError: of a single message: it is not known whether it was rescheduled.
         """
         return background.run(
             self._client.reschedule(
                 messages if isinstance(messages, MessageRef | str) else list(messages),
+                topic=topic,
                 delay=delay,
                 deliver_at=deliver_at,
                 body=body,
@@ -742,10 +751,12 @@ class Finder(Closing):
         return background.run(self._client.find(topic, key, start=start, end=end, max=max, missing_ok=missing_ok))
 
     def get(self, id: str, *, topic: str = "") -> FoundMessage:  # noqa: A002  the message's own word for it
-        """Returns the message with an id or offset id. Giving its topic makes the search faster.
+        """Returns the message with an id or offset id. An id names one message of each topic; with the topic the search
+        is faster.
 
         Raises:
             NotFound: no shard has it.
+            InvalidArgument: ID_AMBIGUOUS: messages of several topics have the id, and no topic is given.
             DueTimeError: a shard does not answer, and no other one has it.
         """
         return background.run(self._client.get(id, topic=topic))

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import grpc
 from duetime.v1 import consumer_pb2, gateway_pb2
-from duetime_core.errors import DueTimeError, NotFound
+from duetime_core.errors import Ambiguous, DueTimeError, NotFound
 from duetime_format import limits
 from duetime_format.names import is_system_topic
 
@@ -71,6 +71,7 @@ class Finder:
         """
         answers = await self._ask(StoreClient.get_message, query, remaining_ms)
         found = [answer for answer in answers if isinstance(answer, gateway_pb2.FoundMessage)]
+        _check_ambiguity(query, answers, {one.message.topic for one in found})
         if found:
             # One of a user's topic rather than its retry or dead letter; of several the newest.
             best = min(found, key=lambda one: (is_system_topic(one.message.topic), -one.message.stored_at_ms))
@@ -87,6 +88,7 @@ class Finder:
         """
         answers = await self._ask(StoreClient.trace_message, query, remaining_ms)
         traces = [answer for answer in answers if isinstance(answer, consumer_pb2.TraceMessageResponse)]
+        _check_ambiguity(query, answers, {event.topic for one in traces for event in one.events})
         if not traces:
             raise _nowhere(query.id, answers)
         gaps = [gap for one in traces for gap in one.gaps]
@@ -147,6 +149,16 @@ async def _answers(calls: Iterable[Awaitable[_Answer]]) -> list[_Answer | DueTim
             return error
 
     return list(await asyncio.gather(*map(answer, calls)))
+
+
+def _check_ambiguity(query: IdQuery, answers: Iterable[object], topics: set[str]) -> None:
+    """Raises: Ambiguous, or the answer of a shard that says so: an id alone is known in several topics."""
+    for answer in answers:
+        if isinstance(answer, DueTimeError) and answer.reason == Ambiguous.reason:
+            raise answer
+    of_users = {topic for topic in topics if not is_system_topic(topic)}
+    if not query.topic and len(of_users) > 1:
+        raise Ambiguous(query.id, sorted(of_users))
 
 
 def _nowhere(message_id: str, answers: Iterable[object]) -> DueTimeError:

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from duetime.v1 import pending_pb2
 from duetime_core.calls import fault_of
-from duetime_core.errors import DueTimeError, InvalidArgument, NotFound
+from duetime_core.errors import Ambiguous, DueTimeError, InvalidArgument, NotFound
 
 from duetime_gateway.errors import shard_unavailable
 from duetime_gateway.pending.admission import ref_violations
@@ -27,6 +27,33 @@ class Holders:
     def __init__(self, places: Places, shards: Shards) -> None:
         self._places = places
         self._shards = shards
+
+    async def locate(
+        self, refs: Sequence[pending_pb2.PendingRef], timeout_ms: float
+    ) -> tuple[list[pending_pb2.PendingRef], dict[int, DueTimeError]]:
+        """The references, those by an id alone with their topic where shards know one; and the faults of ids that are
+        known in several topics. One shard judges by itself."""
+        named = list(refs)
+        alone = [index for index, ref in enumerate(refs) if not ref.topic and not ref.lane and not ref_violations(ref)]
+        shards = self._shards.all()
+        if not alone or len(shards) == 1:
+            return named, {}
+        request = pending_pb2.CancelRequest(messages=[refs[index] for index in alone], locate=True)
+
+        async def call(shard: Shard, indices: list[int]) -> Sequence[pending_pb2.CancelResult]:
+            answer: pending_pb2.CancelResponse = await shard.store.ask("Cancel", request, timeout_ms)
+            return answer.results
+
+        every = list(range(len(alone)))
+        answers = await asyncio.gather(*(_answered(call, shard, every) for shard in shards))
+        faults: dict[int, DueTimeError] = {}
+        for index, *told in zip(alone, *answers, strict=True):
+            topics = {topic for one in told if not isinstance(one, DueTimeError) for topic in one.topics}
+            if len(topics) > 1:
+                faults[index] = Ambiguous(refs[index].message_id, sorted(topics))
+            elif topics:
+                named[index] = pending_pb2.PendingRef(message_id=refs[index].message_id, topic=topics.pop())
+        return named, faults
 
     async def of_topic(self, topic: str) -> list[Shard]:
         """Those that have queues of the topic; all for none. Raises: NotFound, Unavailable."""

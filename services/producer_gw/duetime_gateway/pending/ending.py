@@ -14,6 +14,9 @@ from duetime_gateway.pending.asking import Holders, ask
 from duetime_gateway.routing.topics import Topics
 from duetime_gateway.shards.shard import Shard
 
+# The share of a call's time in which shards say which topics have an id; a shard that hangs may take it twice.
+LOCATED_BY = 0.4
+
 
 class Ending:
     """Ends the wait of messages as it is: for good, or for another one."""
@@ -31,13 +34,24 @@ class Ending:
         """One result each. Raises: InvalidArgument: too many, or none."""
         check_count(len(refs), limits.CANCEL_COUNT_MAX)
         timeout_ms = shared_timeout_of(self._timeout_ms, remaining_ms)
+        holders, named, timeout_ms = await self._find(refs, timeout_ms)
 
         async def call(shard: Shard, indices: list[int]) -> Sequence[pb.CancelResult]:
-            request = pb.CancelRequest(messages=[refs[index] for index in indices])
+            request = pb.CancelRequest(messages=[named[index] for index in indices])
             answer: pb.CancelResponse = await shard.store.ask("Cancel", request, timeout_ms)
             return answer.results
 
-        return await ask(await self._holders.of(refs), call, pb.CancelResult)
+        return await ask(holders, call, pb.CancelResult)
+
+    async def _find(
+        self, refs: Sequence[pb.PendingRef], timeout_ms: float
+    ) -> tuple[list[list[Shard] | DueTimeError], list[pb.PendingRef], float]:
+        """The shards that may have each message, the references by which they are asked, and the time that is left."""
+        named, faults = await self._holders.locate(refs, timeout_ms * LOCATED_BY)
+        # A topic that a shard names may have no route any more: all shards are asked.
+        holders = await self._holders.of(refs)
+        left_ms = timeout_ms * (1 - LOCATED_BY) if any(not ref.topic and not ref.lane for ref in refs) else timeout_ms
+        return [faults.get(index, one) for index, one in enumerate(holders)], named, left_ms
 
     async def reschedule(
         self, messages: Sequence[pb.Reschedule], remaining_ms: float | None
@@ -45,7 +59,8 @@ class Ending:
         """As `cancel`."""
         check_count(len(messages), limits.REPLACE_COUNT_MAX)
         timeout_ms = shared_timeout_of(self._timeout_ms, remaining_ms)
-        holders = await self._holders.of([one.message for one in messages])
+        holders, named, timeout_ms = await self._find([one.message for one in messages], timeout_ms)
+        messages = [_about(one, ref) for one, ref in zip(messages, named, strict=True)]
         right = [one for one, held in zip(messages, holders, strict=True) if not isinstance(held, DueTimeError)]
         most_ms = await self._max_delays_ms({one.message.topic for one in right if one.message.topic})
         now_ms, least = self._clock.now_ms(), self._body_bytes_min
@@ -75,6 +90,16 @@ class Ending:
                 # Messages of a topic that was deleted, or while the database is away, are rescheduled all the same.
                 continue
         return found
+
+
+def _about(asked: pb.Reschedule, ref: pb.PendingRef) -> pb.Reschedule:
+    """The reschedule of the message that the reference names."""
+    if asked.message == ref:
+        return asked
+    about = pb.Reschedule()
+    about.CopyFrom(asked)
+    about.message.CopyFrom(ref)
+    return about
 
 
 def _as_stores_take_it(asked: pb.Reschedule) -> pb.Reschedule:

@@ -181,7 +181,7 @@ class Finder:
             NotFound: there is none on this shard.
             Unavailable, Unsupported: as `query`.
         """
-        seen = self._at(message_id)
+        seen = self.at(message_id)
         if seen is not None and topic in ("", seen.record.topic, seen.real_topic):
             if seen.lane is None and seen.record.topic not in _HALF_TOPICS:
                 return self._found(seen, _state(seen))
@@ -208,7 +208,7 @@ class Finder:
         Raises:
             InvalidArgument, Unavailable, Unsupported: as `get`.
         """
-        named = self._at(message_id)
+        named = self.at(message_id)
         if named is not None and not named.id:
             return [named], False
         wanted = message_id if named is None else named.id
@@ -242,7 +242,7 @@ class Finder:
                     return other
         return None
 
-    def _at(self, message_id: str) -> Seen | None:
+    def at(self, message_id: str) -> Seen | None:
         """The record that an offset id names: at its position, written by its host."""
         if not _OFFSET_ID.fullmatch(message_id):
             return None
@@ -419,7 +419,7 @@ class Finder:
         for file in view.indexer.files:
             if file.header.end_at_ms < from_ms:
                 return
-            chains = [_chain(file, one, from_ms, to_ms) for one in hashes]
+            chains = [_chain(file, one, from_ms, to_ms) for one in file.occupied(hashes)]
             async with aclosing(_merged(walk, chains)) as positions:
                 async for position in positions:
                     await walk.turn_if_over()

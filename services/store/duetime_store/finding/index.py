@@ -18,7 +18,7 @@ Source: RocketMQ 4.9.3 IndexFile, IndexHeader, IndexService.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from struct import Struct
@@ -172,6 +172,10 @@ class IndexFile:
         follows another one reads too late."""
         return self.header.begin_at_ms + entries["seconds"].astype(np.int64) * 1000
 
+    def occupied(self, hashes: Sequence[int]) -> Sequence[int]:
+        """Those of the hashes that may have entries, as far as that is known without reads."""
+        return hashes
+
     def chain(self, wanted: int) -> Iterator[Hit | None]:
         """The entries with a hash, newest first; None for each step to an entry with another hash of the same slot.
 
@@ -221,6 +225,11 @@ class IndexWriter(IndexFile):
 
     def _head(self, slot: int) -> int:
         return int(self._slots[slot])
+
+    def occupied(self, hashes: Sequence[int]) -> Sequence[int]:
+        wanted = np.array(hashes, np.int64)
+        found: list[int] = wanted[self._slots[wanted % self.shape.slot_count] > 0].tolist()
+        return found
 
     @classmethod
     def create(cls, disk: Disk, path: Path, shape: Shape, before: Header | None) -> "IndexWriter":

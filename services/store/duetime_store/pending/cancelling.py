@@ -53,6 +53,9 @@ class Cancelling:
             text = f"{len(request.messages)} are not 1 to {CANCEL_COUNT_MAX}"
             raise InvalidArgument([Violation("messages", text)])
         targets = [Target.of(ref) for ref in request.messages]
+        if request.locate:
+            await self._targets.find(targets)
+            return pending_pb2.CancelResponse(results=[pending_pb2.CancelResult(topics=one.topics) for one in targets])
         try:
             results = await self._cancel(targets)
         except DiskFull:

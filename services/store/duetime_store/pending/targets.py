@@ -3,6 +3,8 @@
     place given ──▶ the entry's record has the id ──▶ its state; ended: maybe replaced, so
     else        ──▶ the id, in the index and the tail of the log ──▶ the newest pending record, else what the others are
 
+A message is known by its topic and id. An id alone is sought in all topics, and refused where several have it.
+
 Records are read beforehand, in turns; what becomes of them is judged in one step, together with whatever the caller
 stages, so that it races with nothing.
 """
@@ -14,16 +16,17 @@ from typing import NamedTuple
 
 import numpy as np
 from duetime.v1 import pending_pb2
-from duetime_core.errors import DueTimeError, InvalidArgument, Unavailable, Violation
+from duetime_core.errors import Ambiguous, DueTimeError, InvalidArgument, Unavailable, Violation
 from duetime_format import record
 from duetime_format.columns import values
 from duetime_format.lanes import LANE_TOPICS, lane_of
 from duetime_format.limits import ID_CHARS_MAX, TOPIC_CHARS_MAX
-from duetime_format.names import RETRY_PREFIX, is_system_topic
+from duetime_format.names import GIVEN_UP_TOPIC, HALF_TOPIC, RETRY_PREFIX, is_system_topic
 from duetime_format.properties import as_text
 from duetime_format.texts import shown
 from duetime_format.units import FILLER_SIZE, Ints, Units, are_ended, dues_of, spans
 
+from duetime_store.finding.destinations import destination_of
 from duetime_store.finding.finder import Seen
 from duetime_store.finding.search import LogSearch, Wanted
 from duetime_store.lanes.lane import CANCELLED, PENDING, RESTORED, Lane
@@ -38,6 +41,7 @@ ROUNDS_MAX = 16
 _PIECE = 128
 _PIECE_BYTES = 1024 * 1024
 _LANE_TOPICS = sorted(LANE_TOPICS)
+_HALF_TOPICS = (HALF_TOPIC, GIVEN_UP_TOPIC)
 _NAMES = tuple(name.encode() for name in (record.UNIQ_KEY, record.REAL_TOPIC, record.RETRY_TOPIC))
 
 Place = tuple[int, int]  # lane, entry
@@ -71,32 +75,44 @@ class WantedId(Wanted):
         self._topic = topic
         # By store time, then log position.
         self._found: dict[tuple[int, int], Copy] = {}
+        # Of a transaction; they count where there is no other record.
+        self._halves: list[Copy] = []
+        # Destinations of its records, but for topics that were deleted since.
+        self.topics: set[str] = set()
 
     @property
     def copies(self) -> list[Copy]:
         """Newest first."""
-        return [copy for _, copy in sorted(self._found.items(), reverse=True)]
+        return [copy for _, copy in sorted(self._found.items(), reverse=True)] or self._halves
 
     def take(self, seen: Seen) -> None:
         found = seen.record
         origin = seen.properties.get(record.RETRY_TOPIC, "")
         if seen.id != self.word or self._topic not in ("", found.topic, seen.real_topic, origin):
             return
+        if destination := destination_of(self._store, seen):
+            self.topics.add(destination)
         lane = lane_of(found.topic, found.queue) or 0
         copy = Copy.of(lane, found.queue_offset, seen.real_topic)
-        # What retention has appended again is known.
+        if found.topic in _HALF_TOPICS:
+            self._halves = [copy]
+            return
+        # Records that retention appended again are known.
         if not lane or copy not in self._found.values():
             self._found[found.stored_at_ms, found.position] = copy
 
     @property
     def is_done(self) -> bool:
-        return any(
+        # An id alone is sought in all topics, since more than one may have it.
+        return bool(self._topic) and any(
             copy.lane and state_of(self._store, copy.lane, copy.entry) == PENDING for copy in self._found.values()
         )
 
     @property
     def other_topics(self) -> Sequence[str] | None:
-        return None if self._found else [self._topic] if self._topic else []
+        if not self._topic:
+            return []
+        return None if self._found else [self._topic]
 
 
 class Fate(enum.Enum):
@@ -139,6 +155,8 @@ class Target:
     # It was sought by its id.
     is_sought: bool = False
     error: DueTimeError | None = None
+    # Those that have a message with the id, once it was sought.
+    topics: Sequence[str] = ()
 
     def take(self, copies: list[Copy]) -> None:
         """These are its records."""
@@ -225,6 +243,7 @@ class Targets:
             if target.topic and target.topic.encode() not in (topic, origin):
                 continue
             target.take([Copy.of(lane.number, target.entry, as_text(topic or b""))])
+            target.topic = target.topic or as_text(origin or topic or b"")
             target.due_at_ms, target.is_unclear = dues[index], ended[index]
 
     def _read_names(self, lane: Lane, entries: Ints, units: Units) -> Iterator[tuple[int, Names]]:
@@ -247,6 +266,10 @@ class Targets:
                 target.error = error
             return
         for target, one in zip(targets, wanted, strict=True):
+            target.topics = sorted(one.topics)
+            if not target.topic and len(one.topics) > 1:
+                target.error = Ambiguous(target.message_id, target.topics)
+                continue
             target.take(one.copies)
             target.is_sought, target.due_at_ms = True, None
 
