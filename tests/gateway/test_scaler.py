@@ -31,7 +31,7 @@ async def test_what_falls_due_within_the_time_counts_on_all_shards(two_shards: G
     lanes = (await two_shards.stub.ListLanes(gateway_pb2.ListLanesRequest())).lanes
     assert len({lane.shard for lane in lanes if lane.pending_count}) == 2
     keda = Keda(two_shards.channel)
-    assert [await keda.count(within=within) for within in ("2s", "30s", "2m", "10m", "1d")] == [0, 6, 9, 11, 12]
+    assert [await keda.count(within=within) for within in ("2s", "30s", "2m", "10m", "1w")] == [0, 6, 9, 11, 12]
 
 
 async def test_shards_and_levels_can_be_chosen(two_shards: Gateway) -> None:

@@ -20,7 +20,7 @@ from duetime.v1 import gateway_pb2
 from duetime_core.clock import Clock
 from duetime_core.errors import DueTimeError, InvalidArgument, Violation
 from duetime_format.admission import topic_violations
-from duetime_format.levels import parse_delay_ms
+from duetime_format.lengths import parse_ms
 from duetime_format.limits import LANES_AHEAD_MS_MAX
 from duetime_format.texts import shown
 
@@ -219,10 +219,12 @@ def _refuse_unknown(away: Sequence[int]) -> None:
 
 
 def _within(text: str) -> int:
-    within_ms = parse_delay_ms(text)
+    within_ms = parse_ms(text)
+    if within_ms is None or within_ms.denominator != 1 or not within_ms:
+        raise ValueError(f"{shown(text)} is no length above 0 such as 30s or 1h30m")
     if within_ms > LANES_AHEAD_MS_MAX:
         raise ValueError(f"{shown(text)} is longer than {LANES_AHEAD_MS_MAX} ms")
-    return within_ms
+    return int(within_ms)
 
 
 def _target(text: str) -> float:
