@@ -120,10 +120,18 @@ def test_group_is_described_reset_and_deleted(server: str, group: str, capsys: p
     (listed,) = [line for line in lines_of(capsys) if line["group"] == group]
     assert (listed["lag"], listed["dead_letters"]) == (3, 0)
     assert run(["groups", "describe", group]) == 0
-    assert "lag 3, in flight 2, waiting 0, dead letters 0;" in capsys.readouterr().out
+    assert "lag 3, in flight 2, waiting 0, waiting retries 0, dead letters 0;" in capsys.readouterr().out
 
     assert run(["groups", "reset", group, topic, "--to", "latest", "--dry-run", "--json"]) == 0
-    planned = {"topic": topic, "queue": 0, "shard": 0, "from_offset": 0, "to_offset": 3, "leases_ended": 2}
+    planned = {
+        "topic": topic,
+        "queue": 0,
+        "shard": 0,
+        "from_offset": 0,
+        "to_offset": 3,
+        "leases_ended": 2,
+        "retries_ended": 0,
+    }
     assert lines_of(capsys) == [planned]
     assert run(["groups", "reset", group, topic, "--queue", "0", "--to", "1", "--yes"]) == 0
     assert f"group {group} continues from there in {topic}" in capsys.readouterr().out
@@ -157,7 +165,7 @@ def test_description_is_a_table_that_people_can_read(
     first, second, header, _, row, retries = captured.out.splitlines()
     assert first.startswith("group billing starts earliest; 17 deliveries at most, retries levels; created 2026-01-01T")
     assert second == (
-        "of the shards that answer: lag 2,000, in flight 15, waiting 5, dead letters 4; "
+        "of the shards that answer: lag 2,000, in flight 15, waiting 5, waiting retries 0, dead letters 4; "
         "over the last minute 0.0 received and 1,234.5 acknowledged per second"
     )
     assert header.split()[:3] == ["topic", "queue", "shard"]

@@ -164,3 +164,31 @@ async def test_dead_letters_do_not_wait_for_a_retry(group: Group) -> None:
     assert await counted(group) == (0, 0)
     await group.nack(*await group.receive(2))
     assert (await counted(group))[0] == 2
+
+
+async def reset(group: Group, **to: Any) -> int:
+    """The number of copies that end with a reset of the topic."""
+    request = consumer_pb2.ResetGroupRequest(name=group.name, topic="orders", **to)
+    return sum(one.retries_ended for one in (await group.stub.ResetGroup(request, timeout=60)).queues)
+
+
+async def test_a_reset_ends_retries_of_what_it_delivers_again(group: Group) -> None:
+    await failed(group, "a", "b")
+    assert await reset(group, earliest=True, dry_run=True) == 2
+    assert (await counted(group))[0] == 2
+    assert await reset(group, earliest=True) == 2
+    assert await counted(group) == (0, 0)
+    leased = await group.receive(2)
+    assert [(one.message.id, one.attempt) for one in leased] == [("a", 1), ("b", 1)]
+    await group.cluster.advance("31s")
+    assert await group.is_empty()
+    # Retries of what was delivered after the reset are theirs.
+    await group.nack(*leased)
+    assert (await counted(group))[0] == 2
+
+
+async def test_a_reset_leaves_retries_of_what_it_skips(group: Group) -> None:
+    await failed(group, "a", "b")
+    assert await reset(group, latest=True) == 0
+    await group.cluster.advance("31s")
+    assert [one.message.id for one in await group.receive(2)] == ["a", "b"]

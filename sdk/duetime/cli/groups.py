@@ -251,7 +251,8 @@ def reset(
 
     Messages before it count as done, those after it are delivered (again).
 
-    Retries are not affected: to drop or repeat them, reset %RETRY%NAME, which is a topic of its own.
+    Waiting retries of messages that are delivered again end with it. Others stay: to drop or repeat those that
+    are due, reset %RETRY%NAME, which is a topic of its own.
 
     \b
     Examples:
@@ -342,7 +343,8 @@ def _print_description(described: consumer_pb2.GroupDescription) -> None:
     )
     known = "of the shards that answer: " if described.unreachable_shards else ""
     print(
-        f"{known}lag {lag:,}, in flight {in_flight:,}, waiting {waiting:,}, dead letters {described.dead_letters:,}; "
+        f"{known}lag {lag:,}, in flight {in_flight:,}, waiting {waiting:,}, {_retries(described)}, "
+        f"dead letters {described.dead_letters:,}; "
         f"over the last minute {described.receives_per_s:,.1f} received and {described.acks_per_s:,.1f} acknowledged "
         "per second"
     )
@@ -353,6 +355,14 @@ def _print_description(described: consumer_pb2.GroupDescription) -> None:
     if described.members:
         rows = [(one.name, one.topic, local(moment_or_none(one.seen_at_ms))) for one in described.members]
         print_table(["member", "topic?1", "last seen"], rows)
+
+
+def _retries(described: consumer_pb2.GroupDescription) -> str:
+    """Failed messages that are in no queue until their next attempt, and when that is."""
+    due = moment_or_none(described.next_retry_at_ms)
+    text = f"waiting retries {described.waiting_retries:,}" + (f" (the next at {local(due)})" if due else "")
+    shards = ", ".join(map(str, described.counting_shards))
+    return f"{text} without shard {shards}, which is counting" if shards else text
 
 
 def _queue_row(queue: consumer_pb2.GroupQueue) -> tuple[str, ...]:
@@ -400,6 +410,9 @@ def _description_object(described: consumer_pb2.GroupDescription) -> dict[str, A
         "acks_per_s": described.acks_per_s,
         "receives_per_s": described.receives_per_s,
         "dead_letters": described.dead_letters,
+        "waiting_retries": described.waiting_retries,
+        "next_retry_at": iso(moment_or_none(described.next_retry_at_ms)),
+        "counting_shards": list(described.counting_shards),
         "unreachable_shards": list(described.unreachable_shards),
     }
 
@@ -412,4 +425,5 @@ def _reset_object(topic: str, one: consumer_pb2.ResetQueue) -> dict[str, Any]:
         "from_offset": one.from_offset,
         "to_offset": one.to_offset,
         "leases_ended": one.leases_ended,
+        "retries_ended": one.retries_ended,
     }

@@ -28,7 +28,7 @@ GROUPS_MAX = 32
 QUIT = b"q"
 _KEYS_MAX = 64
 _LANES = ["#shard", "#lane", "#delay", "#pending", "#due?3", "next due?4", "state", "#restored/s", "#late p50/p99 ms?2"]
-_GROUPS = ["group", "#lag", "#in flight?2", "#waiting?3", "#dead letters?1", "#received/s", "#done/s?4"]
+_GROUPS = ["group", "#lag", "#in flight?2", "#waiting?3", "#retries", "#dead letters?1", "#received/s", "#done/s?4"]
 # Lines beside the rows of the tables.
 _LINES_BESIDE = 9
 
@@ -242,6 +242,7 @@ def _group_row(group: consumer_pb2.GroupDescription) -> tuple[str, ...]:
         f"{_lag(group):,}",
         f"{sum(queue.in_flight for queue in group.queues):,}",
         f"{sum(queue.waiting for queue in group.queues):,}",
+        f"{group.waiting_retries:,}",
         f"{group.dead_letters:,}",
         f"{group.receives_per_s:,.1f}",
         f"{group.acks_per_s:,.1f}",
@@ -269,6 +270,7 @@ def screen_object(now: Sample, rates: Rates) -> dict[str, Any]:
                 "lag": _lag(one),
                 "in_flight": sum(queue.in_flight for queue in one.queues),
                 "waiting": sum(queue.waiting for queue in one.queues),
+                "waiting_retries": one.waiting_retries,
                 "dead_letters": one.dead_letters,
                 "receives_per_s": one.receives_per_s,
                 "acks_per_s": one.acks_per_s,

@@ -178,7 +178,7 @@ def make_parts(base: Base, opened: Opened) -> StoreParts:
     retries = _make_retries(base, store, groups)
     pending_list, end_names = PendingList(store, reader, turns), EndNames(store, reader, finder, turns)
     cancelling, replacing, retry_ending = _make_pending(base, store, finder, flusher, retries, end_names)
-    admin = GroupAdmin(store, groups, offsets, retries, turns, shard=shard)
+    admin = GroupAdmin(store, groups, offsets, retries, flusher, turns, shard=shard)
     transactions, results = opened.transactions, Results(store, shard=shard)
     giving_up, checks = _make_checks(base, opened, alarm, flusher)
     readers, backlog = TopicReaders(store, groups, offsets, turns), Backlog(store, surveyor, turns)

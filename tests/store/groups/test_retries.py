@@ -90,3 +90,20 @@ async def test_a_copy_that_is_due_now_keeps_its_message(store: Consuming) -> Non
     await store.clock.advance(10)
     assert await end(store, 0, discard=False, lane=1_000) == (0, 1)
     assert await end(store, 0, discard=True, lane=1_000) == (1, 0)
+
+
+async def test_a_reset_ends_copies_from_its_offset_on(store: Consuming) -> None:
+    await store.send("a", "b", "c")
+    await store.ack(*await store.receive())
+    copies = [waiting(name, **{record.ORIGIN: f"0:{offset}"}) for offset, name in enumerate("abc")]
+    # One of another topic, and one that does not say where it came from.
+    others = waiting("d", of_topic="other", **{record.ORIGIN: "0:2"}), waiting("e")
+    await store.put(*copies, *others)
+    planned = await store.reset(offset=1, dry_run=True)
+    assert (planned.retries_ended, (await counts(store))[0]) == (2, 5)
+    assert await store.reset(offset=1) == planned
+    await store.kill()
+    assert (await counts(store))[0] == 3
+    assert sorted(one.message.id for one in await store.receive()) == ["b", "c"]
+    assert (await store.reset(earliest=True)).retries_ended == 1
+    assert (await counts(store))[0] == 2

@@ -130,6 +130,10 @@ class GroupDescription:
     """Neither redriven nor discarded."""
     unreachable_shards: list[int]
     """Shards that do not answer; their queues are missing."""
+    waiting_retries: int = 0
+    """Failed messages that wait for their next attempt: exact, and not in `lag`."""
+    next_retry_at: datetime | None = None
+    """When the first of them is delivered again; None: none waits."""
 
     @property
     def lag(self) -> int:
@@ -205,6 +209,8 @@ def group_description_of(described: consumer_pb2.GroupDescription) -> GroupDescr
         described.acks_per_s,
         described.dead_letters,
         list(described.unreachable_shards),
+        described.waiting_retries,
+        _moment(described.next_retry_at_ms),
     )
 
 
