@@ -70,8 +70,8 @@ def _lateness(found: dict[str, Any]) -> None:
 
 
 def _audit(found: dict[str, Any]) -> None:
-    heads = ["#shard", "#level", "#accepted", "#expired", "#pending", "#restored", "#dead", "#cancelled", "#missing"]
-    heads += ["#early", "proven"]
+    heads = ["#shard", "#level", "#accepted", "#expired", "#pending", "#restored", "#dead", "#cancelled"]
+    heads += ["#replaced", "#missing", "#early", "proven"]
     names = [head.lstrip("#") for head in heads[2:-1]]
     rows = [
         (

@@ -1,6 +1,7 @@
 """Commands about pending messages: output and exit codes."""
 
 import json
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -255,9 +256,34 @@ def test_equal_rows_end_with_what_is_left() -> None:
     assert sum(count for _, count in rows) == found.pending
 
 
+def test_rows_of_the_night_of_a_clock_change_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    midnight_ms, hour_ms = 1_792_879_200_000, 3_600_000  # 2026-10-24T22:00Z: midnight in Berlin.
+    dues = [DueCount(moment(midnight_ms + n * hour_ms), timedelta(hours=1), n, "a", 0) for n in range(1, 5)]
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Europe/Berlin")
+        time.tzset()
+        rows = _equal_rows(Backlog(dues, 10, 0, moment(midnight_ms), []), hour_ms)
+    time.tzset()
+    assert rows == [
+        ("2026-10-25 01:00", 1),
+        ("2026-10-25 02:00 +0200", 2),
+        ("2026-10-25 02:00 +0100", 3),
+        ("2026-10-25 03:00", 4),
+    ]
+
+
+def test_a_bucket_wider_than_a_row_shows_its_end() -> None:
+    day = DueCount(moment(DUE_MS + 330 * 86_400_000), timedelta(days=1), 7, "a", 0)
+    found = Backlog([*counted((0, 3, "a")).counts, day], 10, 0, moment(DUE_MS), [])
+    rows = _equal_rows(found, By.HOUR.width_ms)
+    start, end = day.start.astimezone(), (day.start + day.width).astimezone()
+    assert [count for _, count in rows] == [3, 7]
+    assert rows[-1][0] == f"{start:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M}"
+
+
 def test_the_largest_topics_come_first() -> None:
     rows = _topic_rows(counted((-1, 1, "a"), *((90, 10 + n, f"t{n}") for n in range(25))))
-    assert rows[0] == ("t24", "34", "in 1m 30s")
+    assert rows[0] == ("t24", "34", "within 2m 30s")
     assert len(rows) == 21
     assert rows[-1] == ("6 more", "61", "")
 

@@ -172,6 +172,7 @@ async def test_what_a_user_has_no_right_to_is_refused_in_words() -> None:
             assert (await browser.get("/topics")).headers["location"] == "/sign-in?next=/topics"
             await browser.post("/sign-in", {"token": reader, "next": "/topics"})
             assert (await browser.get(f"/topics/{ORDERS}")).status_code == 200
+            assert '<span class="none">not shown</span>' in (await browser.get("/topics")).text
             assert (await browser.get(f"/groups/{BILLING}")).status_code == 200
             listed = await browser.get("/groups")
             assert listed.status_code == 200

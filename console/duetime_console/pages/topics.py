@@ -44,7 +44,7 @@ async def topics(request: Request) -> Response:
         Column("name", "Topic", lambda topic: topic.name.lower()),
         Column("queues", "Queues", lambda topic: topic.queue_count, is_number=True),
         Column("pending", "Pending", lambda topic: pending.get(topic.name, (0, 0))[0], is_number=True),
-        Column("due", "Next due", lambda topic: pending.get(topic.name, (0, 0))[1] or float("inf")),
+        Column("due", "Next due by", lambda topic: pending.get(topic.name, (0, 0))[1] or float("inf")),
         Column("type", "For", type_of),
         Column("created", "Created", lambda topic: topic.created_at_ms),
     ]
@@ -66,10 +66,10 @@ async def topics(request: Request) -> Response:
 
 
 def _pending_by_topic(backlog: Any) -> dict[str, tuple[int, int]]:
-    """Number of pending messages, and when the bucket with the next one begins (Unix ms); nothing if it is refused."""
+    """Number of pending messages, and when the bucket with the next one ends (Unix ms); nothing if it is refused."""
     found: dict[str, tuple[int, int]] = {}
     for bucket in getattr(backlog, "buckets", ()):
-        count, first_ms = found.get(bucket.topic, (0, bucket.due_from_ms))
+        count, first_ms = found.get(bucket.topic, (0, bucket.due_from_ms + bucket.width_ms))
         found[bucket.topic] = count + bucket.count, first_ms
     return found
 

@@ -137,16 +137,34 @@ def _growing_rows(found: Backlog) -> list[tuple[str, int]]:
 
 
 def _equal_rows(found: Backlog, width_ms: int) -> list[tuple[str, int]]:
-    """From the first row that has something, those without anything included, the last one with all that is left."""
+    """From the first row that has something, those without anything included; then buckets that are wider than a row,
+    each with its end; the last row has all that is left."""
     rows: dict[int, int] = defaultdict(int)
+    wide: dict[tuple[int, int], int] = defaultdict(int)
     for count in found.counts:
-        start_ms = at_ms(count.start)
-        rows[start_ms - start_ms % width_ms] += count.count
-    first = min(rows)
-    shown = range(first, min(max(rows), first + (ROWS_SHOWN - 1) * width_ms) + 1, width_ms)
-    named = [(f"{moment_of(start_ms).astimezone():%Y-%m-%d %H:%M}", rows.get(start_ms, 0)) for start_ms in shown]
-    left = sum(count for start_ms, count in rows.items() if start_ms > shown[-1])
+        start_ms, bucket_ms = at_ms(count.start), round(count.width.total_seconds() * 1000)
+        if bucket_ms > width_ms:
+            wide[start_ms, start_ms + bucket_ms] += count.count
+        else:
+            rows[start_ms - start_ms % width_ms] += count.count
+    named: list[tuple[str, int]] = []
+    if rows:
+        starts = list(range(min(rows), max(rows) + 1, width_ms))[:ROWS_SHOWN]
+        named = list(zip(_labels(starts), (rows.get(one, 0) for one in starts), strict=True))
+    for (start_ms, end_ms), total in sorted(wide.items())[: ROWS_SHOWN - len(named)]:
+        named.append((" to ".join(_labels([start_ms, end_ms])), total))
+    left = sum(count.count for count in found.counts) - sum(shown for _, shown in named)
     return [*named, ("later", left)] if left else named
+
+
+def _labels(starts_ms: Sequence[int]) -> list[str]:
+    """Local times; with their distance from UTC where a clock change makes two of them equal."""
+    times = [moment_of(one).astimezone() for one in starts_ms]
+    labels = [f"{one:%Y-%m-%d %H:%M}" for one in times]
+    return [
+        f"{one:%Y-%m-%d %H:%M %z}" if labels.count(label) > 1 else label
+        for one, label in zip(times, labels, strict=True)
+    ]
 
 
 def _topic_rows(found: Backlog) -> list[tuple[str, ...]]:
@@ -157,8 +175,9 @@ def _topic_rows(found: Backlog) -> list[tuple[str, ...]]:
     sums = sorted(((sum(one.count for one in counts), name) for name, counts in topics.items()), reverse=True)
     rows: list[tuple[str, ...]] = []
     for total, name in sums[:TOPICS_SHOWN]:
-        ahead_ms = at_ms(topics[name][0].start) - at_ms(found.at)
-        rows.append((name or "-", f"{total:,}", f"in {about(ahead_ms)}" if ahead_ms > 0 else "now"))
+        first = topics[name][0]
+        end_ms = at_ms(first.start + first.width) - at_ms(found.at)
+        rows.append((name or "-", f"{total:,}", f"within {about(end_ms)}" if first.start > found.at else "now"))
     if len(sums) > TOPICS_SHOWN:
         rest = sum(total for total, _ in sums[TOPICS_SHOWN:])
         rows.append((f"{len(sums) - TOPICS_SHOWN} more", f"{rest:,}", ""))
