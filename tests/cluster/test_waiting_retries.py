@@ -192,3 +192,31 @@ async def test_a_reset_leaves_retries_of_what_it_skips(group: Group) -> None:
     assert await reset(group, latest=True) == 0
     await group.cluster.advance("31s")
     assert [one.message.id for one in await group.receive(2)] == ["a", "b"]
+
+
+async def test_a_reset_ends_retries_that_are_due(group: Group) -> None:
+    await failed(group, "a", "b")
+    await group.cluster.advance("30s")
+    (first,) = await group.receive(max_count=1)
+    assert await reset(group, earliest=True) == 2
+    leased = await group.receive(2)
+    assert [(one.message.id, one.attempt) for one in leased] == [("a", 1), ("b", 1)]
+    (result,) = await group.nack(first)
+    assert result.status == consumer_pb2.RECEIPT_STATUS_EXPIRED
+    await group.cluster.advance("20s")
+    assert await group.is_empty()
+    assert await counted(group) == (0, 0)
+
+
+async def test_retries_of_a_deleted_group_never_reach_a_later_one(group: Group) -> None:
+    await failed(group, "a")
+    await group.cluster.advance("15s")
+    await failed(group, "b")
+    await group.cluster.advance("15s")
+    deletion = consumer_pb2.DeleteGroupRequest(name=group.name, force=True)
+    await group.stub.DeleteGroup(deletion, timeout=60)
+    await group.create(POLICY, start=consumer_pb2.GROUP_START_LATEST)
+    assert await group.is_empty()
+    assert await counted(group) == (0, 0)
+    await group.cluster.advance("1h")
+    assert await group.is_empty()

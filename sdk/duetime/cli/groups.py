@@ -251,8 +251,8 @@ def reset(
 
     Messages before it count as done, those after it are delivered (again).
 
-    Waiting retries of messages that are delivered again end with it. Others stay: to drop or repeat those that
-    are due, reset %RETRY%NAME, which is a topic of its own.
+    Retries of messages that are delivered again end with it. Others stay: to drop or repeat those that are due,
+    reset %RETRY%NAME, which is a topic of its own.
 
     \b
     Examples:
@@ -299,7 +299,8 @@ def delete(
 ) -> None:
     """Delete a group and its positions.
 
-    A later group of that name starts afresh: the dead letters are still there, but it does not get the retries.
+    Its waiting retries end. A later group of that name starts afresh: the dead letters are still there, but it
+    receives no retries.
 
     \b
     Examples:

@@ -589,15 +589,16 @@ class GatewayServicer(object):
 
     def ResetGroup(self, request, context):
         """Moves a group's place in a topic: messages before it count as done, messages from it on are given out (again).
-        Leases of the queues end, and so do waiting retries of the messages that are given out again. NOT_FOUND: no such group
-        or topic.
+        Leases of the queues end, and so do retries of the messages that are delivered again (`retries_ended`).
+        NOT_FOUND: no such group or topic. RESOURCE_EXHAUSTED, LEASES_EXHAUSTED: too many retries stay before those that end.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteGroup(self, request, context):
-        """Forgets a group and its places; its retries and dead letters stay in their topics. Idempotent.
+        """Forgets a group and its places. Waiting retries end; those that are due and dead letters stay in their topics, and a
+        later group of this name does not receive them. Idempotent.
         FAILED_PRECONDITION, GROUP_IN_USE: receivers were seen within a minute.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -112,9 +112,19 @@ class Consuming(Running):
         return list((await self.put_settling(data, settles=[settle])).statuses) or [OK]
 
 
-def copy(message_id: str, *, topic: str = "", visible_at_ms: int = 0, attempt: int = 1, of_topic: str = TOPIC) -> bytes:
+def copy(
+    message_id: str,
+    *,
+    topic: str = "",
+    visible_at_ms: int = 0,
+    attempt: int = 1,
+    of_topic: str = TOPIC,
+    origin: str = "",
+) -> bytes:
     """A retry as the retry service puts it."""
     named = {"UNIQ_KEY": message_id, record.RETRY_TOPIC: of_topic}
+    if origin:
+        named[record.ORIGIN] = origin
     if visible_at_ms:
         named[record.VISIBLE_AT] = str(visible_at_ms)
     properties = record.with_crc_mark(encode_properties(named))

@@ -4,13 +4,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from duetime.v1 import consumer_pb2, store_pb2
 from duetime_format import record
 from duetime_format.names import SCHEDULE_TOPIC, retry_topic
 from duetime_format.properties import encode_properties
 
-from tests.store.groups.running import GROUP, TOPIC, Consuming
+from tests.store.groups.running import EXPIRED, GROUP, INVISIBLE_MS, TOPIC, Consuming, copy, told
 
 HOUR_MS = 3_600_000
 
@@ -107,3 +108,59 @@ async def test_a_reset_ends_copies_from_its_offset_on(store: Consuming) -> None:
     assert sorted(one.message.id for one in await store.receive()) == ["b", "c"]
     assert (await store.reset(earliest=True)).retries_ended == 1
     assert (await counts(store))[0] == 2
+
+
+async def test_a_reset_ends_due_copies_that_nobody_received(store: Consuming) -> None:
+    await store.send("a", "b", "c", "d")
+    await store.ack(*await store.receive())
+    later_ms = store.clock.now_ms() + 500
+    copies = [copy(name, origin=f"0:{offset}") for offset, name in enumerate("abc")]
+    # Others stay: of the first message, of another topic, of no known place, and one whose time is ahead.
+    hidden = copy("a", origin="0:0", visible_at_ms=later_ms, attempt=4)
+    await store.put(*copies[:2], copy("x", of_topic="other", origin="0:3"), hidden, copy("y"), copies[2])
+    planned = await store.reset(offset=1, dry_run=True)
+    assert planned.retries_ended == 2
+    assert await store.reset(offset=1) == planned
+    await store.kill()
+    assert sorted(told(await store.receive())) == [("a", 2), ("b", 1), ("c", 1), ("d", 1), ("y", 2)]
+    assert told(await store.receive()) == []
+    await store.clock.advance(500)
+    assert told(await store.receive()) == [("a", 5)]
+    assert [one.message.id for one in await store.receive(topic="other", queues=[])] == ["x"]
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+async def test_a_reset_ends_due_copies_that_are_leased(store: Consuming, is_killed: bool) -> None:
+    await store.send("a", "b")
+    await store.ack(*await store.receive())
+    await store.put(copy("a", origin="0:0"), copy("b", origin="0:1"))
+    leased = await store.receive()
+    await store.change(leased[0], ms=0)
+    assert (await store.reset(earliest=True)).retries_ended == 2
+    if is_killed:
+        await store.kill()
+    assert told(await store.receive()) == [("a", 1), ("b", 1)]
+    assert await store.ack(*leased) == [EXPIRED] * 2
+    await store.clock.advance(INVISIBLE_MS)
+    assert told(await store.receive()) == [("a", 2), ("b", 2)]
+
+
+async def test_a_reset_ends_due_copies_before_the_first_receive_of_retries(store: Consuming) -> None:
+    await store.send("a")
+    await store.ack(*await store.receive(retry_queues=[]))
+    await store.put(copy("a", origin="0:0"))
+    assert (await store.reset(earliest=True)).retries_ended == 1
+    assert told(await store.receive()) == [("a", 1)]
+
+
+async def test_a_reset_without_room_for_retries_that_stay_changes_nothing(tmp_path: Path) -> None:
+    async with Consuming(tmp_path / "small", leases_max=10) as store:
+        await store.send("a", "b")
+        await store.ack(*await store.receive())
+        await store.put(*[copy("a", origin="0:0")] * 11, copy("b", origin="0:1"))
+        with pytest.raises(grpc.aio.AioRpcError, match="11 retries stay before others") as caught:
+            await store.reset(offset=1)
+        assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert (await store.describe()).queues[0].next_offset == 2
+        assert (await store.reset(earliest=True)).retries_ended == 2
+        assert told(await store.receive()) == [("a", 1), ("b", 1)]

@@ -1,18 +1,17 @@
 """Operators' calls about a group on this shard: describe, reset, delete."""
 
-from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 
 from duetime.v1 import consumer_pb2
 from duetime_core.errors import FailedPrecondition, InvalidArgument, Violation
-from duetime_format import record
 from duetime_format.events import Key
-from duetime_format.names import dlq_topic, is_group_topic, retry_topic
+from duetime_format.names import dlq_topic, retry_topic
 
 from duetime_store.groups.groups import Groups
 from duetime_store.groups.offsets import GroupOffsets, check_group
-from duetime_store.groups.retries import Waiting, WaitingRetries
+from duetime_store.groups.retries import WaitingRetries
 from duetime_store.groups.state import Place
+from duetime_store.groups.superseding import Superseded, Superseding
 from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.reading.offsets import first_stored_at, first_with_time
 from duetime_store.reading.turns import Turns, Walk
@@ -22,32 +21,6 @@ from duetime_store.writing.store import Store
 # Receivers seen within this time are members, and keep the group from being deleted.
 MEMBER_MS = 600_000
 IN_USE_MS = 60_000
-
-
-class _Superseded:
-    """The copies of a topic's messages that a reset delivers again. `to`: offsets by queue as users number it."""
-
-    def __init__(self, topic: str, to: Mapping[int, int]) -> None:
-        self.counts: Counter[int] = Counter()
-        # Retries that are reset themselves are no copies of anything there.
-        self.can_be = not is_group_topic(topic)
-        self._topic = topic
-        self._to = to
-
-    def judge(self, properties: Mapping[str, str]) -> bool:
-        """A copy that does not say where it came from, as of a broker, stays."""
-        if properties.get(record.RETRY_TOPIC) != self._topic:
-            return False
-        queue, _, offset = properties.get(record.ORIGIN, "").partition(":")
-        if not (_is_number(queue) and _is_number(offset)) or int(queue) not in self._to:
-            return False
-        is_again = int(offset) >= self._to[int(queue)]
-        self.counts[int(queue)] += is_again
-        return is_again
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= 18
 
 
 class GroupAdmin:
@@ -67,6 +40,7 @@ class GroupAdmin:
         self._store = store
         self._wake = flusher.wake
         self._retries = retries
+        self._superseding = Superseding(store, groups, offsets, retries, flusher, turns)
         self._turns = turns
         self._groups = groups
         self._offsets = offsets
@@ -147,9 +121,11 @@ class GroupAdmin:
             for number in request.queues:
                 queue = self._store.queues.find(topic, number.shard_queue)
                 moves.append((number, await self._target(walk, request, queue)))
-        superseded = _Superseded(topic, {number.queue: offset for number, offset in moves})
-        waiting = await self._retries.find(group, superseded.judge) if superseded.can_be else []
-        # Reset and cancel are one step where the group receives the topic: no copy is due between the two.
+        superseded = Superseded(group, topic, {number.queue: offset for number, offset in moves})
+        found = await self._superseding.find(superseded)
+        # Reset and ends are one step where the group receives the topic: no copy is delivered between the two.
+        if not request.dry_run:
+            self._superseding.prepare(found)
         response = consumer_pb2.ResetGroupResponse()
         committed = self._offsets.find(group, topic)
         receives = self._groups.receives(group, topic)
@@ -158,7 +134,6 @@ class GroupAdmin:
             row = response.queues.add(queue=number.queue, shard=self._shard, to_offset=offset)
             row.from_offset = min((one.committed for one in places), default=committed.get(number.shard_queue, 0))
             row.leases_ended = sum(one.leased for one in places)
-            row.retries_ended = superseded.counts[number.queue]
             if receives and not request.dry_run:
                 # A queue that the group has not received from yet gets its place now.
                 keys = [one.key for one in places] or [Key(group, topic, topic, number.shard_queue)]
@@ -167,24 +142,12 @@ class GroupAdmin:
         if not receives and not request.dry_run:
             await self._offsets.commit(group, topic, {number.shard_queue: offset for number, offset in moves})
         if not request.dry_run and superseded.can_be:
-            # The log has the reset before the ends: after a crash between them a message is delivered twice, never zero
-            # times.
-            self._store.stage_events()
-            self._retries.cancel(waiting)
-            await self._end_later(group, topic, superseded)
+            marks = self._superseding.end(found, group)
+            await self._superseding.end_later(superseded, marks)
+        counts = superseded.counts()
+        for row in response.queues:
+            row.retries_ended = counts[row.queue]
         return response
-
-    async def _end_later(self, group: str, topic: str, superseded: "_Superseded") -> None:
-        """Ends the copies that came while those before them were sought. Copies of messages that were delivered after
-        the reset stay."""
-        ends = {lane.number: lane.queue.next_offset for lane in self._store.lanes}
-        durable = self._store.when_durable()
-        if durable is not None:
-            self._wake()
-            await durable
-        found = await self._retries.find(group, superseded.judge)
-        before = [(one, one.entries < ends[one.lane.number]) for one in found]
-        self._retries.cancel([Waiting(one.lane, one.entries[own], one.dues[own]) for one, own in before])
 
     def _places(self, group: str, queue_topic: str, queue: int) -> list[Place]:
         """The group's places in a queue: in one of %RETRY%group, one for each topic that the group receives."""
@@ -218,8 +181,20 @@ class GroupAdmin:
                     reason="GROUP_IN_USE",
                 )
         self._groups.delete(request.name)
-        # A later group of this name does not get the messages that this one handled.
+        # A later group of this name does not get the messages that this one handled: copies in lanes end, and those in
+        # %RETRY%group count as read. Its leases are gone, so none comes after those that are staged now.
+        self._store.stage_events()
+        await self._durable()
+        self._retries.cancel(await self._retries.find(request.name))
+        await self._durable()
         back = retry_topic(request.name)
         ends = {queue.queue: queue.max_offset for queue in self._store.queues.of_topic(back)}
         await self._offsets.delete(request.name, {back: ends} if ends else {})
         await forget(request.name)
+
+    async def _durable(self) -> None:
+        """All that is staged is published."""
+        durable = self._store.when_durable()
+        if durable is not None:
+            self._wake()
+            await durable

@@ -236,8 +236,7 @@ class Fetcher:
     def _pass(self, place: Place, offset: int) -> None:
         """Moves the frontier to `offset`: no message before it is for the group."""
         if offset > place.frontier:
-            self._groups.journal.scan(place, place.frontier, offset)
-            place.frontier = offset
+            self._groups.move(place, offset)
 
     def _others_pass(self, place: Place, offsets: Sequence[int], topics: Sequence[bytes | None], stop: int) -> None:
         """Moves the places of the group's other topics past records of %RETRY%group before `stop` that are not theirs.
@@ -292,13 +291,8 @@ class Fetcher:
             else:
                 taken.append(index)
         self._others_pass(place, offsets, topics, stop)
-        before = place.frontier
-        for number, ((until_ms, attempt), own) in enumerate(hidden.items(), 1):
-            # The last event moves the frontier: if the log ends before it, the messages are scanned again.
-            after = stop if number == len(hidden) and not taken else before
-            self._groups.journal.hide(place, own, until_ms, attempt, before, after)
-            self._groups.progress.hide(place, own, until_ms, attempt, after)
-            fetched.fresh -= len(own)
+        self._groups.hide(place, hidden, place.frontier if taken else stop)
+        fetched.fresh -= sum(map(len, hidden.values()))
         if taken:
             records = _picked(scanned.records, scanned.sizes, taken)
             sizes, own = [scanned.sizes[index] for index in taken], [offsets[index] for index in taken]

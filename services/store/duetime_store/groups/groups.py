@@ -306,6 +306,34 @@ class Groups:
         self.journal.give(lease, offsets, until_ms, attempt, before, after, expired)
         self.progress.give(lease, offsets, until_ms, attempt, after, expired=expired, history=history)
 
+    def hide(self, place: Place, hidden: Mapping[tuple[int, int], list[int]], after: int) -> None:
+        """Adds messages that come back at their time, by time and attempt; the place's frontier becomes `after`."""
+        before = place.frontier
+        for number, ((until_ms, attempt), offsets) in enumerate(hidden.items(), 1):
+            # The last event moves the frontier: if the log ends before it, the messages are scanned again.
+            reached = after if number == len(hidden) else before
+            self.journal.hide(place, offsets, until_ms, attempt, before, reached)
+            self.progress.hide(place, offsets, until_ms, attempt, reached)
+
+    def move(self, place: Place, frontier: int) -> None:
+        """No message before `frontier` is for the group."""
+        self.journal.scan(place, place.frontier, frontier)
+        place.frontier = frontier
+
+    def end_unattempted(self, place: Place, offsets: list[int]) -> None:
+        """Ends outstanding messages; those that are leased are given back before, without an attempt."""
+        leased: dict[Lease, list[int]] = {}
+        for offset in offsets:
+            lease = place.entries[offset].lease
+            if lease is not None:
+                leased.setdefault(lease, []).append(offset)
+        for lease, own in leased.items():
+            self._back(lease, own, self.store.clock.now_ms(), counted=False)
+        if offsets:
+            self.journal.end(place, 0, offsets)
+            self.progress.end(place, 0, offsets)
+            self._unblocked(place)
+
     def drop(self, place: Place, offsets: list[int]) -> None:
         """Ends returned messages whose records are gone or damaged."""
         self.journal.end(place, 0, offsets)

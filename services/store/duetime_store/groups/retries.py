@@ -103,8 +103,10 @@ class WaitingRetries:
 
     # --- finding ----------------------------------------------------------------------------------------------------
 
-    async def find(self, group: str, wanted: Judge | None = None) -> list[Waiting]:
-        """The group's copies, those that are wanted; None: all."""
+    async def find(
+        self, group: str, wanted: Judge | None = None, before: Mapping[int, int] | None = None
+    ) -> list[Waiting]:
+        """The group's copies, those that are wanted; None: all. `before`: first entry of each lane that is left out."""
         found: list[Waiting] = []
         number = self._number(group)
         if number is None:
@@ -116,6 +118,8 @@ class WaitingRetries:
                 while True:
                     rows = lane.scan(place, _AFTER_ALL_MS, LOOK_ENTRIES)
                     own = self._store.ledger.topics_of(lane, rows.entries, rows.topics) == number
+                    if before is not None:
+                        own &= rows.entries < before.get(lane.number, 0)
                     entries, dues = rows.entries[own], rows.dues[own]
                     if wanted is not None:
                         chosen = await self._judge(walk, lane, entries, wanted)

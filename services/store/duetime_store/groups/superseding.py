@@ -1,0 +1,238 @@
+"""Ends the copies of messages that a reset delivers again, so that no message is with two receivers.
+
+    copy                                         its end
+    waits in a lane                              cancelled
+    in %RETRY%group, received or came back       given back without an attempt, then done
+    in %RETRY%group, not received yet            the place's frontier moves behind the last of them; other copies
+                                                 before it come back
+
+A copy names its message in DT_ORIGIN. Copies without it, as of a broker, stay.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from duetime_core.errors import Overloaded
+from duetime_format import record
+from duetime_format.errors import Damaged
+from duetime_format.events import Key
+from duetime_format.names import is_group_topic, retry_topic
+from duetime_format.properties import decode_properties
+from duetime_format.units import FILLER_SIZE
+
+from duetime_store.groups.groups import Groups
+from duetime_store.groups.offsets import GroupOffsets
+from duetime_store.groups.retries import Waiting, WaitingRetries
+from duetime_store.groups.state import Place
+from duetime_store.queues.consumequeue import ConsumeQueue
+from duetime_store.reading.turns import Turns
+from duetime_store.writing.flusher import Flusher
+from duetime_store.writing.store import Store
+
+# Units read at once, and records read between two looks at the clock.
+_PIECE, _LOOK = 4_096, 32
+_I64_DIGITS_MAX = 18
+
+
+class Superseded:
+    """The copies of a topic's messages that a reset delivers again. `to`: offsets by queue as users number it."""
+
+    def __init__(self, group: str, topic: str, to: Mapping[int, int]) -> None:
+        self.group = group
+        self.topic = topic
+        # Retries that are reset themselves are no copies of anything there.
+        self.can_be = not is_group_topic(topic)
+        self._to = to
+        # Queue and offset of each message with a copy that ends: a copy may move on while others are sought.
+        self._origins: set[tuple[int, int]] = set()
+
+    def counts(self) -> Counter[int]:
+        """By queue."""
+        return Counter(queue for queue, _ in self._origins)
+
+    def judge(self, properties: Mapping[str, str]) -> bool:
+        if properties.get(record.RETRY_TOPIC) != self.topic:
+            return False
+        queue, _, offset = properties.get(record.ORIGIN, "").partition(":")
+        if not (_is_number(queue) and _is_number(offset)) or int(queue) not in self._to:
+            return False
+        if int(offset) < self._to[int(queue)]:
+            return False
+        self._origins.add((int(queue), int(offset)))
+        return True
+
+
+@dataclass(slots=True)
+class Marks:
+    """The ends of lanes and of the queues of %RETRY%group at a reset: copies behind them are of later deliveries."""
+
+    lanes: dict[int, int]
+    queues: dict[int, int]
+
+    def has(self, queue: int, offset: int, properties: bytes) -> bool:
+        """Whether a copy in a queue of %RETRY%group, or in its lane before that, was there at the reset."""
+        entry = record.find_lane_entry(properties)
+        return offset < self.queues.get(queue, 0) or (entry is not None and entry[1] < self.lanes.get(entry[0], 0))
+
+
+@dataclass(slots=True)
+class _Due:
+    """The copies of the topic in one queue of %RETRY%group that are not done, by offset."""
+
+    key: Key
+    queue: ConsumeQueue
+    superseded: list[int] = field(default_factory=list)
+    # Not received yet: (offset, time from which it is delivered, attempt).
+    staying: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def before_last(self, place: Place) -> list[tuple[int, int, int]]:
+        """The copies that stay, and that the frontier passes."""
+        last = max(self.superseded, default=-1)
+        return [one for one in self.staying if place.frontier <= one[0] < last]
+
+
+@dataclass(slots=True)
+class Found:
+    """The copies that a reset ends."""
+
+    waiting: list[Waiting] = field(default_factory=list)
+    due: list[_Due] = field(default_factory=list)
+
+
+class Superseding:
+    """Finds and ends superseded copies. Belongs to the event loop's thread."""
+
+    def __init__(
+        self,
+        store: Store,
+        groups: Groups,
+        offsets: GroupOffsets,
+        retries: WaitingRetries,
+        flusher: Flusher,
+        turns: Turns,
+    ) -> None:
+        self._store = store
+        self._groups = groups
+        self._offsets = offsets
+        self._retries = retries
+        self._wake = flusher.wake
+        self._turns = turns
+
+    async def find(self, superseded: Superseded, marks: Marks | None = None) -> Found:
+        """Those that were there at the marks; None: all."""
+        found = Found()
+        if superseded.can_be:
+            lanes = None if marks is None else marks.lanes
+            found.waiting = await self._retries.find(superseded.group, superseded.judge, lanes)
+            # A group that commits offsets itself has no places: its offset can't skip single copies.
+            if self._groups.receives(superseded.group, superseded.topic):
+                found.due = await self._find_due(superseded, marks)
+        return found
+
+    async def _find_due(self, superseded: Superseded, marks: Marks | None) -> list[_Due]:
+        group, topic = superseded.group, superseded.topic
+        back, found = retry_topic(group), []
+        with self._turns.walk() as walk:
+            walk.start()
+            for queue in self._store.queues.of_topic(back):
+                due = _Due(Key(group, topic, back, queue.queue), queue)
+                for count, (offset, copy) in enumerate(self._copies(due), 1):
+                    properties = decode_properties(copy.properties)
+                    was_there = marks is None or marks.has(queue.queue, offset, copy.properties)
+                    if was_there and superseded.judge(properties):
+                        due.superseded.append(offset)
+                    elif properties.get(record.RETRY_TOPIC) == topic:
+                        at = properties.get(record.VISIBLE_AT, "")
+                        due.staying.append((offset, int(at) if _is_number(at) else 0, copy.reconsume_times + 1))
+                    if count % _LOOK == 0:
+                        await walk.turn_if_over()
+                if due.superseded:
+                    found.append(due)
+                await walk.turn_if_over()
+        return found
+
+    def _copies(self, due: _Due) -> Iterator[tuple[int, record.Record]]:
+        """The records of the queue that are not done for the topic, with those of other topics not received yet."""
+        place, queue = self._groups.progress.places.get(due.key), due.queue
+        at = max(self._begin(due) if place is None else place.committed, queue.min_offset)
+        while len(units := queue.read(at, _PIECE)):
+            for offset, (position, size, _) in enumerate(units.tolist(), at):
+                is_open = place is None or offset >= place.frontier or offset in place.entries
+                if is_open and size not in (0, FILLER_SIZE):
+                    try:
+                        yield offset, record.decode(self._store.read_record(position, size))
+                    except Damaged:
+                        # It is delivered to nobody.
+                        continue
+            at += len(units)
+
+    def _begin(self, due: _Due) -> int:
+        """Where a place that is missing begins, as for a Receive."""
+        known = self._offsets.find(due.key.group, due.key.queue_topic).get(due.key.queue, 0)
+        return min(max(known, due.queue.min_offset), due.queue.max_offset)
+
+    # --- ending -----------------------------------------------------------------------------------------------------
+
+    def prepare(self, found: Found) -> None:
+        """Makes the places that are missing.
+
+        Raises:
+            ReadOnly
+            Overloaded: the shard has the most places, or no room for the copies that come back.
+        """
+        self._store.gate.check_write()
+        progress = self._groups.progress
+        for due in found.due:
+            if due.key not in progress.places:
+                self._groups.new_place(due.key, self._begin(due))
+        staying = {due.key.group: 0 for due in found.due}
+        for due in found.due:
+            staying[due.key.group] += len(due.before_last(progress.places[due.key]))
+        for group, count in staying.items():
+            if count > (room := progress.shares.room(group)):
+                text = f"{count} retries stay before others that the reset ends: group {group} may have {room} more "
+                raise Overloaded(text + "messages outstanding", reason="LEASES_EXHAUSTED")
+
+    def end(self, found: Found, group: str) -> Marks:
+        """Stages the ends, in one step with the reset. Raises: ReadOnly."""
+        for due in found.due:
+            self._end_due(due)
+        # The log has the reset before the ends: after a crash between them a message is delivered twice, never zero
+        # times.
+        self._store.stage_events()
+        self._retries.cancel(found.waiting)
+        queues = self._store.queues.of_topic(retry_topic(group))
+        lanes = {lane.number: lane.queue.next_offset for lane in self._store.lanes}
+        return Marks(lanes, {queue.queue: queue.next_offset for queue in queues})
+
+    def _end_due(self, due: _Due) -> None:
+        place = self._groups.progress.places.get(due.key)
+        if place is None:
+            # The topic was deleted meanwhile.
+            return
+        self._groups.end_unattempted(place, [offset for offset in due.superseded if offset in place.entries])
+        after = max(due.superseded) + 1
+        if place.frontier < after:
+            now_ms = self._store.clock.now_ms()
+            hidden: dict[tuple[int, int], list[int]] = {}
+            for offset, at_ms, attempt in due.before_last(place):
+                hidden.setdefault((max(at_ms, now_ms), attempt), []).append(offset)
+            self._groups.hide(place, hidden, after)
+            if not hidden:
+                self._groups.move(place, after)
+            self._groups.armed()
+
+    async def end_later(self, superseded: Superseded, marks: Marks) -> None:
+        """Ends the copies that came while those before them were sought. Raises: as `prepare`."""
+        durable = self._store.when_durable()
+        if durable is not None:
+            self._wake()
+            await durable
+        found = await self.find(superseded, marks)
+        self.prepare(found)
+        self.end(found, superseded.group)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _I64_DIGITS_MAX
