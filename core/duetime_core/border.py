@@ -132,12 +132,12 @@ class Border:
             except grpc.aio.AbortError:
                 code = _code_name(context)
                 raise
-            except asyncio.CancelledError:
+            except asyncio.CancelledError as ended:
                 lost = gatekeeper.ended() if gatekeeper is not None else None
                 if lost is None:
                     raise
                 code, reason = lost.status.name, lost.reason
-                await _refuse(context, lost)
+                await _refuse(context, lost, ended)
             except Exception as error:
                 code, reason = _status_name(error), getattr(error, "reason", "")
                 await _end(method, context, error)
@@ -278,13 +278,20 @@ def _code_name(context: grpc.aio.ServicerContext[Any, Any]) -> str:
     return code.name if isinstance(code, grpc.StatusCode) else "UNKNOWN"
 
 
-async def _refuse(context: grpc.aio.ServicerContext[Any, Any], error: DueTimeError) -> None:
-    await context.abort_with_status(status_of(error))
+async def _refuse(context: grpc.aio.ServicerContext[Any, Any], error: DueTimeError, raised: BaseException) -> None:
+    """Ends a call with the status of an error, for an exception that is being handled and loses its frames.
+
+    gRPC stores the exception of `abort` in the call. It refers to `raised`, whose frames refer to the call and to all
+    bytes of its request and answer: a cycle, which holds them until the garbage collector's full run.
+    """
+    status = status_of(error)
+    raised.__traceback__ = raised.__cause__ = raised.__context__ = None
+    await context.abort_with_status(status)
 
 
 async def _end(method: str, context: grpc.aio.ServicerContext[Any, Any], error: Exception) -> None:
     """Ends a call with the status of its error; an error that is not ours is a defect, and the log has it."""
-    await _refuse(context, _known(error) or defect(error, method))
+    await _refuse(context, _known(error) or defect(error, method), error)
 
 
 def code_of(status: grpc.StatusCode) -> int:

@@ -85,6 +85,9 @@ class Libraries(logging.Handler):
         self._now_ms = now_ms
 
     def emit(self, record: logging.LogRecord) -> None:
+        if _is_unwritten(record):
+            structlog.get_logger().debug("answer not written: its call had ended", logger=record.name)
+            return
         suppressed = self._limit.admit((record.pathname, record.lineno), self._now_ms())
         if suppressed is None:
             return
@@ -92,6 +95,11 @@ class Libraries(logging.Handler):
         log = structlog.get_logger()
         write = log.error if record.levelno >= logging.ERROR else log.warning
         write(record.getMessage(), logger=record.name, exc_info=record.exc_info, **more)
+
+
+def _is_unwritten(record: logging.LogRecord) -> bool:
+    """Whether gRPC could not write to a call, since its client or its connection was gone. Any client can cause it."""
+    return bool(record.exc_info and type(record.exc_info[1]).__name__ == "ExecuteBatchError")
 
 
 def configure_logs(process: str, level: str = "INFO", fmt: str = "auto") -> None:

@@ -388,14 +388,18 @@ class Traffic(Collector):
             self._sockets.scan()
         self._taken = {peer: self._progress(peer, now_ms) for peer in old}
         self._ended &= old.keys()
+        cut = []
         for peer, (_, since_ms) in self._taken.items():
             answer = old[peer]
             late_ms = now_ms - answer.since_ms - answer.size / ANSWER_BYTES_PER_MS
             if max(now_ms - since_ms, late_ms) > STILL_MS and peer not in self._ended:
-                self._ended.add(peer)
-                self.cut_count += 1
-                log.warning("connection cut off: it takes no answers", peer=peer, bytes=self.answers.shares.held(peer))
+                cut.append(peer)
                 self._sockets.cut(peer)
+        if cut:
+            self._ended.update(cut)
+            self.cut_count += len(cut)
+            size = sum(map(self.answers.shares.held, cut))
+            log.warning("connections cut off: they take no answers", count=len(cut), bytes=size, peer=cut[0])
 
     def _progress(self, peer: str, now_ms: float) -> tuple[int, float]:
         progress = self._sockets.progress(peer)

@@ -1,6 +1,8 @@
 """The gRPC border on a real socket: errors, limits, health, ports."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -19,12 +21,18 @@ from grpc_status import rpc_status
 SERVICE = "duetime.v1.Gateway"
 
 
+class Large:
+    """Data of a call."""
+
+
 class Service:
     """Answers, fails or waits, as the request's bytes say."""
 
     def __init__(self) -> None:
         self.release = asyncio.Event()
         self.waiting = asyncio.Semaphore(0)
+        # Set when the data of a rejected call is freed.
+        self.freed = asyncio.Event()
 
     async def unary(self, request: bytes, context: "grpc.aio.ServicerContext[bytes, bytes]") -> bytes:
         await self._act(request, context)
@@ -51,8 +59,18 @@ class Service:
             raise NotFound("no topic x", reason="TOPIC_NOT_FOUND")
         if request == b"bug":
             raise ZeroDivisionError("secret")
+        if request == b"large":
+            self._reject_large()
         if request == b"abort":
             await context.abort(grpc.StatusCode.ABORTED, "by the service")
+
+    def _reject_large(self) -> None:
+        large = Large()
+        weakref.finalize(large, self.freed.set)
+        try:
+            raise KeyError(large)
+        except KeyError as error:
+            raise NotFound("no topic x", reason="TOPIC_NOT_FOUND") from error
 
 
 @asynccontextmanager
@@ -118,6 +136,19 @@ async def test_unknown_exception_is_internal_and_tells_no_secret(kind: str) -> N
             await call(channel, kind, b"bug")
     assert caught.value.code() == grpc.StatusCode.INTERNAL
     assert caught.value.details() == "internal error; the process's log has it"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_rejected_call_frees_its_data_without_the_garbage_collector(kind: str) -> None:
+    gc.disable()
+    try:
+        async with serving() as (service, channel, _):
+            with pytest.raises(grpc.aio.AioRpcError):
+                await call(channel, kind, b"large")
+            async with asyncio.timeout(60):
+                await service.freed.wait()
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,12 +1,15 @@
 """Bytes under way, on real connections: uploads that stop, answers that nobody takes."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
 import pytest
+from duetime_core.clock import SystemClock
+from duetime_core.logs import Libraries, Sparing
 from duetime_core.serving import Server, make_channel
 from duetime_core.testing import FakeClock
 from duetime_core.traffic import (
@@ -18,6 +21,7 @@ from duetime_core.traffic import (
     Traffic,
     TrafficLimits,
 )
+from structlog.testing import capture_logs
 
 from tests.hostile.raw import DATA, END_STREAM, WINDOW_UPDATE, Raw, call, frame, request
 
@@ -188,6 +192,27 @@ async def test_an_unread_answer_counts_until_its_connection_is_ended() -> None:
         assert served.traffic.cut_count == 1
         assert await asyncio.to_thread(raw.ended, DEADLINE_S)
         await served.until(lambda: not shares.used, "nothing of it is left")
+
+
+async def test_connections_that_take_no_answers_are_one_log_line() -> None:
+    libraries = Libraries(Sparing(), SystemClock().monotonic_ms)
+    logging.getLogger().addHandler(libraries)
+    try:
+        with capture_logs() as logged:
+            async with serving() as served:
+                for raw in (served.raw(), served.raw()):
+                    raw.send(request("/T/Get", 1, b"3000000"))
+                shares = served.traffic.answers.shares
+                await served.until(lambda: shares.used == 6_000_000, "they are made")
+                while not served.traffic.cut_count:
+                    await served.looks(1_000)
+                await served.until(lambda: not shares.used, "nothing of them is left")
+    finally:
+        logging.getLogger().removeHandler(libraries)
+    warnings = [(one["event"], one["count"], one["bytes"]) for one in logged if one["log_level"] != "debug"]
+    assert warnings == [("connections cut off: they take no answers", 2, 6_000_000)]
+    # gRPC logs that it could not write them, which is no fault of this process.
+    assert "answer not written: its call had ended" in [one["event"] for one in logged]
 
 
 async def test_a_connection_with_more_than_its_share_untaken_makes_no_calls() -> None:

@@ -11,12 +11,17 @@ import pytest
 from duetime import Message, Producer
 from duetime.v1 import gateway_pb2, message_pb2, subscriptions_pb2
 
+from bench.processes import wait_until
 from tests.hostile.bystander import Bystander, Phase
 from tests.hostile.raw import Raw, many, request
 from tests.hostile.rig import Rig, told
 
 GATEWAY_MB_MAX = 512
 STORE_MB_MAX = 768
+# After the connections are closed: 150 MB, of which 80 are the gateway's own.
+RELEASED_MB_MAX = 256
+CONNECTIONS = 1_500
+WAIT_S = 60
 MIB = 1024 * 1024
 SEND, PULL = "/duetime.v1.Gateway/Send", "/duetime.v1.Gateway/Pull"
 SUBSCRIBE = "/duetime.v1.Gateway/Subscribe"
@@ -105,6 +110,26 @@ def test_answers_that_nobody_takes_take_little_memory_and_are_cut_off(start: Cal
         assert left == 0
         for raw in raws:
             raw.close()
+
+
+@pytest.mark.proof
+def test_a_gateway_releases_the_memory_of_many_connections_that_read_nothing(start: Callable[..., Rig]) -> None:
+    rig = start(descriptors=4_096)
+    gateway = rig.gateways[0]
+    with Producer(rig.address, timeout="30s") as producer:
+        for _ in range(4):
+            producer.send_many([Message("large", bytes(1 * MIB), queue=0)] * 5)
+    pull = gateway_pb2.PullRequest(topic="large", queue=0, max_count=1_024, max_bytes=16 * MIB).SerializeToString()
+    with measured(rig, f"{CONNECTIONS} unread pulls", 3.0):
+        raws = many(rig.address, CONNECTIONS, lambda raw: raw.send(request(PULL, 1, pull)))
+        wait_until(lambda: gateway.metrics()["duetime_answer_bytes"] > MIB, WAIT_S, "answers are made")
+        wait_until(lambda: not gateway.metrics()["duetime_answer_bytes"], WAIT_S, "unread answers are cut off")
+        for raw in raws:
+            raw.close()
+    wait_until(lambda: gateway.rss_mb < RELEASED_MB_MAX, WAIT_S, "the memory is released")
+    told(released_mb=gateway.rss_mb)
+    assert "Traceback" not in gateway.log.read_text()
+    assert "exception" not in gateway.log.read_text()
 
 
 @pytest.mark.proof
