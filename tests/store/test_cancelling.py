@@ -10,7 +10,7 @@ from duetime_format.limits import CANCEL_COUNT_MAX
 
 from tests.store.conftest import restored, sent
 from tests.store.running import Running
-from tests.store.transacting import COMMIT, end, end_of, half, prepare
+from tests.store.transacting import COMMIT, ROLLBACK, end, end_of, half, prepare
 
 CANCELLED = pending_pb2.CANCEL_STATUS_CANCELLED
 ALREADY_FIRED = pending_pb2.CANCEL_STATUS_ALREADY_FIRED
@@ -91,6 +91,18 @@ async def test_committed_message_is_cancelled_still(store: Running) -> None:
     answer = await prepare(store, half("m0", DELAY="1"))
     await end(store, end_of(store_pb2.Half(offset=answer.offsets[0], position=answer.positions[0]), "m0", COMMIT))
     assert [await statuses(store, ref("m0")) for _ in range(2)] == [[CANCELLED]] * 2
+
+
+@pytest.mark.parametrize("is_rolled_back", [False, True])
+async def test_message_that_is_not_committed_is_not_found(store: Running, is_rolled_back: bool) -> None:
+    answer = await prepare(store, half("m0", DELAY="1"))
+    if is_rolled_back:
+        await end(store, end_of(store_pb2.Half(offset=answer.offsets[0], position=answer.positions[0]), "m0", ROLLBACK))
+    assert await statuses(store, ref("m0"), ref("m0", topic="orders")) == [NOT_FOUND] * 2
+    reschedule = pending_pb2.Reschedule(message=ref("m0"), delay_ms=1_000)
+    request = store_pb2.ReplaceRequest(replacements=[store_pb2.Replacement(reschedule=reschedule)])
+    (replaced,) = (await store.stub.Replace(request, timeout=60)).results
+    assert replaced.status == pending_pb2.RESCHEDULE_STATUS_NOT_FOUND
 
 
 async def test_restored_message_has_fired(store: Running) -> None:

@@ -238,7 +238,7 @@ class CancelResult(Enum):
     ALREADY_FIRED = "already fired"
     """It is in its topic, or about to be. A message that waits for a retry has fired before."""
     NOT_FOUND = "not found"
-    """No shard has it."""
+    """No shard has it, or its transaction is not committed."""
 
 
 class MessageRef:

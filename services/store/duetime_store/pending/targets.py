@@ -75,15 +75,13 @@ class WantedId(Wanted):
         self._topic = topic
         # By store time, then log position.
         self._found: dict[tuple[int, int], Copy] = {}
-        # Of a transaction; they count where there is no other record.
-        self._halves: list[Copy] = []
         # Destinations of its records, but for topics that were deleted since.
         self.topics: set[str] = set()
 
     @property
     def copies(self) -> list[Copy]:
         """Newest first."""
-        return [copy for _, copy in sorted(self._found.items(), reverse=True)] or self._halves
+        return [copy for _, copy in sorted(self._found.items(), reverse=True)]
 
     def take(self, seen: Seen) -> None:
         found = seen.record
@@ -92,11 +90,11 @@ class WantedId(Wanted):
             return
         if destination := destination_of(self._store, seen):
             self.topics.add(destination)
+        if found.topic in _HALF_TOPICS:
+            # A message that is not committed is neither pending nor in its topic.
+            return
         lane = lane_of(found.topic, found.queue) or 0
         copy = Copy.of(lane, found.queue_offset, seen.real_topic)
-        if found.topic in _HALF_TOPICS:
-            self._halves = [copy]
-            return
         # Records that retention appended again are known.
         if not lane or copy not in self._found.values():
             self._found[found.stored_at_ms, found.position] = copy
