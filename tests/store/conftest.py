@@ -13,6 +13,7 @@ from duetime_format.names import TIMER_TOPIC
 from duetime_format.properties import decode_properties, encode_properties
 from duetime_format.restore import Entry, Unrestorable, quarantine, restore
 from duetime_store.files.directory import StoreDirectory
+from duetime_store.files.disk import Disk
 from duetime_store.lanes.alarm import ShardClock
 from duetime_store.reading.turns import Turns, Walk
 from duetime_store.recovery.checkpoint import write as write_checkpoint
@@ -52,6 +53,9 @@ class HandClock(Clock):
 class Shard:
     """A directory that can be opened, crashed and opened again."""
 
+    # The next opening uses it.
+    disk: Disk | None = None
+
     def __init__(self, root: Path, clock: HandClock, **settings: object) -> None:
         self.root = root
         self.clock = clock
@@ -61,7 +65,7 @@ class Shard:
         self.open()
 
     def open(self) -> Opened:
-        self.directory = StoreDirectory(self.root)
+        self.directory = StoreDirectory(self.root, self.disk)
         try:
             self.opened = open_store(self.directory, self.settings, ShardClock(self.clock), Here())
         except BaseException:

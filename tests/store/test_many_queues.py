@@ -254,6 +254,23 @@ async def test_an_idle_checkpoint_of_many_queues_writes_the_few_that_changed(roo
         assert store.disk.calls["datasync"] - before["datasync"] <= 3
 
 
+async def test_a_checkpoint_that_failed_leaves_its_rows_to_the_next(root: Path) -> None:
+    async with few_files(root) as store:
+        await fill(store)
+        await settled(store, root)
+        assert await store.node.parts.checkpointer.write()
+        await store.put(sent("new", topic="topic-new"))
+        await quiet(store)
+        settle_times(root, "topic-new")
+        store.disk.fail("open", errno.EMFILE, path="checkpoint")
+        assert not await store.node.parts.checkpointer.write()
+        store.disk.mend()
+        assert await store.node.parts.checkpointer.write()
+    async with few_files(root) as store:
+        assert store.report.read_queues == 0
+        assert await ids_of(store, "topic-new", 1) == ["new"]
+
+
 def killed(root: Path) -> Path:
     """The directory as a process that was killed leaves it; times of files are kept, and so is `abort`."""
     copy = root.parent / "killed"

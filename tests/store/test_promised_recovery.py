@@ -1,6 +1,9 @@
 """Records that were read before they were flushed, and a power cut then: the plan gives them their places again."""
 
+import random
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +18,7 @@ from duetime_store.writing.ends import cancel
 from duetime_store.writing.promising import promise
 from duetime_store.writing.staging import OK
 
+from tests.power_disk import PowerDisk
 from tests.store.conftest import HandClock, Shard, ids, log_file, restored, sent, timer
 
 LEVEL_MS = 1_000
@@ -55,6 +59,16 @@ class Cut(Shard):
                 file.seek(position)
                 file.write(bytes(count))
         self.open()
+
+
+class Unlucky(random.Random):
+    """A power cut takes everything that was not flushed."""
+
+    def random(self) -> float:
+        return 0.0
+
+    def choice(self, seq: Sequence[Any]) -> Any:  # type: ignore[override]
+        return seq[0]
 
 
 @pytest.fixture
@@ -156,6 +170,33 @@ def test_a_damaged_record_that_keeps_its_place_gives_it_back(cut: Cut) -> None:
         assert ids(cut.pulled()) == ["before", "A", "after"]
         assert [one.body for one in cut.pulled()][1] == b"A" * 100
         cut.reopen()
+
+
+def test_the_first_place_of_a_queue_is_filled_again(cut: Cut) -> None:
+    cut.store.queues.counts.grow("orders", 1)
+    cut.fill("A")
+    cut.promise(1, 0, 1)
+    cut.fall_due(1, 0, 1)
+    cut.put(sent("after"))
+    position, _ = cut.places()[0]
+    # Its structure holds, and its body is gone.
+    cut.lose((position + 100, 40))
+    assert ids(cut.pulled()) == ["A", "after"]
+
+
+def test_a_record_that_is_written_again_is_flushed(cut: Cut) -> None:
+    cut.put(sent("before"))
+    cut.fill("A")
+    cut.promise(1, 0, 1)
+    cut.fall_due(1, 0, 1)
+    disk = cut.disk = PowerDisk(cut.root, Unlucky())
+    cut.lose(cut.places()[1])
+    assert ids(cut.pulled()) == ["before", "A"]
+    written = log_file(cut).read_bytes()
+    cut.crash()
+    disk.close_all()
+    disk.lose()
+    assert log_file(cut).read_bytes() == written
 
 
 def test_without_its_plan_an_entry_is_pending_again(cut: Cut) -> None:

@@ -209,6 +209,18 @@ def test_ids_before_the_checkpoint_are_remembered_over_segments(shard: Shard) ->
     assert shard.put(sent("250")).queue_offsets == [500]
 
 
+def test_restored_records_take_no_room_among_recent_ids(tmp_path: Path, clock: HandClock) -> None:
+    shard = Shard(tmp_path / "store", clock, recent_ids_count=3)
+    records = [sent("A"), sent("D0", level=1), sent("D1", level=1)]
+    shard.put(*records)
+    clock.wall_ms += 1_000
+    shard.restore(1, 0, 2)
+    shard.checkpoint()
+    shard.reopen()
+    assert shard.put(*records).statuses == [DUPLICATE] * 3
+    shard.crash()
+
+
 @pytest.mark.parametrize("at", [90, 4, 36])
 def test_damage_before_the_checkpoint_hides_only_its_own_id(shard: Shard, at: int) -> None:
     shard.put(sent("A"), sent("B"), sent("C"))

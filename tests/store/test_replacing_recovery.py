@@ -10,9 +10,12 @@ from duetime.v1 import pending_pb2, store_pb2
 from duetime_format import record
 from duetime_format.properties import value_of
 from duetime_format.restore import Entry, restore
+from structlog.testing import capture_logs
 
+from tests.faulty_disk import FaultyDisk
 from tests.rounds import one_by_one
-from tests.store.conftest import sent
+from tests.store.conftest import sent, timer
+from tests.store.counted import check_counts
 from tests.store.pending_life import PendingLife
 from tests.store.test_cancelling import CANCELLED, ref, statuses
 from tests.store.test_retention import HOUR_MS, MINUTE_MS, Shard
@@ -115,6 +118,28 @@ async def test_a_message_that_retention_moved_is_rescheduled(shard: Shard, gone:
     assert shard.node.store.lanes[TIMERS].pending_count == 1
     shard.clock.move(3 * HOUR_MS)
     assert await drain(shard, TIMERS) == [("C", b"last")]
+
+
+async def test_a_copy_of_what_replaced_a_message_ends_it_once(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    async with Shard(tmp_path / "store", disk=disk) as shard:
+        await chain(shard)
+        await shard.fill(1_500)
+        await shard.clean()
+        shard.clock.move(2 * MINUTE_MS)
+        # Their units show that the queues are as they were at the checkpoint.
+        await shard.put(timer("late", HOUR_MS), sent("later", level=LEVEL))
+        assert await shard.node.parts.checkpointer.write()
+        # The copy is appended, and no checkpoint follows it.
+        disk.fail("open", errno.EMFILE, path="checkpoint")
+        await shard.clean()
+        assert shard.segments[0] == 0
+        disk.mend()
+        with capture_logs() as logs:
+            await shard.restart()
+        assert shard.node.store.lanes[TIMERS].pending_count == 2
+        assert "pending messages are counted anew" not in [line["event"] for line in logs]
+        check_counts(shard.node.store)
 
 
 def test_checkpoint_that_waited_has_the_marks_that_came_meanwhile(tmp_path: Path) -> None:
