@@ -9,6 +9,7 @@ from duetime.v1 import store_pb2
 from duetime_store.groups import snapshot
 
 from tests.store.groups.running import EXPIRED, GROUP, INVISIBLE_MS, OK, Consuming, copy, names, told
+from tests.store.groups.test_leases import lined_up
 
 SETTLED = store_pb2.PUT_STATUS_SETTLED
 
@@ -118,6 +119,15 @@ async def test_ordered_groups_give_one_lease_of_a_queue_at_a_time(store: Consumi
     await store.stub.Describe(store_pb2.DescribeRequest())
     await store.ack(got[2])
     assert names(await waiting) == ["d"]
+
+
+async def test_a_dead_letter_unblocks_its_ordered_queue(store: Consuming) -> None:
+    await store.send("a", "b")
+    (got,) = await store.receive(max_count=1, ordered=True)
+    waiting = asyncio.create_task(store.receive(ordered=True, wait_ms=30_000))
+    await lined_up(store, 1)
+    assert await store.settle(got, topic=f"%DLQ%{GROUP}") == [OK]
+    assert names(await waiting) == ["b"]
 
 
 async def test_a_deferred_message_blocks_its_queue_and_ends_the_leases_behind_it(store: Consuming) -> None:

@@ -1,13 +1,15 @@
 """Receive, Ack and ChangeInvisible over gRPC: what is given, what comes back and when."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 from duetime.v1 import store_pb2
+from duetime_store.groups.groups import Groups
 
-from tests.store.groups.running import EXPIRED, INVISIBLE_MS, OK, UNKNOWN, Consuming, names, told
+from tests.store.groups.by_offsets import ack_by_offsets
+from tests.store.groups.running import EXPIRED, GROUP, INVISIBLE_MS, OK, UNKNOWN, Consuming, names, told
 
 
 @pytest.fixture
@@ -94,6 +96,17 @@ async def lined_up(store: Consuming, count: int) -> None:
             await store.stub.Describe(store_pb2.DescribeRequest())
 
 
+@pytest.mark.parametrize("ack", [Groups.ack, ack_by_offsets])
+async def test_a_lease_is_over_at_its_end(store: Consuming, ack: Callable[..., list[int]]) -> None:
+    await store.send("a", "b")
+    got = [one.receipt for one in await store.receive()]
+    store.clock.move(INVISIBLE_MS - 1)
+    assert ack(store.node.parts.groups, GROUP, got[:1]) == [OK]
+    # The store has not ended it yet.
+    store.clock.move(1)
+    assert ack(store.node.parts.groups, GROUP, got[1:]) == [EXPIRED]
+
+
 @pytest.mark.parametrize("killed", [True, False])
 async def test_leases_and_acks_survive_the_process(store: Consuming, killed: bool) -> None:
     await store.send("a", "b", "c", "d")
@@ -102,6 +115,7 @@ async def test_leases_and_acks_survive_the_process(store: Consuming, killed: boo
     await store.change(got[1], ms=60_000)
     await (store.kill() if killed else store.again())
     assert names(await store.receive()) == ["d"]
-    assert await store.ack(got[0], got[1]) == [OK, OK]
+    assert await store.ack(got[0]) == [OK]
     await store.clock.advance(INVISIBLE_MS)
     assert told(await store.receive()) == [("c", 2), ("d", 2)]
+    assert await store.ack(got[1]) == [OK]
