@@ -235,6 +235,32 @@ def test_turning_ends_where_nothing_is_due() -> None:
     assert len(moments) <= 3
 
 
+def test_checks_are_ready_when_they_are_due() -> None:
+    table = OpenTransactions(checks_max=15)
+    edges = [0, NEAR_MS, 2 * NEAR_MS, FAR_MS, 3 * FAR_MS, 4 * FAR_MS, 9 * FAR_MS]
+    start = NOW_MS - NOW_MS % FAR_MS + FAR_MS
+    dues = sorted({start + edge + by for edge in edges for by in (-1, 0, 1)})
+    count = len(dues)
+    table.add(ints([*range(count)]), ints([0] * count), ["a"] * count, ints(dues), ints([NOW_MS] * count))
+    taken = []
+    while (now := table.next_due_ms) != NEVER:
+        table.turn(now)
+        rows = table.take(["a"], count, now, dues[-1] + INTERVAL_MS)
+        taken += [(now, due) for due in rows.next_check_at_ms.tolist()]
+        table.end(rows.offsets)
+    assert taken == [(due, due) for due in dues]
+
+
+def test_a_check_that_nobody_heard_is_reported_once() -> None:
+    table = OpenTransactions(checks_max=15)
+    table.add(ints([7]), ints([0]), ["a"], ints([NOW_MS]), ints([NOW_MS]))
+    table.turn(NOW_MS)
+    table.take(["a"], 1, NOW_MS, NOW_MS + INTERVAL_MS)
+    assert table.unheard(ints([7]), NOW_MS).offsets.tolist() == [7]
+    assert table.unheard(ints([7]), NOW_MS).offsets.tolist() == []
+    assert table.heard(ints([7])).offsets.tolist() == []
+
+
 def test_whoever_waits_is_told_of_an_earlier_check() -> None:
     told = []
     table = OpenTransactions(checks_max=15, changed=lambda: told.append(table.next_due_ms))

@@ -1,5 +1,6 @@
 """Transactions through crashes: torn batches, lost files, retention, and disks that take nothing."""
 
+import asyncio
 import errno
 import shutil
 from collections.abc import Iterator
@@ -10,13 +11,17 @@ import pytest
 from duetime.v1 import store_pb2
 from duetime_format import halves, record
 from duetime_format.names import GIVEN_UP_TOPIC, OP_TOPIC
+from duetime_store.lanes.alarm import Alarm, ShardClock
+from duetime_store.metrics import StoreMetrics
 from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.transactions import tablefile
+from duetime_store.transactions.giving_up import GivingUp
 from duetime_store.writing.halves import Decided, end
+from prometheus_client import CollectorRegistry
 
 from tests.rounds import ONE_IN, some
 from tests.store.conftest import HandClock, ids, log_file
-from tests.store.half_shard import HalfShard
+from tests.store.half_shard import NO_FLUSHER, HalfShard
 from tests.store.transacting import COMMIT, COMMITTED, GIVEN_UP, OPEN, ROLLBACK, ROLLED_BACK, half
 
 TABLES = (tablefile.FILE, tablefile.BACKUP)
@@ -172,6 +177,17 @@ def test_given_up_is_ended_by_an_operator_alone(shard: HalfShard) -> None:
     assert shard.states(["m0", "m1"]) == expected
     (again,) = shard.end({"m0": ROLLBACK}, given_up=True)
     assert (again.state, again.duplicate) == (COMMITTED, True)
+
+
+def test_one_that_has_left_its_queue_is_forgotten(shard: HalfShard) -> None:
+    shard.prepare("m0")
+    assert shard.store.halves.queue is not None
+    shard.store.halves.queue.trim(shard.store.published_end)
+    shard.clock.wall_ms += 61_000
+    alarm, metrics = Alarm(ShardClock(shard.clock)), StoreMetrics(CollectorRegistry())
+    giving_up = GivingUp(shard.store, shard.table, alarm, NO_FLUSHER, metrics, keep_ms=60_000)
+    assert asyncio.run(giving_up._step())
+    assert shard.open_offsets == []
 
 
 def test_end_that_is_taken_back_leaves_it_open(shard: HalfShard) -> None:
