@@ -10,6 +10,7 @@ from duetime_core.ondisk.folder import LocalFiles
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.names import SCHEDULE_TOPIC
 from duetime_spark.shards.snapshot import Shard, take_snapshot
+from duetime_spark.shards.units import first_at, read_units
 from duetime_spark.source import Task
 from duetime_spark.tables import messages, pending, queue_entries, schemas
 from duetime_spark.tables.filters import RowFilter
@@ -46,6 +47,16 @@ def test_a_task_reads_one_stretch_of_the_log(shard: Shard) -> None:
     tasks = pending.plan([shard], schemas.PENDING, RowFilter(), 2_000)
     spans = [[row["position"] for row in read([task])] for task in tasks]
     assert all(max(before) < min(behind) for before, behind in pairwise(spans))
+
+
+def test_the_first_record_at_a_position_is_found(shard: Shard) -> None:
+    queue = next(one for one in shard.snapshot.queues if one.topic == SCHEDULE_TOPIC)
+    low, high = queue.min_offset, queue.max_offset
+    places = [int(read_units(shard.files, queue, offset, 1)["position"][0]) for offset in range(low, low + 3)]
+    for offset, place in enumerate(places, low):
+        found = [first_at(shard.files, queue, low, high, place + by) for by in (-1, 0)]
+        assert found == [(offset, place)] * 2
+        assert first_at(shard.files, queue, low, high, place + 1)[0] == offset + 1
 
 
 def test_each_record_is_in_one_task(shard: Shard) -> None:
