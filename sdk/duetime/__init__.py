@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         TopicDescription,
         TopicQueue,
     )
+    from duetime.client.administering.retries import RetriesProgress, WaitingRetry
     from duetime.client.bodies import Body
     from duetime.client.consuming.consumer import Consumer
     from duetime.client.consuming.failing import Reject, Retry
@@ -129,6 +130,8 @@ __all__ = [
     "GroupQueue",
     "GroupMember",
     "GroupDescription",
+    "WaitingRetry",
+    "RetriesProgress",
     "Lane",
     "Lanes",
     "Retry",
@@ -179,6 +182,8 @@ _MODULE_BY_NAME = {
     "Topic": "administering.described",
     "TopicDescription": "administering.described",
     "TopicQueue": "administering.described",
+    "RetriesProgress": "administering.retries",
+    "WaitingRetry": "administering.retries",
     "Body": "bodies",
     "Consumer": "consuming.consumer",
     "Middleware": "consuming.wrapping",

@@ -1,5 +1,6 @@
 """Topics, groups, lanes and the backlog by `Admin`, of a cluster."""
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -10,9 +11,11 @@ from duetime import (
     Conflict,
     InvalidArgument,
     InvalidMessage,
+    LeasedMessage,
     NotFound,
     Producer,
     Receiver,
+    RetriesProgress,
     Unavailable,
 )
 from duetime_core.testing import LocalCluster
@@ -84,6 +87,53 @@ def test_groups_are_created_listed_and_described(cluster: LocalCluster, producer
         assert (described.group.name, described.dead_letters, described.unreachable_shards) == ("admin-first", 0, [])
         with pytest.raises(NotFound):
             admin.group("admin-none")
+
+
+@pytest.fixture
+def receiver(cluster: LocalCluster, producer: Producer) -> Iterator[Receiver]:
+    """Its group `admin-retry` failed five messages, `a` to `e`, of which `d` and `e` are due first."""
+    for name in "abcde":
+        producer.send("admin-retries", b"x", id=name)
+    with Receiver(cluster.address, "admin-retries", group="admin-retry") as receiver:
+        taken: list[LeasedMessage] = []
+        while len(taken) < 5:
+            taken += receiver.receive()
+        for message in taken:
+            error, after = (KeyError("7"), "1h") if message.id in "de" else (TimeoutError("bank"), "2h")
+            receiver.nack(message, error, after=after)
+        yield receiver
+
+
+def test_waiting_retries_are_listed_and_ended(
+    cluster: LocalCluster, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("duetime.client.administering.admin.PAGE_COUNT", 2)
+    group = "admin-retry"
+    with Admin(cluster.address) as admin:
+        described = admin.group(group)
+        assert (described.waiting_retries, described.counting_shards, described.lag) == (5, [], 0)
+        first, *others = admin.retries(group)
+        assert {first.id, others[0].id} == {"d", "e"}
+        assert {one.id for one in others[1:]} == {"a", "b", "c"}
+        assert (first.topic, first.body, first.deliveries, first.error) == ("admin-retries", b"x", 1, "KeyError: '7'")
+        assert described.next_retry_at == first.next_at
+        assert [(one.attempt, one.error_type) for one in first.attempts] == [(1, "KeyError")]
+        assert [one.body for one in admin.retries(group, topic="admin-retries", error="BANK", bodies=False)] == [
+            b""
+        ] * 3
+        with pytest.raises(TypeError, match="ids=\\['a'\\]"):
+            admin.retry_now(group, ids="a")
+
+        assert list(admin.retry_now(group, ids=["a"], dry_run=True))[-1] == RetriesProgress(1, 0, 0, done=True)
+        assert list(admin.retry_now(group, ids=["a"]))[-1] == RetriesProgress(1, 1, 0, done=True)
+        cluster.advance("2ms")
+        (again,) = receiver.receive()
+        assert (again.id, again.attempt) == ("a", 2)
+        assert list(admin.discard_retries(group, error="keyerror"))[-1] == RetriesProgress(2, 2, 0, done=True)
+        assert {one.id for one in admin.retries(group)} == {"b", "c"}
+        for ended in (admin.retries("admin-none"), admin.retry_now("admin-none"), admin.discard_retries("admin-none")):
+            with pytest.raises(NotFound):
+                list(ended)
 
 
 def test_lanes_and_backlog_say_what_is_pending(cluster: LocalCluster, producer: Producer) -> None:

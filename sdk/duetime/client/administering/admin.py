@@ -1,9 +1,11 @@
 """The administrator's client: topics, groups and lanes, and how many messages are pending."""
 
+from collections.abc import AsyncGenerator, Collection
+from contextlib import aclosing
 from datetime import datetime
 from typing import Any, Literal
 
-from duetime.client.administering import described
+from duetime.client.administering import described, retries
 from duetime.client.administering.described import (
     DeletedTopic,
     Group,
@@ -12,6 +14,7 @@ from duetime.client.administering.described import (
     Topic,
     TopicDescription,
 )
+from duetime.client.administering.retries import RetriesProgress, WaitingRetry
 from duetime.client.connection import Closing, Connection, repeated
 from duetime.client.finding import pending
 from duetime.client.finding.pending import Backlog
@@ -22,6 +25,8 @@ from duetime.client.retry_policy import Backoff, handler_policy
 from duetime.client.tokens import TokenSource
 from duetime.client.trust import Tls
 from duetime.v1 import consumer_pb2, gateway_pb2
+
+PAGE_COUNT = 256
 
 
 class AsyncAdmin(Closing):
@@ -122,6 +127,53 @@ class AsyncAdmin(Closing):
             group.retry.CopyFrom(policy)
         return described.group_of(await self._call("CreateGroup", consumer_pb2.CreateGroupRequest(group=group)))
 
+    async def retries(
+        self, group: str, *, topic: str = "", error: str = "", ids: Collection[str] = (), bodies: bool = True
+    ) -> AsyncGenerator[WaitingRetry, None]:
+        """Lists failed messages of a group that wait for their next attempt, the first to be delivered first, page by
+        page as it is iterated over. A failed message of an ordered group waits in its queue, and is not listed.
+
+        Arguments:
+            topic: the topic that they came from; empty: all.
+            error: a part of `TYPE: message` of the last attempt's error; case is ignored.
+            ids: any of these; empty: all.
+            bodies: False leaves their bodies empty.
+
+        Raises:
+            NotFound: the group does not exist.
+            DueTimeError: a shard does not answer, so that retries might be missing.
+        """
+        wanted = retries.filter_of(group, topic, error, ids)
+        request = consumer_pb2.ListRetriesRequest(filter=wanted, max_count=PAGE_COUNT, omit_bodies=not bodies)
+        while True:
+            answer = await self._call("ListRetries", request)
+            for one in answer.retries:
+                yield WaitingRetry(one)
+            if not answer.next_page_token:
+                return
+            request.page_token = answer.next_page_token
+
+    def retry_now(
+        self, group: str, *, topic: str = "", error: str = "", ids: Collection[str] = (), dry_run: bool = False
+    ) -> AsyncGenerator[RetriesProgress, None]:
+        """Delivers waiting retries of a group now, all or those that meet the arguments of `retries`. Yields the
+        progress about once a second, and at the end.
+
+        `dry_run` only counts them. Closing the iterator ends the work; another call continues it.
+
+        Raises:
+            NotFound: the group does not exist.
+            Overloaded: the server works on too many such calls.
+            DueTimeError: a shard does not answer; the other shards are done.
+        """
+        return self._ended("RetryNow", retries.filter_of(group, topic, error, ids), dry_run)
+
+    def discard_retries(
+        self, group: str, *, topic: str = "", error: str = "", ids: Collection[str] = (), dry_run: bool = False
+    ) -> AsyncGenerator[RetriesProgress, None]:
+        """Deletes waiting retries of a group for good: it does not get them again. Otherwise as `retry_now`."""
+        return self._ended("DiscardRetries", retries.filter_of(group, topic, error, ids), dry_run)
+
     async def lanes(self) -> Lanes:
         """Lists the lanes of all shards: what is pending on each, what is due next, and who serves it."""
         return described.lanes_of(await self._call("ListLanes", gateway_pb2.ListLanesRequest()))
@@ -145,6 +197,14 @@ class AsyncAdmin(Closing):
 
     def __repr__(self) -> str:
         return self._connection.described("AsyncAdmin")
+
+    async def _ended(
+        self, method: str, wanted: consumer_pb2.RetryFilter, dry_run: bool
+    ) -> AsyncGenerator[RetriesProgress, None]:
+        request = consumer_pb2.EndRetriesRequest(filter=wanted, dry_run=dry_run)
+        async with aclosing(self._connection.stream(method, request)) as answers:
+            async for one in answers:
+                yield retries.progress_of(one)
 
     async def _call(self, method: str, request: Any) -> Any:
         return await repeated(lambda left_s: self._connection.call(method, request, left_s), self._timeout)

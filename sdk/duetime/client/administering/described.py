@@ -1,6 +1,6 @@
 """Topics, groups and lanes as the server describes them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Literal
 
@@ -134,6 +134,8 @@ class GroupDescription:
     """Failed messages that wait for their next attempt: exact, and not in `lag`."""
     next_retry_at: datetime | None = None
     """When the first of them is delivered again; None: none waits."""
+    counting_shards: list[int] = field(default_factory=list)
+    """Shards that count their pending messages after a start; their waiting retries are missing."""
 
     @property
     def lag(self) -> int:
@@ -211,6 +213,7 @@ def group_description_of(described: consumer_pb2.GroupDescription) -> GroupDescr
         list(described.unreachable_shards),
         described.waiting_retries,
         _moment(described.next_retry_at_ms),
+        list(described.counting_shards),
     )
 
 

@@ -1,7 +1,6 @@
 """Dead letters of a group: listed, redriven or discarded."""
 
-import builtins
-from collections.abc import AsyncGenerator, Collection, Iterable
+from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
@@ -60,6 +59,35 @@ class FailedAttempt:
     trace: str
 
 
+def attempts_of(attempts: Iterable[consumer_pb2.FailedAttempt]) -> list[FailedAttempt]:
+    return [
+        FailedAttempt(
+            one.attempt,
+            moment(one.received_at_ms) if one.received_at_ms else None,
+            moment(one.failed_at_ms) if one.failed_at_ms else None,
+            one.error.type,
+            one.error.message,
+            one.error.trace,
+        )
+        for one in attempts
+    ]
+
+
+def error_of(attempts: Sequence[consumer_pb2.FailedAttempt]) -> str:
+    """`TYPE: message` of the last attempt's error; empty if unknown."""
+    if not attempts:
+        return ""
+    last = attempts[-1].error
+    return f"{last.type}: {last.message}" if last.message else last.type
+
+
+def ids_of(ids: Iterable[str]) -> list[str]:
+    """Raises: TypeError: one id instead of several."""
+    if isinstance(ids, str):
+        raise TypeError(f"ids is a str, not a list of them: ids=[{ids!r}]")
+    return list(ids)
+
+
 class DeadLetter(MessageView):
     """A message that its group could not handle. Fields are decoded on access."""
 
@@ -111,25 +139,12 @@ class DeadLetter(MessageView):
     @property
     def attempts(self) -> list[FailedAttempt]:
         """Oldest first."""
-        return [
-            FailedAttempt(
-                one.attempt,
-                moment(one.received_at_ms) if one.received_at_ms else None,
-                moment(one.failed_at_ms) if one.failed_at_ms else None,
-                one.error.type,
-                one.error.message,
-                one.error.trace,
-            )
-            for one in self._letter.attempts
-        ]
+        return attempts_of(self._letter.attempts)
 
     @property
     def error(self) -> str:
         """`TYPE: message` of the last attempt's error; empty if unknown."""
-        if not self._letter.attempts:
-            return ""
-        last = self._letter.attempts[-1].error
-        return f"{last.type}: {last.message}" if last.message else last.type
+        return error_of(self._letter.attempts)
 
     @property
     def redriven_count(self) -> int:
@@ -267,7 +282,7 @@ class AsyncDeadLetters(Closing):
             error=criteria.get("error", ""),
             tag=criteria.get("tag", ""),
             key=criteria.get("key", ""),
-            ids=_ids(criteria.get("ids", ())),
+            ids=ids_of(criteria.get("ids", ())),
             topic=criteria.get("topic", ""),
         )
 
@@ -283,9 +298,3 @@ def _count(count: int | None) -> int:
     if count is not None and count < 1:
         raise InvalidArgument.of("max", f"{count} is below 1")
     return count or 0
-
-
-def _ids(ids: Iterable[str]) -> builtins.list[str]:
-    if isinstance(ids, str):
-        raise TypeError(f"ids is a str, not a list of them: ids=[{ids!r}]")
-    return list(ids)
