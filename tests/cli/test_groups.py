@@ -52,6 +52,7 @@ def test_groups_are_made_listed_and_changed(server: str, group: str, capsys: pyt
     assert table[0].split() == [
         "group",
         "lag",
+        "retries",
         "dead",
         "letters",
         "start",
@@ -60,7 +61,8 @@ def test_groups_are_made_listed_and_changed(server: str, group: str, capsys: pyt
         "backoff",
         "created",
     ]
-    assert next(line for line in table if f"{group} " in line).split()[1:7] == [
+    assert next(line for line in table if f"{group} " in line).split()[1:8] == [
+        "0",
         "0",
         "0",
         "earliest",

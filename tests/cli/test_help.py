@@ -54,6 +54,8 @@ def test_listings_can_be_watched_and_changes_can_not() -> None:
     watched = {name for name, names in options.items() if "watch" in names}
     assert watched >= {"lanes", "topics", "topics list", "groups", "groups list", "quotas list", "dlq list", "pending"}
     assert watched >= {"backlog", "audit", "transactions list", "users list", "grants list", "outbox status", "show"}
+    assert "groups retries" in watched
+    assert not watched & {"groups retry-now", "groups discard-retries"}
     assert not watched & {"send", "cancel", "dlq redrive", "groups delete", "lanes pause", "users create", "consume"}
     assert {name for name, names in options.items() if ("output" in names) != ("as_json" in names)} == set()
     assert {name for name, names in options.items() if ("context_name" in names) != ("server" in names)} == set()

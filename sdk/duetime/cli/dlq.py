@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from duetime.cli.gateway import CALL_TIMEOUT, reach
-from duetime.cli.messages import body_object
+from duetime.cli.messages import attempt_objects, body_object
 from duetime.cli.options import Json, Server, given, show_help, span, watched
 from duetime.cli.output import iso, local, on_one_line, print_json
 from duetime.client.errors import Damaged, NotFound
@@ -337,17 +337,7 @@ def letter_object(letter: DeadLetter) -> dict[str, Any]:
         "dead_at": iso(letter.dead_at),
         "reason": letter.reason or None,
         "error": letter.error or None,
-        "attempts": [
-            {
-                "attempt": one.attempt,
-                "received_at": iso(one.received_at),
-                "failed_at": iso(one.failed_at),
-                "error_type": one.error_type,
-                "error_message": one.error_message,
-                "trace": one.trace,
-            }
-            for one in letter.attempts
-        ],
+        "attempts": attempt_objects(letter.attempts),
         "redriven_count": letter.redriven_count,
         "shard": shard,
         "dlq_queue": queue,

@@ -1,4 +1,4 @@
-"""`duetime groups`: list, create, describe, change, reset and delete consumer groups."""
+"""`duetime groups`: list, create, describe, change, reset and delete consumer groups; and their retries."""
 
 import asyncio
 import sys
@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from duetime.cli import options
+from duetime.cli import options, retries
 from duetime.cli.gateway import CALL_TIMEOUT_S, call, reach
-from duetime.cli.options import Json, Server, watched
+from duetime.cli.options import Json, Server, inherited, watched
 from duetime.cli.output import iso, local, moment_or_none, print_json, print_table
 from duetime.cli.policies import backoff_of, policy_of
 from duetime.client.connection import Connection
@@ -28,16 +28,19 @@ Examples:
   duetime groups create billing --start latest --backoff exponential:1s..10m --max-attempts 5
   duetime groups describe billing
   duetime groups reset billing orders --to 2026-01-01T12:00 --dry-run
+  duetime groups retries billing --error timeout
 """
 _EARLIEST, _LATEST = "earliest", "latest"
 _STARTS = {
     consumer_pb2.GROUP_START_EARLIEST: _EARLIEST,
     consumer_pb2.GROUP_START_LATEST: _LATEST,
 }
-# Groups of a list whose lag and dead letters are counted, each by a call; and calls at once.
+# Groups of a list whose lag, retries and dead letters are counted, each by a call; and calls at once.
 DESCRIBED_MAX = 256
 DESCRIBED_AT_ONCE = 16
-_COLUMNS = ["group", "#lag", "#dead letters", "start?4", "ordered?2", "#deliveries?3", "backoff", "created?1"]
+_COLUMNS = [
+    "group", "#lag", "#retries", "#dead letters", "start?4", "ordered?2", "#deliveries?3", "backoff", "created?1",
+]  # fmt: skip
 _QUEUE_COLUMNS = [
     "topic", "#queue", "#shard?2", "#acknowledged?3", "#next?1", "#end?4", "#lag", "#in flight?6", "#waiting?7",
     "oldest unacknowledged?5",
@@ -73,24 +76,25 @@ def list_groups(context: typer.Context, server: Server = None, as_json: Json = F
 @groups.command("list")
 @watched
 def list_command(context: typer.Context, server: Server = None, as_json: Json = False) -> None:
-    """List the groups with lag and dead letters.
+    """List the groups: lag, retries, dead letters.
 
-    Lag counts unacknowledged messages: not delivered yet, in flight, or waiting for a retry.
+    Lag counts unacknowledged messages: not delivered yet, in flight, or delivered and due again. Retries are failed
+    messages that wait for their next attempt: they are in no lag.
 
     \b
     Examples:
       duetime groups list --json | jq -r .group
     """
-    _list(*_common(context, server, as_json))
+    _list(*inherited(context, server, as_json))
 
 
 def _list(server: str | None, as_json: bool) -> None:
     listed = asyncio.run(_described(server))
     for group, described in listed if as_json else ():
-        print_json(_group_object(group) | {"lag": _lag(described), "dead_letters": _dead(described)})
+        print_json(_group_object(group) | _counts(described))
     if listed and not as_json:
         rows = [
-            (group.name, _counted(_lag(described)), _counted(_dead(described)), _start(group),
+            (group.name, *map(_counted, _counts(described).values()), _start(group),
              "yes" if group.ordered else "-", str(group.retry.max_attempts), backoff_of(group.retry),
              local(moment(group.created_at_ms)))
             for group, described in listed
@@ -99,7 +103,9 @@ def _list(server: str | None, as_json: bool) -> None:
     elif not listed and not as_json:
         print("no groups yet; `duetime groups create GROUP` or a first receiver creates one")
     if len(listed) > DESCRIBED_MAX:
-        print(f"duetime: lag and dead letters are those of the first {DESCRIBED_MAX} groups", file=sys.stderr)
+        print(f"duetime: counts are those of the first {DESCRIBED_MAX} groups", file=sys.stderr)
+    for shard in sorted({shard for _, described in listed if described for shard in described.counting_shards}):
+        print(f"duetime: shard {shard} is counting; its waiting retries are missing", file=sys.stderr)
     missing = {shard for _, described in listed if described for shard in described.unreachable_shards}
     for shard in sorted(missing):
         print(f"duetime: shard {shard} does not answer; its queues are missing", file=sys.stderr)
@@ -127,12 +133,15 @@ async def _described(server: str | None) -> list[tuple[consumer_pb2.Group, consu
     return list(zip_longest(listed, described))
 
 
-def _lag(described: consumer_pb2.GroupDescription | None) -> int | None:
-    return None if described is None else sum(queue.lag for queue in described.queues)
-
-
-def _dead(described: consumer_pb2.GroupDescription | None) -> int | None:
-    return None if described is None else described.dead_letters
+def _counts(described: consumer_pb2.GroupDescription | None) -> dict[str, int | None]:
+    """In the order of the table; None: unknown."""
+    if described is None:
+        return {"lag": None, "waiting_retries": None, "dead_letters": None}
+    return {
+        "lag": sum(queue.lag for queue in described.queues),
+        "waiting_retries": described.waiting_retries,
+        "dead_letters": described.dead_letters,
+    }
 
 
 def _counted(count: int | None) -> str:
@@ -164,7 +173,7 @@ def create(
       duetime groups create audit --start latest --backoff 1s,5s,30s --max-attempts 4
       duetime groups create ledger --ordered --start 2026-01-01T00:00Z
     """
-    server, as_json = _common(context, server, as_json)
+    server, as_json = inherited(context, server, as_json)
     group = consumer_pb2.Group(name=name, ordered=ordered, retry=policy_of(retry, max_attempts))
     if start == _LATEST:
         group.start = consumer_pb2.GROUP_START_LATEST
@@ -192,7 +201,7 @@ def set_policy(
     Examples:
       duetime groups set billing --backoff exponential:1s..10m,factor=3 --max-attempts 8
     """
-    server, as_json = _common(context, server, as_json)
+    server, as_json = inherited(context, server, as_json)
     if retry is None and max_attempts is None:
         raise typer.BadParameter("give --backoff, --max-attempts or both")
     listed = call(server, "ListGroups", consumer_pb2.ListGroupsRequest()).groups
@@ -211,14 +220,14 @@ def set_policy(
 def describe(context: typer.Context, name: _Name, server: Server = None, as_json: Json = False) -> None:
     """Show a group's places in queues, its members, rates.
 
-    A queue's lag counts unacknowledged messages: not delivered yet, in flight, or waiting for a retry.
+    A queue's lag counts unacknowledged messages: not delivered yet, in flight, or delivered and due again.
 
     \b
     Examples:
       duetime groups describe billing
       duetime groups describe billing --json | jq '[.queues[].lag] | add'
     """
-    server, as_json = _common(context, server, as_json)
+    server, as_json = inherited(context, server, as_json)
     described = call(server, "DescribeGroup", consumer_pb2.DescribeGroupRequest(name=name))
     if as_json:
         print_json(_description_object(described))
@@ -260,7 +269,7 @@ def reset(
       duetime groups reset billing orders --to 2026-01-01T12:00 --yes
       duetime groups reset billing orders --queue 2 --to 1500 --yes
     """
-    server, as_json = _common(context, server, as_json)
+    server, as_json = inherited(context, server, as_json)
     if dry_run == yes:
         raise typer.BadParameter("give --dry-run to see what would change, or --yes to do it")
     request = consumer_pb2.ResetGroupRequest(name=name, topic=topic, queue=queue, dry_run=dry_run)
@@ -281,11 +290,16 @@ def reset(
         return
     rows = [
         (str(one.queue), str(one.shard), f"{one.from_offset:,}", f"{one.to_offset:,}",
-         f"{one.to_offset - one.from_offset:+,}", f"{one.leases_ended:,}")
+         f"{one.to_offset - one.from_offset:+,}", f"{one.leases_ended:,}", f"{one.retries_ended:,}")
         for one in answer.queues
     ]  # fmt: skip
-    print_table(["#queue", "#shard", "#from", "#to", "#moves", "#leases ended"], rows)
+    print_table(["#queue", "#shard", "#from", "#to", "#moves", "#leases ended", "#retries ended"], rows)
     print("dry run: nothing was changed" if dry_run else f"group {name} continues from there in {topic}")
+
+
+groups.command("retries")(watched(retries.list_retries))
+groups.command("retry-now")(retries.retry_now)
+groups.command("discard-retries")(retries.discard_retries)
 
 
 @groups.command()
@@ -306,18 +320,12 @@ def delete(
     Examples:
       duetime groups delete billing
     """
-    server, _ = _common(context, server, False)
+    server, _ = inherited(context, server, False)
     listed = call(server, "ListGroups", consumer_pb2.ListGroupsRequest()).groups
     # Deleted in any case: a shard that was away at the first delete may still have the group's positions.
     call(server, "DeleteGroup", consumer_pb2.DeleteGroupRequest(name=name, force=force))
     existed = any(group.name == name for group in listed)
     print(f"group {name} is deleted" if existed else f"group {name} did not exist")
-
-
-def _common(context: typer.Context, server: str | None, as_json: bool) -> tuple[str | None, bool]:
-    """Options that may be given before or after the command."""
-    before_server, before_json = context.obj
-    return server or before_server, as_json or before_json
 
 
 def _print_group(group: consumer_pb2.Group, as_json: bool) -> None:

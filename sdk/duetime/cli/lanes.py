@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from duetime.cli.gateway import call
-from duetime.cli.options import Json, Server, watched
+from duetime.cli.options import Json, Server, inherited, watched
 from duetime.cli.output import iso, length, local, moment_or_none, print_json, print_table
 from duetime.client.errors import InvalidArgument, NotFound
 from duetime.client.message import delay_ms
@@ -102,13 +102,12 @@ def resume(
 def _set_paused(
     context: typer.Context, lane: str, shard: int | None, server: str | None, as_json: bool, *, paused: bool
 ) -> None:
-    before_server, before_json = context.obj
-    server = server or before_server
+    server, as_json = inherited(context, server, as_json)
     level = int(lane) if lane.isascii() and lane.isdigit() else _level_of(lane, server)
     request = gateway_pb2.PauseLaneRequest(level=level, shard=shard)
     answer = call(server, "PauseLane" if paused else "ResumeLane", request)
     word = "paused" if paused else "resumed"
-    if as_json or before_json:
+    if as_json:
         for one in answer.shards:
             print_json({"shard": one, "lane": level, "paused": paused})
     else:

@@ -2,10 +2,12 @@
 
 import base64
 import textwrap
+from collections.abc import Sequence
 from typing import Any
 
 from duetime.cli.output import iso, local, on_one_line
 from duetime.client.errors import Damaged
+from duetime.client.finding.dead_letters import FailedAttempt
 from duetime.client.finding.finder import FoundMessage
 from duetime.client.record import ReceivedMessage
 from duetime.client.view import MessageView
@@ -56,6 +58,21 @@ def message_object(message: ReceivedMessage | FoundMessage) -> dict[str, Any]:
         "level": message.delay_level,
         "attempt": message.attempt or None,
     }
+
+
+def attempt_objects(attempts: Sequence[FailedAttempt]) -> list[dict[str, Any]]:
+    """Failed attempts for machines."""
+    return [
+        {
+            "attempt": one.attempt,
+            "received_at": iso(one.received_at),
+            "failed_at": iso(one.failed_at),
+            "error_type": one.error_type,
+            "error_message": one.error_message,
+            "trace": one.trace,
+        }
+        for one in attempts
+    ]
 
 
 def body_object(message: ReceivedMessage | MessageView) -> dict[str, str]:

@@ -34,6 +34,12 @@ def show_help(context: typer.Context) -> None:
         print(context.get_help())
 
 
+def inherited(context: typer.Context, server: str | None, as_json: bool) -> tuple[str | None, bool]:
+    """Server and form of a command of a group: its own options, else those given before its name."""
+    before_server, before_json = context.obj
+    return server or before_server, as_json or before_json
+
+
 def watched(command: _Command) -> _Command:
     """A command that only looks: it has --watch and --wide."""
     setattr(command, WATCHED, True)

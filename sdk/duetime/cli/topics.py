@@ -9,7 +9,7 @@ import typer
 
 from duetime.cli import options
 from duetime.cli.gateway import call, reach
-from duetime.cli.options import Json, Server, watched
+from duetime.cli.options import Json, Server, inherited, watched
 from duetime.cli.output import iso, length, local, print_json, print_table
 from duetime.client.administering.admin import AsyncAdmin
 from duetime.client.administering.described import DeletedTopic
@@ -53,8 +53,7 @@ def list_command(context: typer.Context, server: Server = None, as_json: Json = 
     Examples:
       duetime topics list --json | jq -r .topic
     """
-    before_server, before_json = context.obj
-    _list(server or before_server, as_json or before_json)
+    _list(*inherited(context, server, as_json))
 
 
 def _list(server: str | None, as_json: bool) -> None:
@@ -96,7 +95,7 @@ def create(
     """
     if message_type not in _TYPES:
         raise typer.BadParameter(f"{message_type!r} is none of {', '.join(_TYPES)}", param_hint="--type")
-    before_server, before_json = context.obj
+    server, as_json = inherited(context, server, as_json)
     max_delay_ms = options.length("--max-delay", max_delay) if max_delay else 0
     request = gateway_pb2.CreateTopicRequest(
         name=name,
@@ -104,8 +103,8 @@ def create(
         max_delay_ms=max_delay_ms,
         message_type=_TYPES[message_type],  # type: ignore[arg-type]
     )
-    topic = call(server or before_server, "CreateTopic", request)
-    if as_json or before_json:
+    topic = call(server, "CreateTopic", request)
+    if as_json:
         print_json(_topic_object(topic))
     else:
         limit = f", and a most delay of {_max_delay(topic)}" if topic.max_delay_ms else ""
@@ -121,10 +120,10 @@ def describe(context: typer.Context, name: _Name, server: Server = None, as_json
     Examples:
       duetime topics describe orders
     """
-    before_server, before_json = context.obj
-    described = call(server or before_server, "DescribeTopic", gateway_pb2.DescribeTopicRequest(name=name))
+    server, as_json = inherited(context, server, as_json)
+    described = call(server, "DescribeTopic", gateway_pb2.DescribeTopicRequest(name=name))
     queues = [(queue.queue, queue.shard, queue.min_offset, queue.max_offset) for queue in described.queues]
-    if as_json or before_json:
+    if as_json:
         names = ("queue", "shard", "min_offset", "max_offset")
         print_json(
             _topic_object(described.topic) | {"queues": [dict(zip(names, queue, strict=True)) for queue in queues]}
@@ -160,8 +159,7 @@ def delete(
       duetime topics delete orders --yes
       duetime topics delete orders --force --yes --json
     """
-    before_server, before_json = context.obj
-    server, as_json = server or before_server, as_json or before_json
+    server, as_json = inherited(context, server, as_json)
     if not (yes or dry_run):
         if not sys.stdin.isatty():
             raise typer.BadParameter(

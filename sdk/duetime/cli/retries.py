@@ -1,0 +1,191 @@
+"""`duetime groups retries`, `retry-now` and `discard-retries`: failed messages that wait for their next attempt."""
+
+import asyncio
+import sys
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from duetime.cli.gateway import CALL_TIMEOUT, reach
+from duetime.cli.messages import attempt_objects, body_object
+from duetime.cli.options import Json, Server, given, inherited
+from duetime.cli.output import iso, local, on_one_line, print_json
+from duetime.client.administering.admin import AsyncAdmin
+from duetime.client.administering.retries import RetriesProgress, WaitingRetry
+
+_Group = Annotated[str, typer.Argument(metavar="GROUP")]
+_Topic = Annotated[str | None, typer.Option(metavar="TOPIC", help="Of messages that came from this topic.")]
+_Error = Annotated[
+    str | None,
+    typer.Option(metavar="TEXT", help="A part of `TYPE: message` of the last attempt's error; case is ignored."),
+]
+_Ids = Annotated[list[str] | None, typer.Option("--id", metavar="ID", help="With this id; may be repeated.")]
+_Max = Annotated[int | None, typer.Option("--max", min=1, metavar="N", help="At most N.")]
+_DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing, show what would be done.")]
+
+
+def list_retries(
+    context: typer.Context,
+    group: _Group,
+    topic: _Topic = None,
+    error: _Error = None,
+    ids: _Ids = None,
+    count_max: _Max = None,
+    server: Server = None,
+    as_json: Json = False,
+) -> None:
+    """List failed messages that wait for their next attempt.
+
+    Those that meet all options, in order of the next attempt. A failed message of an ordered group waits in its queue,
+    and is not listed. With --json, a body that is not UTF-8 is in `body_base64` instead of `body`.
+
+    \b
+    Examples:
+      duetime groups retries billing
+      duetime groups retries billing --error 'TimeoutError: bank'
+      duetime groups retries billing --topic orders --json | jq -r .id
+    """
+    server, as_json = inherited(context, server, as_json)
+    asyncio.run(_list(server, group, _filter(topic, error, ids), count_max, as_json))
+
+
+async def _list(
+    server: str | None, group: str, wanted: Mapping[str, Any], count_max: int | None, as_json: bool
+) -> None:
+    left = most = sys.maxsize if count_max is None else count_max
+    async with (
+        AsyncAdmin(await reach(server), timeout=CALL_TIMEOUT) as admin,
+        aclosing(admin.retries(group, bodies=as_json, **wanted)) as found,
+    ):
+        async for retry in found:
+            if as_json:
+                print_json(_object(retry))
+            else:
+                sys.stdout.write(_line(retry) + "\n")
+            left -= 1
+            if not left:
+                return
+    if left == most:
+        which = " that meet the options" if any(wanted.values()) else ""
+        print(f"duetime: group {group} has no waiting retries{which}", file=sys.stderr)
+
+
+def retry_now(
+    context: typer.Context,
+    group: _Group,
+    topic: _Topic = None,
+    error: _Error = None,
+    ids: _Ids = None,
+    dry_run: _DryRun = False,
+    server: Server = None,
+    as_json: Json = False,
+) -> None:
+    """Deliver waiting retries of a group now.
+
+    All, or those that meet the options. Their attempts still count: a message whose last delivery fails becomes a dead
+    letter. After an interruption, the same command continues with those that are left.
+
+    \b
+    Examples:
+      duetime groups retry-now billing --dry-run
+      duetime groups retry-now billing --error 'TimeoutError: bank'
+      duetime groups retry-now billing --id 7F0000010001070D0D0D000000000000
+    """
+    server, as_json = inherited(context, server, as_json)
+    asyncio.run(_end(server, group, _filter(topic, error, ids), dry_run, as_json, discards=False))
+
+
+def discard_retries(
+    context: typer.Context,
+    group: _Group,
+    topic: _Topic = None,
+    error: _Error = None,
+    ids: _Ids = None,
+    dry_run: _DryRun = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    server: Server = None,
+    as_json: Json = False,
+) -> None:
+    """Delete waiting retries of a group for good.
+
+    All, or those that meet the options: the group does not get them again, and they do not become dead letters. After
+    an interruption, the same command continues with those that are left.
+
+    \b
+    Examples:
+      duetime groups discard-retries billing --error UserDeleted --dry-run
+      duetime groups discard-retries billing --topic orders --yes
+    """
+    server, as_json = inherited(context, server, as_json)
+    wanted = _filter(topic, error, ids)
+    if not (yes or dry_run):
+        if not sys.stdin.isatty():
+            raise typer.BadParameter("retries are discarded for good: give --yes, or --dry-run to count them")
+        which = "the waiting retries that meet the options" if any(wanted.values()) else "ALL waiting retries"
+        typer.confirm(f"Discard {which} of {group} for good?", abort=True)
+    asyncio.run(_end(server, group, wanted, dry_run, as_json, discards=True))
+
+
+async def _end(
+    server: str | None, group: str, wanted: Mapping[str, Any], dry_run: bool, as_json: bool, *, discards: bool
+) -> None:
+    verb, done = ("discard", "discarded") if discards else ("retry", "retried")
+    last = RetriesProgress(0, 0, 0, done=False)
+    async with AsyncAdmin(await reach(server), timeout=CALL_TIMEOUT) as admin:
+        call = admin.discard_retries if discards else admin.retry_now
+        work: AsyncGenerator[RetriesProgress, None] = call(group, dry_run=dry_run, **wanted)
+        try:
+            async with aclosing(work) as progress:
+                async for last in progress:
+                    if as_json:
+                        print_json(asdict(last))
+                    elif not last.done:
+                        print(f"duetime: {last.matched:,} match, {done} {last.ended:,}", file=sys.stderr)
+        except BaseException:
+            if last.ended:
+                text = f"{done} {last.ended:,}; interrupted, the same command continues with what is left"
+                print(f"duetime: {text}", file=sys.stderr)
+            raise
+    if as_json:
+        return
+    if dry_run:
+        print(f"would {verb} {last.matched:,} waiting retries; nothing was changed")
+        return
+    gone = f"; {last.gone:,} were delivered or discarded by others first" if last.gone else ""
+    print(f"{done} {last.ended:,} waiting retries{gone}")
+
+
+def _filter(topic: str | None, error: str | None, ids: list[str] | None) -> dict[str, Any]:
+    return {"topic": given("--topic", topic), "error": given("--error", error), "ids": ids or []}
+
+
+def _line(retry: WaitingRetry) -> str:
+    parts = [local(retry.next_at), retry.id, retry.topic or "an unknown topic"]
+    parts += [f"tags={retry.tags}"] if retry.tags else []
+    parts += [f"keys={','.join(retry.keys)}"] if retry.keys else []
+    parts += [f"deliveries={retry.deliveries}"]
+    parts += [on_one_line(retry.error.encode())] if retry.error else []
+    return "  ".join(parts)
+
+
+def _object(retry: WaitingRetry) -> dict[str, Any]:
+    shard, lane, entry = retry.place
+    return {
+        "id": retry.id,
+        "topic": retry.topic,
+        "next_at": iso(retry.next_at),
+        "deliveries": retry.deliveries,
+        "error": retry.error or None,
+        "attempts": attempt_objects(retry.attempts),
+        **body_object(retry),
+        "tags": retry.tags,
+        "keys": retry.keys,
+        "properties": retry.properties,
+        "born_at": iso(retry.born_at),
+        "shard": shard,
+        "lane": lane,
+        "entry": entry,
+    }
