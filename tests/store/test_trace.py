@@ -102,6 +102,20 @@ async def test_a_delayed_message_is_followed_to_its_acknowledgement(shard: Consu
     assert lines(await life(shard, topic=TOPIC)) == lines(answer)
 
 
+@pytest.mark.parametrize("level", [0, 1])
+async def test_topic_selects_among_messages_with_one_id(shard: Consuming, level: int) -> None:
+    await shard.put(sent("A", level=1), sent("A", level=level, topic="invoices"))
+    place = f"{LANE}:0:1" if level else "invoices:0:0"
+    assert lines(await life(shard, topic=TOPIC)) == [f"accepted {LANE}:0:0", f"deferred {LANE}:0:0"]
+    assert lines(await life(shard, topic="invoices")) == [f"accepted {place}", f"deferred {place}"][: 1 + level]
+
+
+async def test_retry_is_of_the_topic_that_it_came_from(shard: Consuming) -> None:
+    await shard.put(sent("A"), sent("A", topic="invoices"), copy(RETRY, [], times=1, level=1), copy(DLQ, [], times=2))
+    assert [event.topic for event in (await life(shard, topic="invoices")).events] == ["invoices"]
+    assert {event.topic for event in (await life(shard, topic=TOPIC)).events} == {TOPIC, LANE, DLQ}
+
+
 async def test_failures_are_told_once_with_their_errors_to_the_dead_letter(shard: Consuming) -> None:
     await shard.send("A")
     start = shard.clock.now_ms()
@@ -214,6 +228,7 @@ async def test_a_quarantined_message_says_why(shard: Consuming) -> None:
     shard.node.parts.flusher.wake()
     await store.when_durable()
     (event,) = (await life(shard)).events
+    assert [event] == list((await life(shard, topic=TOPIC)).events)
     assert (line(event), event.error.message) == (f"quarantined {QUARANTINE_TOPIC}:0:0", "the record is torn")
 
 

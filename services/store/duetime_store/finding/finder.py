@@ -100,6 +100,12 @@ class Seen:
             return self.properties.get(record.REAL_TOPIC, "")
         return self.record.topic
 
+    def is_of(self, topic: str) -> bool:
+        """Whether it is stored in the topic, is for it, or is a failed message's copy that came from it."""
+        # A record that is put aside does not say which topic it was for.
+        named = self.properties.get(record.REAL_TOPIC), self.properties.get(record.RETRY_TOPIC)
+        return topic in (self.record.topic, *named) or self.record.topic == QUARANTINE_TOPIC
+
     @property
     def ends(self) -> tuple[int, ...]:
         """Lane, entry and due time of the pending message whose place it took; empty: of none."""
@@ -221,7 +227,7 @@ class Finder:
             async with aclosing(self.positions(walk, view, hashes, 0, _TIME_MAX)) as positions:
                 async for position in positions:
                     seen = self.read(position, wanted)
-                    if seen is None or seen.id != wanted:
+                    if seen is None or seen.id != wanted or (topic and not seen.is_of(topic)):
                         continue
                     if len(found) == max_count:
                         return list(found.values())[::-1], True
