@@ -6,6 +6,7 @@
     │   └── Unsupported        UNIMPLEMENTED        NOT_SUPPORTED
     ├── NotFound               NOT_FOUND            TOPIC_NOT_FOUND, ...
     ├── AlreadyExists          ALREADY_EXISTS       TOPIC_EXISTS
+    │   └── IdReused                                ID_REUSED
     ├── FailedPrecondition     FAILED_PRECONDITION  GROUP_IN_USE, ...
     ├── PermissionDenied       PERMISSION_DENIED    TRANSACTION_OF_ANOTHER_GROUP
     │   └── RoleRefused        PERMISSION_DENIED    ROLE_REFUSED
@@ -107,6 +108,19 @@ class AlreadyExists(DueTimeError):
 
     status = grpc.StatusCode.ALREADY_EXISTS
     reason = "ALREADY_EXISTS"
+
+
+class IdReused(AlreadyExists):
+    """A send with `replace` has the id of a message with another content."""
+
+    reason = "ID_REUSED"
+
+    def __init__(self, topic: str, key: str, message_id: str) -> None:
+        text = (
+            f"message {shown(message_id)} of topic {topic} was sent before with another content, which stays as it is"
+        )
+        super().__init__(f"{text}: send the change with a new id and key {shown(key)}")
+        self.metadata = {"topic": topic, "id": message_id}
 
 
 class FailedPrecondition(DueTimeError):

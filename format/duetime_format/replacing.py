@@ -24,6 +24,8 @@ DEFERRAL = (
     *(b"TIMER_ENQUEUE_MS", b"TIMER_DEQUEUE_MS", b"TIMER_DELAY_LEVEL", b"REAL_TOPIC", b"REAL_QID"),
     *(b"DT_ENTRY", b"DT_UPSERT", b"DT_REQUEST", b"__CRC32#"),
 )
+# Properties of tracing: they differ in each send of a message.
+TRACING = frozenset(("traceparent", "tracestate"))
 _BODY_BITS = layout.SYS_COMPRESSED
 
 # Lane, entry, due time.

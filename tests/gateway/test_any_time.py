@@ -1,6 +1,7 @@
 """Sends for any time, and in the place of others, through a gateway."""
 
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import pytest
@@ -89,6 +90,27 @@ async def test_a_message_replaces_the_one_with_its_key(tapped: Gateway, taps: li
     asked = [one for call in taps[first.shard].requests["Replace"] for one in call.replacements]
     assert [one.max_wait_ms for one in asked if b"cart-1" in one.record] == [60_000, 0]
     assert not any(tap.requests["PutStream"] for tap in taps)
+
+
+@pytest.mark.parametrize("other", [{"body": b"2"}, {"delay_ms": 6_000}, {"keys": ["cart-2"]}, {"tags": "late"}])
+async def test_replacement_with_the_id_of_another_content_is_refused(gateway: Gateway, other: dict[str, Any]) -> None:
+    fields: dict[str, Any] = {"body": b"1", "delay_ms": 5_000, "keys": ["cart-1"], "replace": True, "id": "one"}
+    first, again, refused = await gateway.send(
+        message(**fields, properties={"traceparent": "a"}),
+        message(**fields, properties={"traceparent": "b"}),
+        message(**fields | other),
+    )
+    assert (first.duplicate, again.duplicate, again.offset) == (False, True, first.offset)
+    assert (refused.fault.reason, refused.message_id) == ("ID_REUSED", "one")
+    assert [one.message.body for one in await waiting(gateway)] == [b"1"]
+
+
+async def test_replacement_with_the_id_of_a_plain_message_is_refused(gateway: Gateway) -> None:
+    plain, refused = await gateway.send(
+        message(b"1", delay_ms=5_000, id="one"),
+        message(b"1", delay_ms=5_000, id="one", keys=["cart-1"], replace=True),
+    )
+    assert (plain.duplicate, refused.fault.reason) == (False, "ID_REUSED")
 
 
 async def test_many_replace_in_calls_of_their_own_size(

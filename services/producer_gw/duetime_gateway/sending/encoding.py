@@ -4,7 +4,8 @@ A draft that is plainly right passes a cheap test; only one that fails it is jud
 rules and may still find it right. The tags of a topic are few, so each is tested and encoded once.
 
 Of drafts with the same topic and id in one request the first that is right is encoded, and the others share its
-result: `Batch.repeats`.
+result: `Batch.repeats`. One that replaces others and differs from the first in content is refused, as the store refuses
+it (ADR 64).
 
 A request that its face could pack whole (`drafts.Packed`) never comes here. One with a retry policy of its own or with
 `replace` is not packed, nor are two messages with one id.
@@ -16,13 +17,14 @@ waits in a lane has them; the store makes the message of it once it is committed
 from collections.abc import Iterable, Iterator, Mapping
 
 from duetime_core import retry_policy
-from duetime_core.errors import DueTimeError, InvalidArgument, Unsupported, Violation
+from duetime_core.errors import DueTimeError, IdReused, InvalidArgument, Unsupported, Violation
 from duetime_format import lanes, limits, record
 from duetime_format.admission import CLOCKS_APART_MS, Draft, Terms, are_plain, is_word, violations
 from duetime_format.lanes import TIMER_LANE_FIRST
 from duetime_format.levels import DELAY_MS_MAX
 from duetime_format.making import Maker, topic_field
 from duetime_format.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from duetime_format.replacing import TRACING
 
 from duetime_gateway.sending.drafts import Drafts, Packed, Request, Rules
 from duetime_gateway.shards.route import Route
@@ -187,7 +189,11 @@ class Encoder:
             batch.faults[index] = self._certain_fault(batch, draft, route)
             return
         if named and (first := batch.firsts.setdefault((draft.topic, named), index)) != index:
-            batch.ids[index], batch.repeats[index] = named, first
+            batch.ids[index] = named
+            if draft.replace and _content(draft) != _content(batch.drafts[first]):
+                batch.faults[index] = IdReused(draft.topic, keys[0], named)
+            else:
+                batch.repeats[index] = first
             return
         if queue is None:
             queue = batch.queues[index]
@@ -307,6 +313,13 @@ class Encoder:
         fault = self._fault(batch, draft, route)
         assert fault is not None, "the encoder refuses what admission accepts"
         return fault
+
+
+def _content(draft: Draft) -> tuple[object, ...]:
+    """What a repeat has in common with the first send."""
+    own = {name: value for name, value in draft.properties.items() if name not in TRACING}
+    due = draft.delay_level, draft.delay_ms, draft.deliver_at_ms
+    return draft.body, own, draft.tags, tuple(draft.keys), due, draft.retry, draft.replace
 
 
 def _room(level: int) -> int:

@@ -16,7 +16,7 @@ from zlib import crc32
 import numpy as np
 from duetime.v1 import message_pb2, pending_pb2, store_pb2
 from duetime_core.calls import fault_of
-from duetime_core.errors import DataLoss, DueTimeError, InvalidArgument, Unsupported, Violation
+from duetime_core.errors import DataLoss, DueTimeError, IdReused, InvalidArgument, Unsupported, Violation
 from duetime_format import record
 from duetime_format.columns import entry_of
 from duetime_format.errors import Damaged
@@ -33,7 +33,7 @@ from duetime_store.metrics import StoreMetrics
 from duetime_store.pending.endnames import EndNames
 from duetime_store.pending.jobs import Job, Rescheduling, Upserting, job_of
 from duetime_store.pending.keys import Name, Upsert, UpsertKeys
-from duetime_store.pending.sent import is_same_send, reused
+from duetime_store.pending.sent import is_same_send
 from duetime_store.pending.targets import ROUNDS_MAX, Fate, Place, Targets, contended
 from duetime_store.reading.turns import Turns
 from duetime_store.writing.ended import MessageEnded
@@ -289,7 +289,7 @@ class Replacing:
         if first.topic == _HALF_TOPIC:
             raise prepared_before(first)
         if first.lane not in self._store.lanes:
-            raise reused(*job.name, job.message_id)
+            raise IdReused(*job.name, job.message_id)
         return self._upserted_before(first.lane, first.queue_offset, job)
 
     def _upserted_before(self, lane: int, entry: int, job: Upserting) -> Result | None:
@@ -302,7 +302,7 @@ class Replacing:
             return None
         sent, replaced = self._as_sent(lane, entry)
         if not is_same_send(sent, job.record, job.asked):
-            raise reused(*job.name, job.message_id)
+            raise IdReused(*job.name, job.message_id)
         result = _again(lane, entry, self._due_at_ms(lane, entry), job.asked)
         result.replaced_id = "" if replaced is None else _id_of(replaced)
         return result

@@ -3,14 +3,12 @@
 A repeat has the body, due time, key and properties of the first send. The properties of tracing differ in each send.
 """
 
-from duetime_core.errors import AlreadyExists
 from duetime_format import layout
 from duetime_format.properties import VALUE_END
 from duetime_format.record import Record
-from duetime_format.replacing import DEFERRAL, LATEST_MAX, Asked, asked_by, latest_of
-from duetime_format.texts import shown
+from duetime_format.replacing import DEFERRAL, LATEST_MAX, TRACING, Asked, asked_by, latest_of
 
-_NOT_COMPARED = frozenset((*DEFERRAL, b"traceparent", b"tracestate"))
+_NOT_COMPARED = frozenset((*DEFERRAL, *(name.encode() for name in TRACING)))
 
 
 def is_same_send(sent: Record, again: Record, asked: Asked) -> bool:
@@ -21,14 +19,6 @@ def is_same_send(sent: Record, again: Record, asked: Asked) -> bool:
     # A due time that max_wait has bounded is not stored as it was asked for.
     is_bounded = latest != LATEST_MAX and asked_by(sent.properties) == Asked(latest, is_delay=False)
     return (is_bounded or asked_by(sent.properties) == asked) and _own(sent) == _own(again)
-
-
-def reused(topic: str, key: str, message_id: str) -> AlreadyExists:
-    """The refusal of a message that is not the one with its id."""
-    text = f"message {shown(message_id)} of topic {topic} was sent before with another content, which stays as it is"
-    error = AlreadyExists(f"{text}: send the change with a new id and key {shown(key)}", reason="ID_REUSED")
-    error.metadata = {"topic": topic, "id": message_id}
-    return error
 
 
 def _flags(found: Record) -> int:
