@@ -59,8 +59,12 @@ java:
 run: $(RUN_STAMP) ## start the cluster on this machine and show delayed messages arrive
 	@exec $(BIN)/duetime up --demo
 
+# Where there is room, the files of tests are in memory: nothing here outlives a test, and proofs run on the disk.
+IN_MEMORY := $(shell [ "$$(df --output=avail -k /dev/shm 2>/dev/null | tail -n 1)" -ge 8388608 ] 2>/dev/null && \
+  [ "$$(sed -n 's/^MemAvailable: *\([0-9]*\).*/\1/p' /proc/meminfo)" -ge 12582912 ] && echo TMPDIR=/dev/shm)
+
 test: setup java ## every test that finds a fault quickly: ten minutes; WORKERS=1 runs them one after the other
-	$(BIN)/pytest -n $(or $(WORKERS),2) --dist loadfile --no-loadscope-reorder --randomly-seed=$$($(BIN)/python -m tests.seeds)
+	$(IN_MEMORY) $(BIN)/pytest -n $(or $(WORKERS),2) --dist loadfile --no-loadscope-reorder --randomly-seed=$$($(BIN)/python -m tests.seeds)
 
 proof: setup ## all that `make test` leaves out: hours; each target below that is recorded in proofs.json, one after the other
 	@failed=; for target in $$($(BIN)/python -m tests.proofs list); do $(MAKE) $$target || failed="$$failed $$target"; done; \

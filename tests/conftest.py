@@ -1,5 +1,6 @@
 """What tests of several parts share: metadata databases, and how examples are tried."""
 
+import gc
 import os
 import signal
 import uuid
@@ -23,6 +24,13 @@ os.environ.setdefault("DUETIME_STORE_RESERVE_BYTES", "0")
 # How full the machine's disk is anyway must not decide what a store takes and keeps.
 os.environ.setdefault("DUETIME_STORE_DISK_USED_MAX", "1")
 os.environ.setdefault("DUETIME_STORE_DISK_FORCE", "1")
+# Tests send few messages: the tables of the index and of recent ids would be half of the work of a store's start.
+os.environ.setdefault("DUETIME_STORE_INDEX_SLOTS", "65536")
+os.environ.setdefault("DUETIME_STORE_INDEX_ENTRIES", "262144")
+os.environ.setdefault("DUETIME_STORE_RECENT_IDS_COUNT", "65536")
+
+# Half a million objects of modules and tests live as long as the process: a collection that walks them finds nothing.
+gc.set_threshold(10_000, 20, 20)
 
 # Examples have no time limit: a busy machine is no fault. `make test` tries the same few each time, so that a failure
 # is due to the change; `make explore` tries many new ones, RUNS of each test.
@@ -34,6 +42,11 @@ settings.load_profile("duetime")
 
 # Folders whose files take longest. They go first: one that began last would have the other worker wait for it.
 LONG = ("spark", "soak", "crash", "hostile", "docs", "packages", "cli", "upgrade", "cluster", "rocketmq")
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(trylast=True)

@@ -14,11 +14,13 @@ from duetime_core.serving import make_channel
 from duetime_core.testing import Cluster
 from duetime_gateway.pending import matching
 
-COUNT = 5_000
+COUNT = 1_000
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
+    # Two pages of each shard or more.
+    monkeypatch.setattr(matching, "PENDING_COUNT_MAX", 200)
     async with Cluster(tmp_path, shards=2, gateway_settings={"queue_count_default": 4}) as cluster:
         yield cluster
 
