@@ -22,7 +22,7 @@ from sqlalchemy import MetaData, create_engine
 
 STEPS = ("claimed", "asked", "sending", "sent", "settling", "settled")
 # Long leases and calls: on a slow machine a round that lasts must not lose its rows.
-OPTIONS: dict[str, Any] = {"timeout": 20, "lease": 100, "poll": 0.02, "batch": 50}
+OPTIONS: dict[str, Any] = {"timeout": "20s", "lease": "100s", "poll": "20ms", "batch": 50}
 ROUND = 2
 # How long a request is on its way before the process dies.
 SENDING_S = 0.002
