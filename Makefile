@@ -64,7 +64,7 @@ IN_MEMORY := $(shell [ "$$(df --output=avail -k /dev/shm 2>/dev/null | tail -n 1
   [ "$$(sed -n 's/^MemAvailable: *\([0-9]*\).*/\1/p' /proc/meminfo)" -ge 12582912 ] && echo TMPDIR=/dev/shm)
 
 test: setup java ## every test that finds a fault quickly: ten minutes; WORKERS=1 runs them one after the other
-	$(IN_MEMORY) $(BIN)/pytest -n $(or $(WORKERS),2) --dist loadfile --no-loadscope-reorder --randomly-seed=$$($(BIN)/python -m tests.seeds)
+	$(IN_MEMORY) $(BIN)/pytest -n $(or $(WORKERS),3) --dist loadfile --no-loadscope-reorder --randomly-seed=$$($(BIN)/python -m tests.seeds)
 
 proof: setup ## all that `make test` leaves out: hours; each target below that is recorded in proofs.json, one after the other
 	@failed=; for target in $$($(BIN)/python -m tests.proofs list); do $(MAKE) $$target || failed="$$failed $$target"; done; \
