@@ -70,7 +70,12 @@ OVERVIEW = Dashboard(
         (
             stat("Pending", "sum(duetime_store_lane_pending_count)", text="Messages that wait for their time: exact."),
             stat("Overdue for", "max(duetime_store_lane_overdue_ms)", "ms", 1_000),
-            stat("Late, p99 of 5 min", quantiles("duetime_store_lane_late_ms")[1][0].replace(RATE, "[5m]"), "ms", 500),
+            stat(
+                "Durable late, p99 of 5 min",
+                quantiles("duetime_store_lane_late_ms")[1][0].replace(RATE, "[5m]"),
+                "ms",
+                500,
+            ),
             stat("Lanes unasked for 30 s", "count(duetime_store_lane_unasked_seconds > 30) or vector(0)", red_above=0),
             stat(
                 "Stores that refuse", "count(max by (instance) (duetime_store_refusing) == 1) or vector(0)", red_above=0
@@ -84,7 +89,7 @@ OVERVIEW = Dashboard(
                 (f"sum(rate(duetime_store_lane_restored_total{RATE}))", "restored"),
                 (f'sum(rate(duetime_gateway_receipts_total{{call="Ack"}}{RATE}))', "acknowledged"),
             ),
-            panel("How late restored messages are", *quantiles("duetime_store_lane_late_ms"), unit="ms"),
+            panel("Restored messages, durable late", *quantiles("duetime_store_lane_late_ms"), unit="ms"),
         ),
         (
             panel("Pending by lane", *by_lane("sum", "duetime_store_lane_pending_count")),

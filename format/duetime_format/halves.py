@@ -173,9 +173,12 @@ def commits(sys_flag: int, properties: bytes) -> int | None:
 
 
 def immunity_ms(properties: bytes, timeout_ms: int) -> int:
-    """How long after it was stored a half message is not checked: what it asks for, but `timeout_ms` at least."""
-    seconds = java_long(value_of(properties, _IMMUNITY))
-    return timeout_ms if seconds is None else min(max(seconds * 1_000, timeout_ms), DELAY_MS_MAX)
+    """How long after it was stored a half message is not checked: the length that it asks for, else `timeout_ms`.
+
+    As in RocketMQ 4.9.3; 5.x waits for its own timeout at least.
+    """
+    seconds = java_long(value_of(properties, _IMMUNITY)) or 0
+    return min(seconds * 1_000, DELAY_MS_MAX) if seconds > 0 else timeout_ms
 
 
 def committed(found: Record, highest: int, timer_lanes: int) -> bytes:

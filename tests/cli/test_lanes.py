@@ -18,10 +18,12 @@ def test_lanes_without_messages_are_left_out_of_the_table(server: str, capsys: p
     found = lanes(capsys)
     assert (found[15]["level"], found[15]["delay_ms"], found[15]["paused"]) == (15, 1_200_000, False)
     assert (found[1000]["level"], found[1000]["delay_ms"]) == (None, 0)
+    assert all(one["durable_late_p99_ms"] == one["late_p99_ms"] for one in found.values())
     unused = [lane for lane, one in found.items() if not one["pending_count"] and one["late_p50_ms"] is None]
     assert unused
     assert run(["lanes"]) == 0
     head, _, *rows = capsys.readouterr().out.splitlines()
+    assert "durable late p50/p99" in head
     assert head.split()[:4] == ["shard", "lane", "delay", "pending"]
     shown = {int(row.split()[1]): row for row in rows}
     assert "20m" in shown[15].split()

@@ -65,7 +65,7 @@ async def test_newest_reports_stand_beside_the_live_counters(desk: Desk) -> None
         ("0", "good"),
     )
     assert "7 were restored by a broker" in text
-    assert re.fullmatch(r"\d+\.\d ms", tile(text, "p99 now, of the latest lane")[0])
+    assert re.fullmatch(r"\d+\.\d ms", tile(text, "Durable late p99 now, of the latest lane")[0])
     assert "Damaged places passed over: 2" in text
 
 

@@ -93,6 +93,7 @@ async def test_a_group_is_made_and_its_policy_is_changed(shown: Shown) -> None:
     fields = {"name": "ledger", "start": "time", "start_at": "2026-01-31T12:00", "ordered": "1", "backoff": "1s,5s"}
     answer = await shown.browser.post("/groups", fields, page="/groups/new")
     assert (answer.status_code, answer.headers["location"]) == (303, "/groups/ledger")
+    assert "without a policy of their own" in (await shown.browser.get("/groups/ledger")).text
     policy = {"backoff": "exponential:1s..10m", "max_attempts": "5"}
     answer = await shown.browser.post("/groups/ledger/policy", policy, page="/groups/ledger")
     assert answer.status_code == 303
@@ -115,6 +116,7 @@ async def test_a_reset_shows_what_it_would_do_and_then_does_it(shown: Shown) -> 
     page = "/groups/again/reset"
     preview = await shown.browser.get(page, params=where)
     assert "<strong>10</strong> messages would come again, <strong>0</strong> would be skipped" in preview.text
+    assert "<strong>0</strong> leases and <strong>0</strong> retries would end" in preview.text
     moved = [re.search(r"(\d+) come again", row) for row in rows(preview.text)]
     assert sum(int(found[1]) for found in moved if found) == 10
     assert await lag(shown, "again") == 0

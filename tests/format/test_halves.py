@@ -136,13 +136,16 @@ def test_half_says_who_and_what_it_is() -> None:
     assert halves.checks_of(properties) == 0
 
 
-@pytest.mark.parametrize(("asked", "waits_ms"), [({}, 6_000), ({"CHECK_IMMUNITY_TIME_IN_SECONDS": "60"}, 60_000)])
+@pytest.mark.parametrize(
+    ("asked", "waits_ms"),
+    [({}, 6_000), ({"CHECK_IMMUNITY_TIME_IN_SECONDS": "60"}, 60_000), ({"CHECK_IMMUNITY_TIME_IN_SECONDS": "1"}, 1_000)],
+)
 def test_immunity_is_what_is_asked_for(asked: dict[str, str], waits_ms: int) -> None:
     assert halves.immunity_ms(half(0, **asked).properties, 6_000) == waits_ms
 
 
-@pytest.mark.parametrize("asked", ["-1", "1", "soon"])
-def test_immunity_is_the_timeout_at_least(asked: str) -> None:
+@pytest.mark.parametrize("asked", ["-1", "0", "soon"])
+def test_immunity_is_the_timeout_by_default(asked: str) -> None:
     assert halves.immunity_ms(half(CHECK_IMMUNITY_TIME_IN_SECONDS=asked).properties, 6_000) == 6_000
 
 

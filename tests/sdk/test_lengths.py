@@ -55,6 +55,12 @@ def test_bare_number_is_rejected_with_the_form_to_use(taker: str) -> None:
         )
 
 
+@pytest.mark.parametrize("length", ["9ms", "31s"])
+def test_long_poll_out_of_range_is_rejected(length: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"long_poll: '{length}' is not within 10 ms and 30 s"):
+        AsyncPuller(SERVER, "orders", long_poll=length)
+
+
 @pytest.mark.parametrize("taker", TAKERS)
 def test_text_with_its_unit_is_accepted(taker: str) -> None:
     TAKERS[taker]("2s")

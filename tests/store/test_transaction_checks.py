@@ -108,6 +108,21 @@ async def test_immunity_puts_the_first_check_off(store: Running) -> None:
     assert offsets(await take(store)) == [0]
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_a_short_immunity_holds(store: Running, is_restarted: bool) -> None:
+    await prepared(store, "m0", CHECK_IMMUNITY_TIME_IN_SECONDS="2")
+    await prepared(store, "m1")
+    if is_restarted:
+        await store.__aexit__()
+        await store.__aenter__()
+    await passes(store, 1_999)
+    assert not await take(store)
+    await passes(store, 1)
+    assert offsets(await take(store)) == [0]
+    await passes(store, TIMEOUT_MS - 2_000)
+    assert offsets(await take(store)) == [1]
+
+
 async def test_who_waits_gets_a_check_at_its_moment(store: Running) -> None:
     waiting = taking(store, "other", "g")
     await lined_up(store, 1)

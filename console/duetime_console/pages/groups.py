@@ -291,7 +291,8 @@ async def _reset(request: Request, where: Where, error: GatewayError | None = No
         queues=None if answer is None else answer.queues,
         again=sum(max(one.from_offset - one.to_offset, 0) for one in answer.queues) if answer else 0,
         skipped=sum(max(one.to_offset - one.from_offset, 0) for one in answer.queues) if answer else 0,
-        ended=sum(one.leases_ended for one in answer.queues) if answer else 0,
+        leases_ended=sum(one.leases_ended for one in answer.queues) if answer else 0,
+        retries_ended=sum(one.retries_ended for one in answer.queues) if answer else 0,
         status=error.status if error else 422 if where.faults else 200,
     )
 

@@ -35,7 +35,7 @@ def columns() -> list[Column[Any]]:
         Column("pending", "Pending", lambda lane: lane.pending_count, is_number=True),
         Column("due", "Next due", lambda lane: lane.next_due_at_ms or _NEVER),
         Column("oldest", "Oldest due", lambda lane: lane.oldest_due_at_ms or _NEVER),
-        Column("late", "Late p99", lambda lane: lane.late_p99_ms, is_number=True),
+        Column("late", "Durable late p99", lambda lane: lane.late_p99_ms, is_number=True),
         Column("restored", "Restored", lambda lane: lane.restored_count, is_number=True),
         Column("state", "State", state_of),
     ]

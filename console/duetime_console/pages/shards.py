@@ -74,7 +74,7 @@ async def shards(request: Request) -> Response:
         Column("shard", "Shard", lambda one: one.number),
         Column("pending", "Pending", lambda one: one.pending, is_number=True),
         Column("due", "Next due", lambda one: one.next_due_at_ms or float("inf")),
-        Column("late", "Late p99", lambda one: one.late_p99_ms, is_number=True),
+        Column("late", "Durable late p99", lambda one: one.late_p99_ms, is_number=True),
         Column("restored", "Restored", lambda one: one.restored, is_number=True),
         Column("unowned", "Lanes without owner", lambda one: one.unowned, is_number=True),
         Column("paused", "Lanes paused", lambda one: one.paused, is_number=True),

@@ -195,7 +195,8 @@ def set_policy(
 ) -> None:
     """Change a group's retry policy.
 
-    It counts for failures from now on. Options that are not given keep their values.
+    It counts for failures from now on, unless a message or a handler has its own policy. Options that are not given
+    keep their values.
 
     \b
     Examples:
@@ -337,7 +338,10 @@ def _print_group(group: consumer_pb2.Group, as_json: bool) -> None:
 
 def _sentence(group: consumer_pb2.Group) -> str:
     order = ", ordered" if group.ordered else ""
-    times = f"{group.retry.max_attempts} deliveries at most, retries {backoff_of(group.retry)}"
+    times = (
+        f"{group.retry.max_attempts} deliveries at most, retries {backoff_of(group.retry)} "
+        "(unless a message or a handler has its own policy)"
+    )
     return f"group {group.name} starts {_start(group)}{order}; {times}"
 
 

@@ -27,7 +27,17 @@ from duetime.v1 import consumer_pb2, gateway_pb2
 GROUPS_MAX = 32
 QUIT = b"q"
 _KEYS_MAX = 64
-_LANES = ["#shard", "#lane", "#delay", "#pending", "#due?3", "next due?4", "state", "#restored/s", "#late p50/p99 ms?2"]
+_LANES = [
+    "#shard",
+    "#lane",
+    "#delay",
+    "#pending",
+    "#due?3",
+    "next due?4",
+    "state",
+    "#restored/s",
+    "#durable late p50/p99 ms?2",
+]
 _GROUPS = ["group", "#lag", "#in flight?2", "#waiting?3", "#retries", "#dead letters?1", "#received/s", "#done/s?4"]
 # Lines beside the rows of the tables.
 _LINES_BESIDE = 9
@@ -202,7 +212,7 @@ def screen(server: str, now: Sample, rates: Rates, console: Console) -> Renderab
         f"pending {sum(lane.pending_count for lane in now.lanes):,}, "
         f"overdue {sum(lane.due_count for lane in now.lanes):,}, next due {local(moment_or_none(min(due, default=0)))}",
         f"accepted {sum(rates.accepted.values()):,.1f}/s, restored {sum(rates.restored.values()):,.1f}/s, "
-        f"late {lateness(worst) if worst else '-'} ms (p50/p99 of the latest lane)",
+        f"durable late {lateness(worst) if worst else '-'} ms (p50/p99 of the latest lane)",
     ]
     lines += [f"shard {shard} does not answer; its lanes are missing" for shard in now.unreachable_shards]
     room = max(console.height - _LINES_BESIDE - len(now.unreachable_shards), 4) if console.is_terminal else sys.maxsize

@@ -28,7 +28,8 @@ def trace(
     """Show what happened to a message, oldest first.
 
     Prepared, checked, committed, rolled back, given up; accepted, deferred, rescheduled, cancelled, replaced, restored;
-    received, acknowledged, failed; dead, redriven. Possible gaps are listed at the end.
+    received, acknowledged, failed; dead, redriven. Possible gaps are listed at the end. Late is the time from due to
+    the store time in the topic; `duetime lanes` adds the flush.
     With --json: one event per line, gaps as `{"gap": ...}`.
 
     \b

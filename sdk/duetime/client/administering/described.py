@@ -78,7 +78,8 @@ class Group:
     start: Literal["earliest", "latest"] | datetime
     ordered: bool
     retry: str
-    """When and how often failed messages are delivered again, as it is written: `exponential:1s..10m,max=5`."""
+    """When and how often failed messages are delivered again, as it is written: `exponential:1s..10m,max=5`.
+    The policies of a message and of a handler take precedence; the server does not keep those of handlers."""
     created_at: datetime
 
 
@@ -161,7 +162,7 @@ class Lane:
     """The scheduler that serves it; empty: none."""
     paused: bool
     late_p50_ms: float | None
-    """From due to stored in its topic, of the last 1,024 messages; None: there were none."""
+    """Durable late: from due to durable in the topic, of the last 1,024 messages; None: there were none."""
     late_p99_ms: float | None
     restored: int
     """Messages that have left it for their topics."""

@@ -58,7 +58,7 @@ class AsyncPuller(Closing):
         timeout: how long to wait for the topic's description when it is opened; once open it waits without limit.
         missing_ok: a topic that does not exist is waited for: until then the puller has no messages and no positions.
             Then it starts with the topic's first message, unless `start` is a datetime or a mapping.
-        long_poll: how long positions may stay behind that pass filtered messages only, up to 30 s; with a server of
+        long_poll: how long positions may stay behind that pass filtered messages only, 10 ms to 30 s; with a server of
             release 0.1, how long one request waits there.
     """
 
@@ -89,8 +89,10 @@ class AsyncPuller(Closing):
         self._missing_ok = missing_ok
         # The group's offsets at the server.
         self._committed: dict[int, int] = {}
-        wait_ms = int(min(max(seconds(long_poll, "long_poll"), LONG_POLL_S_MIN), LONG_POLL_S_MAX) * 1000)
-        self._wanted = Wanted(topic, tags or "", sql or "", wait_ms)
+        long_poll_s = seconds(long_poll, "long_poll")
+        if not LONG_POLL_S_MIN <= long_poll_s <= LONG_POLL_S_MAX:
+            raise InvalidArgument.of("long_poll", f"{long_poll!r} is not within 10 ms and 30 s")
+        self._wanted = Wanted(topic, tags or "", sql or "", int(long_poll_s * 1000))
         self._timeout = seconds(timeout, "timeout")
         self._positions: dict[int, int] = {}
         self._fetched: deque[Fetched] = deque()

@@ -110,7 +110,7 @@ class FoundMessage(MessageView, MessageRef):
 
     @property
     def late_ms(self) -> int | None:
-        """From due to stored in its topic; None: it was not delayed, or is not there."""
+        """From due to its store time in the topic, before the flush; None: it was not delayed, or is not there."""
         if self.state != "stored" or not self._message.due_at_ms:
             return None
         return self._message.stored_at_ms - self._message.due_at_ms

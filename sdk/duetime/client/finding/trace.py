@@ -46,7 +46,7 @@ class TraceEvent:
     level: int = 0
     # When it is, was, or would have been delivered.
     due_at: datetime | None = None
-    # Restored: how long after it was due.
+    # Restored: from due to its store time in the topic, before the flush.
     late_ms: int | None = None
     group: str = ""
     # The number of the delivery to the group, from 1; a redrive does not reset it.

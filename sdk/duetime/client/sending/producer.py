@@ -228,8 +228,8 @@ class AsyncProducer(Closing):
 
         Arguments:
             group: the producer group. Its members (`check`) are asked about transactions that are not ended.
-            check_after: how long the group is not asked, "30s" or a timedelta: 1 s to 72 h. None: the server's
-                6 s. Longer than the block takes.
+            check_after: how long the group is not asked, "30s" or a timedelta: 1 s to 72 h, in whole seconds rounded
+                up. None: the server's 6 s. Longer than the block takes.
 
         The others are those of `Message`. The beginning of the block raises what `send` raises.
         """

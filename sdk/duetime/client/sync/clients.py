@@ -254,8 +254,8 @@ class Producer(Sending):
 
         Arguments:
             group: the producer group. Its members (`check`) are asked about transactions that are not ended.
-            check_after: how long the group is not asked, "30s" or a timedelta: 1 s to 72 h. None: the server's
-                6 s. Longer than the block takes.
+            check_after: how long the group is not asked, "30s" or a timedelta: 1 s to 72 h, in whole seconds rounded
+                up. None: the server's 6 s. Longer than the block takes.
 
         The others are those of `Message`. The beginning of the block raises what `send` raises.
         """
@@ -544,7 +544,7 @@ class Puller(Following):
         timeout: how long to wait for the topic's description when it is opened; once open it waits without limit.
         missing_ok: a topic that does not exist is waited for: until then the puller has no messages and no positions.
             Then it starts with the topic's first message, unless `start` is a datetime or a mapping.
-        long_poll: how long positions may stay behind that pass filtered messages only, up to 30 s; with a server of
+        long_poll: how long positions may stay behind that pass filtered messages only, 10 ms to 30 s; with a server of
             release 0.1, how long one request waits there.
     """
 

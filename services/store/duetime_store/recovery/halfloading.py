@@ -164,12 +164,12 @@ class _Loading:
         if not rows:
             return
         offsets, positions, _, groups, checks, stored_at_ms, immunity_ms = zip(*rows, strict=True)
-        stored = np.array(stored_at_ms, np.int64)
+        stored, asked_ms = np.array(stored_at_ms, np.int64), np.array(immunity_ms, np.int64)
         self._table.add(
             np.array(offsets, np.int64),
             np.array(positions, np.int64),
             groups,
-            stored + np.maximum(np.array(immunity_ms, np.int64), self._timeout_ms),
+            stored + np.where(asked_ms > 0, asked_ms, self._timeout_ms),
             stored,
             np.array(checks, np.int64),
         )

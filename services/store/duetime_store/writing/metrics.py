@@ -29,7 +29,7 @@ class ShardCollector(Collector):
         )
         restored = CounterMetricFamily("duetime_store_lane_restored", "Messages restored", labels=["lane"])
         late = HistogramMetricFamily(
-            "duetime_store_lane_late_ms", "From due to durable in the topic, in ms", labels=["lane"]
+            "duetime_store_lane_late_ms", "Durable late: from due to durable in the topic, in ms", labels=["lane"]
         )
         unasked = GaugeMetricFamily(
             "duetime_store_lane_unasked_seconds", "How long no scheduler has asked for due entries", labels=["lane"]
