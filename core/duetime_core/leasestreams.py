@@ -83,8 +83,11 @@ class LeaseStreams:
         finally:
             self._readers.discard(reader)
             reader.cancel()
-            await asyncio.gather(reader, return_exceptions=True)
-            await stream.close()
+            try:
+                # A call that ends may still be cancelled here.
+                await asyncio.gather(reader, return_exceptions=True)
+            finally:
+                await stream.close()
 
 
 class LeaseStream(ABC):
@@ -158,9 +161,11 @@ class LeaseStream(ABC):
     async def close(self) -> None:
         """Ends all takes, and answers that nobody has got."""
         self._drop(list(self._takes))
-        await asyncio.gather(*self._takes.values(), return_exceptions=True)
-        self._end(self._leaving, written=False)
-        self._end(self._taken, written=False)
+        try:
+            await asyncio.gather(*self._takes.values(), return_exceptions=True)
+        finally:
+            self._end(self._leaving, written=False)
+            self._end(self._taken, written=False)
 
     @staticmethod
     def _end(answers: "list[Answer] | deque[Answer]", *, written: bool) -> None:

@@ -70,9 +70,11 @@ class _Stream(LeaseStream):
         self._receiver = self._receivers.open(receive, self._peer)
 
     async def close(self) -> None:
-        await super().close()
-        if self._receiver is not None:
-            self._receiver.close()
+        try:
+            await super().close()
+        finally:
+            if self._receiver is not None:
+                self._receiver.close()
 
     def begun(self) -> None:
         """Takes and acks are asked for by tasks, whose questions to a shard travel together."""
