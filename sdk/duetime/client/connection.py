@@ -49,8 +49,8 @@ _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]+)(?::([0-9]{1,5}))?")
 BACKOFF_S_MIN = 0.05
 BACKOFF_S_MAX = 2.0
 
-# How long a server of an older release is not asked again for what it does not know: a newer one may answer at the
-# address by then.
+# How long a server of an older release is not asked again for calls that it does not know, and another one not for
+# streams that it has run out of: a newer one may answer at the address by then, or a stream be free.
 OLDER_SERVER_S = 60.0
 
 T = TypeVar("T")

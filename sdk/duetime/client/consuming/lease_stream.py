@@ -21,8 +21,8 @@ from duetime.v1 import consumer_pb2, leases_pb2
 Runs = Sequence[leases_pb2.LeaseRun]
 
 
-class NotKnown(Exception):
-    """The server has no such streams."""
+class NoStream(Exception):
+    """The server knows no such streams, or has none left for this caller."""
 
 
 class _Stream:
@@ -62,7 +62,7 @@ class LeaseStream:
 
         Raises:
             DueTimeError: the server refuses, or does not answer in time.
-            NotKnown: it has no such streams.
+            NoStream: calls are to be used.
         """
         stream, number, future = self._ask()
         stream.request.takes.add(number=number, max_count=count, max_bytes=max_bytes, wait_ms=wait_ms)
@@ -84,7 +84,7 @@ class LeaseStream:
 
         Raises:
             DueTimeError: as of `take`; they may be done all the same.
-            NotKnown: the server has no such streams.
+            NoStream: calls are to be used.
         """
         stream, number, future = self._ask()
         ack = stream.request.acks.add(number=number)
@@ -177,8 +177,9 @@ class LeaseStream:
             error = Unavailable(f"the server at {self._connection.server} has ended its stream", reason="STREAM_ENDED")
         except grpc.aio.AioRpcError as status:
             error = from_status(status, self._connection.server)
-            if status.code() is grpc.StatusCode.UNIMPLEMENTED and error.reason == status.code().name:
-                error = NotKnown()
+            is_unknown = status.code() is grpc.StatusCode.UNIMPLEMENTED and error.reason == status.code().name
+            if is_unknown or error.reason == "STREAMS_EXHAUSTED":
+                error = NoStream()
         finally:
             if self._stream is stream:
                 self._stream = None

@@ -17,7 +17,7 @@ from duetime_format.limits import (
 )
 
 from duetime.client.connection import Connection, OlderServer
-from duetime.client.consuming.lease_stream import LeaseStream, NotKnown
+from duetime.client.consuming.lease_stream import LeaseStream, NoStream
 from duetime.client.consuming.leased import (
     OK,
     LeasedMessage,
@@ -74,7 +74,7 @@ class Leases:
         self._connection = connection
         self.subscription = subscription
         self._stream = LeaseStream(connection, subscription.request(0, 0), self._return)
-        # One that has no such streams.
+        # One that has no such streams, or none left.
         self._older = OlderServer()
 
     async def receive(self, count: int, wait_ms: int) -> list[list[LeasedMessage]]:
@@ -89,7 +89,7 @@ class Leases:
             try:
                 count = min(count, RECEIVE_COUNT_MAX)
                 runs = await self._stream.take(count, RECEIVE_BYTES_MAX, wait_ms, timeout)
-            except NotKnown:
+            except NoStream:
                 self._older.met()
             else:
                 ends_at_s = self._ends_at_s()
@@ -107,7 +107,7 @@ class Leases:
         if not self._older.is_there and all(map(has_names, messages)):
             try:
                 return statuses_of(messages, await self._stream.ack(by_lease(messages), CALL_TIMEOUT_S))
-            except NotKnown:
+            except NoStream:
                 self._older.met()
         request = consumer_pb2.AckRequest(
             group=self.subscription.group, receipts=[message.receipt for message in messages]

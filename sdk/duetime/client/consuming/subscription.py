@@ -1,4 +1,4 @@
-"""Reading the queues of one shard in a stream, on credit; by long polls where the server is of release 0.1.
+"""Reading the queues of one shard in a stream, on credit; by long polls if the server has no stream for this caller.
 
     Subscribe ──▶ answers ──▶ messages wait ──▶ handed out ──▶ their bytes are credit again
         ▲                                                          │
@@ -122,20 +122,24 @@ class Subscription:
         while True:
             try:
                 await self._subscribe()
-            except Unsupported:
+            except DueTimeError as error:
+                if not _is_no_stream(error):
+                    raise
                 await self._poll()
 
     async def _subscribe(self) -> None:
-        """Subscribes, again and again. Raises: Unsupported: the server does not know the call."""
+        """Subscribes, again and again. Raises: DueTimeError: see `_is_no_stream`."""
         while True:
             try:
                 await self._follow()
             except DueTimeError as error:
+                if _is_no_stream(error):
+                    raise
                 await self._failed(error)
 
     async def _poll(self) -> None:
-        """Polls until a call fails, or for OLDER_SERVER_S: the server that answers next may be newer, and gRPC may
-        carry a call over the restart, so that none fails."""
+        """Polls until a call fails, or for OLDER_SERVER_S: a stream may be free then, or the server newer, and gRPC may
+        carry a call over its restart, so that none fails."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + OLDER_SERVER_S
         while loop.time() < until_s:
@@ -244,3 +248,8 @@ class Subscription:
 def _sized(data: bytes) -> tuple[int, pb.SubscribeResponse]:
     """An answer, and what it takes of the credit."""
     return len(data), pb.SubscribeResponse.FromString(data)
+
+
+def _is_no_stream(error: DueTimeError) -> bool:
+    """Whether the server does not know the call, or has no subscription left for this caller."""
+    return isinstance(error, Unsupported) or error.reason == "SUBSCRIPTIONS_EXHAUSTED"
