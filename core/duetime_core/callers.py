@@ -15,10 +15,11 @@ from enum import Enum, StrEnum
 from typing import Any
 
 from duetime_core.errors import DueTimeError, RoleRefused, Unauthenticated
+from duetime_core.principal import current
 from duetime_core.within.server import PEER
 
 METADATA_KEY = "duetime-cluster-secret"
-# The host that a process of the cluster calls for; limits that callers share count it as the caller.
+# The user or host that a process of the cluster calls for; limits that callers share count it as the caller.
 CALLER_KEY = "duetime-caller"
 # A shorter secret can be guessed.
 SECRET_CHARS_MIN = 16
@@ -233,8 +234,18 @@ def host_of(peer: str) -> str:
 
 
 def caller_of(peer: str, metadata: Sequence[tuple[str, Any]] | None) -> str:
-    """The host that a call is made for: the one that a process of the cluster names, else the peer's own."""
+    """The caller that a call is made for: the one that a process of the cluster names, else the peer's host."""
     return next((str(value) for key, value in metadata or () if key == CALLER_KEY), "") or host_of(peer)
+
+
+def made_for(caller: str) -> tuple[tuple[str, str], ...]:
+    """The metadata that names the caller."""
+    return ((CALLER_KEY, caller.encode("ascii", "backslashreplace").decode()),)
+
+
+def sharer(peer: str) -> str:
+    """Whom limits count the call that is being served for: its user; without users, its peer's host."""
+    return sharer_of(current().name, host_of(peer))
 
 
 def sharer_of(user: str, caller: str) -> str:

@@ -5,16 +5,13 @@ from duetime_core.errors import Overloaded
 from duetime_core.shares import Shares
 from duetime_core.within.server import PEER
 
-# A host that has less than this part of all calls finds room in the last tenth too.
-LITTLE = 100
-
 
 class InFlight:
     """Counts calls by the host that makes them. Those of this process's own nodes are nobody's share."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._shares: Shares[str] = Shares(limit, share=limit, little=max(limit // LITTLE, 1))
+        self._shares: Shares[str] = Shares(limit, share=limit)
 
     def enter(self, peer: str) -> str:
         """Takes a place for a call; what to give to `leave`.

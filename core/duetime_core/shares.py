@@ -9,28 +9,31 @@ from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 
+# A caller that holds less than this part of a limit may use the last tenth too.
+LITTLE = 100
+
 
 class Shares(Generic[K]):
     """The amounts that callers hold of something limited.
 
     Args:
         limit: the most that all hold together.
-        share: the most that one holds.
-        little: a caller that holds less than this may use the last tenth too.
+        share: the most that one holds; None: half of the limit.
+        little: a caller that holds less than this may use the last tenth too; None: a hundredth of the limit.
     """
 
-    def __init__(self, limit: int, share: int, little: int) -> None:
+    def __init__(self, limit: int, share: int | None = None, little: int | None = None) -> None:
         self.used = 0
         # How often something was refused.
         self.refused_count = 0
         self._held: dict[K, int] = {}
         self.bound(limit, share, little)
 
-    def bound(self, limit: int, share: int, little: int) -> None:
-        """Sets the limits, whatever is held now."""
+    def bound(self, limit: int, share: int | None = None, little: int | None = None) -> None:
+        """Sets the limits, also below the amounts that are held now."""
         self.limit = limit
-        self.share = min(share, limit)
-        self.little = min(little, self.share)
+        self.share = -(-limit // 2) if share is None else min(share, limit)
+        self.little = min(max(limit // LITTLE, 1) if little is None else little, self.share)
         self._reserve = limit // 10
 
     def held(self, key: K) -> int:

@@ -14,8 +14,8 @@ from prometheus_client.registry import Collector
 
 from duetime_core.callers import host_of
 from duetime_core.clock import Clock, Timer
-from duetime_core.inflight import LITTLE
 from duetime_core.logs import sparing
+from duetime_core.shares import LITTLE
 from duetime_core.sockets import Sockets, open_files
 from duetime_core.traffic import Connection, Traffic
 

@@ -19,6 +19,8 @@ from duetime_gateway.transactions.checks import (
 from duetime_gateway.transactions.names import TransactionName
 from prometheus_client import CollectorRegistry
 
+HOST = "ipv4:127.0.0.1"
+
 
 class Shard:
     """Hears what becomes of checks."""
@@ -50,7 +52,7 @@ def shard() -> Shard:
 
 @pytest.fixture
 def desk(clock: FakeClock, shard: Shard) -> Desk:
-    return Desk(clock, TransactionMetrics(CollectorRegistry()), shard.report, watchers_max=3)
+    return Desk(clock, TransactionMetrics(CollectorRegistry()), shard.report, watchers_max=6)
 
 
 async def turns() -> None:
@@ -59,7 +61,7 @@ async def turns() -> None:
 
 
 async def test_group_is_asked_for_only_while_a_watcher_waits(desk: Desk) -> None:
-    watcher = desk.join("billing")
+    watcher = desk.join("billing", HOST)
     assert desk.ready() == []
     changed = desk.changed()
     fetch = asyncio.create_task(desk.fetch(watcher))
@@ -72,7 +74,7 @@ async def test_group_is_asked_for_only_while_a_watcher_waits(desk: Desk) -> None
 
 
 async def test_slow_watcher_holds_nobody_up(desk: Desk, shard: Shard) -> None:
-    slow, quick = desk.join("billing"), desk.join("billing")
+    slow, quick = desk.join("billing", HOST), desk.join("billing", HOST)
     first, second = asyncio.create_task(desk.fetch(slow)), asyncio.create_task(desk.fetch(quick))
     await turns()
     desk.hold(checks(10))
@@ -89,7 +91,7 @@ async def test_slow_watcher_holds_nobody_up(desk: Desk, shard: Shard) -> None:
 
 
 async def test_checks_that_nobody_fetches_are_left_to_others(desk: Desk, shard: Shard, clock: FakeClock) -> None:
-    watcher = desk.join("billing")
+    watcher = desk.join("billing", HOST)
     desk.hold(checks(3))
     clock.move(HELD_MS_MAX - 1)
     assert not shard.unheard
@@ -106,7 +108,7 @@ async def test_failed_write_is_unheard(desk: Desk, shard: Shard) -> None:
 
 
 async def test_checks_of_one_that_goes_away_go_to_the_next(desk: Desk, shard: Shard) -> None:
-    first, second = desk.join("billing"), desk.join("billing")
+    first, second = desk.join("billing", HOST), desk.join("billing", HOST)
     waiting = asyncio.create_task(desk.fetch(first))
     await turns()
     other = asyncio.create_task(desk.fetch(second))
@@ -122,7 +124,7 @@ async def test_checks_of_one_that_goes_away_go_to_the_next(desk: Desk, shard: Sh
 
 
 async def test_hands_are_not_too_full(desk: Desk) -> None:
-    watcher = desk.join("billing")
+    watcher = desk.join("billing", HOST)
     desk.hold(checks(HANDED_COUNT_MAX + 1))
     assert [len(await desk.fetch(watcher)) for _ in range(2)] == [HANDED_COUNT_MAX, 1]
     desk.hold(checks(3, size=HANDED_BYTES_MAX // 2 + 1))
@@ -130,7 +132,7 @@ async def test_hands_are_not_too_full(desk: Desk) -> None:
 
 
 async def test_no_more_is_taken_than_may_be_held(desk: Desk) -> None:
-    busy, waits = desk.join("billing"), desk.join("shipping")
+    busy, waits = desk.join("billing", HOST), desk.join("shipping", HOST)
     fetch = asyncio.create_task(desk.fetch(waits))
     await turns()
     assert desk.ready() == ["shipping"]
@@ -145,9 +147,9 @@ async def test_no_more_is_taken_than_may_be_held(desk: Desk) -> None:
 
 
 async def test_end_ends_all(desk: Desk, shard: Shard) -> None:
-    watchers = [desk.join("billing") for _ in range(3)]
-    with pytest.raises(Overloaded, match="the most is 3"):
-        desk.join("billing")
+    watchers = [desk.join("billing", HOST) for _ in range(3)]
+    with pytest.raises(Overloaded, match="3 at most"):
+        desk.join("billing", HOST)
     desk.hold(checks(2))
     desk.end()
     assert (shard.unheard, desk.ready(), desk.ending) == ([0, 1], [], True)
@@ -156,6 +158,6 @@ async def test_end_ends_all(desk: Desk, shard: Shard) -> None:
             await desk.fetch(watcher)
         desk.leave(watcher)
     with pytest.raises(Unavailable):
-        desk.join("billing")
+        desk.join("billing", HOST)
     desk.hold(checks(1))
     assert shard.unheard == [0, 1, 0]

@@ -105,7 +105,7 @@ async def test_transactions_are_prepared_ended_and_watched(parts: GatewayParts) 
     ended = await transactions.ender.end("billing", ends)
     assert (ended.topics[0], ended.queues[0], ended.offsets) == ("orders", 2, [0, -1])
     assert (len(set(ended.states)), ended.others) == (2, {})
-    watcher = await transactions.watching.join("billing")
+    watcher = await transactions.watching.join("billing", "a host")
     transactions.watching.end()
     with pytest.raises(Unavailable, match="stopping"):
         await transactions.watching.desk.fetch(watcher)

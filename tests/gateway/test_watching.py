@@ -220,12 +220,12 @@ async def test_wrong_answers_end_no_stream(one_shard: Gateway, clock: WallClock)
 
 
 async def test_more_watchers_than_allowed_are_refused(tmp_path: Path, tap: TappedStore) -> None:
-    async with Gateway(tmp_path, {0: tap.port}, watchers_max=2) as gateway:
+    async with Gateway(tmp_path, {0: tap.port}, watchers_max=4) as gateway:
         await prepare(gateway, message())
         async with watching(gateway), watching(gateway):
             error = await error_of(Stream(gateway).open())
             assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-            assert "the most is 2" in (error.details() or "")
+            assert "2 of ipv4:127.0.0.1, 2 at most" in (error.details() or "")
         await until(gateway, lambda: not gateway.metric("duetime_gateway_watchers"))
         async with watching(gateway):
             pass

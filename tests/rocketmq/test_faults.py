@@ -69,7 +69,7 @@ async def test_streams_past_their_limit_are_told_so_until_one_has_ended(tmp_path
         assert (await first.say(raw.producer_settings())).status.code == pb.OK
         refused = await raw.telemetry().read()
         assert refused.status.code == pb.TOO_MANY_REQUESTS
-        assert "the most is 1" in refused.status.message
+        assert "1 at most" in refused.status.message
         # Nothing else is in it, and calls without a stream are served.
         assert refused.WhichOneof("command") is None
         assert (await raw.call("Heartbeat")).status.code == pb.OK
@@ -95,7 +95,7 @@ async def test_polls_past_their_limit_are_told_so_and_those_that_do_not_wait_are
                 await raw.call("Heartbeat")
         (refused,) = await raw.frames(wait_ms=1_000)
         assert refused.status.code == pb.TOO_MANY_REQUESTS
-        assert "1 receives wait here; the most is 1" in refused.status.message
+        assert "1 receives wait here, 1 at most" in refused.status.message
         assert await raw.receive(wait_ms=0, group=pb.Resource(name="another")) == []
         await raw.send_ok(message())
         assert len(await polling) == 1

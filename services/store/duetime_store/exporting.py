@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 
 from duetime.v1 import export_pb2
 from duetime_core.clock import Clock, Timer
-from duetime_core.errors import InvalidArgument, NotFound, Overloaded, Unavailable, Violation
-from duetime_core.shares import Shares
+from duetime_core.errors import InvalidArgument, NotFound, Unavailable, Violation
+from duetime_core.seats import Seats
 
 from duetime_store.metrics import StoreMetrics
 from duetime_store.writing.store import Store
@@ -108,8 +108,7 @@ class Exporter:
         self._store = store
         self._root = root
         self._metrics = metrics
-        # By the caller's host: at most half of them each, and the last tenth is for hosts that have none.
-        self._shares: Shares[str] = Shares(exports_max, -(-exports_max // 2), 1)
+        self._seats = Seats(exports_max, "exports run", reason="EXPORTS_EXHAUSTED", used=metrics.exports)
         self.throttle = Throttle(clock, bytes_per_s)
         self._threads = ThreadPoolExecutor(THREADS, "export")
         self._ending = False
@@ -131,15 +130,8 @@ class Exporter:
         """
         check(path, offset, length)
         self._check_serving()
-        shares = self._shares
-        if not shares.may_take(caller):
-            text = (
-                f"{shares.used} exports run, {shares.limit} at most; {shares.held(caller)} of {caller or 'this caller'}"
-            )
-            raise Overloaded(f"{text}, {shares.share} at most", reason="EXPORTS_EXHAUSTED")
+        self._seats.take(caller)
         file = _File(self._threads, self._root, path)
-        shares.take(caller)
-        self._metrics.exports.set(shares.used)
         try:
             end = written_bytes(path, await file.open(), self._store.durable_end)
             end = min(end, offset + length) if length else end
@@ -156,8 +148,7 @@ class Exporter:
         except OSError as error:
             raise Unavailable(f"file {path!r} can't be read: {error.strerror}", reason="FILE_UNREADABLE") from error
         finally:
-            shares.give(caller)
-            self._metrics.exports.set(shares.used)
+            self._seats.give(caller)
             file.close()
 
     def _check_serving(self) -> None:

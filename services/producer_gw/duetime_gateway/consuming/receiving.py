@@ -7,7 +7,8 @@ shards whose leases it names.
 import asyncio
 from collections.abc import Sequence
 
-from duetime_core.errors import Overloaded
+from duetime_core.callers import sharer
+from duetime_core.seats import Seats
 
 from duetime_gateway.answers import raise_first
 from duetime_gateway.consuming.admission import check_acked, check_receive, check_take
@@ -41,38 +42,35 @@ class Receivers:
         self.shards = shards
         self.metrics = metrics
         self.timeout_ms = timeout_ms
-        self._receivers_max = receivers_max
-        self._count = 0
-        metrics.receive_streams_max.set(receivers_max)
+        self.seats = Seats(
+            receivers_max,
+            "receivers have streams here",
+            reason="STREAMS_EXHAUSTED",
+            used=metrics.receive_streams,
+            most=metrics.receive_streams_max,
+        )
 
     def open(self, receive: Receive, peer: str) -> "StreamReceiver":
         """A receiver; close it.
 
         Raises:
             InvalidArgument: bad fields.
-            Overloaded: there are as many as there may be.
+            Overloaded: there are as many as there may be, or as many of this caller.
         """
         check_receive(receive)
-        if self._count >= self._receivers_max:
-            text = f"{self._count} receivers have streams here, {self._receivers_max} at most"
-            raise Overloaded(text, reason="STREAMS_EXHAUSTED")
-        self._count += 1
-        self.metrics.receive_streams.inc()
-        return StreamReceiver(self, receive, peer)
-
-    def closed(self) -> None:
-        """One is closed."""
-        self._count -= 1
-        self.metrics.receive_streams.dec()
+        caller = sharer(peer)
+        self.seats.take(caller)
+        return StreamReceiver(self, receive, peer, caller)
 
 
 class StreamReceiver:
     """One receiver, and its streams to stores."""
 
-    def __init__(self, receivers: Receivers, receive: Receive, peer: str) -> None:
+    def __init__(self, receivers: Receivers, receive: Receive, peer: str, caller: str) -> None:
         self._all = receivers
         self._receive = receive
         self._peer = peer
+        self._caller = caller
         self._pipes: dict[int, LeasePipe] = {}
         # What shards were asked for last.
         self._parts: dict[int, ReceivePart] = {}
@@ -143,7 +141,7 @@ class StreamReceiver:
         """What is under way is answered, and leases that nobody waits for go back."""
         for pipe in self._pipes.values():
             pipe.close()
-        self._all.closed()
+        self._all.seats.give(self._caller)
 
     async def _find_parts(self) -> dict[int, ReceivePart]:
         """What shards are asked for. A shard that the topic has left still gets acks of its leases."""

@@ -12,13 +12,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from functools import partial
 
-from duetime_core.callers import host_of, sharer_of
+from duetime_core.callers import sharer
 from duetime_core.credit import Credit
 from duetime_core.defects import defect
-from duetime_core.errors import DueTimeError, Overloaded
-from duetime_core.principal import current
+from duetime_core.errors import DueTimeError
 from duetime_core.room import Room
-from duetime_core.shares import Shares
+from duetime_core.seats import Seats
 from duetime_core.traffic import COUNTED_BYTES_MIN
 from duetime_format.limits import CREDIT_BYTES_MAX, SUBSCRIPTION_ANSWER_BYTES_MAX
 
@@ -52,9 +51,13 @@ class Subscribing:
         self._answers = answers
         self._metrics = metrics
         self._tasks = tasks
-        # By the caller, a user or a host: at most half of them each, and the last tenth is for those that have none.
-        self._shares: Shares[str] = Shares(subscriptions_max, -(-subscriptions_max // 2), 1)
-        metrics.subscriptions_max.set(subscriptions_max)
+        self._seats = Seats(
+            subscriptions_max,
+            "subscriptions run",
+            reason="SUBSCRIPTIONS_EXHAUSTED",
+            used=metrics.subscriptions,
+            most=metrics.subscriptions_max,
+        )
 
     async def answers(self, subscribe: Subscribe, given: AsyncIterator[int], peer: str) -> AsyncGenerator[bytes, None]:
         """The store's SubscribeResponses, encoded. `given`: credit that comes later.
@@ -67,11 +70,10 @@ class Subscribing:
         places = await self._places.of(subscribe.topic)
         number, shard_queues = on_one_shard(places, subscribe.topic, subscribe.positions)
         shard = await self._places.ready_shard(number, subscribe.topic)
-        host = host_of(peer)
-        sharer = sharer_of(current().name, host)
-        self._enter(sharer)
+        caller = sharer(peer)
+        self._seats.take(caller)
         room = partial(self._answers.shares.room, peer)
-        relay = _Relay(shard.store.subscribe(host), given, room, self._tasks)
+        relay = _Relay(shard.store.subscribe(caller), given, room, self._tasks)
         try:
             async with aclosing(relay.answers(subscribe, shard_queues)) as answers:
                 async for answer in answers:
@@ -81,16 +83,7 @@ class Subscribing:
                     yield answer
         finally:
             relay.close()
-            self._shares.give(sharer)
-            self._metrics.subscriptions.set(self._shares.used)
-
-    def _enter(self, sharer: str) -> None:
-        shares = self._shares
-        if not shares.may_take(sharer):
-            text = f"{shares.used} subscriptions run, {shares.limit} at most; {shares.held(sharer)} of {sharer}"
-            raise Overloaded(f"{text}, {shares.share} at most", reason="SUBSCRIPTIONS_EXHAUSTED")
-        shares.take(sharer)
-        self._metrics.subscriptions.set(shares.used)
+            self._seats.give(caller)
 
 
 class _Relay:

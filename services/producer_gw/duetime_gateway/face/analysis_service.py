@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 from duetime.v1 import backlog_pb2, reports_pb2, store_pb2
 from duetime.v1 import export_pb2 as pb
-from duetime_core.callers import host_of
+from duetime_core.callers import sharer
 from duetime_core.decoding import decode
 from duetime_core.errors import DueTimeError, NotFound
 
@@ -67,7 +67,7 @@ class AnalysisService:
 
     async def export(self, data: bytes, context: Context) -> AsyncIterator[bytes]:
         shard = self._shard(decode(pb.ExportRequest.FromString, data).shard)
-        async for chunk in shard.store.export(data, remaining_ms(context), host_of(context.peer())):
+        async for chunk in shard.store.export(data, remaining_ms(context), sharer(context.peer())):
             self._metrics.export_bytes.inc(len(chunk))
             yield chunk
 

@@ -7,6 +7,7 @@ from typing import Any
 import grpc
 from duetime.v1 import consumer_pb2
 from duetime.v1 import pending_pb2 as pb
+from duetime_core.callers import sharer
 from duetime_core.room import Room
 from duetime_format.limits import PULL_BYTES_MAX
 
@@ -75,7 +76,9 @@ class PendingService:
     async def cancel_matching(
         self, request: pb.CancelMatchingRequest, context: Context
     ) -> AsyncIterator[pb.CancelProgress]:
-        async with aclosing(self._matching.cancel(request.filter, dry_run=request.dry_run)) as progress:
+        async with aclosing(
+            self._matching.cancel(request.filter, sharer(context.peer()), dry_run=request.dry_run)
+        ) as progress:
             async for one in progress:
                 yield one
 
@@ -99,13 +102,13 @@ class PendingService:
     async def retry_now(
         self, request: consumer_pb2.EndRetriesRequest, context: Context
     ) -> AsyncIterator[consumer_pb2.EndRetriesProgress]:
-        async with aclosing(self._retries.end(request, discard=False)) as progress:
+        async with aclosing(self._retries.end(request, sharer(context.peer()), discard=False)) as progress:
             async for one in progress:
                 yield one
 
     async def discard_retries(
         self, request: consumer_pb2.EndRetriesRequest, context: Context
     ) -> AsyncIterator[consumer_pb2.EndRetriesProgress]:
-        async with aclosing(self._retries.end(request, discard=True)) as progress:
+        async with aclosing(self._retries.end(request, sharer(context.peer()), discard=True)) as progress:
             async for one in progress:
                 yield one

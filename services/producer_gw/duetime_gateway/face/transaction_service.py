@@ -7,6 +7,7 @@ from typing import Any
 import grpc
 from duetime.v1 import transactions_pb2 as pb
 from duetime_core.audit.audit import name_resource
+from duetime_core.callers import sharer
 from duetime_core.room import Room
 from duetime_format import record
 from duetime_format.errors import Damaged
@@ -94,7 +95,7 @@ class TransactionService:
         first = await anext(requests, None)
         if first is None:
             raise no_group()
-        watcher = await self._watching.join(first.group)
+        watcher = await self._watching.join(first.group, sharer(context.peer()))
         follower = self._watching.follow(watcher, _answers(first, requests))
         desk = self._watching.desk
         try:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from duetime.v1 import pending_pb2 as pb
 from duetime_core.calls import refused
 from duetime_core.clock import Clock
-from duetime_core.errors import DueTimeError, Overloaded
+from duetime_core.errors import DueTimeError
+from duetime_core.seats import Seats
 from duetime_format.limits import PENDING_COUNT_MAX
 from duetime_format.names import is_system_topic
 
@@ -87,14 +88,16 @@ class Matching:
     def __init__(self, holders: Holders, clock: Clock) -> None:
         self._holders = holders
         self._clock = clock
-        self._count = 0
+        self._seats = Seats(JOBS_MAX, "calls of CancelMatching are in work", reason="CANCELS_EXHAUSTED")
         self._ending = False
 
     def end(self) -> None:
         """They end after the pages that they are at; called again, each goes on."""
         self._ending = True
 
-    async def cancel(self, wanted: pb.PendingFilter, *, dry_run: bool) -> AsyncGenerator[pb.CancelProgress, None]:
+    async def cancel(
+        self, wanted: pb.PendingFilter, caller: str, *, dry_run: bool
+    ) -> AsyncGenerator[pb.CancelProgress, None]:
         """How far it is, about once a second, and at the end.
 
         Raises:
@@ -103,11 +106,7 @@ class Matching:
         """
         check_cancel_matching(wanted)
         parts = [Part(shard) for shard in await self._holders.of_topic(wanted.topic)]
-        if self._count >= JOBS_MAX:
-            text = f"{self._count} calls of CancelMatching are in work; the most is {JOBS_MAX}"
-            raise Overloaded(text, reason="CANCELS_EXHAUSTED")
-        self._count += 1
-        try:
+        with self._seats.seat(caller):
             told_ms = self._clock.monotonic_ms()
             while left := [part for part in parts if not part.done and part.error is None]:
                 if self._ending:
@@ -124,8 +123,6 @@ class Matching:
             for part in parts:
                 if part.error is not None:
                     raise part.error
-        finally:
-            self._count -= 1
 
 
 def _progress(parts: Sequence[Part]) -> pb.CancelProgress:

@@ -12,8 +12,9 @@ from duetime.v1 import consumer_pb2 as pb
 from duetime.v1 import message_pb2, pending_pb2, store_pb2
 from duetime_core.calls import refused
 from duetime_core.clock import Clock
-from duetime_core.errors import DueTimeError, Overloaded
+from duetime_core.errors import DueTimeError
 from duetime_core.metadata import Groups
+from duetime_core.seats import Seats
 from duetime_format import limits, record
 from duetime_format.names import retry_topic
 
@@ -101,7 +102,8 @@ class Retries:
         self._listing = listing
         self._shards = shards
         self._clock = clock
-        self._count = 0
+        what = "calls of RetryNow and DiscardRetries are in work"
+        self._seats = Seats(JOBS_MAX, what, reason="RETRIES_EXHAUSTED")
         self._ending = False
 
     def end_streams(self) -> None:
@@ -126,7 +128,9 @@ class Retries:
         retries = [_retry_of(one) for one in page.messages if wanted.fits(one)]
         return pb.ListRetriesResponse(retries=retries, next_page_token=page.next_page_token)
 
-    async def end(self, request: pb.EndRetriesRequest, *, discard: bool) -> AsyncGenerator[pb.EndRetriesProgress, None]:
+    async def end(
+        self, request: pb.EndRetriesRequest, caller: str, *, discard: bool
+    ) -> AsyncGenerator[pb.EndRetriesProgress, None]:
         """The progress, about once a second, and at the end.
 
         Raises:
@@ -135,14 +139,10 @@ class Retries:
         check_retry_filter(request.filter)
         group, wanted = request.filter.group, _Wanted.of(request.filter)
         await self._groups.get(group)
-        if self._count >= JOBS_MAX:
-            text = f"{self._count} calls of RetryNow and DiscardRetries are in work; the most is {JOBS_MAX}"
-            raise Overloaded(text, reason="RETRIES_EXHAUSTED")
         # A retry that is due already is being delivered.
         due_from_ms = 0 if discard else self._clock.now_ms() + 1
         parts = [_Part(shard) for shard in self._shards.all()]
-        self._count += 1
-        try:
+        with self._seats.seat(caller):
             told_ms = self._clock.monotonic_ms()
             while left := [part for part in parts if not part.done and part.error is None]:
                 if self._ending:
@@ -158,8 +158,6 @@ class Retries:
                     yield _progress(parts)
             yield _progress(parts)
             raise_first([part.error for part in parts])
-        finally:
-            self._count -= 1
 
 
 def _progress(parts: Sequence[_Part]) -> pb.EndRetriesProgress:

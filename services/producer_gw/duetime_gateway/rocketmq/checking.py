@@ -123,13 +123,19 @@ class Checking:
         while topic.sessions and not desk.ending:
             if topic.changed.done():
                 topic.changed = asyncio.get_running_loop().create_future()
-            watcher, error = await outcome(lambda: self._watching.join(topic.name), "join")
+            watcher, error = await outcome(lambda: self._join(topic), "join")
             if watcher is not None:
                 _, error = await outcome(lambda one=watcher: self._serve(topic, one), "checks")  # type: ignore[misc]
             if isinstance(error, NotFound):
                 await self._until_known(topic)
             elif error is not None:
                 await self._pause(topic, FAILED_MS)
+
+    async def _join(self, topic: _Topic) -> Watcher:
+        """Raises: DueTimeError."""
+        # A caller of several counts for all of them.
+        first = next(iter(topic.sessions))
+        return await self._watching.join(topic.name, first.caller)
 
     async def _until_known(self, topic: _Topic) -> None:
         """Most topics have no transactions: the database is asked, together with all other questions, and no shard."""

@@ -1,17 +1,19 @@
 """What consumers call: leases as messages with handles, and their ends."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from duetime.v1 import consumer_pb2
+from duetime_core.callers import sharer
 from duetime_core.calls import refused
 from duetime_core.clock import Clock
 from duetime_core.defects import outcome
-from duetime_core.errors import AlreadyExists, Overloaded
+from duetime_core.errors import AlreadyExists
 from duetime_core.logs import sparing
 from duetime_core.metadata import Groups
 from duetime_core.room import Room
+from duetime_core.seats import Seats
 from duetime_format import limits
 from duetime_format.levels import DelayLevels
 from duetime_format.receipts import by_shard
@@ -99,9 +101,7 @@ class Consumers:
         self._metrics = metrics
         self._tasks = tasks
         self._endpoint = endpoint
-        self._polls_max = polls_max
-        metrics.polls_max.set(polls_max)
-        self._polls = 0
+        self._polls = Seats(polls_max, "receives wait here", used=metrics.polls, most=metrics.polls_max)
 
     async def query_assignment(self, request: pb.QueryAssignmentRequest, call: Call) -> pb.QueryAssignmentResponse:
         topic, group = stored(request.topic), stored(request.group)
@@ -122,9 +122,9 @@ class Consumers:
         receive = self._receive_of(request, call)
         await self._ensure(receive)
         await self._take_back(call.client, request, receive.group, call.remaining_ms)
-        selection = receive.selection
-        with self._poll(selection.wait_ms), await room_for(self._answers, call.peer, selection, call.remaining_ms):
-            answer = await self._leases.receive(receive, call.remaining_ms, call.peer)
+        selection, peer = receive.selection, call.peer
+        with self._poll(selection.wait_ms, peer), await room_for(self._answers, peer, selection, call.remaining_ms):
+            answer = await self._leases.receive(receive, call.remaining_ms, peer)
         return self._given(request, receive, call.client, answer)
 
     def _receive_of(self, request: pb.ReceiveMessageRequest, call: Call) -> Receive:
@@ -168,21 +168,9 @@ class Consumers:
             self._renewals.forget(receipts)
             await self._leases.extend(Extension(group, list(receipts), 0, not_attempted=True), remaining_ms)
 
-    @contextmanager
-    def _poll(self, wait_ms: int) -> Iterator[None]:
-        """While a receive may wait. Raises: Overloaded."""
-        if wait_ms <= 0:
-            yield
-            return
-        if self._polls >= self._polls_max:
-            raise Overloaded(f"{self._polls} receives wait here; the most is {self._polls_max}")
-        self._polls += 1
-        self._metrics.polls.set(self._polls)
-        try:
-            yield
-        finally:
-            self._polls -= 1
-            self._metrics.polls.set(self._polls)
+    def _poll(self, wait_ms: int, peer: str) -> AbstractContextManager[None]:
+        """While a receive may wait. Entering raises Overloaded."""
+        return self._polls.seat(sharer(peer)) if wait_ms > 0 else nullcontext()
 
     def _given(self, request: pb.ReceiveMessageRequest, receive: Receive, client: Client, answer: bytes) -> Given:
         runs = consumer_pb2.ReceiveResponse.FromString(answer).runs

@@ -22,7 +22,9 @@ class _Command(NamedTuple):
 class Session:
     """One stream."""
 
-    def __init__(self, client: Client, namespace: str, clock: Clock) -> None:
+    def __init__(self, client: Client, namespace: str, clock: Clock, caller: str) -> None:
+        """`caller`: holds its seat, as `sharer` names it."""
+        self.caller = caller
         self.client = client
         self.namespace = namespace
         self._clock = clock

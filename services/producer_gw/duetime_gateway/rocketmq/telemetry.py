@@ -5,9 +5,11 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import suppress
 
 from duetime.v1 import consumer_pb2
+from duetime_core.callers import sharer
 from duetime_core.clock import Clock
-from duetime_core.errors import DueTimeError, Overloaded
+from duetime_core.errors import DueTimeError
 from duetime_core.metadata import Groups
+from duetime_core.seats import Seats
 from duetime_format.levels import DelayLevels
 
 from duetime_gateway.access import permit
@@ -50,8 +52,13 @@ class Telemetry:
         self._metrics = metrics
         self._tasks = tasks
         self._endpoint = endpoint
-        self._streams_max = streams_max
-        metrics.streams_max.set(streams_max)
+        self._seats = Seats(
+            streams_max,
+            "streams of clients run",
+            reason="STREAMS_EXHAUSTED",
+            used=metrics.streams,
+            most=metrics.streams_max,
+        )
         self._sessions: set[Session] = set()
         self._ending = False
 
@@ -64,16 +71,14 @@ class Telemetry:
     async def serve(
         self, requests: AsyncIterator[pb.TelemetryCommand], call: Call
     ) -> AsyncGenerator[pb.TelemetryCommand, None]:
-        """Raises: DueTimeError: there are too many, or the gateway is stopping."""
+        """Raises: DueTimeError: there are too many, or too many of this caller, or the gateway is stopping."""
         if self._ending:
             raise stopping()
-        if len(self._sessions) >= self._streams_max:
-            text = f"{len(self._sessions)} clients have streams here; the most is {self._streams_max}"
-            raise Overloaded(text, reason="STREAMS_EXHAUSTED")
-        session = Session(call.client, call.namespace, self._clock)
+        caller = sharer(call.peer)
+        self._seats.take(caller)
+        session = Session(call.client, call.namespace, self._clock, caller)
         self._sessions.add(session)
         self._checking.enter(session)
-        self._metrics.streams.set(len(self._sessions))
         reader = self._tasks.create_task(self._read(requests, session))
         try:
             async for command in session.commands():
@@ -83,7 +88,7 @@ class Telemetry:
             session.end()
             self._checking.leave(session)
             self._sessions.discard(session)
-            self._metrics.streams.set(len(self._sessions))
+            self._seats.give(caller)
 
     async def _read(self, requests: "AsyncIterator[pb.TelemetryCommand]", session: Session) -> None:
         try:

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import grpc
 from duetime.v1 import consumer_pb2, gateway_pb2, store_pb2, store_pb2_grpc, subscriptions_pb2
-from duetime_core.callers import CALLER_KEY
+from duetime_core.callers import made_for
 from duetime_core.calls import Answered, readable, refused, translate
 from duetime_core.credentials import Credentials
 from duetime_core.defects import outcome
@@ -263,8 +263,8 @@ class StoreClient:
         return offsets_of(await self._call(self._stub.GetOffsets(request, timeout=self._timeout_ms / 1000.0)))
 
     def subscribe(self, caller: str) -> ShardSubscription:
-        """A Subscribe for a host, without its first request."""
-        call = self._subscribe(None, metadata=((CALLER_KEY, caller),))
+        """A Subscribe for a caller, without its first request."""
+        call = self._subscribe(None, metadata=made_for(caller))
         return ShardSubscription(call, self._streams, self._translated)
 
     # --- finding ------------------------------------------------------------------------------------------------------
@@ -299,10 +299,10 @@ class StoreClient:
         return await self._call(self._list_files(data, timeout=timeout_ms / 1000.0))
 
     async def export(self, data: bytes, timeout_ms: float | None, caller: str) -> AsyncIterator[bytes]:
-        """An Export for a host, encoded as its answers are."""
+        """An Export for a caller, encoded as its answers are."""
         call = self._channel.unary_stream(
             "/duetime.v1.Store/Export", request_serializer=as_is, response_deserializer=as_is
-        )(data, metadata=((CALLER_KEY, caller),), timeout=None if timeout_ms is None else timeout_ms / 1000.0)
+        )(data, metadata=made_for(caller), timeout=None if timeout_ms is None else timeout_ms / 1000.0)
         try:
             async for chunk in self._streams.follow(call):
                 yield chunk

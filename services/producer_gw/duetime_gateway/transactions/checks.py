@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from duetime_core.clock import Clock, Timer
-from duetime_core.errors import Overloaded
+from duetime_core.seats import Seats
 from duetime_format.record import Record
 
 from duetime_gateway.errors import stopping
@@ -48,8 +48,10 @@ Report = Callable[[int, Sequence[int], bool], None]
 class Watcher:
     """A producer that answers for its group."""
 
-    def __init__(self, group: str) -> None:
+    def __init__(self, group: str, caller: str) -> None:
+        """`caller`: holds its seat."""
         self.group = group
+        self.caller = caller
         # Set while it waits; done when there may be something for it.
         self.waiting: asyncio.Future[None] | None = None
         self.ended = False
@@ -92,8 +94,13 @@ class Desk:
         self._clock = clock
         self._metrics = metrics
         self._report = report
-        self._watchers_max = watchers_max
-        metrics.watchers_max.set(watchers_max)
+        self._seats = Seats(
+            watchers_max,
+            "streams watch transactions",
+            reason="WATCHERS_EXHAUSTED",
+            used=metrics.watchers,
+            most=metrics.watchers_max,
+        )
         self._groups: dict[str, _Group] = {}
         self._watchers: set[Watcher] = set()
         self._held_bytes = 0
@@ -103,23 +110,20 @@ class Desk:
 
     # --- for watchers -----------------------------------------------------------------------------------------------
 
-    def join(self, group: str) -> Watcher:
-        """Raises: Overloaded: there are too many. Unavailable: the gateway is stopping."""
+    def join(self, group: str, caller: str) -> Watcher:
+        """Raises: Overloaded: there are too many, or too many of this caller. Unavailable: the gateway is stopping."""
         if self._ending:
             raise stopping()
-        if len(self._watchers) >= self._watchers_max:
-            text = f"{len(self._watchers)} streams watch transactions; the most is {self._watchers_max}"
-            raise Overloaded(text, reason="WATCHERS_EXHAUSTED")
-        watcher = Watcher(group)
+        self._seats.take(caller)
+        watcher = Watcher(group, caller)
         self._watchers.add(watcher)
         self._groups.setdefault(group, _Group()).watchers.add(watcher)
-        self._metrics.watchers.set(len(self._watchers))
         return watcher
 
     def leave(self, watcher: Watcher) -> None:
         """What is held for nobody else now is unheard."""
         self._watchers.discard(watcher)
-        self._metrics.watchers.set(len(self._watchers))
+        self._seats.give(watcher.caller)
         group = self._groups[watcher.group]
         group.watchers.discard(watcher)
         if not group.watchers:

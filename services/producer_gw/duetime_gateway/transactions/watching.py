@@ -64,19 +64,19 @@ class Watching:
         """Returns when shards know what became of all checks, or after a moment."""
         await self._reports.finish()
 
-    async def join(self, group: str) -> Watcher:
+    async def join(self, group: str, caller: str) -> Watcher:
         """A watcher of the group, which is to leave the desk in the end.
 
         Raises:
             InvalidArgument: no group.
             NotFound: it has prepared nothing.
-            Overloaded: there are too many watchers.
+            Overloaded: there are too many watchers, or too many of this caller.
             Unavailable: the gateway is stopping.
         """
         check_watch(group)
         if not await self._is_known(group):
             raise NotFound(f"no producer of group {group} has prepared a transaction", reason="GROUP_NOT_FOUND")
-        return self.desk.join(group)
+        return self.desk.join(group, caller)
 
     async def _is_known(self, group: str) -> bool:
         """Also while nobody can say; and a group whose half messages came with a shard's directory."""

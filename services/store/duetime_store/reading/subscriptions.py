@@ -18,9 +18,9 @@ from typing import TypeVar
 from duetime.v1 import subscriptions_pb2 as pb
 from duetime_core.clock import SystemClock, turn
 from duetime_core.credit import Credit
-from duetime_core.errors import InvalidArgument, Overloaded, Unavailable, Violation
+from duetime_core.errors import InvalidArgument, Unavailable, Violation
 from duetime_core.room import Room
-from duetime_core.shares import Shares
+from duetime_core.seats import Seats
 from duetime_core.traffic import COUNTED_BYTES_MIN
 from duetime_format import limits
 
@@ -83,10 +83,13 @@ class Subscriptions:
         self.answers = answers
         self.messages_out = metrics.messages_out.labels("subscribe")
         self.bytes_out = metrics.bytes_out.labels("subscribe")
-        self._running = metrics.subscriptions
-        # By the caller's host: at most half of them each, and the last tenth is for hosts that have none.
-        self._shares: Shares[str] = Shares(subscriptions_max, -(-subscriptions_max // 2), 1)
-        metrics.subscriptions_max.set(subscriptions_max)
+        self._seats = Seats(
+            subscriptions_max,
+            "subscriptions run",
+            reason="SUBSCRIPTIONS_EXHAUSTED",
+            used=metrics.subscriptions,
+            most=metrics.subscriptions_max,
+        )
         self._ending = False
         # Tasks of subscriptions that wait: for messages, credit or room.
         self._waiting: set[asyncio.Task[object]] = set()
@@ -136,23 +139,14 @@ class Subscriptions:
             _Reading(one.queue, find(request.topic, one.shard_queue), one.offset, one.offset) for one in request.queues
         ]
         wanted = await parsed(self.turns, request.tags, request.sql)
-        self._enter(caller)
+        self._seats.take(caller)
         subscription = _Subscription(self, readings, wanted, peer, request.untold_ms or limits.UNTOLD_MS_DEFAULT)
         try:
             async for answer in subscription.answers(request, requests):
                 yield answer
         finally:
             subscription.close()
-            self._shares.give(caller)
-            self._running.set(self._shares.used)
-
-    def _enter(self, caller: str) -> None:
-        shares = self._shares
-        if not shares.may_take(caller):
-            text = f"{shares.used} subscriptions run, {shares.limit} at most; {shares.held(caller)} of {caller}"
-            raise Overloaded(f"{text}, {shares.share} at most", reason="SUBSCRIPTIONS_EXHAUSTED")
-        shares.take(caller)
-        self._running.set(shares.used)
+            self._seats.give(caller)
 
 
 class _Subscription:

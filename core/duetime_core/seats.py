@@ -1,0 +1,63 @@
+"""Seats: streams, jobs and the like that callers hold for a while, with a share for each caller."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from prometheus_client import Gauge
+
+from duetime_core.errors import Overloaded
+from duetime_core.shares import Shares
+
+
+class Seats:
+    """A number of seats: half of them for one caller, the last tenth for callers that hold less than a hundredth.
+
+    A caller is a user, or a host where no users are required: see `duetime_core.callers.sharer`.
+    """
+
+    def __init__(
+        self, limit: int, what: str, *, reason: str | None = None, used: Gauge | None = None, most: Gauge | None = None
+    ) -> None:
+        """`what`: verb included, as in `subscriptions run`. `reason`: of refusals. `used`, `most`: metrics."""
+        self._shares: Shares[str] = Shares(limit)
+        self._what = what
+        self._reason = reason
+        self._metric = used
+        if most is not None:
+            most.set(limit)
+
+    @property
+    def used(self) -> int:
+        """Seats of all callers."""
+        return self._shares.used
+
+    def take(self, sharer: str) -> None:
+        """Takes a seat, until `give`.
+
+        Raises:
+            Overloaded: none is left, or none for this caller.
+        """
+        shares = self._shares
+        if not shares.may_take(sharer):
+            text = f"{shares.used} {self._what}, {shares.limit} at most; {shares.held(sharer)} of {sharer}"
+            raise Overloaded(f"{text}, {shares.share} at most", reason=self._reason)
+        shares.take(sharer)
+        self._show()
+
+    def give(self, sharer: str) -> None:
+        """Gives a seat back."""
+        self._shares.give(sharer)
+        self._show()
+
+    @contextmanager
+    def seat(self, sharer: str) -> Iterator[None]:
+        """A seat for the time of a block. Raises: Overloaded."""
+        self.take(sharer)
+        try:
+            yield
+        finally:
+            self.give(sharer)
+
+    def _show(self) -> None:
+        if self._metric is not None:
+            self._metric.set(self._shares.used)

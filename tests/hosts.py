@@ -1,0 +1,38 @@
+"""Clients of other hosts: loopback addresses other than 127.0.0.1, from which a forwarder connects."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+GREEDY, OTHER = "127.0.0.2", "127.0.0.3"
+
+
+@asynccontextmanager
+async def seen_from(host: str, port: int) -> AsyncIterator[str]:
+    """An address whose connections reach the port on 127.0.0.1 from `host`."""
+    tasks: set[asyncio.Task[None]] = set()
+    writers: set[asyncio.StreamWriter] = set()
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", port, local_addr=(host, 0))
+        writers.update((writer, back))
+        for one in (asyncio.create_task(_copy(reader, back)), asyncio.create_task(_copy(there, writer))):
+            tasks.add(one)
+            one.add_done_callback(tasks.discard)
+
+    server = await asyncio.start_server(forward, "127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        for writer in writers:
+            writer.close()
+        await asyncio.gather(*tasks)
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(ConnectionError):
+        while data := await reader.read(65_536):
+            writer.write(data)
+            await writer.drain()
+    writer.close()
