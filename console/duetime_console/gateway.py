@@ -1,6 +1,7 @@
 """The only way to the cluster: one channel to the gateway, calls in a user's name, one kind of error."""
 
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from typing import Any, Self
 
 import grpc
@@ -21,7 +22,7 @@ DELETE_TIMEOUT_S = 120.0
 # Calls that change nothing; all others are refused where the console only reads.
 READING = frozenset(
     "Backlog DescribeGroup DescribeTopic GetBacklogReport GetMessage GetOffsets GetReports GetRoute "
-    "GetTransaction ListAuditEvents ListDeadLetters ListFiles ListGroups ListLanes ListPending ListQuotas "
+    "GetTransaction ListAuditEvents ListDeadLetters ListFiles ListGroups ListLanes ListPending ListQuotas ListRetries "
     "ListShards ListTopics ListTransactions Pull PullQueues QueryMessages SearchOffset TraceMessage WhoAmI".split()
 )
 # By gRPC's code: HTTP's, as google.rpc.Code has them.
@@ -125,6 +126,20 @@ class Gateway:
             raise self._translated(error) from error
         finally:
             call.cancel()
+
+    async def last(self, method: str, request: Any, token: str, timeout: float) -> Any:
+        """The last progress of a call that streams it and works until it is `done`, or until `timeout` (s) is over;
+        None: there was none. Raises: GatewayError."""
+        last = None
+        try:
+            async with aclosing(self.stream(method, request, token, timeout)) as progress:
+                async for last in progress:
+                    if last.done:
+                        break
+        except GatewayError as error:
+            if error.code != "DEADLINE_EXCEEDED":
+                raise
+        return last
 
     def _checked(self, method: str, token: str) -> Metadata:
         """What the call shows. Raises: GatewayError."""

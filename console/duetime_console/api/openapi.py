@@ -9,14 +9,24 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from duetime_console.api import consuming, finding, sending, topics
+from duetime_console.api import consuming, finding, retries, sending, topics
 from duetime_console.api.models import ToldProblem
 from duetime_console.api.operations import Operation
 from duetime_console.api.problems import PROBLEM_TYPE
 from duetime_console.api.reading import JSON_TYPE, KEY_HEADER
 
-OPERATIONS: Sequence[Operation] = [*sending.OPERATIONS, *finding.OPERATIONS, *consuming.OPERATIONS, *topics.OPERATIONS]
-_PATH_TEXTS = {"id": "the message's id, percent-encoded", "name": "the topic's name, percent-encoded"}
+OPERATIONS: Sequence[Operation] = [
+    *sending.OPERATIONS,
+    *finding.OPERATIONS,
+    *consuming.OPERATIONS,
+    *retries.OPERATIONS,
+    *topics.OPERATIONS,
+]
+_PATH_TEXTS = {
+    "id": "the message's id, percent-encoded",
+    "name": "the topic's name, percent-encoded",
+    "group": "the group's name, percent-encoded",
+}
 _REFERENCE = "#/components/schemas/{model}"
 _DESCRIPTION = (
     "JSON over HTTP for a DueTime cluster. Lengths are text such as `1h30m`; moments are text with a "

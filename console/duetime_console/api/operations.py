@@ -61,11 +61,20 @@ class Call:
         """Of the path."""
         return str(self._request.path_params["name"])
 
+    @property
+    def group(self) -> str:
+        """Of the path."""
+        return str(self._request.path_params["group"])
+
     async def gateway(self, method: str, request: Any, wait_s: float = 0.0) -> Any:
         """The gateway's answer. Raises: GatewayError."""
         return await self._request.app.state.gateway.call(
             method, request, token=self._token, timeout=HTTP_CALL_S_MAX + wait_s
         )
+
+    async def last(self, method: str, request: Any) -> Any:
+        """The last progress of a call within HTTP_CALL_S_MAX; None: there was none. Raises: GatewayError."""
+        return await self._request.app.state.gateway.last(method, request, self._token, HTTP_CALL_S_MAX)
 
     async def while_there(self, work: Coroutine[Any, Any, T]) -> T:
         """What work returns; it is cancelled when the client goes.

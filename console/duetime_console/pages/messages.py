@@ -1,6 +1,5 @@
 """Messages: found by id, key, topic, due time or text; and many pending ones cancelled after a dry run."""
 
-from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
@@ -215,18 +214,10 @@ async def _match(
 ) -> tuple[pending_pb2.CancelProgress, bool]:
     """The last progress within CANCEL_S_MAX, and whether it is the end. Raises: GatewayError."""
     gateway: Gateway = request.app.state.gateway
-    last = pending_pb2.CancelProgress()
     asked_for = pending_pb2.CancelMatchingRequest(filter=wanted, dry_run=dry_run)
-    try:
-        told = gateway.stream("CancelMatching", asked_for, viewer_of(request).token, CANCEL_S_MAX)
-        async with aclosing(told) as progress:
-            async for last in progress:
-                if last.done:
-                    return last, True
-    except GatewayError as error:
-        if error.code != "DEADLINE_EXCEEDED":
-            raise
-    return last, False
+    last = await gateway.last("CancelMatching", asked_for, viewer_of(request).token, CANCEL_S_MAX)
+    last = last or pending_pb2.CancelProgress()
+    return last, last.done
 
 
 ROUTES = [

@@ -1,0 +1,169 @@
+"""Waiting retries of a group over HTTP: listed, delivered now, or discarded."""
+
+from typing import Annotated
+
+from duetime.cli.messages import attempt_objects
+from duetime.client.administering.retries import WaitingRetry
+from duetime.v1 import consumer_pb2
+from duetime_format.limits import CANCEL_COUNT_MAX, ID_CHARS_MAX, PENDING_COUNT_DEFAULT, PENDING_COUNT_MAX
+from pydantic import Field
+
+from duetime_console.api.fields import Asked, Given, Opaque, Told, iso, opaque
+from duetime_console.api.models import ToldBody, told_body
+from duetime_console.api.operations import Answer, Call, Nothing, Operation
+
+_ERROR = "a part of `TYPE: message` of the last attempt's error; case is ignored"
+
+
+class AskedRetries(Asked):
+    topic: str = Field("", description="the topic that they came from; empty: all")
+    error: str = Field("", description=_ERROR)
+    id: str = Field("", max_length=ID_CHARS_MAX, description="the message's id")
+    bodies: bool = Field(False, description="with their bodies")
+    max: int = Field(PENDING_COUNT_DEFAULT, ge=1, le=PENDING_COUNT_MAX, description="of one page")
+    page: Opaque = Field(b"", description="next_page of the answer before")
+
+
+class GivenRetries(Given):
+    """Selects waiting retries; those that fit all fields. Without a field: all of the group."""
+
+    topic: str = Field("", description="the topic that they came from")
+    error: str = Field("", description=_ERROR)
+    ids: Annotated[list[str], Field(max_length=CANCEL_COUNT_MAX)] = Field(
+        default_factory=list, description="any of these"
+    )
+    dry_run: bool = Field(False, description="nothing is changed: how many fit")
+
+
+class Attempt(Told):
+    """A delivery that failed. Fields that the cluster does not know are null or empty."""
+
+    attempt: int = Field(description="from 1; a redrive does not reset it")
+    received_at: str | None
+    failed_at: str | None
+    error_type: str
+    error_message: str
+    trace: str
+
+
+class Retry(ToldBody):
+    """A failed message that waits for its next attempt."""
+
+    id: str
+    topic: str = Field(description="the topic that it came from")
+    tags: str
+    keys: list[str]
+    properties: dict[str, str]
+    born_at: str | None
+    next_at: str | None = Field(description="when it is delivered again")
+    deliveries: int = Field(description="so far")
+    error: str | None = Field(description="`TYPE: message` of the last attempt's error")
+    attempts: list[Attempt] = Field(description="the oldest first; none if a RocketMQ client sent it back")
+    shard: int
+    lane: int
+    entry: int
+
+
+class RetryPage(Told):
+    """In order of the next attempt. A page may be short, or empty, where a filter matches little: there is more as long
+    as next_page is not null."""
+
+    retries: list[Retry]
+    next_page: str | None
+
+
+class EndedRetries(Told):
+    """The end of waits for a retry."""
+
+    matched: int
+    ended: int = Field(description="wait no longer by this call")
+    gone: int = Field(description="matched, and were delivered or discarded by others first")
+    done: bool = Field(description="false: the time of the call was over; the same call continues")
+
+
+async def retries(call: Call, asked: AskedRetries, _: None) -> Answer:
+    wanted = consumer_pb2.ListRetriesRequest(
+        filter=consumer_pb2.RetryFilter(
+            group=call.group, topic=asked.topic, error=asked.error, ids=[asked.id] if asked.id else ()
+        ),
+        max_count=asked.max,
+        page_token=asked.page,
+        omit_bodies=not asked.bodies,
+    )
+    answer = await call.gateway("ListRetries", wanted)
+    found = [_retry(each, with_body=asked.bodies) for each in answer.retries]
+    return Answer(RetryPage(retries=found, next_page=opaque(answer.next_page_token) or None))
+
+
+def _retry(retry: consumer_pb2.WaitingRetry, *, with_body: bool) -> Retry:
+    view, message = WaitingRetry(retry), retry.message
+    return Retry(
+        id=message.id,
+        topic=message.topic,
+        **(told_body(message) if with_body else {}),
+        tags=message.tags,
+        keys=list(message.keys),
+        properties=dict(message.properties),
+        born_at=iso(message.born_at_ms),
+        next_at=iso(message.due_at_ms),
+        deliveries=message.attempt,
+        error=view.error or None,
+        attempts=[Attempt(**each) for each in attempt_objects(view.attempts)],
+        shard=retry.shard,
+        lane=retry.lane,
+        entry=retry.entry,
+    )
+
+
+async def retry_now(call: Call, _: Nothing, given: GivenRetries) -> Answer:
+    return await _end(call, "RetryNow", given)
+
+
+async def discard(call: Call, _: Nothing, given: GivenRetries) -> Answer:
+    return await _end(call, "DiscardRetries", given)
+
+
+async def _end(call: Call, method: str, given: GivenRetries) -> Answer:
+    wanted = consumer_pb2.EndRetriesRequest(
+        filter=consumer_pb2.RetryFilter(group=call.group, topic=given.topic, error=given.error, ids=given.ids),
+        dry_run=given.dry_run,
+    )
+    last = await call.while_there(call.last(method, wanted)) or consumer_pb2.EndRetriesProgress()
+    told = EndedRetries(matched=last.matched_count, ended=last.ended_count, gone=last.gone_count, done=last.done)
+    return Answer(told)
+
+
+OPERATIONS = [
+    Operation(
+        "GET",
+        "/api/v1/groups/{group}/retries",
+        "listRetries",
+        "List the waiting retries of a group",
+        retries,
+        {200: RetryPage},
+        query=AskedRetries,
+        description="Failed messages that wait for their next attempt, page by page. A failed message of an ordered "
+        "group waits in its queue, and is not listed. 503: a shard does not answer, so that retries may be missing.",
+    ),
+    Operation(
+        "POST",
+        "/api/v1/groups/{group}/retry-now",
+        "retryNow",
+        "Deliver waiting retries now",
+        retry_now,
+        {200: EndedRetries},
+        body=GivenRetries,
+        description="They keep their attempts. The call ends after 30 s or when its client goes; repeated, it "
+        "continues. 503: a shard does not answer, and the others are done.",
+    ),
+    Operation(
+        "POST",
+        "/api/v1/groups/{group}/discard-retries",
+        "discardRetries",
+        "Delete waiting retries for good",
+        discard,
+        {200: EndedRetries},
+        body=GivenRetries,
+        description="The group does not get them again, and they do not become dead letters. Otherwise as retryNow.",
+    ),
+]
