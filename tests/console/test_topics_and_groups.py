@@ -83,7 +83,7 @@ async def test_a_topic_that_can_not_be_is_refused_beside_its_field(
 
 async def test_groups_show_lag_leases_and_dead_letters(shown: Shown) -> None:
     first, *_ = rows((await shown.browser.get("/groups?sort=-flight")).text)
-    assert first.startswith(f"{BILLING} 20 4 17 ")
+    assert first.startswith(f"{BILLING} 20 4 0 17 ")
     page = await shown.browser.get(f"/groups/{BILLING}")
     assert "billing-worker-1" in page.text
     assert (await shown.browser.get("/groups/no-such-group")).status_code == 404

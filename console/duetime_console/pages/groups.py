@@ -1,4 +1,4 @@
-"""Consumer groups: the list with lag and dead letters, each with its places, receivers and policy, and its reset."""
+"""Consumer groups: the list with counts, each with its places, receivers and policy, and its reset."""
 
 import asyncio
 from collections.abc import Sequence
@@ -91,6 +91,13 @@ async def groups(request: Request) -> Response:
         Column("name", "Group", lambda group: group.name.lower()),
         Column("lag", "Lag", lambda group: told(group.name, "lag"), True, True),
         Column("flight", "In flight", lambda group: told(group.name, "in_flight"), True, True),
+        Column(
+            "retries",
+            "Retries",
+            lambda group: by_name[group.name].waiting_retries if group.name in by_name else -1,
+            True,
+            True,
+        ),
         Column(
             "dead",
             "Dead letters",
