@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
@@ -74,6 +75,7 @@ async def an_async_generator() -> AsyncIterator[int]:
 RETURNED: dict[str, Callable[[], object]] = {
     "awaitable": Later,
     "coroutine": a_coroutine,
+    "future": Future,
     "generator": lambda: (n for n in [1]),
     "async generator": an_async_generator,
 }

@@ -37,6 +37,22 @@ class TaggedRefund:
     kind: Literal["refund", "credit"] = "refund"
 
 
+class Kind(Enum):
+    CANCEL = "cancel"
+    REFUND = "refund"
+
+
+@dataclass
+class EnumCancel:
+    kind: Literal[Kind.CANCEL] = Kind.CANCEL
+
+
+@dataclass
+class EnumRefund:
+    kind: Literal[Kind.REFUND] = Kind.REFUND
+    parts: "dict[Literal[Number.ONE], int]" = field(default_factory=dict)
+
+
 class CancelModel(BaseModel):
     order: int
 
@@ -98,6 +114,8 @@ class Everything:
         datetime | date,
         UUID | Decimal,
         Colour | str,
+        Literal[Colour.RED] | str,
+        Literal[Colour.RED] | Literal["red"],
         Number | int,
         list[Cancel] | list[Refund],
         list[int] | set[int],
@@ -107,6 +125,12 @@ class Everything:
 )
 def test_kinds_that_json_can_not_distinguish_are_refused_when_they_are_named(kind: Any) -> None:
     with pytest.raises(InvalidArgument, match="can't be distinguished in JSON"):
+        decoder(kind)
+
+
+@pytest.mark.parametrize("kind", [Literal[b"x"], Literal[b"x"] | Cancel, dict[Literal[b"x"], int]])
+def test_literal_that_json_can_not_hold_is_refused(kind: Any) -> None:
+    with pytest.raises(InvalidArgument, match="has a value that JSON can't hold"):
         decoder(kind)
 
 
@@ -123,6 +147,8 @@ def test_the_error_names_the_remedy() -> None:
         (Cancel | list[Refund], [Cancel(1), [Refund(1, Decimal(2))], []]),
         (dict[str, Colour | int], [{"a": Colour.RED, "b": 1}]),
         (list[int] | list[str], [[1], ["a"], []]),
+        (EnumCancel | EnumRefund, [EnumCancel(), EnumRefund(parts={Number.ONE: 3})]),
+        (EnumCancel | TaggedRefund, [EnumCancel(), TaggedRefund(2, Decimal(3))]),
     ],
 )  # fmt: skip
 def test_a_union_is_read_as_the_kind_that_was_sent(kind: Any, values: list[Any]) -> None:

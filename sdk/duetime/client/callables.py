@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 from duetime.client.errors import InvalidArgument
@@ -46,7 +47,7 @@ def check_returned(result: object) -> object:
     """The result of a plain function.
 
     Raises:
-        TypeError: it is something that nobody would await or iterate over: a coroutine, another awaitable, a generator.
+        TypeError: it stands for work that nobody would wait for: a coroutine, another awaitable, a Future, a generator.
     """
     if inspect.iscoroutine(result):
         result.close()
@@ -56,4 +57,6 @@ def check_returned(result: object) -> object:
     if hasattr(type(result), "__await__"):
         name = type(result).__qualname__
         raise TypeError(f"the handler returned {name}, which nothing would await: make it an `async def` that does")
+    if isinstance(result, Future):
+        raise TypeError("the handler returned a Future, which nothing would wait for: return its result()")
     return result

@@ -66,7 +66,7 @@ class _Decoders:
         if origin in (typing.Union, types.UnionType):
             return self._union(arguments)
         if origin is typing.Literal:
-            return _literal(arguments)
+            return _literal(kind)
         if origin is tuple and arguments[-1:] != (Ellipsis,):
             return self._tuple(arguments)
         if origin in _COLLECTIONS or kind in _COLLECTIONS:
@@ -120,7 +120,7 @@ class _Decoders:
         for kind, second in ((one, other), (other, one)):
             values = _values_of(kind)
             if values is not None:
-                same = _is_literal(kind) and (_is_literal(second) or second in _PLAIN)
+                same = _is_as_in_json(kind) and (_is_as_in_json(second) or second in _PLAIN)
                 return same or not any(self._fits(value, second) for value in values)
         if not _forms(one) & _forms(other) or (one in _PLAIN and other in _PLAIN):
             return True
@@ -270,11 +270,12 @@ def _key(kind: Any) -> Callable[[str, str], Any]:
     if values is None and kind not in (int, float):
         raise InvalidArgument.of("body", f"{_name(kind)} is no type of a key that JSON can hold: str, int, float, Enum")
     names = {} if values is None else {_key_text(value): value for value in values}
+    make: Convert = _literal(kind) if _is_literal(kind) else lambda value, _: kind(value)
 
     def convert(name: str, place: str) -> Any:
         try:
             if values is not None:
-                return kind(names[name]) if isinstance(kind, type) else names[name]
+                return make(names[name], place)
             number = kind(name)
             if kind is float or str(number) == name:
                 return number
@@ -301,11 +302,27 @@ def _model(kind: Any) -> Convert:
     return convert
 
 
-def _literal(values: tuple[Any, ...]) -> Convert:
+def _by_json(kind: Any) -> dict[str, Any]:
+    """The values of a Literal, which may be members of an Enum.
+
+    Raises:
+        InvalidArgument: JSON can't hold one.
+    """
+    try:
+        return {_canonical(one): one for one in typing.get_args(kind)}
+    except TypeError as error:
+        raise InvalidArgument.of("body", f"{kind} has a value that JSON can't hold") from error
+
+
+def _literal(kind: Any) -> Convert:
+    known = _by_json(kind)
+    wanted = f"one of {', '.join(repr(json.loads(one)) for one in known)}"
+
     def convert(value: Any, place: str) -> Any:
-        if not any(type(one) is type(value) and one == value for one in values):
-            raise _misfit(place, f"one of {', '.join(map(repr, values))}", value)
-        return value
+        text = _canonical(value)
+        if text not in known:
+            raise _misfit(place, wanted, value)
+        return known[text]
 
     return convert
 
@@ -339,10 +356,15 @@ def _is_literal(kind: Any) -> bool:
     return typing.get_origin(kind) is typing.Literal
 
 
+def _is_as_in_json(kind: Any) -> bool:
+    """Whether it is a Literal without members of an Enum."""
+    return _is_literal(kind) and not any(isinstance(one, Enum) for one in typing.get_args(kind))
+
+
 def _values_of(kind: Any) -> list[Any] | None:
-    """All values of a Literal, and of an Enum in JSON; None: there is no end of them."""
+    """All values of a Literal or an Enum in JSON; None: there is no end of them."""
     if _is_literal(kind):
-        return list(typing.get_args(kind))
+        return [json.loads(one) for one in _by_json(kind)]
     if isinstance(kind, type) and issubclass(kind, Enum) and not issubclass(kind, Flag):
         return [json.loads(_canonical(member.value)) for member in kind]
     return None
@@ -370,9 +392,9 @@ def _distinct_tags(one: Any, other: Any) -> set[str]:
     return {name for name, values in tags.items() if name in other_tags and not values & other_tags[name]}
 
 
-def _tags_of(kind: Any) -> dict[str, set[Any]]:
+def _tags_of(kind: Any) -> dict[str, set[str]]:
     hints = typing.get_type_hints(kind)
-    return {name: set(typing.get_args(hint)) for name, hint in hints.items() if _is_literal(hint)}
+    return {name: set(_by_json(hint)) for name, hint in hints.items() if _is_literal(hint)}
 
 
 def _tags_among(kind: Any, kinds: tuple[Any, ...]) -> set[str]:
