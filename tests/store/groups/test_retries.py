@@ -10,6 +10,8 @@ from duetime.v1 import consumer_pb2, store_pb2
 from duetime_format import record
 from duetime_format.names import SCHEDULE_TOPIC, retry_topic
 from duetime_format.properties import encode_properties
+from duetime_store.writing.ends import replace
+from duetime_store.writing.staging import OK
 
 from tests.store.groups.running import EXPIRED, GROUP, INVISIBLE_MS, TOPIC, Consuming, copy, told
 
@@ -164,3 +166,30 @@ async def test_a_reset_without_room_for_retries_that_stay_changes_nothing(tmp_pa
         assert (await store.describe()).queues[0].next_offset == 2
         assert (await store.reset(earliest=True)).retries_ended == 2
         assert told(await store.receive()) == [("a", 1), ("b", 1)]
+
+
+async def test_a_reset_ends_copies_that_are_being_stored(store: Consuming) -> None:
+    await store.send("a", "b")
+    await store.ack(*await store.receive())
+    # Both are staged in the step in which the reset begins.
+    assert replace(store.node.store, waiting("a", **{record.ORIGIN: "0:0"}), None).statuses == [OK]
+    assert replace(store.node.store, copy("b", origin="0:1"), None).statuses == [OK]
+    request = consumer_pb2.ResetGroupRequest(name=GROUP, topic=TOPIC, earliest=True)
+    request.queues.add()
+    (row,) = (await store.node.parts.group_calls.reset(request)).queues
+    assert row.retries_ended == 2
+    assert (await counts(store))[0] == 0
+    assert told(await store.receive()) == [("a", 1), ("b", 1)]
+
+
+async def test_a_deletion_ends_copies_that_are_being_stored(store: Consuming) -> None:
+    await store.send("a", "b")
+    await store.ack(*await store.receive())
+    await store.put(waiting("a"))
+    assert replace(store.node.store, waiting("b"), None).statuses == [OK]
+    assert replace(store.node.store, copy("c"), None).statuses == [OK]
+    await store.stub.DeleteGroup(consumer_pb2.DeleteGroupRequest(name=GROUP, force=True), timeout=60)
+    await store.kill()
+    assert (await counts(store))[0] == 0
+    await store.clock.advance(HOUR_MS)
+    assert told(await store.receive()) == [("a", 1), ("b", 1)]
