@@ -47,6 +47,8 @@ SYSTEM_TOPICS = frozenset(
     }
 )
 SYSTEM_PREFIXES = (RETRY_PREFIX, DLQ_PREFIX, "rmq_sys_", "DT_")
+# Topics that no call reads by name: half messages are hidden until their commit, the others have a shard's own records.
+CLOSED_TOPICS = frozenset({HALF_TOPIC, OP_TOPIC, GROUPS_TOPIC, CHECKS_TOPIC, PLANS_TOPIC, DELETED_TOPIC})
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 
@@ -59,6 +61,11 @@ def is_name(text: str) -> bool:
 def is_system_topic(topic: str) -> bool:
     """Whether only DueTime itself writes to the topic."""
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIXES)
+
+
+def is_internal_topic(topic: str) -> bool:
+    """Whether it is a system topic that belongs to no group: only operators read it, and no group receives from it."""
+    return is_system_topic(topic) and not is_group_topic(topic)
 
 
 def is_group_topic(topic: str) -> bool:

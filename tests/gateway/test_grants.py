@@ -4,7 +4,7 @@ import pytest
 from duetime_core.errors import InvalidArgument, PermissionDenied
 from duetime_core.metadata.models import PATTERN_CHARS_MAX
 from duetime_core.metadata.users import StoredGrant
-from duetime_gateway.access.grants import ANSWERS_MAX, EVERYTHING, NOTHING, Access, Kind, Right, check_pattern
+from duetime_gateway.access.grants import ANSWERS_MAX, EVERYTHING, NOTHING, READ, Access, Kind, Right, check_pattern
 
 from tests.gateway.people import grant
 
@@ -27,11 +27,10 @@ def access(*grants: str) -> Access:
         # All topics: no name at all.
         ("*", "", True),
         ("orders*", "", False),
-        # The system's topics, by the letters that they begin with.
+        # System topics take the right to inspect.
         ("S*", "SCHEDULE_TOPIC_XXXX", False),
-        ("D*", "DT_QUARANTINE", False),
-        ("SCHEDULE_TOPIC_XXXX", "SCHEDULE_TOPIC_XXXX", True),
-        ("*", "SCHEDULE_TOPIC_XXXX", True),
+        ("SCHEDULE_TOPIC_XXXX", "SCHEDULE_TOPIC_XXXX", False),
+        ("*", "DT_QUARANTINE", False),
         ("?*", "%DLQ%billing", False),
         ("*", "%DLQ%billing", True),
         ("%DLQ%bill*", "%DLQ%billing", True),
@@ -44,6 +43,23 @@ def test_pattern_matches_what_it_says(pattern: str, name: str, matches: bool) ->
     assert [found.may(Right.RECEIVE, Kind.TOPIC, name) for _ in range(2)] == [matches] * 2
     assert not found.may(Right.SEND, Kind.TOPIC, name)
     assert not found.may(Right.RECEIVE, Kind.GROUP, name)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "matches"),
+    [
+        ("*", "SCHEDULE_TOPIC_XXXX", True),
+        ("DT_*", "DT_QUARANTINE", True),
+        ("DT_QUARANTINE", "DT_CANCELLED", False),
+        ("*", "orders", False),
+        ("*", "%DLQ%billing", False),
+        ("*", "", False),
+    ],
+)
+def test_right_to_inspect_is_for_system_topics_alone(pattern: str, name: str, matches: bool) -> None:
+    found = access(f"inspect topic {pattern}")
+    assert found.may(READ, Kind.TOPIC, name) is matches
+    assert not found.may(Right.SEND | Right.RECEIVE | Right.MANAGE, Kind.TOPIC, name)
 
 
 @pytest.mark.parametrize("pattern", ["", "a b", "[a-z]", "a\n", "ä", "a" * (PATTERN_CHARS_MAX + 1), "a/b", "orders.*"])

@@ -101,7 +101,7 @@ REFUSED = [
     ({"group": "a b"}, "group: 'a b' is not 1 to 120 characters"),
     ({"topic": ""}, "topic: '' has 0 characters"),
     ({"topic": "%RETRY%billing"}, "topic: '%RETRY%billing' is not received from: its messages come with the topics"),
-    ({"topic": "SCHEDULE_TOPIC_XXXX"}, "topic: 'SCHEDULE_TOPIC_XXXX' is not received from"),
+    ({"topic": "SCHEDULE_TOPIC_XXXX"}, "topic: SCHEDULE_TOPIC_XXXX is not received from"),
     ({"max_count": 1_025}, "max_count: 1025 is not within 0 and 1024"),
     ({"max_bytes": -1}, "max_bytes: -1 is not within 0 and 16777216"),
     ({"wait_ms": 30_001}, "wait_ms: 30001 is not within 0 and 30000"),

@@ -68,6 +68,13 @@ async def running(tmp_path: Path) -> AsyncIterator[Running]:
         await store.stop()
 
 
+@pytest.mark.parametrize("topic", ["RMQ_SYS_TRANS_HALF_TOPIC", "SCHEDULE_TOPIC_XXXX", "DT_GROUPS"])
+async def test_nothing_is_sent_back_from_a_system_topic(running: Running, topic: str) -> None:
+    with pytest.raises(grpc.aio.AioRpcError, match=f"{topic} is a system topic") as caught:
+        await running.send_back(topic=topic)
+    assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
 async def test_first_failure_waits_on_level_three(running: Running) -> None:
     answer = await running.send_back()
     assert (answer.topic, answer.dead, answer.delay_level, answer.attempt) == ("%RETRY%billing", False, 3, 1)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from duetime_core.errors import DueTimeError
+from duetime_core.ondisk import topics
 from duetime_core.ondisk.files import LogFiles
 from duetime_core.ondisk.folder import LocalFiles
 from duetime_core.ondisk.scan import Blank, scan_runs
@@ -117,6 +118,24 @@ async def test_units_made_from_the_log_stand_in_files_as_brokers_read_them(
     position, size, tags = UNIT.unpack(path.read_bytes()[: UNIT.size])
     assert (position, tags) == (0, record.tags_code(b"paid"))
     assert 100 < size < 1_000
+
+
+async def test_export_is_refused_where_a_broker_takes_no_such_topic(shard: Shard, tmp_path: Path) -> None:
+    await shard.put(sent("m"))
+    for number, name in enumerate(["a/b", "x" * 128, ""]):
+        root = tmp_path / f"copy-{number}"
+        shutil.copytree(shard.settings.data_dir, root)
+        (root / "config" / topics.FILE).write_bytes(topics.encode({name: 1}))
+        with pytest.raises(DueTimeError, match="1 topics have names that no broker takes"):
+            export_directory(root, tmp_path / "made", LEVELS, accept_damage=False)
+    assert not (tmp_path / "made").exists()
+
+
+async def test_topic_that_is_named_like_a_brokers_own_is_exported(shard: Shard, tmp_path: Path) -> None:
+    await shard.put(*(sent("m", topic=name) for name in ("RMQ_SYS_mine", "SCHEDULE_TOPIC_XXXX2")))
+    export_directory(shard.settings.data_dir, tmp_path / "made", LEVELS, accept_damage=False)
+    made = json.loads((tmp_path / "made" / "config" / "topics.json").read_text())
+    assert {"RMQ_SYS_mine", "SCHEDULE_TOPIC_XXXX2"} <= made["topicConfigTable"].keys()
 
 
 def test_joined_units_keep_their_bytes() -> None:

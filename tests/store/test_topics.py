@@ -49,6 +49,16 @@ def test_lines_are_read_as_they_were_written() -> None:
     assert b'["orders",4]\n' in typed
 
 
+@pytest.mark.parametrize(
+    "name", ["", "../x", "a b", "a/b", "caf\u00e9", "x" * 128, "DT_x", "RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_x"]
+)
+async def test_name_that_no_client_may_give_a_topic_is_refused(store: Sick, name: str) -> None:
+    assert await reason_of(store.stub.PutTopic(wanted(name))) == "INVALID_ARGUMENT"
+    answer = await store.stub.PutTopics(store_pb2.PutTopicsRequest(topics=[wanted(name), wanted("orders")]))
+    assert list(answer.faults) == [0]
+    assert name not in await known(store)
+
+
 @pytest.mark.parametrize("length", range(len(lines.encode({"orders": 4}))))
 def test_a_torn_line_costs_itself_alone(length: int) -> None:
     whole = lines.encode({"mail": 1})

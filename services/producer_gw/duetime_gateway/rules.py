@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from duetime_core.errors import InvalidArgument, Violation
 from duetime_format import limits
 from duetime_format.admission import topic_violations
-from duetime_format.names import is_name
+from duetime_format.names import CLOSED_TOPICS, is_internal_topic, is_name
 from duetime_format.texts import shown
 
 INT64_MAX = (1 << 63) - 1
@@ -16,6 +16,20 @@ def group_violations(field: str, name: str) -> Iterator[Violation]:
     if not 1 <= len(name) <= limits.GROUP_CHARS_MAX or not is_name(name):
         text = f"{shown(name)} is not 1 to {limits.GROUP_CHARS_MAX} characters of [%|a-zA-Z0-9_-]"
         yield Violation(field, text)
+
+
+def read_violations(field: str, topic: str) -> Iterator[Violation]:
+    """Violations of the name of a topic to be read."""
+    yield from topic_violations(field, topic, system=True)
+    if topic in CLOSED_TOPICS:
+        yield Violation(field, f"{topic} is not read by name: its records belong to the shard")
+
+
+def group_read_violations(field: str, topic: str) -> Iterator[Violation]:
+    """Violations of the name of a topic that a group reads."""
+    yield from topic_violations(field, topic, system=True)
+    if is_internal_topic(topic):
+        yield Violation(field, f"{topic} is not received from: it is a system topic, for operators to read (Pull)")
 
 
 def filter_violations(tags: str, sql: str) -> Iterator[Violation]:
@@ -41,8 +55,13 @@ def refuse(found: list[Violation]) -> None:
 
 
 def check_topic(field: str, name: str) -> None:
-    """Judges the name of a topic to be read. Raises: InvalidArgument."""
+    """Judges the name of a topic to be described. Raises: InvalidArgument."""
     refuse(list(topic_violations(field, name, system=True)))
+
+
+def check_group_reads(field: str, topic: str) -> None:
+    """Judges the name of a topic that a group reads. Raises: InvalidArgument."""
+    refuse(list(group_read_violations(field, topic)))
 
 
 def check_group(field: str, name: str) -> None:

@@ -79,6 +79,8 @@ def send_back_violations(request: retry_pb2.SendBackRequest) -> list[Violation]:
     violations = []
     if not 1 <= len(request.topic) <= limits.TOPIC_CHARS_MAX or not names.is_name(request.topic):
         violations.append(Violation("topic", f"{shown(request.topic)} is not a topic's name"))
+    elif names.is_internal_topic(request.topic):
+        violations.append(Violation("topic", f"{request.topic} is a system topic: nothing is sent back from it"))
     if request.queue < 0:
         violations.append(Violation("queue", f"{request.queue} is below 0"))
     if request.offset < 0:

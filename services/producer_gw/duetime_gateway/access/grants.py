@@ -1,9 +1,9 @@
 """What a user may do: rights on topics and groups whose names match patterns. Pure.
 
-A pattern is a name in which `*` stands for any characters and `?` for one. Topics of the system and of groups (their
-retries and dead letters) match nothing but their own names, `*`, and patterns that begin with `%`: nobody who is given
-`S*` means the lanes of all topics. Where a call may name nothing, for all, it takes a pattern that matches nothing too:
-`*`.
+A pattern is a name in which `*` stands for any characters and `?` for one. Topics of groups (their retries and
+dead letters) match nothing but their own names, `*`, and patterns that begin with `%`. The right to inspect is the only
+one on other topics of the system (lanes, timers, quarantine), and is one on no other topic: `receive *` does not read
+the lanes of all topics. Where a call may name nothing, for all, it takes a pattern that matches nothing too: `*`.
 """
 
 import re
@@ -14,7 +14,7 @@ from fnmatch import translate
 from duetime_core.errors import InvalidArgument, PermissionDenied, Violation
 from duetime_core.metadata.models import PATTERN_CHARS_MAX
 from duetime_core.metadata.users import StoredGrant
-from duetime_format.names import is_group_topic, is_system_topic
+from duetime_format.names import is_group_topic, is_internal_topic
 from duetime_format.texts import shown
 
 # The right to everything, calls that name neither topic nor group included.
@@ -33,9 +33,12 @@ class Right(Flag):
     SEND = auto()
     RECEIVE = auto()
     MANAGE = auto()
+    INSPECT = auto()
 
 
-ANY_RIGHT = Right.SEND | Right.RECEIVE | Right.MANAGE
+ANY_RIGHT = Right.SEND | Right.RECEIVE | Right.MANAGE | Right.INSPECT
+# To read a topic: of the system, to inspect it.
+READ = Right.RECEIVE | Right.INSPECT
 RIGHTS = {str(right.name).lower(): right for right in Right}
 
 
@@ -71,7 +74,9 @@ class _Pattern:
         self._matches = re.compile(translate(pattern)).match
 
     def covers(self, kind: Kind, name: str) -> bool:
-        is_special = kind is Kind.TOPIC and (is_system_topic(name) or is_group_topic(name))
+        if kind is Kind.TOPIC and (self.right is Right.INSPECT) is not is_internal_topic(name):
+            return False
+        is_special = kind is Kind.TOPIC and is_group_topic(name)
         if is_special and self._pattern != "*" and self._pattern != name and not self._pattern.startswith("%"):
             return False
         return self._matches(name) is not None

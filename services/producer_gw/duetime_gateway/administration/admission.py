@@ -7,9 +7,8 @@ from duetime.v1 import consumer_pb2
 from duetime_core import retry_policy
 from duetime_core.errors import Violation
 from duetime_format import limits
-from duetime_format.admission import topic_violations
 
-from duetime_gateway.rules import INT64_MAX, group_violations, outside, refuse
+from duetime_gateway.rules import INT64_MAX, group_read_violations, group_violations, outside, refuse
 
 
 def check_new_group(group: consumer_pb2.Group) -> None:
@@ -29,7 +28,7 @@ def check_update_group(request: consumer_pb2.UpdateGroupRequest) -> None:
 
 def check_reset(request: consumer_pb2.ResetGroupRequest) -> None:
     """See the module."""
-    found = [*group_violations("name", request.name), *topic_violations("topic", request.topic, system=True)]
+    found = [*group_violations("name", request.name), *group_read_violations("topic", request.topic)]
     found += outside(
         ("queue", request.queue, limits.QUEUE_COUNT_MAX - 1),
         ("at_ms", request.at_ms, INT64_MAX),

@@ -10,7 +10,7 @@ from duetime.cli.output import print_json
 from duetime_core.metadata import users as table
 from sqlalchemy.orm import Session
 
-from duetime_gateway.access.grants import ADMIN, RIGHTS, Kind, admin_grant, check_pattern
+from duetime_gateway.access.grants import ADMIN, RIGHTS, Kind, Right, admin_grant, check_pattern
 from duetime_gateway.commands.shared import (
     Name,
     Url,
@@ -34,13 +34,17 @@ user named group:NAME stands for all of its group NAME.
 Examples:
   duetime grants add shop send 'orders-*'
   duetime grants add billing receive orders --group 'billing*'
+  duetime grants add ops inspect 'DT_*'
   duetime grants add ops admin
   duetime grants remove shop send 'orders-*'
 """
 
 grants = typer.Typer(name="grants", help=_HELP, rich_markup_mode=None, add_completion=False)
 RightName = Annotated[
-    str, typer.Argument(metavar="RIGHT", help=f"{', '.join(RIGHTS)} (of topics and groups), or {ADMIN} (everything).")
+    str,
+    typer.Argument(
+        metavar="RIGHT", help=f"{', '.join(RIGHTS)} (of topics, most of groups too), or {ADMIN} (everything)."
+    ),
 ]
 Pattern = Annotated[str | None, typer.Argument(metavar="[TOPICS]", help="Names of topics, as a pattern.")]
 GroupPattern = Annotated[str | None, typer.Option("--group", metavar="GROUPS", help="Names of groups, as a pattern.")]
@@ -136,6 +140,8 @@ def _grants_of(right: str, topics: str | None, groups: str | None) -> Sequence[t
         raise typer.BadParameter(
             f"{right} is a right on topics or groups: name some, such as 'orders-*' or --group billing"
         )
+    if RIGHTS[right] is Right.INSPECT and groups is not None:
+        raise typer.BadParameter(f"{right} is a right on topics of the system; it takes no --group")
     for grant in wanted:
         checked(partial(check_pattern, grant.pattern))
     return wanted

@@ -7,19 +7,26 @@ from collections.abc import Iterator, Sequence
 
 from duetime_core.errors import InvalidArgument, Violation
 from duetime_format import limits
-from duetime_format.admission import topic_violations
 from duetime_format.errors import Damaged
-from duetime_format.names import SCHEDULE_TOPIC, retry_topic
+from duetime_format.names import retry_topic
 from duetime_format.texts import shown
 
 from duetime_gateway.queries import Encoding, Extension, Position, Pull, PullQueues, Receive, Selection, Subscribe
-from duetime_gateway.rules import INT64_MAX, filter_violations, group_violations, outside, refuse
+from duetime_gateway.rules import (
+    INT64_MAX,
+    filter_violations,
+    group_read_violations,
+    group_violations,
+    outside,
+    read_violations,
+    refuse,
+)
 from duetime_gateway.shards.leases import Messages, acked_count
 
 
 def check_pull(pull: Pull) -> None:
     """See the module."""
-    found = list(topic_violations("topic", pull.topic, system=True))
+    found = list(read_violations("topic", pull.topic))
     found += outside(*_place("", pull.position), *_bounds(pull.selection, limits.PULL_COUNT_MAX))
     found += filter_violations(pull.selection.tags, pull.selection.sql)
     refuse(found)
@@ -27,7 +34,7 @@ def check_pull(pull: Pull) -> None:
 
 def check_pull_queues(pull: PullQueues) -> None:
     """See the module."""
-    found = list(topic_violations("topic", pull.topic, system=True))
+    found = list(read_violations("topic", pull.topic))
     found += _positions_violations(pull.positions)
     found += outside(*_bounds(pull.selection, limits.PULL_COUNT_MAX))
     found += filter_violations(pull.selection.tags, pull.selection.sql)
@@ -36,7 +43,7 @@ def check_pull_queues(pull: PullQueues) -> None:
 
 def check_subscribe(subscribe: Subscribe) -> None:
     """See the module."""
-    found = list(topic_violations("topic", subscribe.topic, system=True))
+    found = list(read_violations("topic", subscribe.topic))
     found += _positions_violations(subscribe.positions)
     found += outside(("untold_ms", subscribe.untold_ms, limits.WAIT_MS_MAX))
     found += filter_violations(subscribe.tags, subscribe.sql)
@@ -45,13 +52,13 @@ def check_subscribe(subscribe: Subscribe) -> None:
 
 def check_commit(topic: str, positions: Sequence[Position]) -> None:
     """See the module."""
-    refuse([*topic_violations("topic", topic, system=True), *_positions_violations(positions)])
+    refuse([*group_read_violations("topic", topic), *_positions_violations(positions)])
 
 
 def check_receive(receive: Receive) -> None:
     """See the module."""
-    found = [*group_violations("group", receive.group), *topic_violations("topic", receive.topic, system=True)]
-    if receive.topic in (retry_topic(receive.group), SCHEDULE_TOPIC):
+    found = [*group_violations("group", receive.group), *group_read_violations("topic", receive.topic)]
+    if receive.topic == retry_topic(receive.group):
         # Received as a topic it would come a second time, beside what comes back from it.
         text = f"{shown(receive.topic)} is not received from: its messages come with the topics that they go to"
         found.append(Violation("topic", f"{text}; Pull reads it"))

@@ -11,7 +11,7 @@ from typing import Any
 from duetime.v1 import consumer_pb2, retry_pb2
 from duetime_core.errors import PermissionDenied
 
-from duetime_gateway.access.grants import ANY_RIGHT, Access, Kind, Right
+from duetime_gateway.access.grants import ANY_RIGHT, READ, Access, Kind, Right
 from duetime_gateway.access.rules import Names, Need, Rule, Rules, Who
 
 SEND, RECEIVE, MANAGE = Right.SEND, Right.RECEIVE, Right.MANAGE
@@ -66,7 +66,7 @@ def _everything(request: Any) -> Iterable[str]:
 
 _ANYBODY, _ADMINS, _ANY_USER = Rule(Who.ANYBODY), Rule(Who.ADMINS), Rule()
 _SENDS = Rule(needs=(_topic(SEND, None),))
-_READS = Rule(needs=(_topic(RECEIVE, _its_topic),))
+_READS = Rule(needs=(_topic(READ, _its_topic),))
 _SHOWS_TOPIC = _topic(ANY_RIGHT, _its_topic)
 _IN_GROUP = (_topic(RECEIVE, _its_topic), _group(RECEIVE, _its_group))
 _LEASED = Rule(needs=(_group(RECEIVE, _its_group),))
@@ -90,7 +90,7 @@ _GATEWAY = {
     "GetTransaction": Rule(needs=(_group(MANAGE, _everything),)),
     "Pull": _READS,
     "PullQueues": _READS,
-    "Subscribe": Rule(needs=(_topic(RECEIVE, _if_there),)),
+    "Subscribe": Rule(needs=(_topic(READ, _if_there),)),
     "SearchOffset": _READS,
     "QueryMessages": _READS,
     "GetMessage": _READS,

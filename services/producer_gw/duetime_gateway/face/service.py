@@ -11,9 +11,10 @@ from duetime_core.errors import DueTimeError
 from duetime_core.metadata import Database
 from duetime_core.room import Room
 from duetime_format.limits import BODY_BYTES_MAX, PULL_BYTES_MAX
+from duetime_format.names import HALF_TOPIC, is_internal_topic
 
 from duetime_gateway.access import permit
-from duetime_gateway.access.grants import ANY_RIGHT, Kind
+from duetime_gateway.access.grants import ANY_RIGHT, Kind, Right
 from duetime_gateway.administration.lanes import list_lanes
 from duetime_gateway.consuming.offsets import GroupOffsets
 from duetime_gateway.consuming.puller import Puller
@@ -44,6 +45,13 @@ from duetime_gateway.shards.retry import RetryClient
 from duetime_gateway.shards.shards import Shards
 
 STREAM_REQUESTS_MAX = 16
+_HALF_STATES = frozenset(
+    {
+        gateway_pb2.MESSAGE_STATE_PREPARED,
+        gateway_pb2.MESSAGE_STATE_GIVEN_UP,
+        gateway_pb2.MESSAGE_STATE_ROLLED_BACK,
+    }
+)
 
 
 class _Begun(NamedTuple):
@@ -227,11 +235,16 @@ class GatewayService:
         self, request: gateway_pb2.QueryMessagesRequest, context: Context
     ) -> gateway_pb2.QueryMessagesResponse:
         with await room_in_turn(self._answers, context.peer(), PULL_BYTES_MAX, remaining_ms(context)):
-            return await self._finder.query(key_query_of(request), remaining_ms(context))
+            answer = await self._finder.query(key_query_of(request), remaining_ms(context))
+            for found in answer.messages:
+                _withhold(found)
+            return answer
 
     async def get_message(self, request: gateway_pb2.GetMessageRequest, context: Context) -> gateway_pb2.FoundMessage:
         with await room_in_turn(self._answers, context.peer(), BODY_BYTES_MAX, remaining_ms(context)):
-            return await self._finder.get(id_query_of(request), remaining_ms(context))
+            found = await self._finder.get(id_query_of(request), remaining_ms(context))
+            _withhold(found)
+            return found
 
     async def trace_message(
         self, request: consumer_pb2.TraceMessageRequest, context: Context
@@ -284,3 +297,13 @@ class GatewayService:
 
     async def send_back(self, data: bytes, context: Context) -> bytes:
         return await self._retry.forward("SendBack", data, remaining_ms(context))
+
+
+def _withhold(found: gateway_pb2.FoundMessage) -> None:
+    """Removes body and properties of a half message, or of a record in a system topic, unless the caller may inspect
+    that topic: a right to receive names the destination, which has no such message."""
+    message = found.message
+    topic = HALF_TOPIC if found.state in _HALF_STATES else message.topic
+    if is_internal_topic(topic) and not permit.current().may(Right.INSPECT, Kind.TOPIC, topic):
+        message.ClearField("body")
+        message.ClearField("properties")

@@ -5,15 +5,14 @@ Each `check_` raises InvalidArgument with all that can be found wrong without kn
 
 from duetime_core.errors import Violation
 from duetime_format import limits
-from duetime_format.admission import topic_violations
 
 from duetime_gateway.queries import IdQuery, KeyQuery, OffsetSearch
-from duetime_gateway.rules import INT64_MAX, outside, refuse
+from duetime_gateway.rules import INT64_MAX, outside, read_violations, refuse
 
 
 def check_query(query: KeyQuery) -> None:
     """See the module."""
-    found = list(topic_violations("topic", query.topic, system=True))
+    found = list(read_violations("topic", query.topic))
     found += _text_violations("key", query.key)
     found += outside(("from_ms", query.from_ms, INT64_MAX), ("to_ms", query.to_ms, INT64_MAX))
     found += outside(("max_count", query.max_count, limits.QUERY_COUNT_MAX))
@@ -23,13 +22,13 @@ def check_query(query: KeyQuery) -> None:
 def check_id(query: IdQuery) -> None:
     """See the module."""
     found = _text_violations("id", query.id)
-    found += topic_violations("topic", query.topic, system=True) if query.topic else ()
+    found += read_violations("topic", query.topic) if query.topic else ()
     refuse(found)
 
 
 def check_search(search: OffsetSearch) -> None:
     """See the module."""
-    found = list(topic_violations("topic", search.topic, system=True))
+    found = list(read_violations("topic", search.topic))
     found += outside(("queue", search.queue, limits.QUEUE_COUNT_MAX - 1))
     if search.at is None:
         found.append(Violation("at_ms", "is not set, nor are earliest and latest"))

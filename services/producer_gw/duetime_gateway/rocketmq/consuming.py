@@ -36,7 +36,7 @@ from duetime_gateway.rocketmq.renewing import LEASE_MS, Renewals
 from duetime_gateway.rocketmq.routes import assigned, endpoints_of, queues_of
 from duetime_gateway.rocketmq.wire import messaging_pb2 as pb
 from duetime_gateway.routing.places import Places
-from duetime_gateway.rules import check_group, check_topic
+from duetime_gateway.rules import check_group, check_group_reads
 from duetime_gateway.shards.retry import RetryClient
 
 log = sparing()
@@ -105,7 +105,7 @@ class Consumers:
 
     async def query_assignment(self, request: pb.QueryAssignmentRequest, call: Call) -> pb.QueryAssignmentResponse:
         topic, group = stored(request.topic), stored(request.group)
-        check_topic("topic", topic)
+        check_group_reads("topic", topic)
         check_group("group", group)
         endpoints = endpoints_of(request.endpoints, self._endpoint)
         places, known = await self._places.of(topic), await self._groups.find(group)

@@ -23,7 +23,7 @@ from duetime_gateway.rocketmq.names import stored
 from duetime_gateway.rocketmq.routes import endpoints_of, queues_of, types_of
 from duetime_gateway.rocketmq.wire import messaging_pb2 as pb
 from duetime_gateway.routing.places import Places
-from duetime_gateway.rules import check_topic, refuse
+from duetime_gateway.rules import check_group_reads, check_topic, refuse
 from duetime_gateway.sending.sender import Sender
 from duetime_gateway.transactions.columns import Ends
 from duetime_gateway.transactions.ending import Decision, Ender
@@ -63,7 +63,7 @@ class Producers:
 
     async def query_route(self, request: pb.QueryRouteRequest, call: Call) -> pb.QueryRouteResponse:
         topic = stored(request.topic)
-        check_topic("topic", topic)
+        check_group_reads("topic", topic)
         endpoints = endpoints_of(request.endpoints, self._endpoint)
         places = await self._places.of(topic)
         queues = queues_of(request.topic, sorted(places), endpoints, types_of(self._places.message_type(topic)))

@@ -26,7 +26,9 @@ from duetime_format.columns import Ints, Run
 from duetime_format.keys import rows_of, rows_of_record
 from duetime_format.lanes import LANE_TOPICS, TIMER_LANE_FIRST
 from duetime_format.levels import DelayLevels
-from duetime_format.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from duetime_format.limits import TOPIC_CHARS_MAX
+from duetime_format.names import HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, is_name
+from duetime_format.texts import shown
 from duetime_format.units import UNIT, UNIT_TYPE, Units, dues_of, joined
 
 from duetime_store.counting import countfile
@@ -59,8 +61,8 @@ _MADE_CONFIG = ("timercheck", "timermetrics")
 _CHECKPOINT = Struct(">qqq")
 _CHECKPOINT_BYTES = 4_096
 _QUEUE_FILE_BYTES = 300_000 * UNIT.size
-# A broker makes these by itself.
-_BROKERS_OWN = (SCHEDULE_TOPIC, "RMQ_SYS_", "rmq_sys_")
+# A broker makes these by itself, and those that begin with `rmq_sys_`.
+_BROKERS_OWN = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC, "RMQ_SYS_TRACE_TOPIC"})
 _TIMERS = (TIMER_TOPIC, 0)
 _NO_UNITS = np.empty(0, UNIT_TYPE)
 
@@ -128,14 +130,16 @@ def export_directory(
     Raises:
         InvalidArgument: the source is no store directory.
         DueTimeError: the target holds something, there is no room, retention has taken the front of the log meanwhile,
-            there are timers that the broker would not deliver or transactions whose delay it would not keep, or the log
-            or the directory written is damaged and that is not accepted.
+            a topic has a name that a broker does not take, there are timers that it would not deliver or
+            transactions whose delay it would not keep, or the log or the directory written is damaged and that is not
+            accepted.
     """
     check_empty(target)
     others = [(path, name) for path, name in source_files(source) if name.parts[0] not in _MADE]
     with made_whole(target) as temporary:
         copy_files(Disk(), [(path, name) for path, name in others if not _is_ours(name)], temporary)
         state = read(source, levels, progress)
+        _check_names(state)
         if state.damaged and not accept_damage:
             places = "; ".join(f"{position}: {words}" for position, words in state.damaged[:3])
             raise DueTimeError(
@@ -156,6 +160,24 @@ def export_directory(
         if broker.timers_to is not None:
             _write_timers(broker.timers_to, timerfile.lines(state, export.lanes))
         return made
+
+
+def _check_names(state: State) -> None:
+    """Raises: DueTimeError: a broker refuses a name in the log or the configuration."""
+    config = state.config
+    known = configs.table_of(configs.read(config, configs.TOPICS), "topicConfigTable")
+    names = {topic for topic, _ in state.queues} | topics.read(config).counts.keys() | known.keys()
+    unfit = sorted(name for name in names if not is_name(name) or len(name) > TOPIC_CHARS_MAX)
+    if unfit:
+        listed = ", ".join(map(shown, unfit[:3]))
+        raise DueTimeError(
+            f"{len(unfit)} topics have names that no broker takes: {listed}; names are 1 to {TOPIC_CHARS_MAX} "
+            "characters of [%|a-zA-Z0-9_-]"
+        )
+
+
+def _is_brokers_own(topic: str) -> bool:
+    return topic in _BROKERS_OWN or topic.startswith("rmq_sys_")
 
 
 def _write_timers(path: Path, lines: Iterable[str]) -> None:
@@ -342,7 +364,7 @@ class _Export:
         counts: dict[str, int] = {}
         for topic, queue in self._state.queues:
             counts[topic] = max(counts.get(topic, 0), queue + 1)
-        counts = {topic: count for topic, count in counts.items() if not topic.startswith(_BROKERS_OWN)}
+        counts = {topic: count for topic, count in counts.items() if not _is_brokers_own(topic)}
         known = configs.read(config, configs.TOPICS) or {}
         added = topics.read(self._state.config)
         known = configs.with_topics(known, added.counts, self._state.stored_at_ms, added.types) or known

@@ -17,7 +17,8 @@ from duetime_core.clock import Clock
 from duetime_core.errors import DiskFull, DueTimeError, InvalidArgument, Overloaded, Unavailable, Violation
 from duetime_core.ondisk import topics as lines
 from duetime_format.limits import QUEUE_COUNT_MAX, TOPIC_CHARS_MAX
-from duetime_format.names import is_group_topic, is_system_topic
+from duetime_format.names import is_group_topic, is_internal_topic, is_name, is_system_topic
+from duetime_format.texts import shown
 
 from duetime_store.files import configs
 from duetime_store.files.directory import StoreDirectory
@@ -126,11 +127,13 @@ class Topics(Mapping[str, int]):
     def check(self, topic: str, count: int) -> None:
         """Checks that the topic may have so many queues.
 
-        Raises: TopicsExhausted, QueuesExhausted.
+        Raises: InvalidArgument, TopicsExhausted, QueuesExhausted.
         """
         known = self._counts.get(topic)
         if known is not None and count <= known:
             return
+        if is_internal_topic(topic):
+            raise InvalidArgument([Violation("name", f"{topic} is a system topic, which the shard itself makes")])
         limits = self._group_limits if is_group_topic(topic) else self.limits
         if known is None and len(self._counts) >= limits.topics_max:
             raise TopicsExhausted(
@@ -258,8 +261,10 @@ def refusal(text: str, error: OSError) -> DueTimeError:
 def check_topic(name: str, count: int) -> None:
     """Raises: InvalidArgument."""
     violations = []
-    if not 1 <= len(name.encode()) <= TOPIC_CHARS_MAX:
-        violations.append(Violation("name", f"is not 1 to {TOPIC_CHARS_MAX} bytes long"))
+    if not 1 <= len(name) <= TOPIC_CHARS_MAX or not is_name(name):
+        violations.append(
+            Violation("name", f"{shown(name)} is not 1 to {TOPIC_CHARS_MAX} characters of [%|a-zA-Z0-9_-]")
+        )
     if not 1 <= count <= QUEUE_COUNT_MAX:
         violations.append(Violation("queue_count", f"{count} is not within 1 and {QUEUE_COUNT_MAX}"))
     if violations:
