@@ -9,9 +9,10 @@ from typing import Any
 import grpc
 import httpx2 as httpx
 import pytest
-from duetime.v1 import gateway_pb2, gateway_pb2_grpc
+from duetime.v1 import gateway_pb2, gateway_pb2_grpc, quotas_pb2
 from duetime_console.api import consuming
 from duetime_console.api.consuming import Room
+from duetime_core.serving import make_channel
 from duetime_core.testing import Cluster
 from duetime_core.testing.clock import START_MS
 
@@ -187,6 +188,21 @@ async def test_pending_message_gets_another_time_and_body(cluster: Cluster, clie
     (message,) = await received(client)
     assert (message["id"], message["body"]) == ("a", "new")
     assert problem(await client.patch(f"{SEND}/b", json={"deliver_at": START_MS}), 404)
+
+
+async def test_rescheduled_message_counts_for_the_quota(cluster: Cluster, client: httpx.AsyncClient) -> None:
+    await sent(client, id="a", delay="1h")
+    quota = quotas_pb2.Quota(of=quotas_pb2.QuotaOf(user="*"), per_host=True, messages_per_s=1, burst_messages=2)
+    async with make_channel(cluster.address) as channel:
+        stub = gateway_pb2_grpc.GatewayStub(channel)
+        await stub.SetQuota(quotas_pb2.SetQuotaRequest(quota=quota), timeout=60)
+    statuses = [(await client.patch(f"{SEND}/a", json={"delay": "2h"})).status_code for _ in range(3)]
+    assert statuses == [200, 200, 429]
+
+
+async def test_system_topic_is_refused(client: httpx.AsyncClient) -> None:
+    wanted = {"group": "billing", "topic": "RMQ_SYS_TRANS_HALF_TOPIC", "wait": "0s"}
+    problem(await client.post("/api/v1/receive", json=wanted), 400)
 
 
 async def test_body_stays_where_none_is_given(cluster: Cluster, client: httpx.AsyncClient) -> None:

@@ -233,18 +233,20 @@ class NackRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., nacks: _Optional[_Iterable[_Union[Nack, _Mapping]]] = ..., policy: _Optional[_Union[_message_pb2.RetryPolicy, _Mapping]] = ...) -> None: ...
 
 class NackResult(_message.Message):
-    __slots__ = ("status", "dead", "deliver_at_ms", "attempt", "fault")
+    __slots__ = ("status", "dead", "deliver_at_ms", "attempt", "fault", "stored_bytes")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     DEAD_FIELD_NUMBER: _ClassVar[int]
     DELIVER_AT_MS_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     FAULT_FIELD_NUMBER: _ClassVar[int]
+    STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
     status: ReceiptStatus
     dead: bool
     deliver_at_ms: int
     attempt: int
     fault: _message_pb2.Fault
-    def __init__(self, status: _Optional[_Union[ReceiptStatus, str]] = ..., dead: bool = ..., deliver_at_ms: _Optional[int] = ..., attempt: _Optional[int] = ..., fault: _Optional[_Union[_message_pb2.Fault, _Mapping]] = ...) -> None: ...
+    stored_bytes: int
+    def __init__(self, status: _Optional[_Union[ReceiptStatus, str]] = ..., dead: bool = ..., deliver_at_ms: _Optional[int] = ..., attempt: _Optional[int] = ..., fault: _Optional[_Union[_message_pb2.Fault, _Mapping]] = ..., stored_bytes: _Optional[int] = ...) -> None: ...
 
 class NackResponse(_message.Message):
     __slots__ = ("results",)
@@ -577,20 +579,22 @@ class DiscardRequest(_message.Message):
     def __init__(self, filter: _Optional[_Union[DeadLetterFilter, _Mapping]] = ..., rate: _Optional[float] = ..., dry_run: bool = ..., max_count: _Optional[int] = ...) -> None: ...
 
 class DeadLetterResult(_message.Message):
-    __slots__ = ("message_id", "shard", "queue", "offset", "outcome", "fault")
+    __slots__ = ("message_id", "shard", "queue", "offset", "outcome", "fault", "stored_bytes")
     MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     FAULT_FIELD_NUMBER: _ClassVar[int]
+    STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
     message_id: str
     shard: int
     queue: int
     offset: int
     outcome: DeadLetterOutcome
     fault: _message_pb2.Fault
-    def __init__(self, message_id: _Optional[str] = ..., shard: _Optional[int] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., outcome: _Optional[_Union[DeadLetterOutcome, str]] = ..., fault: _Optional[_Union[_message_pb2.Fault, _Mapping]] = ...) -> None: ...
+    stored_bytes: int
+    def __init__(self, message_id: _Optional[str] = ..., shard: _Optional[int] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., outcome: _Optional[_Union[DeadLetterOutcome, str]] = ..., fault: _Optional[_Union[_message_pb2.Fault, _Mapping]] = ..., stored_bytes: _Optional[int] = ...) -> None: ...
 
 class TraceMessageRequest(_message.Message):
     __slots__ = ("id", "topic")

@@ -133,13 +133,14 @@ class RescheduleResponse(_message.Message):
     def __init__(self, results: _Optional[_Iterable[_Union[RescheduleResult, _Mapping]]] = ...) -> None: ...
 
 class RescheduleResult(_message.Message):
-    __slots__ = ("status", "shard", "lane", "entry", "deliver_at_ms", "was_past", "fault")
+    __slots__ = ("status", "shard", "lane", "entry", "deliver_at_ms", "was_past", "stored_bytes", "fault")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
     LANE_FIELD_NUMBER: _ClassVar[int]
     ENTRY_FIELD_NUMBER: _ClassVar[int]
     DELIVER_AT_MS_FIELD_NUMBER: _ClassVar[int]
     WAS_PAST_FIELD_NUMBER: _ClassVar[int]
+    STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
     FAULT_FIELD_NUMBER: _ClassVar[int]
     status: RescheduleStatus
     shard: int
@@ -147,8 +148,9 @@ class RescheduleResult(_message.Message):
     entry: int
     deliver_at_ms: int
     was_past: bool
+    stored_bytes: int
     fault: _message_pb2.Fault
-    def __init__(self, status: _Optional[_Union[RescheduleStatus, str]] = ..., shard: _Optional[int] = ..., lane: _Optional[int] = ..., entry: _Optional[int] = ..., deliver_at_ms: _Optional[int] = ..., was_past: bool = ..., fault: _Optional[_Union[_message_pb2.Fault, _Mapping]] = ...) -> None: ...
+    def __init__(self, status: _Optional[_Union[RescheduleStatus, str]] = ..., shard: _Optional[int] = ..., lane: _Optional[int] = ..., entry: _Optional[int] = ..., deliver_at_ms: _Optional[int] = ..., was_past: bool = ..., stored_bytes: _Optional[int] = ..., fault: _Optional[_Union[_message_pb2.Fault, _Mapping]] = ...) -> None: ...
 
 class ListPendingRequest(_message.Message):
     __slots__ = ("filter", "max_count", "page_token", "omit_bodies", "names_only")

@@ -15,7 +15,7 @@ _sym_db = _symbol_database.Default()
 from duetime.v1 import consumer_pb2 as duetime_dot_v1_dot_consumer__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x64uetime/v1/retry.proto\x12\nduetime.v1\x1a\x19\x64uetime/v1/consumer.proto\"\xb3\x01\n\x0fSendBackRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\r\n\x05queue\x18\x03 \x01(\x05\x12\x0e\n\x06offset\x18\x04 \x01(\x03\x12\x18\n\x0b\x64\x65lay_level\x18\x05 \x01(\x05H\x00\x88\x01\x01\x12\x19\n\x0cmax_attempts\x18\x06 \x01(\x05H\x01\x88\x01\x01\x12\r\n\x05token\x18\x07 \x01(\tB\x0e\n\x0c_delay_levelB\x0f\n\r_max_attempts\"\x80\x01\n\x10SendBackResponse\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x65\x61\x64\x18\x02 \x01(\x08\x12\x13\n\x0b\x64\x65lay_level\x18\x03 \x01(\x05\x12\x15\n\rdeliver_at_ms\x18\x04 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x05 \x01(\x05\x12\x12\n\nmessage_id\x18\x06 \x01(\t2\x89\x03\n\x05Retry\x12\x45\n\x08SendBack\x12\x1b.duetime.v1.SendBackRequest\x1a\x1c.duetime.v1.SendBackResponse\x12\x39\n\x04Nack\x12\x17.duetime.v1.NackRequest\x1a\x18.duetime.v1.NackResponse\x12Z\n\x0fListDeadLetters\x12\".duetime.v1.ListDeadLettersRequest\x1a#.duetime.v1.ListDeadLettersResponse\x12P\n\x12RedriveDeadLetters\x12\x1a.duetime.v1.RedriveRequest\x1a\x1c.duetime.v1.DeadLetterResult0\x01\x12P\n\x12\x44iscardDeadLetters\x12\x1a.duetime.v1.DiscardRequest\x1a\x1c.duetime.v1.DeadLetterResult0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x64uetime/v1/retry.proto\x12\nduetime.v1\x1a\x19\x64uetime/v1/consumer.proto\"\xb3\x01\n\x0fSendBackRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\r\n\x05queue\x18\x03 \x01(\x05\x12\x0e\n\x06offset\x18\x04 \x01(\x03\x12\x18\n\x0b\x64\x65lay_level\x18\x05 \x01(\x05H\x00\x88\x01\x01\x12\x19\n\x0cmax_attempts\x18\x06 \x01(\x05H\x01\x88\x01\x01\x12\r\n\x05token\x18\x07 \x01(\tB\x0e\n\x0c_delay_levelB\x0f\n\r_max_attempts\"\x96\x01\n\x10SendBackResponse\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x65\x61\x64\x18\x02 \x01(\x08\x12\x13\n\x0b\x64\x65lay_level\x18\x03 \x01(\x05\x12\x15\n\rdeliver_at_ms\x18\x04 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x05 \x01(\x05\x12\x12\n\nmessage_id\x18\x06 \x01(\t\x12\x14\n\x0cstored_bytes\x18\x07 \x01(\x03\x32\x89\x03\n\x05Retry\x12\x45\n\x08SendBack\x12\x1b.duetime.v1.SendBackRequest\x1a\x1c.duetime.v1.SendBackResponse\x12\x39\n\x04Nack\x12\x17.duetime.v1.NackRequest\x1a\x18.duetime.v1.NackResponse\x12Z\n\x0fListDeadLetters\x12\".duetime.v1.ListDeadLettersRequest\x1a#.duetime.v1.ListDeadLettersResponse\x12P\n\x12RedriveDeadLetters\x12\x1a.duetime.v1.RedriveRequest\x1a\x1c.duetime.v1.DeadLetterResult0\x01\x12P\n\x12\x44iscardDeadLetters\x12\x1a.duetime.v1.DiscardRequest\x1a\x1c.duetime.v1.DeadLetterResult0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -25,7 +25,7 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_SENDBACKREQUEST']._serialized_start=66
   _globals['_SENDBACKREQUEST']._serialized_end=245
   _globals['_SENDBACKRESPONSE']._serialized_start=248
-  _globals['_SENDBACKRESPONSE']._serialized_end=376
-  _globals['_RETRY']._serialized_start=379
-  _globals['_RETRY']._serialized_end=772
+  _globals['_SENDBACKRESPONSE']._serialized_end=398
+  _globals['_RETRY']._serialized_start=401
+  _globals['_RETRY']._serialized_end=794
 # @@protoc_insertion_point(module_scope)

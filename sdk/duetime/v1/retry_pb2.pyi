@@ -24,17 +24,19 @@ class SendBackRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., delay_level: _Optional[int] = ..., max_attempts: _Optional[int] = ..., token: _Optional[str] = ...) -> None: ...
 
 class SendBackResponse(_message.Message):
-    __slots__ = ("topic", "dead", "delay_level", "deliver_at_ms", "attempt", "message_id")
+    __slots__ = ("topic", "dead", "delay_level", "deliver_at_ms", "attempt", "message_id", "stored_bytes")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     DEAD_FIELD_NUMBER: _ClassVar[int]
     DELAY_LEVEL_FIELD_NUMBER: _ClassVar[int]
     DELIVER_AT_MS_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
     topic: str
     dead: bool
     delay_level: int
     deliver_at_ms: int
     attempt: int
     message_id: str
-    def __init__(self, topic: _Optional[str] = ..., dead: bool = ..., delay_level: _Optional[int] = ..., deliver_at_ms: _Optional[int] = ..., attempt: _Optional[int] = ..., message_id: _Optional[str] = ...) -> None: ...
+    stored_bytes: int
+    def __init__(self, topic: _Optional[str] = ..., dead: bool = ..., delay_level: _Optional[int] = ..., deliver_at_ms: _Optional[int] = ..., attempt: _Optional[int] = ..., message_id: _Optional[str] = ..., stored_bytes: _Optional[int] = ...) -> None: ...

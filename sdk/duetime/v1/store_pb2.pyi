@@ -344,7 +344,7 @@ class ReplaceResponse(_message.Message):
     def __init__(self, results: _Optional[_Iterable[_Union[ReplaceResult, _Mapping]]] = ...) -> None: ...
 
 class ReplaceResult(_message.Message):
-    __slots__ = ("status", "lane", "entry", "due_at_ms", "was_past", "replaced_id", "duplicate", "fault")
+    __slots__ = ("status", "lane", "entry", "due_at_ms", "was_past", "replaced_id", "duplicate", "stored_bytes", "fault")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     LANE_FIELD_NUMBER: _ClassVar[int]
     ENTRY_FIELD_NUMBER: _ClassVar[int]
@@ -352,6 +352,7 @@ class ReplaceResult(_message.Message):
     WAS_PAST_FIELD_NUMBER: _ClassVar[int]
     REPLACED_ID_FIELD_NUMBER: _ClassVar[int]
     DUPLICATE_FIELD_NUMBER: _ClassVar[int]
+    STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
     FAULT_FIELD_NUMBER: _ClassVar[int]
     status: _pending_pb2.RescheduleStatus
     lane: int
@@ -360,8 +361,9 @@ class ReplaceResult(_message.Message):
     was_past: bool
     replaced_id: str
     duplicate: bool
+    stored_bytes: int
     fault: _message_pb2.Fault
-    def __init__(self, status: _Optional[_Union[_pending_pb2.RescheduleStatus, str]] = ..., lane: _Optional[int] = ..., entry: _Optional[int] = ..., due_at_ms: _Optional[int] = ..., was_past: bool = ..., replaced_id: _Optional[str] = ..., duplicate: bool = ..., fault: _Optional[_Union[_message_pb2.Fault, _Mapping]] = ...) -> None: ...
+    def __init__(self, status: _Optional[_Union[_pending_pb2.RescheduleStatus, str]] = ..., lane: _Optional[int] = ..., entry: _Optional[int] = ..., due_at_ms: _Optional[int] = ..., was_past: bool = ..., replaced_id: _Optional[str] = ..., duplicate: bool = ..., stored_bytes: _Optional[int] = ..., fault: _Optional[_Union[_message_pb2.Fault, _Mapping]] = ...) -> None: ...
 
 class Half(_message.Message):
     __slots__ = ("offset", "position")

@@ -221,6 +221,8 @@ class DeadLetters:
                 _fail(results[letter.offset], fault_of(error))
         if not copies:
             return list(results.values())
+        for letter, _ in copies:
+            results[letter.offset].stored_bytes = len(letter.record.body)
         group = group_of(letters[0])
         await self._ensure(retry_topic(group), place.shard)
         request = store_pb2.SettleRequest(records=b"".join(data for _, data in copies))
@@ -230,7 +232,7 @@ class DeadLetters:
         for index, status in enumerate(answer.statuses):
             result = results[copies[index][0].offset]
             if status == store_pb2.PUT_STATUS_SETTLED:
-                result.outcome = GONE
+                result.outcome, result.stored_bytes = GONE, 0
             elif status != store_pb2.PUT_STATUS_OK:
                 _fail(result, answer.faults[index])
         return list(results.values())
@@ -342,7 +344,7 @@ def _result(letter: Letter, outcome: consumer_pb2.DeadLetterOutcome) -> Result:
 
 
 def _fail(result: Result, fault: message_pb2.Fault) -> None:
-    result.outcome = FAILED
+    result.outcome, result.stored_bytes = FAILED, 0
     result.fault.CopyFrom(fault)
 
 

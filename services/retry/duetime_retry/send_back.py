@@ -71,6 +71,7 @@ class SendBacks:
             deliver_at_ms=due_at_ms,
             attempt=copy.record.reconsume_times,
             message_id=message_id,
+            stored_bytes=len(copy.record.body),
         )
 
 

@@ -175,6 +175,7 @@ class Settler:
 
     def _fill_result(self, group: str, put: _Put, at_ms: int, result: consumer_pb2.NackResult) -> None:
         decision = put.case.decision
+        result.stored_bytes = len(put.copy.record.body)
         if isinstance(decision, DeadLetter):
             result.dead = True
             self._metrics.dead_letters.labels(decision.reason).inc()

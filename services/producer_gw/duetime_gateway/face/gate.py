@@ -1,4 +1,5 @@
-"""What calls pass where quotas are set: connections are counted, and streams and long polls while they last."""
+"""What calls pass where quotas are set: connections are counted, what calls store, and streams and long polls while they
+last."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
@@ -7,7 +8,9 @@ from typing import Any
 from duetime_core.principal import current
 
 from duetime_gateway.face.callers import Context
+from duetime_gateway.face.charges import CHARGES
 from duetime_gateway.face.handlers import Handler, behaviour_of, with_behaviour
+from duetime_gateway.quotas.charges import Charge, Rate, size_of
 from duetime_gateway.quotas.quotas import Quotas
 
 
@@ -19,41 +22,78 @@ class Gate:
 
     def around(self, handlers: Mapping[str, Handler]) -> dict[str, Handler]:
         """The same calls behind the gate."""
-        return {name: self._around(handler) for name, handler in handlers.items()}
+        return {name: self._around(handler, CHARGES[name]) for name, handler in handlers.items()}
 
-    def _around(self, handler: Handler) -> Handler:
-        around = self._stream if handler.response_streaming else self._unary
-        return with_behaviour(handler, around(behaviour_of(handler)))
+    def _around(self, handler: Handler, charge: Rate) -> Handler:
+        behaviour = behaviour_of(handler)
+        if handler.request_streaming and isinstance(charge, Charge):
+            behaviour = self._paced(behaviour)
+            around = self._stream(behaviour, None)
+        elif handler.response_streaming:
+            around = self._stream(behaviour, charge if isinstance(charge, Charge) else None)
+        else:
+            around = self._unary(behaviour, charge if isinstance(charge, Charge) else None)
+        return with_behaviour(handler, around)
 
-    def _unary(self, behaviour: Callable[[Any, Context], Awaitable[Any]]) -> Any:
+    def _unary(self, behaviour: Callable[[Any, Context], Awaitable[Any]], charge: Charge | None) -> Any:
         quotas = self._quotas
+
+        async def charged(request: Any, context: Context, user: str, peer: str) -> Any:
+            if charge is None:
+                return await behaviour(request, context)
+            with charge.counted(quotas, user, peer, request) as stored:
+                answer = await behaviour(request, context)
+                stored(charge.stored_by(answer))
+            return answer
 
         async def counted(request: Any, context: Context) -> Any:
             user, peer = current().name, context.peer()
             quotas.connect(user, peer)
             if getattr(request, "wait_ms", 0) <= 0:
-                return await behaviour(request, context)
+                return await charged(request, context, user, peer)
             with quotas.stream(user, peer):
-                return await behaviour(request, context)
+                return await charged(request, context, user, peer)
 
         def call(request: Any, context: Context) -> Awaitable[Any]:
             return counted(request, context) if quotas.active else behaviour(request, context)
 
         return call
 
-    def _stream(self, behaviour: Callable[[Any, Context], AsyncIterator[Any]]) -> Any:
+    def _stream(self, behaviour: Callable[[Any, Context], AsyncIterator[Any]], charge: Charge | None) -> Any:
+        """`charge`: of the one request, and of each answer."""
         quotas = self._quotas
 
         async def counted(request: Any, context: Context) -> AsyncIterator[Any]:
             user, peer = current().name, context.peer()
             quotas.connect(user, peer)
+            if charge is not None:
+                with charge.counted(quotas, user, peer, request):
+                    pass
             with quotas.stream(user, peer):
                 answers: Any = behaviour(request, context)
                 async with aclosing(answers):
                     async for answer in answers:
                         yield answer
+                        stored = () if charge is None else charge.stored_by(answer)
+                        if stored:
+                            await quotas.pace(user, peer, len(stored), sum(stored))
 
         def call(request: Any, context: Context) -> AsyncIterator[Any]:
             return counted(request, context) if quotas.active else behaviour(request, context)
+
+        return call
+
+    def _paced(self, behaviour: Callable[[Any, Context], AsyncIterator[Any]]) -> Any:
+        """The next request of a stream is read once the quota has room for the one before."""
+        quotas = self._quotas
+
+        async def paced(requests: AsyncIterator[Any], user: str, peer: str) -> AsyncIterator[Any]:
+            async for request in requests:
+                if quotas.active:
+                    await quotas.pace(user, peer, 0, size_of(request))
+                yield request
+
+        def call(requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
+            return behaviour(paced(requests, current().name, context.peer()), context)
 
         return call

@@ -121,4 +121,5 @@ def _result_of(shard: int, answer: store_pb2.ReplaceResult) -> pb.RescheduleResu
         entry=answer.entry,
         deliver_at_ms=answer.due_at_ms,
         was_past=answer.was_past,
+        stored_bytes=answer.stored_bytes,
     )

@@ -56,6 +56,17 @@ class Bucket:
         """Takes tokens, after `wait_ms` was 0."""
         self._tokens -= cost
 
+    def settle(self, cost: int) -> None:
+        """Takes tokens that are known only after the fact, or returns them where it is below 0: the bucket may be in
+        debt then."""
+        self.asked = max(0, self.asked + cost)
+        self._tokens -= cost
+
+    def debt_ms(self, now_ms: float) -> int:
+        """How long until the bucket is out of debt; 0: it is in none."""
+        self._fill(now_ms)
+        return min(math.ceil(max(-self._tokens, 0.0) / self.own_rate * 1000), WAIT_MS_MAX)
+
     def roll(self, passed_s: float) -> None:
         """Tells the demand from what was asked for: it rises at once, and falls by three quarters a roll."""
         rate, self.asked = self.asked / passed_s, 0

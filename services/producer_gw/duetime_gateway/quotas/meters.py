@@ -12,6 +12,8 @@ from duetime_gateway.quotas.shares import share_of
 
 # Connections, streams and pending messages are counted anew so often; before that more are no use.
 AGAIN_MS = 1_000
+# A body that is stored again counts so much until the first ones are known.
+COPIED_BYTES = 16 * 1024
 # The reasons with which quotas refuse requests.
 REFUSALS = frozenset({QuotaExceeded.reason, "QUOTA_BURST_EXCEEDED"})
 
@@ -89,6 +91,8 @@ class Meter:
         # At other gateways.
         self.other_connections = self.other_streams = 0
         self.pending: Pending | None = None
+        # Mean bytes of bodies that calls stored again, newer ones weighing more.
+        self.copied_bytes = float(COPIED_BYTES)
         self.bound(limits, now_ms, refused)
 
     def bound(self, limits: Limits, now_ms: float, refused: Counter[str]) -> None:
@@ -121,6 +125,23 @@ class Meter:
             self.bytes.take(cost.size)
         if self.pending is not None:
             self.pending.add(cost)
+
+    def settle(self, messages: int, size: int) -> None:
+        """Counts what a call has stored beyond its `Cost`; below 0: less was stored."""
+        if self.messages is not None:
+            self.messages.settle(messages)
+        if self.bytes is not None:
+            self.bytes.settle(size)
+
+    def fitted(self, cost: Cost) -> Cost:
+        """The part of a cost that a burst has room for: the rest is settled."""
+        messages = cost.messages if self.messages is None else min(cost.messages, self.messages.burst)
+        size = cost.size if self.bytes is None else min(cost.size, self.bytes.burst)
+        return Cost(messages, size)
+
+    def debt_ms(self, now_ms: float) -> int:
+        """How long until no rate is exceeded; 0: none is."""
+        return max((bucket.debt_ms(now_ms) for bucket in self._buckets()), default=0)
 
     def _check_rate(self, bucket: Bucket, cost: int, now_ms: float, what: str) -> None:
         if cost > bucket.burst:

@@ -4,8 +4,9 @@ Where no quota is set, callers find `active` False and ask nothing more.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from duetime_core.callers import host_of
 from duetime_core.clock import Clock
@@ -23,6 +24,20 @@ _EVERYBODY = Of(USER, EVERYBODY)
 ROLL_S_MIN = 0.25
 # By topic: messages, bytes of their bodies; and of these, what is delayed.
 TopicCosts = Mapping[str, tuple[int, int, int, int]]
+# A record beside its body, or an event of the journal.
+RECORD_BYTES = 256
+# Takes the bytes of each copy's body.
+Settle = Callable[[Sequence[int]], None]
+
+
+class Copy(NamedTuple):
+    """A message that a call stores again. `topic`: the one whose quota counts it; empty: none. `given`: bytes of its
+    body, where the call brings it; None: its answer has them."""
+
+    topic: str = ""
+    given: int | None = None
+
+
 # By gateway: what it uses of each.
 Told = Mapping[str, Mapping[Of, Use]]
 
@@ -67,6 +82,59 @@ class Quotas:
             meter.check(cost, now_ms)
         for meter, cost in costs:
             meter.take(cost)
+
+    def store(self, user: str, peer: str, size: int, copies: Sequence[Copy]) -> Settle:
+        """Counts a call that stores something beside messages that are sent. A body that the call does not bring counts
+        by the mean of earlier ones until the answer has its size. Of more than a burst the rest counts afterwards.
+
+        Returns: takes the bytes of the body of each copy, once they are known; called with none if nothing was stored.
+
+        Raises:
+            QuotaExceeded: a quota has no room for it now, and nothing is counted.
+        """
+        now_ms = self._clock.monotonic_ms()
+        asked: list[tuple[Meter, Cost, Cost, list[int]]] = []
+        for meter, own, indices in self._of_copies(user, peer, size, copies):
+            unknown = [index for index in indices if copies[index].given is None]
+            least = Cost(len(indices), own)
+            expected = least._replace(size=own + round(meter.copied_bytes * len(unknown)))
+            asked.append((meter, least, meter.fitted(expected), unknown))
+        for meter, _, cost, _ in asked:
+            meter.check(cost, now_ms)
+        for meter, _, cost, _ in asked:
+            meter.take(cost)
+
+        def settle(stored: Sequence[int]) -> None:
+            for meter, least, taken, unknown in asked:
+                sizes = [stored[index] for index in unknown if index < len(stored)]
+                meter.settle(least.messages - taken.messages, least.size + sum(sizes) - taken.size)
+                if any(sizes):
+                    meter.copied_bytes = (meter.copied_bytes + sum(sizes) / len(sizes)) / 2
+
+        return settle
+
+    def _of_copies(
+        self, user: str, peer: str, size: int, copies: Sequence[Copy]
+    ) -> Iterator[tuple[Meter, int, list[int]]]:
+        """The meters that count a call: the bytes that it brings of each, and which of its copies."""
+        caller = self._of_caller(user, peer)
+        if caller is not None:
+            yield caller, size + RECORD_BYTES * max(1, len(copies)), list(range(len(copies)))
+        if self._has_topics:
+            for topic in {copy.topic for copy in copies}:
+                found = self.meters.get(Of(TOPIC, topic))
+                if found is not None:
+                    indices = [index for index, copy in enumerate(copies) if copy.topic == topic]
+                    yield found, sum(copies[index].given or 0 for index in indices), indices
+
+    async def pace(self, user: str, peer: str, messages: int, size: int) -> None:
+        """Counts what a stream stores on its way, and waits until the caller's quota has room again."""
+        meter = self._of_caller(user, peer)
+        if meter is None:
+            return
+        meter.settle(messages, size + RECORD_BYTES)
+        while wait_ms := meter.debt_ms(self._clock.monotonic_ms()):
+            await self._clock.sleep(wait_ms)
 
     @contextmanager
     def stream(self, user: str, peer: str) -> Iterator[None]:

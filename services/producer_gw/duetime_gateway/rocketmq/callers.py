@@ -19,13 +19,15 @@ _RESOURCES = ("topic", "group")
 class Call:
     """One call of a client."""
 
-    __slots__ = ("client", "context", "language", "namespace", "user")
+    __slots__ = ("client", "context", "language", "namespace", "stored_bytes", "user")
 
     def __init__(self, context: Context, headers: Headers, client: Client) -> None:
         self.context = context
         self.client = client
         self.namespace = headers.namespace
         self.language = headers.language
+        # Of bodies that the call has stored again, for quotas.
+        self.stored_bytes = 0
         # Empty: callers are not asked.
         self.user = current().name
 

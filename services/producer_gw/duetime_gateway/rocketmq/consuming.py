@@ -264,6 +264,7 @@ class Consumers:
         result = consumer_pb2.NackResponse.FromString(answer).results[0]
         if result.HasField("fault"):
             raise refused(result.fault)
+        call.stored_bytes = result.stored_bytes
         self._renewals.forget([handle.receipt])
         return pb.ForwardMessageToDeadLetterQueueResponse(status=codes.of_receipt(result.status))
 

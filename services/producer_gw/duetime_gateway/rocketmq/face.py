@@ -21,9 +21,11 @@ from duetime_gateway.access.headers import read_headers
 from duetime_gateway.access.rules import Rule
 from duetime_gateway.face.callers import Context
 from duetime_gateway.face.guards import Refused
+from duetime_gateway.quotas.charges import Charge
 from duetime_gateway.quotas.quotas import Quotas
 from duetime_gateway.rocketmq import codes
 from duetime_gateway.rocketmq.callers import Call, check_headers, put_namespace
+from duetime_gateway.rocketmq.charges import CHARGES
 from duetime_gateway.rocketmq.checking import Checking
 from duetime_gateway.rocketmq.clients import Clients
 from duetime_gateway.rocketmq.consuming import Consumers
@@ -125,7 +127,9 @@ class RocketMQFace:
 
         async def serve(request: Any, context: Context) -> Any:
             try:
-                answer = await behaviour(request, self._enter(request, context, rule))
+                call = self._enter(request, context, rule)
+                with self._counted(name, request, call):
+                    answer = await behaviour(request, call)
             except DueTimeError as error:
                 answer = answer_class(status=self._status(error, context))
                 if name == "ChangeInvisibleDuration":
@@ -140,7 +144,7 @@ class RocketMQFace:
         rule = ROCKETMQ_RULES[f"/{SERVICE_NAME}/ReceiveMessage"]
         try:
             call = self._enter(request, context, rule)
-            with self._stream(call):
+            with self._stream(call), self._counted("ReceiveMessage", request, call):
                 given = await self._parts.consumers.receive(request, call)
         except DueTimeError as error:
             status = self._status(error, context, receives=True)
@@ -174,6 +178,17 @@ class RocketMQFace:
                         yield command
         except DueTimeError as error:
             yield pb.TelemetryCommand(status=self._status(error, context))
+
+    @contextmanager
+    def _counted(self, name: str, request: Any, call: Call) -> Iterator[None]:
+        """Counts what a call stores. Raises: QuotaExceeded."""
+        charge, quotas = CHARGES[name], self._parts.quotas
+        if not quotas.active or not isinstance(charge, Charge):
+            yield
+            return
+        with charge.counted(quotas, call.user, call.peer, request) as stored:
+            yield
+            stored([call.stored_bytes])
 
     @contextmanager
     def _stream(self, call: Call) -> Iterator[None]:

@@ -58,6 +58,7 @@ __all__ = [
     "parse",
     "read",
     "render",
+    "table_of",
     "topic_counts",
     "topic_types",
     "with_delay_offsets",

@@ -367,7 +367,7 @@ class Replacing:
                 settle_key(durable)
 
         self._store.staged.settles.append(settle)
-        result = Result(status=RESCHEDULED, lane=lane, entry=new[1], due_at_ms=due_at_ms)
+        result = Result(status=RESCHEDULED, lane=lane, entry=new[1], due_at_ms=due_at_ms, stored_bytes=len(found.body))
         result.was_past = not asked.is_delay and asked.value < due_at_ms
         return result
 

@@ -1,0 +1,58 @@
+"""What each call at the gateway's port stores, for quotas: one table, which names every method there is.
+
+A restore, a commit and a redelivery store a message again that was counted when it came: they are not counted.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from duetime.v1 import consumer_pb2, pending_pb2, retry_pb2
+
+from duetime_gateway.quotas.charges import MADE, RECORD, SENDS, STORES_NOTHING, Charge, Rate
+from duetime_gateway.quotas.quotas import Copy
+
+
+def _rescheduled(request: pending_pb2.RescheduleRequest) -> Sequence[Copy]:
+    return [Copy(one.message.topic, len(one.body) if one.HasField("body") else None) for one in request.messages]
+
+
+NACK = Charge(
+    copies=lambda request: [Copy()] * len(request.nacks),
+    stored=lambda answer: [one.stored_bytes for one in answer.results],
+    read=consumer_pb2.NackRequest.FromString,
+    read_answer=consumer_pb2.NackResponse.FromString,
+)
+_RESCHEDULE = Charge(copies=_rescheduled, stored=lambda answer: [one.stored_bytes for one in answer.results])
+_SEND_BACK = Charge(
+    copies=lambda request: [Copy(request.topic)],
+    stored=lambda answer: [answer.stored_bytes],
+    read=retry_pb2.SendBackRequest.FromString,
+    read_answer=retry_pb2.SendBackResponse.FromString,
+)
+# One answer for each dead letter.
+_REDRIVE = Charge(
+    stored=lambda answer: [answer.stored_bytes] if answer.outcome == consumer_pb2.DEAD_LETTER_OUTCOME_REDRIVEN else [],
+    read_answer=consumer_pb2.DeadLetterResult.FromString,
+)
+CHARGES: Mapping[str, Rate] = {
+    **dict.fromkeys(("Send", "SendStream", "SendBatch", "Prepare"), SENDS),
+    "Reschedule": _RESCHEDULE,
+    "SendBack": _SEND_BACK,
+    "Nack": NACK,
+    "RedriveDeadLetters": _REDRIVE,
+    **dict.fromkeys(("CreateTopic", "CreateGroup"), MADE),
+    **dict.fromkeys(("DeleteTopic", "UpdateGroup", "ResetGroup", "DeleteGroup", "CommitOffsets"), RECORD),
+    **dict.fromkeys(("Receive", "ReceiveStream", "Ack", "ChangeInvisible"), RECORD),
+    **dict.fromkeys(("EndTransaction", "WatchTransactions", "Cancel", "CancelMatching"), RECORD),
+    **dict.fromkeys(("RetryNow", "DiscardRetries", "DiscardDeadLetters"), RECORD),
+    **dict.fromkeys(
+        (
+            *("Pull", "PullQueues", "Subscribe", "SearchOffset", "QueryMessages", "GetMessage", "TraceMessage"),
+            *("ListPending", "Backlog", "GetOffsets", "ListGroups", "DescribeGroup", "ListRetries", "ListDeadLetters"),
+            *("DescribeTopic", "ListTopics", "GetRoute", "ListLanes", "ListShards", "ListFiles", "Export"),
+            *("ListTransactions", "GetTransaction", "GetBacklogReport", "GetReports", "ListAuditEvents", "WhoAmI"),
+            # Rows of the metadata database, by admins.
+            *("SetQuota", "ListQuotas", "RemoveQuota", "PauseLane", "ResumeLane"),
+        ),
+        STORES_NOTHING,
+    ),
+}

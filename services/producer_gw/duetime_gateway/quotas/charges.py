@@ -1,0 +1,65 @@
+"""What calls store beside messages that are sent: the form of the tables that protocols have of their methods."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from duetime_core.decoding import decode
+
+from duetime_gateway.quotas.quotas import Copy, Quotas, Settle
+
+
+class Uncounted(Enum):
+    """Methods that no charge is for."""
+
+    # They read, or change what is no log's.
+    STORES_NOTHING = "stores nothing"
+    # They send: `Sender` counts them, once they are decoded or packed.
+    SENDS = "sends"
+
+
+def _none(_: Any) -> Sequence[Any]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What a call stores. Without copies: an event, or a small record."""
+
+    # Of a request.
+    copies: Callable[[Any], Sequence[Copy]] = _none
+    # Bytes of the bodies that an answer says were stored, one for each copy, or for a part of a stream.
+    stored: Callable[[Any], Sequence[int]] = _none
+    # Decode requests and answers, where the method takes and gives bytes.
+    read: Callable[[bytes], Any] | None = None
+    read_answer: Callable[[bytes], Any] | None = None
+
+    @contextmanager
+    def counted(self, quotas: Quotas, user: str, peer: str, request: Any) -> Iterator[Settle]:
+        """Counts a request while it is served; gives the way to tell what it has stored, which is nothing if it is not
+        told. Raises: QuotaExceeded."""
+        asked = request if self.read is None else decode(self.read, request)
+        settle, stored = quotas.store(user, peer, size_of(request), self.copies(asked)), list[int]()
+        try:
+            yield stored.extend
+        finally:
+            settle(stored)
+
+    def stored_by(self, answer: Any) -> Sequence[int]:
+        """As `stored`, of an answer as the method gives it."""
+        return self.stored(answer if self.read_answer is None else self.read_answer(answer))
+
+
+Rate = Charge | Uncounted
+STORES_NOTHING, SENDS = Uncounted.STORES_NOTHING, Uncounted.SENDS
+# An event, or a small record.
+RECORD = Charge()
+# A topic or a group: as a message without a body.
+MADE = Charge(copies=lambda _: (Copy(given=0),))
+
+
+def size_of(message: Any) -> int:
+    """Bytes of a request as it came."""
+    return len(message) if isinstance(message, bytes) else int(message.ByteSize())
