@@ -1,4 +1,4 @@
-"""What calls pass where quotas are set: connections are counted, what calls store, and streams and long polls while they
+"""Calls pass it where quotas are set: it counts connections, what calls store, and streams and long polls while they
 last."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
