@@ -112,7 +112,7 @@ async def test_every_violation_is_named_by_its_message(gateway: Gateway, way: st
     assert gateway.metric("duetime_gateway_batches_total", outcome="message_invalid") == 1
 
 
-@pytest.mark.parametrize("topic", ["%RETRY%group", "SCHEDULE_TOPIC_XXXX", "DT_CANCELLED", "", "a b"])
+@pytest.mark.parametrize("topic", ["DT_CANCELLED", "a b"])
 async def test_topics_that_take_no_batch(gateway: Gateway, way: str, topic: str) -> None:
     code, _, found = await refusal(gateway, batch(plain(), plain(), topic=topic))
     assert code == grpc.StatusCode.INVALID_ARGUMENT

@@ -52,33 +52,6 @@ def test_a_level_above_the_highest_is_the_highest_and_reported(producer: Produce
     assert (receipt.lane, receipt.requested_level) == (18, 99)
 
 
-@pytest.mark.parametrize(
-    ("fields", "field"),
-    [
-        ({"topic": "a b"}, "topic"),
-        ({"topic": "t" * 128}, "topic"),
-        ({"topic": "SCHEDULE_TOPIC_XXXX"}, "topic"),
-        ({"topic": "%RETRY%group"}, "topic"),
-        ({"body": bytes(4 * 1024 * 1024 + 1)}, "body"),
-        ({"level": -1}, "level"),
-        ({"queue": 99}, "queue"),
-        ({"keys": ["a b"]}, "keys[0]"),
-        ({"properties": {"DELAY": "1"}}, 'properties["DELAY"]'),
-        ({"id": "x" * 256}, "id"),
-    ],
-)
-def test_a_bad_message_is_refused_with_its_field_and_harms_no_other(
-    producer: Producer, fields: dict[str, object], field: str
-) -> None:
-    bad = Message(**({"topic": "orders", "body": b"x"} | fields))  # type: ignore[arg-type]
-    first, refused, last = producer.send_many([Message("orders", b"a"), bad, Message("orders", b"b")], errors="return")
-    assert isinstance(first, Receipt)
-    assert isinstance(last, Receipt)
-    assert isinstance(refused, InvalidMessage)
-    assert [violation.field for violation in refused.violations] == [field]
-    assert not refused.retriable
-
-
 def test_many_messages_of_all_levels_arrive_once_each(cluster: LocalCluster, producer: Producer) -> None:
     messages = [Message("many", b"%d" % n, level=random.randint(0, 18)) for n in range(5_000)]
     receipts = producer.send_many(messages)

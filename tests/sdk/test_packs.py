@@ -340,7 +340,3 @@ async def test_a_refused_message_among_gathered_ones_harms_no_other(tap: Gateway
         tap.refuse(1, reason="MESSAGE_INVALID", code=3, retriable=False)
         got = await asyncio.gather(*[producer.send(topic, b"x") for _ in range(3)], return_exceptions=True)
         assert [type(one) for one in got] == [Receipt, InvalidMessage, Receipt]
-        with pytest.raises(TypeError):
-            await producer.send(topic, 42)  # type: ignore[arg-type]
-        with pytest.raises(InvalidMessage, match="body: 4194305 bytes are above the most, 4194304"):
-            await producer.send(topic, bytes(4 * 1024 * 1024 + 1))
