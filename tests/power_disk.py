@@ -15,6 +15,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from duetime_store.files.disk import Buffer
 
@@ -25,6 +26,16 @@ SECTOR = 512
 
 class PowerCut(Exception):
     """The process is gone, in the middle of what it did."""
+
+
+class Unlucky(random.Random):
+    """Dice by which a power cut takes everything that was not flushed."""
+
+    def random(self) -> float:
+        return 0.0
+
+    def choice(self, seq: Sequence[Any]) -> Any:  # type: ignore[override]
+        return seq[0]
 
 
 @dataclass(frozen=True, slots=True)

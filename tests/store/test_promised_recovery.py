@@ -1,9 +1,6 @@
 """Records that were read before they were flushed, and a power cut then: the plan gives them their places again."""
 
-import random
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +15,7 @@ from duetime_store.writing.ends import cancel
 from duetime_store.writing.promising import promise
 from duetime_store.writing.staging import OK
 
-from tests.power_disk import PowerDisk
+from tests.power_disk import PowerDisk, Unlucky
 from tests.store.conftest import HandClock, Shard, ids, log_file, restored, sent, timer
 
 LEVEL_MS = 1_000
@@ -59,16 +56,6 @@ class Cut(Shard):
                 file.seek(position)
                 file.write(bytes(count))
         self.open()
-
-
-class Unlucky(random.Random):
-    """A power cut takes everything that was not flushed."""
-
-    def random(self) -> float:
-        return 0.0
-
-    def choice(self, seq: Sequence[Any]) -> Any:  # type: ignore[override]
-        return seq[0]
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from duetime_store.reading.turns import Turns
 from duetime_store.writing.staging import DUPLICATE, OK
 from prometheus_client import CollectorRegistry
 
+from tests.power_disk import PowerDisk, Unlucky
 from tests.seeds import seed
 from tests.store.conftest import MIB, HandClock, Shard, flip, ids, log_file, remove, sent
 
@@ -207,6 +208,27 @@ def test_ids_before_the_checkpoint_are_remembered_over_segments(shard: Shard) ->
             outcome = shard.put(sent(name, level=level))
             assert (outcome.statuses, outcome.queue_offsets) == ([DUPLICATE], [number])
     assert shard.put(sent("250")).queue_offsets == [500]
+
+
+def test_a_start_flushes_the_log_that_a_killed_process_wrote(tmp_path: Path, clock: HandClock) -> None:
+    shard = Shard(tmp_path / "store", clock)
+    shard.crash()
+    before = shard.disk = PowerDisk(shard.root, Unlucky())
+    shard.open()
+    shard.store.put(sent("A"), [])
+    batch = shard.store.take()
+    assert batch is not None
+    shard.store.log.write(batch.runs)
+    shard.crash()
+    after = shard.disk = PowerDisk(shard.root, Unlucky())
+    after.go_on_from(before)
+    shard.open()
+    written = log_file(shard).read_bytes()
+    shard.crash()
+    after.close_all()
+    after.lose()
+    assert any(written)
+    assert log_file(shard).read_bytes() == written
 
 
 def test_restored_records_take_no_room_among_recent_ids(tmp_path: Path, clock: HandClock) -> None:

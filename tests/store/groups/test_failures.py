@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 from duetime.v1 import store_pb2
+from duetime_format.names import retry_topic
 from duetime_store.groups import snapshot
+from duetime_store.groups.groups import Open
 
 from tests.store.groups.running import EXPIRED, GROUP, INVISIBLE_MS, OK, Consuming, copy, names, told
 from tests.store.groups.test_leases import lined_up
@@ -42,6 +44,22 @@ async def test_two_copies_of_one_call_settle_once(store: Consuming) -> None:
     answer = await store.put_settling(copy("a"), copy("a"), settles=settles)
     assert list(answer.statuses) == [OK, SETTLED]
     assert names(await store.receive()) == ["a"]
+
+
+async def test_a_lease_expires_whose_copy_is_not_stored(store: Consuming) -> None:
+    await store.send("a")
+    (got,) = await store.receive()
+    groups = store.node.parts.groups
+    one = groups.open_one(GROUP, got.receipt)
+    assert isinstance(one, Open)
+    finish = groups.settle(one, (retry_topic(GROUP), 0, 0))
+    store.clock.move(INVISIBLE_MS)
+    groups.expire()
+    # The copy may still be stored.
+    assert await store.receive() == []
+    finish(False)
+    await store.clock.advance(1)
+    assert told(await store.receive()) == [("a", 2)]
 
 
 async def test_a_retry_is_not_seen_before_its_time_and_by_its_topic_only(store: Consuming) -> None:
