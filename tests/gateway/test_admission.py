@@ -167,6 +167,11 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
         "properties",
         "32318 bytes encoded and 450 that DueTime adds are above the most, 32767",
     ),
+    (
+        {"properties": {"x": "v" * (32_767 - 51 - 450 + 1)}, "replace": True, "keys": ["a"], "delay_level": 1},
+        "properties",
+        "32318 bytes encoded and 450 that DueTime adds are above the most, 32767",
+    ),
     ({"id": LONG}, "id", f"'{'x' * 64}'... has 300 characters; the most is 255"),
     ({"id": "a b"}, "id", "'a b' holds a blank or a control character"),
     ({"id": "a\x02"}, "id", "'a\\x02' holds a blank or a control character"),

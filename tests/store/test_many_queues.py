@@ -271,6 +271,19 @@ async def test_a_checkpoint_that_failed_leaves_its_rows_to_the_next(root: Path) 
         assert await ids_of(store, "topic-new", 1) == ["new"]
 
 
+async def test_a_queue_that_retention_has_trimmed_is_in_the_next_table(root: Path) -> None:
+    async with few_files(root) as store:
+        await fill(store)
+        await settled(store, root)
+        assert await store.node.parts.checkpointer.write()
+        queue = store.node.store.queues.find("topic7", 0)
+        queue.trim(store.node.store.published_end)
+        assert await store.node.parts.checkpointer.write()
+    async with few_files(root) as store:
+        assert store.report.read_queues == 0
+        assert store.node.store.queues.find("topic7", 0).min_offset == 1
+
+
 def killed(root: Path) -> Path:
     """The directory as a process that was killed leaves it; times of files are kept, and so is `abort`."""
     copy = root.parent / "killed"
