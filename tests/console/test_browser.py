@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from duetime.v1 import consumer_pb2, gateway_pb2
 from duetime_core.testing import Cluster
 from playwright.async_api import Browser as Chromium
@@ -19,6 +20,8 @@ from tests.gateway.people import People
 # One browser and one cluster serve all; a busy machine is no fault of a page.
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 
+# A topic, and a group with waiting retries of it.
+RETURNS = "returns"
 PAGES = (
     "/",
     "/topics",
@@ -29,6 +32,11 @@ PAGES = (
     "/groups",
     f"/groups/{BILLING}",
     "/groups/new",
+    f"/groups/{RETURNS}",
+    f"/groups/{RETURNS}/retries",
+    f"/groups/{RETURNS}/retries?error=none",
+    f"/groups/{RETURNS}/retries/retry-now",
+    f"/groups/{RETURNS}/retries/discard?error=bank",
     f"/groups/{BILLING}/reset?topic={ORDERS}&to=earliest&at=&queue=&offset=",
     "/lanes",
     "/lanes/0/1000",
@@ -52,6 +60,12 @@ PAGES = (
     "/api/v1",
 )
 FAILED = ("/topics/no-such-topic", "/no-such-page")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", autouse=True)
+async def retries(shown: Shown) -> None:
+    await shown.traffic.create_topic(RETURNS)
+    await shown.traffic.fail(RETURNS, RETURNS, "return-1", "return-2", delay_ms=3_600_000)
 
 
 async def faults_of(opened: Tab, address: str, paths: Sequence[str]) -> dict[str, Any]:

@@ -19,23 +19,13 @@ PAGE = f"/groups/{BILLING}/retries"
 NO_FILTER = {"topic": "", "error": "", "ids": ""}
 
 
-async def fail(traffic: Traffic, *ids: str, delay_ms: int, kind: str = "TimeoutError") -> None:
-    """Messages with these ids fail once and wait."""
-    for name in ids:
-        await traffic.send_one(ORDERS, b"x", id=name)
-    leased = await traffic.receive(BILLING, ORDERS, len(ids))
-    error = consumer_pb2.HandlerError(type=kind, message="<b>bank</b>")
-    nacks = [consumer_pb2.Nack(receipt=one.receipt, delay_ms=delay_ms, error=error) for one in leased]
-    await traffic.call("Nack", consumer_pb2.NackRequest(group=BILLING, nacks=nacks))
-
-
 @pytest.fixture
 async def failed(desk: Desk) -> Desk:
     """The group billing failed the messages a, b and c; the last is due first."""
     async with Traffic(desk.cluster.address) as traffic:
         await traffic.create_topic(ORDERS)
-        await fail(traffic, "a", "b", delay_ms=7_200_000)
-        await fail(traffic, "c", delay_ms=3_600_000, kind="KeyError")
+        await traffic.fail(BILLING, ORDERS, "a", "b", delay_ms=7_200_000)
+        await traffic.fail(BILLING, ORDERS, "c", delay_ms=3_600_000, kind="KeyError")
     return desk
 
 
@@ -130,7 +120,7 @@ async def test_retries_need_the_right_to_manage_their_group() -> None:
         keeper = str(await people.add("keeper", "manage group billing"))
         async with Traffic(cluster.address, admin) as traffic:
             await traffic.create_topic(ORDERS)
-            await fail(traffic, "a", delay_ms=3_600_000)
+            await traffic.fail(BILLING, ORDERS, "a", delay_ms=3_600_000)
         await browser.post("/sign-in", {"token": reader, "next": "/"})
         assert PAGE not in (await browser.get(f"/groups/{BILLING}")).text
         for path in (PAGE, f"{PAGE}/discard", f"{PAGE}/retry-now"):

@@ -97,6 +97,15 @@ class Traffic:
         await self.reject(group, await self.receive(group, topic, count), kind, text)
         return sent
 
+    async def fail(self, group: str, topic: str, *ids: str, delay_ms: int, kind: str = "TimeoutError") -> None:
+        """Sends messages with these ids to a topic that the group has read; they fail, and wait for a retry."""
+        for name in ids:
+            await self.send_one(topic, b"x", id=name)
+        error = consumer_pb2.HandlerError(type=kind, message="<b>bank</b>")
+        leased = await self.receive(group, topic, len(ids))
+        nacks = [consumer_pb2.Nack(receipt=one.receipt, delay_ms=delay_ms, error=error) for one in leased]
+        await self.call("Nack", consumer_pb2.NackRequest(group=group, nacks=nacks))
+
     async def prepare(self, group: str, topic: str, count: int) -> list[str]:
         """Ids of transactions that stay open."""
         messages = [message_pb2.Message(topic=topic, body=b"half %d" % number) for number in range(count)]
