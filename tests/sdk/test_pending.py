@@ -99,7 +99,9 @@ async def test_any_number_is_split_into_requests(
 ) -> None:
     ids = await wait_for(tap, topic, 2 * REQUEST_COUNT_MAX + 2)
     ids.insert(7, "none")
-    assert await producer.cancel(one for one in ids) == [CANCELLED if one != "none" else NOT_FOUND for one in ids]
+    assert await producer.cancel((one for one in ids), topic=topic) == [
+        CANCELLED if one != "none" else NOT_FOUND for one in ids
+    ]
     assert sorted(asked(tap)) == [3, REQUEST_COUNT_MAX, REQUEST_COUNT_MAX]
     assert (await finder.backlog(topic)).pending == 0
     assert await producer.cancel([]) == []
