@@ -5,7 +5,6 @@ from collections.abc import Callable
 from datetime import datetime
 
 import structlog
-from cryptography import x509
 from duetime.tls import Files, Followed, Pems
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -88,6 +87,9 @@ class Certificates:
 
 def _ends_of(pems: Pems) -> dict[str, datetime]:
     """Until when they are valid. Raises: ValueError: no certificates."""
+    # Imported where it is needed: without TLS a start need not wait for it.
+    from cryptography import x509
+
     found = {}
     if pems.cert is not None:
         found["own"] = x509.load_pem_x509_certificate(pems.cert).not_valid_after_utc

@@ -187,7 +187,7 @@ def test_a_killed_process_is_restarted_on_its_port(tmp_path: Path, names: list[s
             producer.send("orders", f"before {name}".encode(), delay="1s")
             os.kill(up.pid(name), signal.SIGKILL)
             line = up.read_line(errors=True)
-            assert line == f"duetime: {name} (pid {up.pid(name)}) ended by SIGKILL; restarting it in 0.2 s\n"
+            assert line == f"duetime: {name} (pid {up.pid(name)}) ended by SIGKILL; restarting it\n"
             producer.send("orders", f"after {name}".encode(), delay="1s")
         with Puller(up.server, "orders", timeout="60s") as puller:
             bodies: list[str] = []
@@ -203,7 +203,7 @@ def test_one_process_that_is_killed_is_restarted_on_its_port(tmp_path: Path) -> 
         producer.send("orders", b"before", delay="1s")
         os.kill(up.pid("store"), signal.SIGKILL)
         line = up.read_line(errors=True)
-        assert line == f"duetime: cluster (pid {up.pid('store')}) ended by SIGKILL; restarting it in 0.2 s\n"
+        assert line == f"duetime: cluster (pid {up.pid('store')}) ended by SIGKILL; restarting it\n"
         producer.send("orders", b"after", delay="1s")
         with Puller(up.server, "orders", timeout="60s") as puller:
             bodies: list[bytes] = []

@@ -216,17 +216,19 @@ async def _run_forever(child: Child) -> None:
 
 
 async def _restart_forever(child: Child) -> None:
+    """Restarts it at once, and after a pause if it ends again soon."""
     loop = asyncio.get_running_loop()
-    pause_s = BACKOFF_S_MIN
+    pause_s = 0.0
     while True:
         began = loop.time()
         code = await child.ended()
         if loop.time() - began >= STEADY_S:
-            pause_s = BACKOFF_S_MIN
-        text = f"{child.name} (pid {child.pid}) ended {exit_text(code)}; restarting it in {pause_s:g} s"
+            pause_s = 0.0
+        later = f" in {pause_s:g} s" if pause_s else ""
+        text = f"{child.name} (pid {child.pid}) ended {exit_text(code)}; restarting it{later}"
         print(f"duetime: {text}", file=sys.stderr, flush=True)
         await asyncio.sleep(pause_s)
-        pause_s = min(BACKOFF_S_MAX, pause_s * 2)
+        pause_s = min(BACKOFF_S_MAX, pause_s * 2) or BACKOFF_S_MIN
         try:
             await child.start()
         except CannotStart as error:
