@@ -233,9 +233,12 @@ def host_of(peer: str) -> str:
     return peer.rpartition(":")[0]
 
 
-def caller_of(peer: str, metadata: Sequence[tuple[str, Any]] | None) -> str:
+def caller_of(context: Any) -> str:
     """The caller that a call is made for: the one that a process of the cluster names, else the peer's host."""
-    return next((str(value) for key, value in metadata or () if key == CALLER_KEY), "") or host_of(peer)
+    for key, value in context.invocation_metadata() or ():
+        if key == CALLER_KEY:
+            return str(value)
+    return host_of(context.peer())
 
 
 def made_for(caller: str) -> tuple[tuple[str, str], ...]:

@@ -14,13 +14,14 @@ from duetime_core.serving import make_channel
 from duetime_gateway.pending import matching, retries
 from duetime_gateway.rocketmq.wire import messaging_pb2 as pb
 
-from tests.gateway.conftest import Gateway, TappedStore, message
+from tests.gateway.conftest import Gateway, TappedStore, message, tapped_store
 from tests.gateway.test_transactions import prepare
 from tests.hosts import GREEDY, OTHER, seen_from
 from tests.rocketmq.raw import Raw
 from tests.tap import WAIT_S
 
 LIMIT = 20
+RECORDS = consumer_pb2.RECEIVE_ENCODING_RECORDS
 IDLE, EMPTY = pb.Resource(name="idle"), pb.Resource(name="empty")
 CANCEL = pending_pb2.CancelMatchingRequest(filter={"topic": "orders"})
 DISCARD = consumer_pb2.EndRetriesRequest(filter={"group": "billing"})
@@ -164,3 +165,33 @@ async def test_one_host_leaves_a_tenth_to_others(
             while await open_one(greedy) is None:
                 pass
         tap.release()
+
+
+async def taken(host: Host, group: str) -> list[bytes]:
+    """Receipts of all messages that the host can get in the group."""
+    found: list[bytes] = []
+    with suppress(grpc.aio.AioRpcError):
+        while True:
+            asked = consumer_pb2.ReceiveRequest(group=group, topic="orders", max_count=100, encoding=RECORDS)
+            answer = await host.stub.Receive(asked, timeout=WAIT_S)
+            found += [receipt for run in answer.runs for receipt in run.receipts]
+            if not answer.runs:
+                break
+    return found
+
+
+async def test_one_host_leaves_leases_to_others(tmp_path: Path) -> None:
+    async with (
+        tapped_store(tmp_path, leases_max=200) as tap,
+        Gateway(tmp_path, {0: tap.port}) as gateway,
+        host(gateway, tap, GREEDY) as greedy,
+        host(gateway, tap, OTHER) as other,
+    ):
+        await gateway.send(*(message() for _ in range(60)))
+        held = {name: await taken(greedy, name) for name in map("group-{}".format, range(30))}
+        assert sum(map(len, held.values())) == 100
+        assert len(held["group-0"]) == 50
+        assert len(await taken(other, "other")) == 50
+        assert not await taken(greedy, "group-0")
+        await greedy.stub.Ack(consumer_pb2.AckRequest(group="group-0", receipts=held["group-0"]))
+        assert len(await taken(greedy, "group-0")) == 10

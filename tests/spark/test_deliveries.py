@@ -16,8 +16,8 @@ from duetime_format.errors import Damaged
 from duetime_format.events import Key
 from duetime_format.names import GROUPS_TOPIC
 from duetime_spark.decoding.deliveries import ENDS, SCHEMA, Deliveries, Spans, rows_of
+from duetime_store.groups.holds import Lease, Place
 from duetime_store.groups.journal import GroupJournal
-from duetime_store.groups.state import Lease, Place
 from duetime_store.log.journal import Journal, bodies
 from hypothesis import given
 from hypothesis import strategies as st

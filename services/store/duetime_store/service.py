@@ -292,8 +292,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
     def Subscribe(
         self, requests: AsyncIterator[subscriptions_pb2.SubscribeRequest], context: Any
     ) -> AsyncIterator[bytes]:
-        caller = caller_of(context.peer(), context.invocation_metadata())
-        return self._subscriptions.read(requests, context.peer(), caller)
+        return self._subscriptions.read(requests, context.peer(), caller_of(context))
 
     def _fill_pull(self, response: gateway_pb2.PullResponse, pulled: Pulled, request: AnyPull) -> None:
         """Fills in the answer of one queue."""
@@ -383,17 +382,17 @@ class StoreService(store_pb2_grpc.StoreServicer):
         if 0 <= request.max_bytes <= limits.PULL_BYTES_MAX:
             wanted = request.max_bytes or limits.PULL_BYTES_DEFAULT
             request.max_bytes = self._answers.left(peer, wanted, COUNTED_BYTES_MIN)
-        return await self._groups.receive(request, peer)
+        return await self._groups.receive(request, peer, caller_of(context))
 
     def ReceiveStream(
         self, requests: AsyncIterator[leases_pb2.ReceiveStreamRequest], context: Any
     ) -> AsyncIterator[leases_pb2.ReceiveStreamResponse]:
-        return self._receive_streams.responses(requests, context.peer())
+        return self._receive_streams.responses(requests, context.peer(), caller_of(context))
 
     async def AwaitMessages(
         self, request: consumer_pb2.ReceiveRequest, context: Any
     ) -> store_pb2.AwaitMessagesResponse:
-        return await self._groups.await_messages(request, context.peer())
+        return await self._groups.await_messages(request, context.peer(), caller_of(context))
 
     async def PullDeadLetters(
         self, request: store_pb2.PullDeadLettersRequest, context: Any
@@ -495,6 +494,5 @@ class StoreService(store_pb2_grpc.StoreServicer):
         return await self._exporter.list()
 
     async def Export(self, request: export_pb2.ExportRequest, context: Any) -> AsyncIterator[bytes]:
-        caller = caller_of(context.peer(), context.invocation_metadata())
-        async for data in self._exporter.read(request.path, request.offset, request.length, caller):
+        async for data in self._exporter.read(request.path, request.offset, request.length, caller_of(context)):
             yield encoded_chunk(data)

@@ -95,6 +95,7 @@ class GroupLife(Life):
             ordered=False,
             start_at_ms=0,
             member="",
+            caller="host",
         )
         try:
             self.store.gate.check_write()

@@ -209,7 +209,7 @@ async def test_a_journal_record_that_is_damaged_is_told_and_gives_messages_again
 
 
 async def test_leases_are_given_again_once_some_have_ended(tmp_path: Path) -> None:
-    async with Consuming(tmp_path / "store", leases_max=4) as store:
+    async with Consuming(tmp_path / "store", leases_max=8) as store:
         await store.send("a", "b", "c")
         got = await store.receive()
         with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -217,7 +217,8 @@ async def test_leases_are_given_again_once_some_have_ended(tmp_path: Path) -> No
         error = translate(caught.value, "the store", "NO_ANSWER")
         assert (error.reason, error.text) == (
             "LEASES_EXHAUSTED",
-            "2 messages of all groups are outstanding on this shard, 4 at most; 2 of group billing, 2 at most",
+            "2 messages of all groups are outstanding on this shard, 8 at most; 2 of ipv4:127.0.0.1, 4 at most; "
+            "2 of group billing, 2 at most",
         )
         # What was received goes on; a copy takes the place of its message.
         assert await store.change(got[0], ms=LONG_MS) == [OK]

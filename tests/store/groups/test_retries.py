@@ -156,7 +156,7 @@ async def test_a_reset_ends_due_copies_before_the_first_receive_of_retries(store
 
 
 async def test_a_reset_without_room_for_retries_that_stay_changes_nothing(tmp_path: Path) -> None:
-    async with Consuming(tmp_path / "small", leases_max=10) as store:
+    async with Consuming(tmp_path / "small", leases_max=20) as store:
         await store.send("a", "b")
         await store.ack(*await store.receive())
         await store.put(*[copy("a", origin="0:0")] * 11, copy("b", origin="0:1"))

@@ -17,9 +17,9 @@ from duetime_format.properties import decode_properties
 from duetime_store.groups import loading, snapshot
 from duetime_store.groups.fetch import Asked, Fetcher
 from duetime_store.groups.groups import EXPIRED, OK, UNKNOWN, Groups, Open
+from duetime_store.groups.holds import EXHAUSTED, LEASED, RETURNED, WAITING
 from duetime_store.groups.lines import Lines
 from duetime_store.groups.offsets import GroupOffsets
-from duetime_store.groups.state import EXHAUSTED, LEASED, RETURNED, WAITING
 from duetime_store.lanes.alarm import Alarm, ShardClock
 from duetime_store.metrics import StoreMetrics
 from duetime_store.reading.filters import Filter
@@ -151,7 +151,7 @@ class Machine(RuleBasedStateMachine):
         self.expire()
         wanted = Filter.parse("")
         asked = Asked(
-            GROUP, TOPIC, (0,), (), count, 1 << 20, invisible_ms, 0, wanted, MAX_ATTEMPTS, self.ordered, 0, "m"
+            GROUP, TOPIC, (0,), (), count, 1 << 20, invisible_ms, 0, wanted, MAX_ATTEMPTS, self.ordered, 0, "m", "host"
         )
         if KEY not in self.groups.progress.places:
             self.groups.new_place(KEY, 0)
@@ -416,7 +416,9 @@ class Machine(RuleBasedStateMachine):
         if place is None:
             return
         holds = list(place.entries.values())
-        assert progress.outstanding == len(holds)
+        assert progress.outstanding == progress.callers.used == len(holds)
+        for caller in progress.callers.holders():
+            assert progress.callers.held(caller) == sum(hold.caller == caller for hold in holds)
         assert place.available == sum(hold.state == RETURNED for hold in holds)
         assert place.leased == sum(hold.state == LEASED for hold in holds)
         for hold in set(holds):

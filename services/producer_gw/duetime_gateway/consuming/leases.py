@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from duetime_core.callers import sharer
 from duetime_core.clock import Clock
 from duetime_core.defects import outcome
 from duetime_core.logs import sparing
@@ -105,7 +106,7 @@ class Leases:
         places = await self._places.of(receive.topic)
         group = await self._groups.ensure(receive.group)
         numbers = sorted({shard for shard, _ in places.values()})
-        retries = await self._retry_queues(receive.group, numbers)
+        retries, caller = await self._retry_queues(receive.group, numbers), sharer(peer)
         for number in numbers:
             self._shards.get(number).groups.announce(group)
         return {
@@ -117,6 +118,7 @@ class Leases:
                 group.start_at_ms,
                 receive.max_attempts or group.retry.max_attempts,
                 receive.member or peer[: limits.MEMBER_CHARS_MAX],
+                caller,
             )
             for number in numbers
         }

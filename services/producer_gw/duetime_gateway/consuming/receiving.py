@@ -153,5 +153,7 @@ class StreamReceiver:
         pipe = self._pipes.get(number)
         if pipe is None:
             store = self._all.shards.get(number).store
-            pipe = self._pipes[number] = store.receive_stream(lambda taken: self.give_back(number, [taken]))
+            pipe = self._pipes[number] = store.receive_stream(
+                self._caller, lambda taken: self.give_back(number, [taken])
+            )
         return pipe

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import grpc
@@ -204,7 +205,8 @@ class StoreClient:
         """An encoded ReceiveResponse. `unread` gets one that comes after the caller has gone away."""
         if self._stopped:
             raise stopping()
-        call = self._receive(receive_request(part, max_count, max_bytes, wait_ms), timeout=timeout_ms / 1000.0)
+        request = receive_request(part, max_count, max_bytes, wait_ms)
+        call = self._receive(request, timeout=timeout_ms / 1000.0, metadata=made_for(part.caller))
         # The caller's end must not end the call once it is answered: nobody would know what was leased.
         answer = self._tasks.create_task(outcome(lambda: self._poll(call), "Receive"))
         try:
@@ -219,16 +221,18 @@ class StoreClient:
             raise error
         return data or b""
 
-    def receive_stream(self, unread: Callable[[Taken], None]) -> LeasePipe:
-        """For one receiver. `unread` gets what comes after it has gone away."""
-        method, timeout_ms = self._stub.ReceiveStream, self._timeout_ms
+    def receive_stream(self, caller: str, unread: Callable[[Taken], None]) -> LeasePipe:
+        """For one receiver of a caller. `unread` gets what comes after it has gone away."""
+        method, timeout_ms = partial(self._stub.ReceiveStream, metadata=made_for(caller)), self._timeout_ms
         return LeasePipe(method, self._whom, self._translated, self._tasks, unread, timeout_ms=timeout_ms)
 
     async def await_messages(self, part: ReceivePart, wait_ms: int, timeout_ms: float) -> bool:
         """Whether a Receive would find something, within `wait_ms`. Leases nothing."""
         selection = part.receive.selection
         request = receive_request(part, selection.max_count, selection.max_bytes, wait_ms)
-        answer = await self._poll(self._stub.AwaitMessages(request, timeout=timeout_ms / 1000.0))
+        answer = await self._poll(
+            self._stub.AwaitMessages(request, timeout=timeout_ms / 1000.0, metadata=made_for(part.caller))
+        )
         return bool(answer.ready)
 
     async def ack(self, group: str, receipts: Sequence[bytes], timeout_ms: float) -> Sequence[int]:

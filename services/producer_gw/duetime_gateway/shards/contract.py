@@ -36,6 +36,8 @@ class ReceivePart:
     start_at_ms: int
     max_attempts: int
     member: str
+    # Whom the leases count for.
+    caller: str
 
 
 def stored_of(answer: store_pb2.PutResponse) -> Stored:

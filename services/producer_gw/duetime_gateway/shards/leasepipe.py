@@ -19,7 +19,8 @@ from duetime_gateway.errors import shard_unavailable, stopping
 from duetime_gateway.shards.contract import ReceivePart, receive_request
 from duetime_gateway.shards.leases import Messages, Taken, Unacked, raise_fault
 
-Method = grpc.aio.StreamStreamMultiCallable[leases_pb2.ReceiveStreamRequest, leases_pb2.ReceiveStreamResponse]
+# Begins a ReceiveStream.
+Method = Callable[[None], Any]
 Answer = leases_pb2.Taken | leases_pb2.Acked
 
 

@@ -10,8 +10,8 @@ from duetime_format.errors import Damaged
 from duetime_format.ranges import are_ascending, count_of, offsets_of, ranges
 
 from duetime_store.groups.groups import EXPIRED, UNKNOWN, Groups, Open
+from duetime_store.groups.holds import Lease
 from duetime_store.groups.offsets import check_group
-from duetime_store.groups.state import Lease
 
 
 class Unacked(NamedTuple):

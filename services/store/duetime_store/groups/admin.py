@@ -8,9 +8,9 @@ from duetime_format.events import Key
 from duetime_format.names import dlq_topic, retry_topic
 
 from duetime_store.groups.groups import Groups
+from duetime_store.groups.holds import Place
 from duetime_store.groups.offsets import GroupOffsets, check_group
 from duetime_store.groups.retries import WaitingRetries
-from duetime_store.groups.state import Place
 from duetime_store.groups.superseding import Superseded, Superseding
 from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.reading.offsets import first_stored_at, first_with_time

@@ -64,8 +64,10 @@ class GroupCalls:
                 reason="GROUP_RECEIVES",
             )
 
-    async def receive(self, request: consumer_pb2.ReceiveRequest, peer: str) -> consumer_pb2.ReceiveResponse:
-        given = await self._receiver.receive(await self._asked(request, peer))
+    async def receive(
+        self, request: consumer_pb2.ReceiveRequest, peer: str, caller: str
+    ) -> consumer_pb2.ReceiveResponse:
+        given = await self._receiver.receive(await self._asked(request, peer, caller))
         response = consumer_pb2.ReceiveResponse()
         numbers = numbers_of(request)
         for one in given:
@@ -74,8 +76,8 @@ class GroupCalls:
         self._metrics.bytes_out.labels("receive").inc(sum(len(one.records) for one in given))
         return response
 
-    async def _asked(self, request: consumer_pb2.ReceiveRequest, peer: str) -> Asked:
-        return asked_of(request, peer, await parsed(self._turns, request.tags, request.sql))
+    async def _asked(self, request: consumer_pb2.ReceiveRequest, peer: str, caller: str) -> Asked:
+        return asked_of(request, peer, caller, await parsed(self._turns, request.tags, request.sql))
 
     def _add(
         self,
@@ -103,8 +105,11 @@ class GroupCalls:
             message.topic, message.queue = key.topic, queue
             response.messages.add(message=message, receipt=name, attempt=attempt, lease_ends_at_ms=given.until_ms)
 
-    async def await_messages(self, request: consumer_pb2.ReceiveRequest, peer: str) -> store_pb2.AwaitMessagesResponse:
-        return store_pb2.AwaitMessagesResponse(ready=await self._receiver.ready(await self._asked(request, peer)))
+    async def await_messages(
+        self, request: consumer_pb2.ReceiveRequest, peer: str, caller: str
+    ) -> store_pb2.AwaitMessagesResponse:
+        asked = await self._asked(request, peer, caller)
+        return store_pb2.AwaitMessagesResponse(ready=await self._receiver.ready(asked))
 
     async def ack(self, request: consumer_pb2.AckRequest) -> consumer_pb2.AckResponse:
         _check(request.group, request.receipts, limits.RECEIPTS_MAX)
@@ -281,7 +286,7 @@ class GroupCalls:
         return place.topic, place.queue, place.offset
 
 
-def asked_of(request: consumer_pb2.ReceiveRequest, peer: str, wanted: Filter) -> Asked:
+def asked_of(request: consumer_pb2.ReceiveRequest, peer: str, caller: str, wanted: Filter) -> Asked:
     """Raises: InvalidArgument."""
     check_group(request.group)
     faults = []
@@ -313,6 +318,7 @@ def asked_of(request: consumer_pb2.ReceiveRequest, peer: str, wanted: Filter) ->
         request.ordered,
         request.start_at_ms,
         request.member[: limits.MEMBER_CHARS_MAX] or peer,
+        caller,
     )
 
 

@@ -19,7 +19,7 @@ from duetime_format.columns import retries, values
 from duetime_format.units import FILLER_SIZE
 
 from duetime_store.groups.groups import Groups
-from duetime_store.groups.state import Hold, Lease, Place
+from duetime_store.groups.holds import Hold, Lease, Place
 from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.reading.filters import Filter
 from duetime_store.reading.reader import Reader, Scanned
@@ -51,6 +51,8 @@ class Asked:
     ordered: bool
     start_at_ms: int
     member: str
+    # Whom its messages count for.
+    caller: str
 
 
 @dataclass(slots=True)
@@ -128,7 +130,9 @@ class Fetcher:
         """Takes messages of the places, up to the limits, within a step of the walk."""
         groups = self._groups
         groups.expire()
-        fetched = Fetched(asked, asked.max_count, asked.max_bytes, groups.progress.shares.room(asked.group), peek, walk)
+        fetched = Fetched(
+            asked, asked.max_count, asked.max_bytes, groups.progress.room(asked.group, asked.caller), peek, walk
+        )
         for place in (*own, *retries):
             groups.drop_before(place, self.queue(place).min_offset)
         if fresh_first:
@@ -291,7 +295,7 @@ class Fetcher:
             else:
                 taken.append(index)
         self._others_pass(place, offsets, topics, stop)
-        self._groups.hide(place, hidden, place.frontier if taken else stop)
+        self._groups.hide(place, hidden, place.frontier if taken else stop, fetched.asked.caller)
         fetched.fresh -= sum(map(len, hidden.values()))
         if taken:
             records = _picked(scanned.records, scanned.sizes, taken)
@@ -316,7 +320,7 @@ class Fetcher:
         asked, groups = fetched.asked, self._groups
         now_ms = self._store.clock.now_ms()
         until_ms, before = now_ms + asked.invisible_ms, place.frontier
-        lease = groups.progress.new_lease(place, now_ms, asked.max_attempts, ordered=asked.ordered)
+        lease = groups.progress.new_lease(place, now_ms, asked.max_attempts, ordered=asked.ordered, caller=asked.caller)
         outstanding = groups.progress.outstanding
         for number, (offsets, attempt, past) in enumerate(parts, 1):
             groups.give(lease, offsets, until_ms, attempt, after if number == len(parts) else before, past)

@@ -14,9 +14,10 @@ from duetime_core.ondisk.gone import GoneLetters
 from duetime_format import receipts
 from duetime_format.events import Key, Letter
 
+from duetime_store.groups.holds import Hold, Lease, Place
 from duetime_store.groups.journal import GroupJournal
 from duetime_store.groups.lines import Lines
-from duetime_store.groups.state import Hold, Lease, Place, Progress
+from duetime_store.groups.state import Progress
 from duetime_store.writing.store import Store
 
 log = sparing()
@@ -98,7 +99,7 @@ class Groups:
         self.gone = gone
         self.shard = shard
         self.leases_max = leases_max
-        progress.shares.bound(leases_max, max(leases_max // 2, 1), max(leases_max // 100, 1))
+        progress.bound(leases_max)
         self._groups_max = groups_max
         self._places_max = places_max
         # Waiters for messages that come back.
@@ -290,7 +291,7 @@ class Groups:
             by_hold.setdefault(id(hold), (hold, []))[1].append(offset)
         for hold, offsets in by_hold.values():
             place = hold.place
-            lease = self.progress.new_lease(place, now_ms, hold.attempt, is_taken=True)
+            lease = self.progress.new_lease(place, now_ms, hold.attempt, is_taken=True, caller=hold.caller)
             until_ms = now_ms + invisible_ms
             self.give(lease, sorted(offsets), until_ms, hold.attempt, place.frontier, hold)
             taken += [Open(place, lease, offset, place.entries[offset]) for offset in sorted(offsets)]
@@ -306,14 +307,14 @@ class Groups:
         self.journal.give(lease, offsets, until_ms, attempt, before, after, expired)
         self.progress.give(lease, offsets, until_ms, attempt, after, expired=expired, history=history)
 
-    def hide(self, place: Place, hidden: Mapping[tuple[int, int], list[int]], after: int) -> None:
+    def hide(self, place: Place, hidden: Mapping[tuple[int, int], list[int]], after: int, caller: str = "") -> None:
         """Adds messages that come back at their time, by time and attempt; the place's frontier becomes `after`."""
         before = place.frontier
         for number, ((until_ms, attempt), offsets) in enumerate(hidden.items(), 1):
             # The last event moves the frontier: if the log ends before it, the messages are scanned again.
             reached = after if number == len(hidden) else before
             self.journal.hide(place, offsets, until_ms, attempt, before, reached)
-            self.progress.hide(place, offsets, until_ms, attempt, reached)
+            self.progress.hide(place, offsets, until_ms, attempt, reached, caller)
 
     def move(self, place: Place, frontier: int) -> None:
         """No message before `frontier` is for the group."""

@@ -4,7 +4,7 @@ from duetime_format import events
 from duetime_format.events import Letter, Pairs
 from duetime_format.ranges import ranges
 
-from duetime_store.groups.state import Lease, Place
+from duetime_store.groups.holds import Lease, Place
 from duetime_store.log.journal import Journal
 
 

@@ -14,9 +14,9 @@ from duetime_format.texts import shown
 
 from duetime_store.groups.fetch import Asked, Fetched, Fetcher, Given
 from duetime_store.groups.groups import Groups, Open
+from duetime_store.groups.holds import Place
 from duetime_store.groups.lines import Line, Lines, Waiter
 from duetime_store.groups.offsets import GroupOffsets
-from duetime_store.groups.state import Place
 from duetime_store.lanes.alarm import Alarm
 from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.queues.queues import unknown_topic
@@ -277,10 +277,12 @@ class Receiver:
         fetched = self._fetcher.fetch(asked, own, retries, walk, fresh_first=line.fresh_first, peek=peek)
         line.fresh_first = fetched.only_again
         if fetched.refused and not fetched.found:
-            shares = self._groups.progress.shares
+            progress, group, caller = self._groups.progress, asked.group, asked.caller
+            shares, callers = progress.shares, progress.callers
             raise Overloaded(
                 f"{shares.used} messages of all groups are outstanding on this shard, {shares.limit} at most; "
-                f"{shares.held(asked.group)} of group {asked.group}, {shares.share} at most",
+                f"{callers.held(caller)} of {caller}, {callers.share} at most; "
+                f"{shares.held(group)} of group {group}, {shares.share} at most",
                 reason="LEASES_EXHAUSTED",
             )
         return fetched

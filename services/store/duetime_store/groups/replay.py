@@ -8,7 +8,8 @@ from duetime_format import events
 from duetime_format.events import Key, Letter, events_in, keys_of, reading
 from duetime_format.ranges import offsets_of
 
-from duetime_store.groups.state import Lease, Place, Progress
+from duetime_store.groups.holds import Lease, Place
+from duetime_store.groups.state import Progress
 
 
 @dataclass(slots=True)

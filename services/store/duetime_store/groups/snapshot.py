@@ -26,8 +26,9 @@ from duetime_format.group_file import COUNT, ENDED, HEAD_BYTES, Head
 from duetime_format.ranges import RANGE, count_of, offsets_of, ranges
 
 from duetime_store.files.disk import Disk
+from duetime_store.groups.holds import Hold, Lease, Place
 from duetime_store.groups.memory import Ended
-from duetime_store.groups.state import Hold, Lease, Place, Progress
+from duetime_store.groups.state import Progress
 
 FILE = group_file.FILE
 

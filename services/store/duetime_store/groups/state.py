@@ -24,132 +24,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from duetime_core.shares import Shares
 from duetime_format.events import Key, Pairs
 
+from duetime_store.groups.holds import EXHAUSTED, LEASED, RETURNED, WAITING, Hold, Lease, Place
 from duetime_store.groups.memory import Ended, Memory
-
-LEASED, WAITING, RETURNED, EXHAUSTED = range(4)
 
 # Expired deliveries remembered for one message: the latest.
 EXPIRED_MAX = 64
 # Stale deadlines before they are sorted out.
 _STALE_MIN = 4_096
-
-
-class Lease:
-    """Messages of one place that one Receive got."""
-
-    __slots__ = ("holds", "id", "is_taken", "max_attempts", "open", "ordered", "place", "received_at_ms", "returned")
-
-    def __init__(
-        self, lease_id: int, place: "Place", received_at_ms: int, max_attempts: int, *, ordered: bool, is_taken: bool
-    ) -> None:
-        self.id = lease_id
-        self.place = place
-        self.received_at_ms = received_at_ms
-        self.max_attempts = max_attempts
-        self.ordered = ordered
-        # Taken by a retry service, to be made dead letters.
-        self.is_taken = is_taken
-        # Offsets still leased.
-        self.open = 0
-        # Offsets that came back. None: none did.
-        self.returned: set[int] | None = None
-        # For ordered leases.
-        self.holds: list[Hold] | None = [] if ordered else None
-
-    def came_back(self, offsets: Iterable[int]) -> None:
-        if self.returned is None:
-            self.returned = set()
-        self.returned.update(offsets)
-
-
-class Hold:
-    """The state that some offsets of a place share. Only `open` changes, and `offsets` lags behind."""
-
-    __slots__ = ("attempt", "expired", "history", "lease", "offsets", "open", "place", "state", "until_ms")
-
-    def __init__(
-        self,
-        place: "Place",
-        state: int,
-        offsets: list[int],
-        *,
-        attempt: int,
-        until_ms: int = 0,
-        lease: Lease | None = None,
-        expired: Pairs = (),
-        history: bytes = b"",
-    ) -> None:
-        self.place = place
-        self.state = state
-        # Some may have moved to another hold.
-        self.offsets = offsets
-        self.open = len(offsets)
-        # Leased, exhausted: number of this delivery. Else: of the next.
-        self.attempt = attempt
-        self.until_ms = until_ms
-        self.lease = lease
-        self.expired = expired
-        self.history = history
-
-    def held(self) -> list[int]:
-        """The offsets that it still has."""
-        if self.open == len(self.offsets):
-            return self.offsets
-        get = self.place.entries.get
-        return [offset for offset in self.offsets if get(offset) is self]
-
-
-class Place:
-    """A group's progress in one queue."""
-
-    __slots__ = ("again", "available", "entries", "frontier", "key", "leased", "least", "number", "ordered", "settling")
-
-    def __init__(self, key: Key, number: int, frontier: int) -> None:
-        self.key = key
-        # Identifies it in the journal while the process runs.
-        self.number = number
-        self.frontier = frontier
-        # One lease at a time.
-        self.ordered = False
-        # The outstanding.
-        self.entries: dict[int, Hold] = {}
-        # How many of them are returned.
-        self.available = 0
-        # How many of them are leased.
-        self.leased = 0
-        # The first offset that retention has left, as last seen.
-        self.least = 0
-        # A heap of returned offsets; some may no longer be returned.
-        self.again: list[int] = []
-        # Leased, with a record that ends the lease on its way to the disk.
-        self.settling: set[int] = set()
-
-    @property
-    def committed(self) -> int:
-        """All below it is done."""
-        return min(self.entries, default=self.frontier)
-
-    @property
-    def is_blocked(self) -> bool:
-        """Whether an ordered place has a message given out that has to end first."""
-        return len(self.entries) != self.available
-
-    def take_again(self, count: int) -> list[int]:
-        """The first returned offsets, ascending; the caller leases them, or puts them back with `put_again`."""
-        found: list[int] = []
-        again, get = self.again, self.entries.get
-        if not self.available:
-            again.clear()
-        while again and len(found) < count:
-            offset = heapq.heappop(again)
-            hold = get(offset)
-            if hold is not None and hold.state == RETURNED and (not found or found[-1] != offset):
-                found.append(offset)
-        return found
-
-    def put_again(self, offsets: Iterable[int]) -> None:
-        for offset in offsets:
-            heapq.heappush(self.again, offset)
 
 
 class Progress:
@@ -162,8 +43,9 @@ class Progress:
         self.leases: dict[int, Lease] = {}
         self.ended = Memory()
         self.last_lease_id = 0
-        # All entries of all places, by group.
+        # All entries of all places: by group, and by the caller that received them last.
         self.shares: Shares[str] = Shares(1 << 62, 1 << 62, 0)
+        self.callers: Shares[str] = Shares(1 << 62, 1 << 62, 0)
         # Places and offsets that were exhausted; some may no longer be.
         self.exhausted: deque[tuple[Place, int]] = deque()
         # A heap of leased and waiting holds: (until, serial, hold).
@@ -175,6 +57,18 @@ class Progress:
     @property
     def outstanding(self) -> int:
         return self.shares.used
+
+    def bound(self, leases_max: int) -> None:
+        """Sets the limit of entries: half of them for one caller, half of these for one group."""
+        self.callers.bound(leases_max)
+        self.shares.bound(leases_max, max(leases_max // 4, 1))
+
+    def room(self, group: str, caller: str) -> int:
+        """How many more entries the caller may take in the group. The last tenth of a caller's share is for its groups
+        that hold little."""
+        left, own = self.callers.room(caller), self.shares.held(group)
+        most = min(left - self.callers.share // 10, self.shares.share - own)
+        return max(0, most, min(left, self.shares.little - own))
 
     # --- places -----------------------------------------------------------------------------------------------------
 
@@ -204,10 +98,19 @@ class Progress:
     # --- changes: each is an event of the journal -------------------------------------------------------------------
 
     def new_lease(
-        self, place: Place, received_at_ms: int, max_attempts: int, *, ordered: bool = False, is_taken: bool = False
+        self,
+        place: Place,
+        received_at_ms: int,
+        max_attempts: int,
+        *,
+        ordered: bool = False,
+        is_taken: bool = False,
+        caller: str = "",
     ) -> Lease:
         self.last_lease_id = max(self.last_lease_id + 1, received_at_ms << 20)
-        return Lease(self.last_lease_id, place, received_at_ms, max_attempts, ordered=ordered, is_taken=is_taken)
+        return Lease(
+            self.last_lease_id, place, received_at_ms, max_attempts, ordered=ordered, is_taken=is_taken, caller=caller
+        )
 
     def give(
         self,
@@ -235,10 +138,12 @@ class Progress:
         hold.expired, hold.history = expired, history
         self.hold(hold)
 
-    def hide(self, place: Place, offsets: list[int], until_ms: int, attempt: int, frontier: int) -> None:
+    def hide(
+        self, place: Place, offsets: list[int], until_ms: int, attempt: int, frontier: int, caller: str = ""
+    ) -> None:
         """Adds new messages that are given out only after their time."""
         place.frontier = frontier
-        self.hold(Hold(place, WAITING, offsets, attempt=attempt, until_ms=until_ms))
+        self.hold(Hold(place, WAITING, offsets, attempt=attempt, until_ms=until_ms, caller=caller))
 
     def put_back(self, place: Place, offsets: list[int], attempt: int, frontier: int) -> None:
         """Adds messages of which only this is known: they are not done."""
@@ -298,6 +203,7 @@ class Progress:
                 until_ms=until_ms,
                 expired=hold.expired,
                 history=history,
+                caller=hold.caller,
             )
             self.hold(waiting)
 
@@ -307,6 +213,7 @@ class Progress:
             if hold.lease is not None:
                 self.leases.pop(hold.lease.id, None)
                 self.ended.add(hold.lease.id, Ended(place.key.group, was_reset=True))
+            self.callers.give(hold.caller, hold.open)
             hold.open = 0
         self.shares.give(place.key.group, len(place.entries))
         place.entries.clear()
@@ -371,7 +278,9 @@ class Progress:
             limit -= len(held)
             touched.add(place)
             if hold.state == WAITING:
-                self.hold(Hold(place, RETURNED, held, attempt=hold.attempt, expired=hold.expired, history=hold.history))
+                back = Hold(place, RETURNED, held, attempt=hold.attempt, caller=hold.caller)
+                back.expired, back.history = hold.expired, hold.history
+                self.hold(back)
             else:
                 self._expire(hold, held)
         return touched
@@ -427,7 +336,9 @@ class Progress:
                 state = EXHAUSTED
             else:
                 attempt += 1
-        self.hold(Hold(place, state, held, attempt=attempt, expired=expired, history=hold.history))
+        back = Hold(place, state, held, attempt=attempt, caller=hold.caller)
+        back.expired, back.history = expired, hold.history
+        self.hold(back)
 
     def _under(self, place: Place, lease_id: int, offsets: Iterable[int]) -> Iterator[tuple[Hold, list[int]]]:
         """The offsets that are under a lease, by hold."""
@@ -452,6 +363,7 @@ class Progress:
         before = len(place.entries)
         self._leave_all(place, offsets, lease)
         place.entries.update(dict.fromkeys(offsets, hold))
+        self.callers.take(hold.caller, len(offsets))
         if len(place.entries) > before:
             self.shares.take(place.key.group, len(place.entries) - before)
         if lease is not None:
@@ -479,6 +391,7 @@ class Progress:
 
     def _leave(self, hold: Hold, count: int) -> None:
         hold.open -= count
+        self.callers.give(hold.caller, count)
         if hold.state == RETURNED:
             hold.place.available -= count
         elif not hold.open and hold.state in (LEASED, WAITING):

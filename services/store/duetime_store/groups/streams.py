@@ -55,9 +55,9 @@ class ReceiveStreams:
         """Streams end once what they have taken is answered, and none begins."""
         self._streams.end()
 
-    def responses(self, requests: Requests, peer: str) -> AsyncIterator[leases_pb2.ReceiveStreamResponse]:
+    def responses(self, requests: Requests, peer: str, caller: str) -> AsyncIterator[leases_pb2.ReceiveStreamResponse]:
         """See `LeaseStreams`."""
-        return self._streams.responses(_Stream(self._parts, peer), requests)
+        return self._streams.responses(_Stream(self._parts, peer, caller), requests)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +92,18 @@ class _TakeRoom:
 class _Stream(LeaseStream):
     """One receiver's."""
 
-    def __init__(self, parts: StreamParts, peer: str) -> None:
+    def __init__(self, parts: StreamParts, peer: str, caller: str) -> None:
         super().__init__()
         self._parts = parts
         self._peer = peer
+        self._caller = caller
         self._subscription: _Subscription
 
     async def subscribe(self, subscription: consumer_pb2.ReceiveRequest) -> None:
         wanted = await parsed(self._parts.turns, subscription.tags, subscription.sql)
-        self._subscription = _Subscription(asked_of(subscription, self._peer, wanted), numbers_of(subscription))
+        self._subscription = _Subscription(
+            asked_of(subscription, self._peer, self._caller, wanted), numbers_of(subscription)
+        )
 
     def begun(self) -> None:
         """The flusher wakes after the tasks of takes have had their first turn: one flush is for all."""

@@ -22,9 +22,9 @@ from duetime_format.properties import decode_properties
 from duetime_format.units import FILLER_SIZE
 
 from duetime_store.groups.groups import Groups
+from duetime_store.groups.holds import Place
 from duetime_store.groups.offsets import GroupOffsets
 from duetime_store.groups.retries import Waiting, WaitingRetries
-from duetime_store.groups.state import Place
 from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.reading.turns import Turns
 from duetime_store.writing.flusher import Flusher
@@ -190,7 +190,7 @@ class Superseding:
         for due in found.due:
             staying[due.key.group] += len(due.before_last(progress.places[due.key]))
         for group, count in staying.items():
-            if count > (room := progress.shares.room(group)):
+            if count > (room := progress.room(group, "")):
                 text = f"{count} retries stay before others that the reset ends: group {group} may have {room} more "
                 raise Overloaded(text + "messages outstanding", reason="LEASES_EXHAUSTED")
 

@@ -9,8 +9,8 @@ from duetime_format.errors import Damaged
 from duetime_format.units import FILLER_SIZE
 
 from duetime_store.groups.groups import Groups
+from duetime_store.groups.holds import Place
 from duetime_store.groups.offsets import GroupOffsets
-from duetime_store.groups.state import Place
 from duetime_store.reading.turns import Turns, Walk
 from duetime_store.writing.store import Store
 

@@ -1,0 +1,150 @@
+"""Places of groups, and leases and holds of the messages that are outstanding there. Pure: `state` changes them."""
+
+import heapq
+from collections.abc import Iterable
+
+from duetime_format.events import Key, Pairs
+
+LEASED, WAITING, RETURNED, EXHAUSTED = range(4)
+
+
+class Lease:
+    """Messages of one place that one Receive got."""
+
+    __slots__ = (
+        "caller",
+        "holds",
+        "id",
+        "is_taken",
+        "max_attempts",
+        "open",
+        "ordered",
+        "place",
+        "received_at_ms",
+        "returned",
+    )
+
+    def __init__(
+        self,
+        lease_id: int,
+        place: "Place",
+        received_at_ms: int,
+        max_attempts: int,
+        *,
+        ordered: bool,
+        is_taken: bool,
+        caller: str = "",
+    ) -> None:
+        # Empty: unknown, as of a lease from before a start.
+        self.caller = caller
+        self.id = lease_id
+        self.place = place
+        self.received_at_ms = received_at_ms
+        self.max_attempts = max_attempts
+        self.ordered = ordered
+        # Taken by a retry service, to be made dead letters.
+        self.is_taken = is_taken
+        # Offsets still leased.
+        self.open = 0
+        # Offsets that came back. None: none did.
+        self.returned: set[int] | None = None
+        # For ordered leases.
+        self.holds: list[Hold] | None = [] if ordered else None
+
+    def came_back(self, offsets: Iterable[int]) -> None:
+        if self.returned is None:
+            self.returned = set()
+        self.returned.update(offsets)
+
+
+class Hold:
+    """The state that some offsets of a place share. Only `open` changes, and `offsets` lags behind."""
+
+    __slots__ = ("attempt", "caller", "expired", "history", "lease", "offsets", "open", "place", "state", "until_ms")
+
+    def __init__(
+        self,
+        place: "Place",
+        state: int,
+        offsets: list[int],
+        *,
+        attempt: int,
+        until_ms: int = 0,
+        lease: Lease | None = None,
+        expired: Pairs = (),
+        history: bytes = b"",
+        caller: str = "",
+    ) -> None:
+        """`caller`: whom the offsets count for; those of a lease count for its caller."""
+        self.place = place
+        self.caller = lease.caller if lease is not None else caller
+        self.state = state
+        # Some may have moved to another hold.
+        self.offsets = offsets
+        self.open = len(offsets)
+        # Leased, exhausted: number of this delivery. Else: of the next.
+        self.attempt = attempt
+        self.until_ms = until_ms
+        self.lease = lease
+        self.expired = expired
+        self.history = history
+
+    def held(self) -> list[int]:
+        """The offsets that it still has."""
+        if self.open == len(self.offsets):
+            return self.offsets
+        get = self.place.entries.get
+        return [offset for offset in self.offsets if get(offset) is self]
+
+
+class Place:
+    """A group's progress in one queue."""
+
+    __slots__ = ("again", "available", "entries", "frontier", "key", "leased", "least", "number", "ordered", "settling")
+
+    def __init__(self, key: Key, number: int, frontier: int) -> None:
+        self.key = key
+        # Identifies it in the journal while the process runs.
+        self.number = number
+        self.frontier = frontier
+        # One lease at a time.
+        self.ordered = False
+        # The outstanding.
+        self.entries: dict[int, Hold] = {}
+        # How many of them are returned.
+        self.available = 0
+        # How many of them are leased.
+        self.leased = 0
+        # The first offset that retention has left, as last seen.
+        self.least = 0
+        # A heap of returned offsets; some may no longer be returned.
+        self.again: list[int] = []
+        # Leased, with a record that ends the lease on its way to the disk.
+        self.settling: set[int] = set()
+
+    @property
+    def committed(self) -> int:
+        """All below it is done."""
+        return min(self.entries, default=self.frontier)
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether an ordered place has a message given out that has to end first."""
+        return len(self.entries) != self.available
+
+    def take_again(self, count: int) -> list[int]:
+        """The first returned offsets, ascending; the caller leases them, or puts them back with `put_again`."""
+        found: list[int] = []
+        again, get = self.again, self.entries.get
+        if not self.available:
+            again.clear()
+        while again and len(found) < count:
+            offset = heapq.heappop(again)
+            hold = get(offset)
+            if hold is not None and hold.state == RETURNED and (not found or found[-1] != offset):
+                found.append(offset)
+        return found
+
+    def put_again(self, offsets: Iterable[int]) -> None:
+        for offset in offsets:
+            heapq.heappush(self.again, offset)
