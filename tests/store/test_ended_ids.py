@@ -155,6 +155,12 @@ async def test_prepare_after_end_is_refused(tmp_path: Path, decision: int, name:
         assert (fault.reason, fault.metadata["end"], fault.retriable) == (f"TRANSACTION_{name}", name, False)
 
 
+async def test_prepare_with_the_id_of_a_cancelled_message_is_refused_with_its_end(timed: Running) -> None:
+    await timed.put(sent("A", level=1))
+    await cancel(timed, ref("A", 0))
+    assert told((await prepare(timed, half("A"))).faults[0]) == CANCELLED
+
+
 async def test_committed_and_cancelled_id_is_refused(timed: Running) -> None:
     answer = await prepare(timed, half("A", DELAY="1"))
     one = store_pb2.Half(offset=answer.offsets[0], position=answer.positions[0])

@@ -21,6 +21,7 @@ from duetime_store.writing.faults import ended_faults
 from duetime_store.writing.repeats import answer_twins, find_twins
 from duetime_store.writing.staging import DUPLICATE, OK, Outcome
 from duetime_store.writing.store import Store
+from duetime_store.writing.visible import FirstCopy
 
 _TOPIC = HALF_TOPIC.encode()
 _UNKNOWN = -1
@@ -79,9 +80,7 @@ def prepare(
             else:
                 outcome.statuses[index], outcome.queue_offsets[index] = DUPLICATE, first.queue_offset
             continue
-        topic, message_id = as_text(first.name[0]), as_text(first.name[1])
-        text = f"id {shown(message_id)} of topic {topic} is that of a message that was sent without a transaction"
-        outcome.refuse(index, AlreadyExists(text, reason="MESSAGE_SENT"))
+        outcome.refuse(index, store.repeats.ends.of(first) or _sent_before(first))
     twins = find_twins(intake, outcome, asked)
     for index in twins:
         outcome.statuses[index] = DUPLICATE
@@ -97,6 +96,12 @@ def prepare(
         if outcome.statuses[first_index] not in (OK, DUPLICATE):
             outcome.refuse(index, outcome.error_of(first_index))
     return outcome, _positions(store, outcome, chosen, staged)
+
+
+def _sent_before(first: FirstCopy) -> AlreadyExists:
+    topic, message_id = as_text(first.name.topic), as_text(first.name.message_id)
+    text = f"id {shown(message_id)} of topic {topic} is that of a message that was sent without a transaction"
+    return AlreadyExists(text, reason="MESSAGE_SENT")
 
 
 def _positions(store: Store, outcome: Outcome, chosen: Sequence[int], staged: Sequence[int]) -> list[int]:
