@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import structlog
+from duetime_core.seats import Seats
 from starlette.responses import StreamingResponse
 from starlette.types import Send
 
@@ -18,16 +19,13 @@ SLOW_S = 10.0
 QUIET_S = 15.0
 
 
-class Full(Exception):
-    """There are READERS_MAX readers."""
-
-
 class Events:
     """Readers and what they have not read yet."""
 
     def __init__(self) -> None:
-        # None: the end.
-        self._readers: set[asyncio.Queue[bytes | None]] = set()
+        # By queue, the reader's caller; None in a queue: the end.
+        self._readers: dict[asyncio.Queue[bytes | None], str] = {}
+        self._seats = Seats(READERS_MAX, "pages watch")
         self.dropped_count = 0
         self._ended = False
 
@@ -41,7 +39,7 @@ class Events:
         block = f"event: {event}\n{lines}\n".encode()
         for queue in list(self._readers):
             if queue.full():
-                self._readers.discard(queue)
+                self._leave(queue)
                 self.dropped_count += 1
                 _end(queue)
             else:
@@ -50,16 +48,15 @@ class Events:
     def end(self) -> None:
         """Ends all streams, as when the console stops."""
         self._ended = True
-        for queue in self._readers:
+        for queue in list(self._readers):
+            self._leave(queue)
             _end(queue)
-        self._readers.clear()
 
-    def stream(self) -> "EventStream":
-        """A new reader's answer. Raises: Full."""
-        if len(self._readers) >= READERS_MAX:
-            raise Full(f"{READERS_MAX} pages watch already")
+    def stream(self, caller: str) -> "EventStream":
+        """The answer to a new reader. Raises: Overloaded: there are too many, or too many of this caller."""
+        self._seats.take(caller)
         queue: asyncio.Queue[bytes | None] = asyncio.Queue(BEHIND_MAX)
-        self._readers.add(queue)
+        self._readers[queue] = caller
         if self._ended:
             _end(queue)
         return EventStream(self._read(queue))
@@ -77,7 +74,12 @@ class Events:
                     return
                 yield block
         finally:
-            self._readers.discard(queue)
+            self._leave(queue)
+
+    def _leave(self, queue: "asyncio.Queue[bytes | None]") -> None:
+        caller = self._readers.pop(queue, None)
+        if caller is not None:
+            self._seats.give(caller)
 
 
 def _end(queue: asyncio.Queue[bytes | None]) -> None:

@@ -4,13 +4,14 @@ from collections.abc import Callable
 from typing import Any
 
 from duetime.v1 import gateway_pb2
+from duetime_core.callers import sharer_of
+from duetime_core.errors import Overloaded
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from duetime_console.gateway import GatewayError
-from duetime_console.overview.events import Full
 from duetime_console.overview.pictures import Pictures
 from duetime_console.overview.watch import Watch
 from duetime_console.rendering import page, rendered
@@ -92,12 +93,13 @@ async def picture(request: Request) -> Response:
 async def live(request: Request) -> Response:
     """Figures and alarms after each look, as server-sent events."""
     watch: Watch = request.app.state.watch
-    if not await watch.admits(viewer_of(request).token):
+    viewer = viewer_of(request)
+    if not await watch.admits(viewer.token):
         raise GatewayError("PERMISSION_DENIED", "live figures take the right to manage all topics")
     try:
-        return watch.events.stream()
-    except Full as error:
-        return PlainTextResponse(f"{error}\n", 503, {"retry-after": "30"})
+        return watch.events.stream(sharer_of(viewer.user, request.client.host if request.client else ""))
+    except Overloaded as error:
+        return PlainTextResponse(f"{error.text}\n", 503, {"retry-after": "30"})
 
 
 def _number(request: Request, name: str, default: int, least: int, most: int) -> int:
