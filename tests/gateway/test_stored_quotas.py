@@ -1,4 +1,4 @@
-"""Quotas count what calls store beside messages that are sent; a method of a contract without a charge fails here."""
+"""Quotas count all stored records, not sent messages alone; a method of a contract without a charge fails here."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,6 +1,6 @@
-"""What each call at the gateway's port stores, for quotas: one table, which names every method there is.
+"""Charges of all calls at the gateway's port, for quotas: one table of all methods.
 
-A restore, a commit and a redelivery store a message again that was counted when it came: they are not counted.
+A restore, a commit and a redelivery are not counted: the message was counted at its arrival.
 """
 
 from collections.abc import Mapping, Sequence

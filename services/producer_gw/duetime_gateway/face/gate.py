@@ -1,5 +1,4 @@
-"""Calls pass it where quotas are set: it counts connections, what calls store, and streams and long polls while they
-last."""
+"""The gate of all calls where quotas are set: it counts connections, stored records, and running streams and polls."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing

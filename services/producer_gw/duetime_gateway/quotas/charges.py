@@ -1,4 +1,4 @@
-"""What calls store beside messages that are sent: the form of the tables that protocols have of their methods."""
+"""Charges of calls that store something beside sent messages: the form of each protocol's table of methods."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,9 +12,9 @@ from duetime_gateway.quotas.quotas import Copy, Quotas, Settle
 
 
 class Uncounted(Enum):
-    """Methods that no charge is for."""
+    """Methods without a charge."""
 
-    # They read, or change what is no log's.
+    # They read, or change no log.
     STORES_NOTHING = "stores nothing"
     # They send: `Sender` counts them, once they are decoded or packed.
     SENDS = "sends"
@@ -26,9 +26,9 @@ def _none(_: Any) -> Sequence[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """What a call stores. Without copies: an event, or a small record."""
+    """The records of a call. Without copies: an event, or a small record."""
 
-    # Of a request.
+    # The copies of a request.
     copies: Callable[[Any], Sequence[Copy]] = _none
     # Bytes of the bodies that an answer says were stored, one for each copy, or for a part of a stream.
     stored: Callable[[Any], Sequence[int]] = _none
@@ -38,8 +38,10 @@ class Charge:
 
     @contextmanager
     def counted(self, quotas: Quotas, user: str, peer: str, request: Any) -> Iterator[Settle]:
-        """Counts a request while it is served; gives the way to tell what it has stored, which is nothing if it is not
-        told. Raises: QuotaExceeded."""
+        """Counts a request while it is served. Yields a function for the sizes of stored bodies.
+
+        Raises: QuotaExceeded.
+        """
         asked = request if self.read is None else decode(self.read, request)
         settle, stored = quotas.store(user, peer, size_of(request), self.copies(asked)), list[int]()
         try:

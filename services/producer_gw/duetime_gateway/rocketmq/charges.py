@@ -1,4 +1,4 @@
-"""What each of RocketMQ's calls stores, for quotas: the table beside that of `duetime.v1` (face.charges)."""
+"""Charges of all calls of RocketMQ's clients, for quotas: the table beside that of `duetime.v1` (face.charges)."""
 
 from collections.abc import Mapping
 
