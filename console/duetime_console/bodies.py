@@ -5,6 +5,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from duetime_format.texts import visible
+
 Kind = Literal["text", "json", "hex"]
 KINDS: tuple[Kind, ...] = ("text", "json", "hex")
 
@@ -16,8 +18,6 @@ JSON_BYTES_MAX = 262_144
 SNIPPET_CHARS = 120
 _LINE_BYTES = 16
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
-# What a browser would not show, or by which a text would show another order than it has.
-_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +42,6 @@ def shown(body: bytes, wanted: str = "") -> Shown:
         return Shown("hex", _dump(body[:HEX_BYTES_MAX]), len(body) > HEX_BYTES_MAX, kinds)
     whole = pretty if kind == "json" and pretty is not None else text
     return Shown(kind, visible(whole[:TEXT_CHARS_MAX]), len(whole) > TEXT_CHARS_MAX, kinds)
-
-
-def visible(text: str) -> str:
-    """The text with escapes such as `\\u202e` for characters that can't be seen."""
-    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def snippet(body: bytes, around: str = "") -> str:
@@ -75,7 +70,7 @@ def _pretty(body: bytes) -> str | None:
         return None
     tokens = _TOKEN.findall(body.decode())
     parts: list[str] = []
-    depth = 0
+    depth = chars = 0
     for part, after in zip(tokens, [*tokens[1:], ""], strict=True):
         parts.append(": " if part == ":" else part)
         closes = after in ("}", "]")
@@ -88,6 +83,10 @@ def _pretty(body: bytes) -> str | None:
         elif part != ",":
             continue
         parts.append(_line(depth))
+        # Deep lists of many lines would take a thousand times their size.
+        chars += len(part) + len(parts[-1])
+        if chars > TEXT_CHARS_MAX:
+            break
     return "".join(parts)
 
 

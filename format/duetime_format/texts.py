@@ -1,5 +1,15 @@
 """Texts of strangers. Pure."""
 
+import re
+
+# Control characters except tab and line end, and characters that change the order of a text.
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
+
+
+def visible(text: str) -> str:
+    """The text with escapes such as `\\u202e` for characters that terminals and browsers do not show, but obey."""
+    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
 
 def printable(text: str) -> str:
     """With escapes for what is not printable: control characters, line ends and the like."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -32,8 +33,8 @@ def group(topic: str) -> str:
     return f"group_of_{topic}"
 
 
-def kill(stub: Any, server: str, topic: str, group: str, *bodies: bytes, **fields: Any) -> list[str]:
-    """Messages that the group rejects; their ids, in the order of the dead letters."""
+def kill(stub: Any, server: str, topic: str, group: str, *bodies: bytes, said: str = "", **fields: Any) -> list[str]:
+    """Messages that the group rejects; their ids, in the order of the dead letters. `said`: the end of its errors."""
     with Producer(server) as producer:
         for number, body in enumerate(bodies):
             producer.send_message(
@@ -47,12 +48,49 @@ def kill(stub: Any, server: str, topic: str, group: str, *bodies: bytes, **field
         consumer_pb2.Nack(
             receipt=one.receipt,
             reject=True,
-            error=consumer_pb2.HandlerError(type="TimeoutError", message=f"bank {n}", trace="File x\n  line 2"),
+            error=consumer_pb2.HandlerError(
+                type="TimeoutError", message=f"bank {n}{said}", trace=f"File x\n  line 2{said}"
+            ),
         )
         for n, one in enumerate(found)
     ]
     stub.Nack(consumer_pb2.NackRequest(group=group, nacks=nacks), timeout=DEADLINE_S)
     return [one.message.id for one in found]
+
+
+def test_escape_sequences_of_senders_do_not_reach_the_terminal(
+    server: str, stub: Any, topic: str, group: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = "\x1b]0;title\x07\x9b2J\x7f\u202e\r"
+    (message_id,) = kill(
+        stub, server, topic, group, f"body{said}\nsecond\tline".encode(), said=said, properties={"color": f"red{said}"}
+    )
+    commands = [
+        ["dlq", "list", group],
+        ["dlq", "show", group, message_id],
+        ["show", message_id, "--topic", topic],
+        ["find", topic, "key0"],
+        ["trace", message_id, "--topic", topic, "--traces"],
+        ["pull", topic],
+    ]
+    for command in commands:
+        assert run(command) == 0, command
+        shown = capsys.readouterr()
+        assert not re.search("[^ -~\u2026\n\t]", shown.out + shown.err), command
+        assert "title" in shown.out, command
+    assert run(["dlq", "show", group, message_id]) == 0
+    assert "  second\tline" in capsys.readouterr().out
+    for form in ("--json", "--output=yaml"):
+        assert run(["dlq", "show", group, message_id, form]) == 0
+        text = capsys.readouterr().out
+        assert text.isascii()
+        assert "\x1b" not in text
+        assert "\x7f" not in text
+        if form == "--json":
+            assert json.loads(text)["body"] == f"body{said}\nsecond\tline"
+    # Errors, too.
+    assert run(["dlq", "show", group, said]) == 1
+    assert "\x1b" not in capsys.readouterr().err
 
 
 def test_list_and_show_tell_all(

@@ -75,3 +75,19 @@ def test_definitions_are_used_outside_of_tests() -> None:
     assert len(used) > 1_000
     assert [each for each in found if each not in ALLOWED] == []
     assert [each for each in ALLOWED if each not in found] == []
+
+
+def test_commands_print_in_one_place() -> None:
+    """By `echo`, which escapes a sender's control characters."""
+    commands = PROJECT / "sdk" / "duetime" / "cli"
+    # It has no rich yet.
+    others = [path for path in commands.glob("*.py") if path.name not in ("output.py", "__init__.py")]
+    printing = re.compile(r"(?<![\w.])print\(|\btyper\.s?echo\(|std(out|err)\.write\(|logging\.Formatter\b")
+    found = {
+        f"{path.name}: {line.strip()}"
+        for path in others
+        for line in content(path).splitlines()
+        if printing.search(line)
+    }
+    # The standard error of the operator's own program.
+    assert found == {"consume.py: sys.stderr.write(text)"}

@@ -21,7 +21,7 @@ from duetime.cli.dlq import dlq
 from duetime.cli.find import find
 from duetime.cli.groups import groups
 from duetime.cli.lanes import lanes
-from duetime.cli.output import print_error
+from duetime.cli.output import echo, print_error
 from duetime.cli.pending import pending
 from duetime.cli.plugins import Commands
 from duetime.cli.pull import pull
@@ -97,12 +97,12 @@ def _all_commands(
     show_version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     if show_version:
-        print(f"duetime {duetime.__version__}")
+        echo(f"duetime {duetime.__version__}")
         raise typer.Exit
     if tls_ca:
         os.environ[CA_VARIABLE] = tls_ca
     if context.invoked_subcommand is None:
-        print(context.get_help())
+        echo(context.get_help())
 
 
 def run(arguments: list[str] | None = None) -> int:

@@ -1,7 +1,6 @@
 """`duetime audit`: who did what, and who was refused."""
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
@@ -9,7 +8,7 @@ import typer
 
 from duetime.cli.gateway import CALL_TIMEOUT_S, reach
 from duetime.cli.options import Json, Server, given, length, watched
-from duetime.cli.output import iso, local, now_ms, print_json, print_table
+from duetime.cli.output import echo, iso, local, now_ms, print_json, print_table
 from duetime.client.connection import Connection
 from duetime.client.message import moment
 from duetime.v1 import audit_pb2
@@ -53,7 +52,7 @@ async def _show(server: str | None, wanted: audit_pb2.ListAuditEventsRequest, li
     count = 0
     async for event in _events(await reach(server), wanted):
         if count == limit:
-            print("duetime: there are more; see --limit", file=sys.stderr)
+            echo("duetime: there are more; see --limit", err=True)
             break
         count += 1
         if as_json:
@@ -64,7 +63,7 @@ async def _show(server: str | None, wanted: audit_pb2.ListAuditEventsRequest, li
         print_table(["when", "user", "from?1", "call", "about?2", "outcome"], rows)
     elif not as_json:
         which = " that meets the options" if wanted.from_ms or wanted.user or wanted.method else ""
-        print(f"the audit log has no event{which}")
+        echo(f"the audit log has no event{which}")
 
 
 async def _events(address: str, wanted: audit_pb2.ListAuditEventsRequest) -> AsyncIterator[audit_pb2.AuditEvent]:

@@ -1,7 +1,6 @@
 """`duetime backlog`: how many messages are pending, and when they fall due."""
 
 import asyncio
-import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime
@@ -13,7 +12,7 @@ import typer
 from duetime.cli.backlog_report import print_report, report_object
 from duetime.cli.gateway import CALL_TIMEOUT, call, reach
 from duetime.cli.options import Json, Server, given, span, watched
-from duetime.cli.output import about, iso, local, print_chart, print_json, print_table
+from duetime.cli.output import about, echo, iso, local, print_chart, print_json, print_table
 from duetime.client.finding.finder import AsyncFinder
 from duetime.client.finding.pending import Backlog, DueCount
 from duetime.client.message import at_ms
@@ -90,7 +89,7 @@ def backlog(
 
 def _end(unreachable_shards: Sequence[int]) -> None:
     for shard in unreachable_shards:
-        print(f"duetime: shard {shard} does not answer; its messages are missing", file=sys.stderr)
+        echo(f"duetime: shard {shard} does not answer; its messages are missing", err=True)
     if unreachable_shards:
         raise typer.Exit(1)
 
@@ -111,12 +110,12 @@ def _print(together: Backlog, by_topic: Backlog, by: By | None) -> None:
     later = [count.start + count.width for count in together.counts if count.start > together.at]
     if later:
         parts.append(f"next due by {local(later[0])}")
-    print(", ".join(parts))
+    echo(", ".join(parts))
     if not together.pending:
         return
-    print()
+    echo()
     print_chart(_growing_rows(together) if by is None else _equal_rows(together, by.width_ms))
-    print()
+    echo()
     print_table(["topic", "#pending", "first due"], _topic_rows(by_topic))
 
 

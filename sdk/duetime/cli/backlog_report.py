@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from duetime.cli.output import about, iso, local, moment_or_none, now_ms, print_table, size
+from duetime.cli.output import about, echo, iso, local, moment_or_none, now_ms, print_table, size
 from duetime.v1 import backlog_pb2
 
 _TOPIC_COLUMNS = ["#shard", "#level", "topic", "#pending", "#bytes?2", "oldest due?1", "#overdue", "next due?3"]
@@ -15,28 +15,28 @@ def print_report(found: backlog_pb2.GetBacklogReportResponse) -> None:
     report = found.report
     taken_ms = max((one.at_ms for one in report.snapshots), default=report.now_ms)
     age = about(max(0, now_ms() - taken_ms))
-    print(f"report of {local(moment_or_none(taken_ms))}, {age} old, from {', '.join(report.sources)}")
+    echo(f"report of {local(moment_or_none(taken_ms))}, {age} old, from {', '.join(report.sources)}")
     overdue = f"{report.overdue_count:,} overdue"
     if report.overdue_count:
         overdue += f" by up to {about(report.overdue_by_ms)}"
-    print(f"{report.pending_count:,} pending ({size(report.pending_bytes)}), {overdue}")
+    echo(f"{report.pending_count:,} pending ({size(report.pending_bytes)}), {overdue}")
     dues = [
         f"{sum(due.count for due in report.due_minutes if due.at_ms < report.now_ms + ahead_ms):,} within {words}"
         for words, ahead_ms in _AHEAD_MS.items()
     ]
-    print(f"falling due: {', '.join(dues)}; next {local(moment_or_none(report.next_due_at_ms))}")
+    echo(f"falling due: {', '.join(dues)}; next {local(moment_or_none(report.next_due_at_ms))}")
     forecast = report.forecast
     if forecast.needed_at_ms:
         needed = f"{forecast.needed_per_s:,.1f}/s at {local(moment_or_none(forecast.needed_at_ms))}"
-        print(
+        echo(
             f"restores needed at most {needed}; of late {forecast.measured_per_s:,.1f}/s, "
             f"{forecast.measured_peak_per_s:,}/s in the fullest second"
         )
-    print(f"live counters now: {found.live_count:,} pending; drift {found.drift:,}")
+    echo(f"live counters now: {found.live_count:,} pending; drift {found.drift:,}")
     if report.pending:
         print_table(_TOPIC_COLUMNS, [_topic_row(row) for row in report.pending])
     if report.pending_left_out:
-        print(f"and {report.pending_left_out:,} smaller ones")
+        echo(f"and {report.pending_left_out:,} smaller ones")
     drifting = [lane for lane in found.lanes if lane.drift]
     if drifting:
         rows = [(one.shard, one.level, one.report_count, one.live_count, one.drift) for one in drifting]

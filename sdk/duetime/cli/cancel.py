@@ -14,7 +14,7 @@ import typer
 
 from duetime.cli.gateway import CALL_TIMEOUT, reach
 from duetime.cli.options import Json, Server, due_time, given, length, span
-from duetime.cli.output import iso, local, print_json
+from duetime.cli.output import echo, iso, local, print_json
 from duetime.client.errors import DueTimeError
 from duetime.client.message import CancelResult
 from duetime.client.sending.ending import CancelProgress, Rescheduled
@@ -65,7 +65,7 @@ def cancel(
             raise typer.BadParameter("cancelled messages are never delivered: give --yes, or --dry-run to count them")
         counted = asyncio.run(_match(server, *wanted, times, True, as_json, shown=False))
         if not counted.matched:
-            print("nothing to cancel")
+            echo("nothing to cancel")
             return
         of_topic = f" of {topic}" if topic else ""
         typer.confirm(f"Cancel {counted.matched:,} pending messages{of_topic}?", abort=True)
@@ -118,9 +118,9 @@ async def _cancel(server: str | None, ids: Sequence[str], topic: str, as_json: b
             error = {"error": _error_object(result)} if isinstance(result, DueTimeError) else {}
             print_json({"id": message_id, "result": word} | error)
         else:
-            print(f"{word}  {message_id}{f'  ({result})' if isinstance(result, DueTimeError) else ''}")
+            echo(f"{word}  {message_id}{f'  ({result})' if isinstance(result, DueTimeError) else ''}")
     if len(ids) > 1 and not as_json:
-        print(f"duetime: {', '.join(f'{word} {count:,}' for word, count in words.items())}", file=sys.stderr)
+        echo(f"duetime: {', '.join(f'{word} {count:,}' for word, count in words.items())}", err=True)
     if words[CancelResult.CANCELLED.value] < len(ids):
         raise typer.Exit(1)
 
@@ -145,14 +145,14 @@ async def _match(
                     if shown and as_json:
                         print_json(asdict(last) | {"looked_until": iso(last.looked_until)})
                     elif shown:
-                        print(f"duetime: {_progress_text(last, dry_run)}", file=sys.stderr)
+                        echo(f"duetime: {_progress_text(last, dry_run)}", err=True)
         except BaseException:
             if shown and last.cancelled:
                 text = f"{last.cancelled:,} are cancelled; interrupted, the same command continues with what is left"
-                print(f"duetime: {text}", file=sys.stderr)
+                echo(f"duetime: {text}", err=True)
             raise
     if shown and not as_json:
-        print(_report_text(last, dry_run))
+        echo(_report_text(last, dry_run))
     return last
 
 
@@ -180,7 +180,7 @@ async def _reschedule(
 ) -> None:
     async with AsyncProducer(await reach(server), timeout=CALL_TIMEOUT) as producer:
         result = await producer.reschedule(message_id, topic=topic, delay=delay, deliver_at=at, body=body)
-    print_json(_rescheduled_object(result)) if as_json else print(_rescheduled_line(result))
+    print_json(_rescheduled_object(result)) if as_json else echo(_rescheduled_line(result))
     if result.status != "rescheduled":
         raise typer.Exit(1)
 

@@ -8,7 +8,7 @@ import typer
 
 from duetime.cli.files import write_private
 from duetime.cli.options import Json
-from duetime.cli.output import print_json
+from duetime.cli.output import echo, print_json
 from duetime.cli.preflight import CannotStart
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def init(
     if as_json:
         print_json({"directory": str(directory), "roles": roles, "ends_at": ends_at.isoformat(timespec="seconds")})
     else:
-        print(f"certificates of {', '.join(roles)} in {directory}, until {ends_at:%Y-%m-%d}")
+        echo(f"certificates of {', '.join(roles)} in {directory}, until {ends_at:%Y-%m-%d}")
 
 
 @certs.command()
@@ -109,7 +109,7 @@ def show(
         else:
             names = value.pop("names") or ["-"]
             for key, text in [*value.items(), *(("name", name) for name in names)]:
-                print(f"{key.replace('_', ' '):<10} {text or '-'}")
+                echo(f"{key.replace('_', ' '):<10} {text or '-'}")
 
 
 def _object(one: Any) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from duetime.cli.output import echo
 from duetime.cli.preflight import HOST, CannotStart, address_of
 
 # A store reads its log first. A large one takes minutes after a crash, but never this long.
@@ -109,7 +110,7 @@ class Child:
             async with asyncio.timeout(timeout):
                 await self.ended()
         except TimeoutError:
-            print(f"duetime: {self.name} did not end within {timeout:g} s and is killed", file=sys.stderr)
+            echo(f"duetime: {self.name} did not end within {timeout:g} s and is killed", err=True)
             _send(process, signal.SIGKILL)
             await self.ended()
 

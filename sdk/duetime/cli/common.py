@@ -19,7 +19,7 @@ from duetime_format.lengths import parse_ms
 
 from duetime.cli import contexts
 from duetime.cli.options import WATCHED, interval_s
-from duetime.cli.output import STYLE, Form, Style, local, moment_or_none, now_ms, print_error
+from duetime.cli.output import STYLE, Form, Style, clear_screen, echo, local, moment_or_none, now_ms, print_error
 from duetime.client.errors import DueTimeError
 from duetime.client.tokens import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
 from duetime.client.trust import CA_VARIABLE
@@ -27,7 +27,6 @@ from duetime.client.trust import CA_VARIABLE
 WATCH = "2s"
 _WATCH = "--watch"
 _FORMS = "|".join(Form)
-_CLEAR = "\x1b[H\x1b[2J"
 _EQUIPPED = "duetime_equipped"
 # The option that named a server before the command of a group; empty: none.
 _NAMED: ContextVar[str] = ContextVar("named", default="")
@@ -182,7 +181,8 @@ def _watch(run: Callable[[], Any], every_s: float) -> None:
     with _until_interrupted():
         while True:
             if on_screen:
-                print(f"{_CLEAR}every {every_s:g} s, at {local(moment_or_none(now_ms()))}; Ctrl-C ends")
+                clear_screen()
+                echo(f"every {every_s:g} s, at {local(moment_or_none(now_ms()))}; Ctrl-C ends")
             try:
                 run()
             except BrokenPipeError:
@@ -200,4 +200,4 @@ def _until_interrupted() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        print()
+        echo()

@@ -6,6 +6,8 @@ from typing import Annotated
 import typer
 from typer._completion_shared import get_completion_script
 
+from duetime.cli.output import echo
+
 
 class Shell(StrEnum):
     """Shells that complete."""
@@ -26,4 +28,4 @@ def completion(shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish")])
       duetime completion zsh > ~/.zfunc/_duetime
       duetime completion fish > ~/.config/fish/completions/duetime.fish
     """
-    print(get_completion_script(prog_name="duetime", complete_var="_DUETIME_COMPLETE", shell=Shell(shell).value))
+    echo(get_completion_script(prog_name="duetime", complete_var="_DUETIME_COMPLETE", shell=Shell(shell).value))

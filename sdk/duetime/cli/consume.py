@@ -19,7 +19,7 @@ import typer
 
 from duetime.cli.messages import message_line, message_object
 from duetime.cli.options import Json, Server
-from duetime.cli.output import iso, on_one_line, print_json
+from duetime.cli.output import LogFormatter, echo, iso, on_one_line, print_json
 from duetime.client.consuming.consumer import Consumer
 from duetime.client.consuming.failing import Reject, Retry
 from duetime.client.consuming.leased import LeasedMessage
@@ -88,7 +88,7 @@ def consume(
     _check_program(command or "")
     _log_plainly()
     if sys.stderr.isatty() and not as_json:
-        print(f"duetime: waiting for messages of {topic}, group {group}; Ctrl-C ends", file=sys.stderr)
+        echo(f"duetime: waiting for messages of {topic}, group {group}; Ctrl-C ends", err=True)
     consumer = Consumer(server, group=group, drain=drain)
     run = _printer(as_json, consumer.stop) if command is None else _runner(command, group, reject_code)
     left = count
@@ -121,7 +121,7 @@ def _printer(as_json: bool, stop: Callable[[], None]) -> Run:
             if as_json:
                 print_json(message_object(message))
             else:
-                sys.stdout.write(message_line(message) + "\n")
+                echo(message_line(message))
             sys.stdout.flush()
         except BrokenPipeError:
             # The reader of our output has closed the pipe. Python's buffered output must have somewhere to go.
@@ -291,7 +291,7 @@ def _environment(message: LeasedMessage, group: str) -> dict[str, str]:
     return {f"DUETIME_{name}": value.replace("\0", "") for name, value in fields.items()}
 
 
-class _Plain(logging.Formatter):
+class _Plain(LogFormatter):
     """One line per record, without traces: a failed command's standard error was printed already."""
 
     def formatException(  # noqa: N802  logging's name

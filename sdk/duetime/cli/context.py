@@ -8,7 +8,7 @@ import typer
 
 from duetime.cli.contexts import NAME_RULE, Context, Contexts, check_name, path, read, write
 from duetime.cli.options import Json, show_help
-from duetime.cli.output import print_json, print_table
+from duetime.cli.output import echo, print_json, print_table
 from duetime.client.connection import resolve_server
 
 _HELP = """Name servers, and choose one.
@@ -70,7 +70,7 @@ def add(
     if use or not contexts.in_use:
         contexts.in_use = name
     write(contexts)
-    print(f"context {name} is {'changed' if existed else 'added'}{' and in use' * (contexts.in_use == name)}")
+    echo(f"context {name} is {'changed' if existed else 'added'}{' and in use' * (contexts.in_use == name)}")
 
 
 @context.command("use")
@@ -88,7 +88,7 @@ def use_context(
         contexts.get(name)
     contexts.in_use = name or ""
     write(contexts)
-    print(f"context {name} is in use" if name else "no context is in use")
+    echo(f"context {name} is in use" if name else "no context is in use")
 
 
 @context.command("list")
@@ -110,7 +110,7 @@ def list_contexts(as_json: Json = False) -> None:
         ]
         print_table(["in use", "context", "server", "token?1"], rows)
     else:
-        print("no contexts yet; `duetime context add NAME --server HOST:PORT` makes one")
+        echo("no contexts yet; `duetime context add NAME --server HOST:PORT` makes one")
 
 
 @context.command()
@@ -128,17 +128,17 @@ def show(
     contexts = read()
     name = name or contexts.in_use
     if not name:
-        print("no context is in use")
+        echo("no context is in use")
         return
     one = contexts.get(name)
     if as_json:
         print_json(_object(contexts, name))
         return
-    print(f"context     {name}{' (in use)' * (name == contexts.in_use)}")
-    print(f"server      {one.server}")
-    print(f"token       {_token(one)}{', in plain text' * one.token_in_plain}")
-    print(f"TLS         {'by ' + one.tls_ca if one.tls_ca else 'none'}")
-    print(f"file        {path()}")
+    echo(f"context     {name}{' (in use)' * (name == contexts.in_use)}")
+    echo(f"server      {one.server}")
+    echo(f"token       {_token(one)}{', in plain text' * one.token_in_plain}")
+    echo(f"TLS         {'by ' + one.tls_ca if one.tls_ca else 'none'}")
+    echo(f"file        {path()}")
 
 
 @context.command()
@@ -154,7 +154,7 @@ def remove(name: _Name) -> None:
     del contexts.by_name[name]
     contexts.in_use = "" if contexts.in_use == name else contexts.in_use
     write(contexts)
-    print(f"context {name} is removed")
+    echo(f"context {name} is removed")
 
 
 def _token(one: Context) -> str:

@@ -13,7 +13,7 @@ from rich.console import Console
 from duetime.cli.gateway import reach
 from duetime.cli.messages import message_object
 from duetime.cli.options import Json, Server
-from duetime.cli.output import local, on_one_line, print_json
+from duetime.cli.output import echo, local, on_one_line, print_json
 from duetime.cli.send import receipt_object
 from duetime.client.connection import SERVER_DEFAULT, Connection
 from duetime.client.consuming.puller import AsyncPuller
@@ -59,10 +59,10 @@ class Demo:
                 await self._send_and_show()
             whole = True
         except DueTimeError as error:
-            print(f"duetime: the demonstration ended early: {error}", file=sys.stderr, flush=True)
+            echo(f"duetime: the demonstration ended early: {error}", err=True)
         except TimeoutError:
             text = f"{len(self._missing)} messages did not arrive within {TIMEOUT_S:g} s"
-            print(f"duetime: the demonstration ended early: {text}", file=sys.stderr, flush=True)
+            echo(f"duetime: the demonstration ended early: {text}", err=True)
         if not self._as_json:
             self._say(_next_steps(self._server, self._ours))
         return whole

@@ -10,11 +10,12 @@ from contextlib import aclosing
 from typing import Annotated, Any
 
 import typer
+from duetime_format.texts import printable
 
 from duetime.cli.gateway import CALL_TIMEOUT, reach
 from duetime.cli.messages import attempt_objects, body_object
 from duetime.cli.options import Json, Server, given, show_help, span, watched
-from duetime.cli.output import iso, local, on_one_line, print_json
+from duetime.cli.output import echo, iso, local, on_one_line, print_json
 from duetime.client.errors import Damaged, NotFound
 from duetime.client.finding.dead_letters import AsyncDeadLetters, DeadLetter, DeadLetterCriteria, DeadLetterResult
 
@@ -96,13 +97,13 @@ async def _list(
             if as_json:
                 print_json(letter_object(letter))
             else:
-                sys.stdout.write(letter_line(letter) + "\n")
+                echo(letter_line(letter))
             left -= 1
             if not left:
                 return
     if left == most:
         which = " that meet the options" if any(criteria.values()) else ""
-        print(f"duetime: group {group} has no dead letters{which}", file=sys.stderr)
+        echo(f"duetime: group {group} has no dead letters{which}", err=True)
 
 
 @dlq.command("show")
@@ -133,7 +134,7 @@ async def _show(server: str | None, group: str, message_id: str, as_json: bool) 
         if as_json:
             print_json(letter_object(letter))
         else:
-            print(letter_page(letter))
+            echo(letter_page(letter))
 
 
 @dlq.command("redrive")
@@ -226,7 +227,7 @@ class _Job:
             print_json(result_object(result))
         else:
             words = f"would {self.name}" if result.outcome == "matched" else result.outcome
-            sys.stdout.write(f"{words}  {result.id}{f'  ({result.error})' if result.error else ''}\n")
+            echo(f"{words}  {result.id}{f'  ({result.error})' if result.error else ''}")
         sys.stdout.flush()
         if time.monotonic() - self._reported_at >= PROGRESS_S:
             self.report_progress()
@@ -238,7 +239,7 @@ class _Job:
         else:
             done = ", ".join(f"{name} {count}" for name, count in self.outcomes.items())
             done = done or f"nothing to {self.name}"
-        print(f"duetime: {done}{ending}", file=sys.stderr)
+        echo(f"duetime: {done}{ending}", err=True)
 
 
 async def _end(server: str | None, group: str, criteria: DeadLetterCriteria, job: _Job) -> None:
@@ -281,11 +282,11 @@ def _criteria(
 def letter_line(letter: DeadLetter) -> str:
     """A dead letter for people."""
     parts = [local(letter.dead_at), letter.id, _origin(letter)]
-    parts += [f"tags={letter.tags}"] if letter.tags else []
-    parts += [f"keys={','.join(letter.keys)}"] if letter.keys else []
+    parts += [f"tags={printable(letter.tags)}"] if letter.tags else []
+    parts += [f"keys={printable(','.join(letter.keys))}"] if letter.keys else []
     parts += [f"attempts={len(letter.attempts)}"] if letter.attempts else []
     parts += [f"redriven={letter.redriven_count}"] if letter.redriven_count else []
-    parts += [letter.reason] if letter.reason else []
+    parts += [printable(letter.reason)] if letter.reason else []
     parts += [on_one_line(letter.error.encode())] if letter.error else []
     return "  ".join(parts)
 
@@ -296,14 +297,14 @@ def letter_page(letter: DeadLetter) -> str:
     lines = [
         f"id          {letter.id}",
         f"from        {_origin(letter)}",
-        f"died        {local(letter.dead_at)}  {letter.reason or 'a RocketMQ broker did not say why'}",
+        f"died        {local(letter.dead_at)}  {printable(letter.reason) or 'a RocketMQ broker did not say why'}",
         f"stored in   %DLQ%{letter.group}/{queue}@{offset}, shard {shard}",
         f"born        {local(letter.born_at)}",
     ]
-    lines += [f"tags        {letter.tags}"] if letter.tags else []
-    lines += [f"keys        {', '.join(letter.keys)}"] if letter.keys else []
+    lines += [f"tags        {printable(letter.tags)}"] if letter.tags else []
+    lines += [f"keys        {printable(', '.join(letter.keys))}"] if letter.keys else []
     lines += [f"redriven    {letter.redriven_count} times"] if letter.redriven_count else []
-    lines += [f"property    {name}={value}" for name, value in letter.properties.items()]
+    lines += [f"property    {printable(f'{name}={value}')}" for name, value in letter.properties.items()]
     for one in letter.attempts:
         lines += ["", f"attempt {one.attempt}   received {local(one.received_at)}, failed {local(one.failed_at)}"]
         error = f"{one.error_type}: {one.error_message}" if one.error_message else one.error_type

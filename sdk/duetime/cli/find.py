@@ -1,7 +1,6 @@
 """`duetime find`: messages by key or id, in whatever state."""
 
 import asyncio
-import sys
 from datetime import datetime
 from typing import Annotated
 
@@ -10,7 +9,7 @@ import typer
 from duetime.cli.gateway import CALL_TIMEOUT, reach
 from duetime.cli.messages import message_line
 from duetime.cli.options import Json, Server, span
-from duetime.cli.output import local, print_json
+from duetime.cli.output import echo, local, print_json
 from duetime.cli.show import shown_object
 from duetime.client.finding.finder import AsyncFinder, Found, FoundMessage
 
@@ -54,14 +53,14 @@ def find(
         if as_json:
             print_json(shown_object(message))
         else:
-            print(found_line(message))
+            echo(found_line(message))
     if found.more:
-        print(
+        echo(
             f"duetime: there are older ones; continue with --to {found[-1].stored_at:%Y-%m-%dT%H:%M:%S.%fZ}",
-            file=sys.stderr,
+            err=True,
         )
     if not found:
-        print(f"duetime: no message of {topic} has the key or id {key}", file=sys.stderr)
+        echo(f"duetime: no message of {topic} has the key or id {key}", err=True)
         raise typer.Exit(1)
 
 

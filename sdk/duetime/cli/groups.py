@@ -1,7 +1,6 @@
 """`duetime groups`: list, create, describe, change, reset and delete consumer groups; and their retries."""
 
 import asyncio
-import sys
 from contextlib import suppress
 from itertools import zip_longest
 from typing import Annotated, Any
@@ -11,7 +10,7 @@ import typer
 from duetime.cli import options, retries
 from duetime.cli.gateway import CALL_TIMEOUT_S, call, reach
 from duetime.cli.options import Json, Server, inherited, watched
-from duetime.cli.output import iso, local, moment_or_none, print_json, print_table
+from duetime.cli.output import echo, iso, local, moment_or_none, print_json, print_table
 from duetime.cli.policies import backoff_of, policy_of
 from duetime.client.connection import Connection
 from duetime.client.errors import NotFound, PermissionDenied
@@ -101,14 +100,14 @@ def _list(server: str | None, as_json: bool) -> None:
         ]  # fmt: skip
         print_table(_COLUMNS, rows)
     elif not listed and not as_json:
-        print("no groups yet; `duetime groups create GROUP` or a first receiver creates one")
+        echo("no groups yet; `duetime groups create GROUP` or a first receiver creates one")
     if len(listed) > DESCRIBED_MAX:
-        print(f"duetime: counts are those of the first {DESCRIBED_MAX} groups", file=sys.stderr)
+        echo(f"duetime: counts are those of the first {DESCRIBED_MAX} groups", err=True)
     for shard in sorted({shard for _, described in listed if described for shard in described.counting_shards}):
-        print(f"duetime: shard {shard} is counting; its waiting retries are missing", file=sys.stderr)
+        echo(f"duetime: shard {shard} is counting; its waiting retries are missing", err=True)
     missing = {shard for _, described in listed if described for shard in described.unreachable_shards}
     for shard in sorted(missing):
-        print(f"duetime: shard {shard} does not answer; its queues are missing", file=sys.stderr)
+        echo(f"duetime: shard {shard} does not answer; its queues are missing", err=True)
     if missing:
         raise typer.Exit(1)
 
@@ -235,7 +234,7 @@ def describe(context: typer.Context, name: _Name, server: Server = None, as_json
     else:
         _print_description(described)
     for shard in described.unreachable_shards:
-        print(f"duetime: shard {shard} does not answer; its queues are missing", file=sys.stderr)
+        echo(f"duetime: shard {shard} does not answer; its queues are missing", err=True)
     if described.unreachable_shards:
         raise typer.Exit(1)
 
@@ -295,7 +294,7 @@ def reset(
         for one in answer.queues
     ]  # fmt: skip
     print_table(["#queue", "#shard", "#from", "#to", "#moves", "#leases ended", "#retries ended"], rows)
-    print("dry run: nothing was changed" if dry_run else f"group {name} continues from there in {topic}")
+    echo("dry run: nothing was changed" if dry_run else f"group {name} continues from there in {topic}")
 
 
 groups.command("retries")(watched(retries.list_retries))
@@ -326,14 +325,14 @@ def delete(
     # Deleted in any case: a shard that was away at the first delete may still have the group's positions.
     call(server, "DeleteGroup", consumer_pb2.DeleteGroupRequest(name=name, force=force))
     existed = any(group.name == name for group in listed)
-    print(f"group {name} is deleted" if existed else f"group {name} did not exist")
+    echo(f"group {name} is deleted" if existed else f"group {name} did not exist")
 
 
 def _print_group(group: consumer_pb2.Group, as_json: bool) -> None:
     if as_json:
         print_json(_group_object(group))
     else:
-        print(_sentence(group))
+        echo(_sentence(group))
 
 
 def _sentence(group: consumer_pb2.Group) -> str:
@@ -350,12 +349,12 @@ def _start(group: consumer_pb2.Group) -> str:
 
 
 def _print_description(described: consumer_pb2.GroupDescription) -> None:
-    print(f"{_sentence(described.group)}; created {local(moment(described.group.created_at_ms))}")
+    echo(f"{_sentence(described.group)}; created {local(moment(described.group.created_at_ms))}")
     lag, in_flight, waiting = (
         sum(getattr(queue, name) for queue in described.queues) for name in ("lag", "in_flight", "waiting")
     )
     known = "of the shards that answer: " if described.unreachable_shards else ""
-    print(
+    echo(
         f"{known}lag {lag:,}, in flight {in_flight:,}, waiting {waiting:,}, {_retries(described)}, "
         f"dead letters {described.dead_letters:,}; "
         f"over the last minute {described.receives_per_s:,.1f} received and {described.acks_per_s:,.1f} acknowledged "
@@ -364,7 +363,7 @@ def _print_description(described: consumer_pb2.GroupDescription) -> None:
     if described.queues:
         print_table(_QUEUE_COLUMNS, [_queue_row(queue) for queue in described.queues])
     elif not known:
-        print("nothing has been received yet; offsets that `duetime pull --group` commits are not shown")
+        echo("nothing has been received yet; offsets that `duetime pull --group` commits are not shown")
     if described.members:
         rows = [(one.name, one.topic, local(moment_or_none(one.seen_at_ms))) for one in described.members]
         print_table(["member", "topic?1", "last seen"], rows)

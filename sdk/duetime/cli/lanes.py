@@ -1,6 +1,5 @@
 """`duetime lanes`: what is pending, what is due next, and who serves it; lanes are paused and resumed here."""
 
-import sys
 from collections.abc import Iterable
 from typing import Annotated, Any
 
@@ -8,7 +7,7 @@ import typer
 
 from duetime.cli.gateway import call
 from duetime.cli.options import Json, Server, inherited, watched
-from duetime.cli.output import iso, length, local, moment_or_none, print_json, print_table
+from duetime.cli.output import echo, iso, length, local, moment_or_none, print_json, print_table
 from duetime.client.errors import InvalidArgument, NotFound
 from duetime.client.message import delay_ms
 from duetime.v1 import gateway_pb2
@@ -60,9 +59,9 @@ def list_lanes(
     elif shown:
         print_table(_COLUMNS, [_row(lane) for lane in shown])
     else:
-        print(f"none of the {len(listed.lanes)} lanes has had a message; --all shows them")
+        echo(f"none of the {len(listed.lanes)} lanes has had a message; --all shows them")
     for shard in listed.unreachable_shards:
-        print(f"duetime: shard {shard} does not answer; its lanes are missing", file=sys.stderr)
+        echo(f"duetime: shard {shard} does not answer; its lanes are missing", err=True)
     if listed.unreachable_shards:
         raise typer.Exit(1)
 
@@ -112,7 +111,7 @@ def _set_paused(
         for one in answer.shards:
             print_json({"shard": one, "lane": level, "paused": paused})
     else:
-        print(f"lane {level} is {word} on shard{'s' * (len(answer.shards) > 1)} {', '.join(map(str, answer.shards))}")
+        echo(f"lane {level} is {word} on shard{'s' * (len(answer.shards) > 1)} {', '.join(map(str, answer.shards))}")
 
 
 def _level_of(text: str, server: str | None) -> int:

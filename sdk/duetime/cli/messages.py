@@ -5,6 +5,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+from duetime_format.texts import printable
+
 from duetime.cli.output import iso, local, on_one_line
 from duetime.client.errors import Damaged
 from duetime.client.finding.dead_letters import FailedAttempt
@@ -17,9 +19,9 @@ def message_line(message: ReceivedMessage | FoundMessage) -> str:
     """A message for people."""
     parts = [local(message.stored_at), f"{message.topic}/{message.queue}@{message.offset}"]
     if message.tags:
-        parts.append(f"tags={message.tags}")
+        parts.append(f"tags={printable(message.tags)}")
     if message.keys:
-        parts.append(f"keys={','.join(message.keys)}")
+        parts.append(f"keys={printable(','.join(message.keys))}")
     if message.late_ms is not None:
         parts.append(f"late={message.late_ms}ms")
     try:
@@ -31,9 +33,9 @@ def message_line(message: ReceivedMessage | FoundMessage) -> str:
 
 def content_lines(message: MessageView) -> list[str]:
     """Tags, keys, properties and body for people."""
-    lines = [f"tags        {message.tags}"] if message.tags else []
-    lines += [f"keys        {', '.join(message.keys)}"] if message.keys else []
-    lines += [f"property    {name}={value}" for name, value in message.properties.items()]
+    lines = [f"tags        {printable(message.tags)}"] if message.tags else []
+    lines += [f"keys        {printable(', '.join(message.keys))}"] if message.keys else []
+    lines += [f"property    {printable(f'{name}={value}')}" for name, value in message.properties.items()]
     try:
         return [*lines, "", "body", textwrap.indent(message.body.decode("utf-8", "backslashreplace"), "  ")]
     except Damaged as error:

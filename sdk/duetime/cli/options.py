@@ -7,6 +7,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from duetime.cli.output import echo
 from duetime.client.connection import SERVER_VARIABLE
 from duetime.client.errors import InvalidArgument
 from duetime.client.message import delay_ms
@@ -31,7 +32,7 @@ _UNITS = (("minutes?|mins?", "m"), ("seconds?|secs?", "s"), ("hours?|hrs?", "h")
 def show_help(context: typer.Context) -> None:
     """The callback of a group of commands: its help, where no command is named."""
     if context.invoked_subcommand is None:
-        print(context.get_help())
+        echo(context.get_help())
 
 
 def inherited(context: typer.Context, server: str | None, as_json: bool) -> tuple[str | None, bool]:

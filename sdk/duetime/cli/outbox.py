@@ -1,7 +1,6 @@
 """`duetime outbox`: the relay of a transactional outbox, its status, and its faulty rows. Needs the `outbox` extra."""
 
 import logging
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -12,7 +11,7 @@ from sqlalchemy import Connection, Engine, MetaData, create_engine, inspect, mak
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
 from duetime.cli.options import Json, Server, show_help, watched
-from duetime.cli.output import about, iso, local, print_json, print_table
+from duetime.cli.output import about, echo, iso, local, print_json, print_table
 from duetime.client.errors import DueTimeError, InvalidArgument, NotFound
 from duetime.client.message import moment
 from duetime.outbox import Faulty, Outbox, OutboxStatus, Relay, Rows
@@ -85,13 +84,13 @@ def relay(
         return Relay(engine, server, outbox=found, batch=batch, **lengths)
 
     with _opened(database, table, make) as moving:
-        print(f"duetime: moving rows of {table}", file=sys.stderr, flush=True)
+        echo(f"duetime: moving rows of {table}", err=True)
         moving.run(drain=drain)
     stats = asdict(moving.stats)
     if as_json:
         print_json(stats)
     else:
-        print(", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in stats.items()))
+        echo(", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in stats.items()))
 
 
 @outbox.command()
@@ -111,8 +110,8 @@ def status(database: _Database, table: _Table = TABLE_NAME, as_json: Json = Fals
         print_json(_status_object(found))
     else:
         oldest = f", the oldest for {about(found.oldest_ms)}" if found.waiting else ""
-        print(f"{found.waiting:,} waiting{oldest}; {found.retried:,} of them tried before")
-        print(f"{found.failed:,} failed, {found.doubtful:,} doubtful, {found.sent:,} sent and kept")
+        echo(f"{found.waiting:,} waiting{oldest}; {found.retried:,} of them tried before")
+        echo(f"{found.failed:,} failed, {found.doubtful:,} doubtful, {found.sent:,} sent and kept")
         if found.faulty:
             rows = [(one.message_id, one.topic, one.state, local(_created(one)), one.error) for one in found.faulty]
             print_table(["id", "topic?2", "state", "written?1", "error"], rows)
@@ -140,7 +139,7 @@ def resolve(
     if resend is sent:
         raise typer.BadParameter("give --resend or --sent")
     missing = _in_transaction(database, table, lambda rows, connection: rows.resolve(connection, ids, resend=resend))
-    print(f"{len(ids) - len(missing):,} {'will be sent' if resend else 'deleted'}")
+    echo(f"{len(ids) - len(missing):,} {'will be sent' if resend else 'deleted'}")
     if missing:
         raise NotFound(f"neither failed nor doubtful: {', '.join(missing)}", reason="MESSAGE_NOT_FOUND")
 

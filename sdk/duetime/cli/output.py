@@ -1,6 +1,7 @@
 """How commands print: JSON lines, YAML, tables, moments, lengths, errors."""
 
 import json
+import logging
 import re
 import shutil
 import sys
@@ -11,7 +12,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from duetime_format.texts import printable
+from duetime_format.texts import printable, visible
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.console import Console
@@ -23,6 +24,7 @@ from duetime.client import message
 # In a pipe a table is as wide as it needs to be: lines are not wrapped.
 _PIPE_WIDTH = 1_000
 _GAP_WIDTH = 2
+_CLEAR = "\x1b[H\x1b[2J"
 _BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 _BAR_WIDTH, _BAR_WIDTH_MIN = 40, 8
 _EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -54,15 +56,33 @@ STYLE: ContextVar[Style] = ContextVar("style", default=_AS_USUAL)
 def print_json(value: dict[str, Any]) -> None:
     """One object: on one line of standard output, or as a YAML document where the command line asks for YAML."""
     if STYLE.get().form is Form.YAML:
-        sys.stdout.write(yaml.document(value))
+        echo(yaml.document(value).removesuffix("\n"))
     else:
-        sys.stdout.write(json.dumps(value, ensure_ascii=not _is_unicode()) + "\n")
+        echo(json.dumps(value, ensure_ascii=not _is_unicode()))
+
+
+def echo(text: str = "", *, err: bool = False, flush: bool = False) -> None:
+    """A line or several of standard output, or of standard error. All texts of commands pass here: a sender's control
+    characters, which a terminal would obey, are escaped."""
+    print(visible(text.replace("\r\n", "\n")), file=sys.stderr if err else sys.stdout, flush=flush or err)
 
 
 def print_error(text: str) -> None:
     """On one line of standard error. The error of a process of the cluster names the process already."""
     line = " ".join(text.split())
-    print(line if line.startswith("duetime ") else f"duetime: {line}", file=sys.stderr)
+    echo(line if line.startswith("duetime ") else f"duetime: {line}", err=True)
+
+
+def clear_screen() -> None:
+    """Clears the terminal."""
+    sys.stdout.write(_CLEAR)
+
+
+class LogFormatter(logging.Formatter):
+    """Log lines, whose values may be a sender's."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return visible(super().format(record))
 
 
 def _is_unicode() -> bool:
@@ -82,11 +102,12 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     lines = [line.rstrip() for line in capture.get().splitlines()]
     print("\n".join(line for line in lines if line))
     if left_out:
-        print(f"(too narrow for: {', '.join(left_out)}; --wide shows all)")
+        echo(f"(too narrow for: {', '.join(left_out)}; --wide shows all)")
 
 
 def fitting(columns: Sequence[str], rows: Sequence[Sequence[str]], console: Console) -> tuple[Table, list[str]]:
     """The table with as many columns as the console has room for, and the names of those left out."""
+    rows = [[printable(cell) for cell in row] for row in rows]
     parsed = [match for column in columns if (match := _COLUMN.fullmatch(column))]
     texts = [[match["name"], *(row[number] for row in rows)] for number, match in enumerate(parsed)]
     widths = [max(map(cell_len, column)) + _GAP_WIDTH for column in texts]
@@ -175,7 +196,7 @@ def print_chart(rows: Sequence[tuple[str, int]]) -> None:
         # A count above 0 is seen, however small it is.
         eighths = max(count * width * 8 // most, 1) if count else 0
         bar = "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip() if _is_unicode() else "#" * -(-eighths // 8)
-        print(f"{name:>{names}}  {count:>{counts},}  {bar}".rstrip())
+        echo(f"{name:>{names}}  {count:>{counts},}  {bar}".rstrip())
 
 
 def on_one_line(body: bytes, chars_max: int = 120) -> str:

@@ -1,17 +1,17 @@
 """`duetime pending`: messages that wait to fall due, in the order in which they will."""
 
 import asyncio
-import sys
 from contextlib import aclosing
 from datetime import datetime
 from typing import Annotated, Any
 
 import typer
+from duetime_format.texts import printable
 
 from duetime.cli.gateway import CALL_TIMEOUT, reach
 from duetime.cli.messages import body_object
 from duetime.cli.options import Json, Server, given, span, watched
-from duetime.cli.output import iso, local, on_one_line, print_json
+from duetime.cli.output import echo, iso, local, on_one_line, print_json
 from duetime.client.errors import Damaged
 from duetime.client.finding.finder import AsyncFinder
 from duetime.client.finding.pending import PendingMessage
@@ -58,23 +58,23 @@ async def _list(
     ):
         async for message in found:
             if count == limit:
-                print("duetime: there are more; see --limit", file=sys.stderr)
+                echo("duetime: there are more; see --limit", err=True)
                 return
             count += 1
             if as_json:
                 print_json(pending_object(message))
             else:
-                print(pending_line(message))
+                echo(pending_line(message))
     if not count and not as_json:
-        print("nothing is pending that meets the options" if topic or key or any(times) else "nothing is pending")
+        echo("nothing is pending that meets the options" if topic or key or any(times) else "nothing is pending")
 
 
 def pending_line(message: PendingMessage) -> str:
     """A pending message for people."""
     parts = [f"due {local(message.due_at)}", message.id, f"{message.topic}/{message.queue}"]
     parts += [f"level {message.delay_level}"] if message.delay_level else []
-    parts += [f"tags={message.tags}"] if message.tags else []
-    parts += [f"keys={','.join(message.keys)}"] if message.keys else []
+    parts += [f"tags={printable(message.tags)}"] if message.tags else []
+    parts += [f"keys={printable(','.join(message.keys))}"] if message.keys else []
     try:
         parts.append(on_one_line(message.body))
     except Damaged as error:

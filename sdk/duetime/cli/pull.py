@@ -10,7 +10,7 @@ import typer
 from duetime.cli.gateway import CALL_TIMEOUT_S, reach
 from duetime.cli.messages import message_line, message_object
 from duetime.cli.options import Json, Server, moment
-from duetime.cli.output import print_json
+from duetime.cli.output import LogFormatter, echo, print_json
 from duetime.client.connection import Connection
 from duetime.client.consuming.puller import AsyncPuller, Start
 from duetime.client.message import moment as moment_of
@@ -77,7 +77,9 @@ def pull(
         first = int(start)
     else:
         first = moment("--from", start, "earliest, latest, an offset or ")
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="duetime: %(message)s")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LogFormatter("duetime: %(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
     asyncio.run(_pull(server, topic, first, tags, sql, group, follow, count_max, as_json))
 
 
@@ -105,7 +107,7 @@ async def _pull(
     long_poll = LONG_POLL if follow else CATCH_UP_WAIT
     puller = AsyncPuller(address, topic, start=start, group=group, tags=tags, sql=sql, long_poll=long_poll)
     if follow and sys.stderr.isatty() and not as_json:
-        print(f"duetime: waiting for messages of {topic}; Ctrl-C ends", file=sys.stderr)
+        echo(f"duetime: waiting for messages of {topic}; Ctrl-C ends", err=True)
     async with puller:
         while left and (follow or any(puller.positions[queue] < end for queue, end in ends.items())):
             messages = await puller.poll(min(left, POLL_COUNT), FOLLOW_WAIT if follow else CATCH_UP_WAIT)
@@ -114,7 +116,7 @@ async def _pull(
                 if as_json:
                     print_json(message_object(message))
                 else:
-                    sys.stdout.write(message_line(message) + "\n")
+                    echo(message_line(message))
             sys.stdout.flush()
             if group is not None:
                 await puller.commit()

@@ -6,7 +6,7 @@ import typer
 
 from duetime.cli.gateway import call
 from duetime.cli.options import Json, Server, show_help, watched
-from duetime.cli.output import print_json, print_table
+from duetime.cli.output import echo, print_json, print_table
 from duetime.v1 import quotas_pb2 as pb
 
 quotas = typer.Typer(
@@ -130,7 +130,7 @@ def list_quotas(server: Server = None, as_json: Json = False) -> None:
     if listed or as_json:
         _print(listed, as_json)
     else:
-        print("no quotas are set: nobody is limited")
+        echo("no quotas are set: nobody is limited")
 
 
 @quotas.command()
@@ -146,7 +146,7 @@ def show(kind: _Kind, name: _Name, server: Server = None, as_json: Json = False)
     if found or as_json:
         _print(found, as_json)
     else:
-        print(f"{kind} {name} has no quota of its own")
+        echo(f"{kind} {name} has no quota of its own")
 
 
 @quotas.command()
@@ -158,7 +158,7 @@ def remove(kind: _Kind, name: _Name, server: Server = None) -> None:
       duetime quotas remove topic orders
     """
     call(server, "RemoveQuota", pb.RemoveQuotaRequest(of=_of(kind, name)))
-    print(f"{kind} {name} has no quota of its own")
+    echo(f"{kind} {name} has no quota of its own")
 
 
 def _of(kind: str, name: str) -> pb.QuotaOf:

@@ -1,13 +1,12 @@
 """`duetime reports`: the newest findings of Spark's jobs, as figures."""
 
-import sys
 from typing import Any
 
 import typer
 
 from duetime.cli.gateway import call
 from duetime.cli.options import Json, Server, watched
-from duetime.cli.output import about, iso, local, moment_or_none, now_ms, print_json, print_table, size
+from duetime.cli.output import about, echo, iso, local, moment_or_none, now_ms, print_json, print_table, size
 from duetime.v1 import backlog_pb2
 from duetime.v1 import reports_pb2 as pb
 
@@ -41,7 +40,7 @@ def reports(server: Server = None, as_json: Json = False) -> None:
     else:
         _print(found)
     for shard in found.unreachable_shards:
-        print(f"duetime: shard {shard} does not answer: drift is without it", file=sys.stderr)
+        echo(f"duetime: shard {shard} does not answer: drift is without it", err=True)
     if found.unreachable_shards:
         raise typer.Exit(1)
 
@@ -64,12 +63,12 @@ def _print(found: pb.GetReportsResponse) -> None:
     if rows:
         print_table(_COLUMNS, rows)
     else:
-        print("no report was written yet: `duetime spark audit STORES --database-url URL` writes one")
+        echo("no report was written yet: `duetime spark audit STORES --database-url URL` writes one")
     for kind, count in sorted(found.audit.violations.items()):
-        print(f"audit: violations, {kind}: {count:,}")
+        echo(f"audit: violations, {kind}: {count:,}")
     for name, origin in (("lateness", found.lateness.origin), ("audit", found.audit.origin)):
         if origin.damage_count:
-            print(f"{name}: damaged places passed over: {origin.damage_count:,}")
+            echo(f"{name}: damaged places passed over: {origin.damage_count:,}")
 
 
 def _row(job: str, origin: _Origin, words: str) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import typer
 from duetime.cli.gateway import CALL_TIMEOUT, reach
 from duetime.cli.messages import attempt_objects, body_object
 from duetime.cli.options import Json, Server, given, inherited
-from duetime.cli.output import iso, local, on_one_line, print_json
+from duetime.cli.output import echo, iso, local, on_one_line, print_json
 from duetime.client.administering.admin import AsyncAdmin
 from duetime.client.administering.retries import RetriesProgress, WaitingRetry
 
@@ -64,13 +64,13 @@ async def _list(
             if as_json:
                 print_json(_object(retry))
             else:
-                sys.stdout.write(_line(retry) + "\n")
+                echo(_line(retry))
             left -= 1
             if not left:
                 return
     if left == most:
         which = " that meet the options" if any(wanted.values()) else ""
-        print(f"duetime: group {group} has no waiting retries{which}", file=sys.stderr)
+        echo(f"duetime: group {group} has no waiting retries{which}", err=True)
 
 
 def retry_now(
@@ -143,19 +143,19 @@ async def _end(
                     if as_json:
                         print_json(asdict(last))
                     elif not last.done:
-                        print(f"duetime: {last.matched:,} match, {done} {last.ended:,}", file=sys.stderr)
+                        echo(f"duetime: {last.matched:,} match, {done} {last.ended:,}", err=True)
         except BaseException:
             if last.ended:
                 text = f"{done} {last.ended:,}; interrupted, the same command continues with what is left"
-                print(f"duetime: {text}", file=sys.stderr)
+                echo(f"duetime: {text}", err=True)
             raise
     if as_json:
         return
     if dry_run:
-        print(f"would {verb} {last.matched:,} waiting retries; nothing was changed")
+        echo(f"would {verb} {last.matched:,} waiting retries; nothing was changed")
         return
     gone = f"; {last.gone:,} were delivered or discarded by others first" if last.gone else ""
-    print(f"{done} {last.ended:,} waiting retries{gone}")
+    echo(f"{done} {last.ended:,} waiting retries{gone}")
 
 
 def _filter(topic: str | None, error: str | None, ids: list[str] | None) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from duetime.cli.gateway import reach
 from duetime.cli.options import Json, Server, due_time, length
-from duetime.cli.output import iso, local, print_json
+from duetime.cli.output import echo, iso, local, print_json
 from duetime.client.errors import DueTimeError
 from duetime.client.message import Message, Receipt
 from duetime.client.sending.outcomes import Outcome
@@ -143,7 +143,7 @@ async def _send_one(server: str | None, make: Callable[..., Message], source: _S
     if as_json:
         print_json(receipt_object(receipt))
     else:
-        print(receipt_line(receipt))
+        echo(receipt_line(receipt))
     return 0
 
 
@@ -170,7 +170,7 @@ async def _send_batch(server: str | None, make: Callable[..., Message], source: 
     first, last = receipts[0], receipts[-1]
     where = f"{whole.topic}/{first.queue}" + ("" if first.lane else f"@{first.offset} to @{last.offset}")
     due = f", due {local(first.deliver_at)}" if first.lane else ""
-    print(f"sent {len(receipts):,} messages to {where}{due}, all or none")
+    echo(f"sent {len(receipts):,} messages to {where}{due}, all or none")
     return 0
 
 
@@ -191,7 +191,7 @@ async def _send_lines(server: str | None, make: Callable[..., Message], source: 
     took_s = time.monotonic() - began
     if not as_json:
         refused = f", {failed:,} refused" if failed else ""
-        print(f"sent {sent:,} messages to {make(b'').topic} in {took_s:.1f} s{refused}")
+        echo(f"sent {sent:,} messages to {make(b'').topic} in {took_s:.1f} s{refused}")
     return failed
 
 
@@ -216,9 +216,9 @@ def _print_outcome(outcome: Outcome, as_json: bool, failed: int) -> None:
         print_json(receipt_object(outcome) if isinstance(outcome, Receipt) else error_object(outcome))
     elif isinstance(outcome, DueTimeError):
         if failed <= ERRORS_SHOWN:
-            print(f"duetime: {outcome}", file=sys.stderr)
+            echo(f"duetime: {outcome}", err=True)
         if failed == ERRORS_SHOWN:
-            print("duetime: more errors follow; --json shows all", file=sys.stderr)
+            echo("duetime: more errors follow; --json shows all", err=True)
 
 
 def _progress(size: int | None) -> Progress:

@@ -9,7 +9,7 @@ import typer
 from duetime.cli.gateway import CALL_TIMEOUT, reach
 from duetime.cli.messages import content_lines, message_object
 from duetime.cli.options import Json, Server, watched
-from duetime.cli.output import about, iso, local, now_ms, print_json
+from duetime.cli.output import about, echo, iso, local, now_ms, print_json
 from duetime.cli.transactions import progress_lines, transaction_object
 from duetime.client.errors import DueTimeError
 from duetime.client.finding.finder import AsyncFinder, FoundMessage
@@ -53,7 +53,7 @@ def show(
         more["transaction"] = transaction_object(transaction) if transaction else None
         print_json(shown_object(shown.message) | more)
     else:
-        print(_page(shown))
+        echo(_page(shown))
 
 
 async def _find(server: str | None, message_id: str, topic: str) -> _Shown:

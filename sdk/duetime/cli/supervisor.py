@@ -12,12 +12,12 @@ the others serve, and neither delays nor ends them.
 import asyncio
 import os
 import socket
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from duetime.cli.child import Child, Node, exit_text, run
+from duetime.cli.output import echo
 from duetime.cli.preflight import HOST, CannotStart, Ports
 from duetime.cli.rotation import CHECK_INTERVAL_S, rotate
 
@@ -209,7 +209,7 @@ async def _run_forever(child: Child) -> None:
             await child.start()
             break
         except (CannotStart, OSError) as error:
-            print(f"duetime: {child.name} does not start: {error}", file=sys.stderr, flush=True)
+            echo(f"duetime: {child.name} does not start: {error}", err=True)
         await asyncio.sleep(pause_s)
         pause_s = min(BACKOFF_S_MAX, pause_s * 2)
     await _restart_forever(child)
@@ -226,10 +226,10 @@ async def _restart_forever(child: Child) -> None:
             pause_s = 0.0
         later = f" in {pause_s:g} s" if pause_s else ""
         text = f"{child.name} (pid {child.pid}) ended {exit_text(code)}; restarting it{later}"
-        print(f"duetime: {text}", file=sys.stderr, flush=True)
+        echo(f"duetime: {text}", err=True)
         await asyncio.sleep(pause_s)
         pause_s = min(BACKOFF_S_MAX, pause_s * 2) or BACKOFF_S_MIN
         try:
             await child.start()
         except CannotStart as error:
-            print(f"duetime: {error}".replace("duetime: duetime ", "duetime ", 1), file=sys.stderr, flush=True)
+            echo(f"duetime: {error}".replace("duetime: duetime ", "duetime ", 1), err=True)

@@ -10,7 +10,7 @@ import typer
 from duetime.cli import options
 from duetime.cli.gateway import call, reach
 from duetime.cli.options import Json, Server, inherited, watched
-from duetime.cli.output import iso, length, local, print_json, print_table
+from duetime.cli.output import echo, iso, length, local, print_json, print_table
 from duetime.client.administering.admin import AsyncAdmin
 from duetime.client.administering.described import DeletedTopic
 from duetime.client.message import moment
@@ -65,7 +65,7 @@ def _list(server: str | None, as_json: bool) -> None:
         rows = [(one.name, str(one.queue_count), _max_delay(one), local(moment(one.created_at_ms))) for one in listed]
         print_table(["topic", "#queues", "#most delay?1", "created?2"], rows)
     else:
-        print("no topics yet; the first `duetime send TOPIC BODY` creates one")
+        echo("no topics yet; the first `duetime send TOPIC BODY` creates one")
 
 
 @topics.command()
@@ -108,7 +108,7 @@ def create(
         print_json(_topic_object(topic))
     else:
         limit = f", and a most delay of {_max_delay(topic)}" if topic.max_delay_ms else ""
-        print(f"topic {topic.name} has {topic.queue_count} queues{limit}{_type(topic, ', for ')}")
+        echo(f"topic {topic.name} has {topic.queue_count} queues{limit}{_type(topic, ', for ')}")
 
 
 @topics.command()
@@ -132,7 +132,7 @@ def describe(context: typer.Context, name: _Name, server: Server = None, as_json
     topic = described.topic
     limit = f", most delay {_max_delay(topic)}" if topic.max_delay_ms else ""
     about = f"{topic.queue_count} queues{limit}{_type(topic, ', for ')}"
-    print(f"topic {topic.name}, {about}, created {local(moment(topic.created_at_ms))}")
+    echo(f"topic {topic.name}, {about}, created {local(moment(topic.created_at_ms))}")
     rows = [tuple(map(str, (*queue, queue[3] - queue[2]))) for queue in queues]
     print_table(["#queue", "#shard", "#min offset", "#max offset", "#messages"], rows)
 
@@ -193,11 +193,11 @@ def _print_deleted(name: str, deleted: DeletedTopic, as_json: bool, *, dry_run: 
         )
         return
     would = "would be " if dry_run else ""
-    print(f"topic {name} {would}deleted")
+    echo(f"topic {name} {would}deleted")
     if deleted.pending:
-        print(f"{deleted.pending:,} pending messages {would}cancelled")
+        echo(f"{deleted.pending:,} pending messages {would}cancelled")
     if deleted.transactions:
-        print(f"{deleted.transactions:,} transactions {would}rolled back")
+        echo(f"{deleted.transactions:,} transactions {would}rolled back")
     if deleted.groups:
         rows = [
             (one.group, *(f"{count:,}" for count in (one.unread, one.in_flight, one.retrying, one.dead_letters)))

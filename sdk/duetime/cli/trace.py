@@ -1,7 +1,6 @@
 """`duetime trace`: the history of one message."""
 
 import asyncio
-import sys
 import textwrap
 from datetime import datetime
 from typing import Annotated, Any
@@ -11,7 +10,7 @@ from duetime_format.levels import LEVEL_COUNT_MAX
 
 from duetime.cli.gateway import CALL_TIMEOUT, reach
 from duetime.cli.options import Json, Server
-from duetime.cli.output import iso, local, on_one_line, print_json
+from duetime.cli.output import echo, iso, local, on_one_line, print_json
 from duetime.client.finding.finder import AsyncFinder
 from duetime.client.finding.trace import Trace, TraceEvent
 
@@ -46,12 +45,12 @@ def trace(
         return
     due_at: datetime | None = None
     for event in found.events:
-        print(event_line(event, due_at))
+        echo(event_line(event, due_at))
         due_at = event.due_at if event.kind in ("deferred", "rescheduled") else due_at
         if show_traces and event.trace:
-            print(textwrap.indent(event.trace.rstrip(), "    "))
+            echo(textwrap.indent(event.trace.rstrip(), "    "))
     for gap in found.gaps:
-        print(f"duetime: may be missing: {gap}", file=sys.stderr)
+        echo(f"duetime: may be missing: {gap}", err=True)
 
 
 async def _trace(server: str | None, message_id: str, topic: str) -> Trace:

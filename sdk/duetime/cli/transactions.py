@@ -14,7 +14,7 @@ import typer
 from duetime.cli.gateway import CALL_TIMEOUT, reach
 from duetime.cli.messages import body_object, content_lines
 from duetime.cli.options import Json, Server, given, length, show_help, watched
-from duetime.cli.output import about, iso, local, now_ms, print_json
+from duetime.cli.output import about, echo, iso, local, now_ms, print_json
 from duetime.client.errors import DueTimeError
 from duetime.client.finding.finder import AsyncFinder
 from duetime.client.finding.transactions import FoundTransaction
@@ -105,16 +105,16 @@ async def _list(
     ):
         async for one in found:
             if count == limit:
-                print("duetime: there are more; see --limit", file=sys.stderr)
+                echo("duetime: there are more; see --limit", err=True)
                 return
             count += 1
             if as_json:
                 print_json(transaction_object(one))
             else:
-                print(transaction_line(one))
+                echo(transaction_line(one))
     if not count and not as_json:
         which = " that meets the options" if group or topic or state or before else ""
-        print(f"no transaction{which} is open or was given up")
+        echo(f"no transaction{which} is open or was given up")
 
 
 @transactions.command("show")
@@ -134,7 +134,7 @@ def show(
     if as_json:
         print_json(transaction_object(found) | _details(found))
     else:
-        print(_page(found))
+        echo(_page(found))
 
 
 async def _show(server: str | None, transaction: str) -> FoundTransaction:
@@ -201,9 +201,9 @@ async def _decide(server: str | None, ids: Sequence[str], decision: Decision, ye
         if as_json:
             print_json({"id": given_id, "result": word} | _outcome_object(one, outcome))
         else:
-            print(_outcome_line(given_id, word, outcome))
+            echo(_outcome_line(given_id, word, outcome))
     if len(ids) > 1 and not as_json:
-        print(f"duetime: {', '.join(f'{word} {count:,}' for word, count in words.items())}", file=sys.stderr)
+        echo(f"duetime: {', '.join(f'{word} {count:,}' for word, count in words.items())}", err=True)
     if words[wanted] < len(ids):
         raise typer.Exit(1)
 

@@ -12,6 +12,7 @@ import typer
 
 from duetime.cli.demo import Demo
 from duetime.cli.options import Json
+from duetime.cli.output import echo
 from duetime.cli.preflight import HOST, check_port, check_software, claimed
 from duetime.cli.supervisor import Cluster
 from duetime.client.trust import Tls
@@ -116,7 +117,7 @@ def _print_address(cluster: Cluster, as_json: bool) -> None:
         if as_json
         else f"DueTime serves at {cluster.gateway.address}, data in {cluster.data}{_by_tls(cluster)}{_console(cluster)}"
     )
-    print(line, flush=True)
+    echo(line, flush=True)
 
 
 def _console(cluster: Cluster) -> str:
