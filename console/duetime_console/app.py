@@ -17,7 +17,7 @@ from starlette.staticfiles import StaticFiles
 
 from duetime_console import api, metrics
 from duetime_console.api.problems import API, Problem
-from duetime_console.border import Border, TooLarge, hosts_of
+from duetime_console.border import Border, Crowded, TooLarge, hosts_of
 from duetime_console.gateway import Gateway, GatewayError
 from duetime_console.jobs import Jobs
 from duetime_console.keys import keys_of
@@ -124,6 +124,7 @@ def make_app(settings: Settings, clock: Clock | None = None) -> Starlette:
             HTTPException: _tell_http_error,
             Forbidden: _tell_forbidden,
             TooLarge: _tell_too_large,
+            Crowded: _tell_crowded,
             Exception: _tell_defect,
         },
     )
@@ -155,9 +156,8 @@ def _guarded(route: Route) -> Route:
 
     async def guarded(request: Request) -> Response:
         sessions: Sessions = request.app.state.sessions
-        session = sessions.open(request)
-        await sessions.check_form(request, session)
-        session = session or sessions.begin()
+        opened = sessions.open(request)
+        session = opened or sessions.begin()
         request.state.session = session
         request.state.viewer = Viewer(csrf=session.csrf, with_users=True, methods=frozenset())
         try:
@@ -172,6 +172,7 @@ def _guarded(route: Route) -> Route:
         if viewer.with_users and not viewer.signed_in and route.path not in _PUBLIC:
             response = _to_sign_in(request)
         else:
+            await sessions.check_form(request, opened, viewer)
             response = await endpoint(request)
         if request.state.session is not None:
             sessions.keep(request.state.session, response)
@@ -197,7 +198,7 @@ def _error(request: Request, status: int, title: str, text: str, advice: str) ->
     if not hasattr(request.state, "viewer"):
         request.state.viewer = Viewer(methods=frozenset())
     if request.url.path.startswith(API):
-        reason = "REQUEST_TOO_LARGE" if status == 413 else "DEFECT"
+        reason = {413: "REQUEST_TOO_LARGE", 503: "BODIES_EXHAUSTED"}.get(status, "DEFECT")
         return Problem(status, reason, text).response(request.app.state.settings.errors)
     if request.headers.get("accept", "") == "application/json":
         return JSONResponse({"title": title, "detail": text, "advice": advice}, status)
@@ -241,6 +242,10 @@ async def _tell_forbidden(request: Request, error: Exception) -> Response:
 
 async def _tell_too_large(request: Request, error: Exception) -> Response:
     return _error(request, 413, "That is too large", str(error), "Send less at a time, or use the SDK.")
+
+
+async def _tell_crowded(request: Request, error: Exception) -> Response:
+    return _error(request, 503, "The console is busy", str(error), "Wait a little and try again.")
 
 
 async def _tell_defect(request: Request, error: Exception) -> Response:

@@ -1,10 +1,13 @@
 """What every request passes: the host it was made for, its size, where it comes from, and headers of every answer."""
 
+import re
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
+from duetime_core.shares import Shares
 from duetime_format.hosts import is_loopback
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -12,6 +15,10 @@ from duetime_console.api.problems import API, Problem
 
 # A message of 4 MiB in base64, with what a form adds.
 REQUEST_BYTES_MAX = 8 * 1024 * 1024
+# A form of a caller without a session: a token, and the next page.
+STRANGER_BYTES_MAX = 16 * 1024
+# All bodies in memory.
+BODIES_BYTES_MAX = 64 * 1024 * 1024
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
@@ -25,10 +32,48 @@ HEADERS = {
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
 _SAFE = ("GET", "HEAD", "OPTIONS")
+_HOST = re.compile(r"([\w.-]*|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?", re.ASCII)
+_BODY = "duetime.body"
 
 
 class TooLarge(Exception):
-    """The request's body is larger than REQUEST_BYTES_MAX."""
+    """The request's body is larger than it may be."""
+
+
+class Crowded(Exception):
+    """The bodies of other requests use the memory for bodies."""
+
+
+class Body:
+    """The part of a request's body that was read, within its limits."""
+
+    def __init__(self, receive: Receive, bodies: Shares[str], host: str) -> None:
+        self.bytes_max = REQUEST_BYTES_MAX
+        self._receive = receive
+        self._bodies = bodies
+        self._host = host
+        self._held = 0
+
+    async def receive(self) -> Message:
+        """Raises: TooLarge, Crowded."""
+        message = await self._receive()
+        size = len(message.get("body", b""))
+        if self._held + size > self.bytes_max:
+            raise TooLarge(f"this request has at most {self.bytes_max:,} bytes")
+        if not self._bodies.may_take(self._host, size):
+            raise Crowded("other requests use all memory for bodies")
+        self._bodies.take(self._host, size)
+        self._held += size
+        return message
+
+    def release(self) -> None:
+        self._bodies.give(self._host, self._held)
+
+
+def body_of(request: Request) -> Body:
+    """The body of the request, before it is read."""
+    body: Body = request.scope[_BODY]
+    return body
 
 
 class Border:
@@ -48,6 +93,7 @@ class Border:
         self._hosts = hosts
         self._note = note
         self._errors_url = errors_url
+        self._bodies: Shares[str] = Shares(BODIES_BYTES_MAX)
         self._headers = HEADERS | ({"strict-transport-security": "max-age=31536000"} if https else {})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -67,11 +113,18 @@ class Border:
         if refusal is not None:
             await refusal(scope, receive, answer)
             return
-        await self._app(scope, _bounded(receive), answer)
+        body = Body(receive, self._bodies, host_of(scope))
+        scope[_BODY] = body
+        try:
+            await self._app(scope, body.receive, answer)
+        finally:
+            body.release()
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
         host = headers.get("host", "")
+        if not _HOST.fullmatch(host):
+            return self._told(scope, 400, "HOST_INVALID", "Host is not NAME or NAME:PORT")
         name = urlsplit(f"//{host}").hostname or ""
         # Another name for this machine may be a stranger's: their page would reach it as if it were theirs.
         if self._hosts and name not in self._hosts and host not in self._hosts:
@@ -79,12 +132,10 @@ class Border:
             return self._told(scope, 421, "HOST_UNKNOWN", text)
         if scope["method"] not in _SAFE:
             origin = headers.get("origin", "")
-            if headers.get("sec-fetch-site") in ("cross-site", "same-site") or (
-                origin and urlsplit(origin).netloc != host
-            ):
+            if headers.get("sec-fetch-site") in ("cross-site", "same-site") or (origin and _netloc(origin) != host):
                 return self._told(scope, 403, "SITE_UNKNOWN", "the request comes from another site")
         length = headers.get("content-length", "0")
-        if not (length.isascii() and length.isdecimal()) or int(length) > REQUEST_BYTES_MAX:
+        if not re.fullmatch("[0-9]{1,9}", length) or int(length) > REQUEST_BYTES_MAX:
             return self._told(scope, 413, "REQUEST_TOO_LARGE", f"a request has at most {REQUEST_BYTES_MAX:,} bytes")
         return None
 
@@ -95,19 +146,18 @@ class Border:
         return PlainTextResponse(f"{text}\n", status)
 
 
-def _bounded(receive: Receive) -> Receive:
-    """Ends a body without a length that grows too large. Raises: TooLarge."""
-    seen = 0
+def _netloc(origin: str) -> str:
+    """Empty: it has none."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return ""
 
-    async def bounded() -> Message:
-        nonlocal seen
-        message = await receive()
-        seen += len(message.get("body", b""))
-        if seen > REQUEST_BYTES_MAX:
-            raise TooLarge(f"a request has at most {REQUEST_BYTES_MAX} bytes")
-        return message
 
-    return bounded
+def host_of(scope: Scope) -> str:
+    """The caller's host; empty: unknown."""
+    client = scope.get("client")
+    return str(client[0]) if client else ""
 
 
 def hosts_of(hosts: str, host: str) -> frozenset[str]:

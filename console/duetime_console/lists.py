@@ -9,6 +9,8 @@ T = TypeVar("T")
 
 # Rows of one page of a list.
 ROWS_MAX = 100
+# Of what a list is searched for.
+SEARCH_CHARS_MAX = 256
 # Of more rows, a list is not sorted by what is asked of each.
 ASKED_MAX = 200
 
@@ -43,7 +45,7 @@ class Listing(Generic[T]):
     def __init__(
         self, query: Mapping[str, str], columns: Sequence[Column[T]], sort: str, kept: Iterable[str] = ()
     ) -> None:
-        self.q = query.get("q", "").strip()
+        self.q = query.get("q", "")[:SEARCH_CHARS_MAX].strip()
         self.kept = {name: query[name] for name in kept if query.get(name)}
         self._columns = {column.name: column for column in columns}
         wanted = query.get("sort", sort)
@@ -66,8 +68,8 @@ class Listing(Generic[T]):
 
     def found(self, rows: Iterable[T], text: Callable[[T], str]) -> list[T]:
         """Those that `q` finds."""
-        words = self.q.lower().split()
-        return [row for row in rows if all(word in text(row).lower() for word in words)]
+        words = set(self.q.lower().split())
+        return [row for row in rows if _has_all(text(row).lower(), words)]
 
     async def ask(
         self,
@@ -112,3 +114,7 @@ class Listing(Generic[T]):
             descending = self.sort.startswith("-")
             turned, order = (name, "descending") if descending else (f"-{name}", "ascending")
         return Head(column.title, order, self.address(sort=turned, page=""), column.is_number)
+
+
+def _has_all(text: str, words: set[str]) -> bool:
+    return all(word in text for word in words)

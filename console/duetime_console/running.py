@@ -18,16 +18,17 @@ import uvicorn
 from duetime.client.errors import DueTimeError
 from duetime.tls import Files
 from duetime_core.certificates import Certificates, HttpCertificates
-from duetime_core.clock import Clock
+from duetime_core.clock import Clock, SystemClock
 from duetime_core.errors import StartupError
 from duetime_core.exposure import INSECURE_VARIABLE, refuse_exposed
 from duetime_core.logs import configure_logs
-from duetime_core.node import serve_metrics
+from duetime_core.node import raise_descriptors, serve_metrics
 from duetime_core.secrets import masked
 from duetime_core.supervised import die_with_parent, is_supervised
 from prometheus_client import CollectorRegistry
 
 from duetime_console.app import make_app
+from duetime_console.connections import Connections
 from duetime_console.pages.now import figures_of
 from duetime_console.settings import Settings
 
@@ -38,15 +39,24 @@ NICE = 5
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn's, whose signals are the console's."""
+    """Uvicorn's, whose signals and connections are the console's."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, connections: Connections, listener: socket.socket) -> None:
         super().__init__(config)
         self.ready = asyncio.Event()
+        self._connections = connections
+        self._listener = listener
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.ready.set()
+    async def main_loop(self) -> None:
+        """Uvicorn's, which has no sockets of its own: all connections come by `Connections`."""
+        async with asyncio.TaskGroup() as tasks:
+            accepting = tasks.create_task(
+                self._connections.accept(self._listener, self.config, self.server_state, self.lifespan.state)
+            )
+            self.ready.set()
+            await super().main_loop()
+            accepting.cancel()
+        self._listener.close()
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -77,6 +87,7 @@ def run(**given: Any) -> None:
         )
     for one in settings.metrics_listener:
         refuse_exposed(one, settings.insecure)
+    raise_descriptors()
     configure_logs("console", settings.log_level, settings.log_format)
     with _listening(settings) as listener, asyncio.Runner() as runner:
         runner.run(_run(settings, listener))
@@ -125,7 +136,6 @@ class Console:
 
     def __init__(self, settings: Settings, listener: socket.socket, clock: Clock | None = None) -> None:
         """Raises: StartupError, InvalidArgument."""
-        self._listener = listener
         # Connections inherit it: else a body waits 40 ms until the browser acknowledges the headers. asyncio sets it
         # where a socket names its protocol, which those that Python makes do not.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -137,6 +147,9 @@ class Console:
             access_log=False,
             server_header=False,
             lifespan="on",
+            ws="none",
+            # Its warnings are of invalid requests, which any caller can send.
+            log_level="error",
             timeout_graceful_shutdown=max(1, settings.drain_ms // 1_000),
             timeout_keep_alive=15,
         )
@@ -144,14 +157,24 @@ class Console:
         if certificates is not None:
             # Uvicorn's own reads the files once.
             config.ssl = _following(certificates)
-        self._server = _Server(config)
+        self._connections = Connections(
+            settings.connections_max, clock or SystemClock(), self._app.state.metrics.registry
+        )
+        self._server = _Server(config, self._connections, listener)
 
     async def serve(self) -> None:
         """Until it is stopped, or a loop dies."""
         async with asyncio.TaskGroup() as tasks:
-            watching = tasks.create_task(self._app.state.watch.run(figures_of(self._app)))
-            await self._server.serve(sockets=[self._listener])
-            watching.cancel()
+            state = self._app.state
+            loops = (
+                state.watch.run(figures_of(self._app)),
+                state.watch.guard(state.sessions.forget),
+                self._connections.sweep(),
+            )
+            running = [tasks.create_task(one) for one in loops]
+            await self._server.serve(sockets=[])
+            for one in running:
+                one.cancel()
 
     def tell_metrics(self, settings: Settings) -> tuple[int, Callable[[], None]]:
         """Serves the metrics where the settings say; the port (-1: nowhere), and what ends it. Raises: StartupError."""

@@ -17,7 +17,7 @@ from duetime_core.clock import Clock
 from starlette.requests import Request
 from starlette.responses import Response
 
-from duetime_console.border import REQUEST_BYTES_MAX
+from duetime_console.border import REQUEST_BYTES_MAX, STRANGER_BYTES_MAX, body_of
 from duetime_console.gateway import CALL_TIMEOUT_S, READING, Gateway, GatewayError
 from duetime_console.settings import Settings
 
@@ -161,16 +161,40 @@ class Sessions:
             raise
         return Viewer(token, found.user, with_users=bool(found.user), methods=frozenset(found.methods))
 
-    async def check_form(self, request: Request, session: _Session | None) -> None:
-        """Raises: Forbidden: a request that changes something, and was not made by a page of this session."""
+    async def admit(self, token: str) -> None:
+        """Returns if the token's user may send a body. Rights are the call's to check.
+
+        Raises:
+            GatewayError: UNAUTHENTICATED: the cluster has users, and this is none; or the gateway does not answer.
+        """
+        try:
+            viewer = await self.look(token)
+        except GatewayError as error:
+            if error.code not in _OLDER:
+                raise
+            return
+        if viewer.with_users and not token:
+            raise GatewayError(
+                "UNAUTHENTICATED", "the call has no token: authorization: Bearer TOKEN", reason="TOKEN_MISSING"
+            )
+
+    async def check_form(self, request: Request, session: _Session | None, viewer: Viewer) -> None:
+        """Reads the form of a request that changes something; of a stranger's not more than a sign-in needs.
+
+        Raises:
+            Forbidden: no page of this session made it.
+        """
         if request.method in _SAFE:
             return
-        shown = request.headers.get(CSRF_HEADER, "")
-        if not shown:
-            value = (await request.form(max_part_size=REQUEST_BYTES_MAX)).get(CSRF_FIELD)
-            shown = value if isinstance(value, str) else ""
-        if session is None or not secrets.compare_digest(shown.encode(), session.csrf.encode()):
-            raise Forbidden("this page is older than your session: go back, load it again, and repeat what you did")
+        text = "this page is older than your session: go back, load it again, and repeat what you did"
+        if session is None:
+            raise Forbidden(text)
+        if viewer.with_users and not viewer.signed_in:
+            body_of(request).bytes_max = STRANGER_BYTES_MAX
+        form = await request.form(max_part_size=REQUEST_BYTES_MAX)
+        shown = request.headers.get(CSRF_HEADER) or form.get(CSRF_FIELD)
+        if not isinstance(shown, str) or not secrets.compare_digest(shown.encode(), session.csrf.encode()):
+            raise Forbidden(text)
 
 
 def viewer_of(request: Request) -> Viewer:

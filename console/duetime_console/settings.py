@@ -97,6 +97,9 @@ class Settings(BaseSettings):
         pattern="^(https?://.+|/.*)$",
         description="where reasons of errors are explained: the console's own page",
     )
+    connections_max: int = Field(
+        2_048, ge=16, le=65_536, description="most connections; four fifths of its descriptors at most"
+    )
     drain_ms: int = Field(3_000, ge=0, le=600_000, description="longest time that a stop waits for requests")
     insecure: bool = Field(
         default_factory=insecure_of_all,

@@ -4,7 +4,12 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 
+import pytest
+from duetime_console.border import Body, Crowded
+from duetime_console.pages.signing import _after
+from duetime_core.shares import Shares
 from duetime_core.testing import Cluster
+from starlette.types import Message
 
 from tests.console.console import running
 
@@ -29,6 +34,35 @@ async def test_requests_of_other_sites_and_names_are_refused() -> None:
         assert (await browser.post("/sign-out", page="/")).status_code == 303
 
 
+async def test_hosts_and_addresses_that_are_none_are_rejected() -> None:
+    async with running("127.0.0.1:1") as browser:
+        for host in ("[", "[::1", "a b", "localhost:x", "localhost/", "localhost?", "a@localhost", "localhost:123456"):
+            assert (await browser.get("/healthz", headers={"host": host})).status_code == 400, host
+        for host in ("localhost", "LOCALHOST:1", "127.0.0.1:9880", "[::1]:9880"):
+            assert (await browser.get("/healthz", headers={"host": host})).status_code == 200, host
+        for origin in ("http://[", "null"):
+            assert (await browser.client.post("/sign-out", headers={"origin": origin})).status_code == 403
+    assert _after("//[") == "/"
+
+
+async def test_bodies_share_the_memory_for_bodies() -> None:
+    bodies: Shares[str] = Shares(1_000, 500, 100)
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"x" * 400, "more_body": True}
+
+    first, second, other = (Body(receive, bodies, host) for host in ("a", "a", "b"))
+    await first.receive()
+    with pytest.raises(Crowded):
+        await second.receive()
+    await other.receive()
+    first.release()
+    await second.receive()
+    for one in (second, other):
+        one.release()
+    assert bodies.used == 0
+
+
 async def test_large_requests_are_refused() -> None:
     async with Cluster(within=True) as cluster, running(cluster.address) as browser:
         large = b"x" * (8 * 1024 * 1024 + 1)
@@ -38,6 +72,7 @@ async def test_large_requests_are_refused() -> None:
             for _ in range(9):
                 yield b"x" * 1024 * 1024
 
+        await browser.get("/sign-in")
         form = {"content-type": "application/x-www-form-urlencoded"}
         assert (await browser.client.post("/sign-in", content=pieces(), headers=form)).status_code == 413
 

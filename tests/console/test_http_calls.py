@@ -11,8 +11,8 @@ import httpx2 as httpx
 import pytest
 from duetime.v1 import gateway_pb2, gateway_pb2_grpc, quotas_pb2
 from duetime_console.api import consuming
-from duetime_console.api.consuming import Room
 from duetime_core.serving import make_channel
+from duetime_core.shares import Shares
 from duetime_core.testing import Cluster
 from duetime_core.testing.clock import START_MS
 
@@ -296,7 +296,7 @@ async def waiting(cluster: Cluster, count: int) -> None:
     """Returns once so many calls of Receive are at work in the console's gateway."""
     async with grpc.aio.insecure_channel(cluster.address) as channel:
         stub = gateway_pb2_grpc.GatewayStub(channel)  # type: ignore[no-untyped-call]
-        while consuming._room._left != consuming.HTTP_RECEIVES_MAX - count:
+        while consuming._receives.used != count:
             await stub.ListTopics(gateway_pb2.ListTopicsRequest())
 
 
@@ -323,7 +323,7 @@ async def test_receive_ends_when_its_client_goes(cluster: Cluster, client: httpx
 
 async def test_waiting_calls_are_bounded(client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
     await sent(client)
-    monkeypatch.setattr(consuming, "_room", Room(0))
+    monkeypatch.setattr(consuming, "_receives", Shares(0, 0, 0))
     answer = await client.post("/api/v1/receive", json={"group": "billing", "topic": "orders", "wait": "1s"})
     assert problem(answer, 429)["reason"] == "RECEIVES_EXHAUSTED"
     assert answer.headers["retry-after"] == "1"

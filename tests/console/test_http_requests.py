@@ -6,19 +6,23 @@ from typing import Any
 
 import httpx2 as httpx
 import pytest
-from duetime_console.api.limits import HTTP_BATCH_COUNT_MAX, HTTP_DEPTH_MAX
+import pytest_asyncio
+from duetime_console.api.limits import HTTP_BATCH_COUNT_MAX, HTTP_DEPTH_MAX, HTTP_VALUES_MAX
 from duetime_console.api.openapi import OPERATIONS, document, schemas
 from duetime_console.border import REQUEST_BYTES_MAX
+from duetime_core.testing import Cluster
 
 from tests.console.console import running
 
 MESSAGE = {"topic": "orders", "body": "settle 42"}
 
 
-@pytest.fixture
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def client() -> AsyncIterator[httpx.AsyncClient]:
-    # Nobody listens there.
-    async with running("127.0.0.1:1") as browser:
+    async with Cluster(within=True) as cluster, running(cluster.address) as browser:
         yield browser.client
 
 
@@ -45,9 +49,16 @@ async def refused(client: httpx.AsyncClient, content: bytes | str, **headers: st
         ('{"topic": "orders"} x', "line 1, column 21"),
         (b'{"topic": "\xff"}', "byte 11"),
         ('{"topic": "a", "topic": "b"}', "'topic' twice"),
+        ('{"topic": "a", "' + '": 1, "'.join(map(str, range(50_000))) + '": 1, "topic": 2}', "'topic' twice"),
+        ('{"' + "x" * 1_000 + '": 1, "' + "x" * 1_000 + '": 2}', "xxx'... twice"),
+        ("[" + "1," * HTTP_VALUES_MAX + "1]", "more than 65,536 values"),
+        ("[" + '"",' * 8 * HTTP_VALUES_MAX + "1]", "more than 65,536 values"),
+        ('{"body": "' + ",[" * HTTP_VALUES_MAX + '\\"", "flag": -}', "Expecting value"),
         ('{"flag": NaN}', "NaN"),
+        ('{"body_json": 1e999}', "'1e999' is above the largest number"),
+        ('{"body_json": [-1e999]}', "'-1e999' is above the largest number"),
         ('{"topic": "\\ud800"}', "surrogates"),
-        ("[" * 100_000, "deeper"),
+        ("[" * 50_000, "deeper"),
         ("[" * (HTTP_DEPTH_MAX + 2) + "]" * (HTTP_DEPTH_MAX + 2), "deeper"),
         ('{"flag": ' + "9" * 5_000 + "}", "no JSON"),
     ],
@@ -131,13 +142,15 @@ async def test_compressed_body_is_refused(client: httpx.AsyncClient) -> None:
         ({"accept": "text/html"}, 406),
         ({"accept": "application/json;q=0, text/html"}, 406),
         ({"accept-charset": "latin-1"}, 406),
-        ({"accept": "text/html, application/*;q=0.5"}, 503),
-        ({"accept": "application/json; charset=utf-8", "accept-charset": "UTF-8"}, 503),
-        ({"accept": ""}, 503),
+        ({"accept": "text/html, application/*;q=0.5"}, 200),
+        ({"accept": "application/json; charset=utf-8", "accept-charset": "UTF-8"}, 200),
+        ({"accept": ""}, 200),
     ],
 )
 async def test_answers_are_json_in_utf_8(client: httpx.AsyncClient, headers: dict[str, str], status: int) -> None:
-    problem(await client.get("/api/v1/backlog", headers=headers), status)
+    answer = await client.get("/api/v1/backlog", headers=headers)
+    assert answer.status_code == status
+    assert answer.headers["content-type"] == ("application/json" if status == 200 else "application/problem+json")
 
 
 async def test_calls_from_other_sites_and_by_other_names_are_refused(client: httpx.AsyncClient) -> None:
@@ -186,8 +199,10 @@ async def test_authorization_that_is_no_token_is_refused(client: httpx.AsyncClie
     assert answer.headers["www-authenticate"] == "Bearer"
 
 
-async def test_cluster_that_does_not_answer_is_told_with_when_to_come_back(client: httpx.AsyncClient) -> None:
-    answer = await client.get("/api/v1/backlog")
+async def test_cluster_that_does_not_answer_is_told_with_when_to_come_back() -> None:
+    # Nobody listens there.
+    async with running("127.0.0.1:1") as browser:
+        answer = await browser.get("/api/v1/backlog")
     assert "127.0.0.1:1" in problem(answer, 503)["detail"]
     assert int(answer.headers["retry-after"]) >= 1
 
@@ -206,13 +221,13 @@ async def test_idempotency_key_that_nothing_is_made_of_is_refused(client: httpx.
 
 
 async def test_read_only_console_changes_nothing() -> None:
-    async with running("127.0.0.1:1", read_only=True) as browser:
+    async with Cluster(within=True) as cluster, running(cluster.address, read_only=True) as browser:
         client = browser.client
         assert problem(await client.post("/api/v1/messages", json=MESSAGE), 403)["reason"] == "READ_ONLY"
         given = {"group": "billing", "topic": "orders"}
         assert problem(await client.post("/api/v1/receive", json=given), 403)["reason"] == "READ_ONLY"
         assert problem(await client.delete("/api/v1/messages/x"), 403)["reason"] == "READ_ONLY"
-        problem(await client.get("/api/v1/backlog"), 503)
+        assert (await client.get("/api/v1/backlog")).status_code == 200
 
 
 async def test_document_has_every_operation_and_every_reference(client: httpx.AsyncClient) -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from duetime_console.lists import ROWS_MAX, Column, Listing
+from duetime_console.lists import ROWS_MAX, SEARCH_CHARS_MAX, Column, Listing
 
 COLUMNS: list[Column[Any]] = [
     Column("name", "Name", lambda row: row[0]),
@@ -23,6 +23,14 @@ def test_a_list_is_sorted_and_searched_as_its_address_says() -> None:
     assert [row[1] for row in listed(sort="-size").rows] == [7, 3, 1]
     assert [row[0] for row in listed(q=" OLD ord ").rows] == ["orders-old"]
     assert listed(q="none").rows == []
+
+
+def test_search_asks_each_row_for_its_text_once() -> None:
+    asked = []
+    listing = Listing({"q": "o r d " * 10_000}, COLUMNS, "name")
+    listing.show(ROWS, lambda row: asked.append(row[0]) or row[0])  # type: ignore[func-returns-value]
+    assert sorted(asked) == ["billing", "orders", "orders-old"]
+    assert len(listing.q) <= SEARCH_CHARS_MAX
 
 
 @pytest.mark.parametrize("sort", ["", "nonsense", "--name", "name; drop"])

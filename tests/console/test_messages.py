@@ -2,6 +2,7 @@
 
 import html
 import re
+import tracemalloc
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
@@ -393,6 +394,17 @@ def test_large_bodies_are_cut() -> None:
     found = shown(b"\xff" * (HEX_BYTES_MAX + 1))
     assert found.is_cut
     assert found.text.count("\n") == HEX_BYTES_MAX // 16 - 1
+
+
+def test_deep_lists_take_no_more_memory_than_what_is_shown() -> None:
+    body = b"[" * 900 + b"1," * 100_000 + b"1" + b"]" * 900
+    tracemalloc.start()
+    found = shown(body)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (found.kind, found.is_cut, len(found.text)) == ("json", True, TEXT_CHARS_MAX)
+    # Of every line it would be 180 MB.
+    assert peak < 40_000_000
 
 
 def test_snippet_is_what_is_around_a_text() -> None:

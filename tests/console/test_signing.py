@@ -1,5 +1,6 @@
 """Signing in to a cluster with users: what they may do is offered, the rest is refused, and sessions end."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -137,3 +138,42 @@ async def test_who_am_i_tells_the_calls_within_the_rights() -> None:
     shop = set(methods_of(Access("shop", [grant("send topic orders")])))
     assert {"Send", "Cancel", "ListTopics", "WhoAmI", "Backlog"} <= shop
     assert shop & {"ListLanes", "ListPending", "CreateTopic", "ListAuditEvents"} == set()
+
+
+async def test_bodies_of_strangers_are_not_read(tmp_path: Path) -> None:
+    async with with_users(tmp_path) as (browser, tokens, _):
+        json = {"content-type": "application/json"}
+        answer = await browser.client.post("/api/v1/messages", content=b"[" * 1_000_000, headers=json)
+        assert (answer.status_code, answer.json()["reason"]) == (401, "TOKEN_MISSING")
+        answer = await browser.client.post(
+            "/api/v1/messages", content=b"[" * 1_000_000, headers=json | {"authorization": "Bearer dt_x"}
+        )
+        assert answer.status_code == 401
+        answer = await browser.client.post(
+            "/api/v1/messages", content=b"[", headers=json | {"authorization": f"Bearer {tokens['shop']}"}
+        )
+        assert answer.status_code == 400
+        form = {"content-type": "application/x-www-form-urlencoded"}
+        # Without a session, and with that of a stranger.
+        assert (await browser.client.post("/sign-in", content=b"x" * 1_000_000, headers=form)).status_code == 403
+        await browser.get("/sign-in")
+        assert (await browser.client.post("/sign-in", content=b"x" * 1_000_000, headers=form)).status_code == 413
+        assert (await browser.client.post("/send", content=b"x" * 1_000_000, headers=form)).status_code == 303
+
+
+@pytest.mark.parametrize("change", ["token", "right"])
+async def test_live_page_ends_when_its_user_may_no_longer(tmp_path: Path, change: str) -> None:
+    async with with_users(tmp_path, refresh_ms=100) as (browser, tokens, people):
+        await sign_in(browser, tokens["ops"])
+        async with browser.client.stream("GET", "/live") as stream:
+            lines = stream.aiter_lines()
+            assert await anext(lines) == "retry: 2000"
+            if change == "token":
+                await people.revoke("ops")
+            else:
+                await people.take("ops", "admin")
+            async with asyncio.timeout(60):
+                async for _ in lines:
+                    pass
+        assert browser.console._app.state.watch.events.reader_count == 0
+        assert (await browser.get("/live")).status_code in (303, 403)

@@ -1,8 +1,11 @@
 """Receive, ack, nack and leases over HTTP."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Self
 
 from duetime.v1 import consumer_pb2
+from duetime_core.shares import Shares
 from duetime_format.limits import (
     ATTEMPTS_MAX,
     BACKOFF_MS_MAX,
@@ -144,27 +147,25 @@ class Failures(Told):
     results: list[Failure]
 
 
-class Room:
-    """How many more calls may wait."""
-
-    def __init__(self, count: int) -> None:
-        self._left = count
-
-    def __enter__(self) -> None:
-        if not self._left:
-            detail = f"{HTTP_RECEIVES_MAX:,} calls wait for messages, which is as many as may"
-            raise Problem(429, "RECEIVES_EXHAUSTED", detail)
-        self._left -= 1
-
-    def __exit__(self, *_: object) -> None:
-        self._left += 1
+# Calls end soon: one caller may have all but the last tenth.
+_receives: Shares[str] = Shares(HTTP_RECEIVES_MAX, HTTP_RECEIVES_MAX)
 
 
-_room = Room(HTTP_RECEIVES_MAX)
+@contextmanager
+def _counted(caller: str) -> Iterator[None]:
+    """Raises: Problem."""
+    if not _receives.may_take(caller):
+        detail = f"too many calls of yours, or all {HTTP_RECEIVES_MAX:,}, wait for messages"
+        raise Problem(429, "RECEIVES_EXHAUSTED", detail)
+    _receives.take(caller)
+    try:
+        yield
+    finally:
+        _receives.give(caller)
 
 
 async def receive(call: Call, _: Nothing, given: GivenReceive) -> Answer:
-    with _room:
+    with _counted(call.caller):
         answer = await call.while_there(call.gateway("Receive", given.as_proto(), given.wait / 1000))
     messages = [
         Leased(

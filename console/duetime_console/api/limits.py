@@ -6,6 +6,8 @@ HTTP_BATCH_COUNT_MAX = 1_024
 HTTP_RECEIVES_MAX = 1_024
 # Within a request: objects and lists in each other.
 HTTP_DEPTH_MAX = 64
+# Within a request: values of all objects and lists together.
+HTTP_VALUES_MAX = 65_536
 # How long a call may take, beside what it waits.
 HTTP_CALL_S_MAX = 30.0
 # Of what is wrong with a request, in one answer.

@@ -43,13 +43,19 @@ class Call:
 
     def __init__(self, request: Request, token: str, key: str) -> None:
         self._request = request
-        self._token = token
+        self.token = token
         # The Idempotency-Key; empty: none.
         self.key = key
 
     @property
     def errors_url(self) -> str:
         return errors_url_of(self._request)
+
+    @property
+    def caller(self) -> str:
+        """The sharer of limits: a token's user, or else a host."""
+        client = self._request.client
+        return self.token or (client.host if client else "")
 
     @property
     def message_id(self) -> str:
@@ -69,12 +75,12 @@ class Call:
     async def gateway(self, method: str, request: Any, wait_s: float = 0.0) -> Any:
         """The gateway's answer. Raises: GatewayError."""
         return await self._request.app.state.gateway.call(
-            method, request, token=self._token, timeout=HTTP_CALL_S_MAX + wait_s
+            method, request, token=self.token, timeout=HTTP_CALL_S_MAX + wait_s
         )
 
     async def last(self, method: str, request: Any) -> Any:
         """The last progress of a call within HTTP_CALL_S_MAX; None: there was none. Raises: GatewayError."""
-        return await self._request.app.state.gateway.last(method, request, self._token, HTTP_CALL_S_MAX)
+        return await self._request.app.state.gateway.last(method, request, self.token, HTTP_CALL_S_MAX)
 
     async def while_there(self, work: Coroutine[Any, Any, T]) -> T:
         """What work returns; it is cancelled when the client goes.
@@ -160,7 +166,11 @@ class Resource:
             raise Problem(400, "REQUEST_INVALID", f"{operation.name} takes no Idempotency-Key")
         call = Call(request, token_of(request), key)
         query = checked(operation.query, query_of(request), "the query")
-        body = checked(operation.body, await read_json(request), "the body") if operation.body else None
+        body = None
+        if operation.body:
+            # A stranger's body is not read.
+            await request.app.state.sessions.admit(call.token)
+            body = checked(operation.body, await read_json(request), "the body")
         answer = await operation.handler(call, query, body)
         text = answer.model.model_dump_json(exclude_unset=True)
         headers = {"Cache-Control": "no-store", **answer.headers}

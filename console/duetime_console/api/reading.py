@@ -1,15 +1,19 @@
 """What a request has in it, read with its place wherever it is wrong: JSON, the query, headers."""
 
 import json
+import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any, TypeVar
 
 from duetime_format.faults import worded
+from duetime_format.texts import shown
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
-from duetime_console.api.limits import HTTP_DEPTH_MAX
+from duetime_console.api.limits import HTTP_DEPTH_MAX, HTTP_VALUES_MAX, HTTP_VIOLATIONS_MAX
 from duetime_console.api.problems import PROBLEM_TYPE, Problem, invalid
 
 JSON_TYPE = "application/json"
@@ -72,12 +76,13 @@ async def read_json(request: Request) -> Any:
     """The value of the request's body.
 
     Raises:
-        Problem: it is no JSON in UTF-8, too large, or too deep; with its line and column.
+        Problem: it is no JSON in UTF-8, too large, too deep, or of too many values; with its line and column.
     """
     _check_type(request)
     text = _decoded(await _read_bytes(request))
+    _check_count(text)
     try:
-        value = json.loads(text, object_pairs_hook=_without_twins, parse_constant=_refuse_constant)
+        value = json.loads(text, object_pairs_hook=_without_twins, parse_constant=_refuse_constant, parse_float=_finite)
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
         raise invalid(f"the body is no JSON: {error.msg} at {place}", ("", f"{error.msg} at {place}")) from error
@@ -126,14 +131,33 @@ def _decoded(body: bytes) -> str:
 def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twin = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"an object has the name {twin!r} twice")
+        counts = Counter(name for name, _ in pairs)
+        twin = next(name for name, count in counts.items() if count > 1)
+        raise ValueError(f"an object has the name {shown(twin)} twice")
     return found
 
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no number of JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{shown(text)} is above the largest number")
+    return number
+
+
+def _check_count(text: str) -> None:
+    """Counts values before they are made: one of three bytes takes twenty times as many. Raises: Problem."""
+    bare = text.replace("\\\\", "").replace('\\"', "")
+    # A value may have a name.
+    fits = bare.count('"') <= 4 * HTTP_VALUES_MAX
+    if fits:
+        outside = "".join(bare.split('"')[::2])
+        fits = sum(map(outside.count, ",[{")) <= HTTP_VALUES_MAX
+    if not fits:
+        raise invalid(f"the body has more than {HTTP_VALUES_MAX:,} values")
 
 
 def _check_depth(value: Any) -> None:
@@ -172,9 +196,9 @@ def checked(model: type[M], value: Any, what: str) -> M:
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        violations = list(violations_of(error))
+        violations = list(islice(violations_of(error), HTTP_VIOLATIONS_MAX))
         first = ": ".join(part for part in violations[0] if part)
-        more = f"; and {len(violations) - 1} more" if len(violations) > 1 else ""
+        more = f"; and {error.error_count() - 1} more" if len(violations) > 1 else ""
         raise invalid(f"{what}: {first}{more}", *violations) from error
 
 

@@ -23,8 +23,8 @@ class Events:
     """Readers and what they have not read yet."""
 
     def __init__(self) -> None:
-        # By queue, the reader's caller; None in a queue: the end.
-        self._readers: dict[asyncio.Queue[bytes | None], str] = {}
+        # By queue, the reader's caller and token; None in a queue: the end.
+        self._readers: dict[asyncio.Queue[bytes | None], tuple[str, str]] = {}
         self._seats = Seats(READERS_MAX, "pages watch")
         self.dropped_count = 0
         self._ended = False
@@ -52,11 +52,21 @@ class Events:
             self._leave(queue)
             _end(queue)
 
-    def stream(self, caller: str) -> "EventStream":
+    def tokens(self) -> set[str]:
+        """The tokens of all readers."""
+        return {token for _, token in self._readers.values()}
+
+    def end_of(self, token: str) -> None:
+        """Ends the streams of a token that is no longer valid."""
+        for queue in [one for one, (_, shown) in self._readers.items() if shown == token]:
+            self._leave(queue)
+            _end(queue)
+
+    def stream(self, caller: str, token: str = "") -> "EventStream":
         """The answer to a new reader. Raises: Overloaded: there are too many, or too many of this caller."""
         self._seats.take(caller)
         queue: asyncio.Queue[bytes | None] = asyncio.Queue(BEHIND_MAX)
-        self._readers[queue] = caller
+        self._readers[queue] = caller, token
         if self._ended:
             _end(queue)
         return EventStream(self._read(queue))
@@ -77,9 +87,9 @@ class Events:
             self._leave(queue)
 
     def _leave(self, queue: "asyncio.Queue[bytes | None]") -> None:
-        caller = self._readers.pop(queue, None)
-        if caller is not None:
-            self._seats.give(caller)
+        left = self._readers.pop(queue, None)
+        if left is not None:
+            self._seats.give(left[0])
 
 
 def _end(queue: asyncio.Queue[bytes | None]) -> None:

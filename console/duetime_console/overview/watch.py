@@ -5,6 +5,7 @@
 It looks as the console's own user where it has a token, else as one of those who watch and may see all lanes.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
 
@@ -28,11 +29,14 @@ IDLE_MS = 5_000
 GROUPS_MS = 10_000
 RATE_MS = 10_000
 # How long it is believed that somebody may see all lanes, and of how many.
-ADMITTED_MS = 10_000
+ADMITTED_MS = 5_000
 ADMITTED_MAX = 1_000
 # A newly dead letter is told of for so long.
 DEAD_MS = 600_000
 LOOK_TIMEOUT_S = 5.0
+# Between two checks of the rights of live pages.
+RIGHTS_MS = 1_000
+RIGHTS_TIMEOUT_S = 2.0
 SHOW = "figures"
 
 
@@ -67,6 +71,27 @@ class Watch:
                 self.events.tell(SHOW, rendered())
             pause_ms = self._settings.refresh_ms if self.events.reader_count else IDLE_MS
             await self._clock.sleep(max(pause_ms - (self._clock.monotonic_ms() - began_ms), 50))
+
+    async def guard(self, forget: Callable[[str], None]) -> None:
+        """Ends the live pages of users that lost their right, or whose tokens are revoked. `forget`: is given these."""
+        while True:
+            await self._clock.sleep(RIGHTS_MS)
+            tokens = list(self.events.tokens())
+            for token, may_stay in zip(tokens, await asyncio.gather(*map(self._may_stay, tokens)), strict=True):
+                if not may_stay:
+                    self._admitted.pop(token, None)
+                    if self._lent == token:
+                        self._lent = ""
+                    self.events.end_of(token)
+                    forget(token)
+
+    async def _may_stay(self, token: str) -> bool:
+        """Also True without an answer: nothing new is shown then."""
+        try:
+            found = await self._gateway.call("WhoAmI", gateway_pb2.WhoAmIRequest(), token, RIGHTS_TIMEOUT_S)
+        except GatewayError as error:
+            return error.code != "UNAUTHENTICATED"
+        return not found.user or "ListLanes" in found.methods
 
     async def admits(self, token: str) -> bool:
         """Whether somebody may see all lanes. Raises: GatewayError: it is not known."""

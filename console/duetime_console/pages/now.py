@@ -97,7 +97,8 @@ async def live(request: Request) -> Response:
     if not await watch.admits(viewer.token):
         raise GatewayError("PERMISSION_DENIED", "live figures take the right to manage all topics")
     try:
-        return watch.events.stream(sharer_of(viewer.user, request.client.host if request.client else ""))
+        caller = sharer_of(viewer.user, request.client.host if request.client else "")
+        return watch.events.stream(caller, viewer.token)
     except Overloaded as error:
         return PlainTextResponse(f"{error.text}\n", 503, {"retry-after": "30"})
 

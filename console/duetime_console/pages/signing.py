@@ -13,7 +13,10 @@ from duetime_console.session import TOKEN_CHARS_MAX, Sessions, viewer_of
 
 def _after(text: str) -> str:
     """Where to go after the sign-in: a page of the console, whatever the address says."""
-    parts = urlsplit(text)
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        return "/"
     inside = text.startswith("/") and not text.startswith(("//", "/\\")) and not parts.scheme and not parts.netloc
     return text if inside and text.isprintable() else "/"
 

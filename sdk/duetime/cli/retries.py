@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
+from duetime_format.texts import printable
 
 from duetime.cli.gateway import CALL_TIMEOUT, reach
 from duetime.cli.messages import attempt_objects, body_object
@@ -164,8 +165,8 @@ def _filter(topic: str | None, error: str | None, ids: list[str] | None) -> dict
 
 def _line(retry: WaitingRetry) -> str:
     parts = [local(retry.next_at), retry.id, retry.topic or "an unknown topic"]
-    parts += [f"tags={retry.tags}"] if retry.tags else []
-    parts += [f"keys={','.join(retry.keys)}"] if retry.keys else []
+    parts += [f"tags={printable(retry.tags)}"] if retry.tags else []
+    parts += [f"keys={printable(','.join(retry.keys))}"] if retry.keys else []
     parts += [f"deliveries={retry.deliveries}"]
     parts += [on_one_line(retry.error.encode())] if retry.error else []
     return "  ".join(parts)
