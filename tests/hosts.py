@@ -10,24 +10,29 @@ GREEDY, OTHER = "127.0.0.2", "127.0.0.3"
 @asynccontextmanager
 async def seen_from(host: str, port: int) -> AsyncIterator[str]:
     """An address whose connections reach the port on 127.0.0.1 from `host`."""
-    tasks: set[asyncio.Task[None]] = set()
+    tasks: list[asyncio.Task[None]] = []
     writers: set[asyncio.StreamWriter] = set()
 
     async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.add(writer)
         there, back = await asyncio.open_connection("127.0.0.1", port, local_addr=(host, 0))
-        writers.update((writer, back))
-        for one in (asyncio.create_task(_copy(reader, back)), asyncio.create_task(_copy(there, writer))):
-            tasks.add(one)
-            one.add_done_callback(tasks.discard)
+        writers.add(back)
+        await asyncio.gather(_copy(reader, back), _copy(there, writer))
 
-    server = await asyncio.start_server(forward, "127.0.0.1", 0)
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tasks.append(asyncio.create_task(forward(reader, writer)))
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
     try:
         yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
         server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         for writer in writers:
             writer.close()
-        await asyncio.gather(*tasks)
+        await asyncio.gather(*(writer.wait_closed() for writer in writers), return_exceptions=True)
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

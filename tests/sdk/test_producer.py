@@ -146,7 +146,10 @@ async def test_a_message_may_replace_another(tap: Gateway, topic: str) -> None:
 
 
 async def test_messages_that_replace_others_do_not_overtake_each_other(tap: Gateway, topic: str) -> None:
-    messages = [Message(topic, b"%d" % n, delay="5s", key="42", replace=True) for n in range(3 * REQUEST_COUNT_MAX)]
+    # A request is flushed as often as one of its keys occurs.
+    messages = [
+        Message(topic, b"%d" % n, delay="5s", key=f"{n % 256}", replace=True) for n in range(3 * REQUEST_COUNT_MAX)
+    ]
     tap.hold(*SENDS)
     async with AsyncProducer(tap.address) as producer:
         sending = asyncio.create_task(producer.send_many(messages))
