@@ -64,30 +64,41 @@ class TrafficLimits:
     connections_max: int = 4_096
 
 
-class _Upload:
-    """The request of a unary call, as of the last check: the bytes that came since the call reads, at most."""
+class _Unfinished:
+    """Bytes of requests that are not whole, as of the last check, and when they last grew or shrank."""
 
-    __slots__ = ("before", "held", "still_ms", "stirred")
+    __slots__ = ("held", "still_ms", "stirred")
 
-    def __init__(self, before: int, now_ms: float) -> None:
-        # Bytes of other calls, which the connection held before this one.
-        self.before = before
+    def __init__(self, now_ms: float) -> None:
         self.held = self.stirred = 0
         self.still_ms = now_ms
 
     def note(self, held: int, now_ms: float) -> None:
+        self.held = held
+        if not self.stirred - PROGRESS_BYTES < held < self.stirred + PROGRESS_BYTES:
+            self.stirred, self.still_ms = held, now_ms
+
+    def is_still(self, now_ms: float) -> bool:
+        return self.held >= COUNTED_BYTES_MIN and now_ms - self.still_ms > STILL_MS
+
+
+class _Upload(_Unfinished):
+    """The request of a unary call: the bytes that its connection received since the call reads, at most."""
+
+    __slots__ = ("before",)
+
+    def __init__(self, before: int, now_ms: float) -> None:
+        super().__init__(now_ms)
+        # Bytes of other calls, which the connection held before this one.
+        self.before = before
+
+    def note(self, held: int, now_ms: float) -> None:
         """Takes the bytes that the connection holds."""
         self.before = min(self.before, held)
-        self.held = held - self.before
-        if not self.stirred - PROGRESS_BYTES < self.held < self.stirred + PROGRESS_BYTES:
-            self.stirred, self.still_ms = self.held, now_ms
+        super().note(held - self.before, now_ms)
 
 
-def _is_still(held: "_Upload | Connection", now_ms: float) -> bool:
-    return held.held >= COUNTED_BYTES_MIN and now_ms - held.still_ms > STILL_MS
-
-
-class Connection:
+class Connection(_Unfinished):
     """One peer's connection: the tasks that read on it, and the bytes read since it was measured last."""
 
     __slots__ = (
@@ -95,20 +106,18 @@ class Connection:
         "base",
         "calls",
         "delivered",
-        "held",
         "oldest",
         "peer",
         "quiet_checks",
         "reads",
         "since_ms",
-        "still_ms",
-        "stirred",
         "unmeasured",
         "uploads",
         "within",
     )
 
     def __init__(self, peer: str) -> None:
+        super().__init__(0.0)
         self.peer = peer
         # Requests from within this process are whole when they come, and take no memory but their sender's.
         self.within = peer.startswith(PEER)
@@ -124,12 +133,9 @@ class Connection:
         self.calls = 0
         self.delivered = 0
         self.unmeasured = 0
-        # As of the last check: the oldest read, when it was first seen, the bytes held, and when they last grew.
+        # As of the last check: the oldest read, and when it was first seen.
         self.oldest: Task | None = None
         self.since_ms = 0.0
-        self.held = 0
-        self.stirred = 0
-        self.still_ms = 0.0
 
     def unfinished(self, progress: Progress) -> int:
         """Bytes of requests that are not whole."""
@@ -137,13 +143,12 @@ class Connection:
         return max(progress.received - self.base - self.delivered - allowed, 0)
 
     def note(self, held: int, now_ms: float) -> None:
-        before, self.held = self.held, held
+        before = self.held
+        super().note(held, now_ms)
         calls = (task for task, is_stream in self.reads.items() if not is_stream)
         self.uploads = {task: self.uploads.get(task) or _Upload(before, now_ms) for task in calls}
         for upload in self.uploads.values():
             upload.note(held, now_ms)
-        if not self.stirred - PROGRESS_BYTES < held < self.stirred + PROGRESS_BYTES:
-            self.stirred, self.still_ms = held, now_ms
 
     def still(self, now_ms: float, *, streams: bool) -> dict[Task, int]:
         """Calls whose request has made no progress for too long though a part of it has come, and its bytes.
@@ -151,8 +156,8 @@ class Connection:
         Args:
             streams: streams too; one that waits for its next message can't be told from that.
         """
-        found = {task: upload.held for task, upload in self.uploads.items() if _is_still(upload, now_ms)}
-        if streams and _is_still(self, now_ms):
+        found = {task: upload.held for task, upload in self.uploads.items() if upload.is_still(now_ms)}
+        if streams and self.is_still(now_ms):
             found.update((task, self.held) for task, is_stream in self.reads.items() if is_stream)
         return found
 
