@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from duetime.cli.gateway import CALL_TIMEOUT, reach
-from duetime.cli.options import Json, Server, due_time, given, length, span
+from duetime.cli.options import Json, Server, Yes, due_time, given, length, span
 from duetime.cli.output import echo, iso, local, print_json
 from duetime.client.errors import DueTimeError
 from duetime.client.message import CancelResult
@@ -34,7 +34,7 @@ def cancel(
         str | None, typer.Option("--due-before", metavar="TIME", help="All due before then, as 2026-12-24T18:00.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count those that match.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Yes = False,
     server: Server = None,
     as_json: Json = False,
 ) -> None:

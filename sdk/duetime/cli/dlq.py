@@ -14,7 +14,21 @@ from duetime_format.texts import printable
 
 from duetime.cli.gateway import CALL_TIMEOUT, reach
 from duetime.cli.messages import attempt_objects, body_object
-from duetime.cli.options import Json, Server, given, show_help, span, watched
+from duetime.cli.options import (
+    DryRun,
+    GroupName,
+    Json,
+    Max,
+    OfError,
+    OfIds,
+    OfTopic,
+    Server,
+    Yes,
+    given,
+    show_help,
+    span,
+    watched,
+)
 from duetime.cli.output import echo, iso, local, on_one_line, print_json
 from duetime.client.errors import Damaged, NotFound
 from duetime.client.finding.dead_letters import AsyncDeadLetters, DeadLetter, DeadLetterCriteria, DeadLetterResult
@@ -36,38 +50,29 @@ Examples:
 
 dlq = typer.Typer(help=_HELP, invoke_without_command=True, rich_markup_mode=None)
 
-_Group = Annotated[str, typer.Argument(metavar="GROUP")]
 _From = Annotated[
     str | None,
     typer.Option("--from", metavar="TIME", help="Became dead letters then or later, such as 2026-01-01T12:00."),
 ]
 _To = Annotated[str | None, typer.Option("--to", metavar="TIME", help="Became dead letters then or earlier.")]
-_Error = Annotated[
-    str | None,
-    typer.Option(metavar="TEXT", help="A part of `TYPE: message` of the last attempt's error; case is ignored."),
-]
 _Tag = Annotated[str | None, typer.Option(metavar="TAG", help="With this tag.")]
 _Key = Annotated[str | None, typer.Option(metavar="KEY", help="With this key.")]
-_Ids = Annotated[list[str] | None, typer.Option("--id", metavar="ID", help="With this id; may be repeated.")]
-_Topic = Annotated[str | None, typer.Option(metavar="TOPIC", help="Of messages that came from this topic.")]
-_Max = Annotated[int | None, typer.Option("--max", min=1, metavar="N", help="At most N.")]
 _Rate = Annotated[float, typer.Option(min=0, metavar="N", help="At most N per second; 0: no limit.")]
-_DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing, show what would be done.")]
 dlq.callback()(show_help)
 
 
 @dlq.command("list")
 @watched
 def list_letters(
-    group: _Group,
+    group: GroupName,
     since: _From = None,
     until: _To = None,
-    error: _Error = None,
+    error: OfError = None,
     tag: _Tag = None,
     key: _Key = None,
-    ids: _Ids = None,
-    topic: _Topic = None,
-    count_max: _Max = None,
+    ids: OfIds = None,
+    topic: OfTopic = None,
+    count_max: Max = None,
     server: Server = None,
     as_json: Json = False,
 ) -> None:
@@ -108,7 +113,7 @@ async def _list(
 
 @dlq.command("show")
 def show(
-    group: _Group,
+    group: GroupName,
     message_id: Annotated[str, typer.Argument(metavar="ID")],
     server: Server = None,
     as_json: Json = False,
@@ -139,17 +144,17 @@ async def _show(server: str | None, group: str, message_id: str, as_json: bool) 
 
 @dlq.command("redrive")
 def redrive(
-    group: _Group,
+    group: GroupName,
     since: _From = None,
     until: _To = None,
-    error: _Error = None,
+    error: OfError = None,
     tag: _Tag = None,
     key: _Key = None,
-    ids: _Ids = None,
-    topic: _Topic = None,
+    ids: OfIds = None,
+    topic: OfTopic = None,
     rate: _Rate = 0.0,
-    dry_run: _DryRun = False,
-    count_max: _Max = None,
+    dry_run: DryRun = False,
+    count_max: Max = None,
     server: Server = None,
     as_json: Json = False,
 ) -> None:
@@ -171,18 +176,18 @@ def redrive(
 
 @dlq.command("discard")
 def discard(
-    group: _Group,
+    group: GroupName,
     since: _From = None,
     until: _To = None,
-    error: _Error = None,
+    error: OfError = None,
     tag: _Tag = None,
     key: _Key = None,
-    ids: _Ids = None,
-    topic: _Topic = None,
+    ids: OfIds = None,
+    topic: OfTopic = None,
     rate: _Rate = 0.0,
-    dry_run: _DryRun = False,
-    count_max: _Max = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    dry_run: DryRun = False,
+    count_max: Max = None,
+    yes: Yes = False,
     server: Server = None,
     as_json: Json = False,
 ) -> None:

@@ -22,6 +22,19 @@ Server = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
+# Of commands about failed messages of a group: dead letters, and waiting retries.
+GroupName = Annotated[str, typer.Argument(metavar="GROUP")]
+OfTopic = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Of messages that came from this topic.")]
+OfError = Annotated[
+    str | None,
+    typer.Option(
+        "--error", metavar="TEXT", help="A part of `TYPE: message` of the last attempt's error; case is ignored."
+    ),
+]
+OfIds = Annotated[list[str] | None, typer.Option("--id", metavar="ID", help="With this id; may be repeated.")]
+Max = Annotated[int | None, typer.Option("--max", min=1, metavar="N", help="At most N.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing, show what would be done.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 WATCHED = "duetime_watched"
 INTERVAL_MS_MIN = 100
 _Command = TypeVar("_Command", bound=Callable[..., Any])

@@ -5,36 +5,26 @@ import sys
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from duetime_format.texts import printable
 
 from duetime.cli.gateway import CALL_TIMEOUT, reach
 from duetime.cli.messages import attempt_objects, body_object
-from duetime.cli.options import Json, Server, given, inherited
+from duetime.cli.options import DryRun, GroupName, Json, Max, OfError, OfIds, OfTopic, Server, Yes, given, inherited
 from duetime.cli.output import echo, iso, local, on_one_line, print_json
 from duetime.client.administering.admin import AsyncAdmin
 from duetime.client.administering.retries import RetriesProgress, WaitingRetry
 
-_Group = Annotated[str, typer.Argument(metavar="GROUP")]
-_Topic = Annotated[str | None, typer.Option(metavar="TOPIC", help="Of messages that came from this topic.")]
-_Error = Annotated[
-    str | None,
-    typer.Option(metavar="TEXT", help="A part of `TYPE: message` of the last attempt's error; case is ignored."),
-]
-_Ids = Annotated[list[str] | None, typer.Option("--id", metavar="ID", help="With this id; may be repeated.")]
-_Max = Annotated[int | None, typer.Option("--max", min=1, metavar="N", help="At most N.")]
-_DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing, show what would be done.")]
-
 
 def list_retries(
     context: typer.Context,
-    group: _Group,
-    topic: _Topic = None,
-    error: _Error = None,
-    ids: _Ids = None,
-    count_max: _Max = None,
+    group: GroupName,
+    topic: OfTopic = None,
+    error: OfError = None,
+    ids: OfIds = None,
+    count_max: Max = None,
     server: Server = None,
     as_json: Json = False,
 ) -> None:
@@ -76,11 +66,11 @@ async def _list(
 
 def retry_now(
     context: typer.Context,
-    group: _Group,
-    topic: _Topic = None,
-    error: _Error = None,
-    ids: _Ids = None,
-    dry_run: _DryRun = False,
+    group: GroupName,
+    topic: OfTopic = None,
+    error: OfError = None,
+    ids: OfIds = None,
+    dry_run: DryRun = False,
     server: Server = None,
     as_json: Json = False,
 ) -> None:
@@ -101,12 +91,12 @@ def retry_now(
 
 def discard_retries(
     context: typer.Context,
-    group: _Group,
-    topic: _Topic = None,
-    error: _Error = None,
-    ids: _Ids = None,
-    dry_run: _DryRun = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    group: GroupName,
+    topic: OfTopic = None,
+    error: OfError = None,
+    ids: OfIds = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
     server: Server = None,
     as_json: Json = False,
 ) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from duetime.cli import options
 from duetime.cli.gateway import call, reach
-from duetime.cli.options import Json, Server, inherited, watched
+from duetime.cli.options import Json, Server, Yes, inherited, watched
 from duetime.cli.output import echo, iso, length, local, print_json, print_table
 from duetime.client.administering.admin import AsyncAdmin
 from duetime.client.administering.described import DeletedTopic
@@ -143,7 +143,7 @@ def delete(
     name: _Name,
     force: Annotated[bool, typer.Option("--force", help="Also with messages that nobody has got yet.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing, show what would end.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Yes = False,
     server: Server = None,
     as_json: Json = False,
 ) -> None:

@@ -13,7 +13,7 @@ import typer
 
 from duetime.cli.gateway import CALL_TIMEOUT, reach
 from duetime.cli.messages import body_object, content_lines
-from duetime.cli.options import Json, Server, given, length, show_help, watched
+from duetime.cli.options import Json, Server, Yes, given, length, show_help, watched
 from duetime.cli.output import about, echo, iso, local, now_ms, print_json
 from duetime.client.errors import DueTimeError
 from duetime.client.finding.finder import AsyncFinder
@@ -53,7 +53,6 @@ _Ids = Annotated[
     list[str],
     typer.Argument(metavar="ID...", help="Transaction ids or ids of their messages; -: one per line of stdin."),
 ]
-_Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 transactions.callback()(show_help)
 
 
@@ -143,7 +142,7 @@ async def _show(server: str | None, transaction: str) -> FoundTransaction:
 
 
 @transactions.command("commit")
-def commit(ids: _Ids, yes: _Yes = False, server: Server = None, as_json: Json = False) -> None:
+def commit(ids: _Ids, yes: Yes = False, server: Server = None, as_json: Json = False) -> None:
     """Commit transactions.
 
     Given up ones too. Their messages go to their topics, delays count from now. Prints one line for each; exit code 1
@@ -158,7 +157,7 @@ def commit(ids: _Ids, yes: _Yes = False, server: Server = None, as_json: Json = 
 
 
 @transactions.command("rollback")
-def rollback(ids: _Ids, yes: _Yes = False, server: Server = None, as_json: Json = False) -> None:
+def rollback(ids: _Ids, yes: Yes = False, server: Server = None, as_json: Json = False) -> None:
     """Roll transactions back.
 
     Given up ones too. Their messages are never delivered. Prints one line for each; exit code 1 if one is not rolled
