@@ -13,7 +13,7 @@ from duetime.v1 import pending_pb2 as pb
 from duetime_core.errors import DiskFull, Unavailable
 from duetime_format import limits
 from duetime_format.levels import DELAY_MS_MAX
-from duetime_gateway.pending import matching
+from duetime_gateway.pending import jobs
 from duetime_store.pending import listing
 from google.rpc import code_pb2
 
@@ -35,7 +35,7 @@ def _whole_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def one_job(monkeypatch: pytest.MonkeyPatch) -> None:
     """One CancelMatching at a time. It comes before the gateway."""
-    monkeypatch.setattr(matching, "JOBS_MAX", 1)
+    monkeypatch.setattr(jobs, "JOBS_MAX", 1)
 
 
 async def sent(tapped: Gateway, *ids: str, topic: str = "orders", **fields: object) -> list[pb.PendingRef]:
@@ -258,7 +258,7 @@ async def test_progress_comes_as_time_goes_by(
 ) -> None:
     await sent(tapped, *(f"m{n}" for n in range(20)))
     page_by(taps, 4)
-    monkeypatch.setattr(matching, "PROGRESS_MS", 0)
+    monkeypatch.setattr(jobs, "PROGRESS_MS", 0)
     told = await progress(tapped, due_before_ms=NOW_MS + 20_000)
     assert [one.cancelled_count for one in told] == [8, 16, 20, 20]
     assert [one.done for one in told] == [False, False, True, True]
@@ -297,7 +297,7 @@ async def test_a_stop_ends_what_cancels(
     tapped: Gateway, taps: list[TappedStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # On a loaded machine a second can pass before the first page is done.
-    monkeypatch.setattr(matching, "PROGRESS_MS", 3_600_000)
+    monkeypatch.setattr(jobs, "PROGRESS_MS", 3_600_000)
     await sent(tapped, *(f"m{n}" for n in range(8)))
     page_by(taps, 1)
     for tap in taps:

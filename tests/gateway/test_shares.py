@@ -11,7 +11,7 @@ import grpc
 import pytest
 from duetime.v1 import consumer_pb2, gateway_pb2_grpc, leases_pb2, pending_pb2, subscriptions_pb2, transactions_pb2
 from duetime_core.serving import make_channel
-from duetime_gateway.pending import matching, retries
+from duetime_gateway.pending import jobs
 from duetime_gateway.rocketmq.wire import messaging_pb2 as pb
 
 from tests.gateway.conftest import Gateway, TappedStore, message, tapped_store
@@ -144,8 +144,7 @@ async def fill(open_one: Open, host: Host) -> list[Any]:
 async def test_one_host_leaves_a_tenth_to_others(
     tmp_path: Path, tap: TappedStore, monkeypatch: pytest.MonkeyPatch, open_one: Open, limit: str
 ) -> None:
-    for module in (matching, retries):
-        monkeypatch.setattr(module, "JOBS_MAX", LIMIT)
+    monkeypatch.setattr(jobs, "JOBS_MAX", LIMIT)
     settings = {limit: LIMIT} if limit else {}
     async with (
         Gateway(tmp_path, {0: tap.port}, **settings) as gateway,

@@ -12,7 +12,7 @@ from duetime.v1 import gateway_pb2_grpc
 from duetime.v1 import pending_pb2 as pb
 from duetime_core.serving import make_channel
 from duetime_core.testing import Cluster
-from duetime_gateway.pending import matching
+from duetime_gateway.pending import jobs, matching
 
 COUNT = 1_000
 
@@ -83,7 +83,7 @@ async def test_two_at_once_cancel_each_message(cluster: Cluster, producer: Async
 async def test_a_call_that_was_left_is_gone_on_with(
     cluster: Cluster, producer: AsyncProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(matching, "PROGRESS_MS", 0)
+    monkeypatch.setattr(jobs, "PROGRESS_MS", 0)
     async with aclosing(producer.cancel_matching("carts")) as told:
         first = await anext(told)
     assert 0 < first.cancelled < COUNT
@@ -98,7 +98,7 @@ async def test_a_shard_that_is_away_does_not_keep_the_others(
     cluster: Cluster, producer: AsyncProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Told when the other shard is done, and then of the error.
-    monkeypatch.setattr(matching, "PROGRESS_MS", 3_600_000)
+    monkeypatch.setattr(jobs, "PROGRESS_MS", 3_600_000)
     await cluster.stop_node(cluster.stores[1])
     told = producer.cancel_matching("carts")
     first = await anext(told)

@@ -22,7 +22,7 @@ from duetime_format.limits import PENDING_COUNT_MAX, TRANSACTIONS_PAGE_MAX
 from duetime_format.names import is_system_topic, retry_topic
 
 from duetime_gateway.answers import raise_first
-from duetime_gateway.pending.matching import Part
+from duetime_gateway.pending.matching import CancelPart
 from duetime_gateway.quotas.keeper import Keeper
 from duetime_gateway.quotas.limits import Of
 from duetime_gateway.routing.catalog import TopicCatalog, topic_not_found
@@ -271,11 +271,9 @@ async def _roll_back(shard: Shard, name: str) -> None:
 
 async def _cancel(shard: Shard, name: str) -> None:
     """Cancels all that is pending."""
-    part, wanted = Part(shard), pending_pb2.PendingFilter(topic=name)
-    while not part.done and part.error is None:
-        await part.advance(wanted, dry_run=False)
-    if part.error is not None:
-        raise part.error
+    part, wanted = CancelPart(shard), pending_pb2.PendingFilter(topic=name)
+    while not part.done:
+        await part.step(wanted, dry_run=False)
 
 
 async def _retries(shard: Shard, group: str, name: str) -> AsyncIterator[int]:

@@ -1,51 +1,32 @@
 """Cancels what a filter matches: shard by shard at once, page after page, until there are no more."""
 
-import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 
 from duetime.v1 import pending_pb2 as pb
 from duetime_core.calls import refused
 from duetime_core.clock import Clock
-from duetime_core.errors import DueTimeError
-from duetime_core.seats import Seats
 from duetime_format.limits import PENDING_COUNT_MAX
 from duetime_format.names import is_system_topic
 
-from duetime_gateway.answers import raise_first
-from duetime_gateway.errors import stopping
 from duetime_gateway.pending.admission import check_cancel_matching
 from duetime_gateway.pending.asking import Holders
-from duetime_gateway.shards.shard import Shard
-
-PROGRESS_MS = 1_000
-# Calls of CancelMatching in work in one gateway: each keeps all shards busy.
-JOBS_MAX = 16
+from duetime_gateway.pending.jobs import Jobs, Part
 
 
 @dataclass(slots=True)
-class Part:
+class CancelPart(Part):
     """A shard's part of the work."""
 
-    shard: Shard
-    token: bytes = b""
-    done: bool = False
     seen_count: int = 0
     matched_count: int = 0
     cancelled_count: int = 0
     fired_count: int = 0
     # All that is due before it was looked at.
     due_at_ms: int = 0
-    error: DueTimeError | None = None
 
-    async def advance(self, wanted: pb.PendingFilter, dry_run: bool) -> None:
-        """One page, or an `error`, with which this part ends."""
-        try:
-            await self._step(wanted, dry_run)
-        except DueTimeError as error:
-            self.error = error
-
-    async def _step(self, wanted: pb.PendingFilter, dry_run: bool) -> None:
+    async def step(self, wanted: pb.PendingFilter, dry_run: bool) -> None:
         request = pb.ListPendingRequest(
             filter=wanted, max_count=PENDING_COUNT_MAX, page_token=self.token, names_only=True
         )
@@ -69,8 +50,7 @@ class Part:
             self._count(answer.results)
         last_due_at_ms = page.messages[-1].message.due_at_ms if page.messages else 0
         self.due_at_ms = max(self.due_at_ms, page.due_at_ms, last_due_at_ms)
-        self.token = page.next_page_token
-        self.done = not self.token
+        self.turn(page.next_page_token)
 
     def _count(self, results: Sequence[pb.CancelResult]) -> None:
         """Raises: DueTimeError: the shard does not know of one of them."""
@@ -87,13 +67,8 @@ class Matching:
 
     def __init__(self, holders: Holders, clock: Clock) -> None:
         self._holders = holders
-        self._clock = clock
-        self._seats = Seats(JOBS_MAX, "calls of CancelMatching are in work", reason="CANCELS_EXHAUSTED")
-        self._ending = False
-
-    def end(self) -> None:
-        """They end after the pages that they are at; called again, each goes on."""
-        self._ending = True
+        self._jobs = Jobs(clock, "calls of CancelMatching are in work", reason="CANCELS_EXHAUSTED")
+        self.end = self._jobs.end
 
     async def cancel(
         self, wanted: pb.PendingFilter, caller: str, *, dry_run: bool
@@ -105,27 +80,14 @@ class Matching:
                 is cancelled by then was told before.
         """
         check_cancel_matching(wanted)
-        parts = [Part(shard) for shard in await self._holders.of_topic(wanted.topic)]
-        with self._seats.seat(caller):
-            told_ms = self._clock.monotonic_ms()
-            while left := [part for part in parts if not part.done and part.error is None]:
-                if self._ending:
-                    yield _progress(parts)
-                    raise stopping()
-                raise_first(
-                    await asyncio.gather(*(part.advance(wanted, dry_run) for part in left), return_exceptions=True)
-                )
-                now_ms = self._clock.monotonic_ms()
-                if now_ms - told_ms >= PROGRESS_MS:
-                    told_ms = now_ms
-                    yield _progress(parts)
-            yield _progress(parts)
-            for part in parts:
-                if part.error is not None:
-                    raise part.error
+        parts = [CancelPart(shard) for shard in await self._holders.of_topic(wanted.topic)]
+        work = self._jobs.run(caller, parts, lambda part: part.step(wanted, dry_run), _progress)
+        async with aclosing(work) as told:
+            async for one in told:
+                yield one
 
 
-def _progress(parts: Sequence[Part]) -> pb.CancelProgress:
+def _progress(parts: Sequence[CancelPart]) -> pb.CancelProgress:
     left = [part.due_at_ms for part in parts if not part.done]
     return pb.CancelProgress(
         seen_count=sum(part.seen_count for part in parts),

@@ -4,30 +4,22 @@ They are pending messages on their way to %RETRY%group, so that they are listed 
 at once, page after page, until there are no more.
 """
 
-import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 
 from duetime.v1 import consumer_pb2 as pb
 from duetime.v1 import message_pb2, pending_pb2, store_pb2
 from duetime_core.calls import refused
 from duetime_core.clock import Clock
-from duetime_core.errors import DueTimeError
 from duetime_core.metadata import Groups
-from duetime_core.seats import Seats
 from duetime_format import limits, record
 from duetime_format.names import retry_topic
 
-from duetime_gateway.answers import raise_first
-from duetime_gateway.errors import stopping
 from duetime_gateway.pending.admission import check_list_retries, check_retry_filter
+from duetime_gateway.pending.jobs import Jobs, Part
 from duetime_gateway.pending.listing import Listing
-from duetime_gateway.shards.shard import Shard
 from duetime_gateway.shards.shards import Shards
-
-PROGRESS_MS = 1_000
-# Calls of RetryNow and DiscardRetries in work in one gateway: each keeps all shards busy.
-JOBS_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,25 +43,14 @@ class _Wanted:
 
 
 @dataclass(slots=True)
-class _Part:
+class _Part(Part):
     """A shard's part of an end."""
 
-    shard: Shard
-    token: bytes = b""
-    done: bool = False
     matched_count: int = 0
     ended_count: int = 0
     gone_count: int = 0
-    error: DueTimeError | None = None
 
-    async def advance(self, group: str, wanted: _Wanted, due_from_ms: int, *, discard: bool, dry_run: bool) -> None:
-        """One page, or an `error`, with which this part ends."""
-        try:
-            await self._step(group, wanted, due_from_ms, discard=discard, dry_run=dry_run)
-        except DueTimeError as error:
-            self.error = error
-
-    async def _step(self, group: str, wanted: _Wanted, due_from_ms: int, *, discard: bool, dry_run: bool) -> None:
+    async def step(self, group: str, wanted: _Wanted, due_from_ms: int, *, discard: bool, dry_run: bool) -> None:
         page: pending_pb2.ListPendingResponse = await self.shard.store.ask(
             "ListPending",
             pending_pb2.ListPendingRequest(
@@ -90,8 +71,7 @@ class _Part:
             self.gone_count += answer.gone_count
             if answer.HasField("fault"):
                 raise refused(answer.fault)
-        self.token = page.next_page_token
-        self.done = not self.token
+        self.turn(page.next_page_token)
 
 
 class Retries:
@@ -102,13 +82,8 @@ class Retries:
         self._listing = listing
         self._shards = shards
         self._clock = clock
-        what = "calls of RetryNow and DiscardRetries are in work"
-        self._seats = Seats(JOBS_MAX, what, reason="RETRIES_EXHAUSTED")
-        self._ending = False
-
-    def end_streams(self) -> None:
-        """They end after the pages that they are at; called again, each continues."""
-        self._ending = True
+        self._jobs = Jobs(clock, "calls of RetryNow and DiscardRetries are in work", reason="RETRIES_EXHAUSTED")
+        self.end_streams = self._jobs.end
 
     async def page(self, request: pb.ListRetriesRequest, remaining_ms: float | None) -> pb.ListRetriesResponse:
         """
@@ -142,22 +117,15 @@ class Retries:
         # A retry that is due already is being delivered.
         due_from_ms = 0 if discard else self._clock.now_ms() + 1
         parts = [_Part(shard) for shard in self._shards.all()]
-        with self._seats.seat(caller):
-            told_ms = self._clock.monotonic_ms()
-            while left := [part for part in parts if not part.done and part.error is None]:
-                if self._ending:
-                    yield _progress(parts)
-                    raise stopping()
-                steps = (
-                    part.advance(group, wanted, due_from_ms, discard=discard, dry_run=request.dry_run) for part in left
-                )
-                raise_first(await asyncio.gather(*steps, return_exceptions=True))
-                now_ms = self._clock.monotonic_ms()
-                if now_ms - told_ms >= PROGRESS_MS:
-                    told_ms = now_ms
-                    yield _progress(parts)
-            yield _progress(parts)
-            raise_first([part.error for part in parts])
+        work = self._jobs.run(
+            caller,
+            parts,
+            lambda part: part.step(group, wanted, due_from_ms, discard=discard, dry_run=request.dry_run),
+            _progress,
+        )
+        async with aclosing(work) as told:
+            async for one in told:
+                yield one
 
 
 def _progress(parts: Sequence[_Part]) -> pb.EndRetriesProgress:
