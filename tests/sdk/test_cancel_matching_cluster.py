@@ -36,6 +36,8 @@ async def producer(cluster: Cluster) -> AsyncIterator[AsyncProducer]:
                     b"%d" % n,
                     delay="1h" if n % 3 == 0 else f"{3_600_001 + n}ms",
                     key="even" if n % 2 == 0 else "",
+                    # Ids alone may send all of them to one shard.
+                    queue=n // 2 % 4,
                 )
                 for n in range(COUNT)
             ]
