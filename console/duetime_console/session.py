@@ -1,4 +1,4 @@
-"""Who looks: sessions in sealed cookies, what their users may do, and the proof that a form is the console's own.
+"""Viewers: sessions in sealed cookies, the rights of their users, and the proof that a form is the console's own.
 
     cookie ──opened──▶ token, user, csrf ──WhoAmI──▶ Viewer ──▶ the page, and calls in the user's name
 
@@ -28,7 +28,7 @@ CSRF_HEADER = "x-csrf-token"
 TOKEN_CHARS_MAX = 2_600
 # A cookie is made anew when it is older, so that only idle sessions end.
 RENEW_S = 60
-# How long an answer about somebody's rights is believed, and of how many.
+# Time for which an answer about somebody's rights is believed, and the most answers that are kept.
 KNOWN_MS = 5_000
 KNOWN_MAX = 1_000
 # Sessions that signed out; the oldest are forgotten first.
@@ -39,14 +39,14 @@ _OLDER = ("UNIMPLEMENTED", "PERMISSION_DENIED")
 
 @dataclass(frozen=True)
 class Viewer:
-    """Whoever a request comes from."""
+    """The sender of a request."""
 
     # Shown by their calls; empty: none is needed, or they are not signed in.
     token: str = ""
     # Empty: nobody in particular.
     user: str = ""
     csrf: str = ""
-    # Whether the cluster asks who calls; then `token` is empty before the sign-in.
+    # Whether the cluster requires users; then `token` is empty before the sign-in.
     with_users: bool = False
     # The gateway's calls that they may make for something; None: not known, and all are offered.
     methods: frozenset[str] | None = None
@@ -57,7 +57,7 @@ class Viewer:
         return bool(self.token)
 
     def may(self, *methods: str) -> bool:
-        """Whether to offer what makes these calls; the gateway decides again, for the topic and group at hand."""
+        """Whether to offer actions that make these calls; the gateway decides again, by topic and group."""
         if self.read_only and not READING.issuperset(methods):
             return False
         return self.methods is None or self.methods.issuperset(methods)
@@ -74,11 +74,11 @@ class _Session:
 
 
 class Forbidden(Exception):
-    """A request that is no page of ours; the text is for people."""
+    """A request from no page of the console; the text is for people."""
 
 
 class Sessions:
-    """Opens and seals cookies, and asks the gateway what their users may do."""
+    """Opens and seals cookies, and asks the gateway for the rights of their users."""
 
     def __init__(self, settings: Settings, keys: list[bytes], gateway: Gateway, clock: Clock) -> None:
         """`keys`: of 32 bytes in URL-safe base64; the first seals, all open."""
@@ -86,7 +86,7 @@ class Sessions:
         self._seal = MultiFernet([Fernet(key) for key in keys])
         self._gateway = gateway
         self._clock = clock
-        # By token: what is known, and since when.
+        # By token: the rights, and the time of the answer.
         self._known: OrderedDict[str, tuple[int, Viewer]] = OrderedDict()
         self._ended: OrderedDict[str, None] = OrderedDict()
 
@@ -94,7 +94,7 @@ class Sessions:
         return self._clock.now_ms() // 1_000
 
     def open(self, request: Request) -> _Session | None:
-        """The session of a request's cookie; None: there is none that counts."""
+        """The session of a request's cookie; None: there is no valid one."""
         text = request.cookies.get(COOKIE, "")
         if not text:
             return None
@@ -114,7 +114,7 @@ class Sessions:
         return _Session(secrets.token_urlsafe(12), secrets.token_urlsafe(24), token, now_s, 0)
 
     def keep(self, session: _Session, response: Response) -> None:
-        """Gives the browser the session, unless what it has is fresh."""
+        """Gives the browser the session, unless its cookie is fresh."""
         now_s = self._now_s()
         if now_s - session.sealed_s < RENEW_S:
             return
@@ -125,7 +125,7 @@ class Sessions:
         )
 
     def end(self, session: _Session, response: Response) -> None:
-        """Signs out: the cookie counts no more, also where somebody has a copy."""
+        """Signs out: the cookie and all copies of it are invalid from now on."""
         self._ended[session.id] = None
         if len(self._ended) > ENDED_MAX:
             self._ended.popitem(last=False)
@@ -133,11 +133,11 @@ class Sessions:
         response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict", secure=self._settings.https)
 
     def forget(self, token: str) -> None:
-        """What is known of a token is asked again."""
+        """Asks for the rights of a token again."""
         self._known.pop(token, None)
 
     async def look(self, token: str, csrf: str = "") -> Viewer:
-        """Who shows this token. Raises: GatewayError: UNAUTHENTICATED: a token that does not count, or others."""
+        """The user of this token. Raises: GatewayError: UNAUTHENTICATED: an invalid token, or others."""
         now_ms = self._clock.monotonic_ms()
         known = self._known.get(token)
         if known is None or now_ms - known[0] > KNOWN_MS:
@@ -155,7 +155,7 @@ class Sessions:
             if error.code == "UNAUTHENTICATED" and not token:
                 return Viewer(with_users=True, methods=frozenset())
             if error.code in _OLDER:
-                # What a gateway of an older release says of calls that it does not know.
+                # The answer of a gateway of an older release to calls that it does not know.
                 await self._gateway.call("ListTopics", gateway_pb2.ListTopicsRequest(), token)
                 return Viewer(token, with_users=bool(token))
             raise
@@ -198,12 +198,12 @@ class Sessions:
 
 
 def viewer_of(request: Request) -> Viewer:
-    """Whoever the request comes from."""
+    """The sender of the request."""
     viewer: Viewer = request.state.viewer
     return viewer
 
 
 async def call(request: Request, method: str, message: Any, timeout: float = CALL_TIMEOUT_S) -> Any:
-    """A call to the gateway in the name of whoever the request comes from. Raises: GatewayError."""
+    """A call to the gateway in the name of the request's sender. Raises: GatewayError."""
     gateway: Gateway = request.app.state.gateway
     return await gateway.call(method, message, viewer_of(request).token, timeout)

@@ -1,7 +1,7 @@
-"""What each call at the gateway's port takes: one table, which names every method there is.
+"""The right that each call at the gateway's port takes: one table of all methods.
 
-Where a need has no names, they are known deeper: topics of sends once a request is packed or decoded, groups of
-transactions likewise; lists are answered with what the caller has a right to. Ids that name no topic may be any
+If a need has no names, deeper code checks them: topics of sends after a request is packed or decoded, and groups of
+transactions. Lists contain only the entries to which the caller has a right. Ids that name no topic may be any
 topic's, so that they take a right to all. Admins may do everything.
 """
 
@@ -131,7 +131,7 @@ _GATEWAY = {
     "ListShards": _OPERATES,
     "GetBacklogReport": _OPERATES,
     "GetReports": _OPERATES,
-    # The files of a shard hold all topics, and what users have no right to; quotas say what users may take.
+    # Files of a shard hold all topics, also those without a right for the user; quotas limit users.
     "ListFiles": _ADMINS,
     "SetQuota": _ADMINS,
     "ListQuotas": _ADMINS,
@@ -140,7 +140,7 @@ _GATEWAY = {
     # All topics wait in a lane.
     "PauseLane": _ADMINS,
     "ResumeLane": _ADMINS,
-    # It names users, and what they were refused.
+    # Events name users, and the calls that were rejected.
     "ListAuditEvents": _ADMINS,
     "WhoAmI": _ANY_USER,
 }
