@@ -124,13 +124,13 @@ def test_message_that_spark_did_not_find_is_drift() -> None:
 
 
 async def test_without_a_report_none_is_found(gateway: Gateway) -> None:
-    error = await error_of(gateway.stub.GetBacklogReport(pb.GetBacklogReportRequest(), timeout=10))
+    error = await error_of(gateway.stub.GetBacklogReport(pb.GetBacklogReportRequest(), timeout=60))
     assert translate(error, "gateway", "").reason == "REPORT_NOT_FOUND"
     assert gateway.node.registry.get_sample_value(METRICS + "drift") is None
 
 
 async def lanes_of(gateway: Gateway) -> list[dict[str, Any]]:
-    lanes = (await gateway.stub.ListLanes(gateway_pb2.ListLanesRequest(), timeout=10)).lanes
+    lanes = (await gateway.stub.ListLanes(gateway_pb2.ListLanesRequest(), timeout=60)).lanes
     return [lane(one.level, one.watermark, one.max_offset, one.pending_count, one.shard) for one in lanes]
 
 
@@ -139,12 +139,12 @@ async def test_newest_report_stands_beside_the_live_counters(gateway: Gateway) -
     reports = Reports(gateway.node.parts.database)
     await reports.put(report([row(3, "orders", 4)], await lanes_of(gateway)))
     await gateway.send(*(message(delay_level=5) for _ in range(2)))
-    found = await gateway.stub.GetBacklogReport(pb.GetBacklogReportRequest(), timeout=10)
+    found = await gateway.stub.GetBacklogReport(pb.GetBacklogReportRequest(), timeout=60)
     assert (found.report.snapshot_id, len(found.lanes)) == ("s1", 19)
     assert (found.report_count, found.live_count, found.drift) == (4, 6, 0)
     wrong = report([row(3, "orders", 3)], await lanes_of(gateway), snapshot_id="s2")
     await reports.put(replace(wrong, snapshots=(ShardMoment(0, 99, NOW_MS + 1),)))
-    found = await gateway.stub.GetBacklogReport(pb.GetBacklogReportRequest(), timeout=10)
+    found = await gateway.stub.GetBacklogReport(pb.GetBacklogReportRequest(), timeout=60)
     assert (found.report.snapshot_id, found.drift) == ("s2", 1 + 2)
     drifting = [(one.level, one.drift) for one in found.lanes if one.drift]
     assert drifting == [(3, 1), (5, 2)]
@@ -154,7 +154,7 @@ async def test_report_that_is_written_again_is_read_again(gateway: Gateway) -> N
     reports = Reports(gateway.node.parts.database)
     for count in (4, 5):
         await reports.put(report([row(3, "orders", count)], [], created_at_ms=count))
-        found = await gateway.stub.GetBacklogReport(pb.GetBacklogReportRequest(), timeout=10)
+        found = await gateway.stub.GetBacklogReport(pb.GetBacklogReportRequest(), timeout=60)
         assert found.report.pending_count == count
 
 
@@ -163,7 +163,7 @@ async def test_shard_that_is_away_is_named(tmp_path: Path) -> None:
         port = store.port
     async with Gateway(tmp_path, {0: port}, store_timeout_ms=500) as gateway:
         await Reports(gateway.node.parts.database).put(report([row(3, "orders", 4)], [lane(3, 0, 4, 4)]))
-        found = await gateway.stub.GetBacklogReport(pb.GetBacklogReportRequest(), timeout=10)
+        found = await gateway.stub.GetBacklogReport(pb.GetBacklogReportRequest(), timeout=60)
         assert (list(found.unreachable_shards), found.live_count, found.drift) == ([0], 0, 0)
 
 

@@ -43,7 +43,7 @@ class Puts:
         return await answer
 
     async def next(self) -> Begun:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             return await self.begun.get()
 
     def answer(self, put: int, count: int, first: int = 0) -> None:

@@ -16,7 +16,7 @@ LOG = "commitlog/" + "0" * 20
 
 
 def export(gateway: Gateway, path: str = LOG, **options: Any) -> Any:
-    return gateway.stub.Export(pb.ExportRequest(path=path, **options), timeout=30)
+    return gateway.stub.Export(pb.ExportRequest(path=path, **options), timeout=60)
 
 
 async def bytes_of(gateway: Gateway, *range_: Any, **options: Any) -> bytes:
@@ -92,7 +92,7 @@ async def test_stream_ends_on_both_sides_with_whoever_ends(tmp_path: Path, end: 
         if end != "reader":
             error = await error_of(all_of(call))
             assert translate(error, "gateway", "").reason == "STOPPING"
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while store.registry.get_sample_value("duetime_store_exports"):
                 await asyncio.to_thread(list)
 

@@ -16,16 +16,16 @@ PENDING = gateway_pb2.MESSAGE_STATE_PENDING
 
 async def query(gateway: Gateway, key: str, topic: str = "orders", **options: Any) -> gateway_pb2.QueryMessagesResponse:
     request = gateway_pb2.QueryMessagesRequest(topic=topic, key=key, **options)
-    return await gateway.stub.QueryMessages(request, timeout=10)
+    return await gateway.stub.QueryMessages(request, timeout=60)
 
 
 async def get(gateway: Gateway, message_id: str, topic: str = "") -> gateway_pb2.FoundMessage:
-    return await gateway.stub.GetMessage(gateway_pb2.GetMessageRequest(id=message_id, topic=topic), timeout=10)
+    return await gateway.stub.GetMessage(gateway_pb2.GetMessageRequest(id=message_id, topic=topic), timeout=60)
 
 
 async def search(gateway: Gateway, topic: str = "orders", queue: int = 0, **at: Any) -> int:
     request = gateway_pb2.SearchOffsetRequest(topic=topic, queue=queue, **at)
-    return (await gateway.stub.SearchOffset(request, timeout=10)).offset
+    return (await gateway.stub.SearchOffset(request, timeout=60)).offset
 
 
 async def test_messages_of_all_shards_are_found_newest_first(two_shards: Gateway) -> None:
@@ -139,7 +139,7 @@ async def test_a_life_says_which_shard_is_not_in_it(tmp_path: Path) -> None:
 
 async def life(gateway: Gateway, message_id: str, topic: str = "") -> consumer_pb2.TraceMessageResponse:
     request = consumer_pb2.TraceMessageRequest(id=message_id, topic=topic)
-    response: consumer_pb2.TraceMessageResponse = await gateway.stub.TraceMessage(request, timeout=10)
+    response: consumer_pb2.TraceMessageResponse = await gateway.stub.TraceMessage(request, timeout=60)
     return response
 
 

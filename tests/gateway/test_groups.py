@@ -12,12 +12,12 @@ from tests.gateway.test_adoption import two_with_one_topic
 async def commit(gateway: Gateway, offsets: dict[int, int], group: str = "billing", topic: str = "orders") -> Any:
     queues = [gateway_pb2.QueuePosition(queue=queue, offset=offset) for queue, offset in offsets.items()]
     request = gateway_pb2.CommitOffsetsRequest(group=group, topic=topic, queues=queues)
-    return await gateway.stub.CommitOffsets(request, timeout=10)
+    return await gateway.stub.CommitOffsets(request, timeout=60)
 
 
 async def offsets(gateway: Gateway, group: str = "billing", topic: str = "orders") -> dict[int, int]:
     request = gateway_pb2.GetOffsetsRequest(group=group, topic=topic)
-    answer = await gateway.stub.GetOffsets(request, timeout=10)
+    answer = await gateway.stub.GetOffsets(request, timeout=60)
     return {position.queue: position.offset for position in answer.queues}
 
 

@@ -28,7 +28,7 @@ def damage(path: Path) -> Callable[[], None]:
 
 
 async def is_back(gateway: Gateway) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while gateway.metric("duetime_metadata_up") == 0 or (await gateway.send(message(topic="other")))[0].fault.code:
             await asyncio.wait({asyncio.get_running_loop().create_future()}, timeout=0.05)
 

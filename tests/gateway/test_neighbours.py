@@ -25,7 +25,7 @@ class Neighbours:
 
     async def of_bob(self) -> None:
         """One message of bob's is sent and stored."""
-        answer = await self.bob.Send(request(message()), timeout=30)
+        answer = await self.bob.Send(request(message()), timeout=60)
         assert not answer.results[0].HasField("fault")
 
 
@@ -55,7 +55,7 @@ async def test_a_send_is_not_behind_all_of_a_stream_that_floods(neighbours: Neig
 
     reader = asyncio.ensure_future(read())
     await stream.write(large)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         for _ in range(15):
             await stream.write(large)
         while not neighbours.gateway.metric("duetime_turns_waiting"):
@@ -71,14 +71,14 @@ async def test_a_send_is_not_behind_all_of_a_stream_that_floods(neighbours: Neig
 
 async def test_long_polls_hold_up_nobody(neighbours: Neighbours) -> None:
     one = message(topic="polled", queue=0)
-    await neighbours.alice.Send(request(one), timeout=30)
+    await neighbours.alice.Send(request(one), timeout=60)
     pull = gateway_pb2.PullRequest(topic="polled", offset=1, wait_ms=20_000)
     polls = [asyncio.ensure_future(neighbours.alice.Pull(pull, timeout=60)) for _ in range(100)]
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while not neighbours.gateway.metric("duetime_turns_waited_total"):
             await asyncio.wait(polls, timeout=0.001)
         # It comes after her polls, which wait for it.
-        await neighbours.alice.Send(request(one), timeout=30)
+        await neighbours.alice.Send(request(one), timeout=60)
         await neighbours.of_bob()
         for answer in await asyncio.gather(*polls):
             assert len(answer.messages) == 1

@@ -256,7 +256,7 @@ async def test_users_of_a_provider_have_their_own_rights_and_their_groups(tmp_pa
             async def faults(**claims: Any) -> list[bool]:
                 metadata = shown(issuer.token(system, **claims))
                 both = request(message(topic="orders"), message(topic="invoices"))
-                answer = await gateway.stub.Send(both, metadata=metadata, timeout=10)
+                answer = await gateway.stub.Send(both, metadata=metadata, timeout=60)
                 return [one.HasField("fault") for one in answer.results]
 
             assert await faults() == [False, True]
@@ -264,5 +264,5 @@ async def test_users_of_a_provider_have_their_own_rights_and_their_groups(tmp_pa
             assert await faults(sub="someone", groups=["payments"]) == [True, False]
             for claims in ({"sub": "someone"}, {"sub": "lost", "groups": ["payments"]}):
                 metadata = shown(issuer.token(system, **claims))
-                refused = await error_of(gateway.stub.Send(request(message()), metadata=metadata, timeout=10))
+                refused = await error_of(gateway.stub.Send(request(message()), metadata=metadata, timeout=60))
                 assert (refused.code(), reason_of(refused)) == (grpc.StatusCode.UNAUTHENTICATED, "USER_REVOKED")

@@ -81,12 +81,12 @@ async def test_messages_without_a_right_are_faults_and_others_are_stored(site: S
     topics = ["orders", "secrets", "invoices", "orders"]
     for _ in range(3):
         answer = await site.gateway.stub.Send(
-            request(*(message(topic=topic) for topic in topics)), metadata=shown(token), timeout=10
+            request(*(message(topic=topic) for topic in topics)), metadata=shown(token), timeout=60
         )
         faults = [one.fault.reason for one in answer.results]
         assert faults == ["", "RIGHT_MISSING", "", ""]
     admin = shown(await site.people.add("ops", "admin"))
-    listed = await site.gateway.stub.ListTopics(gateway_pb2.ListTopicsRequest(), metadata=admin, timeout=10)
+    listed = await site.gateway.stub.ListTopics(gateway_pb2.ListTopicsRequest(), metadata=admin, timeout=60)
     assert {topic.name for topic in listed.topics} == {"orders", "invoices"}
 
 
@@ -96,22 +96,22 @@ async def test_topic_that_others_send_to_is_refused_to_who_may_not(site: Site) -
     token = await site.people.add("sender", "send topic orders")
     stub = site.gateway.stub
     for topic in ("orders", "secrets", "orders", "secrets"):
-        answer = await stub.Send(request(message(topic=topic)), metadata=admin, timeout=10)
+        answer = await stub.Send(request(message(topic=topic)), metadata=admin, timeout=60)
         assert not answer.results[0].HasField("fault")
     for _ in range(2):
         for topic, reason in (("orders", ""), ("secrets", "RIGHT_MISSING")):
             answer = await stub.Send(
-                request(message(topic=topic), message(topic=topic)), metadata=shown(token), timeout=10
+                request(message(topic=topic), message(topic=topic)), metadata=shown(token), timeout=60
             )
             assert [one.fault.reason for one in answer.results] == [reason] * 2
     pack = gateway_pb2.Pack(topic="secrets", sizes=[1, 1], bodies=b"ab", id_prefix="A" * 20)
     for metadata, reason in ((admin, ""), (shown(token), "RIGHT_MISSING")):
-        answer = await stub.Send(gateway_pb2.SendRequest(packs=[pack]), metadata=metadata, timeout=10)
+        answer = await stub.Send(gateway_pb2.SendRequest(packs=[pack]), metadata=metadata, timeout=60)
         assert answer.ranges[0].first.fault.reason == reason
     batch = gateway_pb2.SendBatchRequest(topic="secrets", messages=[message(topic="")])
-    refused = await error_of(stub.SendBatch(batch, metadata=shown(token), timeout=10))
+    refused = await error_of(stub.SendBatch(batch, metadata=shown(token), timeout=60))
     assert refused.code() is grpc.StatusCode.PERMISSION_DENIED
-    listed = await stub.DescribeTopic(gateway_pb2.DescribeTopicRequest(name="secrets"), metadata=admin, timeout=10)
+    listed = await stub.DescribeTopic(gateway_pb2.DescribeTopicRequest(name="secrets"), metadata=admin, timeout=60)
     assert sum(queue.max_offset for queue in listed.queues) == 4
 
 
@@ -119,11 +119,11 @@ async def test_packed_requests_stay_packed_for_who_may_send_to_some_topics(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = await site.people.add("sender", "send topic orders")
-    calls = [site.gateway.stub.Send(request(message()), metadata=shown(token), timeout=10) for _ in range(2)]
+    calls = [site.gateway.stub.Send(request(message()), metadata=shown(token), timeout=60) for _ in range(2)]
     for call in calls:
         await call
     monkeypatch.setattr(EncodedRequest, "drafts", lambda self: pytest.fail("is read message by message"))
-    answer = await site.gateway.stub.Send(request(message(), message()), metadata=shown(token), timeout=10)
+    answer = await site.gateway.stub.Send(request(message(), message()), metadata=shown(token), timeout=60)
     assert not any(one.HasField("fault") for one in answer.results)
 
 
@@ -133,12 +133,12 @@ async def test_lists_show_what_there_is_a_right_to(site: Site) -> None:
     none = shown(await site.people.add("new"))
     stub = site.gateway.stub
     for name in ("apples", "bananas"):
-        await stub.CreateTopic(gateway_pb2.CreateTopicRequest(name=name), metadata=admin, timeout=10)
+        await stub.CreateTopic(gateway_pb2.CreateTopicRequest(name=name), metadata=admin, timeout=60)
         group = consumer_pb2.CreateGroupRequest(group=consumer_pb2.Group(name=name))
-        await stub.CreateGroup(group, metadata=admin, timeout=10)
+        await stub.CreateGroup(group, metadata=admin, timeout=60)
     for metadata, names in ((admin, ["apples", "bananas"]), (some, ["apples"]), (none, [])):
-        topics = await stub.ListTopics(gateway_pb2.ListTopicsRequest(), metadata=metadata, timeout=10)
-        groups = await stub.ListGroups(consumer_pb2.ListGroupsRequest(), metadata=metadata, timeout=10)
+        topics = await stub.ListTopics(gateway_pb2.ListTopicsRequest(), metadata=metadata, timeout=60)
+        groups = await stub.ListGroups(consumer_pb2.ListGroupsRequest(), metadata=metadata, timeout=60)
         assert [topic.name for topic in topics.topics] == names
         assert [group.name for group in groups.groups] == names
 
@@ -146,7 +146,7 @@ async def test_lists_show_what_there_is_a_right_to(site: Site) -> None:
 async def test_refusal_is_the_same_whether_a_topic_exists_or_not(site: Site) -> None:
     admin = shown(await site.people.add("ops", "admin"))
     token = shown(await site.people.add("shop", "receive topic other"))
-    await site.gateway.stub.Send(request(message(topic="secrets")), metadata=admin, timeout=10)
+    await site.gateway.stub.Send(request(message(topic="secrets")), metadata=admin, timeout=60)
     texts = set()
     for topic in ("secrets", "nothing"):
         refused = await error_of(site.gateway.stub.GetRoute(gateway_pb2.GetRouteRequest(topic=topic), metadata=token))
@@ -163,19 +163,19 @@ async def test_transactions_are_their_groups(site: Site) -> None:
 
     # Twice: the second time the group is known, and the request is packed.
     for _ in range(2):
-        answer = await stub.Prepare(prepare("shops"), metadata=token, timeout=10)
+        answer = await stub.Prepare(prepare("shops"), metadata=token, timeout=60)
         assert not answer.results[0].HasField("fault")
         for group in ("others", "shops2"):
-            refused = await error_of(stub.Prepare(prepare(group), metadata=token, timeout=10))
+            refused = await error_of(stub.Prepare(prepare(group), metadata=token, timeout=60))
             assert (refused.code(), reason_of(refused)) == (grpc.StatusCode.PERMISSION_DENIED, "RIGHT_MISSING")
-    other = await stub.Prepare(prepare("shops", "secrets"), metadata=token, timeout=10)
+    other = await stub.Prepare(prepare("shops", "secrets"), metadata=token, timeout=60)
     assert other.results[0].fault.reason == "RIGHT_MISSING"
     end = transactions_pb2.TransactionEnd(
         transaction_id=answer.results[0].transaction_id, decision=transactions_pb2.DECISION_COMMIT
     )
     for given_up, code in ((True, grpc.StatusCode.PERMISSION_DENIED), (False, None)):
         ending = transactions_pb2.EndTransactionRequest(group="shops", ends=[end], given_up=given_up)
-        call = stub.EndTransaction(ending, metadata=token, timeout=10)
+        call = stub.EndTransaction(ending, metadata=token, timeout=60)
         if code is not None:
             assert (await error_of(call)).code() is code
         else:
@@ -191,7 +191,7 @@ async def test_group_of_a_prepare_is_checked_when_another_has_made_it_known(site
 
     # Both groups and the topic are known, so that requests are packed.
     for _ in range(2):
-        await site.gateway.stub.Prepare(prepare("shops"), metadata=owner, timeout=10)
-        await site.gateway.stub.Prepare(prepare("mine"), metadata=other, timeout=10)
-    refused = await error_of(site.gateway.stub.Prepare(prepare("shops"), metadata=other, timeout=10))
+        await site.gateway.stub.Prepare(prepare("shops"), metadata=owner, timeout=60)
+        await site.gateway.stub.Prepare(prepare("mine"), metadata=other, timeout=60)
+    refused = await error_of(site.gateway.stub.Prepare(prepare("shops"), metadata=other, timeout=60))
     assert refused.code() is grpc.StatusCode.PERMISSION_DENIED

@@ -195,7 +195,7 @@ async def calls(tmp_path: Path) -> AsyncIterator[tuple[Gateway, dict[str, Any]]]
             # gRPC takes both, and each protocol reads its own.
             roles[role] = Shown(token, signed(*await people.add_key(name, KEY)))
         first = gateway_pb2.SendRequest(messages=[message(queue=0)])
-        await gateway.stub.Send(first, metadata=roles["admin"].token, timeout=10)
+        await gateway.stub.Send(first, metadata=roles["admin"].token, timeout=60)
         yield gateway, roles | STRANGERS
 
 

@@ -33,7 +33,7 @@ async def metered(tmp_path: Path) -> AsyncIterator[Gateway]:
 
 async def set_quota(gateway: Gateway, user: str = "", topic: str = "", **limits: Any) -> None:
     of = quotas_pb2.QuotaOf(user=user) if user else quotas_pb2.QuotaOf(topic=topic)
-    await gateway.stub.SetQuota(quotas_pb2.SetQuotaRequest(quota=quotas_pb2.Quota(of=of, **limits)), timeout=10)
+    await gateway.stub.SetQuota(quotas_pb2.SetQuotaRequest(quota=quotas_pb2.Quota(of=of, **limits)), timeout=60)
 
 
 def meter_of(gateway: Gateway, of: Of) -> Meter:
@@ -92,7 +92,7 @@ async def test_each_kind_of_request_counts_once_for_its_topic_and_caller(
     else:
         make = {"Send": plain, "pack": pack, "SendBatch": batch, "Prepare": half}[kind]
         sent = make(**due)
-        await getattr(stub, "Send" if kind == "pack" else kind)(sent, timeout=10)
+        await getattr(stub, "Send" if kind == "pack" else kind)(sent, timeout=60)
     # Of a topic the bodies count, of a caller the request as it came.
     assert asked(topic) == (before[0] + 3, before[1] + 30)
     assert topic.pending.since - since == (3 if due else 0)
@@ -105,14 +105,14 @@ async def test_bytes_that_are_pending_are_limited_by_the_mean_body(gateway: Gate
     await set_quota(gateway, topic="orders", pending_bytes=1_000)
     await gateway.send(*[message(b"x" * 200, delay_level=9)] * 4)
     await gateway.node.parts.quotas.keeper.exchange()
-    status = await error_of(gateway.stub.Send(request(*[message(b"x" * 201, delay_level=9)]), timeout=10))
+    status = await error_of(gateway.stub.Send(request(*[message(b"x" * 201, delay_level=9)]), timeout=60))
     error = from_status(status, "server")
     assert (error.reason, error.retry_after_s) == ("QUOTA_EXCEEDED", 1.0)
     assert "which has 800 of 1000" in str(error)
     await gateway.send(message(b"x" * 200, delay_level=9))
     # What is not delayed is not pending.
     await gateway.send(message(b"x" * 999))
-    never = await error_of(gateway.stub.Send(request(message(b"x" * 1_001, delay_level=9)), timeout=10))
+    never = await error_of(gateway.stub.Send(request(message(b"x" * 1_001, delay_level=9)), timeout=60))
     assert from_status(never, "server").reason == "QUOTA_BURST_EXCEEDED"
 
 

@@ -199,14 +199,14 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
 
 async def limit(site: Site, **limits: Any) -> quotas_pb2.Quota:
     of = quotas_pb2.QuotaOf(topic=limits.pop("topic")) if "topic" in limits else quotas_pb2.QuotaOf(user="alice")
-    return await site.admin.SetQuota(quotas_pb2.SetQuotaRequest(quota=quotas_pb2.Quota(of=of, **limits)), timeout=10)
+    return await site.admin.SetQuota(quotas_pb2.SetQuotaRequest(quota=quotas_pb2.Quota(of=of, **limits)), timeout=60)
 
 
 async def test_a_refusal_says_when_to_come_back_and_nothing_is_stored(site: Site) -> None:
     await site.send(message())
     await limit(site, messages_per_s=1, burst_messages=2)
     await site.send(message(), message())
-    status = await error_of(site.stub.Send(request(message(), message()), timeout=10))
+    status = await error_of(site.stub.Send(request(message(), message()), timeout=60))
     assert status.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     error = from_status(status, "server")
     assert error.reason == "QUOTA_EXCEEDED"
@@ -236,7 +236,7 @@ async def test_who_may_not_send_to_a_topic_takes_nothing_of_its_quota(site: Site
     await limit(site, topic="orders", messages_per_s=1, burst_messages=2)
     other = shown(await site.people.add("other", "send topic others"))
     sent = request(message(topic="others"), *[message()] * 20)
-    results = (await site.anybody.Send(sent, metadata=other, timeout=10)).results
+    results = (await site.anybody.Send(sent, metadata=other, timeout=60)).results
     assert [one.fault.reason for one in results] == ["", *["RIGHT_MISSING"] * 20]
     await site.send(message(), message())
 
@@ -246,7 +246,7 @@ async def test_connections_and_long_polls_are_counted_until_they_end(site: Site)
     await limit(site, connections=1, streams=1)
     meter = site.node.parts.quotas.quotas.meters[ALICE]
     poll = asyncio.ensure_future(site.pull(offset=1, wait_ms=20_000))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not meter.streams:
             await turn()
     assert (await error_of(site.pull(offset=1, wait_ms=1))).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -255,7 +255,7 @@ async def test_connections_and_long_polls_are_counted_until_they_end(site: Site)
     other = grpc.aio.insecure_channel(f"127.0.0.1:{site.node.port}", options=options)
     call = other.unary_unary("/duetime.v1.Gateway/ListTopics")
     assert "1 connections, 1 at most" in (
-        (await error_of(call(b"", metadata=shown(site.token), timeout=10))).details() or ""
+        (await error_of(call(b"", metadata=shown(site.token), timeout=60))).details() or ""
     )
     await site.send(message(queue=0))
     await poll
@@ -267,7 +267,7 @@ async def test_pending_messages_of_a_topic_are_limited(site: Site) -> None:
     await site.send(message())
     await limit(site, topic="orders", pending_count=3)
     await site.send(message(delay_level=5), message(delay_level=5))
-    status = await error_of(site.stub.Send(request(*[message(delay_level=5)] * 2), timeout=10))
+    status = await error_of(site.stub.Send(request(*[message(delay_level=5)] * 2), timeout=60))
     assert "pending messages" in (status.details() or "")
     await site.send(message(), message())
     await site.node.parts.quotas.keeper.exchange()
@@ -284,12 +284,12 @@ async def test_quotas_that_can_not_be_are_refused_and_others_are_listed(site: Si
         assert field in (status.details() or "")
     await limit(site, messages_per_s=5)
     await limit(site, topic="orders", bytes_per_s=7)
-    listed = await site.admin.ListQuotas(quotas_pb2.ListQuotasRequest(), timeout=10)
+    listed = await site.admin.ListQuotas(quotas_pb2.ListQuotasRequest(), timeout=60)
     assert [one.quota.of.WhichOneof("of") for one in listed.quotas] == ["user", "topic"]
     assert listed.gateway_count == 1
-    await site.admin.RemoveQuota(quotas_pb2.RemoveQuotaRequest(of=quotas_pb2.QuotaOf(user="alice")), timeout=10)
+    await site.admin.RemoveQuota(quotas_pb2.RemoveQuotaRequest(of=quotas_pb2.QuotaOf(user="alice")), timeout=60)
     of = quotas_pb2.ListQuotasRequest(of=quotas_pb2.QuotaOf(user="alice"))
-    assert not (await site.admin.ListQuotas(of, timeout=10)).quotas
+    assert not (await site.admin.ListQuotas(of, timeout=60)).quotas
 
 
 class Sharing:

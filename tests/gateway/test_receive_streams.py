@@ -40,7 +40,7 @@ class Stream:
         await self.call.write(request)
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not holds():
                 response = await self.call.read()
                 assert isinstance(response, leases_pb2.ReceiveStreamResponse), response

@@ -23,7 +23,7 @@ def report(job: str, summary: dict[str, Any], snapshot_id: str = "s1") -> Report
 
 
 async def asked(gateway: Gateway) -> pb.GetReportsResponse:
-    found: pb.GetReportsResponse = await gateway.stub.GetReports(pb.GetReportsRequest(), timeout=10)
+    found: pb.GetReportsResponse = await gateway.stub.GetReports(pb.GetReportsRequest(), timeout=60)
     return found
 
 

@@ -111,7 +111,7 @@ def test_documented_triggers_can_be_read(file: str) -> None:
 
 
 async def test_missing_settings_are_reported_together(gateway: Gateway) -> None:
-    error = await error_of(Keda(gateway.channel).stub.GetMetricSpec(pb.ScaledObjectRef(name="x"), timeout=10))
+    error = await error_of(Keda(gateway.channel).stub.GetMetricSpec(pb.ScaledObjectRef(name="x"), timeout=60))
     assert "within: is missing, and so is group" in (error.details() or "")
     assert "target: is missing" in (error.details() or "")
 

@@ -23,7 +23,7 @@ async def pending(gateway: Gateway) -> list[str]:
     request = pending_pb2.ListPendingRequest(filter=pending_pb2.PendingFilter(topic="orders"), max_count=1_000)
     found: list[pending_pb2.PendingMessage] = []
     while True:
-        page = await gateway.stub.ListPending(request, timeout=10)
+        page = await gateway.stub.ListPending(request, timeout=60)
         found += page.messages
         request.page_token = page.next_page_token
         if not request.page_token:

@@ -110,7 +110,7 @@ async def test_two_that_make_the_same_topic_both_succeed(url: str) -> None:
     def wait_once(barrier: threading.Barrier) -> None:
         if not barrier.broken:
             try:
-                barrier.wait(timeout=5)
+                barrier.wait(timeout=60)
             except threading.BrokenBarrierError:
                 return
             barrier.abort()

@@ -9,13 +9,11 @@ from duetime.client import connection
 
 from tests.tap import WAIT_S
 
-WITHIN_S = 20
-
 
 @asynccontextmanager
 async def consuming(consumer: Consumer) -> AsyncIterator[None]:
     """Runs it meanwhile, within a time."""
-    async with asyncio.timeout(WITHIN_S), consumer:
+    async with asyncio.timeout(WAIT_S), consumer:
         yield
 
 

@@ -13,6 +13,6 @@ def run_python(code: str, server: str) -> subprocess.CompletedProcess[str]:
         env=os.environ | {"DUETIME_SERVER": server},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         check=False,
     )

@@ -115,7 +115,7 @@ async def test_a_shard_that_is_away_does_not_keep_the_others(
 
 
 async def left_once_all_answer(cluster: Cluster, topic: str) -> int:
-    async with AsyncFinder(cluster.address) as finder, asyncio.timeout(30):
+    async with AsyncFinder(cluster.address) as finder, asyncio.timeout(60):
         while (found := await finder.backlog(topic)).unreachable_shards:
             continue
     return found.pending
@@ -132,7 +132,7 @@ async def test_by_id_alone_what_a_shard_has_that_is_away_is_not_known(
     async with make_channel(cluster.address) as channel:
         stub = gateway_pb2_grpc.GatewayStub(channel)
         request = pb.CancelRequest(messages=[pb.PendingRef(message_id=one) for one in [*ids, "none"]])
-        results = (await stub.Cancel(request, timeout=30)).results
+        results = (await stub.Cancel(request, timeout=60)).results
     # Nor is it known that there is no such message.
     assert [one.status for one in results] == [0 if shard else pb.CANCEL_STATUS_CANCELLED for shard in [*shards, 1]]
     assert {one.fault.reason for one in results if not one.status} == {"SHARD_UNAVAILABLE"}

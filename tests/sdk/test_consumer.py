@@ -18,8 +18,9 @@ from duetime import (
 from duetime.client import connection
 from duetime.client.message import moment
 
-from tests.sdk.consuming import WITHIN_S, consuming, nothing
+from tests.sdk.consuming import consuming, nothing
 from tests.sdk.groups import Groups
+from tests.tap import WAIT_S
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -214,7 +215,7 @@ async def test_a_handler_that_runs_too_long_failed(groups: Groups, topic: str, g
 
     @consumer.handler("plain", timeout="10ms")
     def hang_too(message: LeasedMessage) -> None:
-        done.wait(WITHIN_S)
+        done.wait(WAIT_S)
 
     async with consuming(consumer):
         await groups.until(lambda: len(groups.bodies("nack")) == 2)
@@ -254,7 +255,7 @@ async def test_an_exit_in_a_handler_fails_its_message_and_ends_the_consumer(
 
     consumer.handler(topic, concurrency=1)(leave if plain else leave_too)
     with pytest.raises(SystemExit, match="3"):
-        async with asyncio.timeout(WITHIN_S):
+        async with asyncio.timeout(WAIT_S):
             await consumer.run_async()
     assert groups.bodies("nack") == [b"0"]
     assert groups.leases == {}

@@ -17,8 +17,9 @@ from duetime.client.consuming import consumer as consumers
 from duetime.client.consuming import handling
 from duetime_core import errors
 
-from tests.sdk.consuming import WITHIN_S, consuming, nothing
+from tests.sdk.consuming import consuming, nothing
 from tests.sdk.groups import Groups
+from tests.tap import WAIT_S
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -37,7 +38,7 @@ async def test_stop_waits_for_handlers_and_gives_the_rest_back(groups: Groups, t
             begun.set()
             await release.wait()
 
-    async with asyncio.timeout(WITHIN_S):
+    async with asyncio.timeout(WAIT_S):
         running = asyncio.create_task(consumer.run_async())
         await begun.wait()
         consumer.stop()
@@ -62,7 +63,7 @@ async def test_an_answer_on_its_way_when_it_stops_is_given_back(groups: Groups, 
 
     method = "Receive" if "ReceiveStream" in groups.unknown else "ReceiveStream"
     groups.after[method] = lambda *_: consumer.stop()
-    async with asyncio.timeout(WITHIN_S):
+    async with asyncio.timeout(WAIT_S):
         await consumer.run_async()
     assert calls == []
     assert groups.bodies("return") == [b"0", b"1"]
@@ -94,7 +95,7 @@ async def test_handlers_that_do_not_end_in_time_are_broken_off(
     @consumer.handler(plain)
     def hang_too(message: LeasedMessage) -> None:
         begun_too.set()
-        end.wait(WITHIN_S)
+        end.wait(WAIT_S)
 
     async with consuming(consumer):
         await begun.wait()
@@ -127,7 +128,7 @@ def test_a_handler_that_takes_no_notice_of_its_end_does_not_hold_up_the_process(
 
     running = threading.Thread(target=consumer.run)
     running.start()
-    running.join(WITHIN_S)
+    running.join(WAIT_S)
     assert not running.is_alive()
     assert "1 tasks ignore their cancellation and are abandoned" in caplog.text
     # What is left is closed after the loop: that must not become an error.
@@ -146,7 +147,7 @@ async def test_a_cancelled_consumer_gives_all_back_at_once(groups: Groups, topic
         begun.release()
         await asyncio.Event().wait()
 
-    async with asyncio.timeout(WITHIN_S):
+    async with asyncio.timeout(WAIT_S):
         running = asyncio.create_task(consumer.run_async())
         for _ in range(2):
             await begun.acquire()
@@ -197,9 +198,9 @@ def test_another_thread_may_stop_it(threaded_groups: Groups, topic: str, group: 
     running = threading.Thread(target=consumer.run)
     running.start()
     for _ in range(3):
-        assert handled.acquire(timeout=WITHIN_S)
+        assert handled.acquire(timeout=WAIT_S)
     consumer.stop()
-    running.join(WITHIN_S)
+    running.join(WAIT_S)
     assert not running.is_alive()
     assert consumer.stats.handled == 3
 

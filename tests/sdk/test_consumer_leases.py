@@ -19,8 +19,9 @@ from duetime.v1 import leases_pb2
 from duetime_core import errors
 from duetime_core.testing import LocalCluster
 
-from tests.sdk.consuming import WITHIN_S, consuming, nothing, until
+from tests.sdk.consuming import consuming, nothing, until
 from tests.sdk.groups import Groups
+from tests.tap import WAIT_S
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -187,7 +188,7 @@ async def test_messages_after_a_failed_one_are_given_back(groups: Groups, topic:
             consumer.stop()
             raise ValueError
 
-    async with asyncio.timeout(WITHIN_S):
+    async with asyncio.timeout(WAIT_S):
         await consumer.run_async()
     assert seen == [b"0", b"1"]
     assert (groups.bodies("ack"), groups.bodies("nack")) == ([b"0"], [b"1"])
@@ -214,7 +215,7 @@ async def test_a_gateway_that_is_away_is_waited_for(
     await groups.stop()
     consumer = Consumer(groups.address, group=group)
     consumer.handler(topic)(nothing)
-    async with asyncio.timeout(WITHIN_S):
+    async with asyncio.timeout(WAIT_S):
         running = asyncio.create_task(consumer.run_async())
         await until(lambda: "no DueTime server answers" in caplog.text)
         await groups.start()
@@ -251,7 +252,7 @@ async def test_a_filter_that_is_wrong_ends_the_consumer_with_it(groups: Groups, 
     consumer = Consumer(groups.address, group=group)
     consumer.handler(topic, sql="a >")(nothing)
     with pytest.raises(InvalidArgument, match="sql: "):
-        async with asyncio.timeout(WITHIN_S):
+        async with asyncio.timeout(WAIT_S):
             await consumer.run_async()
 
 

@@ -10,8 +10,9 @@ import pytest
 from duetime import Consumer, LeasedMessage, Middleware, Reject, Retry
 from duetime.client.consuming.failing import decision_of
 
-from tests.sdk.consuming import WITHIN_S, consuming
+from tests.sdk.consuming import consuming
 from tests.sdk.groups import Groups
+from tests.tap import WAIT_S
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -150,7 +151,7 @@ async def test_generator_exit_of_a_handler_fails_the_message_and_ends_the_consum
     consumer = Consumer(groups.address, group=group, middleware=[Hook()])
     consumer.handler(topic)(leave if plain else leave_too)
     with pytest.raises(GeneratorExit):
-        async with asyncio.timeout(WITHIN_S):
+        async with asyncio.timeout(WAIT_S):
             await consumer.run_async()
     assert (failed, groups.bodies("nack"), groups.leases) == ([GeneratorExit], [b"0"], {})
 

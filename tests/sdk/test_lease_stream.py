@@ -8,8 +8,9 @@ from duetime import AsyncReceiver, Closed, Consumer
 from duetime.client.consuming import leases
 from duetime_core.errors import Unavailable
 
-from tests.sdk.consuming import WITHIN_S, consuming, nothing, until
+from tests.sdk.consuming import consuming, nothing, until
 from tests.sdk.groups import Groups
+from tests.tap import WAIT_S
 
 STREAMS_ONLY = pytest.mark.parametrize("groups", [True], indirect=True, ids=["stream"])
 CALLS_ONLY = pytest.mark.parametrize("groups", [False], indirect=True, ids=["calls"])
@@ -144,7 +145,7 @@ async def test_closing_ends_what_waits(groups: Groups, topic: str, group: str) -
     receiver = AsyncReceiver(groups.address, topic, group=group)
     waiting = asyncio.create_task(receiver.receive())
     await groups.until(lambda: groups.calls["Receive"])
-    async with asyncio.timeout(WITHIN_S):
+    async with asyncio.timeout(WAIT_S):
         await receiver.close()
         with pytest.raises(Closed):
             await waiting

@@ -150,7 +150,7 @@ class Story:
         request = consumer_pb2.ReceiveRequest(
             group=GROUP, topic=topic, max_count=count, invisible_ms=invisible_ms, max_attempts=100
         )
-        leased = (await self._stub.Receive(request, timeout=20)).messages
+        leased = (await self._stub.Receive(request, timeout=60)).messages
         if not leased:
             return
         receipts = [one.receipt for one in leased]
@@ -160,11 +160,11 @@ class Story:
         if act == "ack":
             for one in leased:
                 self.account.succeeded[topic, one.attempt] += 1
-            answer = await self._stub.Ack(consumer_pb2.AckRequest(group=GROUP, receipts=receipts), timeout=20)
+            answer = await self._stub.Ack(consumer_pb2.AckRequest(group=GROUP, receipts=receipts), timeout=60)
             assert not any(answer.statuses)
         elif act == "return":
             request = consumer_pb2.ChangeInvisibleRequest(group=GROUP, receipts=receipts, not_attempted=True)
-            assert not any((await self._stub.ChangeInvisible(request, timeout=20)).statuses)
+            assert not any((await self._stub.ChangeInvisible(request, timeout=60)).statuses)
         elif act == "expire":
             await self.cluster.advance(f"{SHORT_MS + 1}ms")
         elif act in ("nack", "reject"):
@@ -179,7 +179,7 @@ class Story:
         request = consumer_pb2.NackRequest(group=GROUP, nacks=nacks)
         request.policy.intervals.delays_ms.extend((5_000, 30_000))
         request.policy.max_attempts = 100
-        for one, result in zip(leased, (await self._stub.Nack(request, timeout=20)).results, strict=True):
+        for one, result in zip(leased, (await self._stub.Nack(request, timeout=60)).results, strict=True):
             assert (result.status, result.attempt) == (consumer_pb2.RECEIPT_STATUS_OK, one.attempt)
             self.account.ends[topic, "dead" if result.dead else "failed"] += 1
             if result.dead:

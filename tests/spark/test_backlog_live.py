@@ -54,7 +54,7 @@ async def test_backlog_by_minute_is_the_stores(spark: SparkSession, tmp_path: Pa
             await life.live()
             await cluster.advance("65s")
             request = pending_pb2.BacklogRequest()
-            told = await stub.Backlog(request, timeout=20)
+            told = await stub.Backlog(request, timeout=60)
             order = Order("backlog", now_ms=cluster.clock.now_ms())
             found = await asyncio.to_thread(lambda order=order: run(spark, order, take_moment([source])).to_dict())
             by_topic: Counter[tuple[int, str]] = Counter()

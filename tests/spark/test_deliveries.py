@@ -82,7 +82,7 @@ class Seen:
 
     async def receive(self, **options: Any) -> None:
         request = consumer_pb2.ReceiveRequest(group=self.group.name, topic="orders", max_attempts=3, **options)
-        for one in (await self.group.stub.Receive(request, timeout=10)).messages:
+        for one in (await self.group.stub.Receive(request, timeout=60)).messages:
             self.rows[self.key(one)] = [one.attempt, self.group.now_ms, "open", None]
             self.until[self.key(one)] = one.lease_ends_at_ms
             self.leased.append(one)
@@ -96,7 +96,7 @@ class Seen:
         if not found:
             return
         request = consumer_pb2.AckRequest(group=self.group.name, receipts=[one.receipt for one in found])
-        answer = await self.group.stub.Ack(request, timeout=10)
+        answer = await self.group.stub.Ack(request, timeout=60)
         statuses = list(answer.statuses) or [OK] * len(found)
         for one, status in zip(found, statuses, strict=True):
             if status == OK:
@@ -122,7 +122,7 @@ class Seen:
             invisible_ms=invisible_ms,
             not_attempted=uncounted and not invisible_ms,
         )
-        answer = await self.group.stub.ChangeInvisible(request, timeout=10)
+        answer = await self.group.stub.ChangeInvisible(request, timeout=60)
         statuses = list(answer.statuses) or [OK] * len(found)
         for one, status in zip(found, statuses, strict=True):
             if status == OK and invisible_ms:
@@ -178,11 +178,11 @@ async def test_rows_are_what_receivers_saw(group: Group, seed: int) -> None:
 
 async def answers(group: Group) -> None:
     """A gateway and a retry service find a shard again in their own time."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         for call in (
-            lambda: group.stub.Pull(gateway_pb2.PullRequest(topic="orders", queue=0), timeout=10),
+            lambda: group.stub.Pull(gateway_pb2.PullRequest(topic="orders", queue=0), timeout=60),
             lambda: group.stub.Nack(
-                consumer_pb2.NackRequest(group=group.name, nacks=[consumer_pb2.Nack(receipt=b"none")]), timeout=10
+                consumer_pb2.NackRequest(group=group.name, nacks=[consumer_pb2.Nack(receipt=b"none")]), timeout=60
             ),
         ):
             while True:
@@ -202,7 +202,7 @@ async def test_ordered_leases_and_a_store_that_starts_again(group: Group) -> Non
     first_ms = group.now_ms
     first = await group.receive(4, ordered=True, invisible_ms=30_000)
     request = consumer_pb2.AckRequest(group=group.name, receipts=[first[0].receipt])
-    await group.stub.Ack(request, timeout=10)
+    await group.stub.Ack(request, timeout=60)
     await group.cluster.advance("31s")
     node = group.cluster.stores[0]
     await group.cluster.stop_node(node)

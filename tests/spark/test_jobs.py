@@ -22,7 +22,7 @@ async def receive(stub: Any) -> list[consumer_pb2.LeasedMessage]:
     """All that can be received now."""
     found: list[consumer_pb2.LeasedMessage] = []
     request = consumer_pb2.ReceiveRequest(group=GROUP, topic=TOPIC, max_count=512)
-    while answer := list((await stub.Receive(request, timeout=20)).messages):
+    while answer := list((await stub.Receive(request, timeout=60)).messages):
         found += answer
     return found
 
@@ -36,12 +36,12 @@ async def fail(stub: Any, messages: list[consumer_pb2.LeasedMessage], *, reject:
         )
         for number, one in enumerate(messages)
     ]
-    await stub.Nack(consumer_pb2.NackRequest(group=GROUP, nacks=nacks), timeout=20)
+    await stub.Nack(consumer_pb2.NackRequest(group=GROUP, nacks=nacks), timeout=60)
 
 
 async def acknowledge(stub: Any, messages: list[consumer_pb2.LeasedMessage]) -> None:
     receipts = [one.receipt for one in messages]
-    await stub.Ack(consumer_pb2.AckRequest(group=GROUP, receipts=receipts), timeout=20)
+    await stub.Ack(consumer_pb2.AckRequest(group=GROUP, receipts=receipts), timeout=60)
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     async with Cluster(tmp_path, shards=2) as cluster, AsyncProducer(cluster.address) as producer:
         channel = make_channel(cluster.address)
         stub = gateway_pb2_grpc.GatewayStub(channel)
-        await stub.CreateGroup(consumer_pb2.CreateGroupRequest(group=consumer_pb2.Group(name=GROUP)), timeout=10)
+        await stub.CreateGroup(consumer_pb2.CreateGroupRequest(group=consumer_pb2.Group(name=GROUP)), timeout=60)
         await producer.send_many([Message(TOPIC, b"soon", delay="5s") for _ in range(60)])
         await cluster.advance("6s")
         first = await receive(stub)
@@ -102,7 +102,7 @@ async def test_jobs_agree_with_the_cluster(
 
     async with make_channel(cluster.address) as channel:
         stub = gateway_pb2_grpc.GatewayStub(channel)  # type: ignore[no-untyped-call]
-        reports = await stub.GetReports(pb.GetReportsRequest(), timeout=20)
+        reports = await stub.GetReports(pb.GetReportsRequest(), timeout=60)
     assert (reports.backlog.report.pending_count, reports.backlog.live_count, reports.backlog.drift) == (40, 40, 0)
     for report, figures, least in (
         (reports.audit, audit["total"], {"accepted", "restored", "pending", "missing"}),

@@ -30,7 +30,7 @@ async def test_figures_of_all_jobs_reach_clients_of_the_gateway(
         make_channel(cluster.address) as channel,
     ):
         stub = gateway_pb2_grpc.GatewayStub(channel)  # type: ignore[no-untyped-call]
-        assert await stub.GetReports(pb.GetReportsRequest(), timeout=20) == pb.GetReportsResponse()
+        assert await stub.GetReports(pb.GetReportsRequest(), timeout=60) == pb.GetReportsResponse()
         receipts = await producer.send_many([Message("orders", b"x", delay=one) for one in ("1s", "90s", "1h") * 5])
         await producer.cancel(receipts[2])
         await cluster.advance("95s")
@@ -41,7 +41,7 @@ async def test_figures_of_all_jobs_reach_clients_of_the_gateway(
             told[job] = json.loads(capsys.readouterr().out)
         # What comes later is no drift.
         await producer.send("orders", b"x", delay="2h")
-        found = await stub.GetReports(pb.GetReportsRequest(), timeout=20)
+        found = await stub.GetReports(pb.GetReportsRequest(), timeout=60)
 
         assert (found.backlog.report.pending_count, found.backlog.live_count, found.backlog.drift) == (4, 5, 0)
         late, total = found.lateness, told["lateness"]["total"]

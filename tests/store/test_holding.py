@@ -102,7 +102,7 @@ class Held(Disk):
         self.is_free.set()
 
     def datasync(self, fd: int) -> None:
-        assert self.is_free.wait(10)
+        assert self.is_free.wait(60)
         super().datasync(fd)
 
 

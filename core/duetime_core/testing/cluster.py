@@ -236,15 +236,28 @@ class Cluster:
         """Waits until nothing that is due at this moment is still pending."""
         loop = asyncio.get_running_loop()
         give_up = loop.time() + GIVE_UP_S
-        while overdue := [node for node in self.stores if _overdue(node.store)]:
+        seen, since = self._overdue(), loop.time()
+        while overdue := self._overdue():
             self._raise_failures()
             if loop.time() > give_up:
                 raise TimeoutError("due messages are not being restored: is a lane paused, or no scheduler running?")
-            published = [node.store.next_publish() for node in overdue]
-            done, _ = await asyncio.wait(published, timeout=PATIENCE_S)
-            if not done:
+            if overdue != seen:
+                seen, since = overdue, loop.time()
+            elif loop.time() > since + PATIENCE_S:
                 # A service pauses on the fake clock, after an error for instance.
                 self._nudge(10_000)
+                since = loop.time()
+            published = [self.stores[shard].store.next_publish() for shard, *_ in overdue]
+            await asyncio.wait(published, timeout=PATIENCE_S)
+
+    def _overdue(self) -> list[tuple[int, int, int]]:
+        """(shard, lane, number of its pending entries) of each lane with an overdue entry."""
+        return [
+            (shard, lane.number, lane.pending_count)
+            for shard, node in enumerate(self.stores)
+            for lane in node.store.lanes
+            if lane.pending_count and lane.dues(now_ms := node.store.clock.now_ms())[0] <= now_ms
+        ]
 
     def _nudge(self, by_ms_max: float) -> None:
         if not isinstance(self.clock, FakeClock):
@@ -275,8 +288,3 @@ class Cluster:
         stub = store_pb2_grpc.StoreStub(channel)  # type: ignore[no-untyped-call]
         answer = await stub.ListLanes(gateway_pb2.ListLanesRequest(), timeout=10, wait_for_ready=True)
         return list(answer.lanes)
-
-
-def _overdue(store: Any) -> bool:
-    now_ms = store.clock.now_ms()
-    return any(lane.pending_count and lane.dues(now_ms)[0] <= now_ms for lane in store.lanes)
