@@ -26,12 +26,13 @@ WHOLE := -m "proof or not proof"
 
 BUILT_FROM := pyproject.toml sdk/pyproject.toml constraints.txt sdk/hatch_build.py deploy/environment.py $(TWINS)
 
-.PHONY: help setup java run test proof proofs proof-store proof-spark proof-rest clients kills clients-kills repeat compose-test k8s-test upgrade-test release-fixtures hostile fuzz sanitize requirements sbom wheels soak console-soak console-pictures console-vendor check format proto sync torture explore lives races transactions bench bench-any-time bench-turns bench-tls bench-rocketmq bench-spark bench-console bench-docs docs tape clean
+.PHONY: help setup java run test proof proofs proof-store proof-spark proof-rest clients kills clients-kills repeat compose-test k8s-test upgrade-test release-fixtures hostile fuzz sanitize requirements sbom wheels soak console-soak console-pictures console-vendor check prose format proto sync torture explore lives races transactions bench bench-any-time bench-turns bench-tls bench-rocketmq bench-spark bench-console bench-docs docs tape clean
 
 help: ## list the tasks
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 setup: $(STAMP) ## make .venv with all that running, testing and checking need
+	@git config core.hooksPath .githooks 2>/dev/null || true
 
 # $(call install,PACKAGES): into .venv, which is made where there is none.
 define install
@@ -98,16 +99,21 @@ repeat: setup java ## one test many times or until it fails, beside busy loops; 
 compose-test: setup ## proof: build the images, and docker compose up under kills, scaling and an upgrade; needs a Docker engine
 	$(PROVE) $@ 'DUETIME_TEST_REQUIRE_COMPOSE=1 $(BIN)/pytest tests/compose -m compose -s'
 
-check: setup ## lint, types, import rules, spelling, links, prose, generated code
+check: setup ## lint, types, import rules, spelling, links, prose, commits, generated code
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
 	$(BIN)/mypy examples/*.py deploy/site/*.py
 	$(BIN)/lint-imports
 	$(BIN)/python -m deploy.site.check
+	$(BIN)/python -m tests.tidy.prose
+	$(PYTHON) deploy/commits.py --new
 	$(BIN)/codespell README.md CHANGELOG.md Makefile docs proto $(SOURCES)
 	$(MAKE) proto sync
 	git diff --exit-code --stat -- sdk/duetime/v1 sdk/duetime/client/sync/clients.py $(WIRE)
+
+prose: setup ## lower the exceptions of prose to the present counts: tests/tidy/prose.txt
+	$(BIN)/python -m tests.tidy.prose --lower
 
 docs: setup ## the documents as a site that needs no other host: dist/site/html; a broken link fails
 	$(BIN)/python -m deploy.site.build
