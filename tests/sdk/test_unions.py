@@ -157,8 +157,33 @@ def test_a_union_is_read_as_the_kind_that_was_sent(kind: Any, values: list[Any])
 
 
 def test_a_default_does_not_decide_which_kind_it_is() -> None:
-    with pytest.raises(BadBody, match="not TaggedCancel or TaggedRefund"):
+    with pytest.raises(BadBody, match="kind is missing: one of 'cancel', "):
         decoder(TaggedCancel | TaggedRefund)(b'{"order": 1, "amount": "5"}', "")
+
+
+@dataclass
+class Basket:
+    parts: list[TaggedCancel | TaggedRefund | str | None]
+
+
+@pytest.mark.parametrize(
+    ("kind", "json", "fault"),
+    [
+        (TaggedCancel | TaggedRefund, b'{"kind": "cancel", "order": "x"}', "order is a text, not a whole number"),
+        (TaggedCancel | TaggedRefund, b'{"kind": "cancel"}', "order is missing"),
+        (TaggedCancel | TaggedRefund, b'{"kind": "other"}', "kind is a text, not one of 'cancel', "),
+        (TaggedCancel | TaggedRefund, b'{"kind": [1]}', "kind is an array, not one of 'cancel', "),
+        (TaggedCancel | TaggedRefund, b"[1]", "it is an array, not TaggedCancel or TaggedRefund"),
+        (TaggedCancel | TaggedModel, b'{"kind": "model"}', "amount"),
+        (Basket, b'{"parts": ["a", {"kind": "cancel"}]}', r"parts\[1\].order is missing"),
+        (Basket, b'{"parts": [5]}', r"parts\[0\] is a number, not "),
+        (Cancel | str, b'{"order": "x"}', "order is a text, not a whole number"),
+        (Cancel | list[Refund], b'[{"order": 1}]', r"\[0\].amount is missing"),
+    ],
+)
+def test_fault_of_a_union_names_the_field(kind: Any, json: bytes, fault: str) -> None:
+    with pytest.raises(BadBody, match=fault):
+        decoder(kind)(json, "")
 
 
 @pytest.mark.parametrize(

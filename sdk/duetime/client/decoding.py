@@ -12,7 +12,7 @@ import dataclasses
 import json
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import date, datetime, time
 from decimal import Decimal, InvalidOperation
 from enum import Enum, Flag
@@ -41,6 +41,8 @@ def _named(place: str) -> str:
 
 _NAMES = {dict: "an object", list: "an array", str: "a text", bool: "true or false", type(None): "null"}
 _NAMES |= {int: "a number", float: "a number"}
+# As in `_forms`.
+_FORMS = _NAMES | {int: "number", float: "number"}
 
 
 def decoder_for(kind: Any) -> Convert:
@@ -89,18 +91,16 @@ class _Decoders:
         kinds = tuple(sorted(kinds, key=lambda one: one not in _PLAIN))
         self._check_union(kinds)
         converts = [_tagged(self.of(one), _tags_among(one, kinds)) for one in kinds]
-        wanted = " or ".join("null" if one is types.NoneType else _name(one) for one in kinds)
-        some = [one for one in kinds if one is not types.NoneType]
+        fault_of = _union_faults(kinds)
 
         def convert(value: Any, place: str) -> Any:
             misfits = []
-            for kind, one in zip(kinds, converts, strict=True):
+            for one in converts:
                 try:
                     return one(value, place)
                 except Misfit as error:
-                    misfits += [error] if kind is not types.NoneType else []
-            # If the union is `Order | None`, the fault within the order is the useful one.
-            raise misfits[0] if len(some) == 1 else _misfit(place, wanted, value)
+                    misfits.append(error)
+            raise fault_of(value, place, misfits)
 
         return convert
 
@@ -414,3 +414,37 @@ def _tagged(convert: Convert, tags: set[str]) -> Convert:
         return convert(value, place)
 
     return convert_tagged
+
+
+def _union_faults(kinds: tuple[Any, ...]) -> Callable[[Any, str, Sequence[Misfit]], Misfit]:
+    """A function that chooses the useful one of the members' faults: that of the member which the value's tags name, or
+    which alone takes the value's kind of JSON; of `Order | None` the order's."""
+    wanted = " or ".join("null" if one is types.NoneType else _name(one) for one in kinds)
+    forms = [_forms(one) for one in kinds]
+    tags = [{name: _tags_of(one)[name] for name in _tags_among(one, kinds)} for one in kinds]
+    common = set.intersection(*(set(one) for one in tags if one)) if any(tags) else set()
+
+    def choose(value: Any, place: str, misfits: Sequence[Misfit]) -> Misfit:
+        form = _FORMS[type(value)]
+        of_form = [n for n, takes in enumerate(forms) if form in takes]
+        meant = [n for n in of_form if _is_meant(value, tags[n])]
+        if len(meant) == 1 or len(of_form) == 1:
+            return misfits[(meant or of_form)[0]]
+        if isinstance(value, dict) and common and all(tags[n] for n in of_form):
+            name = min(common)
+            values = [json.loads(one) for n in of_form for one in sorted(tags[n][name])]
+            known = f"one of {', '.join(map(repr, values))}"
+            if name not in value:
+                return Misfit(f"{_named(f'{place}.{name}')} is missing: {known}")
+            return _misfit(f"{place}.{name}", known, value[name])
+        some = [n for n, one in enumerate(kinds) if one is not types.NoneType]
+        return misfits[some[0]] if len(some) == 1 else _misfit(place, wanted, value)
+
+    return choose
+
+
+def _is_meant(value: Any, tags: dict[str, set[str]]) -> bool:
+    """Whether a value has the tags of a member."""
+    if not tags or not isinstance(value, dict):
+        return False
+    return all(name in value and _canonical(value[name]) in known for name, known in tags.items())
