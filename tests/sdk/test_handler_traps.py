@@ -1,13 +1,17 @@
 """Acknowledged means done: handlers that swallow their end, return work undone, or raise in groups."""
 
 import asyncio
+import itertools
+import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from concurrent.futures import Future
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 from duetime import Consumer, LeasedMessage, Middleware, Reject, Retry
+from duetime.client.callables import check_returned
 from duetime.client.consuming.failing import decision_of
 
 from tests.sdk.consuming import consuming
@@ -73,12 +77,26 @@ async def an_async_generator() -> AsyncIterator[int]:
     yield 1
 
 
+class Rows:
+    """An asynchronous iterator that is no generator, as drivers of databases have."""
+
+    def __aiter__(self) -> "Rows":
+        return self
+
+    async def __anext__(self) -> int:
+        raise StopAsyncIteration
+
+
 RETURNED: dict[str, Callable[[], object]] = {
     "awaitable": Later,
     "coroutine": a_coroutine,
     "future": Future,
     "generator": lambda: (n for n in [1]),
     "async generator": an_async_generator,
+    "map": lambda: map(str, [1]),
+    "filter": lambda: filter(None, [1]),
+    "zip of a library": lambda: itertools.zip_longest([1], [2]),
+    "async iterator": Rows,
 }
 
 
@@ -107,6 +125,20 @@ async def test_undone_work_that_is_returned_fails_the_message(
     assert groups.bodies("ack") == []
     (nack,) = groups.nacks[0].nacks
     assert nack.error.message.startswith("the handler returned ")
+
+
+async def test_returned_files_cursors_and_containers_are_results(
+    groups: Groups, topic: str, group: str, tmp_path: Path
+) -> None:
+    await groups.fill(topic, 1)
+    consumer = Consumer(groups.address, group=group)
+    with sqlite3.connect(":memory:") as database, (tmp_path / "file").open("w") as file:
+        for result in (database.execute("select 1"), file, [1], {"a": 1}, range(3), "text"):
+            assert check_returned(result) is result
+        consumer.handler(topic, backoff="1h")(lambda message: file)
+        async with consuming(consumer):
+            await groups.until(lambda: groups.bodies("ack"))
+    database.close()
 
 
 async def test_an_awaitable_of_a_hook_is_awaited(groups: Groups, topic: str, group: str) -> None:

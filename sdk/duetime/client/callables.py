@@ -1,7 +1,7 @@
 """Functions that users register: which are coroutine functions, and whether they can be called as they will be."""
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -47,16 +47,27 @@ def check_returned(result: object) -> object:
     """The result of a plain function.
 
     Raises:
-        TypeError: it stands for work that nobody would wait for: a coroutine, another awaitable, a Future, a generator.
+        TypeError: it stands for work that nobody would wait for: a coroutine, another awaitable, a Future, a generator
+            or another iterator.
     """
+    if result is None:
+        return None
     if inspect.iscoroutine(result):
         result.close()
         raise TypeError("the handler returned a coroutine: make it an `async def`")
-    if inspect.isgenerator(result) or inspect.isasyncgen(result):
-        raise TypeError("the handler returned a generator, which nothing would run: iterate over it in the handler")
+    name = type(result).__qualname__
+    if _is_lazy(result):
+        raise TypeError(f"the handler returned {name}, which nothing would run: iterate over it in the handler")
     if hasattr(type(result), "__await__"):
-        name = type(result).__qualname__
         raise TypeError(f"the handler returned {name}, which nothing would await: make it an `async def` that does")
     if isinstance(result, Future):
         raise TypeError("the handler returned a Future, which nothing would wait for: return its result()")
     return result
+
+
+def _is_lazy(result: object) -> bool:
+    """Whether a result does its work only while somebody iterates over it: a generator, `map()`, `filter()`. Files and
+    database cursors are iterators too, but can be closed, and their work is done."""
+    if isinstance(result, (Generator, AsyncGenerator)):
+        return True
+    return isinstance(result, (Iterator, AsyncIterator)) and not hasattr(result, "close")
