@@ -137,7 +137,7 @@ def test_redrive_reports_each_and_the_sum(
     printed = capsys.readouterr()
     assert printed.out.splitlines() == [f"redriven  {one}" for one in sent[:2]]
     assert printed.err == "duetime: redriven 2\n"
-    assert run(["dlq", "redrive", group, "--id", sent[2], "--id", sent[0], "--json"]) == 0
+    assert run(["dlq", "redrive", group, "--id", sent[2], "--json"]) == 0
     (result,) = lines_of(capsys)
     assert (result["id"], result["outcome"], result["error"]) == (sent[2], "redriven", None)
     assert run(["dlq", "redrive", group]) == 0
@@ -188,6 +188,23 @@ def test_what_does_not_exist_is_reported(server: str, stub: Any, topic: str, gro
     assert done.returncode == 1
     assert b"filter.group: 'a b' is not" in done.stderr
     assert b"redrive" in run_duetime("dlq").stdout
+
+
+@pytest.mark.parametrize("command", [["list"], ["redrive"], ["redrive", "--dry-run"], ["discard", "--yes"]])
+def test_id_of_no_dead_letter_fails(
+    server: str, stub: Any, topic: str, group: str, command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (sent,) = kill(stub, server, topic, group, b"0")
+    assert run(["dlq", command[0], group, *command[1:], "--id", sent, "--id", "none", "--max", "1"]) == 0
+    is_kept = command[0] == "list" or "--dry-run" in command
+    capsys.readouterr()
+    assert run(["dlq", command[0], group, *command[1:], "--id", sent, "--id", "none", "--json"]) == 1
+    printed = capsys.readouterr()
+    assert [json.loads(line)["id"] for line in printed.out.splitlines()] == ([sent] if is_kept else [])
+    missing = "none" if is_kept else f"{sent}, none"
+    assert printed.err.splitlines()[-1] == (
+        f"duetime: group {group} has no dead letter with id {missing} that meets the options"
+    )
 
 
 def test_plain_code_iterates(server: str, stub: Any, topic: str, group: str) -> None:

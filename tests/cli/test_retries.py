@@ -90,6 +90,21 @@ def test_waiting_retries_are_ended(
     assert counts_of(group, capsys) == (0, 1)
 
 
+@pytest.mark.parametrize("command", [["retries"], ["retry-now"], ["discard-retries", "--yes"]])
+def test_id_of_no_waiting_retry_fails(
+    receiver: Receiver, topic: str, group: str, command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = ["groups", command[0], group, *command[1:], "--id", f"{topic}-a", "--id", "none"]
+    assert run([*named, "--error", "bank"]) == 1
+    printed = capsys.readouterr()
+    assert "none" in printed.err or "1 of the ids" in printed.err
+    assert len(printed.out.splitlines()) == 1
+    assert run(["groups", command[0], group, *command[1:], "--id", "none"]) == 1
+    if command[0] != "retries":
+        assert run(["groups", command[0], group, *command[1:], "--id", "none", "--dry-run", "--json"]) == 1
+    assert run(["groups", command[0], group, *command[1:], "--id", f"{topic}-b"]) == 0
+
+
 def test_reset_reports_the_retries_that_it_ends(
     receiver: Receiver, topic: str, group: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -24,6 +24,7 @@ from duetime.cli.options import (
     OfTopic,
     Server,
     Yes,
+    check_named,
     given,
     show_help,
     span,
@@ -94,6 +95,7 @@ async def _list(
     server: str | None, group: str, criteria: DeadLetterCriteria, count_max: int | None, as_json: bool
 ) -> None:
     left = most = sys.maxsize if count_max is None else count_max
+    found_ids: set[str] = set()
     async with (
         AsyncDeadLetters(await reach(server), group, timeout=CALL_TIMEOUT) as letters,
         aclosing(letters.list(**criteria)) as found,
@@ -103,9 +105,11 @@ async def _list(
                 print_json(letter_object(letter))
             else:
                 echo(letter_line(letter))
+            found_ids.add(letter.id)
             left -= 1
             if not left:
                 return
+    check_named(group, "dead letter", criteria["ids"], found_ids)
     if left == most:
         which = " that meet the options" if any(criteria.values()) else ""
         echo(f"duetime: group {group} has no dead letters{which}", err=True)
@@ -217,8 +221,15 @@ class _Job:
         self.dry_run = dry_run
         self.as_json = as_json
         self.outcomes: Counter[str] = Counter()
+        self.ids: set[str] = set()
+        self._count_max = count_max
         self._options: Mapping[str, Any] = {"rate": rate, "dry_run": dry_run, "max": count_max}
         self._reported_at = time.monotonic()
+
+    @property
+    def is_limited(self) -> bool:
+        """It ended at --max: more may match."""
+        return self.outcomes.total() == self._count_max
 
     def results(
         self, letters: AsyncDeadLetters, criteria: DeadLetterCriteria
@@ -228,6 +239,7 @@ class _Job:
 
     def report(self, result: DeadLetterResult) -> None:
         self.outcomes[result.outcome] += 1
+        self.ids.add(result.id)
         if self.as_json:
             print_json(result_object(result))
         else:
@@ -259,6 +271,8 @@ async def _end(server: str | None, group: str, criteria: DeadLetterCriteria, job
                 job.report_progress("; interrupted, the same command continues with what is left")
             raise
     job.report_progress()
+    if not job.is_limited:
+        check_named(group, "dead letter", criteria["ids"], job.ids)
     if job.outcomes["failed"]:
         raise typer.Exit(1)
 

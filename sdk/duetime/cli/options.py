@@ -1,7 +1,7 @@
 """Options that several commands share."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import datetime
 from typing import Annotated, Any, TypeVar
 
@@ -133,3 +133,11 @@ def moment(option: str, text: str, others: str = "") -> datetime:
     except ValueError:
         example = "a time such as 2026-01-01T12:00, local, or 2026-01-01T12:00Z"
         raise typer.BadParameter(f"{option} {text!r} is not {others}{example}") from None
+
+
+def check_named(group: str, noun: str, ids: Collection[str], found: Collection[str]) -> None:
+    """Raises: Exit with 1, after a line on standard error: no failed message of the group has one of the ids."""
+    missing = [one for one in dict.fromkeys(ids) if one not in found]
+    if missing:
+        echo(f"duetime: group {group} has no {noun} with id {', '.join(missing)} that meets the options", err=True)
+        raise typer.Exit(1)

@@ -12,7 +12,20 @@ from duetime_format.texts import printable
 
 from duetime.cli.gateway import CALL_TIMEOUT, reach
 from duetime.cli.messages import attempt_objects, body_object
-from duetime.cli.options import DryRun, GroupName, Json, Max, OfError, OfIds, OfTopic, Server, Yes, given, inherited
+from duetime.cli.options import (
+    DryRun,
+    GroupName,
+    Json,
+    Max,
+    OfError,
+    OfIds,
+    OfTopic,
+    Server,
+    Yes,
+    check_named,
+    given,
+    inherited,
+)
 from duetime.cli.output import echo, iso, local, on_one_line, print_json
 from duetime.client.administering.admin import AsyncAdmin
 from duetime.client.administering.retries import RetriesProgress, WaitingRetry
@@ -47,6 +60,7 @@ async def _list(
     server: str | None, group: str, wanted: Mapping[str, Any], count_max: int | None, as_json: bool
 ) -> None:
     left = most = sys.maxsize if count_max is None else count_max
+    found_ids: set[str] = set()
     async with (
         AsyncAdmin(await reach(server), timeout=CALL_TIMEOUT) as admin,
         aclosing(admin.retries(group, bodies=as_json, **wanted)) as found,
@@ -56,9 +70,11 @@ async def _list(
                 print_json(_object(retry))
             else:
                 echo(_line(retry))
+            found_ids.add(retry.id)
             left -= 1
             if not left:
                 return
+    check_named(group, "waiting retry", wanted["ids"], found_ids)
     if left == most:
         which = " that meet the options" if any(wanted.values()) else ""
         echo(f"duetime: group {group} has no waiting retries{which}", err=True)
@@ -140,13 +156,20 @@ async def _end(
                 text = f"{done} {last.ended:,}; interrupted, the same command continues with what is left"
                 echo(f"duetime: {text}", err=True)
             raise
-    if as_json:
-        return
+    if not as_json:
+        echo(_report(last, dry_run, verb, done))
+    # Retries are counted, not named: several may have one id.
+    missing = len(set(wanted["ids"])) - last.matched
+    if missing > 0:
+        echo(f"duetime: {missing} of the ids are those of no waiting retry that meets the options", err=True)
+        raise typer.Exit(1)
+
+
+def _report(last: RetriesProgress, dry_run: bool, verb: str, done: str) -> str:
     if dry_run:
-        echo(f"would {verb} {last.matched:,} waiting retries; nothing was changed")
-        return
+        return f"would {verb} {last.matched:,} waiting retries; nothing was changed"
     gone = f"; {last.gone:,} were delivered or discarded by others first" if last.gone else ""
-    echo(f"{done} {last.ended:,} waiting retries{gone}")
+    return f"{done} {last.ended:,} waiting retries{gone}"
 
 
 def _filter(topic: str | None, error: str | None, ids: list[str] | None) -> dict[str, Any]:
