@@ -77,7 +77,15 @@ def test_ids_of_several_topics_need_the_topic(tap: Gateway, topic: str, capsys: 
     with Producer(tap.address) as producer:
         producer.send_many([Message(name, b"x", id=message_id, delay="1h") for name in (topic, other)])
     assert run(["cancel", message_id]) == 1
-    assert f"is known in the topics {topic}, {other}" in capsys.readouterr().out
+    refused = f"is known in the topics {topic}, {other}: name one with --topic"
+    assert refused in capsys.readouterr().out
+    for command in (["reschedule", message_id, "--delay", "2h"], ["show", message_id], ["trace", message_id]):
+        assert run(command) == 1
+        assert refused in capsys.readouterr().err
+    assert run(["find", "--id", message_id]) == 1
+    assert "name one as TOPIC" in capsys.readouterr().err
+    assert run(["cancel", message_id, "--json"]) == 1
+    assert objects(capsys)[0]["error"]["message"].endswith(refused)
     for _ in range(2):
         assert run(["cancel", message_id, "--topic", topic]) == 0
         assert capsys.readouterr().out == f"cancelled  {message_id}\n"

@@ -163,6 +163,23 @@ def test_transactions_are_ended_by_an_operator(transactions: Transactions, capsy
     )
 
 
+def test_id_of_two_topics_needs_its_topic(transactions: Transactions, capsys: pytest.CaptureFixture[str]) -> None:
+    name, topic, other = transactions.names[0], transactions.topic, f"{transactions.topic}-other"
+    with Producer(transactions.tap.node) as producer:
+        producer.prepare_many([Message(other, b"x", id=name)], group=transactions.group)
+    refused = f"is known in the topics {topic}, {other}: name one with --topic"
+    assert run(["transactions", "show", name]) == 1
+    assert refused in capsys.readouterr().err
+    assert run(["transactions", "rollback", name, "--yes"]) == 1
+    assert refused in capsys.readouterr().out
+    assert run(["transactions", "show", name, "--topic", topic, "--json"]) == 0
+    assert objects(capsys)[0]["id"] == transactions.ids[0]
+    assert run(["transactions", "rollback", name, "--topic", topic, "--yes"]) == 0
+    with Finder(transactions.tap.node) as finder:
+        assert finder.transaction(name, topic=other).state == OPEN
+    assert transactions.states[0] == ROLLED_BACK
+
+
 def test_ids_come_from_standard_input(
     transactions: Transactions, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,6 +213,7 @@ def test_a_person_is_asked_before(
         ["commit", "m0"],
         ["commit", "-"],
         ["commit", "--yes"],
+        ["commit", "m0", "--topic", "", "--yes"],
         ["list", "--group", ""],
         ["list", "--state", "committed"],
         ["list", "--limit", "0"],

@@ -10,8 +10,8 @@ from tests.console.test_messages import SCRIPT, Desk, desk
 __all__ = ["desk"]
 
 
-async def prepared(desk: Desk, *ids: str, group: str = "shop") -> list[str]:
-    messages = [message_pb2.Message(topic="orders", id=each, body=SCRIPT.encode()) for each in ids]
+async def prepared(desk: Desk, *ids: str, group: str = "shop", topic: str = "orders") -> list[str]:
+    messages = [message_pb2.Message(topic=topic, id=each, body=SCRIPT.encode()) for each in ids]
     answer = await desk.stub.Prepare(transactions_pb2.PrepareRequest(group=group, messages=messages), timeout=60)
     return [each.transaction_id for each in answer.results]
 
@@ -62,6 +62,16 @@ async def test_transaction_is_ended_once(desk: Desk, open_ones: list[str], act: 
         found = await desk.stub.GetMessage(gateway_pb2.GetMessageRequest(id="a", topic="orders"), timeout=60)
         assert found.state == gateway_pb2.MESSAGE_STATE_STORED
     assert (await desk.browser.post(page, {"act": "perhaps"}, page="/transactions")).status_code == 400
+
+
+async def test_message_id_of_two_topics_needs_the_topic(desk: Desk, open_ones: list[str]) -> None:
+    await prepared(desk, "a", topic="bills")
+    assert "is known in the topics bills, orders" in await desk.text("/transactions/a", 400)
+    page = "/transactions/a?topic=orders"
+    assert "Commit it" in await desk.text(page)
+    answer = await desk.browser.post(page, {"act": "roll-back"}, page="/transactions")
+    assert "It is rolled back." in await desk.text(answer.headers["location"])
+    assert "Commit it" in await desk.text("/transactions/a?topic=bills")
 
 
 async def test_transaction_that_is_not_there_is_told(desk: Desk) -> None:

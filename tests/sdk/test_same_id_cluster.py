@@ -3,7 +3,18 @@
 from collections.abc import Iterator
 
 import pytest
-from duetime import CancelResult, Finder, InvalidArgument, Producer
+from duetime import (
+    Admin,
+    CancelResult,
+    Decision,
+    DueTimeError,
+    Finder,
+    InvalidArgument,
+    Message,
+    NotFound,
+    Prepared,
+    Producer,
+)
 from duetime_core.testing import LocalCluster
 
 ID = "order-42"
@@ -25,6 +36,11 @@ def producer(server: str) -> Iterator[Producer]:
 def finder(server: str) -> Iterator[Finder]:
     with Finder(server) as finder:
         yield finder
+
+
+def prepared(answer: Prepared | DueTimeError) -> Prepared:
+    assert isinstance(answer, Prepared)
+    return answer
 
 
 def due(finder: Finder, topic: str) -> list[str]:
@@ -99,3 +115,33 @@ def test_several_ids_have_results_of_their_own(producer: Producer, finder: Finde
     assert isinstance(refused, InvalidArgument)
     assert refused.reason == "ID_AMBIGUOUS"
     assert (cancelled, missing) == (CancelResult.CANCELLED, CancelResult.NOT_FOUND)
+
+
+def test_transaction_is_named_by_topic_and_id(producer: Producer, finder: Finder, topic: str) -> None:
+    one, other, message_id, group = f"remind-{topic}", f"expire-{topic}", f"{ID}-{topic}", f"group-{topic}"
+    messages = [Message(name, b"x", id=message_id) for name in (one, other)]
+    first, second = (prepared(answer) for answer in producer.prepare_many(messages, group=group))
+    for _ in range(2):
+        with pytest.raises(InvalidArgument) as raised:
+            finder.transaction(message_id)
+        assert raised.value.reason == "ID_AMBIGUOUS"
+        assert f"{other}, {one}" in str(raised.value)
+        for transaction, name in ((first, one), (second, other)):
+            assert finder.transaction(message_id, topic=name).id == transaction.id
+            assert finder.transaction(transaction.id, topic=name).topic == name
+        producer.end_many([finder.transaction(message_id, topic=one)], Decision.ROLLBACK)
+        assert finder.transaction(message_id, topic=one).state == "rolled back"
+        assert finder.transaction(message_id, topic=other).state == "open"
+    with pytest.raises(NotFound):
+        finder.transaction(first.id, topic=other)
+    with pytest.raises(NotFound):
+        finder.transaction(message_id, topic=f"third-{topic}")
+
+
+def test_transaction_of_deleted_topic_does_not_count(nodes: LocalCluster, topic: str) -> None:
+    one, other, message_id = f"remind-{topic}", f"expire-{topic}", f"{ID}-{topic}"
+    messages = [Message(name, b"x", id=message_id) for name in (one, other)]
+    with Producer(nodes.address) as producer, Finder(nodes.address) as finder, Admin(nodes.address) as admin:
+        kept, _ = (prepared(answer) for answer in producer.prepare_many(messages, group=f"group-{topic}"))
+        admin.delete_topic(other, force=True)
+        assert finder.transaction(message_id).id == kept.id

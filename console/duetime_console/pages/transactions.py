@@ -15,7 +15,7 @@ from starlette.routing import Route
 from duetime_console.asking import asked, path_of
 from duetime_console.bodies import shown
 from duetime_console.gateway import GatewayError
-from duetime_console.rendering import page
+from duetime_console.rendering import page, query_of
 from duetime_console.session import call
 
 SHOWN_MAX = 100
@@ -85,9 +85,17 @@ async def transaction(request: Request) -> Response:
     return await _show(request, None)
 
 
+def _topic(request: Request) -> str:
+    return request.query_params.get("topic", "")
+
+
+async def _found(request: Request) -> Any:
+    given_id, topic = request.path_params["id"], _topic(request)
+    return await call(request, "GetTransaction", transactions_pb2.GetTransactionRequest(id=given_id, topic=topic))
+
+
 async def _show(request: Request, error: GatewayError | None) -> Response:
-    given_id = request.path_params["id"]
-    found = await call(request, "GetTransaction", transactions_pb2.GetTransactionRequest(id=given_id))
+    found = await _found(request)
     body, damage = b"", ""
     try:
         body = decompressed(found.message.body, found.message.sys_flag)
@@ -102,7 +110,8 @@ async def _show(request: Request, error: GatewayError | None) -> Response:
         body=body,
         damage=damage,
         shown=shown(body, request.query_params.get("show", "")),
-        here=path_of("transactions", given_id),
+        here=path_of("transactions", request.path_params["id"]),
+        address=lambda **more: query_of({"topic": _topic(request)}, **more),
         word=word_of(found.transaction.state),
         is_undecided=found.transaction.state in _UNDECIDED,
         told=request.query_params.get("told", ""),
@@ -119,8 +128,7 @@ async def end(request: Request) -> Response:
     try:
         if decision is None:
             raise GatewayError("INVALID_ARGUMENT", "choose whether to commit or to roll back")
-        found = await call(request, "GetTransaction", transactions_pb2.GetTransactionRequest(id=given_id))
-        one = found.transaction
+        one = (await _found(request)).transaction
         ends = [transactions_pb2.TransactionEnd(transaction_id=one.transaction_id, decision=decision)]
         wanted = transactions_pb2.EndTransactionRequest(group=one.group, ends=ends, given_up=True)
         (result,) = (await call(request, "EndTransaction", wanted)).results
@@ -129,7 +137,9 @@ async def end(request: Request) -> Response:
     except GatewayError as error:
         return await _show(request, error)
     told = "before" if result.duplicate else "now"
-    return RedirectResponse(f"{path_of('transactions', given_id)}?told={told}", 303)
+    return RedirectResponse(
+        f"{path_of('transactions', given_id)}?{query_of({'topic': _topic(request)}, told=told)}", 303
+    )
 
 
 ROUTES = [

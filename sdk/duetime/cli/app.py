@@ -21,7 +21,7 @@ from duetime.cli.dlq import dlq
 from duetime.cli.find import find
 from duetime.cli.groups import groups
 from duetime.cli.lanes import lanes
-from duetime.cli.output import echo, print_error
+from duetime.cli.output import echo, error_text, print_error
 from duetime.cli.pending import pending
 from duetime.cli.plugins import Commands
 from duetime.cli.pull import pull
@@ -114,7 +114,7 @@ def run(arguments: list[str] | None = None) -> int:
         print_error(_usage(error))
         return WRONG_USAGE
     except InvalidArgument as error:
-        print_error(str(error))
+        print_error(error_text(error))
         return FAILED if error.from_server else WRONG_USAGE
     except OSError as error:
         print_error(_of_file(error))

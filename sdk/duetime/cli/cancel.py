@@ -14,7 +14,7 @@ import typer
 
 from duetime.cli.gateway import CALL_TIMEOUT, reach
 from duetime.cli.options import Json, Server, Yes, due_time, given, length, span
-from duetime.cli.output import echo, iso, local, print_json
+from duetime.cli.output import echo, error_text, iso, local, print_json
 from duetime.client.errors import DueTimeError
 from duetime.client.message import CancelResult
 from duetime.client.sending.ending import CancelProgress, Rescheduled
@@ -118,7 +118,7 @@ async def _cancel(server: str | None, ids: Sequence[str], topic: str, as_json: b
             error = {"error": _error_object(result)} if isinstance(result, DueTimeError) else {}
             print_json({"id": message_id, "result": word} | error)
         else:
-            echo(f"{word}  {message_id}{f'  ({result})' if isinstance(result, DueTimeError) else ''}")
+            echo(f"{word}  {message_id}{f'  ({error_text(result)})' if isinstance(result, DueTimeError) else ''}")
     if len(ids) > 1 and not as_json:
         echo(f"duetime: {', '.join(f'{word} {count:,}' for word, count in words.items())}", err=True)
     if words[CancelResult.CANCELLED.value] < len(ids):
@@ -206,4 +206,4 @@ def _rescheduled_object(result: Rescheduled) -> dict[str, Any]:
 
 
 def _error_object(error: DueTimeError) -> dict[str, str]:
-    return {"reason": error.reason, "message": error.text}
+    return {"reason": error.reason, "message": error_text(error)}

@@ -9,8 +9,9 @@ import typer
 from duetime.cli.gateway import CALL_TIMEOUT, reach
 from duetime.cli.messages import message_line
 from duetime.cli.options import Json, Server, span
-from duetime.cli.output import echo, local, print_json
+from duetime.cli.output import echo, error_text, local, print_error, print_json
 from duetime.cli.show import shown_object
+from duetime.client.errors import InvalidArgument
 from duetime.client.finding.finder import AsyncFinder, Found, FoundMessage
 
 _Topic = Annotated[
@@ -48,7 +49,13 @@ def find(
     if message_id is not None and (key is not None or since is not None or until is not None):
         raise typer.BadParameter("--id names one message: it can't be combined with KEY, --from or --to")
     times = span(("--from", since), ("--to", until))
-    found = asyncio.run(_find(server, topic or "", key or "", message_id, times, count_max))
+    try:
+        found = asyncio.run(_find(server, topic or "", key or "", message_id, times, count_max))
+    except InvalidArgument as error:
+        if error.reason != "ID_AMBIGUOUS":
+            raise
+        print_error(error_text(error, "as TOPIC"))
+        raise typer.Exit(1) from None
     for message in found:
         if as_json:
             print_json(shown_object(message))

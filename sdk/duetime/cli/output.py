@@ -20,6 +20,7 @@ from rich.table import Table
 
 from duetime.cli import yaml
 from duetime.client import message
+from duetime.client.errors import DueTimeError
 
 # In a pipe a table is as wide as it needs to be: lines are not wrapped.
 _PIPE_WIDTH = 1_000
@@ -65,6 +66,11 @@ def echo(text: str = "", *, err: bool = False, flush: bool = False) -> None:
     """A line or several of standard output, or of standard error. All texts of commands pass here: a sender's control
     characters, which a terminal would obey, are escaped."""
     print(visible(text.replace("\r\n", "\n")), file=sys.stderr if err else sys.stdout, flush=flush or err)
+
+
+def error_text(error: DueTimeError, how: str = "with --topic") -> str:
+    """An error in one sentence; of an ambiguous id with how the command takes a topic."""
+    return f"{error} {how}" if error.reason == "ID_AMBIGUOUS" else str(error)
 
 
 def print_error(text: str) -> None:

@@ -14,7 +14,7 @@ import typer
 from duetime.cli.gateway import CALL_TIMEOUT, reach
 from duetime.cli.messages import body_object, content_lines
 from duetime.cli.options import Json, Server, Yes, given, length, show_help, watched
-from duetime.cli.output import about, echo, iso, local, now_ms, print_json
+from duetime.cli.output import about, echo, error_text, iso, local, now_ms, print_json
 from duetime.client.errors import DueTimeError
 from duetime.client.finding.finder import AsyncFinder
 from duetime.client.finding.transactions import FoundTransaction
@@ -53,6 +53,7 @@ _Ids = Annotated[
     list[str],
     typer.Argument(metavar="ID...", help="Transaction ids or ids of their messages; -: one per line of stdin."),
 ]
+_Topic = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="The topic that the message goes to.")]
 transactions.callback()(show_help)
 
 
@@ -119,30 +120,33 @@ async def _list(
 @transactions.command("show")
 def show(
     transaction: Annotated[str, typer.Argument(metavar="ID", help="The transaction's id, or the id of its message.")],
+    topic: _Topic = None,
     server: Server = None,
     as_json: Json = False,
 ) -> None:
     """Show a transaction in any state, with its message.
 
+    A message's id names one transaction of each topic; without --topic, an id of several topics is refused.
+
     \b
     Examples:
       duetime transactions show 7F0000010001070D0D0D000000000000
-      duetime transactions show order-42 --json | jq .state
+      duetime transactions show order-42 --topic orders --json | jq .state
     """
-    found = asyncio.run(_show(server, transaction))
+    found = asyncio.run(_show(server, transaction, given("--topic", topic)))
     if as_json:
         print_json(transaction_object(found) | _details(found))
     else:
         echo(_page(found))
 
 
-async def _show(server: str | None, transaction: str) -> FoundTransaction:
+async def _show(server: str | None, transaction: str, topic: str) -> FoundTransaction:
     async with AsyncFinder(await reach(server), timeout=CALL_TIMEOUT) as finder:
-        return await finder.transaction(transaction)
+        return await finder.transaction(transaction, topic=topic)
 
 
 @transactions.command("commit")
-def commit(ids: _Ids, yes: Yes = False, server: Server = None, as_json: Json = False) -> None:
+def commit(ids: _Ids, topic: _Topic = None, yes: Yes = False, server: Server = None, as_json: Json = False) -> None:
     """Commit transactions.
 
     Given up ones too. Their messages go to their topics, delays count from now. Prints one line for each; exit code 1
@@ -151,13 +155,14 @@ def commit(ids: _Ids, yes: Yes = False, server: Server = None, as_json: Json = F
     \b
     Examples:
       duetime transactions commit 7F0000010001070D0D0D000000000000
+      duetime transactions commit order-42 --topic orders
       duetime transactions list --group billing --json | jq -r .id | duetime transactions commit - --yes
     """
-    _end(server, ids, Decision.COMMIT, yes, as_json)
+    _end(server, ids, given("--topic", topic), Decision.COMMIT, yes, as_json)
 
 
 @transactions.command("rollback")
-def rollback(ids: _Ids, yes: Yes = False, server: Server = None, as_json: Json = False) -> None:
+def rollback(ids: _Ids, topic: _Topic = None, yes: Yes = False, server: Server = None, as_json: Json = False) -> None:
     """Roll transactions back.
 
     Given up ones too. Their messages are never delivered. Prints one line for each; exit code 1 if one is not rolled
@@ -166,26 +171,29 @@ def rollback(ids: _Ids, yes: Yes = False, server: Server = None, as_json: Json =
     \b
     Examples:
       duetime transactions rollback 7F0000010001070D0D0D000000000000
+      duetime transactions rollback order-42 --topic orders
       duetime transactions list --state given-up --json | jq -r .id | duetime transactions rollback - --yes
     """
-    _end(server, ids, Decision.ROLLBACK, yes, as_json)
+    _end(server, ids, given("--topic", topic), Decision.ROLLBACK, yes, as_json)
 
 
-def _end(server: str | None, ids: Sequence[str], decision: Decision, yes: bool, as_json: bool) -> None:
+def _end(server: str | None, ids: Sequence[str], topic: str, decision: Decision, yes: bool, as_json: bool) -> None:
     if not yes and (_STDIN in ids or not sys.stdin.isatty()):
         raise typer.BadParameter("what is decided once counts: give --yes")
     every = [one for given_id in ids for one in (_lines_of_stdin() if given_id == _STDIN else [given_id])]
-    asyncio.run(_decide(server, every, decision, yes, as_json))
+    asyncio.run(_decide(server, every, topic, decision, yes, as_json))
 
 
 def _lines_of_stdin() -> list[str]:
     return [line.strip() for line in sys.stdin if line.strip()]
 
 
-async def _decide(server: str | None, ids: Sequence[str], decision: Decision, yes: bool, as_json: bool) -> None:
+async def _decide(
+    server: str | None, ids: Sequence[str], topic: str, decision: Decision, yes: bool, as_json: bool
+) -> None:
     address = await reach(server)
     async with AsyncFinder(address, timeout=CALL_TIMEOUT) as finder:
-        found = await _find_all(finder, ids)
+        found = await _find_all(finder, ids, topic)
     known = [one for one in found if isinstance(one, FoundTransaction)]
     if known and not yes:
         typer.confirm(_question(known, decision), abort=True)
@@ -207,12 +215,12 @@ async def _decide(server: str | None, ids: Sequence[str], decision: Decision, ye
         raise typer.Exit(1)
 
 
-async def _find_all(finder: AsyncFinder, ids: Sequence[str]) -> list[FoundTransaction | DueTimeError]:
+async def _find_all(finder: AsyncFinder, ids: Sequence[str], topic: str) -> list[FoundTransaction | DueTimeError]:
     """What is known of each, in order."""
 
     async def find(given_id: str) -> FoundTransaction | DueTimeError:
         try:
-            return await finder.transaction(given_id)
+            return await finder.transaction(given_id, topic=topic)
         except DueTimeError as error:
             return error
 
@@ -239,7 +247,7 @@ def _word(outcome: Ended | DueTimeError) -> str:
 
 def _outcome_line(given_id: str, word: str, outcome: Ended | DueTimeError) -> str:
     if isinstance(outcome, DueTimeError):
-        return f"{word}  {given_id}  ({outcome})"
+        return f"{word}  {given_id}  ({error_text(outcome)})"
     before = "  (before)" if outcome.duplicate else ""
     receipt = outcome.receipt
     due = f"  due {local(receipt.deliver_at)}" if receipt is not None and receipt.deliver_at else ""
@@ -253,7 +261,7 @@ def _outcome_object(found: FoundTransaction | DueTimeError, outcome: Ended | Due
     if isinstance(outcome, Ended):
         told |= {"duplicate": outcome.duplicate} | _receipt_object(outcome.receipt)
     if isinstance(outcome, DueTimeError):
-        told["error"] = {"reason": outcome.reason, "message": outcome.text}
+        told["error"] = {"reason": outcome.reason, "message": error_text(outcome)}
     return told
 
 

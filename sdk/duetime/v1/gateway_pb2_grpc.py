@@ -402,7 +402,7 @@ class GatewayServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetTransaction(self, request, context):
-        """NOT_FOUND (TRANSACTION_NOT_FOUND).
+        """NOT_FOUND (TRANSACTION_NOT_FOUND), INVALID_ARGUMENT (ID_AMBIGUOUS).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

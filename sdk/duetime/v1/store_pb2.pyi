@@ -498,12 +498,14 @@ class HalfTransaction(_message.Message):
     def __init__(self, half: _Optional[_Union[Half, _Mapping]] = ..., transaction: _Optional[_Union[_transactions_pb2.Transaction, _Mapping]] = ...) -> None: ...
 
 class GetHalfRequest(_message.Message):
-    __slots__ = ("half", "message_id")
+    __slots__ = ("half", "message_id", "topic")
     HALF_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
     half: Half
     message_id: str
-    def __init__(self, half: _Optional[_Union[Half, _Mapping]] = ..., message_id: _Optional[str] = ...) -> None: ...
+    topic: str
+    def __init__(self, half: _Optional[_Union[Half, _Mapping]] = ..., message_id: _Optional[str] = ..., topic: _Optional[str] = ...) -> None: ...
 
 class GetHalfResponse(_message.Message):
     __slots__ = ("half", "record", "sent")

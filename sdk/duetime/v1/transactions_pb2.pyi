@@ -178,10 +178,12 @@ class ListTransactionsResponse(_message.Message):
     def __init__(self, transactions: _Optional[_Iterable[_Union[Transaction, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class GetTransactionRequest(_message.Message):
-    __slots__ = ("id",)
+    __slots__ = ("id", "topic")
     ID_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
     id: str
-    def __init__(self, id: _Optional[str] = ...) -> None: ...
+    topic: str
+    def __init__(self, id: _Optional[str] = ..., topic: _Optional[str] = ...) -> None: ...
 
 class GetTransactionResponse(_message.Message):
     __slots__ = ("transaction", "message", "sent")

@@ -185,7 +185,7 @@ def make_parts(settings: GatewaySettings, clock: Clock, registry: CollectorRegis
     puller, offsets = Puller(places, metrics, timeout_ms=timeout_ms), GroupOffsets(places)
     service = GatewayService(
         *(sender, puller, offsets),
-        Finder(places, shards, timeout_ms=timeout_ms),
+        Finder(places, timeout_ms=timeout_ms),
         topics,
         TopicDeletion(topics, routing.catalog, shards, retry, limited.keeper),
         places,

@@ -298,14 +298,16 @@ class AsyncFinder(Closing):
                 return
             request.page_token = answer.next_page_token
 
-    async def transaction(self, id: str) -> FoundTransaction:  # noqa: A002  as above
-        """Returns the transaction with an id, or with the id of its message.
+    async def transaction(self, id: str, *, topic: str = "") -> FoundTransaction:  # noqa: A002  as above
+        """Returns the transaction with an id, or with the id of its message, which names one transaction of each topic;
+        of several with the same topic the latest.
 
         Raises:
             NotFound: no shard has it.
+            InvalidArgument: ID_AMBIGUOUS: transactions of several topics have the message's id, and no topic is given.
             DueTimeError: a shard does not answer, and no other one has it.
         """
-        request = transactions_pb2.GetTransactionRequest(id=id)
+        request = transactions_pb2.GetTransactionRequest(id=id, topic=topic)
         answer: Any = await self._connection.call("GetTransaction", request, self._timeout)
         return FoundTransaction(answer.transaction, answer)
 

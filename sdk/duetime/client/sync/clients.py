@@ -829,14 +829,16 @@ class Finder(Closing):
         """
         return iterate(self._client.transactions(group, topic=topic, state=state, prepared_before=prepared_before))
 
-    def transaction(self, id: str) -> FoundTransaction:  # noqa: A002  as above
-        """Returns the transaction with an id, or with the id of its message.
+    def transaction(self, id: str, *, topic: str = "") -> FoundTransaction:  # noqa: A002  as above
+        """Returns the transaction with an id, or with the id of its message, which names one transaction of each topic;
+        of several with the same topic the latest.
 
         Raises:
             NotFound: no shard has it.
+            InvalidArgument: ID_AMBIGUOUS: transactions of several topics have the message's id, and no topic is given.
             DueTimeError: a shard does not answer, and no other one has it.
         """
-        return background.run(self._client.transaction(id))
+        return background.run(self._client.transaction(id, topic=topic))
 
     def close(self) -> None:
         """Disconnects."""

@@ -126,7 +126,7 @@ class TransactionService:
 
     async def get(self, request: pb.GetTransactionRequest, context: Context) -> pb.GetTransactionResponse:
         with await room_in_turn(self._answers, context.peer(), BODY_BYTES_MAX, remaining_ms(context)):
-            answer = await self._listing.get(request.id, remaining_ms(context))
+            answer = await self._listing.get(request.id, request.topic, remaining_ms(context))
             found = answer.half.transaction
             response = pb.GetTransactionResponse(transaction=found)
             if answer.HasField("sent"):

@@ -19,8 +19,6 @@ from duetime_gateway.finding.admission import check_id, check_query, check_searc
 from duetime_gateway.queries import IdQuery, KeyQuery, OffsetSearch
 from duetime_gateway.routing.places import Places, place_of
 from duetime_gateway.shards.client import StoreClient
-from duetime_gateway.shards.shard import Shard
-from duetime_gateway.shards.shards import Shards
 
 _Answer = TypeVar("_Answer")
 _NOT_FOUND = grpc.StatusCode.NOT_FOUND
@@ -29,9 +27,8 @@ _NOT_FOUND = grpc.StatusCode.NOT_FOUND
 class Finder:
     """Asks all shards at once; an answer is whole or an error, never silently less."""
 
-    def __init__(self, places: Places, shards: Shards, *, timeout_ms: int) -> None:
+    def __init__(self, places: Places, *, timeout_ms: int) -> None:
         self._places = places
-        self._shards = shards
         self._timeout_ms = timeout_ms
 
     async def query(self, query: KeyQuery, remaining_ms: float | None) -> gateway_pb2.QueryMessagesResponse:
@@ -41,7 +38,7 @@ class Finder:
             DueTimeError: bad fields, no such topic, or what a shard answered.
         """
         check_query(query)
-        shards = await self._holders(query.topic)
+        shards = await self._places.shards_of(query.topic)
         timeout_ms = timeout_of(self._timeout_ms, remaining_ms)
         answers = await asyncio.gather(*(shard.store.query_messages(query, timeout_ms) for shard in shards))
         # What lies before the last message of a shard that has more is not known: other shards' may not be the next.
@@ -124,14 +121,9 @@ class Finder:
     ) -> list[_Answer | DueTimeError]:
         """Of all shards that may have a message. Raises: DueTimeError: bad fields, no such topic."""
         check_id(query)
-        shards = await self._holders(query.topic) if query.topic else self._shards.all()
+        shards = await self._places.shards_of(query.topic)
         timeout_ms = timeout_of(self._timeout_ms, remaining_ms)
         return await _answers(call(shard.store, query, timeout_ms) for shard in shards)
-
-    async def _holders(self, topic: str) -> list[Shard]:
-        """The shards that have queues of a topic. Raises: NotFound, Unavailable."""
-        places = await self._places.of(topic)
-        return [self._shards.get(number) for number in sorted({number for number, _ in places.values()})]
 
     async def _renumber(self, found: Iterable[gateway_pb2.FoundMessage]) -> None:
         """Messages carry their queue's number on the shard; users know it by the topic's."""

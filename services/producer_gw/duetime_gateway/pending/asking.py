@@ -56,11 +56,8 @@ class Holders:
         return named, faults
 
     async def of_topic(self, topic: str) -> list[Shard]:
-        """Those that have queues of the topic; all for none. Raises: NotFound, Unavailable."""
-        if not topic:
-            return self._shards.all()
-        places = await self._places.of(topic)
-        return [self._shards.get(number) for number in sorted({number for number, _ in places.values()})]
+        """As Places.shards_of."""
+        return await self._places.shards_of(topic)
 
     async def of(self, refs: Sequence[pending_pb2.PendingRef]) -> list[list[Shard] | DueTimeError]:
         """Of each message; an error where its name is wrong, or its topic is not known."""

@@ -51,6 +51,13 @@ class Places:
             return own
         return (await self._topics.route_to_read(topic)).places
 
+    async def shards_of(self, topic: str) -> list[Shard]:
+        """Those that have queues of the topic; all for none. Raises: NotFound, Unavailable."""
+        if not topic:
+            return self._shards.all()
+        places = await self.of(topic)
+        return [self._shards.get(number) for number in sorted({number for number, _ in places.values()})]
+
     def message_type(self, topic: str) -> int:
         """That RocketMQ's clients may send to a topic that was found; 0: any."""
         route = self._topics.known(topic)

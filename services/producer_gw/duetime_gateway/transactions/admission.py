@@ -5,7 +5,7 @@ Each `check_` raises InvalidArgument with all that can be found wrong. What is w
 """
 
 from duetime.v1 import transactions_pb2 as pb
-from duetime_core.errors import InvalidArgument, Violation
+from duetime_core.errors import Violation
 from duetime_format import limits
 from duetime_format.admission import topic_violations
 from duetime_format.texts import shown
@@ -59,8 +59,10 @@ def check_list(request: pb.ListTransactionsRequest) -> None:
     refuse(found)
 
 
-def check_id(text: str) -> None:
-    """Judges what GetTransaction is given: a transaction's id, or a message's."""
-    if not 1 <= len(text) <= limits.TRANSACTION_ID_CHARS_MAX:
-        most = limits.TRANSACTION_ID_CHARS_MAX
-        raise InvalidArgument([Violation("id", f"{shown(text)} has {len(text)} characters; an id has 1 to {most}")])
+def check_get(text: str, topic: str) -> None:
+    """Judges the id of a transaction or of its message, and the topic beside it."""
+    found = list(topic_violations("topic", topic, system=True)) if topic else []
+    most = limits.TRANSACTION_ID_CHARS_MAX
+    if not 1 <= len(text) <= most:
+        found.append(Violation("id", f"{shown(text)} has {len(text)} characters; an id has 1 to {most}"))
+    refuse(found)

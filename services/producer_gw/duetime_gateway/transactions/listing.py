@@ -5,14 +5,14 @@ from zlib import crc32
 
 from duetime.v1 import store_pb2
 from duetime.v1 import transactions_pb2 as pb
-from duetime_core.errors import DueTimeError, NotFound
+from duetime_core.errors import Ambiguous, DueTimeError, NotFound
 from duetime_format import limits
 
 from duetime_gateway.deadlines import timeout_of
 from duetime_gateway.routing.places import Places
 from duetime_gateway.shards.shard import Shard
 from duetime_gateway.shards.shards import Shards
-from duetime_gateway.transactions.admission import check_id, check_list
+from duetime_gateway.transactions.admission import check_get, check_list
 from duetime_gateway.transactions.ending import transaction_not_found
 from duetime_gateway.transactions.names import TransactionName, parse, text_of
 from duetime_gateway.transactions.tokens import Place, decode, encode
@@ -78,20 +78,24 @@ class TransactionList:
             one.queue = route.queue_at(shard, one.queue)
         return one
 
-    async def get(self, text: str, remaining_ms: float | None) -> store_pb2.GetHalfResponse:
-        """One transaction, by its id or the id of its message, with public numbers.
+    async def get(self, text: str, topic: str, remaining_ms: float | None) -> store_pb2.GetHalfResponse:
+        """One transaction, by its id or the id of its message, with public numbers. `topic`: its destination; empty:
+        any.
 
         Raises:
             NotFound: there is none.
-            DueTimeError: a bad id, or a shard that may have it does not answer.
+            Ambiguous: a message's id without a topic, and transactions of several topics have it.
+            DueTimeError: a bad id or topic, or a shard that may have it does not answer.
         """
-        check_id(text)
+        check_get(text, topic)
         timeout_ms = timeout_of(self._timeout_ms, remaining_ms)
         name = parse(text)
         found = None
         if name is not None and name.shard in self._shards.numbers:
             found = await self._by_name(name, timeout_ms)
-        shard, answer = found or await self._by_message(text, timeout_ms)
+        shard, answer = found or await self._by_message(text, topic, timeout_ms)
+        if topic and answer.half.transaction.topic not in ("", topic):
+            raise transaction_not_found(f"{text} is the id of one for another topic than {topic}")
         transaction = await self._public(shard, answer.half)
         if answer.HasField("sent"):
             answer.sent.shard, answer.sent.queue = shard, transaction.queue
@@ -108,15 +112,24 @@ class TransactionList:
             raise found
         return name.shard, found
 
-    async def _by_message(self, message_id: str, timeout_ms: float) -> tuple[int, store_pb2.GetHalfResponse]:
-        """Of several with this id, in several topics, the latest."""
-        request, shards = store_pb2.GetHalfRequest(message_id=message_id), self._shards.all()
+    async def _by_message(
+        self, message_id: str, topic: str, timeout_ms: float
+    ) -> tuple[int, store_pb2.GetHalfResponse]:
+        """Of several with this id and topic the latest."""
+        request = store_pb2.GetHalfRequest(message_id=message_id, topic=topic)
+        shards = await self._places.shards_of(topic)
         answers = await asyncio.gather(*(_ask(shard, request, timeout_ms) for shard in shards))
         found = [
             (shard.number, answer)
             for shard, answer in zip(shards, answers, strict=True)
             if not isinstance(answer, DueTimeError)
         ]
+        for answer in answers:
+            if isinstance(answer, DueTimeError) and answer.reason == Ambiguous.reason:
+                raise answer
+        topics = {answer.half.transaction.topic for _, answer in found} - {""}
+        if not topic and len(topics) > 1:
+            raise Ambiguous(message_id, sorted(topics))
         if found:
             return max(found, key=lambda one: one[1].half.transaction.prepared_at_ms)
         for answer in answers:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from duetime.v1 import store_pb2, transactions_pb2
-from duetime_core.errors import InvalidArgument, NotFound, Violation
+from duetime_core.errors import Ambiguous, InvalidArgument, NotFound, Violation
 from duetime_format import halves, record
 from duetime_format.errors import Damaged
 from duetime_format.halves import COMMITTED, ENDED, GIVEN_UP
@@ -20,6 +20,7 @@ from duetime_format.properties import value_of
 from duetime_format.record import Record
 from duetime_format.timers import java_long
 
+from duetime_store.finding.destinations import destination_of
 from duetime_store.finding.finder import Finder
 from duetime_store.queues.halfqueue import End
 from duetime_store.reading.turns import Turns, Walk
@@ -73,10 +74,11 @@ class Looking:
         Raises:
             NotFound: there is no such transaction, or it has left the log.
             InvalidArgument: the request names none.
+            Ambiguous: a message id is given without a topic, and transactions of several topics have it.
             Unavailable, Unsupported: a message id is sought, and too little is indexed, or nothing.
         """
         if request.message_id:
-            offset = await self._offset_of(request.message_id)
+            offset = await self._offset_of(request.message_id, request.topic)
         elif request.HasField("half"):
             offset = request.half.offset
         else:
@@ -95,16 +97,20 @@ class Looking:
             response.sent.CopyFrom(sent)
         return response
 
-    async def _offset_of(self, message_id: str) -> int:
-        """Of the newest half message with this id."""
+    async def _offset_of(self, message_id: str, topic: str) -> int:
+        """Of the newest half message with this id for the topic; empty: for the only one that has it."""
         try:
             seen, _ = await self._finder.records_of(message_id, HALF_TOPIC, _RECORDS_MAX)
         except NotFound:
             seen = []
-        offsets = [one.record.queue_offset for one in seen if one.record.topic == HALF_TOPIC]
-        if not offsets:
+        found = [one for one in seen if one.record.topic == HALF_TOPIC and topic in ("", one.real_topic)]
+        if not found:
             raise NotFound(f"no transaction of message {message_id} is known", reason="TRANSACTION_NOT_FOUND")
-        return offsets[-1]
+        kept = [one for one in found if destination_of(self._store, one)]
+        topics = {one.real_topic for one in kept}
+        if not topic and len(topics) > 1:
+            raise Ambiguous(message_id, sorted(topics))
+        return (kept or found)[-1].record.queue_offset
 
     def _described(
         self, offset: int, position: int, found: Record | None, end: End | None
