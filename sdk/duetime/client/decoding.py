@@ -417,8 +417,8 @@ def _tagged(convert: Convert, tags: set[str]) -> Convert:
 
 
 def _union_faults(kinds: tuple[Any, ...]) -> Callable[[Any, str, Sequence[Misfit]], Misfit]:
-    """A function that chooses the useful one of the members' faults: that of the member which the value's tags name, or
-    which alone takes the value's kind of JSON; of `Order | None` the order's."""
+    """A function that chooses among the members' faults: the fault of the member with the value's tags, or of the only
+    member for the value's kind of JSON; else a fault about the tag, or about the whole union."""
     wanted = " or ".join("null" if one is types.NoneType else _name(one) for one in kinds)
     forms = [_forms(one) for one in kinds]
     tags = [{name: _tags_of(one)[name] for name in _tags_among(one, kinds)} for one in kinds]
