@@ -1,6 +1,6 @@
-"""Builds the compiled twins (docs/adr/0006) where a C compiler is at hand; elsewhere the package is pure Python.
+"""Builds the compiled twins (docs/adr/0006) if a C compiler is available; otherwise the package is pure Python.
 
-python sdk/hatch_build.py [PACKAGE]        those of the whole tree, beside their sources; but not of this package
+python sdk/hatch_build.py [PACKAGE]        builds all twins of the tree, or of one package, beside their sources
 """
 
 import os
@@ -21,7 +21,7 @@ PACKAGES = (
     "services/store/duetime_store",
     "spark/duetime_spark",
 )
-# Where `cimport` finds what twins share, besides beside them.
+# Include path of `cimport` for shared declarations, in addition to the sources' folder.
 SHARED = "format"
 FLAGS = ("-O3", "-g0", "-Wno-unused-function")
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
@@ -40,7 +40,7 @@ class CompiledTwins(BuildHookInterface):  # type: ignore[type-arg]
         try:
             built = compile_twins(Path(self.root), self.config["compiled"])
         except Exception as error:
-            # Every twin has its Python beside it, so that an install does not fail for want of a compiler.
+            # Every twin has a Python version, so that an install does not fail without a compiler.
             self.app.display_warning(f"compiled twins are left out, Python does their work: {error}")
             return
         build_data["artifacts"] += [f"/{path}" for path in built]
@@ -68,7 +68,7 @@ def compile_twins(root: Path, packages: Sequence[str] = PACKAGES, flags: Sequenc
             ],
             include_path=[str(root / SHARED), *(str((root / package).parent) for package in packages)],
             build_dir=scratch,
-            # Functions of twins are plain builtins: a quarter less C, and nobody binds them.
+            # Functions of twins are plain builtins: a quarter less C, and no caller binds them.
             compiler_directives={"language_level": 3, "binding": False},
             nthreads=workers,
             quiet=True,
@@ -81,7 +81,7 @@ def compile_twins(root: Path, packages: Sequence[str] = PACKAGES, flags: Sequenc
         built = []
         for name, source in sources.items():
             target = source.with_name(source.stem + SUFFIX)
-            # A new file: a running process may have the old one mapped.
+            # Written as a new file: a running process may have the old one mapped.
             target.unlink(missing_ok=True)
             shutil.copy(command.get_ext_fullpath(name), target)
             built.append(str(target.relative_to(root)))

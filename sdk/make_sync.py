@@ -1,7 +1,7 @@
 """Generates the synchronous clients, sdk/duetime/client/sync/clients.py, from the asynchronous ones: `make sync`.
 
-Each public method of an asynchronous class becomes one with the same arguments and docstring, which runs the coroutine
-on the background thread. Signatures and docstrings are copied as they are written; what differs is below.
+Each public method of an asynchronous class becomes one with the same arguments and docstring that runs the coroutine on
+the background thread. Signatures and docstrings are copied as written, with these differences:
 
     async def m(...) -> T                    def m(...) -> T:              return background.run(self._client.m(...))
     def m(...) -> AsyncGenerator[T, None]    def m(...) -> Iterator[T]:    return iterate(self._client.m(...))
@@ -41,7 +41,7 @@ FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True)
 class Source:
-    """An asynchronous class, and what its synchronous twin is built on."""
+    """An asynchronous class, and the base of its synchronous twin."""
 
     module: str
     name: str
@@ -50,11 +50,11 @@ class Source:
     client: str = ""
     """The class that the twin runs; empty: the asynchronous class itself."""
     made: bool = False
-    """Another twin's method makes it, of the asynchronous one."""
+    """Another twin's method makes it, from the asynchronous object."""
     by_hand: tuple[str, ...] = ()
-    """Methods that the base has."""
+    """Methods that the base class defines."""
     copied: tuple[str, ...] = ()
-    """Methods that only call others of their own: copied, without `await`."""
+    """Methods that only call others of the class: copied, without `await`."""
 
     @property
     def twin(self) -> str:
@@ -71,13 +71,13 @@ SOURCES = (
     Source("administering.admin", "AsyncAdmin"),
 )
 
-# Asynchronous classes that methods make, and their twins.
+# Asynchronous classes made by methods, and their twins.
 MADE = {source.name: source.twin for source in SOURCES if source.made}
 DECORATOR = "Callable[[F], F]"
 
 
 class Imports:
-    """The names that the generated module takes from others."""
+    """The names that the generated module imports."""
 
     def __init__(self) -> None:
         self._names: dict[str, set[str]] = defaultdict(set)
@@ -139,7 +139,7 @@ class Twin:
         yield f"        {self._property(node) if is_property else self._call(node)}"
 
     def _signature(self, node: FunctionNode) -> str:
-        """As it is written, comments too, with the return type of a synchronous method."""
+        """The signature as written, including comments, with the return type of a synchronous method."""
         stop, column = node.body[0].lineno, node.body[0].col_offset
         lines = self._lines(node.lineno, stop)
         if (before := self._lines(stop, stop + 1)[:column]).strip():
@@ -166,7 +166,7 @@ class Twin:
         return "\n".join(self._text.splitlines()[start - 1 : stop - 1])
 
     def _copy(self, node: FunctionNode) -> str:
-        """The statements after the docstring, as they are written."""
+        """The statements after the docstring, as written."""
         for statement in node.body[1:]:
             for name in self._names(statement):
                 self._import(name)
@@ -192,7 +192,7 @@ class Twin:
         return f"{'' if nothing else 'return '}background.run({call})"
 
     def _plain(self, node: FunctionNode, call: str) -> str:
-        """Of a method that neither is a coroutine nor gives a generator."""
+        """The call for a method that is neither a coroutine nor returns a generator."""
         returned = ast.unparse(node.returns) if node.returns else ""
         if returned == DECORATOR:
             self._imports.add(FACADE, "in_loop")
@@ -222,13 +222,13 @@ def _origins(tree: ast.Module, module: str) -> Iterator[tuple[str, str]]:
 
 
 def _generated(node: FunctionNode) -> str | None:
-    """The element type of a method that gives an asynchronous generator."""
+    """The element type of a method that returns an asynchronous generator."""
     match = re.fullmatch(r"AsyncGenerator\[(\w+), None\]", ast.unparse(node.returns)) if node.returns else None
     return match[1] if match else None
 
 
 def _arguments(arguments: ast.arguments) -> Iterator[str]:
-    """Every parameter, passed on by position or name as it is declared."""
+    """Every parameter, passed by position or name as declared."""
     yield from (_value(one) for one in [*arguments.posonlyargs, *arguments.args][1:])
     yield from (f"{one.arg}={_value(one)}" for one in arguments.kwonlyargs)
     if arguments.kwarg is not None:
@@ -236,7 +236,7 @@ def _arguments(arguments: ast.arguments) -> Iterator[str]:
 
 
 def _value(parameter: ast.arg) -> str:
-    """A parameter passed on; a generator of the caller's must run in the caller's thread."""
+    """A parameter as passed; the caller's generator must run in the caller's thread."""
     name, kind = parameter.arg, ast.unparse(parameter.annotation) if parameter.annotation else ""
     if re.fullmatch(r"Iterable\[[^\]]+\]", kind):
         return f"list({name})"
@@ -251,7 +251,7 @@ def _value(parameter: ast.arg) -> str:
 
 
 def _import_order(name: str) -> tuple[int, str]:
-    """Constants, classes, functions: as ruff sorts them."""
+    """Sorts constants, classes, functions: ruff's order."""
     return (0 if name.isupper() and len(name) > 1 else 1 if name[0].isupper() else 2), name
 
 

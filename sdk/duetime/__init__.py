@@ -165,8 +165,8 @@ __all__ = [
     "Violation",
 ]
 
-# Names are loaded on first use: importing the contract alone (duetime.v1) does not load the client, and the command
-# configures gRPC before it is loaded.
+# Names are loaded on first use: an import of the contract alone (duetime.v1) does not load the client, and the command
+# configures gRPC before the client is loaded.
 _MODULE_BY_NAME = {
     "Outcome": "sending.outcomes",
     "Outcomes": "sending.outcomes",
@@ -233,7 +233,7 @@ _MODULE_BY_NAME = {
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        # Only then: it costs as much as all the rest.
+        # Loaded late: the outbox costs as much as all the rest.
         return import_module("importlib.metadata").version("duetime")
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,9 +1,9 @@
-"""Certificates in files that somebody may replace at any time, and channels that follow them.
+"""Certificates in files that may be replaced at any time, and channels that follow the files.
 
-    files ──looked at once a second──▶ Pems, the last that fit ──▶ new calls take a channel made of them
-                                                                   the old one ends with its last call
+    files ──checked once a second──▶ Pems, the last valid contents ──▶ new calls take a channel made of them
+                                                                       the old one ends with its last call
 
-A connection keeps what it was made with. So what is replaced while the old is still valid costs no call.
+A connection keeps its certificates. A replacement while the old ones are still valid therefore fails no call.
 """
 
 import asyncio
@@ -21,29 +21,29 @@ LOOK_S = 1.0
 
 
 class Files(NamedTuple):
-    """Where they are (PEM); None: there is none."""
+    """Paths of PEM files; None: no file."""
 
-    # The certificates of those whose signatures count; None: those that gRPC comes with.
+    # Certificates of the trusted CAs; None: those of gRPC.
     ca: Path | None
-    # One's own, with those between it and the CA behind it, and its key.
+    # The process's own certificate, with the intermediates behind it, and its key.
     cert: Path | None = None
     key: Path | None = None
 
 
 class Pems(NamedTuple):
-    """What the files had in them."""
+    """The contents of the files."""
 
     ca: bytes | None
     cert: bytes | None
     key: bytes | None
 
 
-# Of each file: what changes when it is replaced or written; None: it is not there.
+# Changes whenever a file is replaced or written; None: the file does not exist.
 _Stamp = tuple[tuple[int, int, int] | None, ...]
 
 
 class Followed:
-    """The contents of files, as they are now. Safe to share between threads."""
+    """The current contents of files. Safe to share between threads."""
 
     def __init__(
         self,
@@ -52,22 +52,22 @@ class Followed:
         changed: Callable[[Pems], None] | None = None,
         failed: Callable[[OSError], None] | None = None,
     ) -> None:
-        """`changed`: called with each later content that fits. `failed`: once for each that does not.
+        """`changed`: called with each later valid content. `failed`: called once for each invalid content.
 
         Raises:
-            OSError: they can't be read, or do not fit each other.
+            OSError: the files can't be read, or do not match each other.
         """
         self.files = files
         self._changed = changed
         self._failed = failed
         self._lock = threading.Lock()
         self._stamp, self._pems = _read(files)
-        # Of contents that do not fit, and of which that has been told.
+        # The stamp of invalid contents that were reported.
         self._refused: _Stamp | None = None
         self._look_at_s = time.monotonic() + LOOK_S
 
     def now(self) -> Pems:
-        """The last that could be read and fitted: the same object until another does."""
+        """The last valid contents: the same object until they change."""
         if time.monotonic() >= self._look_at_s:
             with self._lock:
                 if time.monotonic() >= self._look_at_s:
@@ -98,7 +98,7 @@ def _read(files: Files) -> tuple[_Stamp, Pems]:
     if files.ca is not None:
         context.load_verify_locations(files.ca)
     if files.cert is not None:
-        # Without a password OpenSSL would ask for one at the terminal, if the key is encrypted.
+        # Without a password argument OpenSSL would ask at the terminal if the key is encrypted.
         context.load_cert_chain(files.cert, files.key, password=lambda: b"")
     pems = Pems(*(None if path is None else path.read_bytes() for path in files))
     if _stamp_of(files) != stamp:
@@ -119,12 +119,12 @@ def _stamp_of_one(path: Path) -> tuple[int, int, int] | None:
 
 
 def credentials_of(pems: Pems) -> grpc.ChannelCredentials:
-    """What a channel shows and trusts: TLS 1.2 or newer."""
+    """The channel's own and trusted certificates: TLS 1.2 or newer."""
     return grpc.ssl_channel_credentials(pems.ca, pems.key, pems.cert)
 
 
 class FollowingChannel(grpc.aio.Channel):
-    """A channel whose calls begin on a connection made of the files of now."""
+    """A channel whose calls start on a connection made of the current files."""
 
     def __init__(self, followed: Followed, target: str, options: Sequence[tuple[str, Any]]) -> None:
         self._followed = followed
@@ -133,7 +133,7 @@ class FollowingChannel(grpc.aio.Channel):
         self._pems = followed.now()
         self._channel = self._make()
         self._calls: weakref.WeakSet[Any] = weakref.WeakSet()
-        # Those that were replaced, and still have calls; and the ends of the others.
+        # Replaced channels with running calls; and the closing tasks of the others.
         self._replaced: set[grpc.aio.Channel] = set()
         self._ends: set[asyncio.Task[None]] = set()
 
@@ -149,7 +149,7 @@ class FollowingChannel(grpc.aio.Channel):
         return self._channel
 
     def _replace(self) -> None:
-        """The channel is closed once its last call has ended."""
+        """Replaces the channel; the old one is closed once its last call has ended."""
         channel, running = self._channel, {call for call in self._calls if not call.done()}
         self._replaced.add(channel)
 
@@ -183,7 +183,7 @@ class FollowingChannel(grpc.aio.Channel):
         return self._method("stream_stream", arguments, options)
 
     def _method(self, kind: str, arguments: Any, options: Any) -> Any:
-        """What makes calls of one method, on whichever channel is the one of now."""
+        """A factory for calls of one method, on the current channel."""
         of, method = self._channel, getattr(self._channel, kind)(*arguments, **options)
 
         def call(*request: Any, **further: Any) -> Any:

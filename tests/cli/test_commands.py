@@ -398,7 +398,7 @@ def test_lanes_show_what_is_pending(server: str, topic: str, capsys: pytest.Capt
         (["send", "orders", "@/no/such/file"], "duetime: /no/such/file: no such file or directory"),
         (["pull", "no_such_topic"], "duetime: topic no_such_topic does not exist"),
         (["topics", "create", "many", "--queues", "9999"], "duetime: queue_count: "),
-        (["lanes", "--server", "localhost:1"], "duetime: no DueTime server answers at localhost:1"),
+        (["lanes", "--server", "localhost:1"], "duetime: cannot connect to localhost:1"),
     ],
 )
 def test_an_error_of_the_server_is_one_line_and_exit_code_1(

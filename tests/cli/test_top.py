@@ -41,7 +41,7 @@ def test_once_as_json_has_the_rates(server: str, capsys: pytest.CaptureFixture[s
 
 def test_without_a_server_it_ends_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["top", "--once", "--server", "127.0.0.1:1"]) == 1
-    assert capsys.readouterr().err.startswith("duetime: no DueTime server answers at 127.0.0.1:1")
+    assert capsys.readouterr().err.startswith("duetime: cannot connect to 127.0.0.1:1")
 
 
 @pytest.mark.parametrize("key", [b"q", b"\x03"], ids=["q", "Ctrl-C"])

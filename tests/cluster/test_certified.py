@@ -178,7 +178,7 @@ async def test_files_of_a_client_that_do_not_fit_are_told_at_once(tmp_path: Path
     certified = Certified(tmp_path)
     ca, cert, _ = certified.issue("client")
     other = certified.issue("spark").key
-    with pytest.raises(InvalidArgument, match="stand together"):
+    with pytest.raises(InvalidArgument, match="given together"):
         Tls(ca, cert_file=cert)
     with pytest.raises(InvalidArgument, match="can't be used"):
         AsyncProducer("localhost:1", tls=Tls(ca, cert_file=cert, key_file=other))

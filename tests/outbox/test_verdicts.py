@@ -23,7 +23,7 @@ from duetime.v1 import gateway_pb2, message_pb2
 NOW_MS = 1_700_000_000_000
 RECEIPT = Receipt(message_pb2.SendResult(message_id="a"), "orders")
 FOUND = FoundMessage(gateway_pb2.FoundMessage(state=gateway_pb2.MESSAGE_STATE_STORED))
-NO_SERVER = Unavailable("no DueTime server answers", reason="UNAVAILABLE")
+NO_SERVER = Unavailable("cannot connect to", reason="UNAVAILABLE")
 NO_SHARD = Unavailable("shard 1 does not answer", reason="SHARD_UNAVAILABLE")
 UNKNOWN = Unauthenticated("the token is not valid", reason="TOKEN_INVALID")
 SHUT_OUT = PermissionDenied("no right", reason="RIGHT_MISSING")

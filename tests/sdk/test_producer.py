@@ -288,7 +288,7 @@ async def test_a_status_that_is_not_retriable_is_raised_once_the_call_has_it(tap
 async def test_a_server_that_stays_away_is_an_error_after_the_timeout(tap: Gateway, topic: str) -> None:
     await tap.stop()
     async with AsyncProducer(tap.address, timeout="1s") as producer:
-        with pytest.raises(Unavailable, match=rf"no DueTime server answers at {tap.address}; given up after \d+ att"):
+        with pytest.raises(Unavailable, match=rf"cannot connect to {tap.address}; given up after \d+ att"):
             await producer.send(topic, b"x")
         (error,) = await producer.send_many([Message(topic, b"x", id="mine")], errors="return")
     assert isinstance(error, Unavailable)

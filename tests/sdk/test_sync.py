@@ -232,7 +232,7 @@ def test_sends_of_threads_wait_for_room_and_are_overloaded_without_it(threaded_t
         assert first.result(60).message_id != second.result(60).message_id
     with Producer(threaded_tap.address, max_pending=1, timeout="50ms") as producer:
         assert producer._client._capacity.try_acquire(1, 0)
-        with pytest.raises(Overloaded, match=r"no room within 0\.05 s"):
+        with pytest.raises(Overloaded, match=r"no send capacity within 0\.05 s"):
             producer.send(topic, b"x")
 
 

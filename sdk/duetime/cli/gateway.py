@@ -31,7 +31,7 @@ async def reach(server: str | None) -> str:
         text = f"no host has the name {host}: {(error.strerror or str(error)).lower()}"
         raise Unavailable(text, reason="UNAVAILABLE") from None
     except (OSError, TimeoutError):
-        text = f"no DueTime server answers at {address}"
+        text = f"cannot connect to {address}"
         if host in _THIS_MACHINE:
             text += "; `duetime up` starts one on this machine"
         raise Unavailable(text, reason="UNAVAILABLE") from None

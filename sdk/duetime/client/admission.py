@@ -12,20 +12,20 @@ from duetime_format.limits import BODY_BYTES_MAX, ID_CHARS_MAX
 
 from duetime.client.errors import InvalidMessage
 
-# The names that `Message` has for fields of the contract.
+# The fields of the contract by their names in `Message`.
 NAMES = {"delay_level": "level", "delay_ms": "delay", "deliver_at_ms": "deliver_at", "max_wait_ms": "max_wait"}
-# Messages with other fields are judged by all rules, as are those with long texts: servers add properties of their own.
+# All rules apply to messages with other fields or long texts: servers add properties of their own.
 _PLAIN = {"topic", "body", "id", "born_at_ms", "tags", "keys", "properties", "delay_ms", "deliver_at_ms", "flag"}
 _CHARS_MAX = 1_024
 
 
 def check(fields: Mapping[str, Any], *, is_half: bool = False) -> None:
-    """Judges the fields of a duetime.v1.Message, by name. `is_half`: it is a transaction's.
+    """Checks the fields of a duetime.v1.Message, by name. `is_half`: the message belongs to a transaction.
 
-    A value of another type passes: protobuf refuses it.
+    A value of another type passes: protobuf rejects it.
 
     Raises:
-        InvalidMessage: fields break rules that hold for every server; `violations` has all of them.
+        InvalidMessage: fields break rules of every server; `violations` lists all of them.
     """
     try:
         found = [] if _is_plain(fields) else _violations(fields, is_half)
@@ -36,7 +36,7 @@ def check(fields: Mapping[str, Any], *, is_half: bool = False) -> None:
 
 
 def _is_plain(fields: Mapping[str, Any]) -> bool:
-    """Whether the message is right beyond doubt. Its `delay_ms` was judged when it was read."""
+    """Whether the message is valid beyond doubt. Its `delay_ms` was checked when it was parsed."""
     message_id, deliver_at_ms = fields["id"], fields.get("deliver_at_ms", 0)
     return (
         fields.keys() <= _PLAIN

@@ -1,7 +1,7 @@
-"""Bodies as values: sent as JSON, and read into types.
+"""Bodies as values: sent as JSON, and decoded into types.
 
-What is sent as JSON has the property `content_type`, `application/json`; bytes and text have none. A body without it is
-read as JSON where that is asked for: its sender may know nothing of the property.
+A JSON body has the property `content_type` with the value `application/json`; bytes and text have none. A body without
+the property is decoded as JSON on request: its sender may not know the property.
 """
 
 import json
@@ -21,7 +21,7 @@ Decode = Callable[[bytes, str], Any]
 
 
 class Model(Protocol):
-    """One of pydantic's."""
+    """A pydantic model."""
 
     def model_dump_json(self) -> str: ...
 
@@ -34,11 +34,11 @@ Body = bytes | str | dict[str, Any] | list[Any] | Model | Dataclass
 
 
 def encoded(body: Body) -> tuple[bytes, str]:
-    """The bytes of a body, and their content type; empty: of bytes and text.
+    """The bytes of a body and their content type; empty for bytes and text.
 
     Raises:
-        TypeError: it is none of the kinds of `Body`.
-        InvalidMessage: something in it has no form in JSON.
+        TypeError: the body has none of the types of `Body`.
+        InvalidMessage: a value in the body has no form in JSON.
     """
     if isinstance(body, bytes):
         return body, ""
@@ -54,14 +54,14 @@ def encoded(body: Body) -> tuple[bytes, str]:
 
 
 def decoder(kind: Any) -> Decode:
-    """Makes of a body, and its content type, a value of a type: bytes, str, or what JSON can hold: None, bool, int,
-    float, list, dict, Literal, Enum, datetime, date, time, Decimal, UUID, unions, named tuples, dataclasses, and
-    pydantic's models.
+    """Returns a function that converts a body and its content type to a value of a type: bytes, str, or a type with a
+    form in JSON: None, bool, int, float, list, dict, Literal, Enum, datetime, date, time, Decimal, UUID, unions, named
+    tuples, dataclasses, and pydantic's models.
 
     The function raises BadBody.
 
     Raises:
-        InvalidArgument: the type is none of these, or a union has two members that JSON can't distinguish.
+        InvalidArgument: the type is none of these, or JSON can't distinguish two members of a union.
     """
     if kind is bytes:
         return lambda body, _: body
@@ -84,7 +84,7 @@ cached_decoder: Callable[[Any], Decode] = lru_cache(maxsize=256)(decoder)
 
 
 class JsonBody:
-    """What messages with a body have for reading it as JSON."""
+    """Reads the body of a message as JSON."""
 
     __slots__ = ()
 
@@ -94,7 +94,7 @@ class JsonBody:
 
     @property
     def content_type(self) -> str:
-        """`application/json` of a body that was sent as a value; empty: not told."""
+        """`application/json` if the body was sent as a value; empty: unknown."""
         raise NotImplementedError
 
     @overload
@@ -104,11 +104,11 @@ class JsonBody:
     def json(self, kind: type[T]) -> T: ...
 
     def json(self, kind: Any = Any) -> Any:
-        """The body as a value: as it stands in the JSON, or of a type: a dataclass, a pydantic model, `list[Order]`.
+        """The body as a value: as in the JSON, or of a type: a dataclass, a pydantic model, `list[Order]`.
 
         Raises:
-            BadBody: it is no JSON, or no such value. Damaged.
-            InvalidArgument: the type is none that JSON can hold.
+            BadBody: the body is not JSON, or not a value of the type. Damaged.
+            InvalidArgument: JSON can't hold the type.
         """
         return cached_decoder(kind)(self.body, self.content_type)
 
@@ -133,7 +133,7 @@ def _parsed(body: bytes, content_type: str) -> Any:
     except json.JSONDecodeError as error:
         raise _bad(f"it is no JSON: {error.msg} at character {error.pos}") from None
     except (ValueError, RecursionError) as error:
-        # Of numbers with too many digits, and of lists in lists.
+        # Raised for numbers with too many digits, and for deeply nested lists.
         raise _bad(f"it is no JSON: {type(error).__name__}") from None
 
 

@@ -1,4 +1,4 @@
-"""Functions that users register: which are coroutine functions, and whether they can be called as they will be."""
+"""Functions that users register: whether they are coroutine functions, and whether they accept the arguments."""
 
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Sequence
@@ -9,15 +9,15 @@ from duetime.client.errors import InvalidArgument
 
 
 def is_asynchronous(function: Callable[..., Any]) -> bool:
-    """Whether a call returns a coroutine; for a callable object its `__call__` decides."""
+    """Whether a call returns a coroutine; a callable object is judged by its `__call__`."""
     return any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
 
 
 def check_callable(function: Any, field: str, *calls: Sequence[str]) -> int:
-    """How a function is called: the number of the first of `calls`, each the names of its arguments, that it takes.
+    """Returns the number of the first of `calls`, each a list of argument names, that the function accepts.
 
     Raises:
-        InvalidArgument: it takes none, or is something of which a call does nothing; `field` names it in errors.
+        InvalidArgument: it accepts none, or a call of it would do nothing; `field` names the argument in errors.
     """
     name = getattr(function, "__qualname__", None) or repr(function)
     if isinstance(function, type) or not callable(function):
@@ -29,7 +29,7 @@ def check_callable(function: Any, field: str, *calls: Sequence[str]) -> int:
     try:
         signature = inspect.signature(function)
     except ValueError:
-        # Of C code that does not tell.
+        # Some C code has no signature.
         return 0
     reason = ""
     for number, names in enumerate(calls):
@@ -47,8 +47,8 @@ def check_returned(result: object) -> object:
     """The result of a plain function.
 
     Raises:
-        TypeError: it stands for work that nobody would wait for: a coroutine, another awaitable, a Future, a generator
-            or another iterator.
+        TypeError: the result is unfinished work: a coroutine, another awaitable, a Future, a generator or another
+            iterator.
     """
     if result is None:
         return None

@@ -41,7 +41,7 @@ CHANNEL_OPTIONS = (
     # Despite its name, this bounds one attempt to connect: a busy machine is slow to shake hands.
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
-    # Clients of one process that share an event loop must not share a broken connection's backoff.
+    # Clients of one process and event loop must not share a broken connection's backoff.
     ("grpc.use_local_subchannel_pool", 1),
 )
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]+)(?::([0-9]{1,5}))?")
@@ -49,15 +49,15 @@ _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]+)(?::([0-9]{1,5}))?")
 BACKOFF_S_MIN = 0.05
 BACKOFF_S_MAX = 2.0
 
-# How long a server of an older release is not asked again for calls that it does not know, and another one not for
-# streams that it has run out of: a newer one may answer at the address by then, or a stream be free.
+# An older server is not asked again for unknown calls within this time, and a server without free streams not for
+# streams: a newer server may answer at the address later, or a stream may be free.
 OLDER_SERVER_S = 60.0
 
 T = TypeVar("T")
 
 
 class OlderServer:
-    """Remembers for OLDER_SERVER_S that the server did not know something."""
+    """Remembers for OLDER_SERVER_S that the server rejected a feature."""
 
     def __init__(self) -> None:
         # Loop time.
@@ -75,7 +75,7 @@ def resolve_server(server: str | None) -> str:
     """`server`, else DUETIME_SERVER, else localhost:9800; a host without a port has port 9800.
 
     Raises:
-        InvalidArgument: it is neither HOST nor HOST:PORT.
+        InvalidArgument: the address is neither HOST nor HOST:PORT.
     """
     address = server or os.environ.get(SERVER_VARIABLE) or SERVER_DEFAULT  # noqa: TID251  the only place where the SDK reads it
     match = _ADDRESS.fullmatch(address)
@@ -86,8 +86,8 @@ def resolve_server(server: str | None) -> str:
 
 
 def backoff_s(attempt: int, *errors: DueTimeError) -> float:
-    """The pause after failed attempt 1, 2, ...: it doubles; up to half of it is random, to spread callers. It is no
-    shorter than what the server has said with one of the errors."""
+    """The pause after failed attempt 1, 2, ...: it doubles, and up to half of it is random to spread callers. It is at
+    least as long as the server requested in one of the errors."""
     longest = min(BACKOFF_S_MAX, BACKOFF_S_MIN * 2.0 ** min(attempt - 1, 16))
     told = max((error.retry_after_s for error in errors), default=0.0)
     return max(longest * random.uniform(0.5, 1.0), told * random.uniform(1.0, 1.1))
@@ -99,7 +99,7 @@ async def pause(length_s: float) -> None:
 
 
 async def repeated(call: Callable[[float], Awaitable[T]], timeout: float) -> T:
-    """Repeats a call until it is answered or `timeout` seconds are over. The call is given the seconds left."""
+    """Repeats a call until it is answered or `timeout` seconds have passed. The call receives the seconds left."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout
     attempt = 0
@@ -115,7 +115,7 @@ async def repeated(call: Callable[[float], Awaitable[T]], timeout: float) -> T:
 
 
 class Closing(ABC):
-    """A client that an `async with` block closes at its end."""
+    """A client that is closed at the end of its `async with` block."""
 
     @abstractmethod
     async def close(self) -> None: ...
@@ -133,7 +133,7 @@ class Connection:
     """A channel to the gateway, opened by the first call on the event loop of that call."""
 
     def __init__(self, server: str | None, token: TokenSource | None = None, tls: Tls | None = None) -> None:
-        """`token`: shown by each call. `tls`: whom it trusts. None: those of the environment, if it has some.
+        """`token`: sent with each call. `tls`: the trusted certificates. None: those of the environment, if any.
 
         Raises:
             Forked: see there.
@@ -143,13 +143,13 @@ class Connection:
         self._followed = followed_for(tls)
         self._credentials = credentials_for(self.server, token, encrypted=self._followed is not None)
         self.closed = False
-        # Of the first use.
+        # The event loop of the first use.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._channel: grpc.aio.Channel | None = None
         self._stub: gateway_pb2_grpc.GatewayStub | None = None
 
     def check(self) -> None:
-        """For the beginning of whatever waits for it, in the event loop.
+        """Checks that the connection can be used here. Called in the event loop, before anything waits for it.
 
         Raises:
             Closed, Forked, WrongLoop: it can't be used, or not here.
@@ -164,7 +164,7 @@ class Connection:
             self._loop = loop
 
     def can_be_closed(self) -> bool:
-        """Whether its end has anything to wait for: in a forked child all of it is the parent's. Raises: WrongLoop."""
+        """Whether closing has work to do: in a forked child everything is the parent's. Raises: WrongLoop."""
         if not (self.closed or connections.lost):
             self._check_loop(asyncio.get_running_loop())
         return not connections.lost
@@ -182,7 +182,7 @@ class Connection:
         return "closed" if self.closed else "unused" if self._channel is None else "open"
 
     def described(self, kind: str, **fields: object) -> str:
-        """What a client's `repr` says: `AsyncPuller(localhost:9800, topic='orders', open)`; no token."""
+        """The `repr` of a client: `AsyncPuller(localhost:9800, topic='orders', open)`; without the token."""
         shown = [f"{name}={value!r}" for name, value in fields.items() if value is not None]
         return f"{kind}({', '.join([self.server, *shown, self.state])})"
 
@@ -207,10 +207,10 @@ class Connection:
         return self._stub
 
     async def call(self, method: str, request: Any, timeout: float) -> Any:
-        """One unary call by its method's name.
+        """Makes one unary call by its method's name.
 
         Raises:
-            DueTimeError: the call failed; it is not repeated here.
+            DueTimeError: the call failed; this method does not repeat it.
         """
         self.check()
         with self._errors_translated():
@@ -220,7 +220,7 @@ class Connection:
         return answer
 
     async def stream(self, method: str, request: Any) -> AsyncGenerator[Any, None]:
-        """The answers of a streaming call, which has no deadline. Raises: DueTimeError."""
+        """Yields the answers of a streaming call without a deadline. Raises: DueTimeError."""
         self.check()
         call = getattr(self.stub, method)(request)
         try:
@@ -234,9 +234,9 @@ class Connection:
 
     @asynccontextmanager
     async def both_ways(self, method: str, *, read: Callable[[bytes], Any] | None = None) -> AsyncIterator[Any]:
-        """A call that streams both ways, which has no deadline and ends with the block. Raises: DueTimeError.
+        """Opens a call that streams both ways, without a deadline; it ends with the block. Raises: DueTimeError.
 
-        `read`: how its answers are read, if not as the contract's messages alone.
+        `read`: decodes its answers; None: as messages of the contract.
         """
         self.check()
         make = getattr(self.stub, method) if read is None else self._reading(method, read)
@@ -247,7 +247,7 @@ class Connection:
                     yield call
                 except grpc.aio.AioRpcError as error:
                     if error.code() is grpc.StatusCode.INTERNAL and not error.trailing_metadata():
-                        # gRPC's own status for a write into a stream that had just ended: it hides why that was.
+                        # gRPC's own status for a write to a stream that has just ended hides the reason.
                         text = f"the server at {self.server} ended the stream"
                         raise Unavailable(text, reason="ENDED") from error
                     raise

@@ -1,11 +1,11 @@
-"""Values of JSON made into those of a type, by functions that are made once for each type.
+"""Converts JSON to values of a type, by functions that are compiled once for each type.
 
-A number is no text and a text no number. Types without a form of their own in JSON have another one: datetime, date and
-time are ISO 8601, UUID and Decimal are text, an Enum is its value. Unknown fields of a dataclass are skipped, so that a
-sender may be newer than its reader.
+Numbers and texts are never converted into each other. Types without their own form in JSON use another one: datetime,
+date and time are ISO 8601, UUID and Decimal are text, an Enum is its value. Unknown fields of a dataclass are skipped,
+so that a sender may be newer than its reader.
 
-The members of a union must be distinguishable by their JSON alone (see `_Decoders._check_union`): the first match would
-silently read one kind as another.
+The members of a union must be distinguishable by their JSON alone (see `_Decoders._check_union`): otherwise the first
+match would silently read one type as another.
 """
 
 import dataclasses
@@ -23,12 +23,12 @@ from uuid import UUID
 from duetime.client.errors import InvalidArgument
 from duetime.client.plain import adapter, faults_of, has_fields, is_pydantic, plain
 
-# Of a value and where it is, such as `items[2].price`; empty: it is the whole.
+# Takes a value and its place, such as `items[2].price`; empty: the whole body.
 Convert = Callable[[Any, str], Any]
 
 
 class Misfit(Exception):
-    """A value is not of the type; the text says where, and not what it is."""
+    """A value does not fit the type; the text has its place, and never the value."""
 
 
 def _misfit(place: str, wanted: str, value: object) -> Misfit:
@@ -46,15 +46,15 @@ _FORMS = _NAMES | {int: "number", float: "number"}
 
 
 def decoder_for(kind: Any) -> Convert:
-    """Raises: InvalidArgument: it is no type that JSON can hold."""
+    """Raises: InvalidArgument: JSON can't hold the type."""
     return _Decoders().of(kind)
 
 
 class _Decoders:
-    """Those of one type and of all that it consists of."""
+    """The decoders of one type and all its parts."""
 
     def __init__(self) -> None:
-        # A dataclass may have fields of its own type.
+        # Cached: a dataclass may have fields of its own type.
         self._dataclasses: dict[type, Convert] = {}
 
     def of(self, kind: Any) -> Convert:
@@ -116,7 +116,7 @@ class _Decoders:
                 )
 
     def _are_distinct(self, one: Any, other: Any) -> bool:
-        """Whether no JSON fits both, or both make the same value of it."""
+        """Whether no JSON fits both, or both decode it to the same value."""
         for kind, second in ((one, other), (other, one)):
             values = _values_of(kind)
             if values is not None:
@@ -130,7 +130,7 @@ class _Decoders:
             return bool(_distinct_tags(one, other))
         origins = typing.get_origin(one), typing.get_origin(other)
         (*keys, item), (*other_keys, other_item) = typing.get_args(one) or (None,), typing.get_args(other) or (None,)
-        # An empty collection is the same value, by either of the two.
+        # An empty collection decodes to the same value by either type.
         is_same = origins[0] is origins[1] and origins[0] in (list, set, frozenset, dict) and keys == other_keys
         return is_same and self._are_distinct(item, other_item)
 
@@ -194,7 +194,7 @@ class _Decoders:
             try:
                 return kind(**found)
             except (TypeError, ValueError) as error:
-                # Of its own `__post_init__`.
+                # Raised by `__post_init__`.
                 raise Misfit(f"{_named(place)} is no {kind.__name__}: {error}") from None
 
         self._dataclasses[kind] = convert
@@ -210,7 +210,7 @@ class _Decoders:
 
 
 def _plain(wanted: str, *kinds: type) -> Convert:
-    """For what JSON has itself. True is no number."""
+    """A decoder for JSON's own types. True is not a number."""
 
     def convert(value: Any, place: str) -> Any:
         if type(value) not in kinds:
@@ -221,7 +221,7 @@ def _plain(wanted: str, *kinds: type) -> Convert:
 
 
 def _read(wanted: str, read: Callable[[str], Any], *kinds: type) -> Convert:
-    """For what is a text in JSON."""
+    """A decoder for types whose JSON is a text."""
 
     def convert(value: Any, place: str) -> Any:
         try:
@@ -242,7 +242,7 @@ def _enum(kind: type[Enum]) -> Convert:
         if member is not None:
             return member
         try:
-            # Combinations of flags, and values that the class finds itself (`_missing_`).
+            # Combinations of flags, and values found by the class itself (`_missing_`).
             if type(value) in (str, int, float):
                 return kind(value)
         except ValueError:
@@ -253,16 +253,16 @@ def _enum(kind: type[Enum]) -> Convert:
 
 
 def _canonical(value: Any) -> str:
-    """A value's JSON, the same for equal values: 1 and 1.0 are one number, and True is none."""
+    """A value's JSON, the same for equal values: 1 and 1.0 are one number, and True is not a number."""
     text = json.dumps(value, sort_keys=True, default=plain)
     return text.removesuffix(".0") if type(value) is float else text
 
 
 def _key(kind: Any) -> Callable[[str, str], Any]:
-    """For the names of an object. JSON has texts alone there: numbers are written as texts.
+    """A decoder for the names of an object. JSON allows only texts there: numbers are written as texts.
 
     Raises:
-        InvalidArgument: json writes no such keys.
+        InvalidArgument: the json module writes no keys of this type.
     """
     if kind is str or kind is Any:
         return lambda name, _: name
@@ -291,7 +291,7 @@ def _key_text(value: Any) -> str:
 
 
 def _model(kind: Any) -> Convert:
-    """For a model beside other kinds, or within a dataclass."""
+    """A decoder for a model in a union, or in a dataclass."""
 
     def convert(value: Any, place: str) -> Any:
         try:
@@ -357,12 +357,12 @@ def _is_literal(kind: Any) -> bool:
 
 
 def _is_as_in_json(kind: Any) -> bool:
-    """Whether it is a Literal without members of an Enum."""
+    """Whether the type is a Literal without members of an Enum."""
     return _is_literal(kind) and not any(isinstance(one, Enum) for one in typing.get_args(kind))
 
 
 def _values_of(kind: Any) -> list[Any] | None:
-    """All values of a Literal or an Enum in JSON; None: there is no end of them."""
+    """All values of a Literal or an Enum in JSON; None: the type has no finite set."""
     if _is_literal(kind):
         return [json.loads(one) for one in _by_json(kind)]
     if isinstance(kind, type) and issubclass(kind, Enum) and not issubclass(kind, Flag):
@@ -371,7 +371,7 @@ def _values_of(kind: Any) -> list[Any] | None:
 
 
 def _forms(kind: Any) -> set[str]:
-    """The kinds of JSON that a type takes."""
+    """The kinds of JSON that a type accepts."""
     origin = typing.get_origin(kind) or kind
     if kind in _PLAIN:
         return {"number" if kind in (int, float) else _PLAIN[kind][0]}
@@ -387,7 +387,7 @@ def _forms(kind: Any) -> set[str]:
 
 
 def _distinct_tags(one: Any, other: Any) -> set[str]:
-    """The fields of both that have different Literals in each."""
+    """Fields with different Literals in the two types."""
     tags, other_tags = _tags_of(one), _tags_of(other)
     return {name for name, values in tags.items() if name in other_tags and not values & other_tags[name]}
 
@@ -404,7 +404,7 @@ def _tags_among(kind: Any, kinds: tuple[Any, ...]) -> set[str]:
 
 
 def _tagged(convert: Convert, tags: set[str]) -> Convert:
-    """The same for values that have these fields: a default must not decide which type it is."""
+    """A decoder that requires these fields: a default must not decide the type."""
     if not tags:
         return convert
 

@@ -1,14 +1,14 @@
-"""The errors of the SDK, and the only place where gRPC statuses and faults become errors.
+"""The errors of the SDK, and the only place that translates gRPC statuses and faults into errors.
 
     DueTimeError
     ├── InvalidArgument (ValueError)      INVALID_ARGUMENT     rules are broken; `violations` lists them all
-    │   ├── InvalidMessage                                     a message breaks them
+    │   ├── InvalidMessage                                     a message breaks rules
     │   └── Unsupported                   UNIMPLEMENTED        well-formed, but not supported
-    ├── Unauthenticated                   UNAUTHENTICATED      no token, or none that counts
-    ├── PermissionDenied                  PERMISSION_DENIED    the user has no right to it, or it is another group's
+    ├── Unauthenticated                   UNAUTHENTICATED      no token, or an invalid one
+    ├── PermissionDenied                  PERMISSION_DENIED    no permission, or the object of another group
     ├── NotFound                          NOT_FOUND            no such topic, queue, ...
     ├── AlreadyExists                     ALREADY_EXISTS       the name is taken by something different
-    ├── Conflict                          FAILED_PRECONDITION  the state forbids it: FILTER_CONFLICT, ...
+    ├── Conflict                          FAILED_PRECONDITION  the current state forbids it: FILTER_CONFLICT, ...
     │   └── MessageCancelled                                   the message with this id ended without a delivery
     ├── Overloaded                        RESOURCE_EXHAUSTED   retriable: too much in flight
     ├── Unavailable                       UNAVAILABLE,         retriable: the server or a shard does not answer,
@@ -18,11 +18,11 @@
     ├── Closed                            (none)               the client is closed
     ├── Forked                            (none)               the process is a fork of one that had connected
     ├── WrongLoop                         (none)               the client belongs to another event loop
-    ├── BadBody (ValueError)              (none)               a body is not what its reader expects
+    ├── BadBody (ValueError)              (none)               a body does not fit its reader's type
     ├── SomeFailed                        (none)               a call about many messages: some of them failed
     └── ServerError                       any other            an internal error of the server
 
-`retriable` says whether the same call may succeed later; producers repeat such calls themselves before they raise one.
+`retriable` says whether the same call may succeed later; producers repeat such calls themselves before they raise.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -39,16 +39,16 @@ from duetime.v1 import message_pb2
 class DueTimeError(Exception):
     """`reason` is a stable code for programs; the text is for people.
 
-    `message_id` is set when the error concerns one message. Where it is unknown whether that message was stored, look
-    for the id in its topic.
+    `message_id` is set when the error concerns one message. If the error leaves open whether the message was stored,
+    search its topic for the id.
     """
 
     retriable: bool = False
-    # How long to wait before the same call is made again, as the server has said; 0: as one likes.
+    # The shortest wait before the same call, as the server requested; 0: no request.
     retry_after_s: float = 0.0
-    # Whether a server said so; otherwise it was not asked, or did not answer.
+    # Whether a server returned the error; otherwise it was not asked, or did not answer.
     from_server: bool = False
-    # Names and values beside the reason, as the server gives them.
+    # Names and values from the server, in addition to the reason.
     metadata: Mapping[str, str] = MappingProxyType({})
 
     def __init__(
@@ -75,7 +75,7 @@ class InvalidArgument(DueTimeError, ValueError):
 
     @classmethod
     def of(cls, field: str, description: str) -> Self:
-        """An error of the SDK's own, raised without asking the server."""
+        """An error raised by the SDK without a call to the server."""
         return cls.of_all([Violation(field, description)])
 
     @classmethod
@@ -97,11 +97,11 @@ class Unsupported(InvalidArgument):
 
 
 class Unauthenticated(DueTimeError):
-    """The server does not know who calls: there is no token, or it is wrong, has expired or was revoked."""
+    """The server does not know the caller: the token is missing, wrong, expired or revoked."""
 
 
 class PermissionDenied(DueTimeError):
-    """The user has no right to it, whether it exists or not; or a transaction is another producer group's."""
+    """The user lacks permission, whether the object exists or not; or a transaction is another producer group's."""
 
 
 class NotFound(DueTimeError):
@@ -113,11 +113,11 @@ class AlreadyExists(DueTimeError):
 
 
 class Conflict(DueTimeError):
-    """Refused because of the current state or of other callers; `reason` says which rule."""
+    """Rejected because of the current state or of other callers; `reason` names the rule."""
 
 
 class MessageCancelled(Conflict):
-    """A message with this topic and id ended without a delivery, and a late repeat of its send must not revive it.
+    """A message with this topic and id ended without a delivery; a late repeat of its send must not revive it.
 
     Send a new message with a new id, or use a key and `replace` to change a pending message.
     """
@@ -145,7 +145,7 @@ class Unavailable(DueTimeError):
 
 
 class Timeout(DueTimeError, TimeoutError):
-    """No answer in time. What was sent may have been stored."""
+    """No answer in time. The message may have been stored."""
 
     retriable = True
 
@@ -170,7 +170,7 @@ class WrongLoop(DueTimeError):
 
 
 class BadBody(DueTimeError, ValueError):
-    """A message's body is not what its reader expects; the text says where, and not what it has there."""
+    """A message's body does not fit its reader's type; the text names the place, and never the value."""
 
 
 class SomeFailed(DueTimeError):
@@ -191,7 +191,7 @@ class ServerError(DueTimeError):
     """An internal error of the server; its log has details."""
 
 
-# grpcio's words for a message that could not be written.
+# grpcio's text for a message that could not be written.
 STATUS_LOST = "Internal error from Core"
 _CLASS_BY_CODE: dict[int, type[DueTimeError]] = {
     1: Unavailable,  # the server ended the call, most likely while stopping; a call that we cancel has no status
@@ -215,7 +215,7 @@ def _class_of(code: int, reason: str) -> type[DueTimeError]:
 
 
 def from_fault(fault: message_pb2.Fault, message_id: str) -> DueTimeError:
-    """The error of one message of a batch; without an id, of one question of a stream."""
+    """The error of one message of a batch; without an id, of one question in a stream."""
     kind = _class_of(fault.code, fault.reason)
     violations = [Violation(v.field, v.description) for v in fault.violations]
     error = (InvalidMessage if kind is InvalidArgument and message_id else kind)(
@@ -238,16 +238,16 @@ def from_status(error: grpc.aio.AioRpcError, server: str) -> DueTimeError:
             reason, violations, metadata = _details(value)
             retry_after_s = _retry_after_s(value)
             if reason:
-                # gRPC substitutes a status of its own when headers or messages exceed its limits.
+                # gRPC substitutes its own status when headers or messages exceed its limits.
                 code, text = _code_and_text(value, code, text)
-    # Of a stream that the server ended while a message was being written, gRPC does not look at the server's words.
+    # If the server ends a stream while a message is being written, gRPC ignores the server's status.
     is_lost = status is grpc.StatusCode.INTERNAL and text == STATUS_LOST
     if is_lost:
         status, text = grpc.StatusCode.UNAVAILABLE, f"the stream to the server at {server} broke"
         code = status.value[0]
     elif not reason and status is grpc.StatusCode.UNAVAILABLE:
         proxy = proxy_of(server)
-        text = f"no DueTime server answers at {server}" + (f" through the proxy of {proxy}" if proxy else "")
+        text = f"cannot connect to {server}" + (f" through the proxy of {proxy}" if proxy else "")
     elif status is grpc.StatusCode.CANCELLED:
         text = f"the server at {server} ended the call"
     kind = _class_of(code, reason)
@@ -258,12 +258,12 @@ def from_status(error: grpc.aio.AioRpcError, server: str) -> DueTimeError:
 
 
 def unreadable(server: str) -> DueTimeError:
-    """The error for an answer that gRPC could not decode; gRPC returns None for one."""
+    """The error for an answer that gRPC could not decode; gRPC returns None for it."""
     return ServerError(f"can't decode the answer from the server at {server}", reason="ANSWER_UNREADABLE")
 
 
 def _code_and_text(status: bytes, code: int, text: str) -> tuple[int, str]:
-    """Code (field 1) and message (field 2) of an encoded google.rpc.Status; the arguments where it has none."""
+    """Code (field 1) and message (field 2) of an encoded google.rpc.Status; the arguments replace missing ones."""
     try:
         message = b"".join(_fields(status, 2)).decode()
         return (next(_numbers(status, 1), 0) or code), message or text
@@ -274,7 +274,7 @@ def _code_and_text(status: bytes, code: int, text: str) -> tuple[int, str]:
 def _details(status: bytes) -> tuple[str, list[Violation], dict[str, str]]:
     """Reason, violations and metadata of an encoded google.rpc.Status.
 
-    Read by hand: googleapis-common-protos is no dependency of the SDK. Status.details = 3 (Any: type_url = 1,
+    Decoded by hand: googleapis-common-protos is not a dependency of the SDK. Status.details = 3 (Any: type_url = 1,
     value = 2), ErrorInfo.reason = 1, ErrorInfo.metadata = 3 (key = 1, value = 2),
     BadRequest.field_violations = 1 (field = 1, description = 2).
     """
@@ -300,7 +300,7 @@ def _details(status: bytes) -> tuple[str, list[Violation], dict[str, str]]:
 
 
 def _retry_after_s(status: bytes) -> float:
-    """Of the RetryInfo (retry_delay = 1: seconds = 1, nanos = 2) in an encoded google.rpc.Status; 0: it has none."""
+    """The delay of the RetryInfo (retry_delay = 1: seconds = 1, nanos = 2) in an encoded google.rpc.Status; 0: none."""
     try:
         for detail in _fields(status, 3):
             if b"".join(_fields(detail, 1)).endswith(b"google.rpc.RetryInfo"):

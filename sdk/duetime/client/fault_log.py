@@ -1,4 +1,4 @@
-"""What clients log of errors that repeat."""
+"""Logs errors that repeat."""
 
 import logging
 
@@ -9,7 +9,7 @@ _WARN_EVERY_COUNT = 30
 
 
 class FaultLog:
-    """Logs an error that repeats in one place: a warning at first, when its reason changes, and about every minute."""
+    """Logs repeated errors of one place: a warning at first, when the reason changes, and about every minute."""
 
     def __init__(self, place: str, log: logging.Logger) -> None:
         self._place = place
@@ -24,12 +24,12 @@ class FaultLog:
         self._log.log(logging.WARNING if loud else logging.DEBUG, "%s: %s; trying again", self._place, error)
 
     async def pause(self, error: DueTimeError) -> None:
-        """As `add`; then waits until it is time to try again."""
+        """As `add`; then waits until the next attempt."""
         self.add(error)
         await pause(backoff_s(self._count, error))
 
     def clear(self) -> None:
-        """Logs that it works again."""
+        """Logs that the place works again."""
         if self._count:
             self._log.info("%s: working again after %d errors", self._place, self._count)
             self._count, self._reason = 0, ""

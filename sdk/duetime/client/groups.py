@@ -1,4 +1,4 @@
-"""Consumer groups as they are created."""
+"""Settings of new consumer groups."""
 
 from datetime import datetime
 

@@ -3,8 +3,8 @@
     7F000001  4D2A  9C0FF1E3  5B2F00A1C3D4
     IPv4      pid   random    counter, from the start time on
 
-RocketMQ's own counter restarts every millisecond; this one only grows, so an id costs no call of the clock. Packs take
-ids by the block, with random digits of their own.
+RocketMQ's own counter restarts every millisecond. This one only grows, so an id does not read the clock. Packs take ids
+in blocks, with random digits of their own.
 """
 
 import itertools
@@ -20,14 +20,14 @@ from duetime_format.limits import SEND_COUNT_MAX
 from duetime.client.process import after_fork
 
 COUNTER_DIGITS = 12
-# Ids of one block: of the largest pack.
+# Ids of one block: enough for the largest pack.
 BLOCK_COUNT = SEND_COUNT_MAX
 _COUNTER_BITS = 4 * COUNTER_DIGITS
 _COUNTER_MASK = (1 << _COUNTER_BITS) - 1
 
 
 def _own_address() -> bytes:
-    """The IPv4 address that this machine would send from; nothing is sent."""
+    """The IPv4 address of the interface that this machine sends from; nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))
@@ -45,7 +45,7 @@ class _Series(NamedTuple):
 
 def _series(step: int) -> _Series:
     head = _own_address() + (os.getpid() & 0xFFFF).to_bytes(2, "big") + secrets.token_bytes(4)
-    # 32 bits of milliseconds, 16 of count: past 65 million ids a second it only runs ahead of the clock.
+    # 32 bits of milliseconds, 16 of count: above 65 million ids a second the counter only runs ahead of the clock.
     start = (time.time_ns() // 1_000_000 & 0xFFFFFFFF) << 16
     return _Series(head.hex().upper(), itertools.count(start, step).__next__)
 
@@ -57,7 +57,7 @@ class _Ids:
         self.forget()
 
     def forget(self) -> None:
-        """In a forked child: the prefixes are the parent's."""
+        """Drops the prefixes in a forked child: they are the parent's."""
         self._singles: _Series | None = None
         self._blocks: _Series | None = None
 
@@ -68,7 +68,7 @@ class _Ids:
         return f"{series.prefix}{series.next() & _COUNTER_MASK:012X}"
 
     def make_block(self) -> tuple[str, int]:
-        """A prefix and a number: ids from there on, BLOCK_COUNT of them, are the caller's."""
+        """A prefix and a number: the BLOCK_COUNT ids from there on are the caller's."""
         series = self._blocks
         if series is None:
             series = self._blocks = _series(BLOCK_COUNT)
@@ -81,7 +81,7 @@ def numbered(prefix: str, number: int) -> str:
 
 
 def later(message_id: str, by: int) -> str:
-    """The id that comes so many after one that ends with a counter."""
+    """The id `by` steps after one that ends with a counter."""
     return numbered(message_id[:-COUNTER_DIGITS], int(message_id[-COUNTER_DIGITS:], 16) + by)
 
 

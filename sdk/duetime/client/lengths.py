@@ -1,4 +1,4 @@
-"""Lengths of time as arguments: delays, timeouts, leases and others follow one rule (duetime_format.lengths)."""
+"""Lengths of time as arguments: one rule for delays, timeouts, leases and others (duetime_format.lengths)."""
 
 from datetime import timedelta
 from functools import lru_cache
@@ -14,10 +14,10 @@ def milliseconds(length: Length, field: str, kind: type[InvalidArgument] = Inval
     """Milliseconds of `"1h30m"` or a timedelta; `field` names the argument in errors, which are of `kind`.
 
     Raises:
-        InvalidArgument: it is neither, or negative.
+        InvalidArgument: the length is neither, or negative.
     """
     try:
-        # Others may have no hash.
+        # Other types may have no hash.
         return _known_ms(length) if isinstance(length, str | timedelta) else whole_ms(length)
     except ValueError as error:
         raise kind.of(field, str(error)) from None

@@ -1,4 +1,4 @@
-"""The form in JSON of values that JSON does not know, and models of pydantic."""
+"""JSON forms of values without a native one, and pydantic models."""
 
 import dataclasses
 from datetime import date, time
@@ -10,7 +10,7 @@ from uuid import UUID
 
 
 def plain(value: Any) -> Any:
-    """The form in JSON of a value without one, for `json.dumps(default=)`. Raises: TypeError: it has none."""
+    """Converts a value for `json.dumps(default=)`. Raises: TypeError: it has no form in JSON."""
     kind: Any = type(value)
     if is_object(value) and is_pydantic(kind):
         return adapter(kind).dump_python(value, mode="json")
@@ -33,7 +33,7 @@ def is_object(value: object) -> bool:
 
 
 def is_pydantic(kind: Any) -> bool:
-    """Whether it is a model or a dataclass of pydantic's."""
+    """Whether it is a pydantic model or a pydantic dataclass."""
     return isinstance(kind, type) and hasattr(kind, "__pydantic_validator__")
 
 
@@ -51,6 +51,6 @@ def adapter(kind: Any) -> Any:
 
 
 def faults_of(error: Any) -> str:
-    """The faults of a pydantic ValidationError, without the values, which its own text has."""
+    """The faults of a pydantic ValidationError without the values; its own text includes them."""
     faults = error.errors(include_input=False, include_url=False, include_context=False)
     return "; ".join(f"{'.'.join(map(str, one['loc'])) or 'it'}: {one['msg']}" for one in faults)

@@ -1,4 +1,4 @@
-"""What the SDK must know of its process: whether it is a fork that has lost its connections, and its signals."""
+"""The state of the process: forked with lost connections or not, and its signals."""
 
 import asyncio
 import gc
@@ -22,8 +22,8 @@ def after_fork(function: Callable[[], object]) -> None:
 class Connections:
     """Whether this process can have connections.
 
-    gRPC's threads are gone in a forked child, and its state is as they left it: whatever the child then calls crashes
-    it, or never returns, with a channel of its own too.
+    A forked child lacks gRPC's threads, and inherits their state. Every call of gRPC there crashes or hangs, even with
+    a new channel.
     """
 
     def __init__(self) -> None:
@@ -31,18 +31,18 @@ class Connections:
         self.lost = False
 
     def note_opened(self) -> None:
-        """A connection is opened."""
+        """Notes that a connection is opened."""
         self._opened = True
 
     def note_forked(self) -> None:
-        """In a forked child."""
+        """Called in a forked child."""
         self.lost = self.lost or self._opened
         if self.lost:
-            # What gRPC has left crashes the child when it is collected; so nothing that was there is.
+            # Collecting gRPC's leftovers crashes the child; so no existing object is collected.
             gc.freeze()
 
     def check(self) -> None:
-        """Raises: Forked: there can be none."""
+        """Raises: Forked: no connection is possible."""
         if self.lost:
             raise Forked(
                 "this process was forked from one that had connected to a DueTime server, which gRPC does not survive: "
@@ -56,8 +56,8 @@ after_fork(connections.note_forked)
 
 
 class Signals:
-    """A with block in which SIGTERM and SIGINT call a function, in the running event loop. It catches nothing in other
-    threads than the main one."""
+    """A with block that calls a function on SIGTERM and SIGINT, in the running event loop. It has no effect in threads
+    other than the main one."""
 
     def __init__(self, handle: Callable[[], None]) -> None:
         self._handle = handle
@@ -75,7 +75,7 @@ class Signals:
         self.release()
 
     def release(self) -> None:
-        """Catches them no more."""
+        """Stops catching signals."""
         while self._releases:
             self._releases.pop()()
 
@@ -85,7 +85,7 @@ class Signals:
             loop.add_signal_handler(number, self._handle)
             self._releases.append(partial(loop.remove_signal_handler, number))
         except NotImplementedError:
-            # Windows, whose event loops wake up for signals all the same.
+            # Windows: its event loops wake up for signals too.
             def told(*_: Any) -> None:
                 loop.call_soon_threadsafe(self._handle)
 

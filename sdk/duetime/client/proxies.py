@@ -1,11 +1,11 @@
-"""The HTTP proxy that gRPC uses for a server, by the variables of the environment; none for a loopback address."""
+"""The HTTP proxy of gRPC for a server, as set in the environment; none for a loopback address."""
 
 import os
 import re
 
 from duetime_format.hosts import is_loopback
 
-# gRPC reads them in this order, in lower case alone.
+# gRPC reads them in this order, in lower case only.
 VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy")
 EXEMPTIONS = ("no_grpc_proxy", "no_proxy")
 _USER = re.compile(r"(?<=://)[^/@]*@")
@@ -24,7 +24,7 @@ def proxy_of(server: str) -> str:
 
 
 def direct_options(server: str) -> tuple[tuple[str, int], ...]:
-    """Options of a channel to a server: a loopback address takes no proxy."""
+    """The channel options for a server: a loopback address uses no proxy."""
     return (("grpc.enable_http_proxy", 0),) if is_loopback(server.rpartition(":")[0]) else ()
 
 

@@ -14,7 +14,7 @@ from duetime.client.message import moment
 
 __all__ = ["RESERVED_PROPERTIES", "ReceivedMessage", "decompressed", "slices", "split_records"]
 
-# Of a body that its sender has compressed: 4 MiB of zeros, a thousand times compressed, would be 4 GiB.
+# The limit of a decompressed body: 4 MiB of zeros, compressed a thousand times, would be 4 GiB.
 DECOMPRESSED_BYTES_MAX = 64 * 1024 * 1024
 _CONTENT_TYPE = CONTENT_TYPE.encode()
 
@@ -26,7 +26,7 @@ class ReceivedMessage(View, JsonBody):
 
     @property
     def content_type(self) -> str:
-        """`application/json` of a body that was sent as a value; empty: not told."""
+        """`application/json` if the body was sent as a value; empty: unknown."""
         return self.text_of(_CONTENT_TYPE)
 
     @property
@@ -41,25 +41,24 @@ class ReceivedMessage(View, JsonBody):
 
     @property
     def stored_at(self) -> datetime:
-        """When it entered this queue, by the server's clock."""
+        """The time when it entered this queue, by the server's clock."""
         return moment(self.stored_at_ms)
 
     @property
     def due_at(self) -> datetime | None:
-        """When it was due, by the server's clock; None: it was not delayed."""
+        """The due time, by the server's clock; None: it was not delayed."""
         entry = self.lane_entry
         return moment(entry[2]) if entry else None
 
     @property
     def delay_level(self) -> int:
-        """The delay level; 0: it was not delayed, or for a time that is no level's."""
+        """The delay level; 0: it was not delayed, or its due time matched no level."""
         entry = self.lane_entry
         return entry[0] if entry and not is_timer_lane(entry[0]) else 0
 
     @property
     def lane(self) -> int | None:
-        """The lane that it waited in: a delay level's number, or from 1000 on for any time; None: it was not
-        delayed."""
+        """The lane of its wait: a delay level's number, or from 1000 on for any time; None: it was not delayed."""
         entry = self.lane_entry
         return entry[0] if entry else None
 
@@ -79,7 +78,7 @@ def decompressed(body: bytes, sys_flag: int) -> bytes:
 
 
 def split_records(records: bytes, queue: int | None = None) -> list[ReceivedMessage]:
-    """Messages of a queue's records that stand back to back. Raises: Damaged."""
+    """Splits contiguous records of a queue into messages. Raises: Damaged."""
     try:
         return quickest_views(ReceivedMessage, records, queue)
     except errors.Damaged as error:
@@ -87,7 +86,7 @@ def split_records(records: bytes, queue: int | None = None) -> list[ReceivedMess
 
 
 def slices(records: bytes) -> list[bytes]:
-    """Records that stand back to back, each as bytes of its own, so that keeping one does not keep a whole answer.
+    """Copies contiguous records one by one, so that keeping one does not keep the whole answer.
 
     Raises:
         Damaged: the bytes are not whole records.

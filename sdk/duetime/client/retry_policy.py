@@ -1,9 +1,9 @@
-"""Retry policies as people write them, and their wire form.
+"""Retry policies in text form, and their wire form.
 
     "levels"                                    RocketMQ's table: 10 s, 30 s, 1 min, 2 min, ... 2 h
-    "exponential:1s..10m"                       1 s, then twice the delay before, 10 min at most
+    "exponential:1s..10m"                       1 s, then twice the previous delay, 10 min at most
     "exponential:1s..10m,factor=3,jitter=0.1"   three times; each delay is shortened by up to a random tenth
-    "1s,5s,30s", or a list of lengths           these; then the last one is repeated
+    "1s,5s,30s", or a list of lengths           these delays; then the last one is repeated
     "...,max=5"                                 after any of them, or alone: at most five deliveries
 
 Delays are lengths in whole milliseconds. The server reads the same text with the same limits.
@@ -23,10 +23,10 @@ Backoff = str | Sequence[Length]
 
 
 def handler_policy(backoff: Backoff | None, max_attempts: int | None) -> message_pb2.RetryPolicy | None:
-    """The policy of a handler; None: it has none of its own.
+    """The policy of a handler; None: the handler has none.
 
     Raises:
-        InvalidArgument: it is malformed, or breaks a limit.
+        InvalidArgument: the policy is malformed, or exceeds a limit.
     """
     try:
         policy = message_pb2.RetryPolicy() if backoff is None else _policy(backoff)
@@ -49,7 +49,7 @@ def message_policy(text: str) -> message_pb2.RetryPolicy:
     """The policy of a message, shared by all that have the same text.
 
     Raises:
-        InvalidMessage: it is malformed, or breaks a limit.
+        InvalidMessage: the policy is malformed, or exceeds a limit.
     """
     try:
         return _parse(text)

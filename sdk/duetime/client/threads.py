@@ -1,7 +1,7 @@
 """Threads for plain handlers.
 
-`ThreadPoolExecutor` does not serve: the interpreter waits for its threads when it exits, and a handler that hangs would
-keep a drained process alive forever.
+`ThreadPoolExecutor` is unsuitable: the interpreter waits for its threads at exit, and a hanging handler would keep a
+drained process alive forever.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ _Job = tuple[Context, Callable[[Any], object], Any, asyncio.Future[None]]
 
 
 class Threads:
-    """Up to `count_max` threads, started when they are needed; they end when the pool is closed."""
+    """Up to `count_max` threads, started on demand; they end when the pool is closed."""
 
     def __init__(self, count_max: int, name: str) -> None:
         self._count_max = count_max
@@ -27,7 +27,7 @@ class Threads:
         self._busy = 0
 
     def run(self, context: Context, function: Callable[[Any], object], argument: object) -> asyncio.Future[None]:
-        """Calls the function in one of the threads. Its result is dropped; what it raises, the future raises."""
+        """Calls the function in one of the threads. Its result is dropped; its exception is raised by the future."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         future.add_done_callback(self._ended)
         self._busy += 1
@@ -60,7 +60,7 @@ def _work(jobs: "queue.SimpleQueue[_Job | None]") -> None:
         try:
             loop.call_soon_threadsafe(_settle, future, error)
         except RuntimeError:
-            return  # the loop is closed: nobody waits
+            return  # the loop is closed, and no caller waits
         del job, context, function, argument, future, error
 
 
@@ -70,7 +70,7 @@ def _settle(future: asyncio.Future[None], error: BaseException | None) -> None:
     if error is None:
         future.set_result(None)
     elif isinstance(error, StopIteration):
-        # A future takes no StopIteration: it would end the coroutine that awaits it.
+        # A future rejects StopIteration: it would end the awaiting coroutine.
         future.set_exception(RuntimeError("the handler raised StopIteration"))
     else:
         future.set_exception(error)

@@ -1,7 +1,7 @@
-"""The token that a client shows: given, or that of DUETIME_TOKEN, or in the file of DUETIME_TOKEN_FILE.
+"""The token of a client: an argument, DUETIME_TOKEN, or the content of the file DUETIME_TOKEN_FILE.
 
-Whoever reads a token can use it: it is shown over connections that others can't read, which are those by TLS and those
-of this machine, and to others only by a client that is told so.
+Anyone who reads a token can use it. A client therefore sends it only over connections that others can't read: TLS, or
+within this machine. Other connections need explicit permission.
 """
 
 import os
@@ -19,19 +19,19 @@ TOKEN_FILE_VARIABLE = "DUETIME_TOKEN_FILE"  # noqa: S105  its name
 IN_PLAIN_VARIABLE = "DUETIME_TOKEN_IN_PLAIN"
 METADATA_KEY = "authorization"
 TOKEN_CHARS_MAX = 16_384
-# How long a file's token is used before its file is looked at again.
+# Time between two looks at the token file.
 FILE_FRESH_S = 1.0
 
 Metadata = tuple[tuple[str, str], ...]
 
 
 class Token:
-    """A token, or what gives one, and whether it may be sent where others can read it.
+    """A token or its source, and permission to send it in plain text.
 
     Arguments:
-        source: the token; or a function that returns the one of now, for tokens that expire. It is called for each call
-            to the server, on its event loop: it answers at once, from a copy that it keeps.
-        in_plain: whether it is shown to other machines without encryption.
+        source: the token; or a function that returns the current one, for tokens that expire. Every call to the server
+            calls the function on the client's event loop: it must return at once, from a cached copy.
+        in_plain: whether the token may be sent to other machines without encryption.
     """
 
     def __init__(self, source: str | Callable[[], str], *, in_plain: bool = False) -> None:
@@ -46,7 +46,7 @@ TokenSource = Token | str | Callable[[], str]
 
 
 class Credentials:
-    """What the calls of one client show."""
+    """The credentials in the calls of one client."""
 
     def __init__(self, read: Callable[[], str] | None) -> None:
         self._read = read
@@ -57,7 +57,7 @@ class Credentials:
         return self._read is not None
 
     def metadata(self) -> Metadata:
-        """Of a call that begins now. Raises: Unauthenticated: its token can't be had."""
+        """Metadata for a call that starts now. Raises: Unauthenticated: the token is unavailable."""
         if self._read is None:
             return ()
         try:
@@ -73,10 +73,10 @@ class Credentials:
 
 
 def credentials_for(server: str, token: TokenSource | None, *, encrypted: bool = False) -> Credentials:
-    """What calls to `server` show. `encrypted`: nobody else reads them.
+    """The credentials for calls to `server`. `encrypted`: no one else can read them.
 
     Raises:
-        InvalidArgument: the token has no token's form, or others could read it on its way.
+        InvalidArgument: the token is malformed, or others could read it in transit.
     """
     if token is None:
         token = _of_environment()
@@ -96,7 +96,7 @@ encrypts it, Token(..., in_plain=True) or {IN_PLAIN_VARIABLE}=1 allows it"
 
 
 def showing(channel: Any, credentials: Credentials) -> Any:
-    """The channel, whose calls show a token from now on. An interceptor would make a task for each call."""
+    """The channel with a token in each later call. An interceptor would make a task for each call."""
     if credentials:
         for kind in ("unary_unary", "unary_stream", "stream_unary", "stream_stream"):
             setattr(channel, kind, _method_maker(getattr(channel, kind), credentials))
@@ -125,7 +125,7 @@ def _variable(name: str) -> str:
 
 
 class _FileToken:
-    """The token in a file, which somebody may replace at any time."""
+    """The token in a file that may be replaced at any time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

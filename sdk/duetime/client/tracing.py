@@ -7,7 +7,7 @@ A message that is sent within a sampled trace, or starts one, carries the trace'
 (W3C), through delays, retries and its dead letter. The trace then shows, possibly hours apart:
 
     send TOPIC           producer; the span whose context the message carries
-    duetime.v1.Gateway/Send   one request, maybe of many messages: in the first one's trace, with links to the others
+    duetime.v1.Gateway/Send   one request of one or more messages: in the first one's trace, with links to the others
     restore TOPIC        the scheduler, if the cluster's processes export traces
     process TOPIC        consumer: the handler, with its exception; the current span while it runs
     ack TOPIC, nack TOPIC     the call that settles it
@@ -15,8 +15,8 @@ A message that is sent within a sampled trace, or starts one, carries the trace'
     check TOPIC          the handler that decides about a transaction
     retry TOPIC          the retry service; then restore, process … again
 
-The sampler of the application's provider decides once, at the send; a message that is not sampled costs only that
-question. Of one `send_many`, the first TRACED_MAX messages carry the context of its single span.
+The sampler of the application's provider decides once, at the send; an unsampled message costs only that decision. In
+one `send_many`, the first TRACED_MAX messages carry the context of its single span.
 """
 
 import os
@@ -40,7 +40,7 @@ TRACED_MAX = 64
 LINKS_MAX = 32
 
 _CONTEXT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f][13579bdf]")
-# In the wire form of a message: the key, then the tag and length of the value.
+# The encoding in a message: the key, then the tag and length of the value.
 _WIRE = re.compile(rb"traceparent\x12\x37([0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f][13579bdf])")
 
 
@@ -87,7 +87,7 @@ class Tracing:
 
     @contextmanager
     def requesting(self, method: str, payload: bytes) -> Iterator[tuple[tuple[str, str], ...] | None]:
-        """A span around a request that has traced messages; yields the metadata by which the gateway continues."""
+        """A span around a request with traced messages; yields the metadata that the gateway continues from."""
         found = list(dict.fromkeys(_WIRE.findall(payload)))[: LINKS_MAX + 1]
         traced = [context for value in found if (context := self._context(value.decode())) is not None]
         if not traced:
@@ -183,7 +183,7 @@ class Tracing:
 
 
 def _carrying(message: Message, traceparent: str) -> Message:
-    """The message with a context; one that the caller has set is kept."""
+    """The message with a context; a context set by the caller is kept."""
     if not traceparent or TRACEPARENT in message.properties:
         return message
     return replace(message, properties={**message.properties, TRACEPARENT: traceparent})
@@ -201,7 +201,7 @@ def _named(topic: str, message_id: str) -> dict[str, Any]:
     }
 
 
-# None: nothing is traced. Read once for each call, batch and handler.
+# None: tracing is off. Read once for each call, batch and handler.
 active: Tracing | None = None
 
 

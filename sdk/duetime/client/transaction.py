@@ -1,4 +1,4 @@
-"""What names a transaction, and what is decided about one."""
+"""References to transactions, and decisions about them."""
 
 from enum import Enum
 from typing import Literal
@@ -16,14 +16,14 @@ STATES: dict[int, TransactionState] = {
 
 
 class Decision(Enum):
-    """What a producer says of a transaction."""
+    """A producer's decision about a transaction."""
 
     COMMIT = "commit"
-    """The message goes to its topic; if it has a delay, that begins now."""
+    """The message is delivered to its topic; a delay starts now."""
     ROLLBACK = "rollback"
     """The message is never delivered."""
     UNKNOWN = "unknown"
-    """It is not known yet: the transaction stays open, and its group is asked again."""
+    """Undecided: the transaction stays open, and its group is asked again."""
 
     @property
     def wire(self) -> pb.Decision:
@@ -38,7 +38,7 @@ _WIRE = {
 
 
 class TransactionRef:
-    """Something that names a transaction for `end_many`: one that was prepared, found, or is to be checked."""
+    """A reference to a transaction for `end_many`: one that was prepared, found, or is to be checked."""
 
     __slots__ = ()
 
@@ -58,7 +58,7 @@ class TransactionRef:
 
     @property
     def topic(self) -> str:
-        """Where the message goes once it is committed."""
+        """The topic of the message after the commit."""
         raise NotImplementedError
 
     def _is_ordered(self) -> bool:

@@ -1,4 +1,4 @@
-"""Whom a client trusts by TLS, and what it shows: given, or by DUETIME_TLS_CA_FILE, _CERT_FILE and _KEY_FILE."""
+"""Trusted and own certificates of a client, as arguments or by DUETIME_TLS_CA_FILE, _CERT_FILE and _KEY_FILE."""
 
 import os
 from pathlib import Path
@@ -12,17 +12,17 @@ KEY_VARIABLE = "DUETIME_TLS_KEY_FILE"
 
 
 class Tls:
-    """How a client knows the server, and the server it.
+    """The certificates by which client and server authenticate each other.
 
-    Files that are replaced are followed within a second: what connects later takes them.
+    Replaced files are noticed within a second; later connections use them.
 
     Arguments:
-        ca_file: certificates (PEM) of the CAs that count; None: those that gRPC comes with.
-        cert_file: the client's own certificate, where the server asks for one.
+        ca_file: certificates (PEM) of the trusted CAs; None: those of gRPC.
+        cert_file: the client's own certificate, if the server requires one.
         key_file: its key.
 
     Raises:
-        InvalidArgument: a certificate without a key, or the other way round.
+        InvalidArgument: a certificate without a key, or a key without a certificate.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Tls:
         key_file: str | Path | None = None,
     ) -> None:
         if (cert_file is None) != (key_file is None):
-            raise InvalidArgument.of("tls", "cert_file and key_file stand together")
+            raise InvalidArgument.of("tls", "cert_file and key_file must be given together")
         self.files = Files(*(None if path is None else Path(path) for path in (ca_file, cert_file, key_file)))
 
     def __repr__(self) -> str:
@@ -41,10 +41,10 @@ class Tls:
 
 
 def followed_for(tls: Tls | None) -> Followed | None:
-    """The files that a client's connections are made of; None: they are plain.
+    """The files for a client's connections; None: plain text.
 
     Raises:
-        InvalidArgument: the files can't be read, or do not fit each other.
+        InvalidArgument: the files can't be read, or do not match each other.
     """
     if tls is None:
         tls = _of_environment()

@@ -1,4 +1,4 @@
-"""What clients show of a message in its wire form."""
+"""Views of messages in their wire form."""
 
 from datetime import datetime
 
@@ -23,7 +23,7 @@ class MessageView(JsonBody):
 
     @property
     def content_type(self) -> str:
-        """`application/json` of a body that was sent as a value; empty: not told."""
+        """`application/json` if the body was sent as a value; empty: unknown."""
         return self._message.properties.get(CONTENT_TYPE, "")
 
     @property

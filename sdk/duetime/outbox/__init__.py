@@ -9,8 +9,8 @@ with Session(engine) as session, session.begin():
 Relay(engine, "localhost:9800", outbox=outbox).run()              # or: duetime outbox relay --database URL
 
 table      the table and its writer
-rows       what a relay does to rows, each a transaction
-verdicts   what becomes of a row
+rows       the steps of a relay on rows, each a transaction
+verdicts   the next state of a row
 listening  NOTIFY of PostgreSQL
 relay      the loop
 """

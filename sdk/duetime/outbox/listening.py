@@ -1,4 +1,4 @@
-"""Wakes a relay when a transaction commits that wrote messages: LISTEN on PostgreSQL, by psycopg."""
+"""Wakes a relay when a transaction with messages commits: LISTEN on PostgreSQL, by psycopg."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ CONNECT_TIMEOUT_S = 10
 
 
 class Listener:
-    """A connection of its own that listens on a channel. `on`: it does, so that looking at the table can wait."""
+    """A dedicated connection that listens on a channel. `on`: it listens, so that polls can be rarer."""
 
     def __init__(self, engine: "Engine | AsyncEngine", channel: str, wake: asyncio.Event) -> None:
         self.on = False
@@ -26,8 +26,8 @@ class Listener:
         self._wake = wake
 
     async def run(self) -> None:
-        """Listens until it is cancelled; a connection that ends is made anew. Without PostgreSQL and psycopg: nothing
-        at all."""
+        """Listens until it is cancelled; a lost connection is reopened. Returns at once without PostgreSQL or
+        psycopg."""
         if self._url.get_backend_name() != "postgresql":
             return
         try:
@@ -46,7 +46,7 @@ class Listener:
                 async with connection:
                     await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
                     attempt, self.on = 0, True
-                    # What was committed before.
+                    # Rows committed before the LISTEN.
                     self._wake.set()
                     async for _ in connection.notifies():
                         self._wake.set()
@@ -57,6 +57,6 @@ class Listener:
             await pause(backoff_s(max(attempt, 1)))
 
     def _options(self) -> dict[str, Any]:
-        """What the URL says, in libpq's names."""
+        """The URL's options, by libpq's names."""
         plain = {name: value for name, value in self._url.query.items() if isinstance(value, str)}
         return self._url.translate_connect_args(username="user", database="dbname") | plain

@@ -1,10 +1,10 @@
 """The relay: moves the rows of an outbox to the server until it is stopped.
 
-    claim ──▶ ask the server about those that may have been sent too long ago ──▶ send ──▶ settle
-      │ commits: these rows are mine until the lease ends, and may have been sent              │ commits
+    claim ──▶ ask the server about rows possibly sent too long ago ──▶ send ──▶ settle
+      │ commits: the rows are this relay's until the lease ends, and may have been sent        │ commits
 
-A relay can die between any two steps. Whoever claims its rows after the lease sends them again under the same ids, and
-the server answers with the first result within its window of ids; `verdicts.py` has what holds beyond that.
+A relay can die between any two steps. The next relay that claims its rows after the lease sends them again under the
+same ids, and the server answers with the first result within its window of ids; `verdicts.py` covers later repeats.
 """
 
 import asyncio
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("duetime.outbox")
 
-# Rows of one round: one request.
+# Rows in one round: one request.
 BATCH_MAX = REQUEST_COUNT_MAX
-# A round asks about rows and sends up to two requests after it claimed; all of that lies within the lease.
+# A round asks about rows and sends up to two requests after the claim; all of that must fit within the lease.
 LEASE_TIMEOUTS_MIN = 4
-# Questions about ids that are under way at once.
+# Concurrent questions about ids.
 ASKED_MAX = 16
-# How often a relay looks that commits wake, for what no commit tells: a lost notice.
+# Interval of polls by a relay that commits wake: notices may be lost.
 LISTENING_POLL_S = 30.0
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Stats:
-    """Counts since a relay was made. `repeated`: of those sent, the server had them already."""
+    """Counts since a relay was made. `repeated`: sent messages that the server had already."""
 
     sent: int = 0
     repeated: int = 0
@@ -65,17 +65,17 @@ class Relay:
     """Moves the rows of an outbox. Several may run at once.
 
     Arguments:
-        engine: of the user's database, synchronous or asynchronous.
+        engine: the user's database, synchronous or asynchronous.
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
-        outbox: whose table; None: `duetime_outbox`.
-        window: how long the server surely answers a repetition with the first result; less than its own window of ids,
-            10 minutes or 1,000,000 ids of a shard, whichever ends first.
-        retention: how long the server surely keeps messages: within it, what it does not find was never stored.
-        keep: how long rows stay after they were sent; 0: they are deleted at once.
-        poll: how often it looks where no commit wakes it.
-        lease: how long the rows of a relay that died stay its own.
-        batch: rows of one round.
-        timeout: how long one request may take.
+        outbox: the outbox with the table; None: `duetime_outbox`.
+        window: time within which the server surely answers a repeat with the first result; less than its own window of
+            ids: 10 minutes or 1,000,000 ids of a shard, the shorter of both.
+        retention: time for which the server surely keeps messages. A message missing within it was never stored.
+        keep: time for which sent rows are retained; 0: they are deleted at once.
+        poll: interval of polls if no commit wakes the relay.
+        lease: time for which the rows of a dead relay remain its own.
+        batch: rows in one round.
+        timeout: longest time of one request.
         clock: Unix milliseconds; None: the database's.
     """
 
@@ -123,8 +123,8 @@ class Relay:
         return replace(self._stats)
 
     def run(self, *, drain: bool = False) -> None:
-        """Moves rows until SIGTERM, SIGINT or `stop`; then it ends the round that it is in. A second signal ends that
-        too: what it had in hand is sent again after the lease. `drain`: it also ends when nothing is left to move."""
+        """Moves rows until SIGTERM, SIGINT or `stop`; then it finishes the current round. A second signal aborts the
+        round: its rows are sent again after the lease. `drain`: it also ends when no rows are left to move."""
         with contextlib.suppress(asyncio.CancelledError):
             asyncio.run(self._run_with_signals(drain))
 
@@ -145,7 +145,7 @@ class Relay:
             self._loop = None
 
     def stop(self) -> None:
-        """Makes the relay end after the round that it is in. Callable from any thread; idempotent."""
+        """Makes the relay end after the current round. Callable from any thread; idempotent."""
         self._stopping = True
         loop = self._loop
         if loop is not None:
@@ -184,11 +184,11 @@ class Relay:
                 continue
             faults += 1
             log.warning("%s; trying again", " ".join(str(error).split()))
-            # Not shortened by commits: they would make it a loop without pauses.
+            # Commits do not shorten this pause: they would make it a busy loop.
             await pause(backoff_s(faults))
 
     async def _round(self, producer: AsyncProducer, finder: AsyncFinder) -> tuple[int, bool]:
-        """Moves one batch: how many rows it had, and whether the server is away."""
+        """Moves one batch; returns its number of rows, and whether the server is unavailable."""
         claim, loop = secrets.token_hex(8), asyncio.get_running_loop()
         lease_ends = loop.time() + self._lease_s
         claims, now = await self._claim(claim)
@@ -200,7 +200,7 @@ class Relay:
             verdicts[row.id] = Verdict(FAILED, row.why)
             log.error("%s for %s is %s: %s", row.message_id, row.topic, FAILED, row.why)
         outcomes: Sequence[Receipt | DueTimeError] = ()
-        # A process that stood still since the claim leaves the rows to others.
+        # After a process was suspended since the claim, the rows belong to others.
         if unsent and loop.time() < lease_ends - 2 * self._timeout_s:
             outcomes = await producer.send_many([row.message for row in unsent], errors="return")
             judged = of_outcomes(outcomes, [row.attempts for row in unsent], now)
@@ -220,7 +220,7 @@ class Relay:
     async def _ask(
         self, finder: AsyncFinder, claimed: Sequence[Claimed], now: int
     ) -> tuple[dict[int, Verdict], list[Claimed]]:
-        """Asks for the ids of rows that may have been sent too long ago: verdicts, and the rows that can be sent."""
+        """Asks for the ids of rows possibly sent too long ago; returns verdicts, and the rows that can be sent."""
         turns = asyncio.Semaphore(ASKED_MAX)
 
         async def ask(row: Claimed) -> FoundMessage | DueTimeError:
@@ -273,7 +273,7 @@ class Relay:
                 log.error("%s for %s is %s: %s", row.message.id, row.message.topic, verdict.state, verdict.error)
 
     async def _rest(self, listener: Listener) -> None:
-        """Until a commit wakes it, a row becomes free, or it is time to look again."""
+        """Waits until a commit wakes the relay, a row becomes free, or the next poll."""
         wait_s = LISTENING_POLL_S if listener.on else self._poll_s
 
         def until_free(connection: Connection) -> float:

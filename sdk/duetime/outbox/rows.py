@@ -1,4 +1,4 @@
-"""What relays and operators do to the rows of an outbox; each method is to run in a transaction of its own."""
+"""Operations of relays and operators on the rows of an outbox; each method needs a transaction of its own."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ FAULTY_MAX = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A row in a relay's hands. `handed_at_ms`: when it was handed over before; None: it never was."""
+    """A row claimed by a relay. `handed_at_ms`: the time of its first handover; None: it was never handed over."""
 
     id: int
     message: Message
@@ -38,7 +38,7 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """The rows that one claim has taken."""
+    """The rows of one claim."""
 
     rows: list[Claimed]
     unreadable: list[Unreadable]
@@ -49,7 +49,7 @@ class Claims:
 
 @dataclass(frozen=True, slots=True)
 class Faulty:
-    """A row that an operator must look at."""
+    """A row that needs an operator."""
 
     message_id: str
     topic: str
@@ -60,7 +60,7 @@ class Faulty:
 
 @dataclass(frozen=True, slots=True)
 class OutboxStatus:
-    """Counts of rows. `oldest_ms`: how long the oldest waiting one has waited; `retried`: waiting, and tried before."""
+    """Counts of rows. `oldest_ms`: wait of the oldest waiting row; `retried`: waiting rows that were tried before."""
 
     waiting: int
     retried: int
@@ -83,9 +83,9 @@ class Rows:
         return int(connection.execute(select(now_ms())).scalar_one())
 
     def claim(self, connection: Connection, claim: str, now: int, until: int, count: int) -> Claims:
-        """Takes the oldest rows until a moment: those that are not another's, and whose order key nobody has rows of.
+        """Claims the oldest rows until a time: unclaimed rows, if no row with the same order key is claimed.
 
-        They are marked as handed over, so that whoever finds them after a crash knows that they may have been sent.
+        The claim marks them as handed over: after a crash, the next relay then knows that they may have been sent.
         """
         self._lock(connection)
         row, other = self._table.c, self._table.alias().c
@@ -118,7 +118,7 @@ class Rows:
             )
         )
         connection.execute(taken)
-        # The options as text: a damaged one must not fail the query of all.
+        # The options as text: a damaged value must not fail the whole query.
         columns = [column for column in row if column is not row.options]
         wanted = select(*columns, cast(row.options, Text).label("options"))
         claims = Claims([], [])
@@ -133,12 +133,12 @@ class Rows:
         return claims
 
     def hand_again(self, connection: Connection, ids: Sequence[int], now: int) -> None:
-        """Rows that were never stored are handed over, as for the first time."""
+        """Hands rows over as for the first time; they were never stored."""
         connection.execute(update(self._table).where(self._table.c.id.in_(ids)).values(handed_at_ms=now))
 
     def settle(self, connection: Connection, claim: str, verdicts: Mapping[int, Verdict], keep_until: int) -> None:
-        """Gives claimed rows their next state; sent ones are kept until a moment, 0: deleted. Rows that another relay
-        has claimed meanwhile are that one's.
+        """Gives claimed rows their next state; sent rows are kept until a time, 0: deleted. Rows that another relay has
+        claimed meanwhile are left to it.
         """
         row = self._table.c
         mine = row.claim == claim, row.state == WAITING
@@ -161,20 +161,20 @@ class Rows:
             connection.execute(changed, others)
 
     def purge(self, connection: Connection, now: int, count: int) -> int:
-        """Deletes sent rows that are kept no longer; how many."""
+        """Deletes sent rows after their retention; returns the number."""
         row = self._table.c
         old = select(row.id).where(row.state == SENT, row.next_at_ms <= now).limit(count)
         return connection.execute(delete(self._table).where(row.id.in_(old))).rowcount
 
     def next_at(self, connection: Connection, now: int) -> int | None:
-        """The first moment after now at which a waiting row becomes free."""
+        """The earliest time in the future at which a waiting row becomes free."""
         row = self._table.c
         wanted = select(func.min(row.next_at_ms)).where(row.state == WAITING, row.next_at_ms > now)
         found: int | None = connection.execute(wanted).scalar_one()
         return found
 
     def status(self, connection: Connection) -> OutboxStatus:
-        """Counts, and the first faulty rows."""
+        """Counts of rows, and the first faulty rows."""
         row = self._table.c
         counted = connection.execute(select(row.state, func.count()).group_by(row.state))
         counts: dict[str, int] = {each[0]: each[1] for each in counted}
@@ -198,8 +198,8 @@ class Rows:
         )
 
     def resolve(self, connection: Connection, message_ids: Sequence[str], *, resend: bool) -> list[str]:
-        """Ends the fault of failed and doubtful rows: they are sent anew, or are taken for sent and deleted. Returns
-        the ids that no such row has."""
+        """Resolves failed and doubtful rows: they are sent again, or counted as sent and deleted. Returns the ids that
+        no such row has."""
         row = self._table.c
         faulty = (row.message_id.in_(message_ids), row.state.in_((FAILED, DOUBTFUL)))
         found = set(connection.execute(select(row.message_id).where(*faulty).with_for_update()).scalars())
@@ -211,9 +211,9 @@ class Rows:
         return [each for each in message_ids if each not in found]
 
     def _lock(self, connection: Connection) -> None:
-        """One claim at a time: a second relay must see whose rows are claimed, to keep to the order of their keys."""
+        """Serializes claims: a second relay must see the claimed rows, to keep the order of their keys."""
         if connection.dialect.name == "postgresql":
             connection.execute(select(func.pg_advisory_xact_lock(func.hashtext(cast(self._lock_name, Text)))))
         else:
-            # The write lock of SQLite, before anything is read.
+            # Takes the write lock of SQLite before any read.
             connection.execute(update(self._table).where(text("0 = 1")).values(claim=""))

@@ -1,10 +1,10 @@
-"""The table of an outbox, and how messages are written to it in the transaction of whoever calls.
+"""The table of an outbox, and writes of messages to it in the caller's transaction.
 
 waiting ──▶ sent (deleted, at once or later)
    │ ▲
    │ └──────────────── an operator resolves it
-   ├──▶ failed         the server refuses it for good, or this release can't read it
-   └──▶ doubtful       it may have been sent, and the server no longer knows
+   ├──▶ failed         the server rejects it for good, or this release can't read it
+   └──▶ doubtful       it may have been sent, and the server no longer knows it
 """
 
 from collections.abc import Awaitable, Coroutine, Iterable
@@ -39,7 +39,7 @@ from duetime.client.ids import new_id
 from duetime.client.message import Message, delay_ms, moment, to_proto
 
 if TYPE_CHECKING:
-    # Needs greenlet, which not everybody has.
+    # Imported only for asyncio: it needs greenlet.
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 TABLE_NAME = "duetime_outbox"
@@ -57,7 +57,7 @@ AnyAsyncSession = Union["AsyncSession", "AsyncConnection"]
 
 
 class now_ms(FunctionElement[int]):  # noqa: N801  an SQL function
-    """The database's clock, Unix milliseconds: of the moment, not of the transaction's beginning."""
+    """The database's clock, Unix milliseconds: of the statement, not of the transaction's beginning."""
 
     type = BigInteger()
     inherit_cache = True
@@ -79,11 +79,11 @@ def _sqlite(element: Any, compiler: Any, **_: Any) -> str:
 
 
 class Outbox:
-    """A table of the user's metadata, which `create_all` and Alembic then know, and the writer of its rows.
+    """A table in the user's metadata, visible to `create_all` and Alembic, and the writer of its rows.
 
     Arguments:
         notify: on PostgreSQL, a commit wakes the relays at once. Commits that notify wait for each other there; without
-            it relays look every `poll`.
+            it relays poll every `poll`.
     """
 
     def __init__(
@@ -93,22 +93,22 @@ class Outbox:
         self.table = Table(
             table_name,
             metadata,
-            # Never used twice: a relay that was late would take another row for its own.
+            # Never reused: a late relay would take another row for its own.
             Column("id", number, primary_key=True, autoincrement=True),
             Column("message_id", String(ID_CHARS_MAX), nullable=False),
             Column("topic", String(TOPIC_CHARS_MAX), nullable=False),
             Column("body", LargeBinary, nullable=False),
             Column("options", JSON, nullable=False),
-            # Rows with one order key are moved one after the other; empty: it has none.
+            # Rows with the same order key are moved one after the other; empty: no order.
             Column("order_key", Text, nullable=False),
             Column("created_at_ms", BigInteger, nullable=False),
             Column("due_at_ms", BigInteger),
             Column("state", String(8), nullable=False),
-            # The earliest moment for the next step: waiting: its relay's lease or a pause ends; sent: it is deleted.
+            # The earliest time of the next step: waiting: end of its relay's lease or a pause; sent: deletion.
             Column("next_at_ms", BigInteger, nullable=False),
             Column("claim", String(32), nullable=False),
             Column("attempts", Integer, nullable=False),
-            # The first time that it was handed over and may have been stored.
+            # The time of the first handover after which it may have been stored.
             Column("handed_at_ms", BigInteger),
             Column("error", Text, nullable=False),
             Index(f"ix_{table_name}_state_id", "state", "id"),
@@ -140,8 +140,8 @@ class Outbox:
         A `delay` counts from now, by the database's clock; a `level` from when the server has the message.
 
         Raises:
-            InvalidMessage: the message breaks a rule that needs no server to be known.
-            TypeError: the body is nothing that `Message` takes.
+            InvalidMessage: the message breaks a rule that is checked without a server.
+            TypeError: `Message` does not accept the body.
         """
         one = message if isinstance(message, Message) else Message(message, body, **options)
         run_sync: Any = getattr(session, "run_sync", None)
@@ -156,10 +156,10 @@ class Outbox:
     def send_many(
         self, session: AnySession | AnyAsyncSession, messages: Iterable[Message]
     ) -> list[str] | Coroutine[Any, Any, list[str]]:
-        """Writes messages as `send` does, in one statement, and returns their ids; all or, if one is invalid, none."""
+        """Writes messages as `send` does, in one statement, and returns their ids; one invalid message rejects all."""
         listed = list(messages)
         run_sync: Any = getattr(session, "run_sync", None)
-        # Not awaited: the caller does.
+        # Awaited by the caller.
         written: list[str] | Coroutine[Any, Any, list[str]]
         written = run_sync(self._write, listed) if run_sync else self._write(session, listed)
         return written
@@ -170,7 +170,7 @@ class Outbox:
             session.execute(self._insert, rows)
             connection = session if isinstance(session, Connection) else session.connection()
             if self._notify and connection.dialect.name == "postgresql":
-                # Arrives with the commit; of one transaction all are one.
+                # Sent with the commit; PostgreSQL merges equal ones of a transaction.
                 session.execute(func.pg_notify(self.channel, "").select())
         return [row["message_id"] for row in rows]
 
@@ -180,10 +180,10 @@ async def _first(written: Awaitable[list[str]]) -> str:
 
 
 def _row(message: Message) -> dict[str, Any]:
-    """What is written of a message. Raises: InvalidMessage."""
+    """The columns of a message. Raises: InvalidMessage."""
     wire = to_proto(message)
     if wire.delay_ms:
-        # The relay sends a due time instead, which takes more room among the properties.
+        # The relay sends a due time instead, which takes more space among the properties.
         to_proto(replace(message, delay=None, deliver_at=moment(0)))
     options = {
         field.name: value
@@ -200,7 +200,7 @@ def _row(message: Message) -> dict[str, Any]:
         "topic": message.topic,
         "body": message.body,
         "options": options,
-        # PostgreSQL has no texts with U+0000. Two keys that become one only wait for each other.
+        # PostgreSQL texts can't contain U+0000. Two keys that become equal only wait for each other.
         "order_key": message.sharding_key.replace("\0", "\\0") or (f"{message.topic}/{replaced}" if replaced else ""),
         "at_ms": wire.deliver_at_ms if message.deliver_at is not None else None,
         "delay_ms": wire.delay_ms or None,
@@ -212,13 +212,13 @@ def message_of(row: Any, options: dict[str, Any]) -> Message:
 
     Raises:
         OverflowError: the due time is out of range.
-        TypeError: an option is unknown, as one of a newer release.
+        TypeError: an option is unknown, such as one of a newer release.
         InvalidMessage: a value is out of its range.
     """
     deliver_at = None if row.due_at_ms is None else moment(row.due_at_ms)
     message = Message(row.topic, row.body, id=row.message_id, deliver_at=deliver_at, **options)
     if isinstance(message.max_wait, int):
-        # A row of release 0.1 has milliseconds.
+        # Rows of release 0.1 have milliseconds.
         message.max_wait = f"{message.max_wait}ms"
     to_proto(message)
     return message

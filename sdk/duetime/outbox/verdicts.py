@@ -1,4 +1,4 @@
-"""What becomes of a row: by what the server answered to its message, or knows of its id. Pure."""
+"""The next state of a row, from the server's answer to its message, or to a question for its id. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,25 +17,25 @@ from duetime.client.finding.finder import FoundMessage
 from duetime.client.message import Receipt, moment
 from duetime.outbox.table import DOUBTFUL, FAILED, SENT, WAITING
 
-# Pauses of a single row, which double.
+# Pauses of a single row; they double.
 PAUSE_MS_MIN = 100
 PAUSE_MS_MAX = 30_000
 
-# The server has looked at the message and does not take it. Any other error leaves open whether it was stored.
+# The server has read and rejected the message. Any other error leaves open whether it was stored.
 _REFUSALS = (InvalidArgument, NotFound, AlreadyExists, Conflict)
-# The server was not asked about the message: it does not let the relay in, or not do this.
+# The server did not read the message: it rejects the relay, or this call.
 _SHUT_OUT = (Unauthenticated, PermissionDenied)
-# The server knows no message with the id, or not even its topic.
+# The server has no message with the id, or not even the topic.
 _ABSENT = ("MESSAGE_NOT_FOUND", "TOPIC_NOT_FOUND")
-# States of a message that is not delivered, though the server has it.
+# States of an undelivered message at the server.
 _UNDELIVERED = ("cancelled", "prepared", "rolled back", "given up")
-# gRPC's own: nobody answers at the address. What a shard or a limit behind it refuses has other reasons.
+# gRPC's own reason: no process answers at the address. Rejections by a shard or a limit have other reasons.
 _AWAY = ("UNAVAILABLE", "CANCELLED")
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The next state of a row. `next_at_ms`: for a waiting one, when it is tried again."""
+    """The next state of a row. `next_at_ms`: the time of the next attempt of a waiting row."""
 
     state: str
     error: str = ""
@@ -44,7 +44,10 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """How long what the server says about an id is proof, counted from the first time that it was handed over.
+    """The times for which the server's answers about an id are proof, counted from the first handover.
+
+    window: a repeat is answered with the first result.
+    retention: a stored message is found.
 
     window: a repetition is answered with the first result.
     retention: a message that was stored is found.
@@ -54,11 +57,11 @@ class Trust:
     retention: timedelta
 
     def repeats(self, handed_at_ms: int | None, now_ms: int) -> bool:
-        """Whether the message can be sent without asking: again, or for the first time."""
+        """Whether the message can be sent without a question: again, or for the first time."""
         return handed_at_ms is None or now_ms - handed_at_ms < self.window // timedelta(milliseconds=1)
 
     def of_answer(self, answer: FoundMessage | DueTimeError, handed_at_ms: int, now_ms: int) -> Verdict | None:
-        """What becomes of a row whose id the server was asked for; None: it was never stored, and can be sent."""
+        """The next state of a row, by the answer about its id; None: it was never stored, and can be sent."""
         if isinstance(answer, FoundMessage):
             if answer.state in _UNDELIVERED:
                 return Verdict(FAILED, f"message {answer.id} is known to the server: {answer.state}, not delivered")
@@ -72,8 +75,8 @@ class Trust:
 
 
 def of_outcomes(outcomes: Sequence[Receipt | DueTimeError], attempts: Sequence[int], now_ms: int) -> list[Verdict]:
-    """What becomes of rows that were sent together. If the server is away, all can be tried again as soon as it is
-    back; otherwise those that it could not take wait, each for itself, and hold up no others."""
+    """The next states of rows that were sent together. If the server is unavailable, all can be retried as soon as it
+    answers again; otherwise the unsent ones wait separately, and block no others."""
     away = is_away(outcomes)
     verdicts = []
     for outcome, count in zip(outcomes, attempts, strict=True):
@@ -88,6 +91,6 @@ def of_outcomes(outcomes: Sequence[Receipt | DueTimeError], attempts: Sequence[i
 
 
 def is_away(outcomes: Sequence[Receipt | DueTimeError]) -> bool:
-    """Whether nobody answers."""
+    """Whether no process answers at the address."""
     reasons = [outcome.reason if isinstance(outcome, DueTimeError) else "" for outcome in outcomes]
     return bool(reasons) and all(reason in _AWAY for reason in reasons)

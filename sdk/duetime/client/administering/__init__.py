@@ -1,1 +1,1 @@
-"""Administering: topics, groups and lanes, as they are and as they are created."""
+"""Administration: topics, groups and lanes."""

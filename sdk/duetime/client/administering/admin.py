@@ -32,14 +32,14 @@ PAGE_COUNT = 256
 class AsyncAdmin(Closing):
     """Topics, groups, lanes and the backlog. For one event loop; `Admin` is for plain code.
 
-    Calls are repeated until they are answered or the timeout is over.
+    Calls are repeated until they are answered or the timeout has passed.
 
     Arguments:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
-        token: what the server is shown, or a function that gives it; see `Token`. None: DUETIME_TOKEN, or the file of
+        token: the user's token, or a function that returns it; see `Token`. None: DUETIME_TOKEN, or the file of
             DUETIME_TOKEN_FILE.
-        tls: whom the client trusts; see `Tls`. None: by DUETIME_TLS_CA_FILE, or plain without it.
-        timeout: how long one call may take.
+        tls: the trusted certificates; see `Tls`. None: those of DUETIME_TLS_CA_FILE, or plain text without it.
+        timeout: the longest time of one call.
     """
 
     def __init__(
@@ -64,11 +64,11 @@ class AsyncAdmin(Closing):
         return described.topic_description_of(answer)
 
     async def create_topic(self, name: str, *, queues: int | None = None, max_delay: Length | None = None) -> Topic:
-        """Creates a topic, and returns it; one that exists with the same settings is left as it is.
+        """Creates a topic and returns it. An existing topic with the same settings is left unchanged.
 
         Arguments:
-            queues: how many, 1 to 1,024; None: as many as the server's setting says.
-            max_delay: most delay of its messages: "30d" or a timedelta; None: ten years.
+            queues: the number of queues, 1 to 1,024; None: the server's setting.
+            max_delay: the longest delay of its messages: "30d" or a timedelta; None: ten years.
 
         Raises:
             AlreadyExists: it exists with other settings.
@@ -79,17 +79,17 @@ class AsyncAdmin(Closing):
         return described.topic_of(await self._call("CreateTopic", request))
 
     async def delete_topic(self, name: str, *, force: bool = False, dry_run: bool = False) -> DeletedTopic:
-        """Deletes a topic, and returns what ended with it.
+        """Deletes a topic and returns the contents that were deleted with it.
 
         Arguments:
-            force: also with messages that nobody has got yet: pending ones are cancelled, transactions rolled back,
-                dead letters discarded.
-            dry_run: changes nothing: returns what would end.
+            force: delete a topic with undelivered messages: pending ones are cancelled, transactions rolled back, dead
+                letters discarded.
+            dry_run: change nothing, and return the contents that would be deleted.
 
         Raises:
-            Conflict: without `force`, it is not empty.
-            NotFound: there is no such topic, or an attempt whose answer was lost has deleted it.
-            Unavailable: not all shards answer; it may be under way. The same call continues.
+            Conflict: the topic is not empty, without `force`.
+            NotFound: the topic does not exist, or an attempt whose answer was lost has deleted it.
+            Unavailable: a shard does not answer; the deletion may be in progress. The same call continues it.
         """
         request = gateway_pb2.DeleteTopicRequest(name=name, force=force, dry_run=dry_run)
         return described.deleted_topic_of(await self._call("DeleteTopic", request))
@@ -100,7 +100,7 @@ class AsyncAdmin(Closing):
         return [described.group_of(group) for group in answer.groups]
 
     async def group(self, name: str) -> GroupDescription:
-        """Describes a group: its place in each queue, its members and their rates. Raises: NotFound."""
+        """Describes a group: its offset in each queue, its members and their rates. Raises: NotFound."""
         answer = await self._call("DescribeGroup", consumer_pb2.DescribeGroupRequest(name=name))
         return described.group_description_of(answer)
 
@@ -113,9 +113,10 @@ class AsyncAdmin(Closing):
         backoff: Backoff | None = None,
         max_attempts: int | None = None,
     ) -> Group:
-        """Creates a consumer group, and returns it; one that exists with the same settings is left as it is.
+        """Creates a consumer group and returns it. An existing group with the same settings is left unchanged.
 
-        The arguments are those of `Consumer`, and of its `handler`: the policy of messages and handlers that have none.
+        The arguments are those of `Consumer` and its `handler`. The policy applies to messages and handlers without
+        their own.
 
         Raises:
             AlreadyExists: it exists with other settings.
@@ -130,14 +131,14 @@ class AsyncAdmin(Closing):
     async def retries(
         self, group: str, *, topic: str = "", error: str = "", ids: Collection[str] = (), bodies: bool = True
     ) -> AsyncGenerator[WaitingRetry, None]:
-        """Lists failed messages of a group that wait for their next attempt, the first to be delivered first, page by
-        page as it is iterated over. A failed message of an ordered group waits in its queue, and is not listed.
+        """Lists failed messages of a group that wait for their next attempt, earliest delivery first. Iteration fetches
+        page by page. Failed messages of an ordered group wait in their queues and are not listed.
 
         Arguments:
-            topic: the topic that they came from; empty: all.
+            topic: the topic of the first delivery; empty: all.
             error: a part of `TYPE: message` of the last attempt's error; case is ignored.
-            ids: any of these; empty: all.
-            bodies: False leaves their bodies empty.
+            ids: the ids to list; empty: all.
+            bodies: False leaves the bodies empty.
 
         Raises:
             NotFound: the group does not exist.
@@ -156,14 +157,14 @@ class AsyncAdmin(Closing):
     def retry_now(
         self, group: str, *, topic: str = "", error: str = "", ids: Collection[str] = (), dry_run: bool = False
     ) -> AsyncGenerator[RetriesProgress, None]:
-        """Delivers waiting retries of a group now, all or those that meet the arguments of `retries`. Yields the
+        """Delivers waiting retries of a group now: all, or those that match the arguments of `retries`. Yields the
         progress about once a second, and at the end.
 
-        `dry_run` only counts them. Closing the iterator ends the work; another call continues it.
+        `dry_run` only counts them. Closing the iterator stops the work; another call continues it.
 
         Raises:
             NotFound: the group does not exist.
-            Overloaded: the server works on too many such calls.
+            Overloaded: the server already runs too many such calls.
             DueTimeError: a shard does not answer; the other shards are done.
         """
         return self._ended("RetryNow", retries.filter_of(group, topic, error, ids), dry_run)
@@ -171,11 +172,11 @@ class AsyncAdmin(Closing):
     def discard_retries(
         self, group: str, *, topic: str = "", error: str = "", ids: Collection[str] = (), dry_run: bool = False
     ) -> AsyncGenerator[RetriesProgress, None]:
-        """Deletes waiting retries of a group for good: it does not get them again. Otherwise as `retry_now`."""
+        """Deletes waiting retries of a group for good: they are never redelivered. Otherwise as `retry_now`."""
         return self._ended("DiscardRetries", retries.filter_of(group, topic, error, ids), dry_run)
 
     async def lanes(self) -> Lanes:
-        """Lists the lanes of all shards: what is pending on each, what is due next, and who serves it."""
+        """Lists the lanes of all shards, each with its pending messages, next due time and scheduler."""
         return described.lanes_of(await self._call("ListLanes", gateway_pb2.ListLanesRequest()))
 
     async def backlog(

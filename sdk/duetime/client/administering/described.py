@@ -17,13 +17,13 @@ class Topic:
     name: str
     queue_count: int
     max_delay: timedelta | None
-    """Most delay of its messages; None: ten years."""
+    """The longest delay of its messages; None: ten years."""
     created_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class TopicQueue:
-    """A queue of a topic. It has the messages from `min_offset` on, and before `max_offset`."""
+    """A queue of a topic: the messages from `min_offset` to before `max_offset`."""
 
     queue: int
     shard: int
@@ -41,7 +41,7 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True)
 class GroupLeft:
-    """What a group had left of a topic."""
+    """The remaining work of a group on a topic."""
 
     group: str
     unread: int
@@ -49,24 +49,24 @@ class GroupLeft:
     in_flight: int
     """Under a lease."""
     retrying: int
-    """On their way back to it."""
+    """Waiting for a retry."""
     dead_letters: int
 
 
 @dataclass(frozen=True, slots=True)
 class DeletedTopic:
-    """What ended with a topic, or would."""
+    """The contents of a topic that ended with it, or would end."""
 
     pending: int
     """Cancelled."""
     transactions: int
     """Rolled back."""
     groups: list[GroupLeft]
-    """Groups that had something left of it, by name."""
+    """Groups with remaining work on the topic, by name."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing ended that somebody might have waited for."""
+        """Whether the topic held no undelivered messages."""
         return not (self.pending or self.transactions or self.groups)
 
 
@@ -78,32 +78,32 @@ class Group:
     start: Literal["earliest", "latest"] | datetime
     ordered: bool
     retry: str
-    """When and how often failed messages are delivered again, as it is written: `exponential:1s..10m,max=5`.
-    The policies of a message and of a handler take precedence; the server does not keep those of handlers."""
+    """The retry policy as written: `exponential:1s..10m,max=5`. Policies of messages and handlers take precedence; the
+    server does not store those of handlers."""
     created_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class GroupQueue:
-    """A group's place in one queue."""
+    """A group's offsets in one queue."""
 
     topic: str
     """Retries are in `%RETRY%group`."""
     queue: int
     shard: int
     acknowledged_offset: int
-    """All before it are acknowledged, dead letters, or dropped by the filter."""
+    """All messages before it are acknowledged, dead letters, or skipped by the filter."""
     next_offset: int
-    """All before it were delivered at least once, or dropped by the filter."""
+    """All messages before it were delivered at least once, or skipped by the filter."""
     max_offset: int
     lag: int
-    """Messages not acknowledged: not delivered yet, in flight, or waiting."""
+    """Unacknowledged messages: not delivered yet, in flight, or waiting for a retry."""
     in_flight: int
     """Leased now."""
     waiting: int
-    """Delivered before, and to be delivered again."""
+    """Delivered before, and to be redelivered."""
     oldest_unacknowledged_at: datetime | None
-    """When the oldest message that is not acknowledged was stored."""
+    """Store time of the oldest unacknowledged message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A group and where it is, as of now."""
+    """A group and its progress, as of now."""
 
     group: Group
     queues: list[GroupQueue]
@@ -132,21 +132,21 @@ class GroupDescription:
     unreachable_shards: list[int]
     """Shards that do not answer; their queues are missing."""
     waiting_retries: int = 0
-    """Failed messages that wait for their next attempt: exact, and not in `lag`."""
+    """Failed messages that wait for their next attempt: exact, and not part of `lag`."""
     next_retry_at: datetime | None = None
-    """When the first of them is delivered again; None: none waits."""
+    """The earliest time of the next delivery; None: no retry waits."""
     counting_shards: list[int] = field(default_factory=list)
-    """Shards that count their pending messages after a start; their waiting retries are missing."""
+    """Shards that still count their pending messages after a start; their waiting retries are missing."""
 
     @property
     def lag(self) -> int:
-        """Messages not acknowledged, of all queues."""
+        """Unacknowledged messages of all queues."""
         return sum(queue.lag for queue in self.queues)
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """A lane of a shard: messages that wait for one delay, or for any time."""
+    """A lane of a shard: messages that wait for one delay level, or for any time."""
 
     shard: int
     number: int
@@ -155,23 +155,23 @@ class Lane:
     """None: any time."""
     pending: int
     oldest_due_at: datetime | None
-    """Of the pending ones; None: there are none."""
+    """The earliest due time of a pending message; None: no message is pending."""
     next_due_at: datetime | None
-    """The first due time that lies ahead."""
+    """The earliest due time in the future."""
     owner: str
-    """The scheduler that serves it; empty: none."""
+    """The scheduler that serves the lane; empty: none."""
     paused: bool
     late_p50_ms: float | None
-    """Durable late: from due to durable in the topic, of the last 1,024 messages; None: there were none."""
+    """Lateness from due to durable in the topic, over the last 1,024 messages; None: there were none."""
     late_p99_ms: float | None
     restored: int
-    """Messages that have left it for their topics."""
+    """Messages that were delivered to their topics."""
     quarantined: int
-    """Messages that can't be restored."""
+    """Messages that can't be delivered."""
 
 
 class Lanes(list[Lane]):
-    """Lanes by shard, then number. `unreachable_shards`: those that do not answer; their lanes are missing."""
+    """Lanes by shard, then number. `unreachable_shards`: shards that do not answer; their lanes are missing."""
 
     unreachable_shards: tuple[int, ...] = ()
 

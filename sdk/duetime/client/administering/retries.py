@@ -1,4 +1,4 @@
-"""Failed messages of a group that wait for their next attempt, and the ends of their waits."""
+"""Failed messages of a group that wait for their next attempt: listed, delivered now or discarded."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -25,12 +25,12 @@ class WaitingRetry(MessageView):
 
     @property
     def topic(self) -> str:
-        """The topic that it came from."""
+        """The topic of the first delivery."""
         return self._message.topic
 
     @property
     def next_at(self) -> datetime:
-        """When it is delivered again, by the server's clock."""
+        """The time of the next delivery, by the server's clock."""
         return moment(self._message.due_at_ms)
 
     @property
@@ -40,8 +40,8 @@ class WaitingRetry(MessageView):
 
     @property
     def attempts(self) -> list[FailedAttempt]:
-        """The failed deliveries, oldest first, as far as the message has space for them; none if a RocketMQ client
-        sent it back."""
+        """The failed deliveries, oldest first, as many as the message has space for; none for messages that a RocketMQ
+        client sent back."""
         return attempts_of(self._retry.attempts)
 
     @property
@@ -65,9 +65,9 @@ class RetriesProgress:
     matched: int
     """Waiting messages that matched."""
     ended: int
-    """Matched, and wait no longer by this call."""
+    """Matched, and ended by this call."""
     gone: int
-    """Matched, and were delivered, discarded or hastened by others first."""
+    """Matched, but delivered, discarded or hastened by another call first."""
     done: bool
 
 

@@ -1,4 +1,4 @@
-"""Consumers: handlers of topics, run until a signal, a call of `stop` or an error that retrying cannot cure.
+"""Consumers: run handlers of topics until a signal, a call of `stop`, or an error that retries cannot fix.
 
 When a handler returns, its message is acknowledged; when it raises, the message has failed (`failing.py`). All handlers
 of a consumer share one connection; `handling.py` runs each.
@@ -43,20 +43,20 @@ CONCURRENCY_MAX = 10_000
 
 
 class Consumer:
-    """Calls handlers with the messages of topics, for a group: one consumer of the group has a message at a time.
+    """Calls handlers with messages of topics, for a group: each message is with one consumer of the group at a time.
 
     Arguments:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
-        token: what the server is shown, or a function that gives it; see `Token`. None: DUETIME_TOKEN, or the file of
+        token: the user's token, or a function that returns it; see `Token`. None: DUETIME_TOKEN, or the file of
             DUETIME_TOKEN_FILE.
-        tls: whom the client trusts; see `Tls`. None: by DUETIME_TLS_CA_FILE, or plain without it.
+        tls: the trusted certificates; see `Tls`. None: those of DUETIME_TLS_CA_FILE, or plain text without it.
         group: created if it does not exist.
-        ordered: for a new group: messages of one queue are handled one after the other, and a failed one holds up its
-            queue. None: whatever the group is.
+        ordered: for a new group: messages of one queue are handled one after the other, and a failed message blocks its
+            queue. None: as the existing group.
         start: for a new group: "earliest", "latest" or a datetime (messages stored then or later; local time if it has
             no time zone).
-        drain: how long running handlers may take when the consumer is stopped, before they are cancelled.
-        middleware: called around every handler, the first one outermost.
+        drain: time for running handlers to finish when the consumer is stopped; then they are cancelled.
+        middleware: called around every handler; the first one is outermost.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Consumer:
         tls: Tls | None = None,
     ) -> None:
         self._server = resolve_server(server)
-        # Refuses what a connection would.
+        # Rejects the same arguments as a connection would.
         credentials_for(self._server, token, encrypted=followed_for(tls) is not None)
         self._token = token
         self._tls = tls
@@ -107,23 +107,23 @@ class Consumer:
         """Makes a function the handler of a topic. Coroutine functions run on the event loop, others in threads.
 
         Arguments:
-            body: a type: the handler is given the body as a value of it, and the message too if it takes two arguments.
-                A dataclass, a pydantic model, `list[Order]`, str and whatever else `message.json` takes. None: the
-                handler is given the message.
-            bad_body: what becomes of a message whose body is no such value: "reject": a dead letter at once; "retry":
-                it has failed, as if the handler had raised BadBody.
+            body: a type: the handler receives the body as a value of it, and also the message if it takes two
+                arguments. A dataclass, a pydantic model, `list[Order]`, str, or any other type of `message.json`. None:
+                the handler receives the message.
+            bad_body: for a message whose body does not fit the type: "reject": a dead letter at once; "retry": a failed
+                message, as if the handler had raised BadBody.
             tags, sql: only messages with one of these tags (`"a || b"`) for which the SQL92 expression over the
                 properties is true. All consumers of a group must use the same.
-            concurrency: how many messages are handled at once; for an ordered group, how many queues.
-            max_attempts, backoff: how often and when a failed message is delivered again; None: the group's policy. A
+            concurrency: maximum messages handled at once; for an ordered group, maximum queues.
+            max_attempts, backoff: number and times of the deliveries of a failed message; None: the group's policy. A
                 message's own policy (`Message.retry`) takes precedence. Backoffs: "exponential:1s..10m",
                 "exponential:1s..10m,factor=3,jitter=0.1", "1s,5s,30s", a list of lengths, "levels".
-            lease: how long nobody else receives a message after this process dies; renewed while the handler runs.
+            lease: time until a message is redelivered after this process dies; renewed while the handler runs.
             timeout: a handler that runs longer has failed, and a coroutine is cancelled. None: no limit.
 
         Raises:
-            InvalidArgument: an argument breaks its rule, the topic already has a handler, or the function can't be
-                called with a message.
+            InvalidArgument: an argument breaks its rule, the topic already has a handler, or the function does not
+                accept a message.
         """
         self._check_free(topic)
         if not 1 <= concurrency <= CONCURRENCY_MAX:
@@ -149,15 +149,14 @@ class Consumer:
     def run(self) -> None:
         """Handles messages until SIGTERM, SIGINT or `stop`; then drains.
 
-        Draining: receiving stops, messages that no handler has begun are given back, running handlers get `drain` to
-        end, and their decisions are sent to the server. A second signal cancels running handlers, a third one ends the
-        process.
+        Draining: receiving stops, unstarted messages are released, running handlers get `drain` to finish, and their
+        outcomes are sent to the server. A second signal cancels running handlers, a third one ends the process.
 
         Raises:
-            InvalidArgument: it has no handler, or the server refuses its arguments, such as a malformed filter.
-            Closed: it is already running, or this thread runs an event loop: use `run_async`.
+            InvalidArgument: there is no handler, or the server rejects the arguments, such as a malformed filter.
+            Closed: the consumer is already running, or this thread runs an event loop: use `run_async`.
             Forked: this process was forked from one that had connected.
-            BaseException: raised by a handler, and no Exception: SystemExit, for example.
+            BaseException: raised by a handler, and not an Exception: SystemExit, for example.
         """
         if _running_loop() is not None:
             raise Closed("an event loop runs here: use `await consumer.run_async()`", reason="RUNNING")
@@ -170,7 +169,7 @@ class Consumer:
             loop.close()
 
     async def run_async(self) -> None:
-        """As `run`, in an event loop and without signals. If cancelled, it cancels its handlers and gives all back."""
+        """As `run`, in an event loop, without signals. Cancellation cancels the handlers and releases all messages."""
         if not self._handlers:
             raise InvalidArgument.of("handler", "there is none; decorate a function with @consumer.handler(TOPIC)")
         if self._loop is not None:
@@ -188,7 +187,7 @@ class Consumer:
             raise self._error
 
     def stop(self) -> None:
-        """Makes the consumer drain and end. Callable from any thread; idempotent; before `run`, makes that return."""
+        """Makes the consumer drain and end. Callable from any thread; idempotent; before `run`, makes `run` return."""
         self._stop_asked = True
         loop = self._loop
         if loop is not None and loop is _running_loop():
@@ -240,7 +239,7 @@ class Consumer:
                 self.stop()
             elif work is not None:
                 work.cancel()
-                # With the default handler restored, the next signal ends the process.
+                # The default handler is back: the next signal ends the process.
                 signals.release()
 
         with Signals(on_signal) as signals:
@@ -270,7 +269,7 @@ class Consumer:
                 tasks.create_task(work.run(self._drain_s))
 
     def _fail(self, error: BaseException) -> None:
-        """Drains and ends with this error, unless there was an earlier one."""
+        """Drains and ends with this error, unless an earlier one was recorded."""
         if self._error is None:
             self._error = error
             # `run` raises the error after draining; a with block raises it only at its end, so it is logged now.
@@ -302,7 +301,7 @@ class Consumer:
 
 
 async def _end_tasks() -> None:
-    """Cancels tasks that handlers have left behind, and waits a moment for them."""
+    """Cancels tasks that handlers have left behind, and waits briefly for them."""
     rest = asyncio.all_tasks() - {asyncio.current_task()}
     for task in rest:
         task.cancel()

@@ -1,4 +1,4 @@
-"""How a handler says that a message failed, and what the server is told.
+"""The ways of a handler to fail a message, and the reports of failures to the server.
 
 raise Retry("30s")              is delivered again in 30 s
 raise Retry() from error        is delivered again by the policy; a dead letter would show `error`
@@ -19,17 +19,17 @@ from duetime.client.errors import InvalidArgument
 from duetime.client.lengths import Length, seconds
 from duetime.v1 import consumer_pb2
 
-# Frames of a trace: more than are kept, and few enough that a deep recursion costs little.
+# Frames of a trace: more than are stored, and few enough to make a deep recursion cheap.
 _FRAMES_MAX = 40
 
-# The whole package: frames of the command, which uses the client, say nothing to a user either.
+# The whole package: frames of the command, which uses the client, do not help a user either.
 _FOLDER = f"{Path(__file__).parents[2]}{os.sep}"
 
 RETRY_AFTER_S_MAX = BACKOFF_MS_MAX // 1000
 
 
 class Retry(Exception):
-    """Raised by a handler: the message is delivered again, after a delay or, without one, by the policy.
+    """Raised by a handler: the message is redelivered, after a delay or, without one, by the policy.
 
     This counts as an attempt. `after` is "30s" or a timedelta, 12 h at most. The delay is never shorter, and
     longer by at most the server's smallest delay level.
@@ -54,7 +54,7 @@ class Reject(Exception):
 
 
 def decision_of(error: BaseException) -> BaseException:
-    """The Reject or Retry within an exception group, as of an asyncio.TaskGroup; else the error itself."""
+    """The Reject or Retry within an exception group, such as an asyncio.TaskGroup's; else the error itself."""
     if not isinstance(error, BaseExceptionGroup):
         return error
     leaves = list(_leaves(error))
@@ -74,7 +74,7 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]
 
 
 def handler_error(error: BaseException) -> consumer_pb2.HandlerError:
-    """An exception as the server keeps it: cut to its limits; of the trace the end is kept."""
+    """An exception in the form that the server stores: cut to its limits; the end of the trace is kept."""
     if isinstance(error, Retry | Reject) and error.__cause__ is not None:
         error = error.__cause__
     trace = ""
@@ -104,7 +104,7 @@ def nack(receipt: bytes, error: BaseException) -> consumer_pb2.Nack:
 
 
 def text_of(error: BaseException) -> str:
-    """`str()` of any error, also one whose `__str__` raises."""
+    """`str()` of any error, even if its `__str__` raises."""
     try:
         return str(error)
     except Exception as fault:
@@ -112,5 +112,5 @@ def text_of(error: BaseException) -> str:
 
 
 def _clean(text: str) -> str:
-    """Without lone surrogates, which protobuf refuses."""
+    """Removes lone surrogates, which protobuf rejects."""
     return text.encode("utf-8", "backslashreplace").decode()

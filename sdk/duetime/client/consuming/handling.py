@@ -1,15 +1,15 @@
 """One handler at work: receives messages, calls the handler, renews leases meanwhile, and settles the outcomes.
 
-    receive ──▶ waiting ──▶ up to `concurrency` handlers ──▶ settler: ack, nack, give back
+    receive ──▶ waiting ──▶ up to `concurrency` handlers ──▶ settler: ack, nack, release
                    └──────────── open: renewed ────┘
 
-Messages are fetched ahead for a tenth of a second at the handlers' recent pace: none for slow handlers, so that no
-message waits here while another consumer is idle.
+Messages are fetched ahead for a tenth of a second at the handlers' recent pace. Slow handlers fetch none ahead, so that
+no message waits here while another consumer is idle.
 
 For an ordered group the messages of a run (one lease of one queue) are handled one after the other, runs in parallel.
 
-The end, in this order: receiving stops, so that nothing new comes; waiting messages are given back, so that others get
-them at once; handlers get time to end; their decisions are flushed. Leases are renewed until then.
+Shutdown order: receiving stops, so that no new messages arrive; waiting messages are released for other consumers;
+handlers get time to finish; their outcomes are flushed. Leases are renewed until then.
 """
 
 import asyncio
@@ -37,26 +37,26 @@ from duetime.client.threads import Threads
 from duetime.v1 import consumer_pb2
 
 LONG_POLL_MS = 15_000
-# Messages are fetched for this long ahead, at the handlers' pace, which is measured over at least as long.
+# Messages are fetched this long ahead, at the handlers' pace, which is measured over at least the same time.
 AHEAD_S = 0.1
 AHEAD_COUNT_MAX = 1024
-# With more decisions on their way, receiving pauses.
+# Receiving pauses while more outcomes than these are unsent.
 DECISIONS_MAX = 8192
-# A lease is renewed once a third of it is over, which is checked six times in its length.
+# A lease is renewed after a third of its length; six checks are made in that length.
 RENEW_CHECKS = 6
 RENEW_LEFT = 2 / 3
 # A warning is logged if the event loop was blocked for longer than this many checks.
 BLOCKED_CHECKS = 2
-# How long receiving may wait for an answer that is on its way: messages of a lost answer stay leased.
+# Longest wait of a stopping receiver for an answer in flight: messages of a lost answer stay leased.
 LAST_ANSWER_S = 0.1
-# Time for cancelled handlers to end, and for the last decisions.
+# Time for cancelled handlers to end, and for the last outcomes.
 CANCEL_S = 1.0
 FLUSH_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """A handler function and how it is called."""
+    """A handler function and its options."""
 
     function: Callable[[LeasedMessage], Any]
     subscription: Subscription
@@ -84,18 +84,18 @@ class Handling:
         self._stats = stats
         self._ordered = ordered
         self._loop = asyncio.get_running_loop()
-        # What handlers begin with: each in a copy.
+        # Each handler starts in a copy of this context.
         self._context = copy_context()
-        # A handler is awaited, and nothing else.
+        # Only the handler is awaited.
         self._is_plain = handler.asynchronous and handler.timeout_s is None
         self._stopping = stopping
         # Ends the consumer with an error.
         self._fail = fail
         self._settler = Settler(self._leases, stats, self._wake_receiver, fail)
         self._threads = Threads(handler.concurrency, f"duetime-{self._topic}")
-        # Leased and undecided.
+        # Leased and not settled.
         self._open: set[LeasedMessage] = set()
-        # Messages, or runs of an ordered group, that no handler has begun.
+        # Messages, or runs of an ordered group, without a started handler.
         self._waiting: deque[Any] = deque()
         self._handlers: set[asyncio.Task[Any]] = set()
         self._room = asyncio.Event()
@@ -105,7 +105,7 @@ class Handling:
         self._paced_at_s = 0.0
 
     async def run(self, drain_s: float) -> None:
-        """Returns when the consumer was stopped and everything has ended. If cancelled, it cancels the handlers."""
+        """Returns when the consumer was stopped and everything has ended. Cancellation cancels the handlers."""
         loop = self._loop
         self._paced_at_s = loop.time()
         receiving, renewing = loop.create_task(self._receive_all()), loop.create_task(self._renew_all())
@@ -156,7 +156,7 @@ class Handling:
             try:
                 runs = await self._leases.receive(count, LONG_POLL_MS)
             except (InvalidArgument, Unauthenticated, PermissionDenied, Closed) as error:
-                # It would always be refused.
+                # A retry would always be rejected.
                 self._fail(error)
                 return
             except DueTimeError as error:
@@ -170,7 +170,7 @@ class Handling:
             self._start()
 
     async def _wait_for_room(self) -> int:
-        """Waits until messages may be received; returns how many."""
+        """Waits until messages may be received; returns the number."""
         concurrency = self._handler.concurrency
         while True:
             self._measure()
@@ -199,26 +199,26 @@ class Handling:
         work: Callable[[Any], Any] = self._handle_run if self._ordered else self._handle
         create_task, handlers, copied = self._loop.create_task, self._handlers, self._context.copy
         while self._waiting and len(handlers) < self._handler.concurrency and not self._stopping.is_set():
-            # Begun by the end of another handler, it must have nothing of that one's context.
+            # Started by the end of another handler, it must not inherit that one's context.
             handlers.add(create_task(self._work(work, self._waiting.popleft()), context=copied()))
 
     async def _work(self, work: Callable[[Any], Any], item: Any) -> None:
-        """A task's work, after which others may begin. No callback of the task, which would cost a turn of the loop."""
+        """The work of a task; then others may start. A callback of the task would cost a turn of the event loop."""
         try:
             await work(item)
         except Exception as error:
             self._fail(error)
         finally:
-            # Of the loop that the task has, even where that has ended: None then.
+            # The task's own loop, even if it has ended: then None.
             self._handlers.discard(asyncio.current_task(self._loop))
             if self._waiting:
                 self._start()
             self._wake_receiver()
 
     async def _handle_run(self, run: list[LeasedMessage]) -> None:
-        """Handles messages one after the other; if one is not done, those after it are given back."""
+        """Handles messages one after the other; after a failure, the messages behind it are released."""
         for n, message in enumerate(run):
-            # A task for each message: what a handler sets in its context must not reach the next message.
+            # A task for each message: changes of a handler to its context must not reach the next message.
             handling = asyncio.get_running_loop().create_task(self._handle(message))
             try:
                 done = await handling
@@ -255,20 +255,20 @@ class Handling:
             self._failed(message, error)
         except Exception as error:
             if self._is_cancelled() and not isinstance(decision_of(error), Retry | Reject):
-                # The handler was cancelled by a drain: its cleanup raised.
+                # A drain cancelled the handler, and its cleanup raised.
                 self._cancelled(message)
             else:
                 self._failed(message, error)
         except BaseException as error:
             if isinstance(error, GeneratorExit) and not self._loop.is_running():
-                # The handler ignored its cancellation, and the loop is closed: nothing can be sent.
+                # The handler ignored its cancellation and the loop is closed: sends are impossible.
                 raise
-            # Such as SystemExit: the message has failed, and the consumer ends with the error.
+            # SystemExit, for example: the message has failed, and the consumer ends with the error.
             self._failed(message, error)
             self._fail(error)
         else:
             if self._is_cancelled():
-                # The handler swallowed its cancellation by a drain: its work may not be done.
+                # The handler swallowed its cancellation by a drain: its work may be incomplete.
                 self._cancelled(message)
             elif message in self._open:
                 self._open.discard(message)
@@ -278,7 +278,7 @@ class Handling:
         return False
 
     def _is_cancelled(self) -> bool:
-        """Whether the end of the consumer has cancelled the current handler, even if that did not stop it."""
+        """Whether the end of the consumer has cancelled the current handler, even without effect."""
         task = asyncio.current_task(self._loop)
         return task is not None and task.cancelling() > 0
 
@@ -292,7 +292,7 @@ class Handling:
         return await _call_within(handler.function, message, handler.timeout_s)
 
     async def _call_in_thread(self, message: LeasedMessage) -> None:
-        """Returns when the thread is done, even after a timeout: nothing ends a thread from outside."""
+        """Returns when the thread is done, even after a timeout: threads cannot be stopped from outside."""
         future = self._threads.run(copy_context(), self._handler.function, message)
         done, _ = await asyncio.wait({future}, timeout=self._handler.timeout_s)
         if not done:
@@ -318,13 +318,13 @@ class Handling:
             self._settler.nack(message, error)
 
     def _cancelled(self, message: LeasedMessage) -> None:
-        """For a handler that was cancelled because the consumer ends."""
+        """Settles a handler that was cancelled because the consumer ends."""
         if message not in self._open:
             return
         if self._handler.asynchronous:
             self._give_back((message,), begun=True)
         else:
-            # The thread continues as long as the process lives: nobody else should begin before the lease ends.
+            # The thread runs as long as the process lives: no other consumer should start before the lease ends.
             self._open.discard(message)
             log_about(
                 logging.WARNING, message, "its handler is still running; it will be delivered again when its lease ends"
@@ -373,7 +373,7 @@ class Handling:
                 fault_log.clear()
 
     def _warn_if_blocked(self, late_s: float) -> None:
-        """Logs that a coroutine has blocked the event loop: no lease was renewed."""
+        """Logs that a coroutine has blocked the event loop: no lease was renewed meanwhile."""
         if late_s > BLOCKED_CHECKS * self._lease_s / RENEW_CHECKS:
             log.warning(
                 "%s: the event loop was blocked for %.1f s, and no lease of %g s was renewed; make a handler that "
@@ -387,7 +387,7 @@ class Handling:
         except DueTimeError as error:
             return error
         for message, status in zip(messages, statuses, strict=True):
-            # One that was settled meanwhile has no lease to renew.
+            # A message settled meanwhile has no lease to renew.
             if status != consumer_pb2.RECEIPT_STATUS_OK and message in self._open:
                 message.lose()
                 self._stats.lost += 1
@@ -400,7 +400,7 @@ class Handling:
 
 
 async def _call_within(function: Callable[[LeasedMessage], Any], message: LeasedMessage, timeout_s: float) -> object:
-    """Raises TimeoutError with a text of its own when the time is over, even if the function swallows its end."""
+    """Raises TimeoutError with its own text after the timeout, even if the function swallows its cancellation."""
     text = f"the handler ran for more than {timeout_s:g} s"
     try:
         async with asyncio.timeout(timeout_s) as scope:

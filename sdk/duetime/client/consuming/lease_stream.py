@@ -1,8 +1,9 @@
-"""The stream in which takes and acks of one subscription travel; what is asked in one turn of the loop is one request.
+"""The stream for receives and acks of one subscription; questions of one turn of the event loop form one request.
 
     take, ack ──▶ gathered ──(one task writes)──▶ server ──(one task reads)──▶ the answers with their numbers
 
-The stream opens with the first question, and anew after it has ended: what was under way then fails, as calls would.
+The first question opens the stream. A later question reopens an ended stream; questions in flight at its end fail, as
+calls would.
 """
 
 import asyncio
@@ -22,19 +23,19 @@ Runs = Sequence[leases_pb2.LeaseRun]
 
 
 class NoStream(Exception):
-    """The server knows no such streams, or has none left for this caller."""
+    """The server does not know such streams, or has none left for this caller."""
 
 
 class _Stream:
-    """One stream, and the questions under way in it by number."""
+    """One stream and its questions in flight, by number."""
 
     def __init__(self, call: Any, subscription: consumer_pb2.ReceiveRequest) -> None:
         self.call = call
         self.waiting: dict[int, asyncio.Future[Any]] = {}
-        # The next request, as far as it is gathered.
+        # The next request, as gathered so far.
         self.request = leases_pb2.ReceiveStreamRequest(subscription=subscription)
         self.gathered = asyncio.Event()
-        # Nothing more is asked.
+        # No more questions are accepted.
         self.is_closed = False
 
 
@@ -47,22 +48,22 @@ class LeaseStream:
         subscription: consumer_pb2.ReceiveRequest,
         give_back: Callable[[Runs], Awaitable[None]],
     ) -> None:
-        """`give_back` ends leases that came after their receiver had gone away."""
+        """`give_back` releases leases that arrive after their receiver has stopped waiting."""
         self._connection = connection
         self._subscription = subscription
         self._give_back = give_back
         self._numbers = itertools.count(1)
         self._stream: _Stream | None = None
         self._is_closed = False
-        # Those that follow streams, and that give leases back.
+        # Tasks that follow streams and release leases.
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def take(self, count: int, max_bytes: int, wait_ms: int, timeout: float) -> Runs:
-        """Leases, after waiting for the first; if the caller goes away, they go back.
+        """Returns leases, after a wait for the first; if the caller is cancelled, they are released.
 
         Raises:
-            DueTimeError: the server refuses, or does not answer in time.
-            NoStream: calls are to be used.
+            DueTimeError: the server rejects the request, or does not answer in time.
+            NoStream: use calls instead.
         """
         stream, number, future = self._ask()
         stream.request.takes.add(number=number, max_count=count, max_bytes=max_bytes, wait_ms=wait_ms)
@@ -80,11 +81,11 @@ class LeaseStream:
         return answer.runs
 
     async def ack(self, offsets: Mapping[bytes, list[int]], timeout: float) -> Sequence[leases_pb2.UnackedOffsets]:
-        """Acknowledges messages by lease; durable on return. Returns those that are not done.
+        """Acknowledges messages by lease; durable on return. Returns the messages without success.
 
         Raises:
-            DueTimeError: as of `take`; they may be done all the same.
-            NoStream: calls are to be used.
+            DueTimeError: as `take`; the acks may have taken effect.
+            NoStream: use calls instead.
         """
         stream, number, future = self._ask()
         ack = stream.request.acks.add(number=number)
@@ -99,7 +100,7 @@ class LeaseStream:
         return answer.rest
 
     async def close(self, within_s: float) -> None:
-        """Nothing more is asked. Leases that come yet are given back, as far as that takes `within_s`."""
+        """Rejects further questions. Leases that still arrive are released, within `within_s`."""
         self._is_closed = True
         stream, self._stream = self._stream, None
         if stream is not None:
@@ -107,7 +108,7 @@ class LeaseStream:
             stream.gathered.set()
             _fail(stream, _closed())
         if self._tasks:
-            # Giving back may begin when a stream ends.
+            # The release of leases may start when a stream ends.
             loop, deadline = asyncio.get_running_loop(), asyncio.get_running_loop().time() + within_s
             while self._tasks and loop.time() < deadline:
                 await asyncio.wait(self._tasks, timeout=deadline - loop.time(), return_when=asyncio.FIRST_COMPLETED)
@@ -116,7 +117,7 @@ class LeaseStream:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _ask(self) -> "tuple[_Stream, int, asyncio.Future[Any]]":
-        """The stream, the number of a question whose text is yet to be added to its request, and the answer."""
+        """The stream, the number of a new question, and the future answer. The caller adds the question's text."""
         if self._is_closed:
             raise _closed()
         stream = self._stream
@@ -130,7 +131,7 @@ class LeaseStream:
         return stream, number, future
 
     def _start(self, work: Any) -> "asyncio.Task[None]":
-        # In an empty context: it is nobody's who asks.
+        # An empty context: the task belongs to no caller.
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work, context=Context())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -145,7 +146,7 @@ class LeaseStream:
             raise Timeout(text, reason="DEADLINE_EXCEEDED") from None
 
     async def _write(self, stream: _Stream) -> None:
-        """Writes what is gathered, as long as the stream lasts."""
+        """Writes the gathered questions while the stream lasts."""
         try:
             while True:
                 await stream.gathered.wait()
@@ -157,11 +158,11 @@ class LeaseStream:
                     await stream.call.done_writing()
                     return
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            # The stream has ended: who follows it knows why, and tells all that wait.
+            # The stream has ended: its follower knows the reason, and informs all waiters.
             return
 
     async def _follow(self, stream: _Stream) -> None:
-        """Gives out the answers of a stream until it ends."""
+        """Distributes the answers of a stream until it ends."""
         writer = self._start(self._write(stream))
         error: Exception = _closed()
         try:
@@ -195,12 +196,12 @@ class LeaseStream:
         try:
             await self._give_back(runs)
         except DueTimeError:
-            # They end by themselves.
+            # The leases expire by themselves.
             return
 
 
 def _resolve(stream: _Stream, answer: leases_pb2.Taken | leases_pb2.Acked) -> bool:
-    """Whether somebody waits for it."""
+    """Resolves the question of an answer; returns whether its caller still waits."""
     future = stream.waiting.pop(answer.number, None)
     if future is None or future.done():
         return False
@@ -209,13 +210,13 @@ def _resolve(stream: _Stream, answer: leases_pb2.Taken | leases_pb2.Acked) -> bo
 
 
 def _fail(stream: _Stream, error: Exception) -> None:
-    """All that is under way fails."""
+    """Fails all questions in flight."""
     waiting = list(stream.waiting.values())
     stream.waiting.clear()
     for future in waiting:
         if not future.done():
             future.set_exception(error)
-            # Whoever waited may be gone.
+            # The waiter may be gone.
             future.exception()
 
 

@@ -1,4 +1,4 @@
-"""Messages under a lease, and what those of one answer have in common."""
+"""Messages under a lease, and the data shared by messages of one answer."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ _SHARD_BYTES = 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Delivery:
-    """What messages of one lease share that were delivered as the same attempt."""
+    """Data shared by messages of one lease that were delivered as the same attempt."""
 
     topic: str
     # Whether they are in the group's retry topic.
@@ -34,14 +34,14 @@ class Delivery:
     # The approximate end of the lease on the event loop's clock.
     ends_at_s: float
     attempt: int = 1
-    # The server has said that the lease ended.
+    # True: the server has reported that the lease ended.
     lost: bool = False
-    # By offset, of a server that gives them one by one; None: they are made of the lease's name.
+    # Receipts by offset, if the server returns them one by one; None: they are derived from the lease's name.
     receipts: Mapping[int, bytes] | None = None
 
 
 class LeasedMessage(ReceivedMessage):
-    """A message that nobody else receives until its lease ends.
+    """A message that no other consumer receives until its lease ends.
 
     A retry is a copy in a topic of the group; it shows the topic, queue and offset of the first delivery.
     """
@@ -52,12 +52,12 @@ class LeasedMessage(ReceivedMessage):
 
     @property
     def id(self) -> str:
-        """The id that the sender knows; if it has none, RocketMQ's, which is its first place in the log."""
+        """The sender's id; without one, RocketMQ's id: its first position in the log."""
         return self.text_of(_UNIQ_KEY) or self.text_of(_ORIGIN_MESSAGE_ID) or self._place
 
     @property
     def topic(self) -> str:
-        """The topic that was received from, also for retries."""
+        """The subscribed topic, also for retries."""
         return self._delivery.topic
 
     @property
@@ -67,7 +67,7 @@ class LeasedMessage(ReceivedMessage):
 
     @property
     def receipt(self) -> bytes:
-        """Names this delivery to the server."""
+        """The name of this delivery for the server."""
         delivery, offset = self._delivery, super().offset
         if delivery.receipts is not None:
             return delivery.receipts[offset]
@@ -84,7 +84,7 @@ class LeasedMessage(ReceivedMessage):
 
     @property
     def due_at(self) -> datetime | None:
-        """When this delivery was due, by the server's clock, after a delay or as a retry; None: it was not delayed."""
+        """The due time of this delivery, delayed or as a retry, by the server's clock; None: it was not delayed."""
         visible = self.text_of(_VISIBLE_AT) if self._delivery.is_retry else ""
         return moment(int(visible)) if visible.isdecimal() else super().due_at
 
@@ -105,11 +105,11 @@ class LeasedMessage(ReceivedMessage):
 
     @property
     def lost(self) -> bool:
-        """Whether the server has said that the lease ended."""
+        """Whether the server has reported that the lease ended."""
         return self._delivery.lost
 
     def lose(self) -> None:
-        """The server has said that the lease ended."""
+        """Notes the server's report that the lease ended."""
         self._delivery = replace(self._delivery, lost=True)
 
     def __repr__(self) -> str:
@@ -117,19 +117,19 @@ class LeasedMessage(ReceivedMessage):
 
     @property
     def _origin(self) -> list[str]:
-        """Queue and offset of the first delivery; those of the retry if it does not have them."""
+        """Queue and offset of the first delivery; those of the retry if the message does not have them."""
         parts = self.text_of(_ORIGIN).split(":")
         if len(parts) != 2 or not all(part.isdecimal() for part in parts):
             return [str(super().queue), str(super().offset)]
         return parts
 
 
-# The place in the queue that holds the record, of a retry too.
+# The position in the queue of the record, also for a retry.
 _own_offset = ReceivedMessage.offset.__get__
 
 
 def leased(records: bytes, queue: int, delivery: Delivery, attempts: Sequence[int]) -> list[LeasedMessage]:
-    """The messages of a run; `attempts` has one value for each, or one of all.
+    """The messages of a run; `attempts` has one value for each, or one for all.
 
     Raises:
         Damaged: the run is inconsistent.
@@ -178,7 +178,7 @@ def taken(run: leases_pb2.LeaseRun, topic: str, ends_at_s: float) -> list[Leased
 
 
 def moved(messages: Iterable[LeasedMessage], ends_at_s: float) -> None:
-    """Moves the ends of leases to another moment of the loop's clock."""
+    """Moves the ends of leases to another time of the loop's clock."""
     deliveries: dict[Delivery, Delivery] = {}
     for message in messages:
         before = message._delivery
@@ -190,7 +190,7 @@ def moved(messages: Iterable[LeasedMessage], ends_at_s: float) -> None:
 
 
 def by_lease(messages: Iterable[LeasedMessage]) -> dict[bytes, list[int]]:
-    """The offsets of messages, ascending and each once, by the name of their lease."""
+    """The offsets of messages by the name of their lease, ascending and without duplicates."""
     found: dict[bytes, list[int]] = {}
     last, add = None, None
     for message in messages:
@@ -203,7 +203,7 @@ def by_lease(messages: Iterable[LeasedMessage]) -> dict[bytes, list[int]]:
 
 
 def statuses_of(messages: Sequence[LeasedMessage], rest: Sequence[leases_pb2.UnackedOffsets]) -> list[int]:
-    """A ReceiptStatus for each; `rest` has those that are not OK."""
+    """A ReceiptStatus for each; `rest` has the messages whose status is not OK."""
     if not rest:
         return [OK] * len(messages)
     found = {
@@ -213,7 +213,7 @@ def statuses_of(messages: Sequence[LeasedMessage], rest: Sequence[leases_pb2.Una
 
 
 def has_names(message: LeasedMessage) -> bool:
-    """Whether it is named by its lease and offset; else only by a receipt."""
+    """Whether the message is named by its lease and offset; else only by a receipt."""
     return message._delivery.receipts is None
 
 

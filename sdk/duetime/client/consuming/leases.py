@@ -1,6 +1,6 @@
-"""The calls about leases: receive, acknowledge, move the end of the lease, fail.
+"""The calls about leases: receive, acknowledge, change the end of the lease, fail.
 
-Each call is made once; the caller decides whether to repeat it.
+Each call is made once; callers decide about repeats.
 """
 
 import asyncio
@@ -34,15 +34,15 @@ from duetime.v1 import consumer_pb2, leases_pb2, message_pb2
 
 RECEIVE_BYTES_MAX = 4 * 1024 * 1024
 LEASE_S_MIN, LEASE_S_MAX = INVISIBLE_MS_MIN / 1000, INVISIBLE_MS_MAX / 1000
-# What an answer may take beyond the wait of a receive.
+# Time for an answer, beyond the wait of a receive.
 CALL_TIMEOUT_S = 5.0
-# How long closing may wait for leases that are on their way.
+# Longest wait of a close for leases in flight.
 CLOSE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What is received and how: the part of a receive that stays the same."""
+    """A subscription: the constant part of a receive."""
 
     group: str
     topic: str
@@ -68,20 +68,20 @@ class Subscription:
 
 
 class Leases:
-    """The calls of one subscription: receives and acks by a stream, where the server knows of it."""
+    """The calls of one subscription: receives and acks use a stream if the server supports it."""
 
     def __init__(self, connection: Connection, subscription: Subscription) -> None:
         self._connection = connection
         self.subscription = subscription
         self._stream = LeaseStream(connection, subscription.request(0, 0), self._return)
-        # One that has no such streams, or none left.
+        # A server without such streams, or without free ones.
         self._older = OlderServer()
 
     async def receive(self, count: int, wait_ms: int) -> list[list[LeasedMessage]]:
         """Messages by runs: each run is of one queue, in order.
 
         Raises:
-            DueTimeError: the server refuses, or does not answer.
+            DueTimeError: the server rejects the request, or does not answer.
             Damaged: the answer is inconsistent.
         """
         topic, timeout = self.subscription.topic, wait_ms / 1000.0 + CALL_TIMEOUT_S
@@ -115,12 +115,12 @@ class Leases:
         return _statuses(await self._connection.call("Ack", request, CALL_TIMEOUT_S), len(messages))
 
     async def _return(self, runs: Sequence[leases_pb2.LeaseRun]) -> None:
-        """Gives messages back that nobody waits for any more."""
+        """Releases messages whose receiver has stopped waiting."""
         for run in runs:
             await self.move(taken(run, self.subscription.topic, 0), 0, not_attempted=True)
 
     async def close(self, within_s: float = CLOSE_S) -> None:
-        """Ends the stream; leases that come yet are given back, as far as that takes no longer than `within_s`."""
+        """Ends the stream; leases that still arrive are released, within `within_s`."""
         await self._stream.close(within_s)
 
     async def move(

@@ -1,4 +1,4 @@
-"""What consumers log, to `duetime.consumer`: lines about a message.
+"""Log lines of consumers about messages, in `duetime.consumer`.
 
 A line about a message has its id in the text, and `message_id`, `topic` and `attempt` as fields of the log record.
 `MessageFilter` adds these fields to every other line that is logged while a handler runs.

@@ -30,36 +30,36 @@ log = logging.getLogger("duetime")
 
 Start = Literal["earliest", "latest"] | datetime | Mapping[int, int]
 
-# How long positions that pass filtered messages only stay untold, and one long poll waits at the server. The minimum
-# keeps an idle puller from polling at full speed.
+# Longest time until positions that skip filtered messages are reported, and longest wait of a long poll at the server.
+# The minimum keeps an idle puller from polling at full speed.
 LONG_POLL_S_MIN = 0.01
 LONG_POLL_S_MAX = WAIT_MS_MAX / 1000
 ROUTE_INTERVAL_S = 15.0
-# And whether a topic that is waited for exists.
+# Interval of checks whether an awaited topic exists.
 MISSING_INTERVAL_S = 0.5
 
 
 class AsyncPuller(Closing):
     """Reads all queues of a topic and follows them. For one event loop; `Puller` is for plain code.
 
-    Messages of one queue come in order. The caller remembers what was read: pass `positions` as `start`.
+    Messages of one queue arrive in order. The caller stores its progress: pass `positions` as `start` later.
 
     Arguments:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
-        token: what the server is shown, or a function that gives it; see `Token`. None: DUETIME_TOKEN, or the file of
+        token: the user's token, or a function that returns it; see `Token`. None: DUETIME_TOKEN, or the file of
             DUETIME_TOKEN_FILE.
-        tls: whom the client trusts; see `Tls`. None: by DUETIME_TLS_CA_FILE, or plain without it.
+        tls: the trusted certificates; see `Tls`. None: those of DUETIME_TLS_CA_FILE, or plain text without it.
         start: "earliest", "latest" (messages stored after the puller is entered, opened or first used), a datetime
             (messages stored then or later; local time if it has no time zone) or {queue: offset}. Queues that are not
             in the mapping start with their earliest message.
         group: queues for which this group has committed an offset start there, regardless of `start`; see `commit`.
         tags: `"a || b"`: only messages with one of these tags.
         sql: `"size > 5 AND color = 'red'"`: only messages whose properties match (docs/consuming.md).
-        timeout: how long to wait for the topic's description when it is opened; once open it waits without limit.
-        missing_ok: a topic that does not exist is waited for: until then the puller has no messages and no positions.
-            Then it starts with the topic's first message, unless `start` is a datetime or a mapping.
-        long_poll: how long positions may stay behind that pass filtered messages only, 10 ms to 30 s; with a server of
-            release 0.1, how long one request waits there.
+        timeout: longest wait for the topic's description when the puller is opened; once open it waits without limit.
+        missing_ok: wait for a topic that does not exist: until then the puller has no messages and no positions. Then
+            it starts with the topic's first message, unless `start` is a datetime or a mapping.
+        long_poll: longest time until positions that skip filtered messages are reported, 10 ms to 30 s; with a server
+            of release 0.1, the longest wait of one request.
     """
 
     def __init__(
@@ -103,14 +103,14 @@ class AsyncPuller(Closing):
 
     @property
     def positions(self) -> dict[int, int]:
-        """The next offset of each queue: that of the first message not handed out yet. Empty before the first use."""
+        """The next offset of each queue: that of the first message not yet returned. Empty before the first use."""
         return dict(self._positions)
 
     async def open(self) -> None:
-        """Determines where each queue starts, and begins to fetch. Idempotent; the first use calls it.
+        """Determines the start of each queue, and begins to fetch. Idempotent; the first use calls it.
 
         Raises:
-            NotFound: the topic does not exist, without `missing_ok`, or `start` names a queue that it does not have.
+            NotFound: the topic does not exist, without `missing_ok`, or `start` names a missing queue.
             DueTimeError: the server did not answer within the timeout.
         """
         if self._connection.closed:
@@ -133,7 +133,7 @@ class AsyncPuller(Closing):
         """Returns up to `max` messages as soon as there are any; none after `wait` ("2s", or a timedelta).
 
         Raises:
-            DueTimeError: the server refuses the request. A server that does not answer is waited for.
+            DueTimeError: the server rejects the request. If the server does not answer, the puller keeps waiting.
         """
         if max < 1:
             raise InvalidArgument.of("max", f"{max} is below 1")
@@ -168,7 +168,7 @@ class AsyncPuller(Closing):
         """
         if self._group is None:
             raise InvalidArgument.of("group", "is not given")
-        # A position that nothing has moved may lie outside of its queue, as long as no answer has said so.
+        # A position that was never moved may be outside its queue until an answer corrects it.
         moved = {
             queue: offset
             for queue, offset in (self.positions if positions is None else positions).items()
@@ -181,7 +181,7 @@ class AsyncPuller(Closing):
             self._committed |= moved
 
     async def close(self) -> None:
-        """Stops fetching and disconnects. Messages that were not handed out are dropped; positions do not pass them."""
+        """Stops fetching and disconnects. Messages not yet returned are dropped; positions do not pass them."""
         if not self._connection.can_be_closed():
             return
         self._connection.closed = True
@@ -205,7 +205,7 @@ class AsyncPuller(Closing):
         return self._connection.described("AsyncPuller", topic=self.topic, group=self._group)
 
     def _take(self, count_max: int) -> list[ReceivedMessage]:
-        """Hands out fetched messages, up to a count, and advances the positions."""
+        """Returns fetched messages, up to a count, and advances the positions."""
         taken: list[ReceivedMessage] = []
         while self._fetched and len(taken) < count_max:
             first = self._fetched[0]
@@ -221,7 +221,7 @@ class AsyncPuller(Closing):
         return taken
 
     async def _wait_until(self, deadline: float | None) -> bool:
-        """False when nothing was fetched before the deadline (loop time)."""
+        """Returns False if no message was fetched before the deadline (loop time)."""
         if self._connection.closed:
             raise Closed("the puller is closed", reason="CLOSED")
         if self._error is not None:
@@ -245,7 +245,7 @@ class AsyncPuller(Closing):
         return description
 
     async def _start_at(self, description: gateway_pb2.TopicDescription) -> None:
-        """Determines where each queue starts. Raises: DueTimeError."""
+        """Determines the start of each queue. Raises: DueTimeError."""
         if isinstance(self._start, datetime):
             positions = await self._offsets_at(description, at_ms(self._start))
         else:
@@ -271,7 +271,7 @@ class AsyncPuller(Closing):
         await self._read_all(description.queues)
 
     async def _described(self) -> gateway_pb2.TopicDescription | None:
-        """None: the topic does not exist, or nobody answers. Raises: DueTimeError: the server refuses."""
+        """None: the topic is missing, or the server does not answer. Raises: DueTimeError: the server rejects it."""
         try:
             return await self._describe()
         except DueTimeError as error:
@@ -280,7 +280,7 @@ class AsyncPuller(Closing):
             raise
 
     async def _offsets_at(self, description: gateway_pb2.TopicDescription, moment_ms: int) -> dict[int, int]:
-        """Each queue's offset of the first message stored at a moment or later."""
+        """Each queue's offset of the first message stored at a time or later."""
         queues = [queue.queue for queue in description.queues]
         requests = [gateway_pb2.SearchOffsetRequest(topic=self.topic, queue=queue, at_ms=moment_ms) for queue in queues]
         answers = await asyncio.gather(*(self._call("SearchOffset", request) for request in requests))
@@ -291,7 +291,7 @@ class AsyncPuller(Closing):
         return await repeated(lambda left_s: self._connection.call(method, request, left_s), self._timeout)
 
     async def _read_all(self, queues: Iterable[gateway_pb2.QueueDescription | gateway_pb2.QueueRoute]) -> None:
-        """Reads the queues, and those that are added to the topic later, until cancelled."""
+        """Reads the queues, and those added to the topic later, until cancelled."""
         try:
             async with asyncio.TaskGroup() as readers:
                 while True:
@@ -309,7 +309,7 @@ class AsyncPuller(Closing):
             self._arrived.set()
 
     async def _new_queues(self) -> list[gateway_pb2.QueueRoute]:
-        """Queues of the topic that are not known yet. Errors are ignored: the route is asked for again."""
+        """Queues of the topic that are not known yet. Errors are ignored: the next call asks for the route again."""
         try:
             request = gateway_pb2.GetRouteRequest(topic=self.topic)
             route: gateway_pb2.Route = await self._connection.call("GetRoute", request, CALL_TIMEOUT_S)

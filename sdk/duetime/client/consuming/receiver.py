@@ -1,4 +1,4 @@
-"""Receiving without handlers: messages are leased, and the caller acknowledges or fails each."""
+"""Receiving without handlers: messages are leased, and the caller acknowledges or fails each one."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -26,29 +26,29 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """What the server did with a message that failed."""
+    """The server's decision about a failed message."""
 
     message: LeasedMessage
     dead: bool = False
     deliver_at: datetime | None = None
-    """When it is delivered again, by the server's clock; None: it is dead, or its lease had ended."""
+    """The time of the next delivery, by the server's clock; None: it is dead, or its lease had ended."""
 
 
 class AsyncReceiver(Closing):
     """Leases messages of a topic for a group. For one event loop; `Receiver` is for plain code.
 
-    Leases are not renewed and calls are not batched, as `Consumer` does: a message that is neither acknowledged nor
-    failed within its lease is delivered again.
+    Unlike in `Consumer`, leases are not renewed and calls are not batched: a message that is neither acknowledged nor
+    failed within its lease is redelivered.
 
     Arguments:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
-        token: what the server is shown, or a function that gives it; see `Token`. None: DUETIME_TOKEN, or the file of
+        token: the user's token, or a function that returns it; see `Token`. None: DUETIME_TOKEN, or the file of
             DUETIME_TOKEN_FILE.
-        tls: whom the client trusts; see `Tls`. None: by DUETIME_TLS_CA_FILE, or plain without it.
+        tls: the trusted certificates; see `Tls`. None: those of DUETIME_TLS_CA_FILE, or plain text without it.
         group: created if it does not exist.
-        lease: how long messages are the receiver's: "60s", or a timedelta.
+        lease: length of the leases: "60s", or a timedelta.
         tags, sql, max_attempts, backoff: as for `Consumer.handler`.
-        timeout: how long an unanswered call is repeated, beyond the wait of a receive.
+        timeout: longest time for repeats of an unanswered call, beyond the wait of a receive.
     """
 
     def __init__(
@@ -77,10 +77,10 @@ class AsyncReceiver(Closing):
     async def receive(self, max: int = 32, wait: Length = "15s") -> list[LeasedMessage]:  # noqa: A002
         """Returns up to `max` messages, at most 1,024, as soon as there are any; none after `wait`, at most 30 s.
 
-        For an ordered group they come queue by queue, each queue in order.
+        Messages of an ordered group are returned queue by queue, each queue in order.
 
         Raises:
-            DueTimeError: the server refused, or did not answer within the timeout.
+            DueTimeError: the server rejected the call, or did not answer within the timeout.
         """
         wait_ms = milliseconds(wait, "wait")
         if not 1 <= max <= RECEIVE_COUNT_MAX:
@@ -91,17 +91,17 @@ class AsyncReceiver(Closing):
         return list(chain.from_iterable(runs))
 
     async def ack(self, messages: LeasedMessage | Iterable[LeasedMessage]) -> list[LeasedMessage]:
-        """Acknowledges messages; durable on return. Returns those whose leases had ended: they are delivered again."""
+        """Acknowledges messages; durable on return. Returns those with ended leases: they are redelivered."""
         return await self._for_each(messages, RECEIPTS_MAX, self._leases.ack)
 
     async def extend(self, messages: LeasedMessage | Iterable[LeasedMessage], lease: Length) -> list[LeasedMessage]:
-        """Makes leases end after a length from now. Returns those that had ended before, as `ack` does."""
+        """Makes leases end after a length from now. Returns those with ended leases, as `ack` does."""
         length_s = lease_s(lease)
         return await self._for_each(messages, RECEIPTS_MAX, lambda part: self._leases.move(part, length_s))
 
     async def give_back(self, messages: LeasedMessage | Iterable[LeasedMessage]) -> list[LeasedMessage]:
-        """Lets messages be delivered again at once; this delivery does not count as an attempt. Returns those whose
-        leases had ended, as `ack` does."""
+        """Releases messages for immediate redelivery; this delivery does not count as an attempt. Returns those with
+        ended leases, as `ack` does."""
         give_back = self._leases.move
         return await self._for_each(messages, RECEIPTS_MAX, lambda part: give_back(part, 0, not_attempted=True))
 
@@ -113,12 +113,12 @@ class AsyncReceiver(Closing):
         after: Length | None = None,
         reject: bool = False,
     ) -> Failed:
-        """Fails a message: it is delivered again by the policy or after a delay, or becomes a dead letter at once.
+        """Fails a message: it is redelivered by the policy or after a delay, or becomes a dead letter at once.
 
-        `error`, an exception or a text, is kept for the dead letter.
+        `error`, an exception or a text, is stored for the dead letter.
 
         Raises:
-            DueTimeError: the server refused, or did not answer within the timeout.
+            DueTimeError: the server rejected the call, or did not answer within the timeout.
         """
         if not isinstance(error, BaseException):
             error = Reject(error) if reject else Retry(reason=error)
@@ -137,7 +137,7 @@ class AsyncReceiver(Closing):
         return Failed(message, result.dead, moment(result.deliver_at_ms) if result.deliver_at_ms else None)
 
     async def close(self) -> None:
-        """Disconnects. Leased messages are delivered again when their leases end."""
+        """Disconnects. Leased messages are redelivered when their leases end."""
         if not self._connection.can_be_closed():
             return
         try:
@@ -165,6 +165,6 @@ class AsyncReceiver(Closing):
         return ended
 
     async def _repeated(self, call: Callable[[], Awaitable[T]]) -> T:
-        """A call, repeated until it is answered or the timeout is over."""
+        """A call, repeated until it is answered or the timeout has passed."""
         self._connection.check()
         return await repeated(lambda _: call(), self._timeout)

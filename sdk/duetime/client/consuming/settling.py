@@ -1,7 +1,7 @@
-"""The decisions of handlers on their way to the server: acknowledgements, failures, messages given back.
+"""Sends the outcomes of handlers to the server: acknowledgements, failures, released messages.
 
-Each kind is batched for each shard, with one call in flight; decisions made meanwhile form the next batch. A call that
-fails is repeated until the leases have ended. A shard that does not answer holds up only its own decisions.
+Each kind is batched for each shard, with one call in flight; outcomes of the meantime form the next batch. A failed
+call is repeated until the leases have ended. A shard that does not answer delays only its own outcomes.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ _IDS_SHOWN = 5
 
 @dataclass(slots=True)
 class Stats:
-    """What a consumer has done since it was made."""
+    """Counts of a consumer since it was made."""
 
     received: int = 0
     """Deliveries received."""
@@ -42,13 +42,13 @@ class Stats:
     failed: int = 0
     """Handlers that raised, including Retry and Reject."""
     retried: int = 0
-    """Failed messages that will be delivered again, as confirmed by the server."""
+    """Failed messages that will be redelivered, as confirmed by the server."""
     dead: int = 0
     """Failed messages that became dead letters."""
     lost: int = 0
-    """Leases that ended before their handlers did: these messages are delivered again."""
+    """Leases that ended before their handlers did: these messages are redelivered."""
     returned: int = 0
-    """Messages given back when the consumer stopped: not started, or cancelled."""
+    """Messages released when the consumer stopped: not started, or cancelled."""
 
 
 @dataclass(slots=True)
@@ -58,18 +58,18 @@ class _Failure:
 
 
 class Settler:
-    """Accepts decisions without waiting and delivers them to the server."""
+    """Accepts outcomes without waiting and sends them to the server."""
 
     def __init__(
         self, leases: Leases, stats: Stats, progress: Callable[[], None], fail: Callable[[BaseException], None]
     ) -> None:
         self._leases = leases
         self._stats = stats
-        # `progress` is called when fewer decisions are on their way; `fail` with an internal error.
+        # `progress` is called when fewer outcomes are unsent; `fail` with an internal error.
         self._progress = progress
         self._fail = fail
         self._outboxes: dict[tuple[str, bytes], _Outbox] = {}
-        # The lease of the last ack, and where acks of its shard go.
+        # The lease of the last ack, and the outbox for acks of its shard.
         self._acked_lease: bytes | None = None
         self._acks: _Outbox
         self._calls: dict[str, tuple[Callable[[list[Any], bool], Awaitable[list[Any]]], int]] = {
@@ -81,13 +81,13 @@ class Settler:
 
     @property
     def waiting_count(self) -> int:
-        """Decisions that the server has not answered yet."""
+        """Outcomes that the server has not answered yet."""
         return sum(len(outbox.waiting) + outbox.sent_count for outbox in self._outboxes.values())
 
     def ack(self, message: LeasedMessage) -> None:
         lease = lease_of(message)
         if lease is not self._acked_lease:
-            # Messages of one lease mostly follow each other.
+            # Messages of one lease usually follow each other.
             self._acked_lease, self._acks = lease, self._outbox("ack", message)
         self._acks.add(message)
 
@@ -95,12 +95,12 @@ class Settler:
         self._outbox("nack", message).add(_Failure(message, nack(message.receipt, error)))
 
     def give_back(self, message: LeasedMessage, *, begun: bool) -> None:
-        """Lets the message be delivered again at once, as the same attempt if no handler had begun."""
+        """Releases the message for immediate redelivery, as the same attempt if no handler had started."""
         self._stats.returned += 1
         self._outbox("give back started" if begun else "give back", message).add(message)
 
     async def flush(self, within_s: float) -> None:
-        """Waits until all are answered. Those left after `within_s` are given up with a warning: their leases end."""
+        """Waits until all are answered. The rest is dropped after `within_s` with a warning: their leases expire."""
         tasks = [outbox.task for outbox in self._outboxes.values() if outbox.task is not None]
         if not tasks:
             return
@@ -155,7 +155,7 @@ class Settler:
                         result.fault.message,
                     )
             elif result.status != _OK:
-                # The answer to the first call may have been lost.
+                # The answer to the first call may be lost.
                 if not again:
                     self._count_late(message, "failed too late")
             elif result.dead:
@@ -190,7 +190,7 @@ class Settler:
 
 
 class _Outbox:
-    """Decisions of one kind for one shard. Has a task as long as it is not empty."""
+    """Outcomes of one kind for one shard. Has a task while it is not empty."""
 
     def __init__(
         self,
@@ -212,12 +212,12 @@ class _Outbox:
     def add(self, item: Any) -> None:
         self.waiting.append(item)
         if self.task is None:
-            # In an empty context: it logs about all messages, not about the current one.
+            # An empty context: the task logs about all messages, not about the current one.
             self.task = asyncio.get_running_loop().create_task(self._run(), context=Context())
             self.task.add_done_callback(self._done)
 
     async def _run(self) -> None:
-        # Decisions of other handlers in this iteration of the loop join the batch.
+        # Outcomes of other handlers in this iteration of the loop join the batch.
         await pause(0)
         while self.waiting:
             batch = [self.waiting.popleft() for _ in range(min(len(self.waiting), self._count_max))]
@@ -225,7 +225,7 @@ class _Outbox:
             await self._settle(batch)
             self.sent_count = 0
             self._progress()
-        # No await since `waiting` was checked: the next decision starts a new task.
+        # No await since the check of `waiting`: the next outcome starts a new task.
         self.task = None
 
     def _done(self, task: asyncio.Task[None]) -> None:
@@ -256,7 +256,7 @@ class _Outbox:
                     )
                     batch = [item for item in batch if not _ended(item)]
             except Exception as error:
-                # An odd answer must end neither the consumer nor its other decisions.
+                # A malformed answer must end neither the consumer nor its other outcomes.
                 log.error("%s: %r; to be delivered again: %s", self._kind, error, _names(batch), exc_info=error)
                 return
         fault_log.clear()
@@ -271,7 +271,7 @@ def _ended(item: LeasedMessage | _Failure) -> bool:
 
 
 def _names(items: list[Any]) -> str:
-    """The ids of some, and how many more there are."""
+    """The ids of the first few, and the number of the rest."""
     ids = ", ".join(_message(item).id for item in items[:_IDS_SHOWN])
     more = len(items) - _IDS_SHOWN
     return f"{ids} and {more} more" if more > 0 else ids

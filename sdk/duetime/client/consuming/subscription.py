@@ -1,12 +1,12 @@
 """Reading the queues of one shard in a stream, on credit; by long polls if the server has no stream for this caller.
 
-    Subscribe ──▶ answers ──▶ messages wait ──▶ handed out ──▶ their bytes are credit again
+    Subscribe ──▶ answers ──▶ messages wait ──▶ returned ──▶ their bytes become credit again
         ▲                                                          │
         └──────────── as soon as it is half of WINDOW_BYTES ───────┘
 
-Received messages that wait to be handed out and the server's credit are WINDOW_BYTES together. For a slow reader the
-client holds them, and the server holds nothing. The last answer may exceed the credit by half of WINDOW_BYTES, or by
-one message if that is larger.
+Received messages that wait for the reader and the server's credit add up to WINDOW_BYTES. The client buffers messages
+for a slow reader; the server buffers none. The last answer may exceed the credit by half of WINDOW_BYTES, or by one
+message if that is larger.
 """
 
 import asyncio
@@ -28,41 +28,41 @@ from duetime.v1 import subscriptions_pb2 as pb
 
 log = logging.getLogger("duetime")
 
-# The server's answers have 1 MiB: some are on their way while others are handed out.
+# An answer of the server has up to 1 MiB: some are in flight while others are read.
 WINDOW_BYTES = 4 * 1024 * 1024
-# In one answer to a long poll, which has PULL_COUNT_MAX messages at most.
+# Bytes of one answer to a long poll, which has PULL_COUNT_MAX messages at most.
 PULL_BYTES_MAX = 2 * 1024 * 1024
-# What an answer to a long poll may take beyond the wait.
+# Time for an answer to a long poll, beyond the wait.
 CALL_TIMEOUT_S = 5.0
-# A stream that has lasted so long was none of the failures before it.
+# A stream that lasted this long resets the count of failures.
 STEADY_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is read of a topic."""
+    """The topic and the filter of a reader."""
 
     topic: str
     tags: str
     sql: str
-    # How long a long poll waits, and how long positions may stay untold that have passed filtered messages only.
+    # Longest wait of a long poll, and longest time until positions that skip filtered messages are reported.
     wait_ms: int
 
 
 @dataclass(slots=True)
 class Fetched:
-    """Messages of a queue that came together; `next_offset` is its position once all of them are handed out."""
+    """Messages of one queue in one answer; `next_offset` is the position after all of them are returned."""
 
     queue: int
     messages: deque[ReceivedMessage]
     next_offset: int
     window: "Window"
-    # Of the window, to be released then: the last queue of an answer has all of it.
+    # Bytes of the window to release afterwards: the last queue of an answer has all of them.
     size: int = 0
 
 
 class Window:
-    """The bytes that have come and were not handed out, and those that the server may still send."""
+    """The bytes received and not yet returned, and those that the server may still send."""
 
     def __init__(self) -> None:
         self._held = 0
@@ -70,33 +70,33 @@ class Window:
         self._released = asyncio.Event()
 
     def open(self) -> None:
-        """A stream begins, to which no credit was given yet."""
+        """Resets the credit for a new stream."""
         self._credit = 0
 
     async def room(self) -> int:
-        """The credit to give next, once it is worth a message."""
+        """Waits until the credit is worth a message; returns it."""
         while (room := WINDOW_BYTES - self._held - self._credit) < WINDOW_BYTES // 2:
             self._released.clear()
             await self._released.wait()
         return room
 
     def give(self, size: int) -> None:
-        """The server may send so much more."""
+        """Counts credit given to the server."""
         self._credit += size
 
     def hold(self, size: int) -> None:
-        """An answer has come."""
+        """Counts a received answer."""
         self._credit -= size
         self._held += size
 
     def release(self, size: int) -> None:
-        """An answer was handed out."""
+        """Counts a returned answer."""
         self._held -= size
         self._released.set()
 
 
 class Subscription:
-    """The queues of one shard, read from their offsets on."""
+    """Reads the queues of one shard from given offsets."""
 
     def __init__(
         self,
@@ -106,11 +106,11 @@ class Subscription:
         offsets: dict[int, int],
         hand_over: Callable[[list[Fetched]], None],
     ) -> None:
-        """`offsets`: by queue. `hand_over` is given the news of each answer."""
+        """`offsets`: by queue. `hand_over` receives the messages and positions of each answer."""
         self._connection = connection
         self._wanted = wanted
         self._shard = shard
-        # Of the next message to be fetched, by queue; long polls read the queues in this order.
+        # The next offset to fetch, by queue; long polls read the queues in this order.
         self._offsets = offsets
         self._hand_over = hand_over
         self._window = Window()
@@ -118,7 +118,7 @@ class Subscription:
         self._began_s = 0.0
 
     async def read(self) -> None:
-        """Reads until cancelled. Raises: DueTimeError: the server refuses it."""
+        """Reads until cancelled. Raises: DueTimeError: the server rejects the request."""
         while True:
             try:
                 await self._subscribe()
@@ -128,7 +128,7 @@ class Subscription:
                 await self._poll()
 
     async def _subscribe(self) -> None:
-        """Subscribes, again and again. Raises: DueTimeError: see `_is_no_stream`."""
+        """Subscribes repeatedly. Raises: DueTimeError: see `_is_no_stream`."""
         while True:
             try:
                 await self._follow()
@@ -138,8 +138,8 @@ class Subscription:
                 await self._failed(error)
 
     async def _poll(self) -> None:
-        """Polls until a call fails, or for OLDER_SERVER_S: a stream may be free then, or the server newer, and gRPC may
-        carry a call over its restart, so that none fails."""
+        """Polls until a call fails, or for OLDER_SERVER_S: then a stream may be free, or the server newer. Without the
+        limit, gRPC may carry a call over a restart of the server, so that none fails."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + OLDER_SERVER_S
         while loop.time() < until_s:
@@ -150,7 +150,7 @@ class Subscription:
                 return
 
     async def _failed(self, error: DueTimeError) -> None:
-        """Returns when it is time to try again. Raises: the error, if that is of no use."""
+        """Returns after the pause before the next attempt. Raises: the error, if a retry is useless."""
         if not error.retriable:
             raise error
         if asyncio.get_running_loop().time() - self._began_s > STEADY_S:
@@ -161,14 +161,14 @@ class Subscription:
         await pause(backoff_s(self._failures, error))
 
     async def _follow(self) -> None:
-        """One stream, from the offsets on. Raises: DueTimeError: it has ended."""
+        """One stream, from the current offsets. Raises: DueTimeError: it has ended."""
         self._window.open()
         credit = await self._window.room()
         self._began_s = asyncio.get_running_loop().time()
         async with self._connection.both_ways("Subscribe", read=_sized) as call:
             self._window.give(credit)
             with suppress(asyncio.InvalidStateError):
-                # Where the stream has ended already, reading it says why.
+                # If the stream has ended already, a read reports the reason.
                 await call.write(self._request(credit))
             giving = asyncio.get_running_loop().create_task(self._give(call))
             try:
@@ -194,7 +194,7 @@ class Subscription:
         )
 
     async def _give(self, call: Any) -> None:
-        """Gives credit for what is handed out. Where the stream has ended, whoever reads it knows why."""
+        """Gives credit for returned messages. If the stream has ended, its reader knows the reason."""
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             while True:
                 credit = await self._window.room()
@@ -224,14 +224,14 @@ class Subscription:
         self._deliver([(one.queue, one.pull, one.pull.status == outside) for one in answer.queues], size)
 
     def _deliver(self, answer: list[tuple[int, Any, bool]], size: int) -> None:
-        """Hands over an answer: of each queue what is told of it, and whether its offset was out of range."""
+        """Hands over an answer: for each queue its messages, and whether its offset was out of range."""
         if self._failures:
             log.info("%s, shard %d: reading again after %d errors", self._wanted.topic, self._shard, self._failures)
             self._failures = 0
         fetched = []
         for queue, news, out_of_range in answer:
             offset = self._offsets.pop(queue)
-            # Behind the others: in long polls a busy queue starves none.
+            # Moved to the end: a busy queue must not starve others in long polls.
             self._offsets[queue] = news.next_offset
             if out_of_range:
                 log.warning(
@@ -246,7 +246,7 @@ class Subscription:
 
 
 def _sized(data: bytes) -> tuple[int, pb.SubscribeResponse]:
-    """An answer, and what it takes of the credit."""
+    """An answer and its share of the credit."""
     return len(data), pb.SubscribeResponse.FromString(data)
 
 

@@ -1,7 +1,7 @@
-"""What is called for a message: the handler, with the message or its decoded body, and middleware around it.
+"""The call for a message: the handler, with the message or its decoded body, and middleware around it.
 
 before (first to last) ──▶ body decoded ──▶ handler ──▶ after (last to first)
-└─────────── raises ────────────┴──▶ failed (last to first), of those that were begun
+└─────────── raises ────────────┴──▶ failed (last to first), of those that were started
 """
 
 import asyncio
@@ -24,9 +24,9 @@ BadBodies = Literal["reject", "retry"]
 class Middleware:
     """Called around the handlers of a consumer: subclass it, and define any of the three.
 
-    They run where the handler runs: those of a plain handler in its thread, those of a coroutine on the event loop, and
-    only there may they be coroutine functions. What `before` or `after` raises the handler might have raised: the
-    message has failed, by `Retry` or `Reject` as they say.
+    Middleware runs with its handler: in the thread of a plain handler, or on the event loop for a coroutine. Only there
+    may its methods be coroutine functions. An exception of `before` or `after` counts as one of the handler: the
+    message has failed, or follows `Retry` or `Reject`.
     """
 
     def before(self, message: LeasedMessage) -> Any:
@@ -36,24 +36,24 @@ class Middleware:
         """After a handler that returned, and before the message is acknowledged."""
 
     def failed(self, message: LeasedMessage, error: BaseException) -> Any:
-        """After a handler that raised, was cancelled (asyncio.CancelledError), or could not be called. What it raises
-        itself is logged."""
+        """After a handler that raised, was cancelled (asyncio.CancelledError), or could not be called. Its own
+        exceptions are logged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wrapping:
-    """How a consumer calls one handler."""
+    """The options of a consumer for the calls of one handler."""
 
     middleware: Sequence[Middleware] = ()
-    # None: the handler is given the message alone.
+    # None: the handler receives only the message.
     decode: Decode | None = None
     bad_body: BadBodies = "reject"
 
     def wrapped(self, function: Callable[..., Any]) -> Callable[[LeasedMessage], Any]:
-        """The function to be called with a message: a coroutine function if the handler is one.
+        """Returns the function to call with a message: a coroutine function if the handler is one.
 
         Raises:
-            InvalidArgument: the handler can't be called so, or middleware not around it.
+            InvalidArgument: the handler does not accept the arguments, or middleware does not fit around it.
         """
         calls = [["message"]] if self.decode is None else [["body"], ["body", "message"]]
         with_message = check_callable(function, "handler", *calls) == 1
@@ -74,7 +74,7 @@ class Wrapping:
 
 
 def checked(middleware: Sequence[Middleware]) -> Sequence[Middleware]:
-    """Raises: InvalidArgument: something is no middleware, or can't be called as one."""
+    """Raises: InvalidArgument: an element is not a Middleware, or can't be called as one."""
     for one in middleware:
         if not isinstance(one, Middleware):
             raise InvalidArgument.of("middleware", f"{one!r} is no Middleware")
@@ -85,14 +85,14 @@ def checked(middleware: Sequence[Middleware]) -> Sequence[Middleware]:
 
 
 def decoding(kind: Any, bad_body: str) -> Decode | None:
-    """Raises: InvalidArgument: JSON can't hold the type, or `bad_body` is neither word."""
+    """Raises: InvalidArgument: JSON can't hold the type, or `bad_body` is neither 'reject' nor 'retry'."""
     if bad_body not in ("reject", "retry"):
         raise InvalidArgument.of("bad_body", f"{bad_body!r} is neither 'reject' nor 'retry'")
     return None if kind is None else decoder(kind)
 
 
 class _Call:
-    """One handler with what belongs around it."""
+    """One handler with its middleware."""
 
     def __init__(self, function: Callable[..., Any], wrapping: Wrapping, with_message: bool) -> None:
         self._function = function
@@ -100,7 +100,7 @@ class _Call:
         self._with_message = with_message
 
     def called(self, message: LeasedMessage) -> None:
-        """For plain handlers, in their threads."""
+        """Calls a plain handler, in its thread."""
         begun: list[Middleware] = []
         try:
             for one in self._wrapping.middleware:
@@ -118,7 +118,7 @@ class _Call:
             raise
 
     async def awaited(self, message: LeasedMessage) -> None:
-        """For coroutine functions."""
+        """Calls a coroutine function."""
         begun: list[Middleware] = []
         try:
             for one in self._wrapping.middleware:
@@ -129,7 +129,7 @@ class _Call:
                 await _awaited(one.after(message))
         except BaseException as error:
             if isinstance(error, GeneratorExit) and not _loop_runs():
-                # The loop is closed: nothing can be awaited.
+                # The loop is closed: awaiting is impossible.
                 raise
             for one in reversed(begun):
                 try:

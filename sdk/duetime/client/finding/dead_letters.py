@@ -29,20 +29,20 @@ _OUTCOMES: dict[int, DeadLetterOutcome] = {
 
 
 class DeadLetterCriteria(TypedDict, total=False):
-    """Which dead letters: those that meet all given criteria."""
+    """A filter of dead letters: those that meet all given criteria."""
 
     start: datetime | None
-    """Became dead letters then or later; local time if it has no time zone."""
+    """The earliest time of becoming a dead letter; local time if it has no time zone."""
     end: datetime | None
-    """Became dead letters then or earlier."""
+    """The latest time of becoming a dead letter."""
     error: str
     """A part of `TYPE: message` of the last attempt's error; case is ignored."""
     tag: str
     key: str
     ids: Collection[str]
-    """Any of these."""
+    """The ids to find."""
     topic: str
-    """The topic that the message came from."""
+    """The topic of the first delivery."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class FailedAttempt:
     received_at: datetime | None
     failed_at: datetime | None
     error_type: str
-    """`LeaseExpired`: it was not acknowledged within its lease."""
+    """`LeaseExpired`: no acknowledgement within the lease."""
     error_message: str
     trace: str
 
@@ -82,7 +82,7 @@ def error_of(attempts: Sequence[consumer_pb2.FailedAttempt]) -> str:
 
 
 def ids_of(ids: Iterable[str]) -> list[str]:
-    """Raises: TypeError: one id instead of several."""
+    """Raises: TypeError: `ids` is one id instead of several."""
     if isinstance(ids, str):
         raise TypeError(f"ids is a str, not a list of them: ids=[{ids!r}]")
     return list(ids)
@@ -99,12 +99,12 @@ class DeadLetter(MessageView):
 
     @property
     def id(self) -> str:
-        """The id that the sender knows; if it has none, RocketMQ's id of its first record."""
+        """The sender's id; without one, RocketMQ's id of its first record."""
         return self._message.id
 
     @property
     def topic(self) -> str:
-        """The topic that it came from; empty if unknown."""
+        """The topic of the first delivery; empty if unknown."""
         return self._message.topic
 
     @property
@@ -128,7 +128,7 @@ class DeadLetter(MessageView):
 
     @property
     def dead_at(self) -> datetime:
-        """When it became a dead letter, by the server's clock."""
+        """The time of becoming a dead letter, by the server's clock."""
         return moment(self._letter.dead_at_ms)
 
     @property
@@ -148,7 +148,7 @@ class DeadLetter(MessageView):
 
     @property
     def redriven_count(self) -> int:
-        """How often it has been redriven."""
+        """The number of redrives so far."""
         return self._letter.redriven_count
 
     def __repr__(self) -> str:
@@ -156,7 +156,7 @@ class DeadLetter(MessageView):
 
 
 class DeadLetterResult:
-    """What a redrive or discard did with one dead letter."""
+    """The result of a redrive or discard for one dead letter."""
 
     __slots__ = ("_result",)
 
@@ -174,7 +174,7 @@ class DeadLetterResult:
 
     @property
     def outcome(self) -> DeadLetterOutcome:
-        """`redriven`: given to its group again; `discarded`; `gone`: another call took it first; `matched`: found by a
+        """`redriven`: returned to its group; `discarded`; `gone`: ended by another call first; `matched`: found by a
         dry run; `failed`: it is still a dead letter, see `error`."""
         return _OUTCOMES[self._result.outcome]
 
@@ -189,15 +189,15 @@ class DeadLetterResult:
 class AsyncDeadLetters(Closing):
     """The dead letters of one group. For one event loop; `DeadLetters` is for plain code.
 
-    All three calls take the same criteria, those of `DeadLetterCriteria`. Each is an iterator that works as it is
-    iterated over; closing it ends the work.
+    All three calls take the criteria of `DeadLetterCriteria`. Each returns an iterator that does the work as it
+    advances; closing it stops the work.
 
     Arguments:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
-        token: what the server is shown, or a function that gives it; see `Token`. None: DUETIME_TOKEN, or the file of
+        token: the user's token, or a function that returns it; see `Token`. None: DUETIME_TOKEN, or the file of
             DUETIME_TOKEN_FILE.
-        tls: whom the client trusts; see `Tls`. None: by DUETIME_TLS_CA_FILE, or plain without it.
-        timeout: how long one page of a list may take; redrives and discards have no limit.
+        tls: the trusted certificates; see `Tls`. None: those of DUETIME_TLS_CA_FILE, or plain text without it.
+        timeout: longest time for one page of a list; redrives and discards have no limit.
     """
 
     def __init__(
@@ -218,7 +218,7 @@ class AsyncDeadLetters(Closing):
 
         Raises:
             NotFound: the group does not exist.
-            DueTimeError: a shard does not answer; the dead letters of those before it were listed.
+            DueTimeError: a shard does not answer; the dead letters of the shards before it were listed.
         """
         request = consumer_pb2.ListDeadLettersRequest(filter=self._filter(criteria), max_count=PAGE_COUNT)
         while True:
@@ -237,19 +237,19 @@ class AsyncDeadLetters(Closing):
         max: int | None = None,  # noqa: A002
         **criteria: Unpack[DeadLetterCriteria],
     ) -> AsyncGenerator[DeadLetterResult, None]:
-        """Gives dead letters to this group again, and to no other: at once, and with a new count of attempts.
+        """Returns dead letters to this group, and to no other: immediately, and with a new count of attempts.
 
-        One that fails again becomes a dead letter again, with its whole history. After an interruption, the same call
-        continues with those that are left: a message is never given twice.
+        A message that fails again becomes a dead letter again, with its whole history. After an interruption, the same
+        call continues with the rest: no message is redriven twice.
 
         Arguments:
             rate: maximum per second; 0: no limit.
-            dry_run: only says which dead letters match.
+            dry_run: only list the dead letters that match.
             max: maximum number in total.
 
         Raises:
-            As `list`; also Unavailable when a server stops. Redrives up to then stay done; the results of the last few
-            may be missing.
+            As `list`; also Unavailable when a server stops. Finished redrives remain; the results of the last few may
+            be missing.
         """
         fields = {"rate": rate, "dry_run": dry_run, "max_count": _count(max)}
         request = consumer_pb2.RedriveRequest(filter=self._filter(criteria), **fields)  # type: ignore[arg-type]

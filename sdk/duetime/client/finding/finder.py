@@ -35,10 +35,10 @@ _STATES: dict[int, State] = {
 
 
 class FoundMessage(MessageView, MessageRef):
-    """A message that was found, and its state; `cancel` and `reschedule` take it. Fields are decoded on access.
+    """A message that was found, and its state; `cancel` and `reschedule` accept it. Fields are decoded on access.
 
-    A pending, cancelled or quarantined message has the topic and queue of its destination, and its offset in the lane;
-    one of a transaction that was not committed likewise, and its offset among those.
+    A pending, cancelled or quarantined message shows the topic and queue of its destination, and its offset in the
+    lane. An uncommitted message of a transaction does the same, with its offset among uncommitted messages.
     """
 
     __slots__ = ("_found",)
@@ -49,8 +49,8 @@ class FoundMessage(MessageView, MessageRef):
 
     @property
     def state(self) -> State:
-        """`stored` in its topic, `pending` until it is due, `cancelled` before it was, `dead`: a dead letter of a
-        group, or `quarantined`: it could not be restored. Of a transaction: `prepared`, `given up` or `rolled back`."""
+        """`stored`: in its topic; `pending`: not due yet; `cancelled`: before it was due; `dead`: a dead letter of a
+        group; `quarantined`: undeliverable. Of a transaction: `prepared`, `given up` or `rolled back`."""
         return _STATES[self._found.state]
 
     @property
@@ -59,27 +59,27 @@ class FoundMessage(MessageView, MessageRef):
 
     @property
     def lane(self) -> int | None:
-        """Of a pending message: a delay level's number, or from 1000 on for any time; else None."""
+        """The lane of a pending message: a delay level's number, or from 1000 on for any time; else None."""
         return self._found.lane or None
 
     @property
     def entry(self) -> int | None:
-        """Of a pending message: its entry in the lane; else None."""
+        """The entry of a pending message in its lane; else None."""
         return self._found.entry if self._found.lane else None
 
     @property
     def before_count(self) -> int | None:
-        """Of a pending message: how many others of its lane fall due before it; else None."""
+        """The number of messages in the lane of a pending message that are due before it; else None."""
         return self._found.before_count if self._found.lane else None
 
     @property
     def offset_id(self) -> str:
-        """RocketMQ's id of the record: host and position in the log. A restored message has a new one."""
+        """RocketMQ's id of the record: host and position in the log. Delivery after a delay gives it a new one."""
         return self._found.offset_id
 
     @property
     def id(self) -> str:
-        """The id that the sender knows; if it has none, the offset id."""
+        """The sender's id; without one, the offset id."""
         return self._message.id or self.offset_id
 
     @property
@@ -100,29 +100,29 @@ class FoundMessage(MessageView, MessageRef):
 
     @property
     def stored_at(self) -> datetime:
-        """When it entered its queue or its lane, by the server's clock."""
+        """The time when it entered its queue or its lane, by the server's clock."""
         return moment(self._message.stored_at_ms)
 
     @property
     def due_at(self) -> datetime | None:
-        """When it is or was due, by the server's clock; None: it was not delayed."""
+        """The due time, past or future, by the server's clock; None: it was not delayed."""
         return moment(self._message.due_at_ms) if self._message.due_at_ms else None
 
     @property
     def late_ms(self) -> int | None:
-        """From due to its store time in the topic, before the flush; None: it was not delayed, or is not there."""
+        """From due to its store time in the topic, before the flush; None: it was not delayed, or not delivered yet."""
         if self.state != "stored" or not self._message.due_at_ms:
             return None
         return self._message.stored_at_ms - self._message.due_at_ms
 
     @property
     def delay_level(self) -> int:
-        """The delay level; 0: it was not delayed, or for a time that is no level's."""
+        """The delay level; 0: it was not delayed, or its due time matches no level."""
         return self._message.delay_level
 
     @property
     def attempt(self) -> int:
-        """How often it has been retried."""
+        """The number of retries so far."""
         return self._message.attempt
 
     def _ref(self) -> pending_pb2.PendingRef:
@@ -134,7 +134,7 @@ class FoundMessage(MessageView, MessageRef):
 
 
 class Found(list[FoundMessage]):
-    """Messages, newest first. `more`: the limit left out older ones."""
+    """Messages, newest first. `more`: older messages exceeded the limit."""
 
     more = False
 
@@ -144,10 +144,10 @@ class AsyncFinder(Closing):
 
     Arguments:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
-        token: what the server is shown, or a function that gives it; see `Token`. None: DUETIME_TOKEN, or the file of
+        token: the user's token, or a function that returns it; see `Token`. None: DUETIME_TOKEN, or the file of
             DUETIME_TOKEN_FILE.
-        tls: whom the client trusts; see `Tls`. None: by DUETIME_TLS_CA_FILE, or plain without it.
-        timeout: how long one call may take.
+        tls: the trusted certificates; see `Tls`. None: those of DUETIME_TLS_CA_FILE, or plain text without it.
+        timeout: longest time of one call.
     """
 
     def __init__(
@@ -171,10 +171,10 @@ class AsyncFinder(Closing):
         max: int = 32,  # noqa: A002
         missing_ok: bool = False,
     ) -> Found:
-        """Returns the newest messages of a topic with a key or id, at most `max` (up to 64), including pending ones.
+        """Returns the latest messages of a topic with a key or id, at most `max` (up to 64), including pending ones.
 
         `start` and `end` bound the time of storing, both inclusive; local time if they have no time zone.
-        `missing_ok`: a topic that does not exist has none.
+        `missing_ok`: return nothing for a topic that does not exist.
 
         Raises:
             NotFound: the topic does not exist, without `missing_ok`.
@@ -198,13 +198,13 @@ class AsyncFinder(Closing):
         return found
 
     async def get(self, id: str, *, topic: str = "") -> FoundMessage:  # noqa: A002  the message's own word for it
-        """Returns the message with an id or offset id. An id names one message of each topic; with the topic the search
-        is faster.
+        """Returns the message with an id or offset id. Ids are unique within a topic; the search is faster if the topic
+        is given.
 
         Raises:
             NotFound: no shard has it.
             InvalidArgument: ID_AMBIGUOUS: messages of several topics have the id, and no topic is given.
-            DueTimeError: a shard does not answer, and no other one has it.
+            DueTimeError: a shard does not answer, and no other shard has it.
         """
         request = gateway_pb2.GetMessageRequest(id=id, topic=topic)
         return FoundMessage(await self._connection.call("GetMessage", request, self._timeout))
@@ -214,7 +214,7 @@ class AsyncFinder(Closing):
 
         Raises:
             NotFound: no shard has it.
-            DueTimeError: a shard does not answer, and no other one has it.
+            DueTimeError: a shard does not answer, and no other shard has it.
         """
         request = consumer_pb2.TraceMessageRequest(id=id, topic=topic)
         return trace.from_proto(await self._connection.call("TraceMessage", request, self._timeout))
@@ -229,9 +229,9 @@ class AsyncFinder(Closing):
         bodies: bool = True,
         missing_ok: bool = False,
     ) -> AsyncGenerator[PendingMessage, None]:
-        """Lists pending messages in order of due time, page by page as it is iterated over: those of a topic, with a
-        key, due at or after a time, and before one; local time if it has no time zone. `bodies=False` leaves their
-        bodies empty. `missing_ok`: a topic that does not exist has none.
+        """Lists pending messages by due time; iteration fetches page by page. Filters: a topic, a key, due at or after
+        a time, due before a time; local time if it has no time zone. `bodies=False` leaves the bodies empty.
+        `missing_ok`: return nothing for a topic that does not exist.
 
         Raises:
             NotFound: the topic does not exist, without `missing_ok`.
@@ -258,11 +258,11 @@ class AsyncFinder(Closing):
         by_topic: bool = False,
         by_lane: bool = False,
     ) -> Backlog:
-        """Counts pending messages by due time: of all topics or one, due at or after a time, and before one.
+        """Counts pending messages by due time: of all topics or one, due at or after a time, due before a time.
 
         Raises:
             NotFound: the topic does not exist.
-            DueTimeError: the server did not answer. Shards that do not answer are named in the result.
+            DueTimeError: the server did not answer. The result names the shards that do not answer.
         """
         request = pending.counted(topic, after, before, by_topic=by_topic, by_lane=by_lane)
         return pending.from_proto(await self._connection.call("Backlog", request, self._timeout))
@@ -275,9 +275,8 @@ class AsyncFinder(Closing):
         state: Literal["open", "given up"] | None = None,
         prepared_before: datetime | None = None,
     ) -> AsyncGenerator[FoundTransaction, None]:
-        """Lists transactions that are open or were given up, each shard's oldest first, page by page as it is iterated
-        over: those of a producer group, for a topic, in a state, prepared before a time; local time if it has no time
-        zone.
+        """Lists transactions that are open or were given up, oldest first within each shard; iteration fetches page by
+        page. Filters: a producer group, a topic, a state, prepared before a time; local time if it has no time zone.
 
         Raises:
             DueTimeError: a shard does not answer, so that transactions might be missing.
@@ -305,14 +304,14 @@ class AsyncFinder(Closing):
         Raises:
             NotFound: no shard has it.
             InvalidArgument: ID_AMBIGUOUS: transactions of several topics have the message's id, and no topic is given.
-            DueTimeError: a shard does not answer, and no other one has it.
+            DueTimeError: a shard does not answer, and no other shard has it.
         """
         request = transactions_pb2.GetTransactionRequest(id=id, topic=topic)
         answer: Any = await self._connection.call("GetTransaction", request, self._timeout)
         return FoundTransaction(answer.transaction, answer)
 
     async def _of_topic(self, method: str, request: Any, missing_ok: bool) -> Any:
-        """The answer to a call about a topic; None: the topic does not exist, and that is allowed."""
+        """The answer to a call about a topic; None: the topic does not exist, and `missing_ok` is set."""
         try:
             return await self._connection.call(method, request, self._timeout)
         except NotFound:

@@ -1,4 +1,4 @@
-"""Pending messages as they are listed, and how many there are."""
+"""Pending messages as listed, and their counts by due time."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -9,7 +9,7 @@ from duetime.v1 import pending_pb2
 
 
 class PendingMessage(MessageView, MessageRef):
-    """A message that waits to fall due; `cancel` and `reschedule` take it. Fields are decoded on access."""
+    """A message that is not due yet; `cancel` and `reschedule` accept it. Fields are decoded on access."""
 
     __slots__ = ("_pending",)
 
@@ -23,7 +23,7 @@ class PendingMessage(MessageView, MessageRef):
 
     @property
     def topic(self) -> str:
-        """Where it goes."""
+        """The topic of its delivery."""
         return self._message.topic
 
     @property
@@ -33,17 +33,17 @@ class PendingMessage(MessageView, MessageRef):
 
     @property
     def due_at(self) -> datetime:
-        """When it reaches its topic, by the server's clock."""
+        """The time when it reaches its topic, by the server's clock."""
         return moment(self._message.due_at_ms)
 
     @property
     def stored_at(self) -> datetime:
-        """When it began to wait, by the server's clock; a reschedule begins anew."""
+        """The time when it became pending, by the server's clock; a reschedule resets it."""
         return moment(self._message.stored_at_ms)
 
     @property
     def delay_level(self) -> int:
-        """The delay level; 0: it waits for a time that is no level's."""
+        """The delay level; 0: its due time matches no level."""
         return self._message.delay_level
 
     @property
@@ -61,7 +61,7 @@ class PendingMessage(MessageView, MessageRef):
 
 @dataclass(frozen=True, slots=True)
 class DueCount:
-    """How many pending messages fall due from `start` on, within `width`."""
+    """The number of pending messages due from `start` on, within `width`."""
 
     start: datetime
     width: timedelta
@@ -75,16 +75,16 @@ class DueCount:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Pending messages by due time, exact as of one moment of each shard."""
+    """Pending messages by due time, exact as of one point in time of each shard."""
 
     counts: list[DueCount]
-    """In order of due time; a bucket that the range cuts is given whole."""
+    """Ordered by due time; a bucket that the range cuts is counted whole."""
     pending: int
     """The sum of `counts`."""
     overdue: int
-    """Of these, due and not delivered yet."""
+    """Messages of `total` that are due and not delivered yet."""
     at: datetime
-    """When the shards were asked."""
+    """The time of the count."""
     unreachable_shards: list[int]
     """Shards that do not answer; their messages are missing."""
 
@@ -92,7 +92,7 @@ class Backlog:
 def counted(
     topic: str, after: datetime | None, before: datetime | None, *, by_topic: bool, by_lane: bool
 ) -> pending_pb2.BacklogRequest:
-    """Raises: InvalidArgument: a time is none, or `before` is not after `after`."""
+    """Raises: InvalidArgument: an argument is not a datetime, or `before` is not after `after`."""
     wanted = pending_filter(topic, "", after, before)
     return pending_pb2.BacklogRequest(
         topic=topic,

@@ -33,7 +33,7 @@ TraceKind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class TraceEvent:
-    """An event in the life of a message, and where its record is stored. Fields that do not apply are empty."""
+    """An event in the life of a message, and the position of its record. Fields that do not apply are empty."""
 
     kind: TraceKind
     # The server's clock.
@@ -42,22 +42,22 @@ class TraceEvent:
     topic: str
     queue: int
     offset: int
-    # The delay level that it waited on.
+    # The delay level of the wait.
     level: int = 0
-    # When it is, was, or would have been delivered.
+    # The time of the delivery: past, future or cancelled.
     due_at: datetime | None = None
-    # Restored: from due to its store time in the topic, before the flush.
+    # Restored: from due to the store time in the topic, before the flush.
     late_ms: int | None = None
     group: str = ""
     # The number of the delivery to the group, from 1; a redrive does not reset it.
     attempt: int = 0
-    # The error of a handler, as it was kept: long texts are cut.
+    # The error of a handler as stored: long texts are cut.
     error_type: str = ""
     error_message: str = ""
     trace: str = ""
-    # Replaced: the id of the message that has taken its place.
+    # Replaced: the id of the message that replaced it.
     replaced_by: str = ""
-    # Checked, given up: how often producers of the transaction were asked.
+    # Checked, given up: the number of checks sent to producers of the transaction.
     checks: int = 0
 
     @property
@@ -68,7 +68,7 @@ class TraceEvent:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Events, oldest first; `gaps` says what may be missing, one sentence each."""
+    """Events, oldest first; `gaps` lists possibly missing parts, one sentence each."""
 
     id: str
     events: list[TraceEvent] = field(default_factory=list)
@@ -81,7 +81,7 @@ def from_proto(answer: consumer_pb2.TraceMessageResponse) -> Trace:
 
 def _event(event: consumer_pb2.TraceEvent) -> TraceEvent:
     names = consumer_pb2.TraceKind.DESCRIPTOR.values_by_number
-    # A kind that only a newer server knows is shown by its number.
+    # A kind of a newer server is shown by its number.
     kind = names[event.kind].name.removeprefix("TRACE_KIND_").lower() if event.kind in names else str(event.kind)
     return TraceEvent(
         kind=kind,  # type: ignore[arg-type]

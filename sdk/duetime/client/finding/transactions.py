@@ -1,4 +1,4 @@
-"""Transactions as they are found: those of a group, open or given up, and single ones."""
+"""Transactions as found: those of a group, open or given up, and single ones."""
 
 from datetime import datetime
 
@@ -9,13 +9,13 @@ from duetime.v1 import transactions_pb2 as pb
 
 
 class FoundTransaction(TransactionRef):
-    """A transaction and how far it is; `end_many` takes it. Fields are decoded on access."""
+    """A transaction and its state; `end_many` accepts it. Fields are decoded on access."""
 
     __slots__ = ("_answer", "_transaction")
 
     def __init__(self, transaction: pb.Transaction, answer: pb.GetTransactionResponse | None = None) -> None:
         self._transaction = transaction
-        # None: it was listed, which tells less.
+        # None: it was listed, which returns fewer fields.
         self._answer = answer
 
     @property
@@ -55,7 +55,7 @@ class FoundTransaction(TransactionRef):
 
     @property
     def checks(self) -> int:
-        """How many checks a living producer has heard."""
+        """The number of checks delivered to a living producer."""
         return self._transaction.checks
 
     @property
@@ -65,19 +65,19 @@ class FoundTransaction(TransactionRef):
 
     @property
     def ended_at(self) -> datetime | None:
-        """When it was ended or given up; None: it is open, or that is not known any more."""
+        """The time when it ended or was given up; None: it is open, or the time is no longer known."""
         return moment(self._transaction.ended_at_ms) if self._transaction.ended_at_ms else None
 
     @property
     def message(self) -> MessageView | None:
-        """What was prepared; None: it was listed, or the half message has left the log."""
+        """The prepared message; None: the transaction was listed, or its half message has left the log."""
         if self._answer is None or not self._answer.HasField("message"):
             return None
         return MessageView(self._answer.message)
 
     @property
     def receipt(self) -> Receipt | None:
-        """Of a committed one that was not listed: where its message is; else None."""
+        """The position of a committed message, if the transaction was not listed; else None."""
         if self._answer is None or not self._answer.HasField("sent"):
             return None
         return Receipt(self._answer.sent, self.topic)

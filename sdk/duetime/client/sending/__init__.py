@@ -1,1 +1,1 @@
-"""Sending: messages gathered into requests, sent again with the same ids until they are stored or refused."""
+"""Sending: messages are gathered into requests, and retried with the same ids until they are stored or rejected."""

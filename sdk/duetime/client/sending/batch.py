@@ -17,7 +17,7 @@ REQUEST_COUNT_MAX = 512
 REQUEST_BYTES_MAX = 4 * 1024 * 1024
 BATCH_BYTES_MAX = limits.BATCH_BYTES_MAX
 
-# Requests whose field `messages` has messages.
+# Requests with a field `messages`.
 Request = type[gateway_pb2.SendRequest] | type[transactions_pb2.PrepareRequest]
 
 
@@ -28,8 +28,8 @@ class Batch(Protocol):
 
     @property
     def ordered(self) -> bool:
-        """A message names its queue, directly or by sharding key, or replaces others: requests must not overtake each
-        other."""
+        """Whether a message names its queue, directly or by sharding key, or replaces others: then requests must not
+        overtake each other."""
 
     @property
     def ids(self) -> Sequence[str]: ...
@@ -40,12 +40,12 @@ class Batch(Protocol):
         """Encoded."""
 
     def part(self, indices: Iterable[int]) -> "Batch":
-        """A batch of some of the messages, with the ids that they have."""
+        """A batch of some of the messages, with the same ids."""
 
 
 @dataclass(slots=True)
 class SendBatch:
-    """Messages of one request. `encoded` has requests of one or more messages; joined, they are one request."""
+    """Messages of one request. `encoded` has requests of one or more messages; joined, they form one request."""
 
     encoded: list[bytes] = field(default_factory=list)
     ids: list[str] = field(default_factory=list)
@@ -53,7 +53,7 @@ class SendBatch:
     size: int = 0
     ordered: bool = False
     kind: Request = gateway_pb2.SendRequest
-    """What `encoded` has, where it is not one request for each message."""
+    """The number of messages in `encoded`, if it is not one request for each message."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -62,14 +62,14 @@ class SendBatch:
         return b"".join(self.encoded)
 
     def add(self, encoded: bytes, message_id: str, topic: str) -> None:
-        """Adds a message that was encoded by itself."""
+        """Adds a message that was encoded alone."""
         self.encoded.append(encoded)
         self.ids.append(message_id)
         self.topics.append(topic)
         self.size += len(encoded)
 
     def extend(self, other: "SendBatch") -> None:
-        """Adds another's messages, each of which was encoded by itself."""
+        """Adds another batch's messages, each encoded alone."""
         for encoded, message_id, topic in zip(other.encoded, other.ids, other.topics, strict=True):
             self.add(encoded, message_id, topic)
 
@@ -85,13 +85,13 @@ class SendBatch:
 
 
 class WholeBatch(SendBatch):
-    """Messages that are stored all or none: they are repeated together."""
+    """Messages that are stored all or none: they are retried together."""
 
     def part(self, indices: Iterable[int]) -> "SendBatch":
         return self
 
 
-# What a record takes beside its message in a request, at most.
+# The most bytes of a record beside its message in a request.
 _RECORD_BYTES = 256 + limits.TIMER_BYTES_MAX
 
 
@@ -101,7 +101,7 @@ def whole_batches(
     """The messages as one batch, or with `split` as few as the limits allow.
 
     Raises:
-        InvalidMessage: a message can't be encoded; its place is in the field.
+        InvalidMessage: a message can't be encoded; the field has its index.
     """
     born_at_ms, batch, size = now_ms(), WholeBatch(), 0
     common = gateway_pb2.SendBatchRequest(topic=topic, sharding_key=sharding_key)
@@ -123,7 +123,7 @@ def whole_batches(
 
 
 def _of_batch(message: Message, topic: str, index: int, born_at_ms: int) -> tuple[bytes, str]:
-    """The message as a request of it alone, and its id."""
+    """A request of the message alone, and its id."""
     message_id = message.id or new_id()
     fields: dict[str, Any] = {}
     try:
@@ -144,10 +144,10 @@ def now_ms() -> int:
 
 
 def encode(message: Message, message_id: str, born_at_ms: int, request: Request = gateway_pb2.SendRequest) -> bytes:
-    """A request of this one message.
+    """A request of this message alone.
 
     Raises:
-        InvalidMessage: the message breaks a rule that holds for every server, or a value does not fit its field.
+        InvalidMessage: the message breaks a rule of every server, or a value does not fit its field.
     """
     fields: dict[str, Any] = {}
     try:
@@ -162,5 +162,5 @@ def encode(message: Message, message_id: str, born_at_ms: int, request: Request 
 
 
 def encode_fields(messages: list[dict[str, Any]], request: Request) -> bytes:
-    """A request of messages of which `wire_fields` has the fields."""
+    """A request of messages given by their `wire_fields`."""
     return request(messages=messages).SerializeToString()

@@ -1,4 +1,4 @@
-"""The calls of a client that are under way: its end waits for them."""
+"""The calls of a client in progress: closing the client waits for them."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,8 +8,7 @@ from duetime.client.errors import Closed
 
 
 class Calls:
-    """A with block for each call. At its beginning it raises Closed once the client is closing, and what `check`
-    raises."""
+    """A with block for each call. It begins with `check`, and raises Closed once the client is closing."""
 
     def __init__(self, check: Callable[[], None]) -> None:
         self._check = check
@@ -26,7 +25,7 @@ class Calls:
         self.leave()
 
     def enter(self) -> None:
-        """Begins a call, where no with block fits; pair it with `leave`."""
+        """Starts a call without a with block; pair it with `leave`."""
         if self._closing:
             raise Closed("the producer is closed", reason="CLOSED")
         self._check()
@@ -38,7 +37,7 @@ class Calls:
             self._drained.set()
 
     async def drain(self) -> None:
-        """Lets none begin any more, and returns once all have ended."""
+        """Rejects new calls, and returns once all others have ended."""
         self._closing = True
         if self._count:
             await self._drained.wait()

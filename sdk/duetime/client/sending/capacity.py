@@ -1,4 +1,4 @@
-"""A bound on the messages and bytes in flight, for which callers wait."""
+"""A limit on the messages and bytes in flight; callers wait for capacity."""
 
 import asyncio
 from collections import deque
@@ -7,9 +7,9 @@ from duetime.client.errors import Overloaded
 
 
 class Capacity:
-    """Room for so many messages and bytes, given out first come, first served.
+    """Capacity for a number of messages and bytes, granted first come, first served.
 
-    A request that is larger than all of it is admitted when nothing else is in flight.
+    A request that exceeds the whole capacity is admitted when nothing else is in flight.
     """
 
     def __init__(self, count_max: int, bytes_max: int) -> None:
@@ -20,14 +20,14 @@ class Capacity:
         self._waiting: deque[tuple[int, int, asyncio.Future[None]]] = deque()
 
     def try_acquire(self, count: int, size: int) -> bool:
-        """Whether there was room at once."""
+        """Whether capacity was free at once."""
         if self._waiting or not self._fits(count, size):
             return False
         self._take(count, size)
         return True
 
     async def acquire(self, count: int, size: int) -> None:
-        """Returns when there is room; pair it with `release`."""
+        """Returns when capacity is free; pair it with `release`."""
         if self.try_acquire(count, size):
             return
         admitted = asyncio.get_running_loop().create_future()
@@ -42,14 +42,14 @@ class Capacity:
             self._admit()
 
     async def acquire_within(self, count: int, size: int, deadline: float, timeout: float) -> None:
-        """As `acquire`, until a moment of the loop's clock. Raises: Overloaded: there was no room for `timeout` s."""
+        """As `acquire`, until a deadline of the loop's clock. Raises: Overloaded: no capacity within `timeout` s."""
         if self.try_acquire(count, size):
             return
         try:
             async with asyncio.timeout_at(deadline):
                 await self.acquire(count, size)
         except TimeoutError:
-            text = f"the producer's pending messages left no room within {timeout:g} s"
+            text = f"no send capacity within {timeout:g} s: too many unanswered messages"
             raise Overloaded(text, reason="TOO_MANY_PENDING") from None
 
     def release(self, count: int, size: int) -> None:

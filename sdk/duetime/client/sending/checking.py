@@ -1,10 +1,10 @@
-"""Checks: the server asks a producer group about its open transactions, and handlers answer.
+"""Checks: the server asks a producer group about its open transactions, and check handlers answer.
 
     stream ──▶ checks ──▶ up to `concurrency` handlers ──▶ answers ──▶ stream
                               coroutines, or threads
 
-Each group with a handler has one stream. One that breaks is opened again after a pause, on whatever gateway the address
-leads to; answers that it had not taken go by the next. What is not answered is asked again.
+Each group with a handler has one stream. A broken stream is reopened after a pause, on any gateway behind the address;
+it then carries the unsent answers. The server repeats unanswered checks.
 """
 
 import asyncio
@@ -40,9 +40,9 @@ from duetime.client.view import MessageView
 from duetime.v1 import transactions_pb2 as pb
 
 CONCURRENCY_MAX = 1_000
-# A group that nobody has prepared a transaction of is asked for again after so long.
+# The pause before another request for a group without a prepared transaction.
 GROUP_WAIT_S = 5.0
-# How long running handlers may take when the producer is closed, and then the last answers.
+# Time for running handlers to finish when the producer is closed, and then for the last answers.
 DRAIN_S = 5.0
 LAST_ANSWERS_S = 2.0
 
@@ -53,7 +53,7 @@ Answer = Callable[[str, Sequence[pb.TransactionEnd], float], Awaitable[None]]
 
 
 class UndecidedMessage(MessageView, TransactionRef):
-    """A message whose transaction is open: its producer group is asked about it. Fields are decoded on access."""
+    """A message with an open transaction: its producer group is asked about it. Fields are decoded on access."""
 
     __slots__ = ("_check", "_group")
 
@@ -94,7 +94,7 @@ class UndecidedMessage(MessageView, TransactionRef):
 
 @dataclass(frozen=True, slots=True)
 class CheckHandler:
-    """A function that decides, and how it is called."""
+    """A deciding function and its options."""
 
     function: Callable[[UndecidedMessage], Any]
     group: str
@@ -102,7 +102,7 @@ class CheckHandler:
 
 
 class Checks:
-    """The check handlers of one producer. They work from the first `start` in an event loop on."""
+    """The check handlers of one producer. They start with the first `start` in an event loop."""
 
     def __init__(self, connection: Connection, answer: Answer) -> None:
         self._connection = connection
@@ -112,11 +112,11 @@ class Checks:
         self._closed = False
 
     def handler(self, group: str, concurrency: int) -> Callable[[F], F]:
-        """A decorator that makes a function the handler of a group, and starts it if an event loop runs.
+        """Returns a decorator that makes a function the handler of a group, and starts it if an event loop runs.
 
         Raises:
-            InvalidArgument: an argument breaks its rule, the group has a handler, or, from the decorator, the function
-                can't be called with a message.
+            InvalidArgument: an argument breaks its rule, the group has a handler, or (from the decorator) the function
+                does not accept a message.
         """
         if not group or not isinstance(group, str):
             raise InvalidArgument.of("group", f"{group!r} is no name of a producer group")
@@ -143,7 +143,7 @@ class Checks:
             raise InvalidArgument.of("group", f"{group} already has a check handler; a producer has one for each group")
 
     def start(self) -> None:
-        """Starts what has not been started."""
+        """Starts all handlers that are not started."""
         if self._closed or len(self._tasks) == len(self._watchers):
             return
         for group, watcher in self._watchers.items():
@@ -154,12 +154,12 @@ class Checks:
         return group in self._watchers
 
     def note_prepared(self, group: str) -> None:
-        """The group is known to the server from now on."""
+        """Notes that the server knows the group from now on."""
         if group in self._watchers:
             self._watchers[group].known.set()
 
     async def close(self) -> None:
-        """Takes no more checks, lets running handlers end, and delivers what they decided."""
+        """Stops taking checks, lets running handlers finish, and sends their answers."""
         self._closed = True
         for task in self._tasks.values():
             task.cancel()
@@ -175,19 +175,19 @@ class Watcher:
         self._group = handler.group
         self._connection = connection
         self._answer = answer
-        # Set: the group has prepared a transaction.
+        # Set once the group has prepared a transaction.
         self.known = asyncio.Event()
         self._room = asyncio.Semaphore(handler.concurrency)
         self._asynchronous = is_asynchronous(handler.function)
         self._threads = Threads(handler.concurrency, f"duetime-check-{handler.group}")
-        # By transaction id.
+        # Running handlers by transaction id.
         self._running: dict[str, asyncio.Task[None]] = {}
-        # Decided, and not yet taken by a stream.
+        # Decided, and not yet sent in a stream.
         self._decided: list[pb.TransactionEnd] = []
         self._more = asyncio.Event()
 
     async def run(self) -> None:
-        """Answers checks until it is cancelled, or the server refuses the group's name."""
+        """Answers checks until it is cancelled, or the server rejects the group's name."""
         faults = FaultLog(f"checks of producer group {self._group}", log)
         missing = 0
         while True:
@@ -198,19 +198,19 @@ class Watcher:
             except NotFound:
                 missing += 1
                 await self._wait_until_known()
-                # A gateway may learn of the group later than that which it was prepared on.
+                # Another gateway may learn of the group later than the one of the prepare.
                 await pause(backoff_s(missing))
             except Closed:
                 return
             except DueTimeError as error:
                 if isinstance(error, InvalidArgument | Forked) and not isinstance(error, Unsupported):
-                    # It would always be refused.
+                    # A retry would always be rejected.
                     log.error("checks of producer group %s are not answered: %s", self._group, error)
                     return
                 await faults.pause(error)
 
     async def close(self) -> None:
-        """Lets handlers end, and delivers the answers that no stream has taken."""
+        """Lets handlers finish, and sends the answers that no stream has taken."""
         if self._running:
             _, late = await asyncio.wait(self._running.values(), timeout=DRAIN_S)
             for task in late:
@@ -226,14 +226,14 @@ class Watcher:
                 return
 
     async def _wait_until_known(self) -> None:
-        """The server knows a group from its first prepared transaction on; maybe of another producer."""
+        """Waits until a producer has prepared the group's first transaction: until then the server does not know it."""
         log.debug("producer group %s has prepared no transaction yet", self._group)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GROUP_WAIT_S):
                 await self.known.wait()
 
     async def _watch(self, faults: FaultLog) -> None:
-        """Takes checks until the stream ends."""
+        """Receives checks until the stream ends."""
         async with self._connection.both_ways("WatchTransactions") as call:
             answering = asyncio.get_running_loop().create_task(self._answer_all(call))
             try:
@@ -248,7 +248,7 @@ class Watcher:
                 await asyncio.gather(answering, return_exceptions=True)
 
     async def _answer_all(self, call: Any) -> None:
-        """Says which group this is, then gives the stream what is decided."""
+        """Names the group, then writes the answers to the stream."""
         try:
             await call.write(pb.WatchTransactionsRequest(group=self._group))
             while True:
@@ -259,12 +259,12 @@ class Watcher:
                     del self._decided[: len(part)]
                 await self._more.wait()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError):
-            return  # the stream has ended, as who reads from it learns
+            return  # the stream has ended; its reader learns the reason
 
     async def _begin(self, check: pb.TransactionCheck) -> None:
-        """Starts the handler, when fewer than `concurrency` run: until then nothing is read from the stream."""
+        """Starts the handler when fewer than `concurrency` run; until then nothing is read from the stream."""
         if check.transaction_id in self._running:
-            return  # asked again while the handler thinks
+            return  # repeated by the server while the handler still runs
         await self._room.acquire()
         task = asyncio.get_running_loop().create_task(self._decide(UndecidedMessage(check, self._group)))
         self._running[check.transaction_id] = task
@@ -275,7 +275,7 @@ class Watcher:
         self._room.release()
 
     async def _decide(self, message: UndecidedMessage) -> None:
-        """Calls the handler; what it raises means UNKNOWN."""
+        """Calls the handler; an exception means UNKNOWN."""
         decision = Decision.UNKNOWN
         try:
             if tracing.active is None:

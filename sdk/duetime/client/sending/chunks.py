@@ -26,8 +26,8 @@ T = TypeVar("T")
 class Chunks(Generic[T]):
     """Splits many messages into batches, lazily; each comes with the indices of its messages.
 
-    `outcomes` grows by one for each message: None, or the error of one that can't be encoded. Sends that are alike
-    become packs; other messages of a batch are encoded together, in a third of the time that it takes one by one.
+    `outcomes` grows by one for each message: None, or the error of one that can't be encoded. Messages that differ in
+    the body only become packs; the others of a batch are encoded together, in a third of the time of single encodings.
     """
 
     def __init__(self, messages: Iterable[Message], request: Request = gateway_pb2.SendRequest) -> None:
@@ -51,12 +51,12 @@ class Chunks(Generic[T]):
         yield from self._batches(indices, waiting)
 
     def note(self, indices: list[int], outcomes: Iterable[T | DueTimeError]) -> None:
-        """Keeps what became of the messages of a batch."""
+        """Stores the outcomes of the messages of a batch."""
         for index, outcome in zip(indices, outcomes, strict=True):
             self.outcomes[index] = outcome
 
     def _batches(self, indices: list[int], messages: list[Message]) -> Iterator[tuple[list[int], Batch]]:
-        """Packs of those that are alike, and of the others between them."""
+        """Packs of messages that are alike, and batches of the others between them."""
         done = 0
         if self._request is gateway_pb2.SendRequest:
             for start, stop, pack in alike(messages):
@@ -66,7 +66,7 @@ class Chunks(Generic[T]):
         yield from self._batch(indices[done:], messages[done:])
 
     def _batch(self, indices: list[int], messages: list[Message]) -> Iterator[tuple[list[int], SendBatch]]:
-        """The batch of these messages; none when there are none, or all of them are refused."""
+        """The batch of these messages; none if there are none, or all of them are rejected."""
         if not messages:
             return
         born_at_ms = now_ms()
@@ -86,7 +86,7 @@ class Chunks(Generic[T]):
     def _sort_out(
         self, indices: list[int], messages: list[Message], ids: list[str], born_at_ms: int
     ) -> tuple[list[int], list[Message], list[str], list[bytes]]:
-        """Those that can be encoded; the others get their errors."""
+        """The messages that can be encoded; the others get their errors."""
         kept: list[tuple[int, Message, str, bytes]] = []
         for index, message, message_id in zip(indices, messages, ids, strict=True):
             try:

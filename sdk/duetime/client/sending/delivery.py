@@ -1,4 +1,4 @@
-"""Batches delivered by one method: requests, repeated for what has no answer until the deadline.
+"""Delivers batches by one method: unanswered messages are requested again until the deadline.
 
 batch ──▶ request ──▶ answer or error of each message
   ▲          │ retriable
@@ -17,7 +17,7 @@ from duetime.client.errors import DueTimeError, ServerError, from_fault, from_st
 from duetime.client.sending.batch import Batch, SendBatch
 from duetime.client.sending.outcomes import errors_of
 
-# One attempt of several: a server that hangs must leave time for the next.
+# The share of one attempt: a hanging server must leave time for the next one.
 ATTEMPT_TIMEOUT_S = 5.0
 ATTEMPT_TIMEOUT_S_MIN = 0.001
 
@@ -30,9 +30,9 @@ class Delivery(Generic[T]):
     Arguments:
         method: the full name, `/duetime.v1.Gateway/Send`.
         response: the class of answers.
-        read: makes what the caller is given of a result and the message's topic.
-        common: encoded fields that each request has besides.
-        repeated: those that a request has besides if it repeats another.
+        read: converts a result and the message's topic to the caller's result.
+        common: encoded fields added to every request.
+        repeated: encoded fields added to a request that repeats another.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Delivery(Generic[T]):
         self._call: grpc.aio.UnaryUnaryMultiCallable[bytes, Any] | None = None
 
     async def deliver(self, batch: Batch, deadline: float) -> Sequence[T | DueTimeError]:
-        """Sends a batch until each message is answered or refused for good, or the deadline comes."""
+        """Sends a batch until each message is stored or rejected, or the deadline comes."""
         began_s = asyncio.get_running_loop().time()
         outcomes = await self._request(batch, deadline, is_first=True)
         attempts = 1
@@ -105,7 +105,7 @@ class Delivery(Generic[T]):
         return response
 
     def _outcomes(self, response: Any, batch: Batch) -> Sequence[T | DueTimeError]:
-        """What an answer says of each message."""
+        """The outcomes of the messages in an answer."""
         assert isinstance(batch, SendBatch), "no answer but that of Send has ranges"
         results = response.results
         if len(results) != len(batch):

@@ -1,7 +1,7 @@
 """Cancels and reschedules of any number of messages: split into requests, and repeated until the timeout.
 
-A request whose answer was lost is simply sent again, for the messages concerned: a cancelled message stays so, and a
-reschedule has an id of its own, by which the server knows what it has carried out.
+A request with a lost answer is sent again for its unanswered messages. This is safe: a cancelled message stays
+cancelled, and the server recognizes a completed reschedule by its id.
 """
 
 import asyncio
@@ -23,9 +23,9 @@ from duetime.v1 import pending_pb2 as pb
 
 REQUEST_COUNT_MAX = 1_024
 REQUEST_BYTES_MAX = 4 * 1024 * 1024
-# Requests of one call at once.
+# Concurrent requests of one call.
 REQUESTS_IN_FLIGHT_MAX = 4
-# One attempt of several: a server that hangs must leave time for the next.
+# The share of one attempt: a hanging server must leave time for the next one.
 ATTEMPT_TIMEOUT_S = 5.0
 
 _CANCEL_RESULTS = {
@@ -45,7 +45,7 @@ Request = pb.CancelRequest | pb.RescheduleRequest
 
 
 class Rescheduled:
-    """What became of a message that was to be rescheduled. Its receipt still names it."""
+    """The result of a reschedule. Receipts of the message remain valid."""
 
     __slots__ = ("_result", "message_id")
 
@@ -61,17 +61,17 @@ class Rescheduled:
 
     @property
     def deliver_at(self) -> datetime | None:
-        """When it reaches its topic now, by the server's clock; None: it was not rescheduled."""
+        """The new delivery time, by the server's clock; None: it was not rescheduled."""
         return moment(self._result.deliver_at_ms) if self._result.deliver_at_ms else None
 
     @property
     def was_past(self) -> bool:
-        """Whether the time was past: the message is delivered at once."""
+        """Whether the time was in the past: the message is delivered at once."""
         return self._result.was_past
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """Shard, lane and entry of the lane where it waits now."""
+        """Shard, lane and entry of its new place."""
         return self._result.shard, self._result.lane, self._result.entry
 
     def __repr__(self) -> str:
@@ -82,16 +82,16 @@ class Rescheduled:
 
 @dataclass(frozen=True, slots=True)
 class CancelProgress:
-    """How far a `cancel_matching` is."""
+    """The progress of a `cancel_matching`."""
 
     seen: int
-    """Pending messages that were looked at."""
+    """Pending messages that were read."""
     matched: int
     cancelled: int
     already_fired: int
-    """Matched, and fell due before they could be cancelled."""
+    """Matched, but due before they could be cancelled."""
     looked_until: datetime | None
-    """All messages due before it were looked at."""
+    """All messages due before this time were read."""
     done: bool
 
 
@@ -103,7 +103,7 @@ class Ending:
         self._timeout = timeout
 
     async def cancel(self, messages: Sequence[MessageRef | str], topic: str) -> list[CancelResult | DueTimeError]:
-        """One result each, in order; an error where it is not known."""
+        """One result each, in order; an error if the result is unknown."""
         refs = [ref_of(message, topic) for message in messages]
 
         def read(ref: pb.PendingRef, result: pb.CancelResult) -> CancelResult:
@@ -123,7 +123,7 @@ class Ending:
 
         Raises:
             InvalidMessage: neither or both of delay and due time are given, or one is malformed; the body is too large.
-            TypeError: the body is nothing that `Message` takes.
+            TypeError: `Message` does not accept the body.
         """
         if delay is not None and deliver_at is None:
             due = {"delay_ms": delay_ms(delay)}
@@ -144,7 +144,7 @@ class Ending:
     async def cancel_matching(
         self, topic: str, key: str, after: datetime | None, before: datetime | None, dry_run: bool
     ) -> AsyncGenerator[CancelProgress, None]:
-        """Not repeated: another call goes on where this one ended. Raises: DueTimeError."""
+        """Not repeated: another call continues the work. Raises: DueTimeError."""
         request = pb.CancelMatchingRequest(filter=pending_filter(topic, key, after, before), dry_run=dry_run)
         async with aclosing(self._connection.stream("CancelMatching", request)) as answers:
             async for one in answers:
@@ -215,7 +215,7 @@ class Ending:
 
 
 def _content(body: Body) -> bytes:
-    """Its bytes; the message keeps the properties that it has, and with them its content type."""
+    """The body's bytes; the message keeps its properties, including the content type."""
     content, _ = encoded(body)
     if len(content) > limits.BODY_BYTES_MAX:
         raise InvalidMessage.of("body", f"{len(content)} bytes are above the most, {limits.BODY_BYTES_MAX}")
@@ -227,7 +227,7 @@ def _id_of(item: pb.PendingRef | pb.Reschedule) -> str:
 
 
 def _chunks(items: Sequence[Any]) -> Iterator[tuple[int, int]]:
-    """[start, stop) of what fits into a request each."""
+    """[start, stop) of the parts, each of which fits into a request."""
     start = size = 0
     for index, item in enumerate(items):
         item_size = item.ByteSize()

@@ -1,4 +1,4 @@
-"""Concurrent sends gathered into batches, which grow with the load."""
+"""Gathers concurrent sends into batches, which grow with the load."""
 
 import asyncio
 from collections import deque
@@ -10,12 +10,12 @@ from duetime.client.errors import DueTimeError
 from duetime.client.sending.batch import Batch
 from duetime.client.sending.letters import Letter, LetterBatch
 
-# Concurrent requests: the second is under way while the server flushes the first.
+# Concurrent requests: the second is in flight while the server flushes the first.
 IN_FLIGHT_MAX = 2
 LINGER_MS_MAX = 1.0
-# Below this a timer costs more than it gains.
+# Below this length a timer costs more than it gains.
 LINGER_MS_MIN = 0.1
-# The average batch, less one, at which the linger is longest.
+# The average batch size, less one, at which the linger is longest.
 LINGER_BATCH = 64
 # Roughly how many batches the moving average covers.
 AVERAGE_OVER = 8
@@ -25,7 +25,7 @@ Told = TypeVar("Told", contravariant=True)
 
 
 class Waiter(Protocol[Told]):
-    """A future, or what a thread waits for."""
+    """A future, or its equivalent for a thread."""
 
     def done(self) -> bool: ...
 
@@ -57,7 +57,7 @@ class Gatherer(Generic[T]):
         self._waiting: deque[_Gathered[T]] = deque()
         self._timer: asyncio.Handle | None = None
         self._average = 1.0
-        # Requests in flight. They end with their sends, which `AsyncProducer.close` waits for.
+        # Requests in flight. They end with their sends; `AsyncProducer.close` waits for those.
         self._requests: set[asyncio.Task[None]] = set()
 
     async def send(self, letter: Letter, deadline: float) -> T | DueTimeError:
@@ -66,18 +66,18 @@ class Gatherer(Generic[T]):
         return await future
 
     def add(self, letter: Letter, deadline: float, waiter: "Waiter[T | DueTimeError]") -> None:
-        """Takes a message, of which the waiter is told what became of it."""
+        """Takes a message; the waiter receives its outcome."""
         if not self._waiting or self._waiting[-1].batch.is_full_for(letter):
             self._waiting.append(_Gathered(deadline))
         gathered = self._waiting[-1]
         gathered.batch.add(letter)
         gathered.waiters.append(waiter)
         if self._timer is None and len(self._requests) < IN_FLIGHT_MAX:
-            # At the loop's next iteration: sends of other tasks in this one join the batch.
+            # Scheduled for the loop's next iteration: sends of other tasks in this one join the batch.
             self._timer = asyncio.get_running_loop().call_soon(self._schedule)
 
     async def close(self) -> None:
-        """Cancels the requests whose senders no longer wait."""
+        """Cancels the requests whose senders have stopped waiting."""
         if self._timer is not None:
             self._timer.cancel()
         requests = list(self._requests)
@@ -114,7 +114,7 @@ class Gatherer(Generic[T]):
                 if not waiter.done():
                     waiter.set_result(outcome)
         except Exception as error:
-            # Raised for each sender; a cancellation would not say why.
+            # Raised for each sender; a cancellation would hide the reason.
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_exception(error)

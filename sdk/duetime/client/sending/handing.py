@@ -1,6 +1,6 @@
-"""Single messages that threads send: handed to the event loop together, each thread waiting for its own.
+"""Hands single messages of threads to the event loop together; each thread waits for its own message.
 
-    thread ──▶ handed ──▶ one call of the loop for all that are ──▶ gatherer ──▶ outcome ──▶ the thread's lock
+    thread ──▶ handed ──▶ one call of the loop for all of them ──▶ gatherer ──▶ outcome ──▶ the thread's lock
 
 A coroutine, a task and a wake-up of the loop for each message would take most of its time.
 """
@@ -24,26 +24,26 @@ Call = Callable[[Callable[[], None]], None]
 
 
 class _Handed:
-    """A message that a thread waits for; its gatherer takes it for a future.
+    """A message of a waiting thread; the gatherer uses it as a future.
 
-    The lock is taken until there is an outcome. It is one of the interpreter's own, which an interrupt can't leave
-    half taken.
+    The lock is held until the outcome arrives. It is one of the interpreter's own locks: an interrupt can't leave it
+    half acquired.
     """
 
     __slots__ = ("_answered", "_outcome", "given_up", "leave", "letter")
 
     def __init__(self, letter: Letter) -> None:
         self.letter = letter
-        # Its thread was interrupted.
+        # True: its thread was interrupted.
         self.given_up = False
-        # Gives back what it has taken, once it has an outcome.
+        # Releases the message's capacity once the outcome is known.
         self.leave: Callable[[int], None] | None = None
         self._outcome: Outcome | Exception | None = None
         self._answered = threading.Lock()
         self._answered.acquire()
 
     def wait(self) -> Outcome | Exception:
-        """In its thread."""
+        """Waits for the outcome, in the message's thread."""
         self._answered.acquire()
         assert self._outcome is not None
         return self._outcome
@@ -69,7 +69,7 @@ class _Handed:
 
 
 class Handing:
-    """The way of one producer's single messages from any thread to its event loop."""
+    """The path of one producer's single messages from any thread to its event loop."""
 
     def __init__(
         self, timeout: float, capacity: Capacity, calls: Calls, letters: Letters, gatherer: Gatherer[Receipt]
@@ -79,16 +79,16 @@ class Handing:
         self._calls = calls
         self._letters = letters
         self._gatherer = gatherer
-        # Threads append to the one, and set the other before they call the loop: it takes all that is there.
+        # Threads append to the list, and set the flag before they call the loop: it takes the whole list.
         self._handed: deque[_Handed] = deque()
         self._called = False
-        # Of those that wait for room.
+        # Tasks of messages that wait for capacity.
         self._waiting: set[asyncio.Task[None]] = set()
 
     def send(self, message: Message, call: Call) -> Outcome:
-        """Sends a message and waits for what becomes of it. In any thread but the loop's. Raises: Forked."""
+        """Sends a message and waits for its outcome. Called in any thread but the loop's. Raises: Forked."""
         if connections.lost:
-            # What other threads of the parent had begun here nobody ends.
+            # Nobody finishes the work that other threads of the parent had started here.
             connections.check()
         one = _Handed(self._letters.letter(message))
         try:
@@ -99,7 +99,7 @@ class Handing:
             outcome = one.wait()
         except BaseException:
             one.given_up = True
-            # The interrupt may have come between the mark and the call, and nobody else would make it.
+            # The interrupt may have come between the flag and the call, which no other thread would make.
             call(self._take)
             raise
         if isinstance(outcome, Receipt | DueTimeError):
@@ -107,7 +107,7 @@ class Handing:
         raise outcome
 
     def _take(self) -> None:
-        """In the loop: gathers what was handed over."""
+        """Gathers the handed messages, in the loop."""
         self._called = False
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout
@@ -128,7 +128,7 @@ class Handing:
                 waiting.add_done_callback(self._waiting.discard)
 
     async def _wait(self, one: _Handed, deadline: float) -> None:
-        """Gathers a message once there is room."""
+        """Gathers a message once capacity is free."""
         try:
             await self._capacity.acquire_within(1, len(one.letter), deadline, self._timeout)
         except Overloaded as error:

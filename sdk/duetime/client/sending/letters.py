@@ -1,6 +1,6 @@
-"""Single messages on their way into a batch: one that is like that before it is not encoded, but gathered for a pack.
+"""Single messages on their way into a batch: one like its predecessor is not encoded, but gathered for a pack.
 
-message ──▶ letter ──▶ gathered ──▶ a pack, where all are alike; else messages
+message ──▶ letter ──▶ gathered ──▶ a pack if all are alike; else messages
 """
 
 from dataclasses import dataclass
@@ -22,14 +22,14 @@ from duetime.client.sending.batch import (
 from duetime.client.sending.packs import Pack, born_now, common_of, is_plain
 from duetime.v1 import gateway_pb2
 
-# What plain messages can differ in beside the body. None of it changes in place.
+# Possible differences between plain messages beside the body. All of these values are immutable.
 _KIND = attrgetter("topic", "tags", "delay", "level", "deliver_at")
 _LETTER_BYTES = 64
 
 
 @dataclass(slots=True)
 class Letter:
-    """A message that is well-formed: encoded, or its body and what it has in common with the one before."""
+    """A valid message: encoded, or its body and the fields shared with its predecessor."""
 
     topic: str
     message_id: str = ""
@@ -38,13 +38,13 @@ class Letter:
     common: gateway_pb2.Pack | None = None
 
     def __len__(self) -> int:
-        """Approximately its bytes in a request."""
+        """Its approximate bytes in a request."""
         return len(self.encoded) or len(self.body) + _LETTER_BYTES
 
 
 @dataclass(slots=True)
 class _Kind:
-    """What the last plain message was like; `common` once a second one was."""
+    """The kind of the last plain message; `common` is set once a second message had it."""
 
     fields: tuple[object, ...]
     common: gateway_pb2.Pack | None = None
@@ -65,7 +65,7 @@ class Letters:
         return Letter(message.topic, message_id, encode(message, message_id, now_ms()))
 
     def _common(self, message: Message) -> gateway_pb2.Pack | None:
-        """What it and the plain message before have in common; None: it is encoded by itself."""
+        """Fields shared with the previous plain message; None: it is encoded alone."""
         body = message.body
         if not is_plain(message) or not isinstance(body, bytes) or len(body) > BODY_BYTES_MAX:
             return None

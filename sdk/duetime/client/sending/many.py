@@ -16,7 +16,7 @@ from duetime.client.sending.delivery import Delivery, for_each
 from duetime.client.sending.outcomes import Outcome, Outcomes
 from duetime.client.sending.packs import Bodies
 
-# Requests of one call at once: enough to keep the server busy while answers travel.
+# Concurrent requests of one call: enough to keep the server busy while answers travel.
 REQUESTS_IN_FLIGHT_MAX = 4
 
 P = TypeVar("P")
@@ -33,7 +33,7 @@ class Many:
         sends: Delivery[Receipt],
         whole: Delivery[Receipt],
     ) -> None:
-        """`sends` delivers requests of which each message has its own outcome, `whole` those of all or none."""
+        """`sends` delivers requests with an outcome for each message, `whole` those with one outcome for all."""
         self._timeout = timeout
         self._capacity = capacity
         self._calls = calls
@@ -63,12 +63,12 @@ class Many:
         return receipts
 
     async def _send_all(self, batches: Iterator[tuple[P, Batch]], note: Callable[[P, Sequence[Outcome]], None]) -> None:
-        """Sends batches, each of which comes with its place, and notes their outcomes."""
+        """Sends batches, each with its place, and notes their outcomes."""
         turn = asyncio.Lock()
 
         async def work(batches: Iterator[tuple[P, Batch]]) -> None:
             for place, batch in batches:
-                # The lock is fair: the sender of the earlier batch gets it first.
+                # The lock is fair: the sender of the earlier batch acquires it first.
                 async with turn if batch.ordered else nullcontext():
                     note(place, await self._send(batch, self._sends))
 

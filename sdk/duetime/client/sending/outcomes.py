@@ -1,4 +1,4 @@
-"""What became of messages that were sent: each a receipt or an error, many of them kept as runs."""
+"""Outcomes of sent messages: each a receipt or an error, stored as runs where possible."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,20 +16,20 @@ Outcome = Receipt | DueTimeError
 
 
 class Outcomes(Sequence[Outcome]):
-    """A receipt or an error for each of many messages, in their order. Receipts are made when they are asked for, of
-    what the server answered for runs of messages: to look for `errors` costs nothing where there are none."""
+    """A receipt or an error for each of many messages, in order. Receipts are made on access from the server's results
+    for runs of messages; without errors, reading `errors` costs nothing."""
 
     __slots__ = ("_count", "_errors", "_firsts", "_starts")
 
     def __init__(self) -> None:
-        # Of each run: the index and the outcome of its first message. A run of errors has one.
+        # The index and the outcome of the first message of each run. A run of errors has one message.
         self._starts: list[int] = []
         self._firsts: list[Outcome] = []
         self._errors: dict[int, DueTimeError] = {}
         self._count = 0
 
     def add(self, first: Outcome, count: int = 1) -> None:
-        """Adds so many messages in a row with the receipts after this one; or one error."""
+        """Adds `count` messages in a row whose receipts follow this one; or one error."""
         if isinstance(first, DueTimeError):
             self._errors[self._count] = first
         self._starts.append(self._count)
@@ -37,7 +37,7 @@ class Outcomes(Sequence[Outcome]):
         self._count += count
 
     def extend(self, others: Iterable[Outcome]) -> None:
-        """Adds others at the end."""
+        """Appends others."""
         if not isinstance(others, Outcomes):
             for one in others:
                 self.add(one)
@@ -47,7 +47,7 @@ class Outcomes(Sequence[Outcome]):
 
     @property
     def errors(self) -> Mapping[int, DueTimeError]:
-        """By index of the message; empty: all are stored."""
+        """Errors by index of the message; empty: all are stored."""
         return self._errors
 
     def __len__(self) -> int:
@@ -90,7 +90,7 @@ def errors_of(outcomes: Sequence[T | DueTimeError]) -> Mapping[int, DueTimeError
 
 
 def check_errors(errors: OnError) -> None:
-    """Raises: InvalidArgument: it is neither "raise" nor "return"."""
+    """Raises: InvalidArgument: `errors` is neither "raise" nor "return"."""
     if errors not in ("raise", "return"):
         raise InvalidArgument.of("errors", f"{errors!r} is neither 'raise' nor 'return'")
 
@@ -103,7 +103,7 @@ def judged(outcomes: O, errors: OnError) -> O:
 
 
 def only(outcomes: Sequence[T | DueTimeError]) -> T:
-    """The result of one message. Raises: DueTimeError: it has an error instead."""
+    """The result of one message. Raises: DueTimeError: its error."""
     (outcome,) = outcomes
     if isinstance(outcome, DueTimeError):
         raise outcome

@@ -1,4 +1,4 @@
-"""Packs: messages that differ in body and id only, which travel and are answered together (docs/adr/0038)."""
+"""Packs: messages with different bodies and ids only; they share a request and an answer (docs/adr/0038)."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -19,21 +19,21 @@ from duetime.client.sending.batch import SendBatch, now_ms
 from duetime.client.sending.outcomes import Outcome, Outcomes
 from duetime.v1 import gateway_pb2
 
-# Messages of one pack of bodies: a call's price is spread over them, and the next packs travel meanwhile.
+# Messages of one pack of bodies: they share a call's price, and the next packs travel meanwhile.
 PACK_COUNT_MAX = 2_048
 PACK_BYTES_MAX = 1024 * 1024
-# Fewer messages that are alike travel among the others: a request of its own costs more than they save.
+# A shorter run of alike messages travels among the others: its own request would cost more than it saves.
 ALIKE_COUNT_MIN = 16
 
-# All fields of messages but the body: what is equal in these is alike.
+# All fields of messages but the body: messages that agree in them are alike.
 _FIELDS = attrgetter(*(name for name in Message.__dataclass_fields__ if name != "body"))
-# What has no place in a pack.
+# Fields that a pack can't carry.
 _OWN = attrgetter("key", "keys", "properties", "sharding_key", "id", "flag", "replace")
 _OWN_OR_NONE = attrgetter("queue", "retry", "max_wait")
 
 
 class Pack:
-    """Messages of one request that have everything but body and id in common."""
+    """Messages of one request that share everything but body and id."""
 
     __slots__ = ("_bodies", "_common", "_first", "_prefix", "size")
 
@@ -65,7 +65,7 @@ class Pack:
         return gateway_pb2.SendRequest(packs=[pack]).SerializeToString()
 
     def part(self, indices: Iterable[int]) -> "Pack | SendBatch":
-        """A batch of some of the messages, with the ids that they have."""
+        """A batch of some of the messages, with the same ids."""
         wanted = list(indices)
         first, stop = wanted[0], wanted[-1] + 1
         if stop - first == len(wanted):
@@ -89,7 +89,7 @@ class Pack:
         return batch
 
     def outcomes(self, response: gateway_pb2.SendResponse) -> Sequence[Outcome]:
-        """What an answer says of each message."""
+        """The outcomes of the messages in an answer."""
         topic, outcomes = self._common.topic, Outcomes()
         for one in response.ranges:
             if not one.first.HasField("fault"):
@@ -105,11 +105,10 @@ class Pack:
 
 
 def common_of(message: Message) -> gateway_pb2.Pack:
-    """What messages like this one have in common.
+    """The fields that messages like this one share.
 
     Raises:
-        InvalidMessage: something that they have in common breaks a rule that holds for every server, or does not fit
-            its field.
+        InvalidMessage: a shared field breaks a rule of every server, or does not fit its type.
     """
     fields = wire_fields(message, "", now_ms())
     check({**fields, "body": b""})
@@ -118,7 +117,7 @@ def common_of(message: Message) -> gateway_pb2.Pack:
 
 
 def born_now(common: gateway_pb2.Pack) -> gateway_pb2.Pack:
-    """A copy for messages of this moment."""
+    """A copy for messages born now."""
     fresh = gateway_pb2.Pack()
     fresh.CopyFrom(common)
     fresh.born_at_ms = now_ms()
@@ -133,13 +132,13 @@ def _pack(fields: dict[str, Any]) -> gateway_pb2.Pack:
 
 
 def apart(response: gateway_pb2.SendResponse, counts: Sequence[int]) -> Iterator[gateway_pb2.SendResponse]:
-    """The answer to packs of so many messages each, which were one request, as an answer to each."""
+    """Splits the answer to several packs in one request, by their message counts, into an answer for each."""
     ranges = list(reversed(response.ranges))
     for number, count in enumerate(counts, 1):
         part = gateway_pb2.SendResponse()
         if response.HasField("fault"):
             part.fault.CopyFrom(response.fault)
-        # What is told of no message of any is the last one's: it sees that the numbers don't match.
+        # Surplus results go to the last pack: it detects that the numbers differ.
         while ranges and (count > 0 or number == len(counts)):
             one = ranges.pop()
             if 0 < count < one.count:
@@ -151,7 +150,7 @@ def apart(response: gateway_pb2.SendResponse, counts: Sequence[int]) -> Iterator
 
 
 def _after(one: gateway_pb2.ResultRange, by: int) -> gateway_pb2.ResultRange:
-    """What is left of a range without so many of its first messages."""
+    """The rest of a range without its first `by` messages."""
     rest = gateway_pb2.ResultRange()
     rest.CopyFrom(one)
     rest.count -= by
@@ -161,7 +160,7 @@ def _after(one: gateway_pb2.ResultRange, by: int) -> gateway_pb2.ResultRange:
 
 
 class Bodies:
-    """Splits many bodies into packs, lazily, and keeps what becomes of them."""
+    """Splits many bodies into packs, lazily, and stores their outcomes."""
 
     def __init__(
         self,
@@ -172,7 +171,7 @@ class Bodies:
         deliver_at: datetime | None,
         tags: str,
     ) -> None:
-        """Raises: InvalidMessage: as `common_of`. TypeError: `bodies` is one body, or a text."""
+        """Raises: InvalidMessage: as `common_of`. TypeError: `bodies` is one body or a str."""
         if isinstance(bodies, str | bytes | bytearray):
             raise TypeError(f"bodies is {type(bodies).__name__}, not several of bytes")
         self._common = common_of(Message(topic, b"", delay, level, tags, deliver_at=deliver_at))
@@ -196,11 +195,11 @@ class Bodies:
         return len(self._parts) - 1, Pack(born_now(self._common), bodies)
 
     def note(self, number: int, outcomes: Sequence[Outcome]) -> None:
-        """Keeps what became of the messages of a pack."""
+        """Stores the outcomes of the messages of a pack."""
         self._parts[number] = outcomes
 
     def outcomes(self) -> Outcomes:
-        """Of all messages, once each pack is noted."""
+        """The outcomes of all messages, once each pack is noted."""
         outcomes = Outcomes()
         for part in self._parts:
             outcomes.extend(part)
@@ -208,14 +207,14 @@ class Bodies:
 
 
 def _no_bytes(bodies: Sequence[object]) -> object | None:
-    """The first that is not bytes."""
+    """The first body that is not bytes."""
     if set(map(type, bodies)) == {bytes}:
         return None
     return next((body for body in bodies if not isinstance(body, bytes)), None)
 
 
 def _fitting(bodies: list[bytes]) -> Iterator[list[bytes]]:
-    """The bodies in parts that have PACK_BYTES_MAX or one body."""
+    """Splits the bodies into parts of at most PACK_BYTES_MAX, or of one body."""
     if sum(map(len, bodies)) <= PACK_BYTES_MAX:
         yield bodies
         return
@@ -233,19 +232,19 @@ def _too_large(body: bytes) -> DueTimeError:
 
 
 def alike(messages: Sequence[Message]) -> Iterator[tuple[int, int, Pack]]:
-    """The [start, stop) of messages in a row that can travel as a pack, and the pack."""
+    """The [start, stop) of messages in a row that can form a pack, and the pack."""
     start = 0
     for _, group in groupby(messages, _FIELDS):
         bodies = [message.body for message in group]
         stop = start + len(bodies)
         first = messages[start]
         if len(bodies) >= ALIKE_COUNT_MIN and is_plain(first) and _no_bytes(bodies) is None:
-            # What is malformed is refused message by message, where it is encoded so.
+            # Malformed messages are rejected one by one, when they are encoded.
             with suppress(InvalidMessage):
                 yield start, stop, Pack(common_of(first), bodies)
         start = stop
 
 
 def is_plain(message: Message) -> bool:
-    """Whether it sets nothing that has no place in a pack."""
+    """Whether it sets no field that a pack can't carry."""
     return not any(_OWN(message)) and all(value is None for value in _OWN_OR_NONE(message))

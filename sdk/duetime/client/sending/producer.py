@@ -1,4 +1,4 @@
-"""Sending: batched requests, repeated with the same ids until the timeout.
+"""Sending: batched requests, retried with the same ids until the timeout.
 
 send ──▶ gathered ──▶ batch ──▶ delivery ──▶ receipt or error of each message
 send_many ──────────▶   │
@@ -48,11 +48,11 @@ class AsyncProducer(Closing):
 
     Arguments:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
-        token: what the server is shown, or a function that gives it; see `Token`. None: DUETIME_TOKEN, or the file of
+        token: the user's token, or a function that returns it; see `Token`. None: DUETIME_TOKEN, or the file of
             DUETIME_TOKEN_FILE.
-        tls: whom the client trusts; see `Tls`. None: by DUETIME_TLS_CA_FILE, or plain without it.
-        timeout: how long a send may take, including all attempts and the wait for capacity.
-        max_pending: messages that may be on their way; further sends wait.
+        tls: the trusted certificates; see `Tls`. None: those of DUETIME_TLS_CA_FILE, or plain text without it.
+        timeout: longest time of a send, including all attempts and the wait for capacity.
+        max_pending: maximum unanswered messages; further sends wait.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class AsyncProducer(Closing):
         self._ending = Ending(self._connection, timeout_s)
         self._calls = Calls(self._connection.check)
         self._many = Many(timeout_s, self._capacity, self._calls, self._sends, whole)
-        # Of `Producer`.
+        # Used by `Producer`.
         self._handing = Handing(timeout_s, self._capacity, self._calls, self._letters, self._gatherer)
         self._transacting = Transacting(self._connection, timeout_s, self._capacity, self._calls)
 
@@ -100,11 +100,11 @@ class AsyncProducer(Closing):
     ) -> Receipt:
         """Sends one message; concurrent calls share requests. The arguments are those of `Message`.
 
-        When it returns the message is stored, as durably as the server's flush mode says.
+        A return means that the message is stored, as durably as the server's flush mode says.
 
         Raises:
-            DueTimeError: the message was refused, or not acknowledged within the timeout.
-            TypeError: the body is nothing that `Message` takes, or keys is a str.
+            DueTimeError: the message was rejected, or not acknowledged within the timeout.
+            TypeError: `Message` does not accept the body, or keys is a str.
         """
         message = Message(topic, body, delay, level, tags, keys, properties or {}, sharding_key, queue, id, flag, retry)
         message.deliver_at, message.key, message.replace, message.max_wait = deliver_at, key, replace, max_wait
@@ -166,27 +166,27 @@ class AsyncProducer(Closing):
         tags: str = "",
         errors: OnError = "raise",
     ) -> Sequence[Any]:
-        """Sends messages and returns a receipt for each, in order. A bad one does not affect the others.
+        """Sends messages and returns a receipt for each, in order. A rejected message does not affect the others.
 
             send_many([Message("orders", b"1"), Message("orders", b"2", delay="30m")])
             send_many("orders", bodies=[b"1", b"2"], delay="30m")
 
-        Bodies for one topic, with one delay and tags, cost a fraction: no message is made, encoded or answered by
-        itself, and receipts are made when they are asked for. Messages that are alike are sent so too: 16 or more in a
-        row without an id, keys, properties or anything else of their own.
+        Bodies for one topic, with one delay and tags, cost much less: no message is built, encoded or answered alone,
+        and receipts are made on access. Messages that differ in the body only are sent in the same way: 16 or more in a
+        row without an id, keys, properties or any other fields of their own.
 
-        Up to four requests are in flight at once, of up to 512 messages, or 2,048 bodies. Requests with messages that
-        name a queue or a sharding key, or replace others, go one after the other, so that these messages keep their
-        order (except those that are sent again after an error). Each request has the whole timeout.
+        Up to four requests are in flight at once, each of up to 512 messages or 2,048 bodies. Requests with messages
+        that name a queue or a sharding key, or replace others, are sent one after the other: their messages keep their
+        order, except when retried after an error. Each request has the whole timeout.
 
-        `errors`: with "return" the error of a message takes the place of its receipt, and nothing is raised for it.
+        `errors`: with "return" the error of a message takes the place of its receipt, and is not raised.
 
         Raises:
             SomeFailed: messages were rejected, or not acknowledged within the timeout; `outcomes` has the receipt or
                 the error of each. The others are stored: do not send all of them again.
             InvalidMessage: the topic, delay, due time or tags of bodies are malformed; none is sent.
-            TypeError: a body is not bytes; those before it may have been sent. Bodies stand beside messages, or there
-                are neither.
+            TypeError: a body is not bytes; those before it may have been sent. Both bodies and messages are given, or
+                neither.
         """
         check_errors(errors)
         outcomes: Sequence[Outcome]
@@ -223,15 +223,15 @@ class AsyncProducer(Closing):
         retry: str | None = None,
         check_after: Length | None = None,
     ) -> AsyncTransaction:
-        """A message as a with block: stored at the beginning and seen by nobody, committed at the end, rolled back if
-        an exception leaves the block. A delay counts from the commit.
+        """A message as a with block: stored at the beginning and invisible, committed at the end, rolled back if an
+        exception leaves the block. A delay counts from the commit.
 
         Arguments:
             group: the producer group. Its members (`check`) are asked about transactions that are not ended.
-            check_after: how long the group is not asked, "30s" or a timedelta: 1 s to 72 h, in whole seconds rounded
-                up. None: the server's 6 s. Longer than the block takes.
+            check_after: time before the group is asked, "30s" or a timedelta: 1 s to 72 h, in whole seconds rounded up.
+                None: the server's 6 s. Must exceed the duration of the block.
 
-        The others are those of `Message`. The beginning of the block raises what `send` raises.
+        The other arguments are those of `Message`. The beginning of the block raises the errors of `send`.
         """
         message = Message(topic, body, delay, level, tags, keys, properties or {}, sharding_key, queue, id, flag, retry)
         message.deliver_at, message.key = deliver_at, key
@@ -255,12 +255,12 @@ class AsyncProducer(Closing):
     async def prepare_many(
         self, messages: Iterable[Message], *, group: str, check_after: Length | None = None, errors: OnError = "raise"
     ) -> list[Any]:
-        """Prepares messages, each a transaction of its own, and returns the name of each, in order. `end_many` ends
-        them. The arguments are those of `transaction`; requests and `errors` are as those of `send_many`.
+        """Prepares messages, each a transaction of its own, and returns a reference to each, in order. `end_many` ends
+        them. The arguments are those of `transaction`; requests and `errors` are as in `send_many`.
 
         Raises:
             SomeFailed: messages were rejected, or not acknowledged within the timeout; the others are prepared, and
-                `outcomes` has their names.
+                `outcomes` has their references.
         """
         check_errors(errors)
         return judged(await self._transacting.prepare_many(messages, group, check_after), errors)
@@ -289,26 +289,26 @@ class AsyncProducer(Closing):
         errors: OnError = "raise",
     ) -> list[Any]:
         """Commits or rolls back transactions that were prepared or found, and returns the end of each, in order. The
-        first decision counts: look at `Ended.state`. `errors` is as that of `send_many`.
+        first decision is final: see `Ended.state`. `errors` is as in `send_many`.
 
-        `given_up`: for operators: also those that the server has given up.
+        `given_up`: for operators: also end transactions that the server has given up.
 
         Raises:
-            SomeFailed: an end was rejected, or is not known; `outcomes` has the end or the error of each.
-            TypeError: one is not a prepared or found transaction.
+            SomeFailed: an end was rejected, or is unknown; `outcomes` has the end or the error of each.
+            TypeError: an argument is not a prepared or found transaction.
         """
         check_errors(errors)
         return judged(await self._transacting.end_many(transactions, decision, given_up=given_up), errors)
 
     def check(self, group: str, *, concurrency: int = 8) -> Callable[[F], F]:
-        """Makes a function the check handler of a producer group: it is given messages whose transactions are open, and
+        """Makes a function the check handler of a producer group: it receives messages with open transactions, and
         returns COMMIT, ROLLBACK or UNKNOWN. Coroutine functions run on the event loop, others in threads.
 
-        What it raises is logged, and means UNKNOWN: it is asked again. It works until the producer is closed; in an
-        event loop that runs, from now on, else from the first transaction or with block on.
+        An exception is logged, and means UNKNOWN: the server asks again. The handler works until the producer is
+        closed. It starts now if an event loop runs, else with the first transaction or with block.
 
         Arguments:
-            concurrency: how many messages are checked at once.
+            concurrency: maximum messages checked at once.
 
         Raises:
             InvalidArgument: an argument breaks its rule, or the group already has a handler.
@@ -324,15 +324,15 @@ class AsyncProducer(Closing):
         sharding_key: str = "",
         split: bool = False,
     ) -> list[Receipt]:
-        """Sends messages of one topic that are stored all or none, in one queue: those without a delay with consecutive
-        offsets, and no reader sees a part of them, whatever crashes. Each may have a delay of its own.
+        """Sends messages of one topic that are stored all or none, in one queue. Messages without a delay get
+        consecutive offsets; no reader sees a part of them, even after a crash. Each message may have its own delay.
 
-        `split`: as many batches as their size takes, one after the other, each of which is all or none; an error means
-        that those before it are stored.
+        `split`: send as many batches as the size requires, one after the other, each of them all or none; an error
+        means that the batches before it are stored.
 
         Raises:
-            DueTimeError: none of the batch is stored; `violations` names what is wrong with which message. After a
-                timeout it is not known.
+            DueTimeError: none of the batch is stored; `violations` names the faults by message. After a timeout the
+                result is unknown.
             TypeError: a body is not bytes.
         """
         if tracing.active is None:
@@ -341,7 +341,7 @@ class AsyncProducer(Closing):
         with tracing.active.sending_many(given) as carrying:
             return await self._many.batches(whole_batches(topic, carrying, queue, sharding_key, split=split))
 
-    # A str is an id, though it is an iterable of them too.
+    # A str is an id, although it is also an iterable of them.
     @overload
     async def cancel(  # type: ignore[overload-overlap]
         self, messages: MessageRef | str, *, topic: str = ""
@@ -365,16 +365,16 @@ class AsyncProducer(Closing):
     async def cancel(
         self, messages: MessageRef | str | Iterable[MessageRef | str], *, topic: str = "", errors: OnError = "raise"
     ) -> CancelResult | list[Any]:
-        """Cancels pending messages: of a receipt, a message that was found, or an id; or of any number of these, which
-        returns a result for each, in order.
+        """Cancels the pending message of a receipt, a found message or an id; or of any number of these, with a result
+        for each, in order.
 
-        A message that is answered CANCELLED is never delivered. With a receipt one shard is asked. An id names one
-        message of each topic, and `topic` says of which. `errors`, of several, is as that of `send_many`.
+        A message with the result CANCELLED is never delivered. A receipt needs a call to one shard only. Ids are unique
+        within a topic; `topic` names it. `errors`, for several messages, is as in `send_many`.
 
         Raises:
             InvalidMessage: ID_AMBIGUOUS: messages of several topics have the id, and no topic is given.
-            SomeFailed: of several: it is not known whether some are pending; `outcomes` has all results.
-            DueTimeError: of a single message: it is not known whether it is pending.
+            SomeFailed: for several: some results are unknown; `outcomes` has all results.
+            DueTimeError: for a single message: the result is unknown.
         """
         check_errors(errors)
         if isinstance(messages, MessageRef | str):
@@ -438,14 +438,14 @@ class AsyncProducer(Closing):
         body: Body | None = None,
         errors: OnError = "raise",
     ) -> Rescheduled | list[Any]:
-        """Gives pending messages another due time, counted from now or absolute, and another body if one is given.
+        """Gives pending messages another due time, counted from now or absolute, and optionally another body.
 
         Each keeps its id and is delivered once. Otherwise as `cancel`.
 
         Raises:
             InvalidMessage: neither or both of `delay` and `deliver_at` are given, or one is malformed.
-            SomeFailed: of several: it is not known of some; `outcomes` has the result or the error of each.
-            DueTimeError: of a single message: it is not known whether it was rescheduled.
+            SomeFailed: for several: some results are unknown; `outcomes` has the result or the error of each.
+            DueTimeError: for a single message: the result is unknown.
         """
         check_errors(errors)
         if isinstance(messages, MessageRef | str):
@@ -461,14 +461,14 @@ class AsyncProducer(Closing):
         before: datetime | None = None,
         dry_run: bool = False,
     ) -> AsyncGenerator[CancelProgress, None]:
-        """Cancels all pending messages of a topic, with a key, due at or after a time, and before one: those that meet
-        all that is given, at least a topic or a time. Yields how far it is about once a second, and at the end.
+        """Cancels all pending messages that match every given filter: a topic, a key, due at or after a time, due
+        before a time; at least a topic or a time. Yields the progress about once a second, and at the end.
 
-        `dry_run` only counts them. Closing the iterator ends the work; another call continues it.
+        `dry_run` only counts them. Closing the iterator stops the work; another call continues it.
 
         Raises:
             NotFound: the topic does not exist.
-            DueTimeError: a shard does not answer; what was cancelled by then stays so.
+            DueTimeError: a shard does not answer; messages cancelled before stay cancelled.
         """
         return self._ending.cancel_matching(topic, key, after, before, dry_run)
 

@@ -1,4 +1,4 @@
-"""Sends delivered: in a stream first, packed where the gateway knows packs, and repeated by calls of their own."""
+"""Delivery of sends: in a stream first, packed if the gateway supports packs, and retried by single calls."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -25,7 +25,7 @@ class Sends(Delivery[Receipt]):
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection, _SEND, gateway_pb2.SendResponse, Receipt, repeated=_RETRY)
         self._stream = Stream(connection, _SEND_STREAM, gateway_pb2.SendResponse, apart)
-        # One that knows no packs.
+        # A gateway without packs.
         self._older = OlderServer()
 
     async def close(self) -> None:
@@ -55,6 +55,6 @@ class Sends(Delivery[Receipt]):
 
 
 def _knows_no_packs(error: DueTimeError | None) -> bool:
-    """Whether a gateway of release 0.1 has refused a pack, which to it is a request without messages: nothing of it is
-    stored. Later ones find no fault with `messages` in a pack of ours."""
+    """Whether a gateway of release 0.1 has rejected a pack: it sees a request without messages, and stores nothing.
+    Later releases never reject `messages` in our packs."""
     return type(error) is InvalidArgument and [one.field for one in error.violations] == ["messages"]

@@ -1,14 +1,14 @@
-"""Requests that travel in one stream, answered in order: most of a call's price is its beginning and its end.
+"""Requests in one stream, answered in order: most of a call's price is its beginning and its end.
 
-    ask ──▶ room ──▶ queue ──▶ writer ──▶ ... ──▶ reader ──▶ the first answer is the first request's
+    ask ──▶ room ──▶ queue ──▶ writer ──▶ ... ──▶ reader ──▶ the first answer belongs to the first request
 
-Packs that wait at the same time travel as one request: the answers to several let their callers go on together, so
-that their next packs meet again.
+Packs that wait at the same time travel as one request. Their answers arrive together, so the next packs of their
+callers meet again.
 
-The stream opens with the first request, and anew after it has ended. What is under way then fails, and whoever asked
-repeats it, by a call of its own: so what one request did to the stream, it does to no other again. A request that has
-no answer in time fails alone; the stream that it is in takes no more, since what comes behind it would wait too, and
-ends when nobody waits for its answers any more.
+The first request opens the stream, and a later one reopens it after it has ended. Requests in flight at the end fail.
+Their callers repeat them by single calls, so that a request that breaks the stream affects others only once. A request
+without an answer in time fails alone. Its stream accepts no more requests, since they would wait too, and ends when no
+caller waits for its answers.
 """
 
 import asyncio
@@ -23,24 +23,24 @@ from duetime.client.connection import Connection, OlderServer
 from duetime.client.errors import DueTimeError, Timeout, Unavailable, from_status, unreadable
 from duetime.client.sending.capacity import Capacity
 
-# As many as a gateway works on at once.
+# As many requests as a gateway processes at once.
 REQUESTS_UNDER_WAY_MAX = 16
 BYTES_UNDER_WAY_MAX = 16 * 1024 * 1024
-# A stream that nothing was asked in for so long ends: at the server each takes the place of a call.
+# An idle stream ends after this time: at the server each takes the place of a call.
 IDLE_S = 10.0
-# Of packs that travel together: enough to spread a request's price, and several requests fit under way.
+# Messages of packs that share a request: enough to spread its price, and several requests fit in flight.
 JOINED_COUNT_MAX = 1_024
 JOINED_BYTES_MAX = 1024 * 1024
-# How long the server may take to end a stream that the producer has finished.
+# Time for the server to end a stream that the producer has finished.
 FINISH_S = 1.0
 
 Answer = asyncio.Future[Any]
-# Makes of the answer to several packs of so many messages each an answer to each.
+# Splits the answer to several packs, by their message counts, into an answer for each.
 Apart = Callable[[Any, Sequence[int]], Iterable[Any]]
 
 
 class _Asked(NamedTuple):
-    """An encoded request, who waits for its answer, and how many messages it has if it is a pack, else 0."""
+    """An encoded request, its waiting caller, and its number of messages if it is a pack, else 0."""
 
     payload: bytes
     answer: Answer
@@ -59,15 +59,15 @@ class Stream:
         self._room = Capacity(REQUESTS_UNDER_WAY_MAX, BYTES_UNDER_WAY_MAX)
         self._current: _Call | None = None
         self._calls: set[_Call] = set()
-        # One that has no such method.
+        # A server without this method.
         self.older = OlderServer()
 
     async def ask(self, payload: bytes, timeout: float, pack_count: int = 0) -> Any:
-        """The answer to an encoded request. `pack_count`: how many messages it has if it is a pack.
+        """Returns the answer to an encoded request. `pack_count`: its number of messages if it is a pack.
 
         Raises:
-            Timeout: there is none within `timeout` seconds. The request may take effect.
-            Unavailable: the stream ended meanwhile. So may it.
+            Timeout: there is no answer within `timeout` seconds. The request may take effect.
+            Unavailable: the stream ended meanwhile. The request may take effect.
             ServerError: the answer can't be decoded.
         """
         answer: Answer = asyncio.get_running_loop().create_future()
@@ -90,7 +90,7 @@ class Stream:
             raise Timeout(text, reason="DEADLINE_EXCEEDED") from None
 
     async def close(self) -> None:
-        """Ends the streams; what is under way fails."""
+        """Ends the streams; requests in flight fail."""
         calls = list(self._calls)
         for call in calls:
             call.finish()
@@ -112,12 +112,12 @@ class Stream:
         return self._current
 
     def let_go(self, call: "_Call") -> None:
-        """No request goes there any more."""
+        """Sends no more requests in this call."""
         if self._current is call:
             self._current = None
 
     def forget(self, call: "_Call", status: grpc.StatusCode | None) -> None:
-        """The call has ended, with this status or by us."""
+        """Forgets a call that has ended, with this status or by us."""
         self.let_go(call)
         self._calls.discard(call)
         if status is grpc.StatusCode.UNIMPLEMENTED:
@@ -125,7 +125,7 @@ class Stream:
 
 
 class _Call:
-    """One call, and the requests under way in it."""
+    """One call and its requests in flight."""
 
     def __init__(self, stream: Stream, call: "grpc.aio.StreamStreamCall[bytes, Any]", server: str) -> None:
         self._stream = stream
@@ -134,9 +134,9 @@ class _Call:
         self._loop = asyncio.get_running_loop()
         self._unwritten: deque[_Asked] = deque()
         self._more = asyncio.Event()
-        # What was asked in each request under way, in their order; also what nobody waits for any more.
+        # The callers of each request in flight, in order, including those that have stopped waiting.
         self._awaited: deque[list[_Asked]] = deque()
-        # It takes no more requests; the server is to be told so.
+        # It accepts no more requests; the server is not informed yet.
         self._retired = self._finished = False
         self._used_at = self._loop.time()
         self._idle = self._loop.call_later(IDLE_S, self._look)
@@ -153,11 +153,11 @@ class _Call:
         self._more.set()
 
     def end(self) -> None:
-        """Fails what is under way."""
+        """Fails the requests in flight."""
         self._call.cancel()
 
     def finish(self) -> None:
-        """Ends it as the server expects it, or at once if an answer is due."""
+        """Ends the call as the server expects it, or at once if an answer is overdue."""
         if self._awaited or self._unwritten:
             self.end()
         else:
@@ -165,7 +165,7 @@ class _Call:
             self._more.set()
 
     def retire(self) -> None:
-        """Ends it once nobody waits for an answer."""
+        """Ends the call once no caller waits for an answer."""
         self._retired = True
         if not self._is_awaited():
             self.end()
@@ -183,8 +183,8 @@ class _Call:
             self._idle = self._loop.call_later(max(IDLE_S - idle_s, IDLE_S / 10), self._look)
 
     async def _write(self) -> None:
-        """Hands requests to gRPC one by one, as the server takes them. Nobody who gives up interrupts a write: gRPC
-        can't take back half of a request."""
+        """Hands requests to gRPC one by one, as the server reads them. A caller's timeout does not interrupt a write:
+        gRPC can't take back half of a request."""
         try:
             while True:
                 while request := self._next():
@@ -196,10 +196,10 @@ class _Call:
                 self._more.clear()
                 await self._more.wait()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError):
-            return  # it has ended, as the reader learns
+            return  # the call has ended; the reader learns the reason
 
     def _next(self) -> list[_Asked]:
-        """What goes into the next request: one, or several packs; empty: there is nothing."""
+        """The content of the next request: one request, or several packs; empty: nothing waits."""
         unwritten, request = self._unwritten, list[_Asked]()
         count = size = 0
         while unwritten:
@@ -214,7 +214,7 @@ class _Call:
         return request
 
     async def _read(self) -> None:
-        """Gives out the answers until the call ends, and then the error to all that still wait."""
+        """Distributes the answers until the call ends, then reports its error to all waiting callers."""
         error: DueTimeError = Unavailable(f"the server at {self._server} ended the stream", reason="STREAM_ENDED")
         status = None
         try:
@@ -259,8 +259,7 @@ class _Call:
 
 
 def _of_all(error: DueTimeError) -> DueTimeError:
-    """The error of all that is under way in a stream: what it says may be about one of the requests, so each is
-    repeated by itself."""
+    """The error of all requests in flight in a stream. It may concern one of them only, so each is repeated alone."""
     if error.retriable:
         return error
     return Unavailable(f"the stream ended: {error.text}", reason="STREAM_ENDED")

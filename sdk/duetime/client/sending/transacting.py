@@ -1,7 +1,7 @@
-"""Half messages prepared and transactions ended: batched requests, repeated until the timeout.
+"""Prepares half messages and ends transactions: batched requests, repeated until the timeout.
 
-A prepare is repeated with the same message id and an end is idempotent, so that a lost answer does no harm. An end that
-can't be delivered leaves the transaction open: its producer group is asked about it.
+A lost answer is harmless: a prepare is repeated with the same message id, and an end is idempotent. An undelivered end
+leaves the transaction open: its producer group is asked about it.
 """
 
 import asyncio
@@ -30,9 +30,9 @@ from duetime.client.sending.letters import Letter
 from duetime.client.transaction import STATES, Decision, TransactionRef, TransactionState
 from duetime.v1 import transactions_pb2 as pb
 
-# Requests of one `prepare_many` at once, and of one `end_many` and group.
+# Concurrent requests of one `prepare_many`, and of one `end_many` and group.
 REQUESTS_IN_FLIGHT_MAX = 4
-# Ends of one request.
+# Ends in one request.
 END_COUNT_MAX = 1_024
 
 _PREPARE = "/duetime.v1.Gateway/Prepare"
@@ -42,7 +42,7 @@ log = logging.getLogger("duetime.producer")
 
 
 class Prepared(TransactionRef):
-    """A message that is stored and seen by nobody until its transaction is committed. Fields are decoded on access."""
+    """A stored message, invisible until its transaction is committed. Fields are decoded on access."""
 
     __slots__ = ("_group", "_ordered", "_result", "_topic")
 
@@ -53,7 +53,7 @@ class Prepared(TransactionRef):
         self._ordered = False
 
     def keep_order(self) -> None:
-        """Ends of this and others follow each other."""
+        """Makes the ends of this and other transactions follow each other."""
         self._ordered = True
 
     def _is_ordered(self) -> bool:
@@ -81,17 +81,17 @@ class Prepared(TransactionRef):
 
     @property
     def check_at(self) -> datetime:
-        """When its group is asked first, if it is open by then; by the server's clock."""
+        """The time of the first check, if the transaction is open by then; by the server's clock."""
         return moment(self._result.check_at_ms)
 
     @property
     def requested_level(self) -> int | None:
-        """The delay level that was asked for, if it is above the highest, which is applied; else None."""
+        """The requested delay level, if it is above the highest; the highest is applied. Else None."""
         return self._result.requested_level or None
 
     @property
     def duplicate(self) -> bool:
-        """Whether an earlier request had prepared it; it may have ended."""
+        """Whether an earlier request had prepared it; the transaction may have ended."""
         return self._result.duplicate
 
     def __repr__(self) -> str:
@@ -99,7 +99,7 @@ class Prepared(TransactionRef):
 
 
 class Ended:
-    """What became of a transaction."""
+    """The end of a transaction."""
 
     __slots__ = ("_result", "_topic")
 
@@ -109,7 +109,7 @@ class Ended:
 
     @property
     def state(self) -> TransactionState:
-        """`committed`, `rolled back`, `given up`, or `open`: what was decided first counts."""
+        """`committed`, `rolled back`, `given up`, or `open`: the first decision is final."""
         return STATES[self._result.state]
 
     @property
@@ -119,7 +119,7 @@ class Ended:
 
     @property
     def receipt(self) -> Receipt | None:
-        """Of a committed one, as `send` returns it; where the message has left the log, only its id is known."""
+        """The receipt of a committed message, as from `send`; only the id if the message has left the log."""
         if self.state != "committed":
             return None
         return Receipt(self._result.sent, self._result.topic or self._topic)
@@ -239,7 +239,7 @@ class Transacting:
         """Ends one transaction; concurrent calls share requests.
 
         Raises:
-            DueTimeError: refused, or it is not known whether it has ended; the text says so.
+            DueTimeError: the end was rejected, or its result is unknown; the text says which.
         """
         encoded = _encoded(transaction, decision)
         requests = self._group(transaction.group)
@@ -288,14 +288,14 @@ class Transacting:
         return [outcome for outcome in outcomes if outcome is not None]
 
     async def close(self) -> None:
-        """Ends answering checks; then cancels the requests whose callers no longer wait."""
+        """Ends the check handlers; then cancels the requests whose callers have stopped waiting."""
         await self.checks.close()
         for group in self._groups.values():
             await group.preparing.close()
             await group.ending.close()
 
     async def _answer(self, group: str, ends: Sequence[pb.TransactionEnd], timeout: float) -> None:
-        """Answers to checks that no stream takes any more. Raises: DueTimeError."""
+        """Sends answers to checks that no stream takes. Raises: DueTimeError."""
         await self._connection.call("EndTransaction", pb.EndTransactionRequest(group=group, ends=ends), timeout)
 
     def _group(self, name: str) -> _Group:
@@ -323,7 +323,7 @@ class Transacting:
 
 
 def _check_after_s(length: Length | None) -> int:
-    """Whole seconds; 0: the server's. Raises: InvalidArgument."""
+    """Whole seconds; 0: the server's default. Raises: InvalidArgument."""
     if length is None:
         return 0
     length_s = math.ceil(seconds(length, "check_after"))
@@ -345,7 +345,7 @@ def _check_refs(transactions: Iterable[object]) -> None:
 
 
 def _encoded(transaction: TransactionRef, decision: Decision) -> bytes:
-    """A request with this one end."""
+    """A request with this end alone."""
     end = pb.TransactionEnd(transaction_id=transaction.id, decision=decision.wire)
     return pb.EndTransactionRequest(ends=[end]).SerializeToString()
 
@@ -362,7 +362,7 @@ def _parts(indices: Sequence[int]) -> Iterator[Sequence[int]]:
 
 
 def _undecided(error: DueTimeError, transaction: TransactionRef, decision: Decision) -> DueTimeError:
-    """The error with what is true of the transaction then."""
+    """The error, extended with the state of the transaction."""
     if error.reason.startswith("TRANSACTION_"):
         return error
     text = (

@@ -1,4 +1,4 @@
-"""One transaction as a with block: prepared at its beginning, ended by how the block ends."""
+"""One transaction as a with block: prepared at its beginning, and committed or rolled back at its end."""
 
 import asyncio
 from datetime import datetime
@@ -12,17 +12,17 @@ from duetime.client.message import Message, Receipt
 from duetime.client.sending.transacting import Ended, Prepared, Transacting
 from duetime.client.transaction import Decision
 
-# A block that is interrupted waits no longer for its rollback.
+# Longest wait of an interrupted block for its rollback.
 INTERRUPTED_S = 1.0
 
 
 class AsyncTransaction:
-    """A message that its with block decides about. For one event loop; `Transaction` is for plain code.
+    """A message, delivered or dropped by its block. For one event loop; `Transaction` is for plain code.
 
     The end of the block commits it, and an exception rolls it back, unless `commit`, `rollback` or `leave_open` was
-    called. An interruption (a cancelled task, Ctrl-C) may come while the database commits: then the transaction is left
-    open if the producer has a check handler for the group, who can tell; else it is rolled back. If the coroutine or
-    generator around the block is closed, it is left open too.
+    called. An interruption (a cancelled task, Ctrl-C) may come while the database commits. Then the transaction is left
+    open if the producer has a check handler for the group, which decides; else it is rolled back. It is also left open
+    if the coroutine or generator around the block is closed.
     """
 
     def __init__(self, transacting: Transacting, message: Message, group: str, check_after: Length | None) -> None:
@@ -31,7 +31,7 @@ class AsyncTransaction:
         self._group = group
         self._check_after = check_after
         self._prepared: Prepared | None = None
-        # What was asked for; an interrupted or failed commit may have been carried out.
+        # The requested decision; an interrupted or failed commit may have taken effect.
         self._asked: Decision | None = None
         self._receipt: Receipt | None = None
 
@@ -55,26 +55,26 @@ class AsyncTransaction:
 
     @property
     def check_at(self) -> datetime:
-        """When the group is asked first, if the transaction is open by then; by the server's clock."""
+        """The time of the first check, if the transaction is open by then; by the server's clock."""
         return self._known.check_at
 
     @property
     def duplicate(self) -> bool:
-        """Whether a transaction with this topic and message id was prepared before: it is that one, and may have
-        ended."""
+        """Whether a transaction with this topic and message id was prepared before: this is that transaction, and it
+        may have ended."""
         return self._known.duplicate
 
     @property
     def result(self) -> Receipt | None:
-        """After the commit: the message's receipt, as `send` returns it; else None."""
+        """After the commit: the message's receipt, as from `send`; else None."""
         return self._receipt
 
     async def commit(self) -> Receipt:
-        """Commits. When it returns the message is in its topic, or waits for its time.
+        """Commits. On return the message is in its topic, or pending.
 
         Raises:
             Conflict: it was rolled back or given up before.
-            DueTimeError: it is not known whether it is committed; if not, it is open and its group is asked about it.
+            DueTimeError: the result is unknown; if the commit failed, the transaction is open and its group is asked.
         """
         if self._receipt is None:
             ended = await self._end(Decision.COMMIT, "committed")
@@ -87,7 +87,7 @@ class AsyncTransaction:
         await self._end(Decision.ROLLBACK, "rolled back")
 
     def leave_open(self) -> None:
-        """The end of the block decides nothing: the producer group is asked about the transaction later."""
+        """Lets the end of the block decide nothing: the producer group is asked about the transaction later."""
         self._asked = Decision.UNKNOWN
 
     async def __aenter__(self) -> Self:
@@ -100,7 +100,7 @@ class AsyncTransaction:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._asked is not None:
-            # After a commit whose answer is missing a rollback would be wrong: the block's own work may stand.
+            # After an unanswered commit a rollback would be wrong: the block's own work may be committed.
             return
         if error is None:
             await self.commit()
@@ -110,14 +110,14 @@ class AsyncTransaction:
             await self._roll_back_after(error)
 
     def _may_be_decided(self, error: BaseException) -> bool:
-        """Whether the block's own work may stand though this came out of it."""
+        """Whether the block's own work may be committed despite this error."""
         if isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
             return self._transacting.checks.has(self._group)
-        # A coroutine that is closed can't wait for anything.
+        # A closed coroutine can't wait for anything.
         return isinstance(error, GeneratorExit)
 
     async def _roll_back_after(self, error: BaseException) -> None:
-        """The error goes on, whatever becomes of the rollback."""
+        """Rolls back and lets the error propagate, even if the rollback fails."""
         try:
             async with asyncio.timeout(None if isinstance(error, Exception) else INTERRUPTED_S):
                 await self.rollback()

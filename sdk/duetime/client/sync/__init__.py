@@ -1,1 +1,1 @@
-"""The clients for plain code: the asynchronous ones, run by one background thread of the process."""
+"""The clients for plain code: wrappers of the asynchronous ones, which share one background thread of the process."""

@@ -12,19 +12,19 @@ from duetime.client.process import after_fork, connections
 
 T = TypeVar("T")
 
-# How long clients that nobody closed may take to end when the interpreter exits.
+# Time for unclosed clients to end at the exit of the interpreter.
 EXIT_TIMEOUT_S = 2.0
 
 
 class Background:
-    """See the module. The thread is a daemon: a client that nobody closed does not keep the interpreter alive."""
+    """See the module. The thread is a daemon: an unclosed client does not keep the interpreter alive."""
 
     def __init__(self) -> None:
         self._exiting = False
         self.forget()
 
     def forget(self) -> None:
-        """In a forked child: the thread exists only in the parent."""
+        """Forgets the thread in a forked child: it exists only in the parent."""
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -34,13 +34,13 @@ class Background:
         """Runs a coroutine and returns its result; cancels it when the caller is interrupted.
 
         Raises:
-            Closed: the interpreter is exiting.
-            Forked: this process can have no connection.
+            Closed: the interpreter is shutting down.
+            Forked: this process can't have connections.
         """
         if self._exiting or connections.lost:
             work.close()
             connections.check()
-            raise Closed("the interpreter is exiting", reason="CLOSED")
+            raise Closed("closed: interpreter shutdown", reason="CLOSED")
         call = _Call(work)
         try:
             self._started().call_soon_threadsafe(call.start)
@@ -53,16 +53,16 @@ class Background:
         except asyncio.CancelledError:
             if not self._exiting:
                 raise
-            raise Closed("the interpreter is exiting", reason="CLOSED") from None
+            raise Closed("closed: interpreter shutdown", reason="CLOSED") from None
 
     def call(self, function: Callable[[], None]) -> None:
-        """Calls a function in the loop's thread, some time. Raises: Closed: the interpreter is exiting."""
+        """Schedules a function in the loop's thread. Raises: Closed: the interpreter is shutting down."""
         if self._exiting:
-            raise Closed("the interpreter is exiting", reason="CLOSED")
+            raise Closed("closed: interpreter shutdown", reason="CLOSED")
         self._started().call_soon_threadsafe(function)
 
     def exit(self) -> None:
-        """Ends what is still running, so that nothing is half done when the interpreter tears down the loop."""
+        """Ends all running work, so that none is interrupted when the interpreter tears down the loop."""
         self._exiting = True
         if self._loop is not None and self._thread is not None and self._end is not None:
             self._loop.call_soon_threadsafe(self._end.set)
@@ -80,15 +80,15 @@ class Background:
     @staticmethod
     def _serve(loop: asyncio.AbstractEventLoop, end: asyncio.Event) -> None:
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
-            # The runner cancels what is left once this returns.
+            # The runner cancels the rest after the return.
             runner.run(_wait(end))
 
 
 class _Call(Generic[T]):
-    """A coroutine that another thread waits for.
+    """A coroutine with a waiting thread.
 
-    A `concurrent.futures.Future` would do, were it not for Ctrl-C: an interrupt while the future's lock is held leaves
-    it locked, and the loop's thread waits for it forever. `SimpleQueue` is C code and holds no lock across a signal.
+    A `concurrent.futures.Future` is not safe with Ctrl-C: an interrupt while the future's lock is held leaves it
+    locked, and the loop's thread waits for it forever. `SimpleQueue` is C code and holds no lock across a signal.
     """
 
     def __init__(self, work: Coroutine[Any, Any, T]) -> None:
@@ -97,19 +97,19 @@ class _Call(Generic[T]):
         self._done: SimpleQueue[asyncio.Task[T]] = SimpleQueue()
 
     def start(self) -> None:
-        """In the loop's thread."""
+        """Starts the task, in the loop's thread."""
         self._task = asyncio.ensure_future(self._work)
         self._task.add_done_callback(self._done.put)
 
     def cancel(self) -> None:
-        """In the loop's thread; a coroutine that has not started never will."""
+        """Cancels the task, in the loop's thread; an unstarted coroutine never starts."""
         if self._task is None:
             self._work.close()
         else:
             self._task.cancel()
 
     def wait(self) -> asyncio.Task[T]:
-        """Blocks the calling thread until the task has ended, and returns it."""
+        """Blocks the calling thread until the task has ended, and returns the task."""
         return self._done.get()
 
 

@@ -34,12 +34,12 @@ from duetime.client.trust import Tls
 
 
 class Transaction(InBlock):
-    """A message that its with block decides about. For one thread at a time; `AsyncTransaction` is for event loops.
+    """A message, delivered or dropped by its block. For one thread at a time; `AsyncTransaction` is for event loops.
 
     The end of the block commits it, and an exception rolls it back, unless `commit`, `rollback` or `leave_open` was
-    called. An interruption (a cancelled task, Ctrl-C) may come while the database commits: then the transaction is left
-    open if the producer has a check handler for the group, who can tell; else it is rolled back. If the coroutine or
-    generator around the block is closed, it is left open too.
+    called. An interruption (a cancelled task, Ctrl-C) may come while the database commits. Then the transaction is left
+    open if the producer has a check handler for the group, which decides; else it is rolled back. It is also left open
+    if the coroutine or generator around the block is closed.
     """
 
     _client: AsyncTransaction
@@ -64,26 +64,26 @@ class Transaction(InBlock):
 
     @property
     def check_at(self) -> datetime:
-        """When the group is asked first, if the transaction is open by then; by the server's clock."""
+        """The time of the first check, if the transaction is open by then; by the server's clock."""
         return self._client.check_at
 
     @property
     def duplicate(self) -> bool:
-        """Whether a transaction with this topic and message id was prepared before: it is that one, and may have
-        ended."""
+        """Whether a transaction with this topic and message id was prepared before: this is that transaction, and it
+        may have ended."""
         return self._client.duplicate
 
     @property
     def result(self) -> Receipt | None:
-        """After the commit: the message's receipt, as `send` returns it; else None."""
+        """After the commit: the message's receipt, as from `send`; else None."""
         return self._client.result
 
     def commit(self) -> Receipt:
-        """Commits. When it returns the message is in its topic, or waits for its time.
+        """Commits. On return the message is in its topic, or pending.
 
         Raises:
             Conflict: it was rolled back or given up before.
-            DueTimeError: it is not known whether it is committed; if not, it is open and its group is asked about it.
+            DueTimeError: the result is unknown; if the commit failed, the transaction is open and its group is asked.
         """
         return background.run(self._client.commit())
 
@@ -92,7 +92,7 @@ class Transaction(InBlock):
         background.run(self._client.rollback())
 
     def leave_open(self) -> None:
-        """The end of the block decides nothing: the producer group is asked about the transaction later."""
+        """Lets the end of the block decide nothing: the producer group is asked about the transaction later."""
         self._client.leave_open()
 
 
@@ -101,11 +101,11 @@ class Producer(Sending):
 
     Arguments:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
-        token: what the server is shown, or a function that gives it; see `Token`. None: DUETIME_TOKEN, or the file of
+        token: the user's token, or a function that returns it; see `Token`. None: DUETIME_TOKEN, or the file of
             DUETIME_TOKEN_FILE.
-        tls: whom the client trusts; see `Tls`. None: by DUETIME_TLS_CA_FILE, or plain without it.
-        timeout: how long a send may take, including all attempts and the wait for capacity.
-        max_pending: messages that may be on their way; further sends wait.
+        tls: the trusted certificates; see `Tls`. None: those of DUETIME_TLS_CA_FILE, or plain text without it.
+        timeout: longest time of a send, including all attempts and the wait for capacity.
+        max_pending: maximum unanswered messages; further sends wait.
     """
 
     def __init__(
@@ -141,11 +141,11 @@ class Producer(Sending):
     ) -> Receipt:
         """Sends one message; concurrent calls share requests. The arguments are those of `Message`.
 
-        When it returns the message is stored, as durably as the server's flush mode says.
+        A return means that the message is stored, as durably as the server's flush mode says.
 
         Raises:
-            DueTimeError: the message was refused, or not acknowledged within the timeout.
-            TypeError: the body is nothing that `Message` takes, or keys is a str.
+            DueTimeError: the message was rejected, or not acknowledged within the timeout.
+            TypeError: `Message` does not accept the body, or keys is a str.
         """
         message = Message(topic, body, delay, level, tags, keys, properties or {}, sharding_key, queue, id, flag, retry)
         message.deliver_at, message.key, message.replace, message.max_wait = deliver_at, key, replace, max_wait
@@ -195,27 +195,27 @@ class Producer(Sending):
         tags: str = "",
         errors: OnError = "raise",
     ) -> Sequence[Any]:
-        """Sends messages and returns a receipt for each, in order. A bad one does not affect the others.
+        """Sends messages and returns a receipt for each, in order. A rejected message does not affect the others.
 
             send_many([Message("orders", b"1"), Message("orders", b"2", delay="30m")])
             send_many("orders", bodies=[b"1", b"2"], delay="30m")
 
-        Bodies for one topic, with one delay and tags, cost a fraction: no message is made, encoded or answered by
-        itself, and receipts are made when they are asked for. Messages that are alike are sent so too: 16 or more in a
-        row without an id, keys, properties or anything else of their own.
+        Bodies for one topic, with one delay and tags, cost much less: no message is built, encoded or answered alone,
+        and receipts are made on access. Messages that differ in the body only are sent in the same way: 16 or more in a
+        row without an id, keys, properties or any other fields of their own.
 
-        Up to four requests are in flight at once, of up to 512 messages, or 2,048 bodies. Requests with messages that
-        name a queue or a sharding key, or replace others, go one after the other, so that these messages keep their
-        order (except those that are sent again after an error). Each request has the whole timeout.
+        Up to four requests are in flight at once, each of up to 512 messages or 2,048 bodies. Requests with messages
+        that name a queue or a sharding key, or replace others, are sent one after the other: their messages keep their
+        order, except when retried after an error. Each request has the whole timeout.
 
-        `errors`: with "return" the error of a message takes the place of its receipt, and nothing is raised for it.
+        `errors`: with "return" the error of a message takes the place of its receipt, and is not raised.
 
         Raises:
             SomeFailed: messages were rejected, or not acknowledged within the timeout; `outcomes` has the receipt or
                 the error of each. The others are stored: do not send all of them again.
             InvalidMessage: the topic, delay, due time or tags of bodies are malformed; none is sent.
-            TypeError: a body is not bytes; those before it may have been sent. Bodies stand beside messages, or there
-                are neither.
+            TypeError: a body is not bytes; those before it may have been sent. Both bodies and messages are given, or
+                neither.
         """
         return background.run(
             self._client.send_many(
@@ -249,15 +249,15 @@ class Producer(Sending):
         retry: str | None = None,
         check_after: Length | None = None,
     ) -> Transaction:
-        """A message as a with block: stored at the beginning and seen by nobody, committed at the end, rolled back if
-        an exception leaves the block. A delay counts from the commit.
+        """A message as a with block: stored at the beginning and invisible, committed at the end, rolled back if an
+        exception leaves the block. A delay counts from the commit.
 
         Arguments:
             group: the producer group. Its members (`check`) are asked about transactions that are not ended.
-            check_after: how long the group is not asked, "30s" or a timedelta: 1 s to 72 h, in whole seconds rounded
-                up. None: the server's 6 s. Longer than the block takes.
+            check_after: time before the group is asked, "30s" or a timedelta: 1 s to 72 h, in whole seconds rounded up.
+                None: the server's 6 s. Must exceed the duration of the block.
 
-        The others are those of `Message`. The beginning of the block raises what `send` raises.
+        The other arguments are those of `Message`. The beginning of the block raises the errors of `send`.
         """
         return Transaction(
             self._client.transaction(
@@ -298,12 +298,12 @@ class Producer(Sending):
     def prepare_many(
         self, messages: Iterable[Message], *, group: str, check_after: Length | None = None, errors: OnError = "raise"
     ) -> list[Any]:
-        """Prepares messages, each a transaction of its own, and returns the name of each, in order. `end_many` ends
-        them. The arguments are those of `transaction`; requests and `errors` are as those of `send_many`.
+        """Prepares messages, each a transaction of its own, and returns a reference to each, in order. `end_many` ends
+        them. The arguments are those of `transaction`; requests and `errors` are as in `send_many`.
 
         Raises:
             SomeFailed: messages were rejected, or not acknowledged within the timeout; the others are prepared, and
-                `outcomes` has their names.
+                `outcomes` has their references.
         """
         return background.run(
             self._client.prepare_many(list(messages), group=group, check_after=check_after, errors=errors)
@@ -333,25 +333,25 @@ class Producer(Sending):
         errors: OnError = "raise",
     ) -> list[Any]:
         """Commits or rolls back transactions that were prepared or found, and returns the end of each, in order. The
-        first decision counts: look at `Ended.state`. `errors` is as that of `send_many`.
+        first decision is final: see `Ended.state`. `errors` is as in `send_many`.
 
-        `given_up`: for operators: also those that the server has given up.
+        `given_up`: for operators: also end transactions that the server has given up.
 
         Raises:
-            SomeFailed: an end was rejected, or is not known; `outcomes` has the end or the error of each.
-            TypeError: one is not a prepared or found transaction.
+            SomeFailed: an end was rejected, or is unknown; `outcomes` has the end or the error of each.
+            TypeError: an argument is not a prepared or found transaction.
         """
         return background.run(self._client.end_many(list(transactions), decision, given_up=given_up, errors=errors))
 
     def check(self, group: str, *, concurrency: int = 8) -> Callable[[F], F]:
-        """Makes a function the check handler of a producer group: it is given messages whose transactions are open, and
+        """Makes a function the check handler of a producer group: it receives messages with open transactions, and
         returns COMMIT, ROLLBACK or UNKNOWN. Coroutine functions run on the event loop, others in threads.
 
-        What it raises is logged, and means UNKNOWN: it is asked again. It works until the producer is closed; in an
-        event loop that runs, from now on, else from the first transaction or with block on.
+        An exception is logged, and means UNKNOWN: the server asks again. The handler works until the producer is
+        closed. It starts now if an event loop runs, else with the first transaction or with block.
 
         Arguments:
-            concurrency: how many messages are checked at once.
+            concurrency: maximum messages checked at once.
 
         Raises:
             InvalidArgument: an argument breaks its rule, or the group already has a handler.
@@ -367,15 +367,15 @@ class Producer(Sending):
         sharding_key: str = "",
         split: bool = False,
     ) -> list[Receipt]:
-        """Sends messages of one topic that are stored all or none, in one queue: those without a delay with consecutive
-        offsets, and no reader sees a part of them, whatever crashes. Each may have a delay of its own.
+        """Sends messages of one topic that are stored all or none, in one queue. Messages without a delay get
+        consecutive offsets; no reader sees a part of them, even after a crash. Each message may have its own delay.
 
-        `split`: as many batches as their size takes, one after the other, each of which is all or none; an error means
-        that those before it are stored.
+        `split`: send as many batches as the size requires, one after the other, each of them all or none; an error
+        means that the batches before it are stored.
 
         Raises:
-            DueTimeError: none of the batch is stored; `violations` names what is wrong with which message. After a
-                timeout it is not known.
+            DueTimeError: none of the batch is stored; `violations` names the faults by message. After a timeout the
+                result is unknown.
             TypeError: a body is not bytes.
         """
         return background.run(
@@ -405,16 +405,16 @@ class Producer(Sending):
     def cancel(
         self, messages: MessageRef | str | Iterable[MessageRef | str], *, topic: str = "", errors: OnError = "raise"
     ) -> CancelResult | list[Any]:
-        """Cancels pending messages: of a receipt, a message that was found, or an id; or of any number of these, which
-        returns a result for each, in order.
+        """Cancels the pending message of a receipt, a found message or an id; or of any number of these, with a result
+        for each, in order.
 
-        A message that is answered CANCELLED is never delivered. With a receipt one shard is asked. An id names one
-        message of each topic, and `topic` says of which. `errors`, of several, is as that of `send_many`.
+        A message with the result CANCELLED is never delivered. A receipt needs a call to one shard only. Ids are unique
+        within a topic; `topic` names it. `errors`, for several messages, is as in `send_many`.
 
         Raises:
             InvalidMessage: ID_AMBIGUOUS: messages of several topics have the id, and no topic is given.
-            SomeFailed: of several: it is not known whether some are pending; `outcomes` has all results.
-            DueTimeError: of a single message: it is not known whether it is pending.
+            SomeFailed: for several: some results are unknown; `outcomes` has all results.
+            DueTimeError: for a single message: the result is unknown.
         """
         return background.run(
             self._client.cancel(
@@ -479,14 +479,14 @@ class Producer(Sending):
         body: Body | None = None,
         errors: OnError = "raise",
     ) -> Rescheduled | list[Any]:
-        """Gives pending messages another due time, counted from now or absolute, and another body if one is given.
+        """Gives pending messages another due time, counted from now or absolute, and optionally another body.
 
         Each keeps its id and is delivered once. Otherwise as `cancel`.
 
         Raises:
             InvalidMessage: neither or both of `delay` and `deliver_at` are given, or one is malformed.
-            SomeFailed: of several: it is not known of some; `outcomes` has the result or the error of each.
-            DueTimeError: of a single message: it is not known whether it was rescheduled.
+            SomeFailed: for several: some results are unknown; `outcomes` has the result or the error of each.
+            DueTimeError: for a single message: the result is unknown.
         """
         return background.run(
             self._client.reschedule(
@@ -508,14 +508,14 @@ class Producer(Sending):
         before: datetime | None = None,
         dry_run: bool = False,
     ) -> Iterator[CancelProgress]:
-        """Cancels all pending messages of a topic, with a key, due at or after a time, and before one: those that meet
-        all that is given, at least a topic or a time. Yields how far it is about once a second, and at the end.
+        """Cancels all pending messages that match every given filter: a topic, a key, due at or after a time, due
+        before a time; at least a topic or a time. Yields the progress about once a second, and at the end.
 
-        `dry_run` only counts them. Closing the iterator ends the work; another call continues it.
+        `dry_run` only counts them. Closing the iterator stops the work; another call continues it.
 
         Raises:
             NotFound: the topic does not exist.
-            DueTimeError: a shard does not answer; what was cancelled by then stays so.
+            DueTimeError: a shard does not answer; messages cancelled before stay cancelled.
         """
         return iterate(self._client.cancel_matching(topic, key=key, after=after, before=before, dry_run=dry_run))
 
@@ -528,24 +528,24 @@ class Producer(Sending):
 class Puller(Following):
     """Reads all queues of a topic and follows them. For one thread at a time; `AsyncPuller` is for event loops.
 
-    Messages of one queue come in order. The caller remembers what was read: pass `positions` as `start`.
+    Messages of one queue arrive in order. The caller stores its progress: pass `positions` as `start` later.
 
     Arguments:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
-        token: what the server is shown, or a function that gives it; see `Token`. None: DUETIME_TOKEN, or the file of
+        token: the user's token, or a function that returns it; see `Token`. None: DUETIME_TOKEN, or the file of
             DUETIME_TOKEN_FILE.
-        tls: whom the client trusts; see `Tls`. None: by DUETIME_TLS_CA_FILE, or plain without it.
+        tls: the trusted certificates; see `Tls`. None: those of DUETIME_TLS_CA_FILE, or plain text without it.
         start: "earliest", "latest" (messages stored after the puller is entered, opened or first used), a datetime
             (messages stored then or later; local time if it has no time zone) or {queue: offset}. Queues that are not
             in the mapping start with their earliest message.
         group: queues for which this group has committed an offset start there, regardless of `start`; see `commit`.
         tags: `"a || b"`: only messages with one of these tags.
         sql: `"size > 5 AND color = 'red'"`: only messages whose properties match (docs/consuming.md).
-        timeout: how long to wait for the topic's description when it is opened; once open it waits without limit.
-        missing_ok: a topic that does not exist is waited for: until then the puller has no messages and no positions.
-            Then it starts with the topic's first message, unless `start` is a datetime or a mapping.
-        long_poll: how long positions may stay behind that pass filtered messages only, 10 ms to 30 s; with a server of
-            release 0.1, how long one request waits there.
+        timeout: longest wait for the topic's description when the puller is opened; once open it waits without limit.
+        missing_ok: wait for a topic that does not exist: until then the puller has no messages and no positions. Then
+            it starts with the topic's first message, unless `start` is a datetime or a mapping.
+        long_poll: longest time until positions that skip filtered messages are reported, 10 ms to 30 s; with a server
+            of release 0.1, the longest wait of one request.
     """
 
     def __init__(
@@ -579,14 +579,14 @@ class Puller(Following):
 
     @property
     def positions(self) -> dict[int, int]:
-        """The next offset of each queue: that of the first message not handed out yet. Empty before the first use."""
+        """The next offset of each queue: that of the first message not yet returned. Empty before the first use."""
         return self._client.positions
 
     def open(self) -> None:
-        """Determines where each queue starts, and begins to fetch. Idempotent; the first use calls it.
+        """Determines the start of each queue, and begins to fetch. Idempotent; the first use calls it.
 
         Raises:
-            NotFound: the topic does not exist, without `missing_ok`, or `start` names a queue that it does not have.
+            NotFound: the topic does not exist, without `missing_ok`, or `start` names a missing queue.
             DueTimeError: the server did not answer within the timeout.
         """
         background.run(self._client.open())
@@ -595,7 +595,7 @@ class Puller(Following):
         """Returns up to `max` messages as soon as there are any; none after `wait` ("2s", or a timedelta).
 
         Raises:
-            DueTimeError: the server refuses the request. A server that does not answer is waited for.
+            DueTimeError: the server rejects the request. If the server does not answer, the puller keeps waiting.
         """
         return background.run(self._client.poll(max, wait))
 
@@ -610,25 +610,25 @@ class Puller(Following):
         background.run(self._client.commit(positions))
 
     def close(self) -> None:
-        """Stops fetching and disconnects. Messages that were not handed out are dropped; positions do not pass them."""
+        """Stops fetching and disconnects. Messages not yet returned are dropped; positions do not pass them."""
         background.run(self._client.close())
 
 
 class Receiver(Closing):
     """Leases messages of a topic for a group. Safe to share between threads; `AsyncReceiver` is for event loops.
 
-    Leases are not renewed and calls are not batched, as `Consumer` does: a message that is neither acknowledged nor
-    failed within its lease is delivered again.
+    Unlike in `Consumer`, leases are not renewed and calls are not batched: a message that is neither acknowledged nor
+    failed within its lease is redelivered.
 
     Arguments:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
-        token: what the server is shown, or a function that gives it; see `Token`. None: DUETIME_TOKEN, or the file of
+        token: the user's token, or a function that returns it; see `Token`. None: DUETIME_TOKEN, or the file of
             DUETIME_TOKEN_FILE.
-        tls: whom the client trusts; see `Tls`. None: by DUETIME_TLS_CA_FILE, or plain without it.
+        tls: the trusted certificates; see `Tls`. None: those of DUETIME_TLS_CA_FILE, or plain text without it.
         group: created if it does not exist.
-        lease: how long messages are the receiver's: "60s", or a timedelta.
+        lease: length of the leases: "60s", or a timedelta.
         tags, sql, max_attempts, backoff: as for `Consumer.handler`.
-        timeout: how long an unanswered call is repeated, beyond the wait of a receive.
+        timeout: longest time for repeats of an unanswered call, beyond the wait of a receive.
     """
 
     def __init__(
@@ -663,26 +663,26 @@ class Receiver(Closing):
     def receive(self, max: int = 32, wait: Length = "15s") -> list[LeasedMessage]:  # noqa: A002
         """Returns up to `max` messages, at most 1,024, as soon as there are any; none after `wait`, at most 30 s.
 
-        For an ordered group they come queue by queue, each queue in order.
+        Messages of an ordered group are returned queue by queue, each queue in order.
 
         Raises:
-            DueTimeError: the server refused, or did not answer within the timeout.
+            DueTimeError: the server rejected the call, or did not answer within the timeout.
         """
         return background.run(self._client.receive(max, wait))
 
     def ack(self, messages: LeasedMessage | Iterable[LeasedMessage]) -> list[LeasedMessage]:
-        """Acknowledges messages; durable on return. Returns those whose leases had ended: they are delivered again."""
+        """Acknowledges messages; durable on return. Returns those with ended leases: they are redelivered."""
         return background.run(self._client.ack(messages if isinstance(messages, LeasedMessage) else list(messages)))
 
     def extend(self, messages: LeasedMessage | Iterable[LeasedMessage], lease: Length) -> list[LeasedMessage]:
-        """Makes leases end after a length from now. Returns those that had ended before, as `ack` does."""
+        """Makes leases end after a length from now. Returns those with ended leases, as `ack` does."""
         return background.run(
             self._client.extend(messages if isinstance(messages, LeasedMessage) else list(messages), lease)
         )
 
     def give_back(self, messages: LeasedMessage | Iterable[LeasedMessage]) -> list[LeasedMessage]:
-        """Lets messages be delivered again at once; this delivery does not count as an attempt. Returns those whose
-        leases had ended, as `ack` does."""
+        """Releases messages for immediate redelivery; this delivery does not count as an attempt. Returns those with
+        ended leases, as `ack` does."""
         return background.run(
             self._client.give_back(messages if isinstance(messages, LeasedMessage) else list(messages))
         )
@@ -695,17 +695,17 @@ class Receiver(Closing):
         after: Length | None = None,
         reject: bool = False,
     ) -> Failed:
-        """Fails a message: it is delivered again by the policy or after a delay, or becomes a dead letter at once.
+        """Fails a message: it is redelivered by the policy or after a delay, or becomes a dead letter at once.
 
-        `error`, an exception or a text, is kept for the dead letter.
+        `error`, an exception or a text, is stored for the dead letter.
 
         Raises:
-            DueTimeError: the server refused, or did not answer within the timeout.
+            DueTimeError: the server rejected the call, or did not answer within the timeout.
         """
         return background.run(self._client.nack(message, error, after=after, reject=reject))
 
     def close(self) -> None:
-        """Disconnects. Leased messages are delivered again when their leases end."""
+        """Disconnects. Leased messages are redelivered when their leases end."""
         background.run(self._client.close())
 
 
@@ -714,10 +714,10 @@ class Finder(Closing):
 
     Arguments:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
-        token: what the server is shown, or a function that gives it; see `Token`. None: DUETIME_TOKEN, or the file of
+        token: the user's token, or a function that returns it; see `Token`. None: DUETIME_TOKEN, or the file of
             DUETIME_TOKEN_FILE.
-        tls: whom the client trusts; see `Tls`. None: by DUETIME_TLS_CA_FILE, or plain without it.
-        timeout: how long one call may take.
+        tls: the trusted certificates; see `Tls`. None: those of DUETIME_TLS_CA_FILE, or plain text without it.
+        timeout: longest time of one call.
     """
 
     def __init__(
@@ -740,10 +740,10 @@ class Finder(Closing):
         max: int = 32,  # noqa: A002
         missing_ok: bool = False,
     ) -> Found:
-        """Returns the newest messages of a topic with a key or id, at most `max` (up to 64), including pending ones.
+        """Returns the latest messages of a topic with a key or id, at most `max` (up to 64), including pending ones.
 
         `start` and `end` bound the time of storing, both inclusive; local time if they have no time zone.
-        `missing_ok`: a topic that does not exist has none.
+        `missing_ok`: return nothing for a topic that does not exist.
 
         Raises:
             NotFound: the topic does not exist, without `missing_ok`.
@@ -752,13 +752,13 @@ class Finder(Closing):
         return background.run(self._client.find(topic, key, start=start, end=end, max=max, missing_ok=missing_ok))
 
     def get(self, id: str, *, topic: str = "") -> FoundMessage:  # noqa: A002  the message's own word for it
-        """Returns the message with an id or offset id. An id names one message of each topic; with the topic the search
-        is faster.
+        """Returns the message with an id or offset id. Ids are unique within a topic; the search is faster if the topic
+        is given.
 
         Raises:
             NotFound: no shard has it.
             InvalidArgument: ID_AMBIGUOUS: messages of several topics have the id, and no topic is given.
-            DueTimeError: a shard does not answer, and no other one has it.
+            DueTimeError: a shard does not answer, and no other shard has it.
         """
         return background.run(self._client.get(id, topic=topic))
 
@@ -767,7 +767,7 @@ class Finder(Closing):
 
         Raises:
             NotFound: no shard has it.
-            DueTimeError: a shard does not answer, and no other one has it.
+            DueTimeError: a shard does not answer, and no other shard has it.
         """
         return background.run(self._client.trace(id, topic=topic))
 
@@ -781,9 +781,9 @@ class Finder(Closing):
         bodies: bool = True,
         missing_ok: bool = False,
     ) -> Iterator[PendingMessage]:
-        """Lists pending messages in order of due time, page by page as it is iterated over: those of a topic, with a
-        key, due at or after a time, and before one; local time if it has no time zone. `bodies=False` leaves their
-        bodies empty. `missing_ok`: a topic that does not exist has none.
+        """Lists pending messages by due time; iteration fetches page by page. Filters: a topic, a key, due at or after
+        a time, due before a time; local time if it has no time zone. `bodies=False` leaves the bodies empty.
+        `missing_ok`: return nothing for a topic that does not exist.
 
         Raises:
             NotFound: the topic does not exist, without `missing_ok`.
@@ -802,11 +802,11 @@ class Finder(Closing):
         by_topic: bool = False,
         by_lane: bool = False,
     ) -> Backlog:
-        """Counts pending messages by due time: of all topics or one, due at or after a time, and before one.
+        """Counts pending messages by due time: of all topics or one, due at or after a time, due before a time.
 
         Raises:
             NotFound: the topic does not exist.
-            DueTimeError: the server did not answer. Shards that do not answer are named in the result.
+            DueTimeError: the server did not answer. The result names the shards that do not answer.
         """
         return background.run(
             self._client.backlog(topic, after=after, before=before, by_topic=by_topic, by_lane=by_lane)
@@ -820,9 +820,8 @@ class Finder(Closing):
         state: Literal["open", "given up"] | None = None,
         prepared_before: datetime | None = None,
     ) -> Iterator[FoundTransaction]:
-        """Lists transactions that are open or were given up, each shard's oldest first, page by page as it is iterated
-        over: those of a producer group, for a topic, in a state, prepared before a time; local time if it has no time
-        zone.
+        """Lists transactions that are open or were given up, oldest first within each shard; iteration fetches page by
+        page. Filters: a producer group, a topic, a state, prepared before a time; local time if it has no time zone.
 
         Raises:
             DueTimeError: a shard does not answer, so that transactions might be missing.
@@ -836,7 +835,7 @@ class Finder(Closing):
         Raises:
             NotFound: no shard has it.
             InvalidArgument: ID_AMBIGUOUS: transactions of several topics have the message's id, and no topic is given.
-            DueTimeError: a shard does not answer, and no other one has it.
+            DueTimeError: a shard does not answer, and no other shard has it.
         """
         return background.run(self._client.transaction(id, topic=topic))
 
@@ -848,15 +847,15 @@ class Finder(Closing):
 class DeadLetters(Closing):
     """The dead letters of one group. Safe to share between threads; `AsyncDeadLetters` is for event loops.
 
-    All three calls take the same criteria, those of `DeadLetterCriteria`. Each is an iterator that works as it is
-    iterated over; closing it ends the work.
+    All three calls take the criteria of `DeadLetterCriteria`. Each returns an iterator that does the work as it
+    advances; closing it stops the work.
 
     Arguments:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
-        token: what the server is shown, or a function that gives it; see `Token`. None: DUETIME_TOKEN, or the file of
+        token: the user's token, or a function that returns it; see `Token`. None: DUETIME_TOKEN, or the file of
             DUETIME_TOKEN_FILE.
-        tls: whom the client trusts; see `Tls`. None: by DUETIME_TLS_CA_FILE, or plain without it.
-        timeout: how long one page of a list may take; redrives and discards have no limit.
+        tls: the trusted certificates; see `Tls`. None: those of DUETIME_TLS_CA_FILE, or plain text without it.
+        timeout: longest time for one page of a list; redrives and discards have no limit.
     """
 
     def __init__(
@@ -875,7 +874,7 @@ class DeadLetters(Closing):
 
         Raises:
             NotFound: the group does not exist.
-            DueTimeError: a shard does not answer; the dead letters of those before it were listed.
+            DueTimeError: a shard does not answer; the dead letters of the shards before it were listed.
         """
         return iterate(self._client.list(**criteria))
 
@@ -887,19 +886,19 @@ class DeadLetters(Closing):
         max: int | None = None,  # noqa: A002
         **criteria: Unpack[DeadLetterCriteria],
     ) -> Iterator[DeadLetterResult]:
-        """Gives dead letters to this group again, and to no other: at once, and with a new count of attempts.
+        """Returns dead letters to this group, and to no other: immediately, and with a new count of attempts.
 
-        One that fails again becomes a dead letter again, with its whole history. After an interruption, the same call
-        continues with those that are left: a message is never given twice.
+        A message that fails again becomes a dead letter again, with its whole history. After an interruption, the same
+        call continues with the rest: no message is redriven twice.
 
         Arguments:
             rate: maximum per second; 0: no limit.
-            dry_run: only says which dead letters match.
+            dry_run: only list the dead letters that match.
             max: maximum number in total.
 
         Raises:
-            As `list`; also Unavailable when a server stops. Redrives up to then stay done; the results of the last few
-            may be missing.
+            As `list`; also Unavailable when a server stops. Finished redrives remain; the results of the last few may
+            be missing.
         """
         return iterate(self._client.redrive(rate=rate, dry_run=dry_run, max=max, **criteria))
 
@@ -922,14 +921,14 @@ class DeadLetters(Closing):
 class Admin(Closing):
     """Topics, groups, lanes and the backlog. Safe to share between threads; `AsyncAdmin` is for event loops.
 
-    Calls are repeated until they are answered or the timeout is over.
+    Calls are repeated until they are answered or the timeout has passed.
 
     Arguments:
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
-        token: what the server is shown, or a function that gives it; see `Token`. None: DUETIME_TOKEN, or the file of
+        token: the user's token, or a function that returns it; see `Token`. None: DUETIME_TOKEN, or the file of
             DUETIME_TOKEN_FILE.
-        tls: whom the client trusts; see `Tls`. None: by DUETIME_TLS_CA_FILE, or plain without it.
-        timeout: how long one call may take.
+        tls: the trusted certificates; see `Tls`. None: those of DUETIME_TLS_CA_FILE, or plain text without it.
+        timeout: the longest time of one call.
     """
 
     def __init__(
@@ -951,11 +950,11 @@ class Admin(Closing):
         return background.run(self._client.topic(name))
 
     def create_topic(self, name: str, *, queues: int | None = None, max_delay: Length | None = None) -> Topic:
-        """Creates a topic, and returns it; one that exists with the same settings is left as it is.
+        """Creates a topic and returns it. An existing topic with the same settings is left unchanged.
 
         Arguments:
-            queues: how many, 1 to 1,024; None: as many as the server's setting says.
-            max_delay: most delay of its messages: "30d" or a timedelta; None: ten years.
+            queues: the number of queues, 1 to 1,024; None: the server's setting.
+            max_delay: the longest delay of its messages: "30d" or a timedelta; None: ten years.
 
         Raises:
             AlreadyExists: it exists with other settings.
@@ -964,17 +963,17 @@ class Admin(Closing):
         return background.run(self._client.create_topic(name, queues=queues, max_delay=max_delay))
 
     def delete_topic(self, name: str, *, force: bool = False, dry_run: bool = False) -> DeletedTopic:
-        """Deletes a topic, and returns what ended with it.
+        """Deletes a topic and returns the contents that were deleted with it.
 
         Arguments:
-            force: also with messages that nobody has got yet: pending ones are cancelled, transactions rolled back,
-                dead letters discarded.
-            dry_run: changes nothing: returns what would end.
+            force: delete a topic with undelivered messages: pending ones are cancelled, transactions rolled back, dead
+                letters discarded.
+            dry_run: change nothing, and return the contents that would be deleted.
 
         Raises:
-            Conflict: without `force`, it is not empty.
-            NotFound: there is no such topic, or an attempt whose answer was lost has deleted it.
-            Unavailable: not all shards answer; it may be under way. The same call continues.
+            Conflict: the topic is not empty, without `force`.
+            NotFound: the topic does not exist, or an attempt whose answer was lost has deleted it.
+            Unavailable: a shard does not answer; the deletion may be in progress. The same call continues it.
         """
         return background.run(self._client.delete_topic(name, force=force, dry_run=dry_run))
 
@@ -983,7 +982,7 @@ class Admin(Closing):
         return background.run(self._client.groups())
 
     def group(self, name: str) -> GroupDescription:
-        """Describes a group: its place in each queue, its members and their rates. Raises: NotFound."""
+        """Describes a group: its offset in each queue, its members and their rates. Raises: NotFound."""
         return background.run(self._client.group(name))
 
     def create_group(
@@ -995,9 +994,10 @@ class Admin(Closing):
         backoff: Backoff | None = None,
         max_attempts: int | None = None,
     ) -> Group:
-        """Creates a consumer group, and returns it; one that exists with the same settings is left as it is.
+        """Creates a consumer group and returns it. An existing group with the same settings is left unchanged.
 
-        The arguments are those of `Consumer`, and of its `handler`: the policy of messages and handlers that have none.
+        The arguments are those of `Consumer` and its `handler`. The policy applies to messages and handlers without
+        their own.
 
         Raises:
             AlreadyExists: it exists with other settings.
@@ -1010,14 +1010,14 @@ class Admin(Closing):
     def retries(
         self, group: str, *, topic: str = "", error: str = "", ids: Collection[str] = (), bodies: bool = True
     ) -> Iterator[WaitingRetry]:
-        """Lists failed messages of a group that wait for their next attempt, the first to be delivered first, page by
-        page as it is iterated over. A failed message of an ordered group waits in its queue, and is not listed.
+        """Lists failed messages of a group that wait for their next attempt, earliest delivery first. Iteration fetches
+        page by page. Failed messages of an ordered group wait in their queues and are not listed.
 
         Arguments:
-            topic: the topic that they came from; empty: all.
+            topic: the topic of the first delivery; empty: all.
             error: a part of `TYPE: message` of the last attempt's error; case is ignored.
-            ids: any of these; empty: all.
-            bodies: False leaves their bodies empty.
+            ids: the ids to list; empty: all.
+            bodies: False leaves the bodies empty.
 
         Raises:
             NotFound: the group does not exist.
@@ -1028,14 +1028,14 @@ class Admin(Closing):
     def retry_now(
         self, group: str, *, topic: str = "", error: str = "", ids: Collection[str] = (), dry_run: bool = False
     ) -> Iterator[RetriesProgress]:
-        """Delivers waiting retries of a group now, all or those that meet the arguments of `retries`. Yields the
+        """Delivers waiting retries of a group now: all, or those that match the arguments of `retries`. Yields the
         progress about once a second, and at the end.
 
-        `dry_run` only counts them. Closing the iterator ends the work; another call continues it.
+        `dry_run` only counts them. Closing the iterator stops the work; another call continues it.
 
         Raises:
             NotFound: the group does not exist.
-            Overloaded: the server works on too many such calls.
+            Overloaded: the server already runs too many such calls.
             DueTimeError: a shard does not answer; the other shards are done.
         """
         return iterate(self._client.retry_now(group, topic=topic, error=error, ids=ids, dry_run=dry_run))
@@ -1043,11 +1043,11 @@ class Admin(Closing):
     def discard_retries(
         self, group: str, *, topic: str = "", error: str = "", ids: Collection[str] = (), dry_run: bool = False
     ) -> Iterator[RetriesProgress]:
-        """Deletes waiting retries of a group for good: it does not get them again. Otherwise as `retry_now`."""
+        """Deletes waiting retries of a group for good: they are never redelivered. Otherwise as `retry_now`."""
         return iterate(self._client.discard_retries(group, topic=topic, error=error, ids=ids, dry_run=dry_run))
 
     def lanes(self) -> Lanes:
-        """Lists the lanes of all shards: what is pending on each, what is due next, and who serves it."""
+        """Lists the lanes of all shards, each with its pending messages, next due time and scheduler."""
         return background.run(self._client.lanes())
 
     def backlog(

@@ -1,6 +1,6 @@
 """The hand-written part of the synchronous clients: with blocks and for loops. `clients.py` is generated.
 
-The `_client` of each is asynchronous; its coroutines run on the background thread.
+The `_client` of each class is asynchronous; its coroutines run on the background thread.
 """
 
 from abc import ABC, abstractmethod
@@ -21,12 +21,12 @@ from duetime.client.sync.background import background
 T = TypeVar("T")
 F = TypeVar("F")
 
-# Messages that a for loop over a puller takes from the background thread at once.
+# Messages that a for loop over a puller fetches from the background thread at once.
 ITERATION_COUNT = 512
 
 
 class Closing(ABC):
-    """A client that a with block closes at its end."""
+    """A client that is closed at the end of its with block."""
 
     @abstractmethod
     def close(self) -> None: ...
@@ -41,12 +41,12 @@ class Closing(ABC):
             self.close()
 
     def __repr__(self) -> str:
-        # Of another type in each twin.
+        # The type differs between twins.
         return repr(vars(self)["_client"]).removeprefix("Async")
 
 
 class Sending(Closing):
-    """A producer whose single messages take a shorter way to the background thread than other calls."""
+    """A producer with a faster path for single messages than other calls have."""
 
     _client: AsyncProducer
 
@@ -63,7 +63,7 @@ class Sending(Closing):
 
 
 class InBlock:
-    """A twin made by another twin's method, with a with block of its own."""
+    """A twin made by another twin's method, with its own with block."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -85,7 +85,7 @@ class InBlock:
 class BufferedPuller(AsyncPuller):
     """A puller with a buffer from which another thread takes messages one by one.
 
-    Messages in the buffer are not handed out yet: the positions do not pass them.
+    Messages in the buffer do not count as returned: the positions do not pass them.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -100,7 +100,7 @@ class BufferedPuller(AsyncPuller):
         return positions
 
     async def fill(self) -> None:
-        """Waits for messages and buffers them. An interrupted caller loses none: no await lies between the two."""
+        """Waits for messages and buffers them. An interrupted caller loses none: no await separates the two steps."""
         self.buffer.extend(await self.poll(ITERATION_COUNT, "1h"))
 
     def _take(self, count_max: int) -> list[ReceivedMessage]:
@@ -151,7 +151,7 @@ def iterate(results: AsyncGenerator[T, None]) -> Iterator[T]:
 
 
 def in_loop(register: Callable[[F], F]) -> Callable[[F], F]:
-    """A decorator that is applied on the background thread, where what it starts is to run."""
+    """A decorator that is applied on the background thread, so that its work runs there."""
 
     async def apply(function: F) -> F:
         return register(function)
