@@ -36,5 +36,5 @@ def test_people_get_a_table(server: str) -> None:
     more = run_duetime("audit", "--limit", "1")
     assert b"there are more; see --limit" in more.stderr
     none = run_duetime("audit", "--user", "nobody-of-this-name")
-    assert none.stdout == b"the audit log has no event that meets the options\n"
+    assert none.stdout == b"the audit log has no event that matches the options\n"
     assert run_duetime("audit", "--user", "").returncode == 2

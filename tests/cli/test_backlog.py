@@ -77,9 +77,9 @@ def test_figures_of_all_jobs_are_shown(cluster: Up, pending: str, capsys: pytest
     assert found["audit"]["snapshots"][0]["position"] == 1
     assert run(["reports"]) == 0
     text = capsys.readouterr().out
-    assert "2,000 restored, p50 3 ms, p99 40 ms, at most 50 ms; 1 late, 0 early" in text
+    assert "2,000 delivered, p50 3 ms, p99 40 ms, at most 50 ms; 1 late, 0 early" in text
     assert f"NOT PROVEN: 5 accepted, 4 restored, 1 missing; now {live_count:,}, drift 0" in text
-    assert "audit: violations, missing: 1\naudit: damaged places passed over: 2\n" in text
+    assert "audit: violations, missing: 1\naudit: damaged places skipped: 2\n" in text
 
 
 def live_lanes() -> list[gateway_pb2.Lane]:

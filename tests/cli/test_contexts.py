@@ -132,8 +132,8 @@ def test_a_token_is_shown_to_its_server_only(
     ("arguments", "said"),
     [
         (["topics", "--context", "nosuch"], "'nosuch' is none; there is none yet"),
-        (["topics", "--context", "a", "--server", PROD], "exclude each other"),
-        (["topics", "--server", PROD, "list", "--context", "a"], "exclude each other"),
+        (["topics", "--context", "a", "--server", PROD], "give either --server or --context"),
+        (["topics", "--server", PROD, "list", "--context", "a"], "give either --server or --context"),
         (["context", "add", "a b", "--server", PROD], "is not 1 to 64 characters"),
         (["context", "add", "a", "--server", "non:sense"], "'non:sense' is not HOST:PORT"),
         (["context", "add", "a", "--server", PROD, "--token", ""], "--token is empty"),
@@ -157,4 +157,4 @@ def test_a_file_that_is_none_of_ours_is_one_line(folder: Path, capsys: pytest.Ca
     for text in ("{", "[]", '{"contexts": {"a": 5}}', '{"contexts": {"a": {}}}'):
         (folder / contexts.FILE_NAME).write_text(text)
         assert run(["topics"]) == 1
-        assert "is no file of contexts" in capsys.readouterr().err
+        assert "is not a file of contexts" in capsys.readouterr().err

@@ -169,7 +169,7 @@ def test_ctrl_c_ends_a_redrive_which_can_be_gone_on_with(server: str, stub: Any,
     process.send_signal(signal.SIGINT)
     _, errors = ended(process, DEADLINE_S)
     assert process.returncode == 130
-    assert errors == "duetime: redriven 1; interrupted, the same command continues with what is left\n"
+    assert errors == "duetime: redriven 1; interrupted, the same command continues with the rest\n"
     done = run_duetime("dlq", "redrive", group, "--json")
     rest = [json.loads(line)["id"] for line in done.stdout.splitlines()]
     assert [first["id"], *rest] == sent
@@ -182,7 +182,7 @@ def test_what_does_not_exist_is_reported(server: str, stub: Any, topic: str, gro
     done = run_duetime("dlq", "show", group, "x")
     assert (done.returncode, done.stderr.decode()) == (1, f"duetime: group {group} has no dead letter x\n")
     done = run_duetime("dlq", "list", group, "--tag", "none", "--json")
-    expected = f"duetime: group {group} has no dead letters that meet the options\n"
+    expected = f"duetime: group {group} has no dead letters that match the options\n"
     assert (done.returncode, done.stdout, done.stderr.decode()) == (0, b"", expected)
     done = run_duetime("dlq", "redrive", "a b")
     assert done.returncode == 1

@@ -28,7 +28,7 @@ def lines_of(capsys: pytest.CaptureFixture[str]) -> list[Any]:
 def test_groups_are_made_listed_and_changed(server: str, group: str, capsys: pytest.CaptureFixture[str]) -> None:
     made = ["groups", "create", group, "--retry", "exponential:1s..10m,factor=3", "--max-attempts", "5", "--ordered"]
     assert run(made) == 0
-    text = f"group {group} starts earliest, ordered; 5 deliveries at most, retries exponential:1s..10m,factor=3 "
+    text = f"group {group} starts earliest, ordered; at most 5 deliveries, retries exponential:1s..10m,factor=3 "
     assert capsys.readouterr().out == f"{text}(unless a message or a handler has its own policy)\n"
     assert run([*made, "--json"]) == 0
     (shown,) = lines_of(capsys)
@@ -42,9 +42,9 @@ def test_groups_are_made_listed_and_changed(server: str, group: str, capsys: pyt
         "backoff": "exponential:1s..10m,factor=3",
     }
     assert run(["groups", "set", group, "--retry", "1s,5s,0s"]) == 0
-    assert "5 deliveries at most, retries 1s,5s,0s (unless " in capsys.readouterr().out
+    assert "at most 5 deliveries, retries 1s,5s,0s (unless " in capsys.readouterr().out
     assert run(["groups", "set", group, "--max-attempts", "7"]) == 0
-    assert "7 deliveries at most, retries 1s,5s,0s (unless " in capsys.readouterr().out
+    assert "at most 7 deliveries, retries 1s,5s,0s (unless " in capsys.readouterr().out
     assert run(["groups", "--json"]) == 0
     assert next(line for line in lines_of(capsys) if line["group"] == group)["max_attempts"] == 7
     assert run(["groups", "list"]) == 0
@@ -136,7 +136,7 @@ def test_group_is_described_reset_and_deleted(server: str, group: str, capsys: p
     }
     assert lines_of(capsys) == [planned]
     assert run(["groups", "reset", group, topic, "--queue", "0", "--to", "1", "--yes"]) == 0
-    assert f"group {group} continues from there in {topic}" in capsys.readouterr().out
+    assert f"group {group} continues from these offsets in {topic}" in capsys.readouterr().out
     assert receive(server, group, topic, 1) == [b"1"]
 
     assert run(["groups", "delete", group]) == 1
@@ -166,11 +166,11 @@ def test_description_is_a_table_that_people_can_read(
     assert captured.err == "duetime: shard 1 does not answer; its queues are missing\n"
     first, second, header, _, row, retries = captured.out.splitlines()
     assert first.startswith(
-        "group billing starts earliest; 17 deliveries at most, retries levels "
+        "group billing starts earliest; at most 17 deliveries, retries levels "
         "(unless a message or a handler has its own policy); created 2026-01-01T"
     )
     assert second == (
-        "of the shards that answer: lag 2,000, in flight 15, waiting 5, waiting retries 0, dead letters 4; "
+        "answering shards only: lag 2,000, in flight 15, waiting 5, waiting retries 0, dead letters 4; "
         "over the last minute 0.0 received and 1,234.5 acknowledged per second"
     )
     assert header.split()[:3] == ["topic", "queue", "shard"]
@@ -202,7 +202,7 @@ def test_an_error_is_one_line_and_exit_code_1(
         (["create", "g", "--max-attempts", "0"], "--max-attempts 0 is not within 1 and 1000"),
         (["create", "g", "--start", "soon"], "--start 'soon' is not earliest, latest, or a time such as"),
         (["set", "g"], "give --backoff, --max-attempts or both"),
-        (["reset", "g", "t", "--to", "latest"], "give --dry-run to see what would change, or --yes to do it"),
+        (["reset", "g", "t", "--to", "latest"], "give --dry-run to see the changes, or --yes to make them"),
         (["reset", "g", "t", "--to", "latest", "--dry-run", "--yes"], "give --dry-run to see"),
         (["reset", "g", "t", "--to", "7", "--yes"], "--to 7 is an offset in one queue: give --queue"),
         (["reset", "g", "t", "--to", "soon", "--yes"], "--to 'soon' is not earliest, latest, an offset or a time"),

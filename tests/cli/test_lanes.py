@@ -49,7 +49,7 @@ def test_a_lane_is_paused_and_resumed(server: str, lane: str, capsys: pytest.Cap
     ("lane", "code", "said"),
     [
         ("nonsense", 2, "'nonsense' is neither a lane's number nor a delay"),
-        ("25m", 1, "no level has the delay 25m; there are 1s, 5s,"),
+        ("25m", 1, "no level has the delay 25m; levels: 1s, 5s,"),
         ("999", 1, "999 is no lane of any shard"),
     ],
 )

@@ -113,7 +113,7 @@ def test_progress_has_counts_and_a_time() -> None:
     text = _progress_text(CancelProgress(5, 3, 2, 1, moment(DUE_MS), done=False), dry_run=False)
     assert text.startswith("cancelled 2 of 5 looked at, up to 2027-01-15T")
     last = CancelProgress(9, 6, 5, 1, None, done=True)
-    assert _report_text(last, dry_run=False) == "cancelled 5 pending messages; 1 fell due before"
+    assert _report_text(last, dry_run=False) == "cancelled 5 pending messages; 1 were due first"
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_pending_messages_are_listed(
     assert run(["pending", "--topic", topic, "--limit", "4"]) == 0
     out, err = capsys.readouterr()
     assert [line.split("  ")[1] for line in out.splitlines()] == ids[:4]
-    assert err == "duetime: there are more; see --limit\n"
+    assert err == "duetime: more messages exist; raise --limit\n"
     assert run(["pending", "--topic", topic, "--json"]) == 0
     found = objects(capsys)
     assert [one["id"] for one in found] == ids[:5]
@@ -189,14 +189,14 @@ def test_pending_messages_are_listed(
     assert [one["entry"] - found[0]["entry"] for one in found] == list(range(5))
     tap.nodes.run(tap.make_topic(f"{topic}-empty", 1))
     assert run(["pending", "--topic", f"{topic}-empty"]) == 0
-    assert capsys.readouterr().out == "nothing is pending that meets the options\n"
+    assert capsys.readouterr().out == "no pending message matches the options\n"
 
 
 def test_a_message_is_shown(ids: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["show", ids[1]]) == 0
     out = capsys.readouterr().out
     assert "state       pending, due " in out
-    assert " of its lane before it\n" in out
+    assert " before it in its lane\n" in out
     assert "waits in    lane 1000, entry " in out
     assert run(["cancel", ids[1]]) == 0
     capsys.readouterr()

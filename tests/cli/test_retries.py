@@ -57,7 +57,7 @@ def test_waiting_retries_are_listed(
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == (
         "",
-        f"duetime: group {group} has no waiting retries that meet the options\n",
+        f"duetime: group {group} has no waiting retries that match the options\n",
     )
 
     assert counts_of(group, capsys) == (0, 3)
@@ -123,4 +123,4 @@ def test_unknown_group_and_empty_option_are_errors(
     assert run(["groups", command, "nobody", *yes]) == 1
     assert capsys.readouterr().err == "duetime: group nobody does not exist\n"
     assert run(["groups", command, "nobody", *yes, "--error", ""]) == 2
-    assert "--error is empty; leave it out for all" in capsys.readouterr().err
+    assert "--error is empty; omit it for all" in capsys.readouterr().err

@@ -22,7 +22,7 @@ def test_once_prints_one_screen(server: str, capsys: pytest.CaptureFixture[str])
     text = capsys.readouterr().out
     assert text.startswith(f"DueTime at {server}, ")
     assert "pending " in text
-    assert re.search(r"accepted \d+\.\d/s, restored \d+\.\d/s", text)
+    assert re.search(r"scheduled \d+\.\d/s, delivered \d+\.\d/s", text)
     assert "30m" in text
     assert "of_top" in text
 

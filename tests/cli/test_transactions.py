@@ -79,9 +79,9 @@ def test_a_list_ends_at_its_limit(transactions: Transactions, capsys: pytest.Cap
     assert run(["transactions", "list", "--group", transactions.group, "--limit", "4", "--json"]) == 0
     out, err = capsys.readouterr()
     assert len(out.splitlines()) == 4
-    assert err == "duetime: there are more; see --limit\n"
+    assert err == "duetime: more transactions exist; raise --limit\n"
     assert run(["transactions", "list", "--group", "others"]) == 0
-    assert capsys.readouterr().out == "no transaction that meets the options is open or was given up\n"
+    assert capsys.readouterr().out == "no transaction that matches the options is open or was given up\n"
 
 
 def test_one_is_shown_with_its_message(transactions: Transactions, capsys: pytest.CaptureFixture[str]) -> None:

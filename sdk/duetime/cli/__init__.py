@@ -16,7 +16,7 @@ def main() -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from duetime.cli.app import run
 
-    # Where a terminal or pipe does not take a character, its number is no error.
+    # Characters that the terminal or pipe does not accept are escaped, and cause no error.
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
 
     raise SystemExit(run())

@@ -1,4 +1,4 @@
-"""The command line: its commands, and how their errors are printed."""
+"""The command line: its commands, and the output of their errors."""
 
 import os
 import sys
@@ -51,7 +51,7 @@ Examples:
   duetime pull orders --follow
   duetime consume orders --group billing --exec './settle.sh'
 
-Exit codes: 0: done. 1: not done, or not all of it. 2: wrong usage, nothing was tried. 130: Ctrl-C.
+Exit codes: 0: done. 1: not done, or only in part. 2: wrong usage, nothing was tried. 130: Ctrl-C.
 """
 
 app = typer.Typer(
@@ -91,9 +91,7 @@ app.command()(completion)
 @app.callback()
 def _all_commands(
     context: typer.Context,
-    tls_ca: Annotated[
-        str, typer.Option(metavar="FILE", help="Reach the gateway by TLS; its certificate is of this CA's (PEM).")
-    ] = "",
+    tls_ca: Annotated[str, typer.Option(metavar="FILE", help="Connect by TLS and trust this CA (PEM).")] = "",
     show_version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     if show_version:
@@ -106,7 +104,7 @@ def _all_commands(
 
 
 def run(arguments: list[str] | None = None) -> int:
-    """Runs a command line; the exit code. An error is one line on standard error."""
+    """Runs a command line and returns the exit code. An error is one line on standard error."""
     given = completed(sys.argv[1:] if arguments is None else arguments)
     try:
         return equip(typer.main.get_command(app)).main(given, prog_name="duetime", standalone_mode=False) or 0
@@ -123,14 +121,14 @@ def run(arguments: list[str] | None = None) -> int:
         print_error(str(error))
         return FAILED
     except SystemExit:
-        # Click's way out when the reader of our output closes the pipe, which is no error.
+        # Click exits like this when the reader closes the output pipe; that is not an error.
         return 0
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
 
 
 def _usage(error: Any) -> str:
-    """Its text; where typer has a fault of pydantic's, in our words."""
+    """The error's text; in our words for errors that typer takes from pydantic."""
     text: str = error.format_message()
     if not hasattr(error.__cause__, "errors"):
         return text
@@ -140,7 +138,7 @@ def _usage(error: Any) -> str:
 
 
 def _of_file(error: OSError) -> str:
-    """Without the number that the system has for it."""
+    """The error's text without the system's error number."""
     if error.filename is None or error.strerror is None:
         return str(error)
     return f"{error.filename}: {error.strerror.lower()}"

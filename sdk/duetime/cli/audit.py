@@ -1,4 +1,4 @@
-"""`duetime audit`: who did what, and who was refused."""
+"""`duetime audit`: admin actions and rejected calls."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -19,19 +19,19 @@ PAGE_COUNT = 100
 @watched
 def audit(
     since: Annotated[
-        str | None, typer.Option("--since", metavar="LENGTH", help="Of so long ago or later: 15m, 1h, 2d.")
+        str | None, typer.Option("--since", metavar="LENGTH", help="Only the last LENGTH: 15m, 1h, 2d.")
     ] = None,
-    user: Annotated[str | None, typer.Option("--user", metavar="USER", help="Of this user.")] = None,
+    user: Annotated[str | None, typer.Option("--user", metavar="USER", help="Only this user.")] = None,
     method: Annotated[
-        str | None, typer.Option("--method", metavar="METHOD", help="Of this call, such as CreateTopic.")
+        str | None, typer.Option("--method", metavar="METHOD", help="Only this call, such as CreateTopic.")
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, metavar="N", help="The newest N.")] = 100,
+    limit: Annotated[int, typer.Option("--limit", min=1, metavar="N", help="The latest N.")] = 100,
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Show who did what, and who was refused.
+    """Show admin actions and rejected calls.
 
-    The newest comes first: admin acts with their outcomes, and refused calls.
+    The latest first: actions with their outcomes, and rejected calls.
 
     \b
     Examples:
@@ -52,7 +52,7 @@ async def _show(server: str | None, wanted: audit_pb2.ListAuditEventsRequest, li
     count = 0
     async for event in _events(await reach(server), wanted):
         if count == limit:
-            echo("duetime: there are more; see --limit", err=True)
+            echo("duetime: more events exist; raise --limit", err=True)
             break
         count += 1
         if as_json:
@@ -62,7 +62,7 @@ async def _show(server: str | None, wanted: audit_pb2.ListAuditEventsRequest, li
     if rows:
         print_table(["when", "user", "from?1", "call", "about?2", "outcome"], rows)
     elif not as_json:
-        which = " that meets the options" if wanted.from_ms or wanted.user or wanted.method else ""
+        which = " that matches the options" if wanted.from_ms or wanted.user or wanted.method else ""
         echo(f"the audit log has no event{which}")
 
 

@@ -1,8 +1,8 @@
-"""A small certificate authority (X.509), for trying out, compose and tests.
+"""A small certificate authority (X.509), for trials, compose and tests.
 
 DIR/ca.crt  DIR/ca.key            the CA, an EC key on P-256
 DIR/ROLE/tls.crt  tls.key         one certificate for each role, with spiffe://duetime/ROLE as its URI
-DIR/ROLE/ca.crt                   as DIR/ca.crt, so that a process is given one directory
+DIR/ROLE/ca.crt                   a copy of DIR/ca.crt, so that a process needs one directory only
 """
 
 import ipaddress
@@ -16,9 +16,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 CA_DAYS = 3_650
-# Clocks of machines differ; a certificate counts a little before it was made.
+# Clocks of machines differ: a certificate is valid from shortly before its creation.
 SKEW = timedelta(minutes=10)
-# Shards whose names are in a store's certificate.
+# Shards named in a store's certificate.
 STORES = 16
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -32,10 +32,10 @@ class Pair:
 
 
 class Authority:
-    """A CA: its certificate and the key that signs."""
+    """A CA: its certificate and its signing key."""
 
     def __init__(self, pair: Pair) -> None:
-        """Raises: ValueError: it is none."""
+        """Raises: ValueError: the pair is not a CA."""
         self.pair = pair
         self._cert = x509.load_pem_x509_certificate(pair.cert)
         key = serialization.load_pem_private_key(pair.key, password=None)
@@ -45,7 +45,7 @@ class Authority:
 
     @classmethod
     def make(cls, days: int = CA_DAYS) -> "Authority":
-        """A new one, which trusts nobody else."""
+        """Makes a new CA, signed by itself."""
         key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
         name = _name("DueTime CA")
         builder = (
@@ -65,8 +65,8 @@ class Authority:
     def issue(
         self, uri: str, names: Sequence[str], ends_at: datetime, starts_at: datetime | None = None, *, serves: bool
     ) -> Pair:
-        """A certificate and its key. `uri`: what says the role. `names`: hosts and addresses. `serves`: whether it is
-        a server's too."""
+        """Issues a certificate and its key. `uri`: names the role. `names`: hosts and addresses. `serves`: whether it
+        is also for a server."""
         key = ec.generate_private_key(ec.SECP256R1())
         usages = [ExtendedKeyUsageOID.CLIENT_AUTH, *([ExtendedKeyUsageOID.SERVER_AUTH] if serves else [])]
         signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
@@ -88,11 +88,11 @@ class Authority:
 
 
 def names_of(role: str) -> list[str]:
-    """The hosts as which `duetime up`, compose and Kubernetes' manifests reach a role."""
+    """The host names of a role in `duetime up`, compose and the Kubernetes manifests."""
     names = [*LOOPBACK, f"{role}.duetime"]
     services = [role, f"duetime-{role}"]
     if role == "gateway":
-        # The Service of its second port, for those who come by certificate.
+        # The Service of the second port, for callers with certificates.
         services.append("duetime-gateway-certified")
     if role == "store":
         numbered = [f"{service}-{number}" for service in services for number in range(STORES)]
@@ -107,7 +107,7 @@ def names_of(role: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Shown:
-    """What a certificate says."""
+    """The content of a certificate."""
 
     subject: str
     issuer: str
@@ -119,7 +119,7 @@ class Shown:
 
 
 def read(data: bytes) -> Iterator[Shown]:
-    """Of each certificate in a file. Raises: ValueError: there is none."""
+    """Yields the content of each certificate in a file. Raises: ValueError: there is none."""
     for cert in x509.load_pem_x509_certificates(data):
         uris, names = _sans(cert)
         role = next((uri.rpartition("/")[2] for uri in uris if uri.startswith("spiffe://")), "")

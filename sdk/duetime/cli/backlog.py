@@ -1,4 +1,4 @@
-"""`duetime backlog`: how many messages are pending, and when they fall due."""
+"""`duetime backlog`: counts of pending messages by due time."""
 
 import asyncio
 from collections import defaultdict
@@ -21,7 +21,7 @@ from duetime.v1 import backlog_pb2
 
 TOPICS_SHOWN = 20
 ROWS_SHOWN = 48
-# The rows of the chart: what is due up to each of these from now on.
+# The rows of the chart: messages due up to each of these lengths from now.
 _STEPS_MS = {
     "10 s": 10_000,
     "1 min": 60_000,
@@ -49,22 +49,20 @@ class By(StrEnum):
 
 @watched
 def backlog(
-    topic: Annotated[
-        str | None, typer.Option("--topic", metavar="TOPIC", help="Only the messages of this topic.")
-    ] = None,
+    topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only messages of this topic.")] = None,
     since: Annotated[str | None, typer.Option("--after", metavar="TIME", help="Due then or later.")] = None,
     until: Annotated[str | None, typer.Option("--before", metavar="TIME", help="Due before then.")] = None,
-    by: Annotated[By | None, typer.Option("--by", help="Rows of equal width. Default: growing ones.")] = None,
+    by: Annotated[By | None, typer.Option("--by", help="Rows of equal width. Default: growing widths.")] = None,
     spark: Annotated[
-        bool, typer.Option("--spark", help="The newest report of `duetime spark backlog`, and its drift.")
+        bool, typer.Option("--spark", help="The latest report of `duetime spark backlog`, and its drift.")
     ] = False,
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Count what is pending, overdue, and due when.
+    """Count messages that are pending, overdue, and due when.
 
-    The counts are the shards' own, exact as of now. With --spark: the newest report, counted from the log, by topic,
-    and how far the live counters differ from it, allowing for what has come and gone since (drift: 0 is right).
+    The counts are the shards' own, exact as of now. With --spark: the latest report, counted from the log, by topic,
+    and the drift of the live counters from it, allowing for messages that came and went since (0 is right).
 
     \b
     Examples:
@@ -97,7 +95,7 @@ def _end(unreachable_shards: Sequence[int]) -> None:
 async def _count(
     server: str | None, topic: str, after: datetime | None, before: datetime | None
 ) -> tuple[Backlog, Backlog]:
-    """All topics together, which is finer where time is near; and by topic."""
+    """Counts for all topics together, with finer buckets for the near future; and by topic."""
     async with AsyncFinder(await reach(server), timeout=CALL_TIMEOUT) as finder:
         together = await finder.backlog(topic, after=after, before=before)
         return together, await finder.backlog(topic, after=after, before=before, by_topic=True)
@@ -120,15 +118,15 @@ def _print(together: Backlog, by_topic: Backlog, by: By | None) -> None:
 
 
 def _growing_rows(found: Backlog) -> list[tuple[str, int]]:
-    """Each row begins where the one before it ends. What is overdue is known exactly; all else is in the row in which
-    its bucket begins."""
+    """Each row begins at the end of the one before. Overdue messages are counted exactly; all others belong to the row
+    of the start of their bucket."""
     now = at_ms(found.at)
     rows = [("overdue", found.overdue)]
     counts: dict[str, int] = dict.fromkeys((*_STEPS_MS, "later"), 0)
     for count in found.counts:
         ahead_ms = at_ms(count.start) - now
         counts[next((name for name, step_ms in _STEPS_MS.items() if ahead_ms < step_ms), "later")] += count.count
-    # The first row's buckets hold what is overdue too.
+    # The first row's buckets include overdue messages.
     counts["10 s"] -= found.overdue
     last = max((n for n, count in enumerate(counts.values()) if count), default=0)
     shown = list(counts.items())[: last + 1]
@@ -136,8 +134,8 @@ def _growing_rows(found: Backlog) -> list[tuple[str, int]]:
 
 
 def _equal_rows(found: Backlog, width_ms: int) -> list[tuple[str, int]]:
-    """From the first row that has something, those without anything included; then buckets that are wider than a row,
-    each with its end; the last row has all that is left."""
+    """Rows from the first non-empty one, including empty rows; then buckets wider than a row, each with its end; the
+    last row has the rest."""
     rows: dict[int, int] = defaultdict(int)
     wide: dict[tuple[int, int], int] = defaultdict(int)
     for count in found.counts:
@@ -157,7 +155,7 @@ def _equal_rows(found: Backlog, width_ms: int) -> list[tuple[str, int]]:
 
 
 def _labels(starts_ms: Sequence[int]) -> list[str]:
-    """Local times; with their distance from UTC where a clock change makes two of them equal."""
+    """Local times; with their offset from UTC if a clock change makes two of them equal."""
     times = [moment_of(one).astimezone() for one in starts_ms]
     labels = [f"{one:%Y-%m-%d %H:%M}" for one in times]
     return [
@@ -167,7 +165,7 @@ def _labels(starts_ms: Sequence[int]) -> list[str]:
 
 
 def _topic_rows(found: Backlog) -> list[tuple[str, ...]]:
-    """The largest first."""
+    """Rows by size, the largest first."""
     topics: dict[str, list[DueCount]] = defaultdict(list)
     for count in found.counts:
         topics[count.topic].append(count)

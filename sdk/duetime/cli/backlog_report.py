@@ -1,4 +1,4 @@
-"""`duetime backlog --spark`: what Spark's newest report counted, and how far the live counters differ from it."""
+"""`duetime backlog --spark`: the counts of Spark's latest report, and the drift of the live counters."""
 
 from typing import Any
 
@@ -29,8 +29,8 @@ def print_report(found: backlog_pb2.GetBacklogReportResponse) -> None:
     if forecast.needed_at_ms:
         needed = f"{forecast.needed_per_s:,.1f}/s at {local(moment_or_none(forecast.needed_at_ms))}"
         echo(
-            f"restores needed at most {needed}; of late {forecast.measured_per_s:,.1f}/s, "
-            f"{forecast.measured_peak_per_s:,}/s in the fullest second"
+            f"peak delivery rate needed {needed}; recently {forecast.measured_per_s:,.1f}/s, "
+            f"{forecast.measured_peak_per_s:,}/s in the busiest second"
         )
     echo(f"live counters now: {found.live_count:,} pending; drift {found.drift:,}")
     if report.pending:
@@ -57,7 +57,7 @@ def _topic_row(row: backlog_pb2.PendingTopic) -> tuple[str, ...]:
 
 
 def report_object(found: backlog_pb2.GetBacklogReportResponse) -> dict[str, Any]:
-    """The report for machines. Names are those of the contract; moments are text."""
+    """The report for machines. Names are those of the contract; times are text."""
     report, forecast = found.report, found.report.forecast
     return {
         "created_at": iso(moment_or_none(report.created_at_ms)),

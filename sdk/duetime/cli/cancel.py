@@ -1,4 +1,4 @@
-"""`duetime cancel` and `duetime reschedule`: pending messages ended, or given another time."""
+"""`duetime cancel` and `duetime reschedule`: end pending messages, or change their due time."""
 
 import asyncio
 import sys
@@ -24,24 +24,28 @@ from duetime.client.sending.producer import AsyncProducer
 def cancel(
     ids: Annotated[list[str] | None, typer.Argument(metavar="[ID...]", help="The messages' ids.")] = None,
     topic: Annotated[
-        str | None, typer.Option("--topic", metavar="TOPIC", help="All of this topic; with IDs: theirs in it.")
+        str | None,
+        typer.Option("--topic", metavar="TOPIC", help="All messages of this topic; with IDs: the topic of the ids."),
     ] = None,
     key: Annotated[
-        str | None, typer.Option("--key", metavar="KEY", help="With --topic or a time: only with this key.")
+        str | None, typer.Option("--key", metavar="KEY", help="With --topic or a time: only messages with this key.")
     ] = None,
-    since: Annotated[str | None, typer.Option("--due-from", metavar="TIME", help="All due then or later.")] = None,
+    since: Annotated[
+        str | None, typer.Option("--due-from", metavar="TIME", help="All messages due then or later.")
+    ] = None,
     until: Annotated[
-        str | None, typer.Option("--due-before", metavar="TIME", help="All due before then, as 2026-12-24T18:00.")
+        str | None,
+        typer.Option("--due-before", metavar="TIME", help="All messages due before, such as 2026-12-24T18:00."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count those that match.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the matches.")] = False,
     yes: Yes = False,
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Cancel pending messages, named ones or all that match.
+    """Cancel pending messages, by id or by filter.
 
-    Cancelled messages are never delivered. Prints one line for each that is named; exit code 1 if one had fired
-    already or was not found. What matches is counted as it goes; after an interruption, the same command continues.
+    Cancelled messages are never delivered. Prints one line for each id; exit code 1 if one had fired already or was not
+    found. With a filter it prints the progress; after an interruption, the same command continues.
 
     \b
     Examples:
@@ -55,7 +59,7 @@ def cancel(
         raise typer.BadParameter("give IDs, or --topic, --due-from or --due-before")
     if ids:
         if key is not None or dry_run:
-            raise typer.BadParameter("--key and --dry-run are for messages that match; IDs name single ones")
+            raise typer.BadParameter("--key and --dry-run need --topic or a time; they can't be combined with IDs")
         asyncio.run(_cancel(server, ids, given("--topic", topic), as_json))
         return
     wanted = given("--topic", topic), given("--key", key)
@@ -74,19 +78,20 @@ def cancel(
 
 def reschedule(
     message_id: Annotated[str, typer.Argument(metavar="ID", help="The message's id.")],
-    delay: Annotated[str | None, typer.Option(metavar="LENGTH", help="From now on: 90s, 1h30m, 2d.")] = None,
+    delay: Annotated[str | None, typer.Option(metavar="LENGTH", help="Delay from now: 90s, 1h30m, 2d.")] = None,
     deliver_at: Annotated[
-        str | None, typer.Option("--deliver-at", metavar="TIME", help="As 2026-12-24T18:00:00Z; local without zone.")
+        str | None,
+        typer.Option("--deliver-at", metavar="TIME", help="Such as 2026-12-24T18:00:00Z; local without a zone."),
     ] = None,
     body: Annotated[str | None, typer.Option(metavar="BODY|@PATH", help="Another body; @PATH: a file.")] = None,
-    topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="The topic that it goes to.")] = None,
+    topic: Annotated[str | None, typer.Option(metavar="TOPIC", help="The message's topic.")] = None,
     server: Server = None,
     as_json: Json = False,
 ) -> None:
     """Give a pending message another due time.
 
-    Another body too, if one is given. It keeps its id and is delivered once. Exit code 1 if it had fired already or was
-    not found.
+    Optionally also another body. The message keeps its id and is delivered once. Exit code 1 if it had fired already or
+    was not found.
 
     \b
     Examples:
@@ -135,20 +140,20 @@ async def _match(
     *,
     shown: bool = True,
 ) -> CancelProgress:
-    """The last progress. Without `shown` nothing is printed."""
+    """Returns the last progress. Without `shown` it prints nothing."""
     last = CancelProgress(0, 0, 0, 0, None, done=False)
     async with AsyncProducer(await reach(server), timeout=CALL_TIMEOUT) as producer:
         work = producer.cancel_matching(topic, key=key, after=times[0], before=times[1], dry_run=dry_run)
         try:
-            async with aclosing(work) as told:
-                async for last in told:
+            async with aclosing(work) as steps:
+                async for last in steps:
                     if shown and as_json:
                         print_json(asdict(last) | {"looked_until": iso(last.looked_until)})
                     elif shown:
                         echo(f"duetime: {_progress_text(last, dry_run)}", err=True)
         except BaseException:
             if shown and last.cancelled:
-                text = f"{last.cancelled:,} are cancelled; interrupted, the same command continues with what is left"
+                text = f"{last.cancelled:,} are cancelled; interrupted, the same command continues with the rest"
                 echo(f"duetime: {text}", err=True)
             raise
     if shown and not as_json:
@@ -159,13 +164,13 @@ async def _match(
 def _progress_text(progress: CancelProgress, dry_run: bool) -> str:
     done = f"{progress.matched:,} match" if dry_run else f"cancelled {progress.cancelled:,}"
     until = f", up to {local(progress.looked_until)}" if progress.looked_until and not progress.done else ""
-    return f"{done} of {progress.seen:,} looked at{until}"
+    return f"{done} of {progress.seen:,} read{until}"
 
 
 def _report_text(progress: CancelProgress, dry_run: bool) -> str:
     if dry_run:
         return f"would cancel {progress.matched:,} pending messages; nothing was changed"
-    fired = f"; {progress.already_fired:,} fell due before" if progress.already_fired else ""
+    fired = f"; {progress.already_fired:,} were due first" if progress.already_fired else ""
     return f"cancelled {progress.cancelled:,} pending messages{fired}"
 
 
@@ -187,9 +192,7 @@ async def _reschedule(
 
 def _rescheduled_line(result: Rescheduled) -> str:
     due = f", due {local(result.deliver_at)}" if result.deliver_at else ""
-    return (
-        f"{result.status}  {result.message_id}{due}{'; that was past: it is delivered now' if result.was_past else ''}"
-    )
+    return f"{result.status}  {result.message_id}{due}{'; in the past: delivered now' if result.was_past else ''}"
 
 
 def _rescheduled_object(result: Rescheduled) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`duetime certs`: certificates for a cluster, made and shown."""
+"""`duetime certs`: makes and shows a cluster's certificates."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -32,34 +32,34 @@ SPIFFE_PREFIX = "spiffe://duetime/"
 
 @certs.command()
 def init(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where they go: ca.crt, ca.key, ROLE/tls.crt, …")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Target folder: ca.crt, ca.key, ROLE/tls.crt, …")],
     role: Annotated[
-        list[str] | None, typer.Option(metavar="ROLE", help="Only of this role; may be repeated. Default: all.")
+        list[str] | None, typer.Option(metavar="ROLE", help="Only this role; may be repeated. Default: all.")
     ] = None,
     name: Annotated[
         list[str] | None,
-        typer.Option("--name", "--dns", metavar="HOST", help="A further host or address that servers are reached at."),
+        typer.Option("--name", "--dns", metavar="HOST", help="Another host or address of the servers."),
     ] = None,
-    days: Annotated[int, typer.Option(min=1, max=3_650, help="How long certificates last; the CA lasts ten years.")] = (
-        DAYS
-    ),
+    days: Annotated[
+        int, typer.Option(min=1, max=3_650, help="Validity of certificates; the CA is valid ten years.")
+    ] = (DAYS),
     prefix: Annotated[
         str,
         typer.Option(
             envvar="DUETIME_TLS_SPIFFE_PREFIX",
             metavar="URI",
-            help="What stands before the role in a certificate's URI.",
+            help="The prefix of the role in a certificate's URI.",
         ),
     ] = SPIFFE_PREFIX,
     force: Annotated[
-        bool, typer.Option("--force", help="Make a new CA; certificates of the old one are void.")
+        bool, typer.Option("--force", help="Make a new CA; certificates of the old one become invalid.")
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Make a small CA, and one certificate for each role.
 
-    With a CA in DIR already, certificates are renewed by it; processes that run take them within a second, without a
-    call lost. Whoever reads DIR/ca.key can be anybody: keep it elsewhere. All files are readable by their owner only.
+    An existing CA in DIR renews the certificates; running processes load them within a second, without a lost call.
+    Anyone who reads DIR/ca.key can impersonate every role: store it elsewhere. Only the owner can read the files.
 
     \b
     Examples:
@@ -77,7 +77,7 @@ def init(
         serves = one in SERVERS
         names = [*module.names_of(one), *(name or ())] if serves else []
         pair = authority.issue(prefix + one, names, ends_at, serves=serves)
-        # The key first: a process that looks in between takes neither, as they do not fit.
+        # The key first: a process that reads in between finds a mismatch and loads neither.
         for file, data in (("tls.key", pair.key), ("tls.crt", pair.cert), ("ca.crt", authority.pair.cert)):
             write_private(directory / one / file, data)
     if as_json:
@@ -91,7 +91,7 @@ def show(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Certificates (PEM).")],
     as_json: Json = False,
 ) -> None:
-    """Tell whose certificates are, for what, and how long.
+    """Show the roles, names and validity of certificates.
 
     \b
     Examples:
@@ -125,7 +125,7 @@ def _object(one: Any) -> dict[str, Any]:
 
 
 def _authority(module: Any, directory: Path, *, force: bool) -> "Authority":
-    """The CA of a directory, or a new one. Raises: CannotStart: what is there is no CA, or half of one."""
+    """The CA of a directory, or a new one. Raises: CannotStart: the files are not a CA, or only half of one."""
     cert, key = directory / "ca.crt", directory / "ca.key"
     there = [path for path in (cert, key) if path.exists()]
     if there and not force:
@@ -143,7 +143,7 @@ def _authority(module: Any, directory: Path, *, force: bool) -> "Authority":
 
 
 def _module() -> Any:
-    """Loaded on use: it takes a library that clients alone do not have."""
+    """The module, loaded on use: it needs a library that a client install lacks."""
     try:
         from duetime.cli import authority
     except ModuleNotFoundError as error:

@@ -21,14 +21,14 @@ START_TIMEOUT_S = 600.0
 
 @dataclass(frozen=True)
 class Node:
-    """One service, and how it is reached. It runs in a process of its own, or beside others."""
+    """One service and its address. It runs in a process of its own, or beside others."""
 
     name: str
     port: int
     # None: its metrics are at `port`.
     metrics_port: int | None
     settings: Mapping[str, object]
-    # Whether others than its own process reach it at its port.
+    # Whether other processes reach it at its port.
     listens: bool = True
     host: str = HOST
 
@@ -38,7 +38,7 @@ class Node:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Its settings as variables."""
+        """Its settings as environment variables."""
         prefix = f"DUETIME_{self.name.upper()}_"
         own = {"host": self.host, "port": self.port, **self.settings}
         if self.metrics_port is not None:
@@ -60,7 +60,7 @@ class Child:
         logs: Path,
         listener: socket.socket | None = None,
     ) -> None:
-        """`arguments`: of Python. `nodes`: those that run in it. `listener`: its standard input; None: it has none."""
+        """`arguments`: for Python. `nodes`: the services in the process. `listener`: its standard input, or None."""
         self.name = name
         self.nodes = nodes
         self.log_path = logs / f"{name}.log"
@@ -128,7 +128,7 @@ async def run(arguments: Sequence[str], log_path: Path) -> None:
     finally:
         if process.returncode is None:
             _send(process, signal.SIGKILL)
-            # Otherwise it is collected after its loop has closed, about which asyncio complains.
+            # Without this, the process is collected after its loop has closed, and asyncio complains.
             await process.communicate()
     if process.returncode:
         raise CannotStart(last_words(log_path, log_size) or f"{arguments[1]} ended {exit_text(process.returncode)}")
@@ -137,7 +137,7 @@ async def run(arguments: Sequence[str], log_path: Path) -> None:
 async def spawn(
     arguments: Sequence[str], log_path: Path, environment: Mapping[str, str], stdin: int = DEVNULL
 ) -> Process:
-    """Starts this Python with arguments. With -P, so that no file in the working directory hides a module."""
+    """Starts this Python with arguments. -P keeps files in the working directory from hiding modules."""
     with log_path.open("ab") as log:
         return await asyncio.create_subprocess_exec(
             sys.executable,
@@ -152,7 +152,7 @@ async def spawn(
 
 
 async def _serves(process: Process) -> bool:
-    """Waits for its ready line; False if it ended without one."""
+    """Waits for the ready line; False if the process ended without one."""
     assert process.stdout is not None
     async for line in process.stdout:
         try:
@@ -169,19 +169,19 @@ def size_of(path: Path) -> int:
 
 
 def last_words(log_path: Path, begin: int) -> str:
-    """The line for the operator in what a process has logged since `begin` (bytes); without one, its last line."""
+    """The line for the operator in the process's log since `begin` (bytes); without one, its last line."""
     with log_path.open("rb") as log:
-        # If it is shorter, it was truncated meanwhile.
+        # A shorter file was truncated meanwhile.
         log.seek(begin if begin <= log_path.stat().st_size else 0)
         lines = log.read().decode("utf-8", "replace").splitlines()
     operator_lines = [line for line in lines if line.startswith("duetime ")]
-    # SQLAlchemy ends its errors with a link.
+    # SQLAlchemy appends a link to its errors.
     lines = [line for line in lines if not line.startswith("(Background on this error")]
     return next((line for line in reversed(operator_lines or lines) if line.strip()), "")
 
 
 def exit_text(code: int) -> str:
-    """Words for an exit code."""
+    """The text of an exit code."""
     return f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
 
 

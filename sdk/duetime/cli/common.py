@@ -1,8 +1,8 @@
-"""Options that commands have in common, added to all of them in one place.
+"""Options shared by commands, added to all of them in one place.
 
--o, --output    where there is --json
---watch, --wide where a command only looks (options.watched)
---context       where there is --server
+-o, --output    for commands with --json
+--watch, --wide for commands that only read (options.watched)
+--context       for commands with --server
 """
 
 import os
@@ -28,12 +28,12 @@ WATCH = "2s"
 _WATCH = "--watch"
 _FORMS = "|".join(Form)
 _EQUIPPED = "duetime_equipped"
-# The option that named a server before the command of a group; empty: none.
+# The option that named a server before a group's command; empty: none.
 _NAMED: ContextVar[str] = ContextVar("named", default="")
 
 
 def equip(command: Any) -> Any:
-    """Adds the options to a command, and to those below it. Idempotent; returns the command."""
+    """Adds the options to a command, and to its subcommands. Idempotent; returns the command."""
     if command is None or hasattr(command, _EQUIPPED):
         return command
     setattr(command, _EQUIPPED, True)
@@ -50,7 +50,7 @@ def equip(command: Any) -> Any:
 
 
 def completed(arguments: Sequence[str]) -> list[str]:
-    """The arguments, where each --watch has its length."""
+    """The arguments, with a length after each --watch."""
     made: list[str] = []
     for number, one in enumerate(arguments):
         if one == "--":
@@ -61,26 +61,28 @@ def completed(arguments: Sequence[str]) -> list[str]:
 
 
 def _is_length(text: str) -> bool:
-    """Whether it is one, or a number without a unit, which is rejected."""
+    """Whether the text is a length, or a number without a unit, which is rejected."""
     return parse_ms(text) is not None or (text.isascii() and text.replace(".", "", 1).isdigit())
 
 
 @cache
 def _options() -> Mapping[str, Any]:
-    """By the names of their values."""
+    """The options by the names of their values."""
     template = typer.Typer(add_completion=False)
 
     @template.command()
     def _declared(
         output: Annotated[
             str | None,
-            typer.Option("--output", "-o", metavar=_FORMS, help="The form; json and yaml: an object per entry."),
+            typer.Option(
+                "--output", "-o", metavar=_FORMS, help="The output format; json and yaml: an object per entry."
+            ),
         ] = None,
         watch: Annotated[
             str | None,
-            typer.Option(_WATCH, metavar="[LENGTH]", help="Again every 2s, or LENGTH, until Ctrl-C."),
+            typer.Option(_WATCH, metavar="[LENGTH]", help="Repeat every 2s, or LENGTH, until Ctrl-C."),
         ] = None,
-        wide: Annotated[bool, typer.Option("--wide", help="All columns, also on a narrow terminal.")] = False,
+        wide: Annotated[bool, typer.Option("--wide", help="Show all columns, even on a narrow terminal.")] = False,
         context_name: Annotated[
             str | None, typer.Option("--context", metavar="NAME", help="The server and token of `duetime context`.")
         ] = None,
@@ -90,13 +92,13 @@ def _options() -> Mapping[str, Any]:
 
 
 def _invoke(run: Callable[[Any], Any], context: Any) -> Any:
-    """Runs a command as these options say."""
+    """Runs a command with these options."""
     output, watch, wide, name = (context.params.pop(one, None) for one in ("output", "watch", "wide", "context_name"))
     with _styled(context.params, output, wide), _aimed(context, name):
         if watch is None:
             return run(context)
         if _has_command(context):
-            raise typer.BadParameter("--watch stands after the command")
+            raise typer.BadParameter("give --watch after the command")
         return _watch(lambda: run(context), interval_s(_WATCH, watch))
 
 
@@ -108,7 +110,7 @@ def _styled(params: dict[str, Any], output: str | None, wide: bool | None) -> It
     except ValueError:
         raise typer.BadParameter(f"--output {output!r} is not {_FORMS}") from None
     if params.get("as_json") and form is not Form.JSON:
-        raise typer.BadParameter(f"--json and --output {form} exclude each other")
+        raise typer.BadParameter(f"give either --json or --output {form}")
     if "as_json" in params:
         params["as_json"] = form is not Form.TABLE
     token = STYLE.set(Style(form, wide or before.wide))
@@ -120,8 +122,8 @@ def _styled(params: dict[str, Any], output: str | None, wide: bool | None) -> It
 
 @contextmanager
 def _aimed(context: Any, name: str | None) -> Iterator[None]:
-    """The server, and the token for it: an option counts more than the environment, which counts more than the context
-    in use. What is known of one server is shown to no other."""
+    """Sets the server and its token: an option takes precedence over the environment, and the environment over the
+    current context. The token of one server is never sent to another."""
     if "server" not in context.params:
         yield
         return
@@ -129,10 +131,10 @@ def _aimed(context: Any, name: str | None) -> Iterator[None]:
     is_option = source is not None and source.name == "COMMANDLINE"
     options = {_NAMED.get(), "--server" if is_option else "", "--context" if name else ""} - {""}
     if len(options) > 1:
-        raise typer.BadParameter("--server and --context exclude each other")
+        raise typer.BadParameter("give either --server or --context")
     named = _NAMED.set("".join(options))
     try:
-        # The command of a group may name another server: until then no token is known to be meant.
+        # The group's command may name another server: until then no token is known to belong.
         if name or not (context.params["server"] or options or _has_command(context)):
             with _in_context(context.params, name):
                 yield
@@ -143,13 +145,13 @@ def _aimed(context: Any, name: str | None) -> Iterator[None]:
 
 
 def _has_command(context: Any) -> bool:
-    """Whether it is a group's, and a command follows."""
+    """Whether it is a group's option, and a command follows."""
     return bool(getattr(context, "_protected_args", None) or context.args)
 
 
 @contextmanager
 def _in_context(params: dict[str, Any], name: str | None) -> Iterator[None]:
-    """`name`: None: that in use, if there is one."""
+    """Applies a context; None: the current one, if any."""
     known = contexts.read()
     chosen = known.get(name) if name else known.by_name.get(known.in_use)
     if chosen is None:
@@ -175,7 +177,7 @@ def _in_context(params: dict[str, Any], name: str | None) -> Iterator[None]:
 
 
 def _watch(run: Callable[[], Any], every_s: float) -> None:
-    """Runs it again and again until Ctrl-C. A server that is away for a while ends nothing."""
+    """Repeats the command until Ctrl-C. A temporarily unavailable server does not end it."""
     on_screen = sys.stdout.isatty() and STYLE.get().form is Form.TABLE
     wait = threading.Event()
     with _until_interrupted():
@@ -190,7 +192,7 @@ def _watch(run: Callable[[], Any], every_s: float) -> None:
             except (DueTimeError, OSError) as error:
                 print_error(str(error))
             except typer.Exit:
-                pass  # some shards did not answer, which is said
+                pass  # some shards did not answer, and an error line says so
             sys.stdout.flush()
             wait.wait(every_s)
 

@@ -1,4 +1,4 @@
-"""`duetime completion`: the script by which a shell completes commands and options."""
+"""`duetime completion`: the completion script of a shell."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -10,7 +10,7 @@ from duetime.cli.output import echo
 
 
 class Shell(StrEnum):
-    """Shells that complete."""
+    """Shells with completion."""
 
     BASH = "bash"
     ZSH = "zsh"
@@ -20,7 +20,7 @@ class Shell(StrEnum):
 def completion(shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish")]) -> None:
     """Print the completion script of a shell.
 
-    `duetime --install-completion` puts it where the shell in use reads it.
+    `duetime --install-completion` installs it for the current shell.
 
     \b
     Examples:

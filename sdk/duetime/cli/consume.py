@@ -27,20 +27,20 @@ from duetime.client.errors import Damaged
 
 # sysexits.h: EX_TEMPFAIL.
 RETRY_CODE = 75
-# How much of a command's standard error is kept for the dead letter: it fits there beside the exit code.
+# Bytes of a command's standard error kept for the dead letter: they fit there beside the exit code.
 STDERR_CHARS_KEPT = 3_500
 STDERR = 2
-# After a command's end: how long its standard error must be silent, and how many times it may not be.
+# Silence of standard error after a command's end, and the number of extensions while it is not silent.
 QUIET_S = 0.1
 LEFT_CHUNKS_MAX = 20
-# The time between SIGTERM and SIGKILL for commands that are running when the drain is over.
+# Time between SIGTERM and SIGKILL for commands that still run after the drain.
 KILL_AFTER_S = 0.5
 
 Run = Callable[[LeasedMessage], Awaitable[None]]
 
 
 class ExitCode(Exception):
-    """A command failed: its exit code, and the last line of its standard error. The end of that is a note."""
+    """A command failed: its exit code, and the last line of its standard error. A note has the end of that output."""
 
 
 def consume(
@@ -50,9 +50,11 @@ def consume(
         str | None, typer.Option("--exec", metavar="COMMAND", help="A shell command, run once for each message.")
     ] = None,
     tags: Annotated[str | None, typer.Option(metavar="'A || B'", help="Only messages with one of these tags.")] = None,
-    sql: Annotated[str | None, typer.Option(metavar="EXPRESSION", help="Only messages for which it is true.")] = None,
-    concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="How many run at once.")] = 1,
-    lease: Annotated[str, typer.Option(metavar="LENGTH", help="Renewed while a command runs.")] = "60s",
+    sql: Annotated[
+        str | None, typer.Option(metavar="EXPRESSION", help="Only messages that match this SQL92 filter.")
+    ] = None,
+    concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum number of commands at once.")] = 1,
+    lease: Annotated[str, typer.Option(metavar="LENGTH", help="The lease; renewed while a command runs.")] = "60s",
     max_attempts: Annotated[
         int | None, typer.Option(metavar="N", help="Maximum number of deliveries. Default: the group's.")
     ] = None,
@@ -63,20 +65,21 @@ def consume(
     reject_code: Annotated[
         int | None, typer.Option(min=1, max=255, metavar="CODE", help="Exit code for a dead letter at once.")
     ] = None,
-    timeout: Annotated[str | None, typer.Option(metavar="LENGTH", help="Longer commands have failed.")] = None,
-    drain: Annotated[
-        str, typer.Option(metavar="LENGTH", help="How long running commands may take when it stops.")
-    ] = "30s",
-    count: Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop after starting N.")] = None,
+    timeout: Annotated[
+        str | None, typer.Option(metavar="LENGTH", help="A command that runs longer has failed.")
+    ] = None,
+    drain: Annotated[str, typer.Option(metavar="LENGTH", help="Time for running commands to finish on stop.")] = "30s",
+    count: Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop after N commands were started.")] = None,
     server: Server = None,
     as_json: Json = False,
 ) -> None:
     """Run a command for each message of a topic.
 
-    The command gets the body on standard input, and DUETIME_ID, DUETIME_TOPIC, DUETIME_GROUP, DUETIME_ATTEMPT,
-    DUETIME_TAGS, DUETIME_KEYS, DUETIME_PROPERTIES (JSON), DUETIME_QUEUE, DUETIME_OFFSET, DUETIME_DUE_AT in its
-    environment. Exit code 0: done. 75: retry later, nothing is logged. Any other: retried by the policy; the last line
-    of standard error is the dead letter's error, its end is kept too. Without --exec, printed messages are done.
+    The command gets the body on standard input. Its environment has DUETIME_ID, DUETIME_TOPIC, DUETIME_GROUP,
+    DUETIME_ATTEMPT, DUETIME_TAGS, DUETIME_KEYS, DUETIME_PROPERTIES (JSON), DUETIME_QUEUE, DUETIME_OFFSET and
+    DUETIME_DUE_AT. Exit code 0: done. 75: retry later, nothing is logged. Any other: retried by the policy; the dead
+    letter keeps the last line of standard error as its error, and the end of it. Without --exec, printed messages are
+    acknowledged.
 
     \b
     Examples:
@@ -98,7 +101,7 @@ def consume(
         if left is not None:
             left -= 1
             if not left:
-                # Further messages of this batch are given back; this one is handled.
+                # Further messages of this batch are released; this one is handled.
                 consumer.stop()
         await run(message)
 
@@ -124,7 +127,7 @@ def _printer(as_json: bool, stop: Callable[[], None]) -> Run:
                 echo(message_line(message))
             sys.stdout.flush()
         except BrokenPipeError:
-            # The reader of our output has closed the pipe. Python's buffered output must have somewhere to go.
+            # The reader has closed the output pipe. Python's buffered output needs a target.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             stop()
             raise Retry(after="0s") from None
@@ -163,7 +166,7 @@ def _signal(number: int) -> str:
 
 
 async def _run_command(command: str, body: bytes, environment: dict[str, str]) -> tuple[int, str]:
-    """Runs a command, passing its standard error on; returns the exit code and the end of standard error."""
+    """Runs a command and forwards its standard error; returns the exit code and the end of standard error."""
     _, running = await asyncio.get_running_loop().subprocess_shell(
         _Command,
         command,
@@ -180,13 +183,13 @@ async def _run_command(command: str, body: bytes, environment: dict[str, str]) -
 
 
 class _Command(asyncio.SubprocessProtocol):
-    """A running command. It is done when its own process ends, and not when its streams do.
+    """A running command. It is done when its own process ends, even if its streams are still open.
 
-    `Process.wait` would wait for the streams as well, which background processes that the command has started hold
-    open. Their standard error is passed on for as long as they live.
+    `Process.wait` would also wait for the streams, which background processes of the command keep open. Their standard
+    error is forwarded as long as they live.
     """
 
-    # Held until their streams end.
+    # Commands kept alive until their streams end.
     _open: ClassVar[set[asyncio.BaseTransport]] = set()
 
     def __init__(self) -> None:
@@ -220,15 +223,15 @@ class _Command(asyncio.SubprocessProtocol):
             self._kept.popleft()
 
     async def ended(self, body: bytes) -> tuple[int, str]:
-        """Gives the command its body, which it need not read; returns when it has ended."""
+        """Writes the body, which the command may ignore; returns when the command has ended."""
         stdin = cast("asyncio.WriteTransport", self._transport.get_pipe_transport(0))
         stdin.write(body)
         stdin.close()
         await self._exited.wait()
         if stdin.get_write_buffer_size():
-            # Nobody reads the rest of the body.
+            # The command does not read the rest of the body.
             stdin.abort()
-        # The rest of standard error: until its end, or until nothing is left in it for a moment.
+        # The rest of standard error: until its end, or until it is silent briefly.
         for _ in range(LEFT_CHUNKS_MAX):
             read = self._chunk_count
             with suppress(TimeoutError):
@@ -241,7 +244,7 @@ class _Command(asyncio.SubprocessProtocol):
         return code, "".join(self._kept).rstrip()[-STDERR_CHARS_KEPT:]
 
     async def end(self) -> None:
-        """Ends the command and everything that it started; on Windows, the command."""
+        """Ends the command and all its processes; on Windows, the command only."""
         if self._exited.is_set():
             return
         if not hasattr(os, "killpg"):
@@ -258,7 +261,7 @@ class _Command(asyncio.SubprocessProtocol):
 
 
 def _check_program(command: str) -> None:
-    """Asks the shell whether it knows the first word of a command, unless that is more than a name.
+    """Asks the shell for the first word of a command, if it is a plain name.
 
     Raises:
         typer.BadParameter: no program, builtin or keyword has this name.
@@ -287,7 +290,7 @@ def _environment(message: LeasedMessage, group: str) -> dict[str, str]:
         "OFFSET": str(message.offset),
         "DUE_AT": iso(message.due_at) or "",
     }
-    # Environment variables can't hold zero bytes.
+    # Environment variables can't contain zero bytes.
     return {f"DUETIME_{name}": value.replace("\0", "") for name, value in fields.items()}
 
 

@@ -1,4 +1,4 @@
-"""`duetime context`: servers by name, so that no command needs --server and a token."""
+"""`duetime context`: servers by name, as a substitute for --server and a token."""
 
 import sys
 from pathlib import Path
@@ -13,8 +13,8 @@ from duetime.client.connection import resolve_server
 
 _HELP = """Name servers, and choose one.
 
-A command goes to the server of --server or --context; else to that of DUETIME_SERVER; else to the context in use; else
-to localhost:9800. A context's token is shown to its server only.
+Precedence of servers: --server or --context, DUETIME_SERVER, the current context, localhost:9800. A context's token is
+sent to its server only.
 
 \b
 Examples:
@@ -36,18 +36,18 @@ def add(
     name: _Name,
     at: Annotated[str, typer.Option("--server", metavar="HOST:PORT", help="The gateway.")],
     token_file: Annotated[
-        Path | None, typer.Option("--token-file", metavar="FILE", help="The file with the token; read at each use.")
+        Path | None, typer.Option("--token-file", metavar="FILE", help="A file with the token; read at each use.")
     ] = None,
     token: Annotated[
         str | None, typer.Option("--token", metavar="TOKEN|-", help="The token itself; -: a line of standard input.")
     ] = None,
     tls_ca: Annotated[
-        Path | None, typer.Option("--tls-ca", metavar="FILE", help="Reach it by TLS; its certificate is of this CA's.")
+        Path | None, typer.Option("--tls-ca", metavar="FILE", help="Connect by TLS and trust this CA.")
     ] = None,
     in_plain: Annotated[
-        bool, typer.Option("--token-in-plain", help="Show the token to another machine without encryption.")
+        bool, typer.Option("--token-in-plain", help="Send the token to another machine without encryption.")
     ] = False,
-    use: Annotated[bool, typer.Option("--use", help="Use it from now on, as the first one is anyway.")] = False,
+    use: Annotated[bool, typer.Option("--use", help="Make it the current context; the first one always is.")] = False,
 ) -> None:
     """Add a context, or change one.
 
@@ -75,9 +75,9 @@ def add(
 
 @context.command("use")
 def use_context(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Without it: none.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Default: no context.")] = None,
 ) -> None:
-    """Use a context from now on.
+    """Make a context the current one.
 
     \b
     Examples:
@@ -110,12 +110,12 @@ def list_contexts(as_json: Json = False) -> None:
         ]
         print_table(["in use", "context", "server", "token?1"], rows)
     else:
-        echo("no contexts yet; `duetime context add NAME --server HOST:PORT` makes one")
+        echo("no contexts yet; `duetime context add NAME --server HOST:PORT` adds one")
 
 
 @context.command()
 def show(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Default: the one in use.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Default: the current one.")] = None,
     as_json: Json = False,
 ) -> None:
     """Show a context; its token is masked.

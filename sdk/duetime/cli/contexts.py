@@ -1,7 +1,7 @@
-"""Contexts: the servers that a user works with, by name, and what each is shown.
+"""Contexts: a user's servers by name, with their tokens and CAs.
 
-They are a file of the user's own, `contexts.json` in DUETIME_CONFIG or in the folder that the platform has for
-settings. It may hold tokens, so that nobody else can read it (0600).
+They are stored in `contexts.json`, in DUETIME_CONFIG or the platform's folder for settings. The file may contain
+tokens, so only the user can read it (0600).
 """
 
 import json
@@ -24,7 +24,7 @@ _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 
 @dataclass(frozen=True)
 class Context:
-    """A server, what it is shown (a token, or the file that has it), and the CA that its certificate is of."""
+    """A server, its token (or the file with it), and the CA of its certificate."""
 
     server: str
     token: str = ""
@@ -35,7 +35,7 @@ class Context:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables of the client that stand for what the server is shown."""
+        """The client's environment variables for the token and the CA."""
         named = {TOKEN_VARIABLE: self.token, TOKEN_FILE_VARIABLE: self.token_file}
         return {name: text for name, text in named.items() if text} | (
             {IN_PLAIN_VARIABLE: "1"} if self.token_in_plain else {}
@@ -44,16 +44,16 @@ class Context:
 
 @dataclass
 class Contexts:
-    """All contexts by name, and the one in use; empty: none."""
+    """All contexts by name, and the current one; empty: none."""
 
     in_use: str = ""
     by_name: dict[str, Context] = field(default_factory=dict)
 
     def get(self, name: str) -> Context:
-        """Raises: InvalidArgument: there is none."""
+        """Raises: InvalidArgument: there is no context of this name."""
         if name not in self.by_name:
             known = f"; there are {', '.join(sorted(self.by_name))}" if self.by_name else "; there is none yet"
-            raise InvalidArgument.of("context", f"{name!r} is none{known}")
+            raise InvalidArgument.of("context", f"{name!r} does not exist{known}")
         return self.by_name[name]
 
 
@@ -64,18 +64,18 @@ def check_name(name: str) -> None:
 
 
 def path() -> Path:
-    """Where they are, or will be."""
+    """The path of the file, which may not exist."""
     return Path(os.environ.get(FOLDER_VARIABLE) or typer.get_app_dir("duetime")) / FILE_NAME
 
 
 def read() -> Contexts:
-    """Raises: DueTimeError: the file is none of ours."""
+    """Raises: DueTimeError: the file is not a valid file of contexts."""
     try:
         stored = json.loads(path().read_text())
     except FileNotFoundError:
         return Contexts()
     except ValueError as error:
-        raise DueTimeError(f"{path()} is no file of contexts: {error}", reason="CONTEXTS_UNREADABLE") from error
+        raise DueTimeError(f"{path()} is not a file of contexts: {error}", reason="CONTEXTS_UNREADABLE") from error
     known = {one.name for one in fields(Context)}
     try:
         contexts = {
@@ -84,7 +84,7 @@ def read() -> Contexts:
         }
         return Contexts(stored.get("in_use", ""), contexts)
     except (AttributeError, KeyError, TypeError) as error:
-        raise DueTimeError(f"{path()} is no file of contexts: {error!r}", reason="CONTEXTS_UNREADABLE") from error
+        raise DueTimeError(f"{path()} is not a file of contexts: {error!r}", reason="CONTEXTS_UNREADABLE") from error
 
 
 def write(contexts: Contexts) -> None:

@@ -1,4 +1,4 @@
-"""The demonstration: a handful of delayed messages, each shown as it arrives."""
+"""The demonstration: a few delayed messages, each shown on arrival."""
 
 import asyncio
 import shutil
@@ -34,15 +34,15 @@ MESSAGES = (
     ("10s", "the reminder is sent"),
     ("10s", "the trial is over"),
 )
-# Messages that arrive later are not shown.
+# Later messages are not shown.
 TIMEOUT_S = 60.0
 
 
 class Demo:
-    """Runs once against a cluster. Messages that were stored before it began, by an earlier run, are not shown."""
+    """One run against a cluster. Messages stored before it, by an earlier run, are not shown."""
 
     def __init__(self, server: str, *, as_json: bool, ours: bool = True, tls: Tls | None = None) -> None:
-        """`ours`: this command runs the cluster, which ends with it."""
+        """`ours`: this command runs the cluster and stops it at its end."""
         self._server = server
         self._tls = tls
         self._as_json = as_json
@@ -89,7 +89,7 @@ class Demo:
             request = gateway_pb2.CreateTopicRequest(name=TOPIC, queue_count=QUEUE_COUNT)
             await connection.call("CreateTopic", request, TIMEOUT_S)
         except AlreadyExists:
-            pass  # with another number of queues, which does not matter
+            pass  # it exists with another number of queues, which does not matter
         finally:
             await connection.close()
 
@@ -126,16 +126,16 @@ class Demo:
             self._console.file.flush()
 
     def _waiting(self) -> AbstractContextManager[object]:
-        """A spinner while nothing arrives; in a pipe nothing."""
+        """A spinner while no message arrives; nothing in a pipe."""
         if self._as_json or not self._console.is_terminal:
             return nullcontext()
         return self._console.status("waiting for the next message to fall due")
 
 
 def demo(server: Server = None, as_json: Json = False) -> None:
-    """Send a few delayed messages and show them arrive.
+    """Send a few delayed messages and show their arrival.
 
-    It needs a running cluster.
+    Needs a running cluster.
 
     \b
     Examples:

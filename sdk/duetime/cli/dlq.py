@@ -34,12 +34,12 @@ from duetime.cli.output import echo, iso, local, on_one_line, print_json
 from duetime.client.errors import Damaged, NotFound
 from duetime.client.finding.dead_letters import AsyncDeadLetters, DeadLetter, DeadLetterCriteria, DeadLetterResult
 
-# How often a redrive or discard reports its progress.
+# Interval of progress reports of a redrive or discard.
 PROGRESS_S = 2.0
 
 _HELP = """List, show, redrive and discard dead letters.
 
-Those are messages that a group could not handle.
+Dead letters are messages that a group could not handle.
 
 \b
 Examples:
@@ -53,12 +53,12 @@ dlq = typer.Typer(help=_HELP, invoke_without_command=True, rich_markup_mode=None
 
 _From = Annotated[
     str | None,
-    typer.Option("--from", metavar="TIME", help="Became dead letters then or later, such as 2026-01-01T12:00."),
+    typer.Option("--from", metavar="TIME", help="Dead letters since this time, such as 2026-01-01T12:00."),
 ]
-_To = Annotated[str | None, typer.Option("--to", metavar="TIME", help="Became dead letters then or earlier.")]
-_Tag = Annotated[str | None, typer.Option(metavar="TAG", help="With this tag.")]
-_Key = Annotated[str | None, typer.Option(metavar="KEY", help="With this key.")]
-_Rate = Annotated[float, typer.Option(min=0, metavar="N", help="At most N per second; 0: no limit.")]
+_To = Annotated[str | None, typer.Option("--to", metavar="TIME", help="Dead letters up to this time.")]
+_Tag = Annotated[str | None, typer.Option(metavar="TAG", help="Only messages with this tag.")]
+_Key = Annotated[str | None, typer.Option(metavar="KEY", help="Only messages with this key.")]
+_Rate = Annotated[float, typer.Option(min=0, metavar="N", help="Max per second; 0: no limit.")]
 dlq.callback()(show_help)
 
 
@@ -79,8 +79,8 @@ def list_letters(
 ) -> None:
     """List the dead letters of a group.
 
-    Those that meet all options, shard by shard, oldest first. With --json, a body that is not UTF-8 is in `body_base64`
-    instead of `body`.
+    Lists the matches of all options, shard by shard, oldest first. With --json, a body that is not UTF-8 is in
+    `body_base64` instead of `body`.
 
     \b
     Examples:
@@ -111,7 +111,7 @@ async def _list(
                 return
     check_named(group, "dead letter", criteria["ids"], found_ids)
     if left == most:
-        which = " that meet the options" if any(criteria.values()) else ""
+        which = " that match the options" if any(criteria.values()) else ""
         echo(f"duetime: group {group} has no dead letters{which}", err=True)
 
 
@@ -124,7 +124,7 @@ def show(
 ) -> None:
     """Show a dead letter with its attempts and body.
 
-    Several, if messages share an id.
+    Shows several if messages share an id.
 
     \b
     Examples:
@@ -162,11 +162,11 @@ def redrive(
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Give dead letters to their group again.
+    """Return dead letters to their group.
 
-    At once, and with a new count of attempts. Prints one line for each; exit code 1 if one could not be redriven. A
-    message that fails again becomes a dead letter again, with its history. After an interruption, the same command
-    continues with those that are left: no message is given twice.
+    They are redriven at once, with a new count of attempts. Prints one line for each; exit code 1 if one could not be
+    redriven. A message that fails again becomes a dead letter again, with its history. After an interruption, the same
+    command continues with the rest: no message is redriven twice.
 
     \b
     Examples:
@@ -197,7 +197,7 @@ def discard(
 ) -> None:
     """Delete dead letters for good.
 
-    Prints one line for each. After an interruption, the same command continues with those that are left.
+    Prints one line for each. After an interruption, the same command continues with the rest.
 
     \b
     Examples:
@@ -207,8 +207,8 @@ def discard(
     criteria = _criteria(since, until, error, tag, key, ids, topic)
     if not (yes or dry_run):
         if not sys.stdin.isatty():
-            raise typer.BadParameter("dead letters are discarded for good: give --yes, or --dry-run to see which")
-        which = "the dead letters that meet the options" if any(criteria.values()) else "ALL dead letters"
+            raise typer.BadParameter("dead letters are discarded for good: give --yes, or --dry-run to list them")
+        which = "the dead letters that match the options" if any(criteria.values()) else "ALL dead letters"
         typer.confirm(f"Discard {which} of {group} for good?", abort=True)
     asyncio.run(_end(server, group, criteria, _Job("discard", rate, dry_run, count_max, as_json)))
 
@@ -268,7 +268,7 @@ async def _end(server: str | None, group: str, criteria: DeadLetterCriteria, job
                     job.report(result)
         except BaseException:
             if job.outcomes:
-                job.report_progress("; interrupted, the same command continues with what is left")
+                job.report_progress("; interrupted, the same command continues with the rest")
             raise
     job.report_progress()
     if not job.is_limited:
@@ -311,12 +311,12 @@ def letter_line(letter: DeadLetter) -> str:
 
 
 def letter_page(letter: DeadLetter) -> str:
-    """Everything known about a dead letter, for people."""
+    """All fields of a dead letter, for people."""
     shard, queue, offset = letter.place
     lines = [
         f"id          {letter.id}",
         f"from        {_origin(letter)}",
-        f"died        {local(letter.dead_at)}  {printable(letter.reason) or 'a RocketMQ broker did not say why'}",
+        f"died        {local(letter.dead_at)}  {printable(letter.reason) or 'unknown: from a RocketMQ broker'}",
         f"stored in   %DLQ%{letter.group}/{queue}@{offset}, shard {shard}",
         f"born        {local(letter.born_at)}",
     ]

@@ -1,4 +1,4 @@
-"""Files that are for their owner alone."""
+"""Files that only their owner can read."""
 
 import os
 import tempfile
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Replaces a file, whole or not at all. Others can't read it (0600), nor a folder that is made for it (0700)."""
+    """Replaces a file atomically. Only the owner can read it (0600), or a folder made for it (0700)."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

@@ -1,4 +1,4 @@
-"""`duetime find`: messages by key or id, in whatever state."""
+"""`duetime find`: messages by key or id, in any state."""
 
 import asyncio
 from datetime import datetime
@@ -15,7 +15,7 @@ from duetime.client.errors import InvalidArgument
 from duetime.client.finding.finder import AsyncFinder, Found, FoundMessage
 
 _Topic = Annotated[
-    str | None, typer.Argument(metavar="TOPIC", help="Required, but optional with --id, where it narrows the search.")
+    str | None, typer.Argument(metavar="TOPIC", help="Required without --id; with --id it narrows the search.")
 ]
 _Key = Annotated[str | None, typer.Argument(metavar="KEY", help="One of a message's keys, or its id.")]
 
@@ -24,19 +24,19 @@ def find(
     topic: _Topic = None,
     key: _Key = None,
     message_id: Annotated[
-        str | None, typer.Option("--id", metavar="ID", help="The one message with this id or RocketMQ offset id.")
+        str | None, typer.Option("--id", metavar="ID", help="Only the message with this id or RocketMQ offset id.")
     ] = None,
     since: Annotated[
-        str | None, typer.Option("--from", metavar="TIME", help="Stored then or later, as 2026-01-01T12:00.")
+        str | None, typer.Option("--from", metavar="TIME", help="Stored then or later, such as 2026-01-01T12:00.")
     ] = None,
     until: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Stored then or earlier.")] = None,
-    count_max: Annotated[int, typer.Option("--max", min=1, max=64, metavar="N", help="The newest N.")] = 32,
+    count_max: Annotated[int, typer.Option("--max", min=1, max=64, metavar="N", help="The latest N.")] = 32,
     server: Server = None,
     as_json: Json = False,
 ) -> None:
     """Find messages by key or id, newest first.
 
-    In their topics, pending, cancelled or quarantined. Exit code 1 if there are none.
+    Finds messages in their topics, pending, cancelled or quarantined. Exit code 1 if there are none.
 
     \b
     Examples:
@@ -63,7 +63,7 @@ def find(
             echo(found_line(message))
     if found.more:
         echo(
-            f"duetime: there are older ones; continue with --to {found[-1].stored_at:%Y-%m-%dT%H:%M:%S.%fZ}",
+            f"duetime: older messages match; continue with --to {found[-1].stored_at:%Y-%m-%dT%H:%M:%S.%fZ}",
             err=True,
         )
     if not found:

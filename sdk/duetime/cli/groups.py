@@ -34,7 +34,7 @@ _STARTS = {
     consumer_pb2.GROUP_START_EARLIEST: _EARLIEST,
     consumer_pb2.GROUP_START_LATEST: _LATEST,
 }
-# Groups of a list whose lag, retries and dead letters are counted, each by a call; and calls at once.
+# Groups of a list with counted lag, retries and dead letters (one call each), and concurrent calls.
 DESCRIBED_MAX = 256
 DESCRIBED_AT_ONCE = 16
 _COLUMNS = [
@@ -52,7 +52,7 @@ _Retry = Annotated[
         "--backoff",
         "--retry",
         metavar="BACKOFF",
-        help="When failed messages are delivered again: `levels` (RocketMQ's: 10s, 30s, 1m, ... 2h), "
+        help="Delays between deliveries of a failed message: `levels` (RocketMQ's: 10s, 30s, 1m, ... 2h), "
         "`exponential:1s..10m` (also `,factor=3,jitter=0.1`), or delays such as `1s,5s,30s`.",
     ),
 ]
@@ -78,7 +78,7 @@ def list_command(context: typer.Context, server: Server = None, as_json: Json = 
     """List the groups: lag, retries, dead letters.
 
     Lag counts unacknowledged messages: not delivered yet, in flight, or delivered and due again. Retries are failed
-    messages that wait for their next attempt: they are in no lag.
+    messages that wait for their next attempt; they are not part of the lag.
 
     \b
     Examples:
@@ -102,7 +102,7 @@ def _list(server: str | None, as_json: bool) -> None:
     elif not listed and not as_json:
         echo("no groups yet; `duetime groups create GROUP` or a first receiver creates one")
     if len(listed) > DESCRIBED_MAX:
-        echo(f"duetime: counts are those of the first {DESCRIBED_MAX} groups", err=True)
+        echo(f"duetime: only the first {DESCRIBED_MAX} groups have counts", err=True)
     for shard in sorted({shard for _, described in listed if described for shard in described.counting_shards}):
         echo(f"duetime: shard {shard} is counting; its waiting retries are missing", err=True)
     missing = {shard for _, described in listed if described for shard in described.unreachable_shards}
@@ -113,7 +113,7 @@ def _list(server: str | None, as_json: bool) -> None:
 
 
 async def _described(server: str | None) -> list[tuple[consumer_pb2.Group, consumer_pb2.GroupDescription | None]]:
-    """All groups by name; None: one that was deleted meanwhile, is another user's, or is beyond DESCRIBED_MAX."""
+    """All groups by name; None: deleted meanwhile, another user's, or beyond DESCRIBED_MAX."""
     connection, turns = Connection(await reach(server)), asyncio.Semaphore(DESCRIBED_AT_ONCE)
 
     async def describe(name: str) -> consumer_pb2.GroupDescription | None:
@@ -133,7 +133,7 @@ async def _described(server: str | None) -> list[tuple[consumer_pb2.Group, consu
 
 
 def _counts(described: consumer_pb2.GroupDescription | None) -> dict[str, int | None]:
-    """In the order of the table; None: unknown."""
+    """Counts in the order of the table; None: unknown."""
     if described is None:
         return {"lag": None, "waiting_retries": None, "dead_letters": None}
     return {
@@ -164,7 +164,7 @@ def create(
 ) -> None:
     """Create a group.
 
-    One that exists with the same settings is left as it is.
+    An existing group with the same settings is left unchanged.
 
     \b
     Examples:
@@ -194,8 +194,8 @@ def set_policy(
 ) -> None:
     """Change a group's retry policy.
 
-    It counts for failures from now on, unless a message or a handler has its own policy. Options that are not given
-    keep their values.
+    It applies to failures from now on, unless a message or a handler has its own policy. Omitted options keep their
+    values.
 
     \b
     Examples:
@@ -218,7 +218,7 @@ def set_policy(
 @groups.command()
 @watched
 def describe(context: typer.Context, name: _Name, server: Server = None, as_json: Json = False) -> None:
-    """Show a group's places in queues, its members, rates.
+    """Show a group's offsets, members and rates.
 
     A queue's lag counts unacknowledged messages: not delivered yet, in flight, or delivered and due again.
 
@@ -251,17 +251,17 @@ def reset(
         ),
     ],
     queue: Annotated[int | None, typer.Option(help="This queue only. Default: all.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing, show what would change.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; show the changes.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do it.")] = False,
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Move a group's position in a topic.
+    """Reset a group's offsets in a topic.
 
-    Messages before it count as done, those after it are delivered (again).
+    Messages before the offset count as done; those after it are delivered (again).
 
-    Retries of messages that are delivered again end with it. Others stay: to drop or repeat those that are due,
-    reset %RETRY%NAME, which is a topic of its own.
+    Retries of messages that are delivered again end. Others stay: to drop or repeat the due ones, reset %RETRY%NAME,
+    which is a topic of its own.
 
     \b
     Examples:
@@ -271,7 +271,7 @@ def reset(
     """
     server, as_json = inherited(context, server, as_json)
     if dry_run == yes:
-        raise typer.BadParameter("give --dry-run to see what would change, or --yes to do it")
+        raise typer.BadParameter("give --dry-run to see the changes, or --yes to make them")
     request = consumer_pb2.ResetGroupRequest(name=name, topic=topic, queue=queue, dry_run=dry_run)
     if to == _EARLIEST:
         request.earliest = True
@@ -294,7 +294,7 @@ def reset(
         for one in answer.queues
     ]  # fmt: skip
     print_table(["#queue", "#shard", "#from", "#to", "#moves", "#leases ended", "#retries ended"], rows)
-    echo("dry run: nothing was changed" if dry_run else f"group {name} continues from there in {topic}")
+    echo("dry run: nothing was changed" if dry_run else f"group {name} continues from these offsets in {topic}")
 
 
 groups.command("retries")(watched(retries.list_retries))
@@ -311,10 +311,10 @@ def delete(
     ] = False,
     server: Server = None,
 ) -> None:
-    """Delete a group and its positions.
+    """Delete a group and its offsets.
 
-    Its waiting retries end. A later group of that name starts afresh: the dead letters are still there, but it
-    receives no retries.
+    Its waiting retries end. A later group of the same name starts fresh: it finds the old dead letters, but receives no
+    retries.
 
     \b
     Examples:
@@ -322,7 +322,7 @@ def delete(
     """
     server, _ = inherited(context, server, False)
     listed = call(server, "ListGroups", consumer_pb2.ListGroupsRequest()).groups
-    # Deleted in any case: a shard that was away at the first delete may still have the group's positions.
+    # Deleted in any case: a shard unavailable at the first delete may still have the group's offsets.
     call(server, "DeleteGroup", consumer_pb2.DeleteGroupRequest(name=name, force=force))
     existed = any(group.name == name for group in listed)
     echo(f"group {name} is deleted" if existed else f"group {name} did not exist")
@@ -338,7 +338,7 @@ def _print_group(group: consumer_pb2.Group, as_json: bool) -> None:
 def _sentence(group: consumer_pb2.Group) -> str:
     order = ", ordered" if group.ordered else ""
     times = (
-        f"{group.retry.max_attempts} deliveries at most, retries {backoff_of(group.retry)} "
+        f"at most {group.retry.max_attempts} deliveries, retries {backoff_of(group.retry)} "
         "(unless a message or a handler has its own policy)"
     )
     return f"group {group.name} starts {_start(group)}{order}; {times}"
@@ -353,7 +353,7 @@ def _print_description(described: consumer_pb2.GroupDescription) -> None:
     lag, in_flight, waiting = (
         sum(getattr(queue, name) for queue in described.queues) for name in ("lag", "in_flight", "waiting")
     )
-    known = "of the shards that answer: " if described.unreachable_shards else ""
+    known = "answering shards only: " if described.unreachable_shards else ""
     echo(
         f"{known}lag {lag:,}, in flight {in_flight:,}, waiting {waiting:,}, {_retries(described)}, "
         f"dead letters {described.dead_letters:,}; "
@@ -370,7 +370,7 @@ def _print_description(described: consumer_pb2.GroupDescription) -> None:
 
 
 def _retries(described: consumer_pb2.GroupDescription) -> str:
-    """Failed messages that are in no queue until their next attempt, and when that is."""
+    """The count of waiting retries, and the time of the next attempt."""
     due = moment_or_none(described.next_retry_at_ms)
     text = f"waiting retries {described.waiting_retries:,}" + (f" (the next at {local(due)})" if due else "")
     shards = ", ".join(map(str, described.counting_shards))

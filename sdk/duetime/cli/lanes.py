@@ -1,4 +1,4 @@
-"""`duetime lanes`: what is pending, what is due next, and who serves it; lanes are paused and resumed here."""
+"""`duetime lanes`: pending messages, next due times and schedulers by lane; pauses and resumes lanes."""
 
 from collections.abc import Iterable
 from typing import Annotated, Any
@@ -12,13 +12,13 @@ from duetime.client.errors import InvalidArgument, NotFound
 from duetime.client.message import delay_ms
 from duetime.v1 import gateway_pb2
 
-_HELP = """Show the lanes: what is pending, next and late.
+_HELP = """Show the lanes: pending, next due and lateness.
 
-Lanes from 1000 on are those for any time, all others those of levels. Lanes that never had a message since their store
-started are left out without --all, but not of JSON.
+Lanes from 1000 on are for any time, all others for delay levels. Lanes without a message since their store's start are
+hidden without --all, except in JSON.
 
-Durable late is the time from due to durable in the topic, the flush included, over a lane's last 1,024 messages, in
-ms. The `late` of one message ends before the flush, with its store time.
+Durable late is the time from due to durable in the topic, including the flush, over a lane's last 1,024 messages, in
+ms. The `late` of one message ends at its store time, before the flush.
 
 \b
 Examples:
@@ -27,23 +27,23 @@ Examples:
   duetime lanes --json | jq 'select(.pending_count > 0)'
   duetime lanes pause 30m
 """
-# Left out by rank where the terminal is narrow, see print_table.
+# Columns with a rank are left out on a narrow terminal, see print_table.
 _COLUMNS = [
     "#shard", "#lane", "#delay", "#pending", "next due?7", "state", "#durable late p50/p99?6", "oldest due?5",
-    "owner?4", "#restored?3", "#watermark?2", "#quarantined?1",
+    "owner?4", "#delivered?3", "#watermark?2", "#quarantined?1",
 ]  # fmt: skip
 
 lanes = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
 _Lane = Annotated[str, typer.Argument(metavar="LANE", help="The lane's number, or the delay of its level: 30m.")]
-_Shard = Annotated[int | None, typer.Option("--shard", min=0, metavar="N", help="On this shard only.")]
+_Shard = Annotated[int | None, typer.Option("--shard", min=0, metavar="N", help="Only on this shard.")]
 
 
 @lanes.callback(help=_HELP)
 @watched
 def list_lanes(
     context: typer.Context,
-    show_all: Annotated[bool, typer.Option("--all", help="Lanes that had no message too.")] = False,
+    show_all: Annotated[bool, typer.Option("--all", help="Include lanes that had no message.")] = False,
     server: Server = None,
     as_json: Json = False,
 ) -> None:
@@ -59,7 +59,7 @@ def list_lanes(
     elif shown:
         print_table(_COLUMNS, [_row(lane) for lane in shown])
     else:
-        echo(f"none of the {len(listed.lanes)} lanes has had a message; --all shows them")
+        echo(f"none of the {len(listed.lanes)} lanes had a message; --all shows them")
     for shard in listed.unreachable_shards:
         echo(f"duetime: shard {shard} does not answer; its lanes are missing", err=True)
     if listed.unreachable_shards:
@@ -70,10 +70,10 @@ def list_lanes(
 def pause(
     context: typer.Context, lane: _Lane, shard: _Shard = None, server: Server = None, as_json: Json = False
 ) -> None:
-    """Pause a lane: its messages wait, also when due.
+    """Pause a lane: its messages wait, even when due.
 
-    Whichever scheduler serves the lane obeys within a second, also after restarts, until the lane is resumed. Nothing
-    is lost; what falls due meanwhile is late. Messages are accepted and can be cancelled as always.
+    The lane's scheduler obeys within a second; the pause survives restarts, and ends with a resume. Nothing is lost;
+    messages due meanwhile are late. Messages are accepted and can be cancelled as usual.
 
     \b
     Examples:
@@ -89,7 +89,7 @@ def resume(
 ) -> None:
     """Resume a paused lane.
 
-    What fell due meanwhile is delivered at once, in order.
+    Messages due meanwhile are delivered at once, in order.
 
     \b
     Examples:
@@ -115,7 +115,7 @@ def _set_paused(
 
 
 def _level_of(text: str, server: str | None) -> int:
-    """The level whose delay it is. Raises: BadParameter: it is no delay. NotFound: no level has it."""
+    """The level with this delay. Raises: BadParameter: it is not a delay. NotFound: no level has it."""
     try:
         wanted_ms = delay_ms(text)
     except InvalidArgument:
@@ -124,7 +124,7 @@ def _level_of(text: str, server: str | None) -> int:
     levels = {lane.delay_ms: lane.level for lane in known if lane.delay_ms}
     if wanted_ms not in levels:
         delays = ", ".join(length(one) for one in sorted(levels))
-        text = f"no level has the delay {text}; there are {delays}, and lanes for any time by number"
+        text = f"no level has the delay {text}; levels: {delays}; name lanes for any time by number"
         raise NotFound(text, reason="LANE_NOT_FOUND")
     return levels[wanted_ms]
 
@@ -135,12 +135,12 @@ def is_used(lane: gateway_pb2.Lane) -> bool:
 
 
 def state_of(lane: gateway_pb2.Lane) -> str:
-    """In a word."""
+    """The state of the lane, in a word."""
     return "paused" if lane.paused else "served" if lane.owner else "-"
 
 
 def lateness(lane: gateway_pb2.Lane) -> str:
-    """Median and 99th percentile."""
+    """The median and the 99th percentile."""
     return "-" if lane.late_p50_ms < 0 else f"{lane.late_p50_ms:.1f}/{lane.late_p99_ms:.1f}"
 
 
@@ -178,7 +178,7 @@ def lane_object(lane: gateway_pb2.Lane) -> dict[str, Any]:
         "paused": lane.paused,
         "durable_late_p50_ms": late_p50_ms,
         "durable_late_p99_ms": late_p99_ms,
-        # The former names.
+        # The names of earlier releases.
         "late_p50_ms": late_p50_ms,
         "late_p99_ms": late_p99_ms,
         "restored_count": lane.restored_count,

@@ -1,4 +1,4 @@
-"""How commands show messages, for people and for machines."""
+"""Formats of messages, for people and for machines."""
 
 import base64
 import textwrap

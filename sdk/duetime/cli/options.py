@@ -22,40 +22,40 @@ Server = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
-# Of commands about failed messages of a group: dead letters, and waiting retries.
+# Options of commands about a group's failed messages: dead letters and waiting retries.
 GroupName = Annotated[str, typer.Argument(metavar="GROUP")]
-OfTopic = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Of messages that came from this topic.")]
+OfTopic = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only messages of this topic.")]
 OfError = Annotated[
     str | None,
     typer.Option(
         "--error", metavar="TEXT", help="A part of `TYPE: message` of the last attempt's error; case is ignored."
     ),
 ]
-OfIds = Annotated[list[str] | None, typer.Option("--id", metavar="ID", help="With this id; may be repeated.")]
+OfIds = Annotated[list[str] | None, typer.Option("--id", metavar="ID", help="Only this id; may be repeated.")]
 Max = Annotated[int | None, typer.Option("--max", min=1, metavar="N", help="At most N.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing, show what would be done.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing; show the effect.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 WATCHED = "duetime_watched"
 INTERVAL_MS_MIN = 100
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-# Units as people write them, and as they are.
+# Units in common spellings, and their short forms.
 _UNITS = (("minutes?|mins?", "m"), ("seconds?|secs?", "s"), ("hours?|hrs?", "h"), ("days?", "d"), ("weeks?", "w"))
 
 
 def show_help(context: typer.Context) -> None:
-    """The callback of a group of commands: its help, where no command is named."""
+    """The callback of a command group: prints its help if no command is named."""
     if context.invoked_subcommand is None:
         echo(context.get_help())
 
 
 def inherited(context: typer.Context, server: str | None, as_json: bool) -> tuple[str | None, bool]:
-    """Server and form of a command of a group: its own options, else those given before its name."""
+    """Server and format of a subcommand: its own options, else those given before its name."""
     before_server, before_json = context.obj
     return server or before_server, as_json or before_json
 
 
 def watched(command: _Command) -> _Command:
-    """A command that only looks: it has --watch and --wide."""
+    """Marks a command that only reads: it gets --watch and --wide."""
     setattr(command, WATCHED, True)
     return command
 
@@ -67,14 +67,14 @@ def length(option: str, text: str) -> int:
     except InvalidArgument as error:
         meant = _meant(text)
         if meant is None and "neither" in str(error):
-            raise typer.BadParameter(f"{option} {text!r} is no length such as 90s, 1h30m or 2d") from None
+            raise typer.BadParameter(f"{option} {text!r} is not a length such as 90s, 1h30m or 2d") from None
         if meant is not None:
-            raise typer.BadParameter(f"{option} {text!r} is no length; did you mean {meant}?") from None
+            raise typer.BadParameter(f"{option} {text!r} is not a length; did you mean {meant}?") from None
         raise typer.BadParameter(str(error).replace(f"{option}:", option, 1)) from None
 
 
 def interval_s(option: str, text: str) -> float:
-    """Seconds between two looks. Raises: BadParameter: no length, or too short a one."""
+    """Seconds between two repeats. Raises: BadParameter: it is not a length, or too short."""
     length_ms = length(option, text)
     if length_ms < INTERVAL_MS_MIN:
         raise typer.BadParameter(f"{option} {text!r} is below {INTERVAL_MS_MIN} ms")
@@ -82,7 +82,7 @@ def interval_s(option: str, text: str) -> float:
 
 
 def _meant(text: str) -> str | None:
-    """A length that somebody may have meant."""
+    """A length close to the text, as a suggestion."""
     guess = re.sub(r"\s", "", text.lower())
     for written, unit in _UNITS:
         guess = re.sub(rf"(?<=[0-9])(?:{written})(?![a-z])", unit, guess)
@@ -95,24 +95,24 @@ def _meant(text: str) -> str | None:
 
 
 def given(option: str, text: str | None) -> str:
-    """What an option was given; empty: it was not given.
+    """The value of an option; empty: the option is missing.
 
     Raises:
-        BadParameter: it was given as an empty text, such as a variable that is not set: that is no request for all.
+        BadParameter: the value is an empty text, such as an unset variable: that does not mean all.
     """
     if text is not None and not text:
-        raise typer.BadParameter(f"{option} is empty; leave it out for all")
+        raise typer.BadParameter(f"{option} is empty; omit it for all")
     return text or ""
 
 
 def span(start: tuple[str, str | None], end: tuple[str, str | None]) -> tuple[datetime | None, datetime | None]:
-    """The times of two options, each a name and what was given; None: it was not. Raises: BadParameter."""
+    """The times of two options, given by name and value; None: missing. Raises: BadParameter."""
     first, last = (None if text is None else moment(option, text) for option, text in (start, end))
     return first, last
 
 
 def due_time(option: str, text: str | None) -> datetime | None:
-    """Parses a due time, which has a time zone then: local unless it names one. Raises: BadParameter."""
+    """Parses a due time; a time without a time zone is local. Raises: BadParameter."""
     if text is None:
         return None
     found = moment(option, text)
@@ -126,7 +126,7 @@ def moment(option: str, text: str, others: str = "") -> datetime:
     """Parses a time such as `2026-01-01T12:00`: local, or with an offset or Z.
 
     Raises:
-        BadParameter: it is malformed; `others` says what else is valid.
+        BadParameter: it is malformed; `others` lists other valid values.
     """
     try:
         return datetime.fromisoformat(text)

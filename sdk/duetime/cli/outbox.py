@@ -18,7 +18,7 @@ from duetime.outbox import Faulty, Outbox, OutboxStatus, Relay, Rows
 from duetime.outbox.relay import BATCH_MAX
 from duetime.outbox.table import TABLE_NAME
 
-# Of PostgreSQL: a database that stands still is noticed.
+# PostgreSQL only: a dead connection is noticed.
 CONNECT_TIMEOUT_S = 10
 STATEMENT_TIMEOUT_MS = 30_000
 
@@ -51,25 +51,27 @@ def relay(
     table: _Table = TABLE_NAME,
     server: Server = None,
     window: Annotated[
-        str, typer.Option(metavar="LENGTH", help="How long the server surely knows a repetition, less than its window.")
+        str, typer.Option(metavar="LENGTH", help="Time in which the server surely detects repeats; below its window.")
     ] = "5m",
     retention: Annotated[
         str,
-        typer.Option(metavar="LENGTH", help="How long the server surely keeps messages; what it lacks was not sent."),
+        typer.Option(metavar="LENGTH", help="Server retention. A message missing within it was never sent."),
     ] = "1h",
-    keep: Annotated[str, typer.Option(metavar="LENGTH", help="How long rows stay after they were sent.")] = "0s",
-    poll: Annotated[str, typer.Option(metavar="LENGTH", help="How often to look where no commit wakes it.")] = "1s",
-    lease: Annotated[str, typer.Option(metavar="LENGTH", help="How long a dead relay's rows stay its own.")] = "60s",
-    batch: Annotated[int, typer.Option(min=1, max=BATCH_MAX, help="Rows of one round.")] = BATCH_MAX,
-    drain: Annotated[bool, typer.Option("--drain", help="End when nothing is left to move.")] = False,
+    keep: Annotated[str, typer.Option(metavar="LENGTH", help="Retention of sent rows.")] = "0s",
+    poll: Annotated[str, typer.Option(metavar="LENGTH", help="Poll interval if no commit wakes the relay.")] = "1s",
+    lease: Annotated[
+        str, typer.Option(metavar="LENGTH", help="Time until a dead relay's rows are free again.")
+    ] = "60s",
+    batch: Annotated[int, typer.Option(min=1, max=BATCH_MAX, help="Rows in one round.")] = BATCH_MAX,
+    drain: Annotated[bool, typer.Option("--drain", help="End when no rows are left to move.")] = False,
     as_json: Json = False,
 ) -> None:
     """Move rows to the server until SIGTERM or Ctrl-C.
 
-    It prints how many in the end.
+    It prints the counts at the end.
 
-    Several may run at once. A row that the server refuses, or that may have been sent too long ago to be repeated, is
-    logged and left to `duetime outbox status` and `resolve`.
+    Several relays may run at once. Rejected rows, and rows possibly sent too long ago to be repeated, are logged; see
+    `duetime outbox status` and `resolve`.
 
     \b
     Examples:
@@ -98,7 +100,7 @@ def relay(
 def status(database: _Database, table: _Table = TABLE_NAME, as_json: Json = False) -> None:
     """Count rows, and list the faulty ones.
 
-    Those were refused, or may have been sent. Exit code 1 if there are such.
+    Faulty rows were rejected, or may have been sent. Exit code 1 if there are any.
 
     \b
     Examples:
@@ -121,15 +123,15 @@ def status(database: _Database, table: _Table = TABLE_NAME, as_json: Json = Fals
 
 @outbox.command()
 def resolve(
-    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Messages of `duetime outbox status`.")],
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Message ids from `duetime outbox status`.")],
     database: _Database,
     resend: Annotated[bool, typer.Option("--resend", help="They were not sent: send them.")] = False,
     sent: Annotated[
-        bool, typer.Option("--sent", help="They were sent, or are to be dropped: delete the rows.")
+        bool, typer.Option("--sent", help="They were sent, or should be dropped: delete the rows.")
     ] = False,
     table: _Table = TABLE_NAME,
 ) -> None:
-    """Say what is true of failed or doubtful rows.
+    """Resolve failed or doubtful rows.
 
     \b
     Examples:
@@ -151,10 +153,10 @@ def _in_transaction(database: str, table: str, work: Callable[[Rows, Connection]
 
 @contextmanager
 def _opened(database: str, name: str, make: Callable[[Engine, Outbox], T]) -> Iterator[T]:
-    """An object made of the database and the table in it, before the database is asked.
+    """Yields an object made of the database and its table, before any query.
 
     Raises:
-        DueTimeError: there is no such table, or the database reports an error.
+        DueTimeError: the table does not exist, or the database reports an error.
     """
     schema, _, plain = name.rpartition(".")
     found = Outbox(MetaData(), plain, schema=schema or None)

@@ -1,4 +1,4 @@
-"""How commands print: JSON lines, YAML, tables, moments, lengths, errors."""
+"""Output of commands: JSON lines, YAML, tables, times, lengths, errors."""
 
 import json
 import logging
@@ -22,7 +22,7 @@ from duetime.cli import yaml
 from duetime.client import message
 from duetime.client.errors import DueTimeError
 
-# In a pipe a table is as wide as it needs to be: lines are not wrapped.
+# Tables in a pipe are as wide as needed: lines are not wrapped.
 _PIPE_WIDTH = 1_000
 _GAP_WIDTH = 2
 _CLEAR = "\x1b[H\x1b[2J"
@@ -35,7 +35,7 @@ _COLUMN = re.compile(r"(?P<number>#?)(?P<name>[^?]*)(?:\?(?P<rank>[0-9]+))?")
 
 
 class Form(StrEnum):
-    """The form of what a command prints."""
+    """The output format of a command."""
 
     TABLE = "table"
     JSON = "json"
@@ -43,19 +43,19 @@ class Form(StrEnum):
 
 
 class Style(NamedTuple):
-    """The form of the output, and whether tables keep all columns however narrow the terminal is."""
+    """The output format, and whether tables keep all columns on a narrow terminal."""
 
     form: Form = Form.TABLE
     wide: bool = False
 
 
 _AS_USUAL = Style()
-# Of the command that runs.
+# The style of the running command.
 STYLE: ContextVar[Style] = ContextVar("style", default=_AS_USUAL)
 
 
 def print_json(value: dict[str, Any]) -> None:
-    """One object: on one line of standard output, or as a YAML document where the command line asks for YAML."""
+    """Prints one object: on one line of standard output, or as a YAML document if the command line requests YAML."""
     if STYLE.get().form is Form.YAML:
         echo(yaml.document(value).removesuffix("\n"))
     else:
@@ -63,8 +63,8 @@ def print_json(value: dict[str, Any]) -> None:
 
 
 def echo(text: str = "", *, err: bool = False, flush: bool = False) -> None:
-    """A line or several of standard output, or of standard error. All texts of commands pass here: a sender's control
-    characters, which a terminal would obey, are escaped."""
+    """Prints lines on standard output or standard error. All texts of commands pass through here: control characters in
+    messages are escaped, because a terminal would obey them."""
     print(visible(text.replace("\r\n", "\n")), file=sys.stderr if err else sys.stdout, flush=flush or err)
 
 
@@ -74,7 +74,7 @@ def error_text(error: DueTimeError, how: str = "with --topic") -> str:
 
 
 def print_error(text: str) -> None:
-    """On one line of standard error. The error of a process of the cluster names the process already."""
+    """Prints an error on one line of standard error. Errors of cluster processes already start with their names."""
     line = " ".join(text.split())
     echo(line if line.startswith("duetime ") else f"duetime: {line}", err=True)
 
@@ -85,20 +85,20 @@ def clear_screen() -> None:
 
 
 class LogFormatter(logging.Formatter):
-    """Log lines, whose values may be a sender's."""
+    """Formats log lines; their values may come from a message."""
 
     def format(self, record: logging.LogRecord) -> str:
         return visible(super().format(record))
 
 
 def _is_unicode() -> bool:
-    """Whether standard output takes any character."""
+    """Whether standard output accepts all characters."""
     return (sys.stdout.encoding or "").lower().startswith("utf")
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table. Columns whose name starts with `#` hold numbers. Where the terminal is too narrow, columns whose name
-    ends with a rank are left out, those of low rank (`?1`) first; without a rank a column always stays."""
+    """Prints a table. Columns whose name starts with `#` hold numbers. If the terminal is too narrow, columns with a
+    rank at the end of their name are left out, low ranks (`?1`) first; columns without a rank always stay."""
     console = Console(highlight=False, markup=False)
     if STYLE.get().wide or not console.is_terminal:
         console = Console(highlight=False, markup=False, width=_PIPE_WIDTH)
@@ -112,7 +112,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def fitting(columns: Sequence[str], rows: Sequence[Sequence[str]], console: Console) -> tuple[Table, list[str]]:
-    """The table with as many columns as the console has room for, and the names of those left out."""
+    """The table with as many columns as fit on the console, and the names of the others."""
     rows = [[printable(cell) for cell in row] for row in rows]
     parsed = [match for column in columns if (match := _COLUMN.fullmatch(column))]
     texts = [[match["name"], *(row[number] for row in rows)] for number, match in enumerate(parsed)]
@@ -133,7 +133,7 @@ def _table(columns: Sequence[re.Match[str]], rows: Sequence[Sequence[str]]) -> T
         box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, _GAP_WIDTH - 1, 0, 0), header_style="bold"
     )
     for column in columns:
-        # What is too long for any terminal, such as the name of a topic, goes on in the next line.
+        # Values too long for any terminal, such as topic names, wrap.
         how: Any = {"justify": "right", "no_wrap": True} if column["number"] else {"overflow": "fold"}
         table.add_column(column["name"], **how)
     for row in rows:
@@ -142,17 +142,17 @@ def _table(columns: Sequence[re.Match[str]], rows: Sequence[Sequence[str]]) -> T
 
 
 def iso(moment: datetime | None) -> str | None:
-    """With milliseconds and time zone; for machines in UTC, as the SDK's moments are."""
+    """A time for machines, with milliseconds and time zone; UTC, as in the SDK."""
     return None if moment is None else moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def moment_or_none(at_ms: int) -> datetime | None:
-    """The moment of Unix milliseconds; 0 stands for none."""
+    """The time of Unix milliseconds; 0 means none."""
     return message.moment(at_ms) if at_ms else None
 
 
 def local(moment: datetime | None) -> str:
-    """For people: in their time zone, which it names, with milliseconds; options that take a time take it too."""
+    """A time for people: local, with the time zone and milliseconds; options accept this form too."""
     return iso(None if moment is None else moment.astimezone()) or "-"
 
 
@@ -170,7 +170,7 @@ def now_ms() -> int:
 
 
 def about(length_ms: int) -> str:
-    """In at most two units: `3h 5m`, `12s`, `340ms`."""
+    """A length in at most two units: `3h 5m`, `12s`, `340ms`."""
     if length_ms < 1_000:
         return f"{length_ms}ms"
     rest = length_ms // 1_000
@@ -191,22 +191,22 @@ def size(count: int) -> str:
 
 
 def print_chart(rows: Sequence[tuple[str, int]]) -> None:
-    """A bar for each row of a name and a count; the longest is that of the largest count. Lines fit a terminal
-    of some 40 columns or more."""
+    """Prints a bar for each row of a name and a count; the largest count has the longest bar. Lines fit a terminal of
+    about 40 columns or more."""
     most = max((count for _, count in rows), default=0)
     names = max((len(name) for name, _ in rows), default=0)
     counts = max((len(f"{count:,}") for _, count in rows), default=0)
     room = shutil.get_terminal_size().columns - names - counts - 4
     width = max(min(room, _BAR_WIDTH), _BAR_WIDTH_MIN)
     for name, count in rows:
-        # A count above 0 is seen, however small it is.
+        # A count above 0 stays visible, however small.
         eighths = max(count * width * 8 // most, 1) if count else 0
         bar = "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip() if _is_unicode() else "#" * -(-eighths // 8)
         echo(f"{name:>{names}}  {count:>{counts},}  {bar}".rstrip())
 
 
 def on_one_line(body: bytes, chars_max: int = 120) -> str:
-    """A body for a terminal: no control characters, cut to a length."""
+    """A body for a terminal: without control characters, cut to a length."""
     text = body.decode("utf-8", "backslashreplace")
     shown = printable(text[: chars_max + 1])
     return shown if len(shown) <= chars_max else shown[: chars_max - 1] + "…"

@@ -1,4 +1,4 @@
-"""`duetime pending`: messages that wait to fall due, in the order in which they will."""
+"""`duetime pending`: pending messages by due time."""
 
 import asyncio
 from contextlib import aclosing
@@ -19,13 +19,11 @@ from duetime.client.finding.pending import PendingMessage
 
 @watched
 def pending(
-    topic: Annotated[
-        str | None, typer.Option("--topic", metavar="TOPIC", help="Only those that go to this topic.")
-    ] = None,
-    key: Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only those with this key.")] = None,
+    topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only messages of this topic.")] = None,
+    key: Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only messages with this key.")] = None,
     since: Annotated[str | None, typer.Option("--after", metavar="TIME", help="Due then or later.")] = None,
     until: Annotated[
-        str | None, typer.Option("--before", metavar="TIME", help="Due before then, as 2026-12-24T18:00.")
+        str | None, typer.Option("--before", metavar="TIME", help="Due before, such as 2026-12-24T18:00.")
     ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, metavar="N", help="The first N.")] = 32,
     server: Server = None,
@@ -58,7 +56,7 @@ async def _list(
     ):
         async for message in found:
             if count == limit:
-                echo("duetime: there are more; see --limit", err=True)
+                echo("duetime: more messages exist; raise --limit", err=True)
                 return
             count += 1
             if as_json:
@@ -66,7 +64,7 @@ async def _list(
             else:
                 echo(pending_line(message))
     if not count and not as_json:
-        echo("nothing is pending that meets the options" if topic or key or any(times) else "nothing is pending")
+        echo("no pending message matches the options" if topic or key or any(times) else "nothing is pending")
 
 
 def pending_line(message: PendingMessage) -> str:

@@ -13,9 +13,9 @@ from duetime.cli.common import equip
 from duetime.cli.preflight import CannotStart
 
 _GROUP = "duetime.commands"
-# The extra that a command needs, if it is not `server`.
+# The extra for a command, if it is not `server`.
 _EXTRAS = {"outbox": "outbox", "spark": "spark"}
-# The sections of the help, in order; what is in none comes last.
+# The sections of the help, in order; other commands come last.
 SECTIONS = {
     "Send and read": ("send", "cancel", "reschedule", "pull", "pending", "show", "find", "trace"),
     "Consume": ("consume", "groups", "dlq", "transactions", "outbox"),
@@ -25,12 +25,12 @@ SECTIONS = {
 }
 _OTHERS = "Others"
 SUMMARY_CHARS_MAX = 55
-# All sections have their summaries below each other.
+# The summaries of all sections are aligned.
 NAME_CHARS = 12
 
 
 class Commands(TyperGroup):
-    """The commands of this package and those of the group."""
+    """The commands of this package and of the entry points."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [*super().list_commands(ctx), *sorted(entry_points(group=_GROUP).names)]

@@ -1,4 +1,4 @@
-"""Retry policies on the command line: read from options, and shown in the same form."""
+"""Retry policies on the command line: parsed from options, and printed in the same form."""
 
 import typer
 
@@ -11,10 +11,10 @@ _FACTOR_DEFAULT, _JITTER_DEFAULT = 2.0, 0.2
 
 
 def policy_of(backoff: str | None, max_attempts: int | None) -> message_pb2.RetryPolicy | None:
-    """The policy of --backoff and --max-attempts; None: neither is given.
+    """The policy of --backoff and --max-attempts; None: both are missing.
 
     Raises:
-        BadParameter: they are malformed, or break a limit.
+        BadParameter: they are malformed, or exceed a limit.
     """
     try:
         return handler_policy(backoff, max_attempts)
@@ -27,7 +27,7 @@ def policy_of(backoff: str | None, max_attempts: int | None) -> message_pb2.Retr
 
 
 def backoff_of(policy: message_pb2.RetryPolicy) -> str:
-    """The policy as --backoff takes it, without the number of deliveries."""
+    """The policy in the form of --backoff, without the number of deliveries."""
     if policy.HasField("exponential"):
         backoff = policy.exponential
         parts = [f"exponential:{length(backoff.initial_ms)}..{length(backoff.max_ms)}"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from duetime.client.errors import DueTimeError
 
 HOST = "127.0.0.1"
-# Addresses that stand for all of this machine's, and where it reaches itself then.
+# Wildcard addresses, and the loopback address of this machine for each.
 _ALL = {"0.0.0.0": HOST, "::": "::1"}  # noqa: S104 (listened on only where the user says so)
 LOCK_FILE = "lock"
 _BACKLOG = 128
@@ -18,13 +18,13 @@ _SERVER_PACKAGES = ("alembic", "numpy", "prometheus_client", "pydantic_settings"
 
 
 class CannotStart(DueTimeError):
-    """The cluster can't start; the text is the line that the user sees."""
+    """The cluster can't start; the text is the line for the user."""
 
 
 def check_software() -> None:
-    """Raises CannotStart when only the client is installed, or the system is none that servers run on."""
+    """Raises CannotStart if only the client is installed, or servers do not run on the system."""
     if os.name != "posix":
-        raise CannotStart("the cluster runs on Linux and macOS; on Windows, run it in WSL or by Docker")
+        raise CannotStart("the cluster runs on Linux and macOS; on Windows, use WSL or Docker")
     if missing := [name for name in _SERVER_PACKAGES if find_spec(name) is None]:
         raise CannotStart(
             f"the cluster needs the server extra ({missing[0]} is missing): pip install 'duetime[server]'"
@@ -36,7 +36,7 @@ def claimed(directory: Path) -> Iterator[None]:
     """Locks the data directory for this process; creates it if it is missing.
 
     Raises:
-        CannotStart: it can't be made or written to, or another process holds it.
+        CannotStart: it can't be created or written to, or another process holds it.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -47,7 +47,7 @@ def claimed(directory: Path) -> Iterator[None]:
             "it is not a directory" if isinstance(error, FileExistsError) else (error.strerror or str(error)).lower()
         )
         raise CannotStart(f"can't use {directory} as data directory: {reason}") from error
-    # Windows has none, where the other commands work.
+    # Windows has no fcntl; the other commands work there.
     import fcntl
 
     with lock:
@@ -65,13 +65,13 @@ def claimed(directory: Path) -> Iterator[None]:
 
 
 def address_of(host: str, port: int) -> str:
-    """Where this machine reaches what listens there."""
+    """The address of the listener, from this machine."""
     host = _ALL.get(host, host)
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def check_port(port: int, host: str = HOST) -> None:
-    """Raises CannotStart when the port can't be listened on."""
+    """Raises CannotStart if the port is unavailable."""
     with _bound(host, port) as probe:
         try:
             probe.listen(1)
@@ -96,11 +96,11 @@ def _not_listening(host: str, port: int, error: OSError) -> CannotStart:
 
 
 class Ports:
-    """Ports reserved for our processes while this is open, also while they start and restart.
+    """Ports reserved for our processes while this is open, including their starts and restarts.
 
-    A socket that is bound but does not listen lets another one listen on its port if both set SO_REUSEADDR, as servers
-    do; the kernel assigns the port to nobody else, neither for listening on any port nor for connecting from one. A
-    port that was only found to be free may be in use by the time it is listened on.
+    A bound socket that does not listen allows another one to listen on its port if both set SO_REUSEADDR, as servers
+    do. The kernel assigns the port to no other process, neither for listening on any port nor for outgoing connections.
+    A port that was only checked to be free may be in use by the time a process listens on it.
     """
 
     def __init__(self) -> None:
@@ -113,8 +113,8 @@ class Ports:
         return int(held.getsockname()[1])
 
     def listen(self, port: int = 0) -> socket.socket:
-        """A socket that listens, for a process to inherit. Two of these never have one port, as reserved ones of two
-        `Ports` may. Raises: CannotStart.
+        """A listening socket for a process to inherit. Two of them never share a port; reserved ports of two `Ports`
+        may. Raises: CannotStart.
         """
         held = _bound(HOST, port)
         self._held.append(held)

@@ -19,7 +19,7 @@ from duetime.v1 import consumer_pb2, gateway_pb2
 log = logging.getLogger("duetime")
 
 POLL_COUNT = 512
-# How long one poll may wait: long with --follow, otherwise only for answers that are on their way.
+# Longest wait of one poll: long with --follow, otherwise only for answers in flight.
 FOLLOW_WAIT = "1h"
 LONG_POLL = "15s"
 CATCH_UP_WAIT = "100ms"
@@ -36,7 +36,7 @@ def pull(
             "--from",
             "--start",
             metavar="earliest|latest|OFFSET|TIME",
-            help="Where each queue starts; TIME: messages stored since. Default: the group's start, else earliest.",
+            help="The start of each queue; TIME: messages stored since. Default: the group's start, else earliest.",
         ),
     ] = None,
     tags: Annotated[str | None, typer.Option(metavar="'A || B'", help="Only messages with one of these tags.")] = None,
@@ -48,7 +48,7 @@ def pull(
         str | None,
         typer.Option(
             metavar="GROUP",
-            help="Start where GROUP has committed, and commit after printing; --from is for other queues.",
+            help="Start at GROUP's committed offsets, and commit after printing; --from is for other queues.",
         ),
     ] = None,
     count_max: Annotated[int | None, typer.Option("--max", min=1, metavar="N", help="Stop after N messages.")] = None,
@@ -57,7 +57,7 @@ def pull(
 ) -> None:
     """Print the messages of a topic.
 
-    All queues are read, each in order. They stay where they are: `duetime consume` takes them for a group.
+    All queues are read, each in order. Messages stay in the topic; `duetime consume` takes them for a group.
 
     With --json, a body that is not UTF-8 is in `body_base64` instead of `body`.
 
@@ -123,7 +123,7 @@ async def _pull(
 
 
 async def _start_of(address: str, name: str | None) -> Start:
-    """Where a group starts that has committed nothing; without a group, or one that nobody made: the earliest."""
+    """The start of a group without offsets; the earliest without a group, or if the group does not exist."""
     if name is None:
         return "earliest"
     connection = Connection(address)
@@ -131,7 +131,7 @@ async def _start_of(address: str, name: str | None) -> Start:
         listed = await connection.call("ListGroups", consumer_pb2.ListGroupsRequest(), CALL_TIMEOUT_S)
     finally:
         await connection.close()
-    # Of one that starts with the latest, it is when it was made.
+    # A group that starts with the latest starts at its creation.
     start_at_ms = next((one.start_at_ms for one in listed.groups if one.name == name), 0)
     return moment_of(start_at_ms) if start_at_ms else "earliest"
 

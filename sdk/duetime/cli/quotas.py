@@ -1,4 +1,4 @@
-"""`duetime quotas`: what users and topics may take."""
+"""`duetime quotas`: limits of users and topics."""
 
 from typing import Annotated, Any
 
@@ -12,7 +12,7 @@ from duetime.v1 import quotas_pb2 as pb
 quotas = typer.Typer(
     rich_markup_mode=None,
     invoke_without_command=True,
-    help="""Limit what users and topics may take.
+    help="""Limit the usage of users and topics.
 
 \b
 Examples:
@@ -23,7 +23,7 @@ Examples:
 """,
 )
 _set = typer.Typer(
-    rich_markup_mode=None, invoke_without_command=True, help="Set a quota, in place of what was set before."
+    rich_markup_mode=None, invoke_without_command=True, help="Set a quota; it replaces the previous one."
 )
 quotas.add_typer(_set, name="set")
 quotas.callback()(show_help)
@@ -32,10 +32,12 @@ _set.callback()(show_help)
 
 _Name = Annotated[str, typer.Argument(metavar="NAME")]
 _Kind = Annotated[str, typer.Argument(metavar="user|topic")]
-_Rate = Annotated[int, typer.Option(min=0, help="Messages a second that are sent.")]
-_Bytes = Annotated[int, typer.Option(min=0, help="Bytes a second that are sent.")]
-_Burst = Annotated[int, typer.Option(min=0, help="Messages at once after a rest. Default: a second's, 2,048 at least.")]
-_BurstBytes = Annotated[int, typer.Option(min=0, help="Bytes at once. Default: a second's, 4 MiB and 64 KiB at least.")]
+_Rate = Annotated[int, typer.Option(min=0, help="Sent messages per second.")]
+_Bytes = Annotated[int, typer.Option(min=0, help="Sent bytes per second.")]
+_Burst = Annotated[int, typer.Option(min=0, help="Burst size. Default: one second of the rate, at least 2,048.")]
+_BurstBytes = Annotated[
+    int, typer.Option(min=0, help="Burst size. Default: one second of the rate, at least 4 MiB and 64 KiB.")
+]
 
 _LIMITS = (
     "messages_per_s", "bytes_per_s", "burst_messages", "burst_bytes", "connections", "streams", "pending_count",
@@ -51,15 +53,17 @@ def user(
     bytes_per_s: _Bytes = 0,
     burst_messages: _Burst = 0,
     burst_bytes: _BurstBytes = 0,
-    connections: Annotated[int, typer.Option(min=0, help="Connections at once.")] = 0,
-    streams: Annotated[int, typer.Option(min=0, help="Streams and long polls at once.")] = 0,
-    per_host: Annotated[bool, typer.Option(help="With NAME *: a host without a name counts as a user.")] = False,
+    connections: Annotated[int, typer.Option(min=0, help="Concurrent connections.")] = 0,
+    streams: Annotated[int, typer.Option(min=0, help="Concurrent streams and long polls.")] = 0,
+    per_host: Annotated[
+        bool, typer.Option(help="With NAME *: each host without a user name counts as a user.")
+    ] = False,
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Set what a user may take.
+    """Set a user's quota.
 
-    NAME * is each user without a quota of their own.
+    NAME * stands for each user without a quota of their own.
 
     \b
     Examples:
@@ -86,14 +90,14 @@ def topic(
     bytes_per_s: _Bytes = 0,
     burst_messages: _Burst = 0,
     burst_bytes: _BurstBytes = 0,
-    pending_count: Annotated[int, typer.Option(min=0, help="Messages that wait for their due time.")] = 0,
-    pending_bytes: Annotated[int, typer.Option(min=0, help="Bytes of their bodies.")] = 0,
+    pending_count: Annotated[int, typer.Option(min=0, help="Pending messages.")] = 0,
+    pending_bytes: Annotated[int, typer.Option(min=0, help="Bytes of the bodies of pending messages.")] = 0,
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Set what a topic may take.
+    """Set a topic's quota.
 
-    Its most delay is set where it is made: `duetime topics create --max-delay`.
+    The longest delay of a topic is a setting of `duetime topics create --max-delay`.
 
     \b
     Examples:
@@ -118,9 +122,9 @@ def _send(server: str | None, quota: pb.Quota, as_json: bool) -> None:
 @quotas.command("list")
 @watched
 def list_quotas(server: Server = None, as_json: Json = False) -> None:
-    """List all quotas, with what is used of them.
+    """List all quotas and their usage.
 
-    Used at all gateways, as they last told.
+    The usage covers all gateways, as last reported.
 
     \b
     Examples:
@@ -130,7 +134,7 @@ def list_quotas(server: Server = None, as_json: Json = False) -> None:
     if listed or as_json:
         _print(listed, as_json)
     else:
-        echo("no quotas are set: nobody is limited")
+        echo("no quotas are set: usage is unlimited")
 
 
 @quotas.command()

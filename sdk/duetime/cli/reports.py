@@ -1,4 +1,4 @@
-"""`duetime reports`: the newest findings of Spark's jobs, as figures."""
+"""`duetime reports`: the latest results of Spark's jobs, as figures."""
 
 from typing import Any
 
@@ -22,11 +22,11 @@ _Origin = backlog_pb2.BacklogReport | pb.ReportOrigin
 
 @watched
 def reports(server: Server = None, as_json: Json = False) -> None:
-    """Show what Spark's jobs found last.
+    """Show the latest results of Spark's jobs.
 
-    The newest report of `duetime spark backlog`, `lateness` and `audit`, those that were given --database-url. Backlog
-    and audit beside the live counters of now: drift is what these disagree by, allowing for what has come and gone
-    since; 0 is right. The rows of the backlog: `duetime backlog --spark`.
+    Shows the latest reports of `duetime spark backlog`, `lateness` and `audit` with --database-url. Backlog and audit
+    come with the current live counters: drift is the difference, allowing for messages that came and went since; 0 is
+    right. For the rows of the backlog: `duetime backlog --spark`.
 
     \b
     Examples:
@@ -40,7 +40,7 @@ def reports(server: Server = None, as_json: Json = False) -> None:
     else:
         _print(found)
     for shard in found.unreachable_shards:
-        echo(f"duetime: shard {shard} does not answer: drift is without it", err=True)
+        echo(f"duetime: shard {shard} does not answer: the drift omits it", err=True)
     if found.unreachable_shards:
         raise typer.Exit(1)
 
@@ -53,22 +53,22 @@ def _print(found: pb.GetReportsResponse) -> None:
         rows.append(_row("backlog", report, f"{words}; {_drift(found.backlog)}"))
     if found.HasField("lateness"):
         late = found.lateness
-        words = f"{late.count:,} restored, p50 {late.p50_ms:,} ms, p99 {late.p99_ms:,} ms, at most {late.max_ms:,} ms"
+        words = f"{late.count:,} delivered, p50 {late.p50_ms:,} ms, p99 {late.p99_ms:,} ms, at most {late.max_ms:,} ms"
         rows.append(_row("lateness", late.origin, f"{words}; {late.late_count:,} late, {late.early_count:,} early"))
     if found.HasField("audit"):
         audit = found.audit
         words = "proven" if audit.is_proven else "NOT PROVEN"
-        words += f": {audit.accepted:,} accepted, {audit.restored:,} restored, {audit.missing:,} missing"
+        words += f": {audit.accepted:,} accepted, {audit.restored:,} delivered, {audit.missing:,} missing"
         rows.append(_row("audit", audit.origin, f"{words}; {_drift(audit)}"))
     if rows:
         print_table(_COLUMNS, rows)
     else:
-        echo("no report was written yet: `duetime spark audit STORES --database-url URL` writes one")
+        echo("no report exists yet: `duetime spark audit STORES --database-url URL` writes one")
     for kind, count in sorted(found.audit.violations.items()):
         echo(f"audit: violations, {kind}: {count:,}")
     for name, origin in (("lateness", found.lateness.origin), ("audit", found.audit.origin)):
         if origin.damage_count:
-            echo(f"{name}: damaged places passed over: {origin.damage_count:,}")
+            echo(f"{name}: damaged places skipped: {origin.damage_count:,}")
 
 
 def _row(job: str, origin: _Origin, words: str) -> tuple[str, ...]:
@@ -82,7 +82,7 @@ def _drift(found: backlog_pb2.GetBacklogReportResponse | pb.AuditReport) -> str:
 
 
 def _objects(found: pb.GetReportsResponse) -> list[dict[str, Any]]:
-    """For machines. Names are those of the contract; moments are text."""
+    """The reports for machines. Names are those of the contract; times are text."""
     made: list[dict[str, Any]] = []
     if found.HasField("backlog"):
         report = found.backlog.report

@@ -43,8 +43,8 @@ def list_retries(
 ) -> None:
     """List failed messages that wait for their next attempt.
 
-    Those that meet all options, in order of the next attempt. A failed message of an ordered group waits in its queue,
-    and is not listed. With --json, a body that is not UTF-8 is in `body_base64` instead of `body`.
+    Lists the matches of all options, by next attempt. Failed messages of an ordered group wait in their queues, and are
+    not listed. With --json, a body that is not UTF-8 is in `body_base64` instead of `body`.
 
     \b
     Examples:
@@ -76,7 +76,7 @@ async def _list(
                 return
     check_named(group, "waiting retry", wanted["ids"], found_ids)
     if left == most:
-        which = " that meet the options" if any(wanted.values()) else ""
+        which = " that match the options" if any(wanted.values()) else ""
         echo(f"duetime: group {group} has no waiting retries{which}", err=True)
 
 
@@ -92,8 +92,8 @@ def retry_now(
 ) -> None:
     """Deliver waiting retries of a group now.
 
-    All, or those that meet the options. Their attempts still count: a message whose last delivery fails becomes a dead
-    letter. After an interruption, the same command continues with those that are left.
+    Delivers all, or the matches of the options. Their attempts still count: a message whose last delivery fails becomes
+    a dead letter. After an interruption, the same command continues with the rest.
 
     \b
     Examples:
@@ -118,8 +118,8 @@ def discard_retries(
 ) -> None:
     """Delete waiting retries of a group for good.
 
-    All, or those that meet the options: the group does not get them again, and they do not become dead letters. After
-    an interruption, the same command continues with those that are left.
+    Deletes all, or the matches of the options: they are never redelivered, and do not become dead letters. After an
+    interruption, the same command continues with the rest.
 
     \b
     Examples:
@@ -131,7 +131,7 @@ def discard_retries(
     if not (yes or dry_run):
         if not sys.stdin.isatty():
             raise typer.BadParameter("retries are discarded for good: give --yes, or --dry-run to count them")
-        which = "the waiting retries that meet the options" if any(wanted.values()) else "ALL waiting retries"
+        which = "the waiting retries that match the options" if any(wanted.values()) else "ALL waiting retries"
         typer.confirm(f"Discard {which} of {group} for good?", abort=True)
     asyncio.run(_end(server, group, wanted, dry_run, as_json, discards=True))
 
@@ -153,7 +153,7 @@ async def _end(
                         echo(f"duetime: {last.matched:,} match, {done} {last.ended:,}", err=True)
         except BaseException:
             if last.ended:
-                text = f"{done} {last.ended:,}; interrupted, the same command continues with what is left"
+                text = f"{done} {last.ended:,}; interrupted, the same command continues with the rest"
                 echo(f"duetime: {text}", err=True)
             raise
     if not as_json:

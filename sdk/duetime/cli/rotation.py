@@ -1,6 +1,6 @@
 """Log files of bounded size: each is copied and truncated when it is full, and one copy is kept.
 
-The writing process keeps its file open, in append mode, and so never waits for this one, which may be suspended at its
+The writing process keeps its file open in append mode. It never waits for this one, which may be suspended at its
 terminal. Lines written between the copy and the truncation are lost.
 """
 
@@ -8,14 +8,14 @@ import shutil
 from pathlib import Path
 
 LOG_BYTES_MAX = 16 * 1024 * 1024
-# How often files are checked.
+# Interval of the checks.
 CHECK_INTERVAL_S = 10.0
 _CHUNK_BYTES = 1024 * 1024
 
 
 def rotate(path: Path, bytes_max: int = LOG_BYTES_MAX) -> bool:
-    """Moves the content of a log file to `NAME.1`, replacing that, if it has more than `bytes_max`. Returns whether it
-    did. If the disk is full, the content is lost."""
+    """Moves the content of a log file above `bytes_max` to `NAME.1`, replacing that; returns whether it did. If the
+    disk is full, the content is lost."""
     if not path.exists() or path.stat().st_size <= bytes_max:
         return False
     older = path.with_name(f"{path.name}.1")

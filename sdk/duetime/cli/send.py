@@ -1,4 +1,4 @@
-"""`duetime send`: a message from an argument, a file or standard input, or one per line, as a batch if so wished."""
+"""`duetime send`: a message from an argument, a file or standard input, or one per line, optionally as a batch."""
 
 import asyncio
 import os
@@ -34,22 +34,23 @@ def send(
         str, typer.Argument(metavar="TOPIC", help="Created if it does not exist, unless the server forbids it.")
     ],
     body: _Body = "-",
-    delay: Annotated[str | None, typer.Option(metavar="LENGTH", help="From now on: 90s, 1h30m, 2d.")] = None,
+    delay: Annotated[str | None, typer.Option(metavar="LENGTH", help="Delay from now: 90s, 1h30m, 2d.")] = None,
     deliver_at: Annotated[
-        str | None, typer.Option("--deliver-at", metavar="TIME", help="As 2026-12-24T18:00:00Z; local without zone.")
+        str | None,
+        typer.Option("--deliver-at", metavar="TIME", help="Such as 2026-12-24T18:00:00Z; local without a zone."),
     ] = None,
     level: Annotated[int | None, typer.Option(help="The delay as a level, from 1, instead of --delay.")] = None,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Take the place of the pending message with the same --key.")
+        bool, typer.Option("--replace", help="Replace the pending message with the same --key.")
     ] = False,
     max_wait: Annotated[
-        str | None, typer.Option(metavar="LENGTH", help="With --replace: wait at most so long after the first one.")
+        str | None, typer.Option(metavar="LENGTH", help="With --replace: latest due time after the first message.")
     ] = None,
     lines: Annotated[bool, typer.Option("--lines", help="Send each line as a message.")] = False,
     batch: Annotated[
         bool, typer.Option("--batch", help="Send the lines as one batch: all are stored, in one queue, or none.")
     ] = False,
-    tags: Annotated[str, typer.Option(help="The tag, by which filters select.")] = "",
+    tags: Annotated[str, typer.Option(help="The tag, for filters.")] = "",
     key: Annotated[list[str] | None, typer.Option(help="A business key; may be repeated.")] = None,
     prop: Annotated[list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="May be repeated.")] = None,
     queue: Annotated[int | None, typer.Option(help="The queue. Default: by sharding key, otherwise in turn.")] = None,
@@ -68,7 +69,7 @@ def send(
       duetime send orders @items.txt --batch --sharding-key order-42
     """
     if batch and replace:
-        raise typer.BadParameter("--batch and --replace exclude each other: a batch replaces nothing")
+        raise typer.BadParameter("give either --batch or --replace: a batch replaces no messages")
     if (delay is not None) + (level is not None) + (deliver_at is not None) > 1:
         raise typer.BadParameter("give one of --delay, --deliver-at and --level")
     for option, text in (("--delay", delay), ("--max-wait", max_wait)):
@@ -108,7 +109,7 @@ def _properties(pairs: list[str]) -> dict[str, str]:
 
 
 class _Source:
-    """Where bodies come from; `size` in bytes, None while unknown."""
+    """The source of bodies; `size` in bytes, None while unknown."""
 
     def __init__(self, body: str, opened: ExitStack) -> None:
         self._text = body.encode("utf-8", "surrogateescape")
@@ -124,7 +125,7 @@ class _Source:
         return self._text if self._file is None else self._file.read()
 
     def line_groups(self) -> Iterator[list[bytes]]:
-        """Lines without their ends, in groups of what can be read without waiting."""
+        """Lines without line ends, in groups that can be read without waiting."""
         if self._file is None:
             yield self._text.split(b"\n")
             return
@@ -148,18 +149,18 @@ async def _send_one(server: str | None, make: Callable[..., Message], source: _S
 
 
 async def _send_batch(server: str | None, make: Callable[..., Message], source: _Source, as_json: bool) -> int:
-    """Sends all lines as one batch. Its limits are looked at here too: input may have no end."""
+    """Sends all lines as one batch. The limits are checked here too: input may be endless."""
     bodies: list[bytes] = []
     size = 0
     for group in source.line_groups():
         bodies += group
         size += sum(map(len, group))
         if len(bodies) > SEND_COUNT_MAX:
-            raise typer.BadParameter(f"--batch: more than {SEND_COUNT_MAX:,} lines, which a batch has at most")
+            raise typer.BadParameter(f"--batch: more than {SEND_COUNT_MAX:,} lines, the limit of a batch")
         if size > BATCH_BYTES_MAX:
-            raise typer.BadParameter(f"--batch: more than {BATCH_BYTES_MAX:,} bytes, which a batch has at most")
+            raise typer.BadParameter(f"--batch: more than {BATCH_BYTES_MAX:,} bytes, the limit of a batch")
     if not bodies:
-        raise typer.BadParameter("--batch: there is no line to send")
+        raise typer.BadParameter("--batch: no lines to send")
     whole, messages = make(b""), [make(body, queue=None, sharding_key="") for body in bodies]
     async with AsyncProducer(await reach(server)) as producer:
         receipts = await producer.send_batch(whole.topic, messages, queue=whole.queue, sharding_key=whole.sharding_key)
@@ -190,13 +191,13 @@ async def _send_lines(server: str | None, make: Callable[..., Message], source: 
                 progress.update(task, advance=sum(map(len, group)) + len(group), sent=f"{sent:,} sent")
     took_s = time.monotonic() - began
     if not as_json:
-        refused = f", {failed:,} refused" if failed else ""
-        echo(f"sent {sent:,} messages to {make(b'').topic} in {took_s:.1f} s{refused}")
+        rejected = f", {failed:,} rejected" if failed else ""
+        echo(f"sent {sent:,} messages to {make(b'').topic} in {took_s:.1f} s{rejected}")
     return failed
 
 
 async def _send_group(producer: AsyncProducer, make: Callable[..., Message], lines: list[bytes]) -> Sequence[Outcome]:
-    """Lines with nothing of their own but the body are sent as bodies."""
+    """Sends lines that differ in the body only as bodies."""
     one = make(b"")
     if not is_plain(one):
         return await producer.send_many([make(line) for line in lines], errors="return")
@@ -218,7 +219,7 @@ def _print_outcome(outcome: Outcome, as_json: bool, failed: int) -> None:
         if failed <= ERRORS_SHOWN:
             echo(f"duetime: {outcome}", err=True)
         if failed == ERRORS_SHOWN:
-            echo("duetime: more errors follow; --json shows all", err=True)
+            echo("duetime: more errors occurred; --json shows all", err=True)
 
 
 def _progress(size: int | None) -> Progress:
@@ -236,9 +237,9 @@ def receipt_line(receipt: Receipt) -> str:
         line += f" (level {receipt.level})"
     if receipt.requested_level is not None:
         line += f"; level {receipt.requested_level} is above the highest, {receipt.level}"
-    line += "; that was past: it is delivered now" if receipt.was_past else ""
+    line += "; in the past: delivered now" if receipt.was_past else ""
     line += f"; replaces {receipt.replaced_id}" if receipt.replaced_id else ""
-    return line + ("; it had been stored before" if receipt.duplicate else "")
+    return line + ("; already stored" if receipt.duplicate else "")
 
 
 def receipt_object(receipt: Receipt) -> dict[str, Any]:
@@ -260,7 +261,7 @@ def receipt_object(receipt: Receipt) -> dict[str, Any]:
 
 
 def error_object(error: DueTimeError) -> dict[str, Any]:
-    """A refusal for machines."""
+    """A rejection for machines."""
     violations = [{"field": v.field, "description": v.description} for v in error.violations]
     return {
         "id": error.message_id,

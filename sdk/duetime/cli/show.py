@@ -1,4 +1,4 @@
-"""`duetime show`: one message by its id, and where it is."""
+"""`duetime show`: one message by its id, with its state and place."""
 
 import asyncio
 from contextlib import suppress
@@ -19,7 +19,7 @@ from duetime.client.message import at_ms
 
 
 class _Shown(NamedTuple):
-    """A message, and what else is known of it: how it ended, or how far its transaction is."""
+    """A message, with its end or the progress of its transaction."""
 
     message: FoundMessage
     end: TraceEvent | None = None
@@ -35,10 +35,10 @@ def show(
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Show a message and where it is.
+    """Show a message and its state.
 
-    Pending, with its due time and how many come before it; in its topic; cancelled; replaced, and by which; dead; or
-    prepared, given up or rolled back by a transaction, with its checks.
+    Pending, with its due time and the number of messages before it; in its topic; cancelled; replaced, and by which;
+    dead; or prepared, given up or rolled back by a transaction, with its checks.
 
     \b
     Examples:
@@ -59,7 +59,7 @@ def show(
 async def _find(server: str | None, message_id: str, topic: str) -> _Shown:
     async with AsyncFinder(await reach(server), timeout=CALL_TIMEOUT) as finder:
         found = await finder.get(message_id, topic=topic)
-        # What the message is, is known without the rest.
+        # The message itself is known without the rest.
         with suppress(DueTimeError):
             if found.state == "cancelled":
                 events = (await finder.trace(message_id, topic=topic)).events
@@ -80,7 +80,7 @@ def _page(shown: _Shown) -> str:
         left_ms = at_ms(message.due_at) - now_ms()
         state += f", due in {about(left_ms)}" if left_ms > 0 else ", due now"
         if message.before_count is not None:
-            state += f", {message.before_count:,} of its lane before it"
+            state += f", {message.before_count:,} before it in its lane"
     lines = [
         f"id          {message.id}",
         f"state       {state}",

@@ -3,10 +3,10 @@
 schema ┐
        ├─▶ gateway, scheduler, retry ─▶ serving ─▶ stop gateway ─▶ scheduler ─▶ retry ─▶ store
 store  ┘                                 │    ▲
-                                         └────┘ a process that ends is restarted on its port
+                                         └────┘ an ended process is restarted on its port
 
-One process keeps this order by itself (duetime_core.together). The console is a process of its own, which starts once
-the others serve, and neither delays nor ends them.
+A single process keeps this order itself (duetime_core.together). The console is a separate process. It starts once the
+others serve, and neither delays nor ends them.
 """
 
 import asyncio
@@ -23,9 +23,9 @@ from duetime.cli.rotation import CHECK_INTERVAL_S, rotate
 
 BACKOFF_S_MIN = 0.2
 BACKOFF_S_MAX = 5.0
-# After running this long, a process is healthy: its next restart is quick again.
+# A process that ran this long is healthy: its next restart is immediate again.
 STEADY_S = 30.0
-# Longer than a process takes to drain its calls; the store also flushes and writes its checkpoint.
+# Longer than a process needs to drain its calls; the store also flushes and writes its checkpoint.
 STOP_TIMEOUT_S = 10.0
 STORE_STOP_TIMEOUT_S = 30.0
 SHARD = 0
@@ -49,10 +49,10 @@ class Cluster:
         console: bool = False,
         console_port: int | None = None,
     ) -> None:
-        """`host`: where the gateway listens; the others listen on loopback. `processes`: one for each service.
-        `inner_ports`: whether those after the gateway listen in any case. `certs`: of `duetime certs init`; with it all
-        ports of gRPC take TLS alone. `console`: whether it has one, at `console_port`; None: the usual one, or any
-        where that is in use.
+        """`host`: the gateway's address; the other services listen on loopback. `processes`: one for each service.
+        `inner_ports`: whether the other services always listen. `certs`: folder of `duetime certs init`; with it all
+        gRPC ports accept TLS only. `console`: whether to run one, at `console_port`; None: the default port, or any
+        free one if that is in use.
 
         Raises:
             CannotStart: files of `certs` are missing, or a port is in use.
@@ -75,13 +75,13 @@ class Cluster:
         self._page: Node | None = None
         self._console: Child | None = None
         if console:
-            # It listens from now on: a browser that comes before the console serves waits.
+            # Listens from now on: a browser that connects before the console serves waits.
             listener = self._console_listener(console_port)
             self._page = self._make_console(listener.getsockname()[1])
             self._console = Child(CONSOLE, ["-m", "duetime_console"], [self._page], logs, listener)
 
     def _make_nodes(self, port: int, database_url: str, *, one_page: bool, listen: bool) -> list[Node]:
-        """In the order in which they are stopped: callers before those that they call, so that no last call fails."""
+        """The services in stop order: callers before callees, so that no last call fails."""
         take = self._ports.take
         page = take()
 
@@ -99,7 +99,7 @@ class Cluster:
         return [gateway, scheduler, retry, store]
 
     def _console_listener(self, port: int | None) -> socket.socket:
-        """At the port; None: at the usual one, or at any where that is in use. Raises: CannotStart."""
+        """Listens at the port; None: at the default, or at any port if that is in use. Raises: CannotStart."""
         if port is not None:
             return self._ports.listen(port)
         try:
@@ -114,23 +114,23 @@ class Cluster:
         return Node(CONSOLE, port, None, settings)
 
     def _certified(self, name: str) -> dict[str, str]:
-        """The settings of a service's certificate. Raises: CannotStart."""
+        """Certificate settings of a service. Raises: CannotStart."""
         if self._certs is None:
             return {}
         files = {"tls_cert_file": "tls.crt", "tls_key_file": "tls.key", "tls_ca_file": "ca.crt"}
         paths = {setting: self._certs / name / file for setting, file in files.items()}
         if missing := [path for path in paths.values() if not path.is_file()]:
-            raise CannotStart(f"there is no {missing[0]}; `duetime certs init {self._certs}` makes it")
+            raise CannotStart(f"{missing[0]} is missing; `duetime certs init {self._certs}` makes it")
         return {setting: str(path) for setting, path in paths.items()}
 
     @property
     def ca(self) -> Path | None:
-        """By which clients know the gateway; None: it takes no TLS."""
+        """The CA of the gateway's certificate, for clients; None: it uses no TLS."""
         return None if self._certs is None else self._certs / "ca.crt"
 
     @property
     def console(self) -> str | None:
-        """Where a browser finds the console, soon after the others serve; None: there is none."""
+        """The console's URL, valid soon after the others serve; None: no console."""
         return None if self._page is None else f"http://{self._page.address}/"
 
     async def start(self) -> None:
@@ -151,11 +151,11 @@ class Cluster:
                 for child in above:
                     starts.create_task(child.start())
         except ExceptionGroup as group:
-            # One is enough: other failures most likely follow from it.
+            # One error is enough: other failures most likely follow from it.
             raise group.exceptions[0] from None
 
     async def keep_running(self) -> None:
-        """Restarts processes that end, and bounds their log files, until cancelled."""
+        """Restarts ended processes, and limits their log files, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for child in self._children:
                 tasks.create_task(_restart_forever(child))
@@ -178,7 +178,7 @@ class Cluster:
         self._ports.close()
 
     def describe(self) -> dict[str, Any]:
-        """Addresses, ports and pids, for machines. A service without an address is reached within its process only."""
+        """Addresses, ports and pids, for machines. Services without an address are reachable in their process only."""
         return {
             "serving": "cluster",
             "address": self.gateway.address,
@@ -202,7 +202,7 @@ class Cluster:
 
 
 async def _run_forever(child: Child) -> None:
-    """Starts it, until that succeeds, and then again whenever it ends."""
+    """Starts the process until that succeeds, and restarts it whenever it ends."""
     pause_s = BACKOFF_S_MIN
     while True:
         try:
@@ -216,7 +216,7 @@ async def _run_forever(child: Child) -> None:
 
 
 async def _restart_forever(child: Child) -> None:
-    """Restarts it at once, and after a pause if it ends again soon."""
+    """Restarts the process at once, or after a pause if it ended soon after its start."""
     loop = asyncio.get_running_loop()
     pause_s = 0.0
     while True:

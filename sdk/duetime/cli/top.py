@@ -1,4 +1,4 @@
-"""`duetime top`: a live screen of a cluster: rates, lateness, what is due next, lanes, groups."""
+"""`duetime top`: a live view of a cluster: rates, lateness, next due times, lanes, groups."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ from duetime.client.connection import Connection
 from duetime.client.errors import DueTimeError, PermissionDenied
 from duetime.v1 import consumer_pb2, gateway_pb2
 
-# Groups that are described at a time; of more, the first by name are.
+# Groups described at a time; if there are more, the first by name.
 GROUPS_MAX = 32
 QUIT = b"q"
 _KEYS_MAX = 64
@@ -35,19 +35,19 @@ _LANES = [
     "#due?3",
     "next due?4",
     "state",
-    "#restored/s",
+    "#delivered/s",
     "#durable late p50/p99 ms?2",
 ]
 _GROUPS = ["group", "#lag", "#in flight?2", "#waiting?3", "#retries", "#dead letters?1", "#received/s", "#done/s?4"]
-# Lines beside the rows of the tables.
+# Lines in addition to the rows of the tables.
 _LINES_BESIDE = 9
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What a cluster said at a moment."""
+    """The state of a cluster at one time."""
 
-    # Of a clock that only goes forward.
+    # Read from a monotonic clock.
     at_s: float
     lanes: Sequence[gateway_pb2.Lane]
     unreachable_shards: Sequence[int]
@@ -57,25 +57,25 @@ class Sample:
 
 @dataclass(frozen=True)
 class Rates:
-    """Between two samples, per second."""
+    """Rates between two samples, per second."""
 
-    # Messages with a delay that lanes took, and those that lanes gave to their topics; by shard and lane.
+    # Delayed messages accepted by lanes, and messages delivered by lanes; by shard and lane.
     accepted: dict[tuple[int, int], float]
     restored: dict[tuple[int, int], float]
 
 
 def top(
     interval: Annotated[
-        str, typer.Option("--interval", metavar="LENGTH", help="Between two looks, such as 500ms or 5s.")
+        str, typer.Option("--interval", metavar="LENGTH", help="The refresh interval, such as 500ms or 5s.")
     ] = WATCH,
-    once: Annotated[bool, typer.Option("--once", help="Print one screen, of one interval, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print one screen after one interval, and end.")] = False,
     server: Server = None,
     as_json: Json = False,
 ) -> None:
     """Watch a cluster: rates, lateness, lanes, groups.
 
-    `q` or Ctrl-C ends it. Accepted are messages with a delay; restored are those that reached their topics when due.
-    A server that does not answer for a while ends nothing, unless it is the first look. In a pipe: like --once.
+    `q` or Ctrl-C ends it. Scheduled are accepted messages with a delay; delivered are those that reached their topics
+    when due. A temporarily unavailable server does not end it, except at the start. In a pipe: like --once.
 
     \b
     Examples:
@@ -115,7 +115,7 @@ async def _live(
     connection: Connection, interval: float, before: Sample, console: Console, ended: asyncio.Event
 ) -> None:
     with _keys(ended), Live(console=console, screen=True, auto_refresh=False) as live:
-        shown: RenderableType = Text(f"looking at {connection.server}; q or Ctrl-C ends")
+        shown: RenderableType = Text(f"connecting to {connection.server}; q or Ctrl-C ends")
         live.update(shown, refresh=True)
         while not await _is_set(ended, interval):
             try:
@@ -129,7 +129,7 @@ async def _live(
 
 
 async def _is_set(event: asyncio.Event, wait_s: float) -> bool:
-    """Whether it is set within so many seconds."""
+    """Whether the event is set within `wait_s`."""
     with suppress(TimeoutError):
         async with asyncio.timeout(wait_s):
             await event.wait()
@@ -138,7 +138,7 @@ async def _is_set(event: asyncio.Event, wait_s: float) -> bool:
 
 @contextmanager
 def _keys(ended: asyncio.Event) -> Iterator[None]:
-    """Sets the event when `q` is pressed. Where keys can't be read one by one, Ctrl-C remains."""
+    """Sets the event when `q` is pressed. If single keys can't be read, Ctrl-C remains."""
     try:
         import termios
         import tty
@@ -154,7 +154,7 @@ def _keys(ended: asyncio.Event) -> Iterator[None]:
 
     def pressed() -> None:
         keys = os.read(number, _KEYS_MAX)
-        # Nothing: the terminal is gone.
+        # Empty: the terminal is gone.
         if not keys or QUIT in keys.lower():
             ended.set()
 
@@ -170,7 +170,7 @@ async def _look(connection: Connection) -> Sample:
     """Raises: DueTimeError."""
 
     async def describe(name: str) -> consumer_pb2.GroupDescription | None:
-        # One that was deleted meanwhile, or is another user's, is none.
+        # A group deleted meanwhile, or another user's, is None.
         with suppress(DueTimeError):
             request = consumer_pb2.DescribeGroupRequest(name=name)
             described: consumer_pb2.GroupDescription = await connection.call("DescribeGroup", request, CALL_TIMEOUT_S)
@@ -189,7 +189,7 @@ async def _look(connection: Connection) -> Sample:
 
 
 def _rates(before: Sample, now: Sample) -> Rates:
-    """A count that went back is that of a store that started anew: it has no rate."""
+    """A decreased count belongs to a restarted store: it has no rate."""
     took_s = max(now.at_s - before.at_s, 0.001)
     earlier = {(lane.shard, lane.level): lane for lane in before.lanes}
     accepted: dict[tuple[int, int], float] = {}
@@ -203,7 +203,7 @@ def _rates(before: Sample, now: Sample) -> Rates:
 
 
 def screen(server: str, now: Sample, rates: Rates, console: Console) -> RenderableType:
-    """All of it, as high as the terminal at most."""
+    """The whole screen, at most as high as the terminal."""
     due = [lane.next_due_at_ms for lane in now.lanes if lane.next_due_at_ms]
     late = [lane for lane in now.lanes if lane.late_p50_ms >= 0]
     worst = max(late, key=lambda lane: lane.late_p99_ms, default=None)
@@ -211,7 +211,7 @@ def screen(server: str, now: Sample, rates: Rates, console: Console) -> Renderab
         f"DueTime at {server}, {local(moment_or_none(now_ms()))}",
         f"pending {sum(lane.pending_count for lane in now.lanes):,}, "
         f"overdue {sum(lane.due_count for lane in now.lanes):,}, next due {local(moment_or_none(min(due, default=0)))}",
-        f"accepted {sum(rates.accepted.values()):,.1f}/s, restored {sum(rates.restored.values()):,.1f}/s, "
+        f"scheduled {sum(rates.accepted.values()):,.1f}/s, delivered {sum(rates.restored.values()):,.1f}/s, "
         f"durable late {lateness(worst) if worst else '-'} ms (p50/p99 of the latest lane)",
     ]
     lines += [f"shard {shard} does not answer; its lanes are missing" for shard in now.unreachable_shards]
@@ -224,7 +224,7 @@ def screen(server: str, now: Sample, rates: Rates, console: Console) -> Renderab
     if groups:
         parts.append(fitting(_GROUPS, [_group_row(group) for group in groups], console)[0])
     if now.groups_left_out:
-        parts.append(Text(f"and {now.groups_left_out:,} more groups"))
+        parts.append(Text(f"{now.groups_left_out:,} more groups"))
     return Group(*parts)
 
 
@@ -260,7 +260,7 @@ def _group_row(group: consumer_pb2.GroupDescription) -> tuple[str, ...]:
 
 
 def screen_object(now: Sample, rates: Rates) -> dict[str, Any]:
-    """The same for machines."""
+    """The screen for machines."""
     due = [lane.next_due_at_ms for lane in now.lanes if lane.next_due_at_ms]
     return {
         "at": iso(moment_or_none(now_ms())),

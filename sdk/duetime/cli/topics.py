@@ -27,7 +27,7 @@ Examples:
   duetime topics describe orders --json
   duetime topics delete orders --dry-run
 """
-# What is left of a topic may be much.
+# The rest of a topic may be large.
 _DELETE_TIMEOUT = "2m"
 _TYPES = {name.removeprefix("TOPIC_TYPE_").lower(): number for name, number in gateway_pb2.TopicType.items()}
 _NAMES = {number: name for name, number in _TYPES.items()}
@@ -47,7 +47,7 @@ def list_topics(context: typer.Context, server: Server = None, as_json: Json = F
 @topics.command("list")
 @watched
 def list_command(context: typer.Context, server: Server = None, as_json: Json = False) -> None:
-    """List the topics, as without a command.
+    """List the topics; the default command.
 
     \b
     Examples:
@@ -72,20 +72,20 @@ def _list(server: str | None, as_json: bool) -> None:
 def create(
     context: typer.Context,
     name: _Name,
-    queues: Annotated[int, typer.Option(help="How many queues, 1 to 1,024. Default: the server's.")] = 0,
+    queues: Annotated[int, typer.Option(help="The number of queues, 1 to 1,024. Default: the server's.")] = 0,
     max_delay: Annotated[
-        str | None, typer.Option(metavar="LENGTH", help="Most delay of its messages: 2h, 30d. Default: ten years.")
+        str | None, typer.Option(metavar="LENGTH", help="Longest delay of its messages: 2h, 30d. Default: ten years.")
     ] = None,
     message_type: Annotated[
         str,
-        typer.Option("--type", help="What RocketMQ's clients may send: normal, fifo, delay, transaction or any."),
+        typer.Option("--type", help="Message type for RocketMQ clients: normal, fifo, delay, transaction or any."),
     ] = "any",
     server: Server = None,
     as_json: Json = False,
 ) -> None:
     """Create a topic.
 
-    One that exists with the same number of queues, most delay and type is left as it is.
+    An existing topic with the same number of queues, longest delay and type is left unchanged.
 
     \b
     Examples:
@@ -94,7 +94,7 @@ def create(
       duetime topics create events --type fifo
     """
     if message_type not in _TYPES:
-        raise typer.BadParameter(f"{message_type!r} is none of {', '.join(_TYPES)}", param_hint="--type")
+        raise typer.BadParameter(f"{message_type!r} is not one of {', '.join(_TYPES)}", param_hint="--type")
     server, as_json = inherited(context, server, as_json)
     max_delay_ms = options.length("--max-delay", max_delay) if max_delay else 0
     request = gateway_pb2.CreateTopicRequest(
@@ -107,7 +107,7 @@ def create(
     if as_json:
         print_json(_topic_object(topic))
     else:
-        limit = f", and a most delay of {_max_delay(topic)}" if topic.max_delay_ms else ""
+        limit = f", longest delay {_max_delay(topic)}" if topic.max_delay_ms else ""
         echo(f"topic {topic.name} has {topic.queue_count} queues{limit}{_type(topic, ', for ')}")
 
 
@@ -130,7 +130,7 @@ def describe(context: typer.Context, name: _Name, server: Server = None, as_json
         )
         return
     topic = described.topic
-    limit = f", most delay {_max_delay(topic)}" if topic.max_delay_ms else ""
+    limit = f", longest delay {_max_delay(topic)}" if topic.max_delay_ms else ""
     about = f"{topic.queue_count} queues{limit}{_type(topic, ', for ')}"
     echo(f"topic {topic.name}, {about}, created {local(moment(topic.created_at_ms))}")
     rows = [tuple(map(str, (*queue, queue[3] - queue[2]))) for queue in queues]
@@ -141,16 +141,18 @@ def describe(context: typer.Context, name: _Name, server: Server = None, as_json
 def delete(
     context: typer.Context,
     name: _Name,
-    force: Annotated[bool, typer.Option("--force", help="Also with messages that nobody has got yet.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing, show what would end.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Include undelivered messages.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Change nothing; show the contents that would end.")
+    ] = False,
     yes: Yes = False,
     server: Server = None,
     as_json: Json = False,
 ) -> None:
     """Delete a topic.
 
-    Refused while messages of it are pending, unread by a group, under a lease, in retry, dead letters or undecided.
-    With --force pending ones are cancelled, transactions are rolled back and dead letters discarded. After an
+    Rejected while messages of it are pending, unread by a group, under a lease, in retry, dead letters or undecided.
+    With --force pending messages are cancelled, transactions rolled back and dead letters discarded. After an
     interruption, the same command continues.
 
     \b
@@ -162,16 +164,14 @@ def delete(
     server, as_json = inherited(context, server, as_json)
     if not (yes or dry_run):
         if not sys.stdin.isatty():
-            raise typer.BadParameter(
-                "a deleted topic does not come back: give --yes, or --dry-run to see what would end"
-            )
+            raise typer.BadParameter("a deleted topic can't be recovered: give --yes, or --dry-run to see its contents")
         _print_deleted(name, _delete(server, name, force=force, dry_run=True), as_json, dry_run=True)
         typer.confirm(f"Delete topic {name} for good?", abort=True)
     _print_deleted(name, _delete(server, name, force=force, dry_run=dry_run), as_json, dry_run=dry_run)
 
 
 def _delete(server: str | None, name: str, *, force: bool, dry_run: bool) -> DeletedTopic:
-    """The same call goes on where one was left off: it has longer than others."""
+    """Deletes the topic. A repeated call continues the work; its timeout is longer than that of other calls."""
 
     async def work() -> DeletedTopic:
         async with AsyncAdmin(await reach(server), timeout=_DELETE_TIMEOUT) as admin:

@@ -24,11 +24,11 @@ def trace(
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Show what happened to a message, oldest first.
+    """Show the history of a message, oldest first.
 
-    Prepared, checked, committed, rolled back, given up; accepted, deferred, rescheduled, cancelled, replaced, restored;
-    received, acknowledged, failed; dead, redriven. Possible gaps are listed at the end. Late is the time from due to
-    the store time in the topic; `duetime lanes` adds the flush.
+    Events: prepared, checked, committed, rolled back, given up; accepted, deferred, rescheduled, cancelled, replaced,
+    restored; received, acknowledged, failed; dead, redriven. Restored means delivered when due. Possible gaps are
+    listed at the end. Late is the time from due to the store time in the topic; `duetime lanes` adds the flush.
     With --json: one event per line, gaps as `{"gap": ...}`.
 
     \b
@@ -59,7 +59,7 @@ async def _trace(server: str | None, message_id: str, topic: str) -> Trace:
 
 
 def event_line(event: TraceEvent, due_before: datetime | None = None) -> str:
-    """An event for people. `due_before`: when the message was due until then."""
+    """An event for people. `due_before`: the previous due time."""
     place = f"{event.topic}/{event.queue}@{event.offset}" if event.topic else ""
     parts = [local(event.at), f"{event.kind.replace('_', ' '):<12}"]
     parts += [event.group] if event.group else []

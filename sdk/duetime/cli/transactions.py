@@ -23,13 +23,13 @@ from duetime.client.sending.producer import AsyncProducer
 from duetime.client.sending.transacting import Ended
 from duetime.client.transaction import Decision
 
-# Transactions that are looked up at once.
+# Concurrent look-ups of transactions.
 LOOKUPS_MAX = 16
 _STDIN = "-"
 
 _HELP = """List, show, commit and roll back transactions.
 
-Open ones, and those that were given up.
+Lists open transactions, and those that were given up.
 
 \b
 Examples:
@@ -43,7 +43,7 @@ transactions = typer.Typer(help=_HELP, invoke_without_command=True, rich_markup_
 
 
 class State(StrEnum):
-    """States that are listed."""
+    """States of listed transactions."""
 
     OPEN = "open"
     GIVEN_UP = "given-up"
@@ -60,11 +60,12 @@ transactions.callback()(show_help)
 @transactions.command("list")
 @watched
 def list_command(
-    group: Annotated[str | None, typer.Option("--group", metavar="GROUP", help="Of this producer group.")] = None,
-    topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="That go to this topic.")] = None,
-    state: Annotated[State | None, typer.Option("--state", help="Without it: both.")] = None,
+    group: Annotated[str | None, typer.Option("--group", metavar="GROUP", help="Only this producer group.")] = None,
+    topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only messages of this topic.")] = None,
+    state: Annotated[State | None, typer.Option("--state", help="Default: both.")] = None,
     older_than: Annotated[
-        str | None, typer.Option("--older-than", metavar="LENGTH", help="Prepared longer ago: 90s, 1h30m, 2d.")
+        str | None,
+        typer.Option("--older-than", metavar="LENGTH", help="Only transactions older than this: 90s, 1h30m, 2d."),
     ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, metavar="N", help="The first N.")] = 100,
     server: Server = None,
@@ -72,7 +73,7 @@ def list_command(
 ) -> None:
     """List transactions, open or given up.
 
-    Each shard's oldest first: age, group, checks so far.
+    Lists the oldest of each shard first: age, group, checks so far.
 
     \b
     Examples:
@@ -105,7 +106,7 @@ async def _list(
     ):
         async for one in found:
             if count == limit:
-                echo("duetime: there are more; see --limit", err=True)
+                echo("duetime: more transactions exist; raise --limit", err=True)
                 return
             count += 1
             if as_json:
@@ -113,7 +114,7 @@ async def _list(
             else:
                 echo(transaction_line(one))
     if not count and not as_json:
-        which = " that meets the options" if group or topic or state or before else ""
+        which = " that matches the options" if group or topic or state or before else ""
         echo(f"no transaction{which} is open or was given up")
 
 
@@ -149,8 +150,8 @@ async def _show(server: str | None, transaction: str, topic: str) -> FoundTransa
 def commit(ids: _Ids, topic: _Topic = None, yes: Yes = False, server: Server = None, as_json: Json = False) -> None:
     """Commit transactions.
 
-    Given up ones too. Their messages go to their topics, delays count from now. Prints one line for each; exit code 1
-    if one is not committed then: it was rolled back before, or is not found.
+    Also those that were given up. Their messages go to their topics; delays count from now. Prints one line for each;
+    exit code 1 if one is not committed afterwards: it was rolled back before, or is not found.
 
     \b
     Examples:
@@ -165,8 +166,8 @@ def commit(ids: _Ids, topic: _Topic = None, yes: Yes = False, server: Server = N
 def rollback(ids: _Ids, topic: _Topic = None, yes: Yes = False, server: Server = None, as_json: Json = False) -> None:
     """Roll transactions back.
 
-    Given up ones too. Their messages are never delivered. Prints one line for each; exit code 1 if one is not rolled
-    back then: it was committed before, or is not found.
+    Also those that were given up. Their messages are never delivered. Prints one line for each; exit code 1 if one is
+    not rolled back afterwards: it was committed before, or is not found.
 
     \b
     Examples:
@@ -179,7 +180,7 @@ def rollback(ids: _Ids, topic: _Topic = None, yes: Yes = False, server: Server =
 
 def _end(server: str | None, ids: Sequence[str], topic: str, decision: Decision, yes: bool, as_json: bool) -> None:
     if not yes and (_STDIN in ids or not sys.stdin.isatty()):
-        raise typer.BadParameter("what is decided once counts: give --yes")
+        raise typer.BadParameter("a decision is final: give --yes")
     every = [one for given_id in ids for one in (_lines_of_stdin() if given_id == _STDIN else [given_id])]
     asyncio.run(_decide(server, every, topic, decision, yes, as_json))
 
@@ -216,7 +217,7 @@ async def _decide(
 
 
 async def _find_all(finder: AsyncFinder, ids: Sequence[str], topic: str) -> list[FoundTransaction | DueTimeError]:
-    """What is known of each, in order."""
+    """The transaction or error of each id, in order."""
 
     async def find(given_id: str) -> FoundTransaction | DueTimeError:
         try:
@@ -255,11 +256,11 @@ def _outcome_line(given_id: str, word: str, outcome: Ended | DueTimeError) -> st
 
 
 def _outcome_object(found: FoundTransaction | DueTimeError, outcome: Ended | DueTimeError) -> dict[str, Any]:
-    told: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     if isinstance(found, FoundTransaction):
-        told |= {"transaction": found.id, "message_id": found.message_id, "group": found.group, "topic": found.topic}
+        fields |= {"transaction": found.id, "message_id": found.message_id, "group": found.group, "topic": found.topic}
     if isinstance(outcome, Ended):
-        told |= {"duplicate": outcome.duplicate} | _receipt_object(outcome.receipt)
+        fields |= {"duplicate": outcome.duplicate} | _receipt_object(outcome.receipt)
     if isinstance(outcome, DueTimeError):
         told["error"] = {"reason": outcome.reason, "message": error_text(outcome)}
     return told
@@ -308,15 +309,15 @@ def transaction_object(one: FoundTransaction) -> dict[str, Any]:
 
 def _details(one: FoundTransaction) -> dict[str, Any]:
     message = one.message
-    told: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     if message is not None:
-        told = {**body_object(message), "tags": message.tags, "keys": message.keys, "properties": message.properties}
+        fields = {**body_object(message), "tags": message.tags, "keys": message.keys, "properties": message.properties}
     receipt = _receipt_object(one.receipt)
-    return told | ({"receipt": receipt} if receipt else {})
+    return fields | ({"receipt": receipt} if receipt else {})
 
 
 def progress_lines(one: FoundTransaction) -> list[str]:
-    """How far a transaction is, for people."""
+    """The progress of a transaction, for people."""
     lines = [f"prepared    {local(one.prepared_at)}, {about(_age_ms(one))} ago", f"checks      {one.checks}"]
     lines += [f"next check  {local(one.next_check_at)}"] if one.next_check_at else []
     return [*lines, *([f"ended       {local(one.ended_at)}"] if one.ended_at else [])]

@@ -21,17 +21,17 @@ from duetime.client.trust import Tls
 def up(
     data: Annotated[Path, typer.Option(metavar="DIR", help="The directory for all data.")] = Path("duetime-data"),
     port: Annotated[int, typer.Option(min=0, max=65_535, help="The gateway's port; 0: any free one.")] = 9800,
-    host: Annotated[str, typer.Option(metavar="HOST", help="The address on which the gateway listens.")] = HOST,
-    demo: Annotated[bool, typer.Option("--demo", help="Send a few delayed messages and show them arrive.")] = False,
+    host: Annotated[str, typer.Option(metavar="HOST", help="The gateway's address.")] = HOST,
+    demo: Annotated[bool, typer.Option("--demo", help="Send a few delayed messages and show their arrival.")] = False,
     processes: Annotated[
-        bool, typer.Option("--processes", envvar="DUETIME_UP_PROCESSES", help="A process for each service.")
+        bool, typer.Option("--processes", envvar="DUETIME_UP_PROCESSES", help="Run a process for each service.")
     ] = False,
     inner_ports: Annotated[
-        bool, typer.Option("--inner-ports", help="Store, scheduler and retry listen too, on free ports.")
+        bool, typer.Option("--inner-ports", help="Let store, scheduler and retry listen too, on free ports.")
     ] = False,
     certs: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Take TLS alone, by the certificates of `duetime certs init DIR`."),
+        typer.Option(metavar="DIR", help="Accept TLS only, with the certificates of `duetime certs init DIR`."),
     ] = None,
     console_port: Annotated[
         int | None,
@@ -40,7 +40,7 @@ def up(
             min=0,
             max=65_535,
             envvar="DUETIME_UP_CONSOLE_PORT",
-            help="The console's port; 0: any free one. Default: 9880, or any free one where that is in use.",
+            help="The console's port; 0: any free one. Default: 9880, or any free one if that is in use.",
         ),
     ] = None,
     no_console: Annotated[
@@ -50,12 +50,11 @@ def up(
 ) -> None:
     """Start a cluster on this machine.
 
-    Store, gateway, scheduler and retry service run
-    in one process, which is started again if it dies; with --processes each has its own, for machines
-    with cores to spare. Prints one line when it is ready. Stop it with Ctrl-C or SIGTERM; the next start continues with
-    the same data, pending messages included, in either way. Variables such as DUETIME_STORE_FLUSH_MODE configure the
-    services. A console for browsers starts beside them, on loopback. Beyond this machine (--host) the gateway listens
-    only with TLS and authentication, or if DUETIME_INSECURE=1 says that the network keeps strangers out.
+    Store, gateway, scheduler and retry service run in one process, which is restarted if it dies; with --processes each
+    has its own, for machines with cores to spare. Prints one line when it is ready. Stop it with Ctrl-C or SIGTERM; the
+    next start continues with the same data, including pending messages. Variables such as DUETIME_STORE_FLUSH_MODE
+    configure the services. A console for browsers starts beside them, on loopback. Beyond this machine (--host) the
+    gateway requires TLS and authentication, or DUETIME_INSECURE=1, which means that the network keeps strangers out.
 
     \b
     Examples:
@@ -64,11 +63,11 @@ def up(
       duetime up --data /var/tmp/duetime --port 0 --json
       duetime up --no-console
       duetime up --processes                        one process for each service, as in compose
-      duetime up --inner-ports --json               tells the ports of store, scheduler and retry
+      duetime up --inner-ports --json               prints the ports of store, scheduler and retry
       duetime up --certs certs                      clients: DUETIME_TLS_CA_FILE=certs/ca.crt, or --tls-ca
     """
     check_software()
-    # All files of the cluster are readable by this user only.
+    # Only this user can read the cluster's files.
     os.umask(0o077)
     data = data.absolute()
     with claimed(data):
@@ -129,7 +128,7 @@ def _by_tls(cluster: Cluster) -> str:
 
 
 async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
-    """Runs the work until it ends or is stopped, which cancels it; returns whether it ended."""
+    """Runs the work until it ends or is stopped by cancellation; returns whether it ended."""
     working, stopped = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait((working, stopped), return_when=asyncio.FIRST_COMPLETED)

@@ -1,14 +1,14 @@
-"""What JSON can say, as a YAML document in block style."""
+"""JSON values as a YAML document in block style."""
 
 import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
-# Texts that are the same text without quotes, in YAML 1.1 too, where `no` and `on` are booleans.
+# Texts that need no quotes, also in YAML 1.1, where `no` and `on` are booleans.
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.%/-]*")
 _WORDS = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
-# What YAML does not take as it is within double quotes, and JSON does.
+# Characters that JSON allows within double quotes, and YAML does not.
 _UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 
 
@@ -36,7 +36,7 @@ def _scalar(value: Any) -> str:
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, float):
-        # YAML 1.1 takes 1e-07 for a text.
+        # YAML 1.1 reads 1e-07 as a text.
         return re.sub(r"^(-?[0-9]+)e", r"\1.0e", json.dumps(value))
     return json.dumps(value)
 

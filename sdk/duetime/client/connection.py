@@ -89,8 +89,8 @@ def backoff_s(attempt: int, *errors: DueTimeError) -> float:
     """The pause after failed attempt 1, 2, ...: it doubles, and up to half of it is random to spread callers. It is at
     least as long as the server requested in one of the errors."""
     longest = min(BACKOFF_S_MAX, BACKOFF_S_MIN * 2.0 ** min(attempt - 1, 16))
-    told = max((error.retry_after_s for error in errors), default=0.0)
-    return max(longest * random.uniform(0.5, 1.0), told * random.uniform(1.0, 1.1))
+    requested = max((error.retry_after_s for error in errors), default=0.0)
+    return max(longest * random.uniform(0.5, 1.0), requested * random.uniform(1.0, 1.1))
 
 
 async def pause(length_s: float) -> None:

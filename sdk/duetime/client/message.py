@@ -139,7 +139,7 @@ def due_ms(deliver_at: datetime, field: str = "deliver_at") -> int:
         raise InvalidMessage.of(field, f"{deliver_at!r} {text}")
     when_ms = at_ms(deliver_at)
     if when_ms < 0:
-        raise InvalidMessage.of(field, f"{deliver_at!r} lies before 1970")
+        raise InvalidMessage.of(field, f"{deliver_at!r} is before 1970")
     return when_ms
 
 
@@ -204,10 +204,10 @@ def to_proto(message: Message, *, born_at_ms: int = 0) -> message_pb2.Message:
     try:
         return message_pb2.Message(**fields)
     except (TypeError, ValueError) as error:
-        raise refused(fields, error) from error
+        raise encoding_error(fields, error) from error
 
 
-def refused(fields: Mapping[str, Any], error: Exception) -> InvalidMessage:
+def encoding_error(fields: Mapping[str, Any], error: Exception) -> InvalidMessage:
     """The SDK's error for a message that protobuf cannot encode, about the first wrong field."""
     for name, value in fields.items():
         try:

@@ -86,7 +86,7 @@ class Signals:
             self._releases.append(partial(loop.remove_signal_handler, number))
         except NotImplementedError:
             # Windows: its event loops wake up for signals too.
-            def told(*_: Any) -> None:
+            def on_signal(*_: Any) -> None:
                 loop.call_soon_threadsafe(self._handle)
 
-            self._releases.append(partial(signal.signal, number, signal.signal(number, told)))
+            self._releases.append(partial(signal.signal, number, signal.signal(number, on_signal)))

@@ -204,8 +204,14 @@ class Rows:
         faulty = (row.message_id.in_(message_ids), row.state.in_((FAILED, DOUBTFUL)))
         found = set(connection.execute(select(row.message_id).where(*faulty).with_for_update()).scalars())
         if resend:
-            anew: dict[str, Any] = {"state": WAITING, "next_at_ms": 0, "attempts": 0, "handed_at_ms": None, "error": ""}
-            connection.execute(update(self._table).where(*faulty).values(anew))
+            reset: dict[str, Any] = {
+                "state": WAITING,
+                "next_at_ms": 0,
+                "attempts": 0,
+                "handed_at_ms": None,
+                "error": "",
+            }
+            connection.execute(update(self._table).where(*faulty).values(reset))
         else:
             connection.execute(delete(self._table).where(*faulty))
         return [each for each in message_ids if each not in found]

@@ -151,7 +151,7 @@ class Settler:
                     log_about(
                         logging.ERROR,
                         message,
-                        "the server refused its failure: %s; it will be delivered again",
+                        "the server rejected its failure: %s; it will be redelivered",
                         result.fault.message,
                     )
             elif result.status != _OK:

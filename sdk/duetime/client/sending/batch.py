@@ -10,7 +10,7 @@ from duetime_format import limits
 from duetime.client.admission import check
 from duetime.client.errors import InvalidMessage, Violation
 from duetime.client.ids import new_id
-from duetime.client.message import Message, refused, wire_fields
+from duetime.client.message import Message, encoding_error, wire_fields
 from duetime.v1 import gateway_pb2, transactions_pb2
 
 REQUEST_COUNT_MAX = 512
@@ -135,7 +135,7 @@ def _of_batch(message: Message, topic: str, index: int, born_at_ms: int) -> tupl
         violations = [Violation(f"messages[{index}].{one.field}", one.description) for one in error.violations]
         raise InvalidMessage(f"messages[{index}].{error.text}", reason=error.reason, violations=violations) from None
     except (TypeError, ValueError) as error:
-        raise refused(fields, error).about(message_id) from error
+        raise encoding_error(fields, error).about(message_id) from error
 
 
 def now_ms() -> int:
@@ -157,7 +157,7 @@ def encode(message: Message, message_id: str, born_at_ms: int, request: Request 
     except InvalidMessage as error:
         raise error.about(message_id) from None
     except (TypeError, ValueError) as error:
-        raise refused(fields, error).about(message_id) from error
+        raise encoding_error(fields, error).about(message_id) from error
     return encoded
 
 

@@ -21,15 +21,15 @@ LINGER_BATCH = 64
 AVERAGE_OVER = 8
 
 T = TypeVar("T")
-Told = TypeVar("Told", contravariant=True)
+OutcomeT = TypeVar("OutcomeT", contravariant=True)
 
 
-class Waiter(Protocol[Told]):
+class Waiter(Protocol[OutcomeT]):
     """A future, or its equivalent for a thread."""
 
     def done(self) -> bool: ...
 
-    def set_result(self, outcome: Told, /) -> None: ...
+    def set_result(self, outcome: OutcomeT, /) -> None: ...
 
     def set_exception(self, error: Exception, /) -> None: ...
 

@@ -14,7 +14,7 @@ from duetime.client.admission import check
 from duetime.client.errors import DueTimeError, InvalidMessage, ServerError, from_fault
 from duetime.client.ids import later, new_block, numbered
 from duetime.client.lengths import Length
-from duetime.client.message import Message, Receipt, refused, wire_fields
+from duetime.client.message import Message, Receipt, encoding_error, wire_fields
 from duetime.client.sending.batch import SendBatch, now_ms
 from duetime.client.sending.outcomes import Outcome, Outcomes
 from duetime.v1 import gateway_pb2
@@ -128,7 +128,7 @@ def _pack(fields: dict[str, Any]) -> gateway_pb2.Pack:
     try:
         return gateway_pb2.Pack(**fields)
     except (TypeError, ValueError) as error:
-        raise refused(fields, error) from error
+        raise encoding_error(fields, error) from error
 
 
 def apart(response: gateway_pb2.SendResponse, counts: Sequence[int]) -> Iterator[gateway_pb2.SendResponse]:

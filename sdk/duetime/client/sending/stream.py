@@ -221,7 +221,7 @@ class _Call:
             while (response := await self._call.read()) is not grpc.aio.EOF:
                 if not self._awaited:
                     error = Unavailable(
-                        f"the server at {self._server} answered what was not asked", reason="STREAM_ENDED"
+                        f"the server at {self._server} sent an unexpected answer", reason="STREAM_ENDED"
                     )
                     return
                 self._settle(self._awaited.popleft(), response)
