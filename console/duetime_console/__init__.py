@@ -1,1 +1,1 @@
-"""The console: the cluster as pages and as JSON over HTTP, for people and programs without gRPC."""
+"""The console: the cluster as web pages and as JSON over HTTP, for people and for programs without gRPC."""

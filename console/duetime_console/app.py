@@ -1,4 +1,4 @@
-"""The console as an ASGI application: its routes, who may see them, and what is answered when something fails."""
+"""The console as an ASGI application: its routes, access to them, and answers to failures."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -50,7 +50,7 @@ from duetime_console.settings import Settings
 
 log = structlog.get_logger()
 
-# In order of their paths.
+# Ordered by path.
 PAGES = (
     now,
     dead_letters,
@@ -70,7 +70,7 @@ PAGES = (
     topics,
     transactions,
 )
-# What strangers may see.
+# Paths without sign-in.
 _PUBLIC = ("/sign-in", "/sign-out")
 _KEPT = "public, max-age=31536000, immutable"
 
@@ -142,7 +142,7 @@ def make_app(settings: Settings, clock: Clock | None = None) -> Starlette:
 
 
 class _Static(StaticFiles):
-    """Files whose addresses change with them."""
+    """Files whose addresses change with their content."""
 
     def file_response(self, *arguments: object, **options: object) -> Response:
         response = super().file_response(*arguments, **options)  # type: ignore[arg-type]
@@ -151,7 +151,7 @@ class _Static(StaticFiles):
 
 
 def _guarded(route: Route) -> Route:
-    """The same page, for those who are signed in where the cluster has users, and for forms of the console itself."""
+    """The same page, restricted to signed-in users if the cluster has users, and to the console's own forms."""
     endpoint: Endpoint = route.endpoint
 
     async def guarded(request: Request) -> Response:
@@ -165,7 +165,7 @@ def _guarded(route: Route) -> Route:
         except GatewayError as error:
             if error.code != "UNAUTHENTICATED":
                 raise
-            # Its token counts no more.
+            # Its token is no longer valid.
             session = request.state.session = sessions.begin()
             request.state.viewer = await sessions.look("", session.csrf)
         viewer: Viewer = request.state.viewer
@@ -190,7 +190,7 @@ def _to_sign_in(request: Request) -> Response:
 
 
 async def _healthy(request: Request) -> Response:
-    """The process serves. Whether the cluster does is the gateway's to say."""
+    """Whether this process serves. The gateway reports the cluster's health."""
     return PlainTextResponse("serving\n", headers={"cache-control": "no-store"})
 
 
@@ -207,15 +207,15 @@ def _error(request: Request, status: int, title: str, text: str, advice: str) ->
     return page(request, "error.html", status=status, title=title, text=text, advice=advice)
 
 
-# By gRPC's code: a title, and what to do.
+# Title and advice by gRPC's code.
 _TOLD = {
-    "INVALID_ARGUMENT": ("That can't be", "Correct what is named above and try again."),
-    "NOT_FOUND": ("There is no such thing", "Look for it under another name, or in the list."),
-    "PERMISSION_DENIED": ("You have no right to that", "Ask an admin of the cluster: `duetime grants` gives rights."),
+    "INVALID_ARGUMENT": ("Invalid input", "Correct the fields named above and try again."),
+    "NOT_FOUND": ("Not found", "Search for another name, or look in the list."),
+    "PERMISSION_DENIED": ("Permission denied", "Ask an admin of the cluster: `duetime grants` gives rights."),
     "RESOURCE_EXHAUSTED": ("The cluster is at a limit", "Wait a little and try again."),
-    "UNAVAILABLE": ("The cluster does not answer", "Is the gateway running? This page tries again when you reload it."),
-    "DEADLINE_EXCEEDED": ("The cluster takes too long", "Try again; look at the shards if it stays so."),
-    "UNIMPLEMENTED": ("The gateway does not know this", "It may be older than the console: upgrade it."),
+    "UNAVAILABLE": ("The cluster does not answer", "Is the gateway running? Reload this page to try again."),
+    "DEADLINE_EXCEEDED": ("The cluster is too slow", "Try again; check the shards if it happens again."),
+    "UNIMPLEMENTED": ("The gateway does not support this", "It may be older than the console: upgrade it."),
 }
 
 
@@ -223,25 +223,25 @@ async def _tell_gateway_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, GatewayError), "registered for it"
     viewer: Viewer = getattr(request.state, "viewer", Viewer())
     if error.code == "UNAUTHENTICATED" and viewer.signed_in and not request.url.path.startswith(API):
-        # Their token counts no more since it was last asked about.
+        # Their token has become invalid since the last check.
         request.app.state.sessions.forget(viewer.token)
         return _to_sign_in(request)
-    title, advice = _TOLD.get(error.code, ("That failed", "Try again; the gateway's log says more."))
+    title, advice = _TOLD.get(error.code, ("Request failed", "Try again; the gateway's log has details."))
     return _error(request, error.status, title, error.text, advice)
 
 
 async def _tell_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException), "registered for it"
-    title = "There is no such page" if error.status_code == 404 else str(error.detail)
-    return _error(request, error.status_code, title, "", "The navigation has all pages.")
+    title = "Page not found" if error.status_code == 404 else str(error.detail)
+    return _error(request, error.status_code, title, "", "The navigation lists all pages.")
 
 
 async def _tell_forbidden(request: Request, error: Exception) -> Response:
-    return _error(request, 403, "The form is no longer valid", str(error), "Load the page again.")
+    return _error(request, 403, "The form has expired", str(error), "Load the page again.")
 
 
 async def _tell_too_large(request: Request, error: Exception) -> Response:
-    return _error(request, 413, "That is too large", str(error), "Send less at a time, or use the SDK.")
+    return _error(request, 413, "Request too large", str(error), "Send less at once, or use the SDK.")
 
 
 async def _tell_crowded(request: Request, error: Exception) -> Response:
@@ -250,4 +250,6 @@ async def _tell_crowded(request: Request, error: Exception) -> Response:
 
 async def _tell_defect(request: Request, error: Exception) -> Response:
     log.error("request failed", path=request.url.path, exc_info=error)
-    return _error(request, 500, "The console has a defect", "Its log has the trace.", "Try again, and report it.")
+    return _error(
+        request, 500, "The console has a defect", "Its log has the trace.", "Try again, and report the error."
+    )

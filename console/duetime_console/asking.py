@@ -1,4 +1,4 @@
-"""Calls whose failure is a part of a page, and addresses of pages."""
+"""Calls that may fail without failing the whole page, and addresses of pages."""
 
 from typing import Any
 from urllib.parse import quote
@@ -10,7 +10,7 @@ from duetime_console.session import call
 
 
 async def asked(request: Request, method: str, message: Any, timeout: float = CALL_TIMEOUT_S) -> Any:
-    """The answer, or the GatewayError with which the call failed: the rest of the page is shown all the same."""
+    """The answer, or the GatewayError of a failed call: the rest of the page is shown regardless."""
     try:
         return await call(request, method, message, timeout)
     except GatewayError as error:

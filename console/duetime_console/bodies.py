@@ -1,4 +1,4 @@
-"""Bodies of messages as pages show them: as text, JSON or hexadecimal digits, cut, and nothing in them is run. Pure."""
+"""Message bodies on pages: as text, JSON or hexadecimal digits, cut, and never executed. Pure."""
 
 import json
 import re
@@ -10,10 +10,10 @@ from duetime_format.texts import visible
 Kind = Literal["text", "json", "hex"]
 KINDS: tuple[Kind, ...] = ("text", "json", "hex")
 
-# Of what is shown: the download has all.
+# Bytes of the shown part; the download has all.
 TEXT_CHARS_MAX = 65_536
 HEX_BYTES_MAX = 4_096
-# A larger body is not parsed.
+# Larger bodies are not parsed.
 JSON_BYTES_MAX = 262_144
 SNIPPET_CHARS = 120
 _LINE_BYTES = 16
@@ -22,7 +22,7 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A body, or its beginning, in one of the kinds that it can be shown in."""
+    """A body, or its beginning, in one of its possible forms."""
 
     kind: Kind
     text: str
@@ -31,7 +31,7 @@ class Shown:
 
 
 def shown(body: bytes, wanted: str = "") -> Shown:
-    """In the kind that is wanted where that can be; else as JSON, text, or hexadecimal digits."""
+    """The body in the wanted form if possible; else as JSON, text, or hexadecimal digits."""
     text = _decoded(body)
     pretty = _pretty(body) if text is not None else None
     kinds: tuple[Kind, ...] = tuple(
@@ -45,7 +45,7 @@ def shown(body: bytes, wanted: str = "") -> Shown:
 
 
 def snippet(body: bytes, around: str = "") -> str:
-    """The beginning of a body on one line, or what is around a text in it."""
+    """The beginning of a body on one line, or the surroundings of a text in it."""
     text = body.decode("utf-8", "replace")
     at = max(text.lower().find(around.lower()) - SNIPPET_CHARS // 4, 0) if around else 0
     part = " ".join(text[at : at + SNIPPET_CHARS].split())
@@ -53,7 +53,7 @@ def snippet(body: bytes, around: str = "") -> str:
 
 
 def _decoded(body: bytes) -> str | None:
-    """None: it is no text in UTF-8."""
+    """None: the body is not text in UTF-8."""
     try:
         return body.decode()
     except UnicodeDecodeError:
@@ -61,7 +61,7 @@ def _decoded(body: bytes) -> str | None:
 
 
 def _pretty(body: bytes) -> str | None:
-    """JSON with a line for each value, its tokens as they are written; None: no object or list, or too large."""
+    """JSON with a line for each value, its tokens unchanged; None: not an object or list, or too large."""
     if len(body) > JSON_BYTES_MAX or body.lstrip()[:1] not in (b"{", b"["):
         return None
     try:

@@ -1,4 +1,4 @@
-"""What every request passes: the host it was made for, its size, where it comes from, and headers of every answer."""
+"""Checks of every request (host, size, origin), and headers of every answer."""
 
 import re
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from duetime_console.api.problems import API, Problem
 
-# A message of 4 MiB in base64, with what a form adds.
+# A message of 4 MiB in base64, plus the overhead of a form.
 REQUEST_BYTES_MAX = 8 * 1024 * 1024
 # A form of a caller without a session: a token, and the next page.
 STRANGER_BYTES_MAX = 16 * 1024
@@ -59,7 +59,7 @@ class Body:
         message = await self._receive()
         size = len(message.get("body", b""))
         if self._held + size > self.bytes_max:
-            raise TooLarge(f"this request has at most {self.bytes_max:,} bytes")
+            raise TooLarge(f"the limit of this request is {self.bytes_max:,} bytes")
         if not self._bodies.may_take(self._host, size):
             raise Crowded("other requests use all memory for bodies")
         self._bodies.take(self._host, size)
@@ -88,7 +88,7 @@ class Border:
         errors_url: str,
         note: Callable[[int], None],
     ) -> None:
-        """`hosts`: by which it may be asked; empty: any. `note`: is told the status of each answer."""
+        """`hosts`: valid host names; empty: any. `note`: called with the status of each answer."""
         self._app = app
         self._hosts = hosts
         self._note = note
@@ -126,9 +126,9 @@ class Border:
         if not _HOST.fullmatch(host):
             return self._told(scope, 400, "HOST_INVALID", "Host is not NAME or NAME:PORT")
         name = urlsplit(f"//{host}").hostname or ""
-        # Another name for this machine may be a stranger's: their page would reach it as if it were theirs.
+        # Another name for this machine may belong to a stranger, whose page would reach the console as its own.
         if self._hosts and name not in self._hosts and host not in self._hosts:
-            text = f"the console is not reached as {name[:100]}: DUETIME_CONSOLE_HOSTS names its hosts"
+            text = f"{name[:100]} is not a host of the console: set DUETIME_CONSOLE_HOSTS"
             return self._told(scope, 421, "HOST_UNKNOWN", text)
         if scope["method"] not in _SAFE:
             origin = headers.get("origin", "")
@@ -136,18 +136,18 @@ class Border:
                 return self._told(scope, 403, "SITE_UNKNOWN", "the request comes from another site")
         length = headers.get("content-length", "0")
         if not re.fullmatch("[0-9]{1,9}", length) or int(length) > REQUEST_BYTES_MAX:
-            return self._told(scope, 413, "REQUEST_TOO_LARGE", f"a request has at most {REQUEST_BYTES_MAX:,} bytes")
+            return self._told(scope, 413, "REQUEST_TOO_LARGE", f"the limit of a request is {REQUEST_BYTES_MAX:,} bytes")
         return None
 
     def _told(self, scope: Scope, status: int, reason: str, text: str) -> Response:
-        """For programs that call the API, and for people."""
+        """An error for programs that call the API, and for people."""
         if scope["path"].startswith(API):
             return Problem(status, reason, text).response(self._errors_url)
         return PlainTextResponse(f"{text}\n", status)
 
 
 def _netloc(origin: str) -> str:
-    """Empty: it has none."""
+    """The origin's host and port; empty: it has none."""
     try:
         return urlsplit(origin).netloc
     except ValueError:
@@ -161,7 +161,7 @@ def host_of(scope: Scope) -> str:
 
 
 def hosts_of(hosts: str, host: str) -> frozenset[str]:
-    """The names by which it may be asked: those that are set, and this machine's where only that reaches it."""
+    """Valid host names: the configured ones; on loopback this machine's names."""
     named = {one.strip().lower() for one in hosts.split(",") if one.strip()}
     if named or is_loopback(host):
         return frozenset({*named, "localhost", "127.0.0.1", "::1"})

@@ -20,26 +20,26 @@ console = typer.Typer(name="console", rich_markup_mode=None, add_completion=Fals
 def serve(
     server: Server = None,
     port: Annotated[int, typer.Option(min=0, max=65_535, help="The port of pages; 0: any free one.")] = PORT,
-    host: Annotated[str, typer.Option(metavar="HOST", help="The address on which it listens.")] = "127.0.0.1",
-    read_only: Annotated[bool, typer.Option("--read-only", help="Refuse all that would change the cluster.")] = False,
+    host: Annotated[str, typer.Option(metavar="HOST", help="The console's address.")] = "127.0.0.1",
+    read_only: Annotated[bool, typer.Option("--read-only", help="Reject all changes to the cluster.")] = False,
     prometheus: Annotated[
         str,
         typer.Option(
             "--prometheus",
             metavar="URL",
-            help="A Prometheus that scrapes the cluster: asked for the past beyond what the console keeps.",
+            help="A Prometheus that scrapes the cluster, for the past beyond the console's memory.",
         ),
     ] = "",
     tls_cert: Annotated[
-        Path | None, typer.Option("--tls-cert", metavar="FILE", help="Its certificate: pages come by HTTPS alone.")
+        Path | None, typer.Option("--tls-cert", metavar="FILE", help="The console's certificate: serve HTTPS only.")
     ] = None,
     tls_key: Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="The certificate's key.")] = None,
 ) -> None:
     """Show the cluster in a browser.
 
-    What will happen and what has, messages, topics, groups, lanes, dead letters; the same as JSON below /api/v1. Where
-    the cluster has users, people sign in with their tokens and may do what those may. Stop it with Ctrl-C or SIGTERM.
-    Variables such as DUETIME_CONSOLE_REFRESH_MS set what has no option.
+    Future and past deliveries, messages, topics, groups, lanes, dead letters; the same as JSON below /api/v1. If the
+    cluster has users, people sign in with their tokens and have those users' rights. Stop it with Ctrl-C or SIGTERM.
+    Variables such as DUETIME_CONSOLE_REFRESH_MS set values without an option.
 
     \b
     Examples:

@@ -3,7 +3,7 @@
 accept ──share──▶ handshake ──▶ head ──▶ body ──▶ answer ──▶ idle ──▶ head ...
 A sweep each second ends the connections that exceed the time of their phase.
 
-A full server ends the oldest quiet connection of the host with most, so a newcomer finds a place.
+A full server ends the oldest quiet connection of the host with the most, so that a newcomer finds a place.
 """
 
 import asyncio
@@ -24,20 +24,20 @@ from uvicorn.server import ServerState
 
 from duetime_console.border import REQUEST_BYTES_MAX
 
-# For log lines that callers cause.
+# The logger of lines that callers can trigger.
 often = sparing()
 
 # The part of the process's descriptors that connections use.
 DESCRIPTORS_SHARE = 0.8
-# Time for a handshake, and for a request's head.
+# Time for a handshake, and for the head of a request.
 HEAD_MS = 10_000
-# Bodies and answers may stand still for this time, and move at this rate otherwise.
+# Bodies and answers may stall for this time, and must move at this rate otherwise.
 STILL_MS, BYTES_PER_MS_MIN = 10_000, 16
-# A body may exceed its limit by that much again, after the answer that says so.
+# Further bytes of a body beyond its limit, read after the answer that rejects it.
 BODY_BYTES_MAX = 2 * REQUEST_BYTES_MAX
 # A chunked body has this number of chunks, and one more for each of these bytes.
 CHUNKS_FREE, CHUNK_BYTES_MIN = 1_024, 64
-# Of a request's line and headers.
+# Bytes of a request's line and headers.
 HEAD_BYTES_MAX = 32 * 1024
 SWEEP_MS = 1_000
 ACCEPT_PAUSE_MS = 100
@@ -45,7 +45,7 @@ _LASTING = (errno.EBADF, errno.EINVAL, errno.ENOTSOCK)
 
 
 class _Parser(h11.Connection):
-    """h11's, which rejects a body of tiny chunks: each costs as much as a large one."""
+    """h11's parser, which also rejects a body of tiny chunks: each costs as much as a large one."""
 
     def __init__(self, head_bytes_max: int) -> None:
         super().__init__(h11.SERVER, head_bytes_max)
@@ -64,7 +64,7 @@ class _Parser(h11.Connection):
 
 
 class Connection(H11Protocol):
-    """A connection that knows its phase and the time since its begin."""
+    """A connection that knows its phase and the time since its beginning."""
 
     def __init__(
         self, connections: "Connections", peer: socket.socket, host: str, config: Config, state: ServerState, app: Any
@@ -75,17 +75,17 @@ class Connection(H11Protocol):
         self._connections = connections
         self._peer = peer
         self._received = 0
-        # Of the last sweep: the phase and the request, the begin, and the bytes at that time.
+        # The state at the last sweep: phase and request, its beginning, and the bytes by then.
         self._phase: tuple[str, object] = ("", None)
         self._since_ms = 0.0
         self._received_before = 0
-        # Since an answer waits for the peer, and the most bytes since; None: none waits.
+        # Since when an answer waits for the peer, and the most bytes since; None: none waits.
         self._waits_since_ms: float | None = None
         self._waiting_bytes = 0
 
     @property
     def is_quiet(self) -> bool:
-        """Whether no request is at work."""
+        """Whether no request is in progress."""
         return self.cycle is None or self.cycle.response_complete
 
     def data_received(self, data: bytes) -> None:
@@ -101,21 +101,21 @@ class Connection(H11Protocol):
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
-        # An answer has begun: another one would be a part of it.
+        # An answer has begun: another one would become a part of it.
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             super().send_400_response(msg)
         else:
             self.transport.abort()
 
     def end(self) -> None:
-        """Ends it now, also within a handshake; an answer that waits is lost."""
+        """Ends it now, even during a handshake; a waiting answer is lost."""
         if self.transport is not None:
             self.transport.abort()
         else:
             self._peer.shutdown(socket.SHUT_RDWR)
 
     def is_late(self, now_ms: float) -> bool:
-        """Whether the peer took too much time for the present phase."""
+        """Whether the peer took too much time for the current phase."""
         if self.transport is None:
             # asyncio limits the handshake.
             return False
@@ -157,17 +157,17 @@ class Connections:
         self._clock = clock
         # Behind a proxy all callers are one host, which may have all but the last tenth.
         self._shares: Shares[str] = Shares(most, most)
-        # By host, oldest first.
+        # Connections by host, oldest first.
         self._held: dict[str, dict[Connection, None]] = {}
         self._ended = Counter(
             "duetime_console_connections_ended_total",
-            "Connections that were too slow, or made room for others.",
+            "Connections ended because they were slow, or to admit others.",
             ["reason"],
             registry=registry,
         )
-        gauge = Gauge("duetime_console_connections", "Connections to the port of pages.", registry=registry)
+        gauge = Gauge("duetime_console_connections", "Connections to the page port.", registry=registry)
         gauge.set_function(lambda: self._shares.used)
-        Gauge("duetime_console_connections_max", "The most that are let in.", registry=registry).set(most)
+        Gauge("duetime_console_connections_max", "Maximum connections.", registry=registry).set(most)
 
     async def accept(self, listener: socket.socket, config: Config, state: ServerState, app: Any) -> None:
         """Serves the connections to a listener until it is cancelled."""
@@ -207,13 +207,13 @@ class Connections:
             self._shares.give(one.host)
 
     def _admit(self, one: Connection) -> bool:
-        """Counts a connection, for which another may have to go."""
+        """Counts a connection; another one may have to end for it."""
         if not self._shares.may_take(one.host):
             greediest = max(self._held.values(), key=len, default={})
             quiet = next((each for each in greediest if each.is_quiet), None)
             if quiet is None:
                 self._ended.labels("refused").inc()
-                often.warning("connection refused: too many", host=one.host, count=self._shares.used)
+                often.warning("connection rejected: too many", host=one.host, count=self._shares.used)
                 return False
             self._end(quiet, "crowded")
         self._shares.take(one.host)
@@ -233,6 +233,6 @@ class Connections:
                 lambda: one, peer, ssl=context, **(limits if context else {})
             )
         except OSError:
-            # The peer is gone, speaks no TLS, or took too long.
+            # The peer is gone, does not speak TLS, or took too long.
             self.release(one)
             peer.close()

@@ -1,4 +1,4 @@
-"""The only way to the cluster: one channel to the gateway, calls in a user's name, one kind of error."""
+"""The only path to the cluster: one channel to the gateway, calls in a user's name, one kind of error."""
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
@@ -16,16 +16,16 @@ from duetime.v1 import gateway_pb2_grpc, message_pb2
 from duetime_console.settings import Settings
 
 CALL_TIMEOUT_S = 10.0
-# Of DeleteTopic: what is left of a topic may be much.
+# Timeout of DeleteTopic: a topic may have much content.
 DELETE_TIMEOUT_S = 120.0
 
-# Calls that change nothing; all others are refused where the console only reads.
+# Calls that change nothing; a read-only console rejects all others.
 READING = frozenset(
     "Backlog DescribeGroup DescribeTopic GetBacklogReport GetMessage GetOffsets GetReports GetRoute "
     "GetTransaction ListAuditEvents ListDeadLetters ListFiles ListGroups ListLanes ListPending ListQuotas ListRetries "
     "ListShards ListTopics ListTransactions Pull PullQueues QueryMessages SearchOffset TraceMessage WhoAmI".split()
 )
-# By gRPC's code: HTTP's, as google.rpc.Code has them.
+# HTTP's status by gRPC's code, as in google.rpc.Code.
 STATUSES = {
     "INVALID_ARGUMENT": 400,
     "OUT_OF_RANGE": 400,
@@ -45,7 +45,7 @@ _NAME_BY_CODE = {code.value[0]: code.name for code in grpc.StatusCode}
 
 
 class GatewayError(Exception):
-    """A call that failed: gRPC's code by name, a text for people, and what the gateway said beside it."""
+    """A failed call: gRPC's code by name, a text for people, and the gateway's details."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class GatewayError(Exception):
 
     @classmethod
     def of_fault(cls, fault: message_pb2.Fault) -> Self:
-        """Of one thing of a call that had several."""
+        """The error of one element of a call about several."""
         return cls(
             _NAME_BY_CODE.get(fault.code, "UNKNOWN"),
             fault.message,
@@ -85,10 +85,10 @@ class GatewayError(Exception):
 
 
 class Gateway:
-    """Made and closed on the event loop that its calls are made on."""
+    """Made and closed on the event loop of its calls."""
 
     def __init__(self, settings: Settings) -> None:
-        """Raises: InvalidArgument: no address, or files that can't be used."""
+        """Raises: InvalidArgument: the address is invalid, or the files can't be used."""
         self.server = resolve_server(settings.server)
         self._in_plain = settings.token_in_plain
         self._read_only = settings.read_only
@@ -103,10 +103,10 @@ class Gateway:
         self._stub = gateway_pb2_grpc.GatewayStub(self._channel)  # type: ignore[no-untyped-call]
 
     async def call(self, method: str, request: Any, token: str = "", timeout: float = CALL_TIMEOUT_S) -> Any:
-        """One unary call by its method's name, in the name of the token's user; empty: of nobody.
+        """One unary call by its method's name, in the name of the token's user; empty: without a user.
 
         Raises:
-            GatewayError: it failed, or was not made.
+            GatewayError: the call failed, or was not made.
         """
         metadata = self._checked(method, token)
         try:
@@ -117,7 +117,7 @@ class Gateway:
     async def stream(
         self, method: str, request: Any, token: str = "", timeout: float | None = None
     ) -> AsyncGenerator[Any, None]:
-        """The answers of a call that streams them; it ends with the iteration. Raises: GatewayError."""
+        """Yields the answers of a streaming call; it ends with the iteration. Raises: GatewayError."""
         call = getattr(self._stub, method)(request, timeout=timeout, metadata=self._checked(method, token))
         try:
             async for answer in call:
@@ -128,8 +128,8 @@ class Gateway:
             call.cancel()
 
     async def last(self, method: str, request: Any, token: str, timeout: float) -> Any:
-        """The last progress of a call that streams it and works until it is `done`, or until `timeout` (s) is over;
-        None: there was none. Raises: GatewayError."""
+        """The last progress of a streaming call that works until it is `done`, or until `timeout` (s) has passed; None:
+        there was none. Raises: GatewayError."""
         last = None
         try:
             async with aclosing(self.stream(method, request, token, timeout)) as progress:
@@ -142,9 +142,9 @@ class Gateway:
         return last
 
     def _checked(self, method: str, token: str) -> Metadata:
-        """What the call shows. Raises: GatewayError."""
+        """The metadata of the call. Raises: GatewayError."""
         if self._read_only and method not in READING:
-            text = "the console only reads: it was started with --read-only"
+            text = "the console is read-only: it was started with --read-only"
             raise GatewayError("PERMISSION_DENIED", text, reason="READ_ONLY")
         if not token:
             return ()

@@ -1,6 +1,6 @@
-"""`python -m duetime_console.health`: asks the console of this machine whether it serves, for container health checks.
+"""`python -m duetime_console.health`: checks that the console of this machine serves, for container health checks.
 
-Exit code 0: it serves; 1: it does not, in one line.
+Exit code 0: it serves; 1: it does not, with one line of output.
 """
 
 import ssl
@@ -13,9 +13,9 @@ TIMEOUT_S = 3.0
 
 
 def main() -> int:
-    """Asks the port that the settings say; the exit code."""
+    """Calls the configured port; returns the exit code."""
     settings = Settings.read()
-    # It is asked on this machine whether it serves: the name in its certificate is another matter.
+    # Only the process is checked: the name in its certificate does not matter here.
     connection = (
         HTTPSConnection("127.0.0.1", settings.port, timeout=TIMEOUT_S, context=ssl._create_unverified_context())  # noqa: S323
         if settings.tls_cert_file

@@ -1,7 +1,7 @@
-"""Redrives and discards that run in the console, while people look at how far they are.
+"""Redrives and discards that run in the console, while people watch their progress.
 
-A job is a call of the gateway's that streams one result for each dead letter. It ends with the console: what is done is
-done, and the same dead letters can be given to another job, which goes on with those that are left.
+A job is a streaming call to the gateway with one result for each dead letter. It ends with the console: its results
+remain, and another job on the same dead letters continues with the rest.
 """
 
 import asyncio
@@ -19,10 +19,10 @@ from duetime_console.session import Viewer
 
 Action = Literal["redrive", "discard"]
 
-# Of one console: jobs that run at once, and jobs that are remembered.
+# Running and remembered jobs of one console.
 RUNNING_MAX = 4
 KEPT_MAX = 100
-# Failures that a job shows, beside their number.
+# Failures shown by a job, in addition to their number.
 FAULTS_SHOWN_MAX = 20
 
 _METHODS = {"redrive": "RedriveDeadLetters", "discard": "DiscardDeadLetters"}
@@ -41,20 +41,20 @@ class TooManyJobs(Exception):
 
 @dataclass(slots=True)
 class Job:
-    """What is to be done with which dead letters, and how far it is."""
+    """The action of a job, its dead letters, and its progress."""
 
     id: str
     action: Action
     filter: consumer_pb2.DeadLetterFilter
     rate: float
-    # As many as the dry run has counted: no more are taken.
+    # The count of the dry run: the job takes no more.
     expected: int
     viewer: Viewer
     started_at_ms: int
     ended_at_ms: int = 0
     # `running`, `done`, `stopped` or `failed`.
     state: str = "running"
-    # Why it failed.
+    # The error of a failed job.
     text: str = ""
     outcomes: Counter[str] = field(default_factory=Counter)
     faults: list[tuple[str, str]] = field(default_factory=list)
@@ -75,7 +75,7 @@ class Job:
 
 
 class Jobs:
-    """Those of one console; each is seen by the user who started it."""
+    """The jobs of one console; each is visible to the user who started it."""
 
     def __init__(self, gateway: Gateway, clock: Clock) -> None:
         self._gateway = gateway
@@ -93,7 +93,7 @@ class Jobs:
     ) -> Job:
         """Raises: TooManyJobs."""
         if self.running_count() >= RUNNING_MAX:
-            raise TooManyJobs(f"{RUNNING_MAX} redrives and discards run already: wait for one to end, or stop it")
+            raise TooManyJobs(f"{RUNNING_MAX} redrives and discards are running: wait for one to end, or stop it")
         job = Job(secrets.token_urlsafe(12), action, wanted, rate, expected, viewer, self._clock.now_ms())
         self._jobs[job.id] = job
         while len(self._jobs) > KEPT_MAX:
@@ -105,7 +105,7 @@ class Jobs:
         return sum(job.is_running for job in self._jobs.values())
 
     def of(self, viewer: Viewer, group: str) -> list[Job]:
-        """A user's for a group, the newest first."""
+        """A user's jobs for a group, the latest first."""
         mine = [job for job in self._jobs.values() if _is_of(job, viewer) and job.filter.group == group]
         return mine[::-1]
 
@@ -114,13 +114,13 @@ class Jobs:
         return job if job is not None and _is_of(job, viewer) else None
 
     def stop(self, job: Job) -> None:
-        """What is done stays done. Idempotent."""
+        """Stops a job; finished work remains. Idempotent."""
         if job.is_running and job.task is not None:
             job.state = "stopped"
             job.task.cancel()
 
     def stop_all(self) -> None:
-        """At the console's end."""
+        """Stops all jobs at the console's end."""
         for job in self._jobs.values():
             self.stop(job)
 
@@ -145,10 +145,10 @@ def _is_of(job: Job, viewer: Viewer) -> bool:
 async def count(
     gateway: Gateway, action: Action, wanted: consumer_pb2.DeadLetterFilter, token: str, timeout: float
 ) -> tuple[int, bool]:
-    """A dry run: how many dead letters would be taken, and whether that is all: not, if `timeout` (s) was over first.
+    """A dry run: the number of dead letters, and whether it is final: False if `timeout` (s) passed first.
 
     Raises:
-        GatewayError: the gateway refuses, or does not answer.
+        GatewayError: the gateway rejects the call, or does not answer.
     """
     make: Any = consumer_pb2.RedriveRequest if action == "redrive" else consumer_pb2.DiscardRequest
     request = make(filter=wanted, dry_run=True)

@@ -1,4 +1,4 @@
-"""The keys that sessions are sealed with: of the setting, or of a file that is made once."""
+"""The keys that seal sessions: from the setting, or from a generated file."""
 
 import base64
 import hashlib
@@ -14,16 +14,16 @@ _STATE = Path(".local") / "state" / "duetime" / "console.secret"
 
 
 def keys_of(settings: Settings) -> list[bytes]:
-    """Keys of 32 bytes in URL-safe base64, the first of which seals.
+    """Keys of 32 bytes in URL-safe base64; the first one seals.
 
     Raises:
-        StartupError: the file can't be read or made.
+        StartupError: the file can't be read or created.
     """
     return [_key(one) for one in settings.secrets or [_kept(settings.secret_file)]]
 
 
 def _key(secret: str) -> bytes:
-    """Secrets have any form; they are long, so that a hash is enough."""
+    """Hashes a secret of any form; secrets are long, so a hash is enough."""
     return base64.urlsafe_b64encode(hashlib.sha256(b"duetime console sessions\0" + secret.encode()).digest())
 
 
@@ -34,5 +34,5 @@ def _kept(path_text: str) -> str:
             write_private(path, secrets.token_urlsafe(32).encode())
         return path.read_text().strip()
     except (OSError, RuntimeError) as error:
-        text = f"the secret of sessions can't be kept: {error}; DUETIME_CONSOLE_SECRET_FILE names another file"
+        text = f"can't store the secret of sessions: {error}; set DUETIME_CONSOLE_SECRET_FILE to another file"
         raise StartupError(text) from error

@@ -1,4 +1,4 @@
-"""Dead letters as an operator tells them apart: which ones a form selects, and what killed them. Pure."""
+"""Dead letters by filter and by cause. Pure."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -9,18 +9,18 @@ from duetime.v1 import consumer_pb2
 
 from duetime_console.moments import moment_ms
 
-# What differs from message to message in an error that is the same: numbers, addresses, ids.
+# Parts that differ between messages with the same error: numbers, addresses, ids.
 _VARIABLE = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b|\b[0-9A-F]{16,}\b|\d+")
 _PYTHON_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _JAVA_FRAME = re.compile(r"^\s*at ([\w.$<>]+)\(([^)]*)\)", re.MULTILINE)
 _ERROR_CHARS_MAX = 200
 
-# Fields of a form, in its order.
+# Fields of a form, in order.
 FILTER_FIELDS = ("error", "topic", "tag", "key", "ids", "from", "to")
 
 
 def filter_of(group: str, form: Mapping[str, Any]) -> consumer_pb2.DeadLetterFilter:
-    """The filter that a form or an address says. Raises: InvalidMoment."""
+    """The filter in a form or an address. Raises: InvalidMoment."""
     told = {name: str(form.get(name, "")).strip() for name in FILTER_FIELDS}
     return consumer_pb2.DeadLetterFilter(
         group=group,
@@ -35,7 +35,7 @@ def filter_of(group: str, form: Mapping[str, Any]) -> consumer_pb2.DeadLetterFil
 
 
 def error_of(letter: consumer_pb2.DeadLetter) -> tuple[str, str]:
-    """Type and message of the last attempt's error; empty where nobody told."""
+    """Type and message of the last attempt's error; empty if unknown."""
     if not letter.attempts:
         return "", ""
     error = letter.attempts[-1].error
@@ -43,7 +43,7 @@ def error_of(letter: consumer_pb2.DeadLetter) -> tuple[str, str]:
 
 
 def handler_of(letter: consumer_pb2.DeadLetter) -> str:
-    """The outermost function in the trace of the last attempt's error that is not the SDK's; empty: there is none."""
+    """The outermost function outside the SDK in the trace of the last attempt's error; empty: there is none."""
     trace = letter.attempts[-1].error.trace if letter.attempts else ""
     for path, line, name in _PYTHON_FRAME.findall(trace):
         if "/duetime/client/" not in path:
@@ -54,11 +54,11 @@ def handler_of(letter: consumer_pb2.DeadLetter) -> str:
 
 @dataclass(slots=True)
 class Cause:
-    """Dead letters with the same error, numbers and ids apart, in the same handler."""
+    """Dead letters with the same error, numbers and ids aside, in the same handler."""
 
     error: str
     handler: str
-    # Selects them, as a filter's `error`; and maybe others, which is why a dry run says how many.
+    # Selects them, as a filter's `error`; it may match others, so a dry run shows the number.
     needle: str
     count: int = 0
     first_at_ms: int = 0
@@ -76,12 +76,12 @@ class Cause:
 
 
 def causes_of(letters: Iterable[consumer_pb2.DeadLetter]) -> list[Cause]:
-    """The most frequent first."""
+    """Causes, the most frequent first."""
     found: dict[tuple[str, str], Cause] = {}
     for letter in letters:
         kind, message = error_of(letter)
         told = f"{kind}: {message}" if message else kind
-        # The type is the same in all; its digits are no counter.
+        # The type is the same in all; its digits do not vary.
         alike = kind + _VARIABLE.sub("#", told[len(kind) :])[:_ERROR_CHARS_MAX]
         handler = handler_of(letter)
         variable = _VARIABLE.search(told, len(kind))

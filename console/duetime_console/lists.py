@@ -1,4 +1,4 @@
-"""Lists that are searched, sorted and read page by page; what is shown of one is said by the address alone."""
+"""Lists with search, order and pages; the address alone determines the shown part."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,28 +9,28 @@ T = TypeVar("T")
 
 # Rows of one page of a list.
 ROWS_MAX = 100
-# Of what a list is searched for.
+# Characters of a search text.
 SEARCH_CHARS_MAX = 256
-# Of more rows, a list is not sorted by what is asked of each.
+# Longer lists are not sorted by values that need a call for each row.
 ASKED_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[T]):
-    """A column that a list can be sorted by."""
+    """A column that can sort a list."""
 
     name: str
     title: str
     value: Callable[[T], Any]
     is_number: bool = False
-    # Whether its value is asked of each row by a call: of more than ASKED_MAX rows it is of those of the page only.
+    # Whether a call for each row returns its value: above ASKED_MAX rows only the page's rows are asked.
     is_asked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """How the head of a column is shown: `order` is `ascending`, `descending` or `none`, `address` turns it; empty: the
-    list can't be sorted by it."""
+    """The head of a column: `order` is `ascending`, `descending` or `none`, `address` reverses it; empty: the column
+    can't sort the list."""
 
     title: str
     order: str
@@ -39,8 +39,8 @@ class Head:
 
 
 class Listing(Generic[T]):
-    """What an address says about a list: `q`, `sort` (`name`, or `-name` for the other way round) and `page`; and
-    besides, what its links keep (`kept`)."""
+    """The parts of an address about a list: `q`, `sort` (`name`, or `-name` for the reverse) and `page`; and other
+    parameters for its links (`kept`)."""
 
     def __init__(
         self, query: Mapping[str, str], columns: Sequence[Column[T]], sort: str, kept: Iterable[str] = ()
@@ -54,11 +54,11 @@ class Listing(Generic[T]):
         self.page = int(page) if page.isascii() and page.isdigit() and page[:1] != "0" and len(page) < 9 else 1
         self.rows: Sequence[T] = ()
         self.found_count = 0
-        # Whether values were asked of the page's rows alone.
+        # Whether only the page's rows have values.
         self.is_cut = False
 
     def show(self, rows: Iterable[T], text: Callable[[T], str]) -> None:
-        """Takes the rows of the page that is asked for: those whose text has all the words of `q`, in order."""
+        """Takes the rows of the requested page: those whose text has all words of `q`, sorted."""
         found = self.found(rows, text)
         column = self._columns[self.sort.removeprefix("-")]
         found.sort(key=column.value, reverse=self.sort.startswith("-"))
@@ -67,7 +67,7 @@ class Listing(Generic[T]):
         self.rows = found[(self.page - 1) * ROWS_MAX : self.page * ROWS_MAX]
 
     def found(self, rows: Iterable[T], text: Callable[[T], str]) -> list[T]:
-        """Those that `q` finds."""
+        """The rows that `q` finds."""
         words = set(self.q.lower().split())
         return [row for row in rows if _has_all(text(row).lower(), words)]
 
@@ -77,8 +77,8 @@ class Listing(Generic[T]):
         text: Callable[[T], str],
         ask: Callable[[Sequence[T]], Awaitable[None]],
     ) -> None:
-        """As `show`; before, asks for values of columns (`is_asked`): of all rows that `q` finds, or, if they are more
-        than ASKED_MAX, of those of the page, and the list is sorted by another column."""
+        """As `show`, but first asks for values of columns (`is_asked`): for all rows that `q` finds, or, above
+        ASKED_MAX rows, for those of the page; the list is then sorted by another column."""
         found = self.found(rows, text)
         if len(found) <= ASKED_MAX:
             await ask(found)
@@ -99,7 +99,7 @@ class Listing(Generic[T]):
         return [self._head(column) for column in self._columns.values()]
 
     def address(self, **changes: Any) -> str:
-        """The query of the same list with these values instead."""
+        """The query of the same list with these values changed."""
         values = self.kept | {"q": self.q, "sort": self.sort, "page": self.page if self.page > 1 else ""} | changes
         return "?" + urlencode({name: value for name, value in values.items() if value not in ("", None)})
 
@@ -108,7 +108,7 @@ class Listing(Generic[T]):
         if self.is_cut and column.is_asked:
             return Head(column.title, "none", "", column.is_number)
         if name != column.name:
-            # Who sorts by a number wants to see the greatest.
+            # The first click on a column of numbers shows the largest.
             turned, order = ("-" * column.is_number) + column.name, "none"
         else:
             descending = self.sort.startswith("-")

@@ -1,6 +1,6 @@
-"""Moments as forms have them: people write them in their own zone, addresses and requests have the instant. Pure.
+"""Times in forms: people write them in their own zone, addresses and requests carry the instant. Pure.
 
-A field shows local time, which the page's script turns into an instant in UTC with its zone when the form is sent
+A field shows local time. The page's script converts it to an instant in UTC with its zone when the form is sent
 (`2026-01-31T11:00:00.000Z`), and back. Without script the field is in UTC, and says so.
 """
 
@@ -10,21 +10,21 @@ from duetime.client.message import moment
 
 
 class InvalidMoment(ValueError):
-    """The text is no moment."""
+    """The text is not a time."""
 
 
 def moment_ms(text: str) -> int:
-    """Unix milliseconds of `2026-01-31T12:00` or `2026-01-31T13:00+01:00`; without a zone it is in UTC. Raises:
+    """Unix milliseconds of `2026-01-31T12:00` or `2026-01-31T13:00+01:00`; UTC without a zone. Raises:
     InvalidMoment."""
     try:
         read = datetime.fromisoformat(text.strip())
         return round((read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp() * 1000)
     except (ValueError, OverflowError):
-        raise InvalidMoment(f"{text.strip()!r} is no moment such as 2026-01-31T12:00") from None
+        raise InvalidMoment(f"{text.strip()!r} is not a time such as 2026-01-31T12:00") from None
 
 
 def shown_ms(text: str) -> int:
-    """The same; 0: it is none."""
+    """As `moment_ms`; 0: the text is not a time."""
     try:
         return moment_ms(text)
     except InvalidMoment:
@@ -32,7 +32,7 @@ def shown_ms(text: str) -> int:
 
 
 def field_value(text: str) -> str:
-    """What a field of the type `datetime-local` is given: UTC; what is no moment as it is."""
+    """The value of a field of the type `datetime-local`: UTC; other texts are unchanged."""
     at_ms = shown_ms(text)
     if not at_ms:
         return text

@@ -1,4 +1,4 @@
-"""The proof that a dry run was seen: sealed into the form that does what the dry run has counted."""
+"""The proof that a dry run was seen: sealed into the form that acts on the counted things."""
 
 import hashlib
 import json
@@ -10,7 +10,7 @@ from starlette.requests import Request
 
 from duetime_console.session import Viewer
 
-# How long a dry run is good for.
+# Validity of a dry run.
 PROOF_S = 900
 
 
@@ -18,17 +18,17 @@ class Proofs:
     """Made and checked by any console with the same secret."""
 
     def __init__(self, keys: list[bytes], clock: Clock) -> None:
-        """`keys`: as those of sessions."""
+        """`keys`: the same as for sessions."""
         self._seal = MultiFernet([Fernet(key) for key in keys])
         self._clock = clock
 
     def make(self, viewer: Viewer, action: str, values: Mapping[str, str], count: int) -> str:
-        """`values`: which things the action is about; `count`: how many of them there were."""
+        """`values`: the filter of the action; `count`: the number of matches."""
         told = json.dumps({"about": _about(viewer, action, values), "count": count})
         return self._seal.encrypt_at_time(told.encode(), self._clock.now_ms() // 1_000).decode()
 
     def check(self, viewer: Viewer, action: str, values: Mapping[str, str], proof: str) -> int | None:
-        """The count of the dry run; None: it was of something else, or is older than PROOF_S."""
+        """The count of the dry run; None: it was for another filter, or is older than PROOF_S."""
         try:
             told = json.loads(self._seal.decrypt_at_time(proof.encode(), PROOF_S, self._clock.now_ms() // 1_000))
         except (InvalidToken, ValueError):
@@ -37,7 +37,7 @@ class Proofs:
 
 
 def proofs_of(request: Request) -> Proofs:
-    """Those of the console that serves it."""
+    """The proofs of the console that serves the request."""
     proofs: Proofs = request.app.state.proofs
     return proofs
 

@@ -1,4 +1,4 @@
-"""Pages and parts of pages: templates, what all of them show, and how times, sizes and bodies are written."""
+"""Pages and parts of pages: templates, their shared context, and formats of times, sizes and bodies."""
 
 import hashlib
 from collections.abc import Mapping
@@ -18,14 +18,14 @@ from duetime_console.session import viewer_of
 
 FOLDER = Path(__file__).parent
 STATIC = FOLDER / "static"
-# Of a body shown as text.
+# Bytes of a body shown as text.
 BODY_CHARS_MAX = 4_096
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
 _LENGTHS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
 
 
 class Entry(NamedTuple):
-    """Of the navigation: shown where the page exists, and to those who may make the call."""
+    """An entry of the navigation: shown if the page exists and the viewer may make the call."""
 
     path: str
     name: str
@@ -48,7 +48,7 @@ NAVIGATION = (
 
 
 def page(request: Request, template: str, *, status: int = 200, **context: Any) -> HTMLResponse:
-    """A whole page; `title` is among what it is given, or in the template."""
+    """A whole page; `title` is in the context, or in the template."""
     return _answer(request, template, status, context)
 
 
@@ -58,7 +58,7 @@ def fragment(request: Request, template: str, *, status: int = 200, **context: A
 
 
 def wants_fragment(request: Request) -> bool:
-    """Whether htmx asks, for a part of a page."""
+    """Whether htmx requests a part of a page."""
     return request.headers.get("hx-request") == "true" and request.headers.get("hx-boosted") != "true"
 
 
@@ -79,13 +79,13 @@ def _answer(request: Request, template: str, status: int, context: dict[str, Any
 
 
 def rendered(template: str, **context: Any) -> str:
-    """A part of a page that is nobody's in particular."""
+    """A part of a page that is the same for all viewers."""
     return environment().get_template(template).render(context)
 
 
 @cache
 def environment() -> Environment:
-    """Of all templates; what they are given is escaped."""
+    """The environment of all templates; values are escaped."""
     made = Environment(
         loader=FileSystemLoader(FOLDER / "templates"),
         autoescape=True,
@@ -101,18 +101,18 @@ def environment() -> Environment:
 
 @cache
 def asset(name: str) -> str:
-    """The address of a static file: it changes with the file, so that browsers may keep what they have."""
+    """The address of a static file: it changes with the content, so that browsers may cache files."""
     digest = hashlib.sha256((STATIC / name).read_bytes()).hexdigest()[:12]
     return f"/static/{name}?v={digest}"
 
 
 def query_of(values: Mapping[str, str], **more: str) -> str:
-    """The query of an address, without what is empty."""
+    """The query of an address, without empty values."""
     return urlencode({name: value for name, value in {**values, **more}.items() if value})
 
 
 def when(at_ms: int) -> Markup:
-    """A moment (Unix ms; 0: none): UTC, which a script writes in the reader's zone; the exact one on hover."""
+    """A time (Unix ms; 0: none) in UTC; a script converts it to the reader's zone; the exact time is in the title."""
     exact = iso(at_ms)
     if not at_ms or not exact:
         return Markup('<span class="none">-</span>')
@@ -121,7 +121,7 @@ def when(at_ms: int) -> Markup:
 
 
 def size(count: int) -> str:
-    """Bytes as people read them: `4.0 KiB`."""
+    """Bytes for people: `4.0 KiB`."""
     value, unit = float(count), _SIZES[0]
     for unit in _SIZES:
         if value < 1024 or unit == _SIZES[-1]:
@@ -146,12 +146,12 @@ def duration(length_ms: float) -> str:
 
 
 def number(count: float) -> str:
-    """`12,345`; what is no whole number has one digit after the point."""
+    """`12,345`; fractions have one digit after the point."""
     return f"{count:,}" if isinstance(count, int) else f"{count:,.1f}"
 
 
 def body(data: bytes) -> str:
-    """Bytes as text, cut at BODY_CHARS_MAX; what is no text is told as its first bytes in hexadecimal digits."""
+    """Bytes as text, cut at BODY_CHARS_MAX; other content as its first bytes in hexadecimal digits."""
     try:
         text = data[: 4 * BODY_CHARS_MAX].decode()
     except UnicodeDecodeError as error:

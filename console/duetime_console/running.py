@@ -1,4 +1,4 @@
-"""The console's life: settings, socket, ready line, signals, an end that waits for requests in flight."""
+"""The console's life: settings, socket, ready line, signals, and a stop that waits for requests in flight."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ NICE = 5
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn's, whose signals and connections are the console's."""
+    """Uvicorn's server, with the console's signals and connections."""
 
     def __init__(self, config: uvicorn.Config, connections: Connections, listener: socket.socket) -> None:
         super().__init__(config)
@@ -48,7 +48,7 @@ class _Server(uvicorn.Server):
         self._listener = listener
 
     async def main_loop(self) -> None:
-        """Uvicorn's, which has no sockets of its own: all connections come by `Connections`."""
+        """Uvicorn's loop without its sockets: all connections come from `Connections`."""
         async with asyncio.TaskGroup() as tasks:
             accepting = tasks.create_task(
                 self._connections.accept(self._listener, self.config, self.server_state, self.lifespan.state)
@@ -64,7 +64,7 @@ class _Server(uvicorn.Server):
 
 
 def main() -> None:
-    """Serves as the environment says. Exit code 0 after a clean stop, 1 otherwise."""
+    """Serves with the settings of the environment. Exit code 0 after a clean stop, 1 otherwise."""
     try:
         run()
     except (StartupError, DueTimeError) as error:
@@ -73,15 +73,15 @@ def main() -> None:
 
 
 def run(**given: Any) -> None:
-    """Serves until SIGTERM or SIGINT. `given`: settings that count more than the environment.
+    """Serves until SIGTERM or SIGINT. `given`: settings that take precedence over the environment.
 
     Raises:
-        StartupError, DueTimeError: it does not.
+        StartupError, DueTimeError: the console can't serve.
     """
     settings = Settings.read(**given)
     if settings.listener.is_exposed and not settings.insecure:
         raise StartupError(
-            f"others than this machine reach {settings.reached_at}, and there is no TLS: set "
+            f"{settings.reached_at} is reachable from other machines, without TLS: set "
             f"DUETIME_CONSOLE_TLS_CERT_FILE and DUETIME_CONSOLE_TLS_KEY_FILE, or {INSECURE_VARIABLE}=1 if a proxy "
             "encrypts, or the network keeps strangers out; see docs/console.md"
         )
@@ -94,7 +94,7 @@ def run(**given: Any) -> None:
 
 
 def _listening(settings: Settings) -> socket.socket:
-    """The socket that a supervisor gave as standard input, or one of its own. Raises: StartupError."""
+    """The socket on standard input from a supervisor, or a new one. Raises: StartupError."""
     if is_supervised() and stat.S_ISSOCK(os.fstat(0).st_mode):
         return socket.socket(fileno=os.dup(0))
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
@@ -111,7 +111,7 @@ def _listening(settings: Settings) -> socket.socket:
 
 
 def _certificates(settings: Settings, registry: CollectorRegistry) -> HttpCertificates | None:
-    """Its own, as the files have them; None: none. Raises: StartupError."""
+    """The console's certificates, read from the files; None: none are set. Raises: StartupError."""
     if not settings.tls_cert_file:
         return None
     own = Path(settings.tls_cert_file)
@@ -120,11 +120,11 @@ def _certificates(settings: Settings, registry: CollectorRegistry) -> HttpCertif
 
 
 def _following(certificates: HttpCertificates) -> ssl.SSLContext:
-    """A context for a listener: each connection that begins takes the certificate of that moment."""
+    """A context for a listener: each new connection uses the current certificate."""
     context = certificates.context()
 
     def choose(connection: ssl.SSLObject, name: str | None, first: ssl.SSLContext) -> None:
-        # OpenSSL asks at each greeting, also where the client names no host.
+        # OpenSSL calls this at each handshake, even if the client names no host.
         connection.context = certificates.context()
 
     context.sni_callback = choose
@@ -132,12 +132,12 @@ def _following(certificates: HttpCertificates) -> ssl.SSLContext:
 
 
 class Console:
-    """A console on a socket that listens."""
+    """A console on a listening socket."""
 
     def __init__(self, settings: Settings, listener: socket.socket, clock: Clock | None = None) -> None:
         """Raises: StartupError, InvalidArgument."""
-        # Connections inherit it: else a body waits 40 ms until the browser acknowledges the headers. asyncio sets it
-        # where a socket names its protocol, which those that Python makes do not.
+        # Inherited by connections: otherwise a body waits 40 ms until the browser acknowledges the headers. asyncio
+        # sets it only for sockets with an explicit protocol, unlike those that Python makes.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._app = make_app(settings, clock)
         self._certificates = certificates = _certificates(settings, self._app.state.metrics.registry)
@@ -148,14 +148,14 @@ class Console:
             server_header=False,
             lifespan="on",
             ws="none",
-            # Its warnings are of invalid requests, which any caller can send.
+            # Its warnings are about invalid requests, which any caller can send.
             log_level="error",
             timeout_graceful_shutdown=max(1, settings.drain_ms // 1_000),
             timeout_keep_alive=15,
         )
         config.load()
         if certificates is not None:
-            # Uvicorn's own reads the files once.
+            # Uvicorn's own context reads the files only once.
             config.ssl = _following(certificates)
         self._connections = Connections(
             settings.connections_max, clock or SystemClock(), self._app.state.metrics.registry
@@ -163,7 +163,7 @@ class Console:
         self._server = _Server(config, self._connections, listener)
 
     async def serve(self) -> None:
-        """Until it is stopped, or a loop dies."""
+        """Serves until it is stopped, or a loop dies."""
         async with asyncio.TaskGroup() as tasks:
             state = self._app.state
             loops = (
@@ -177,7 +177,7 @@ class Console:
                 one.cancel()
 
     def tell_metrics(self, settings: Settings) -> tuple[int, Callable[[], None]]:
-        """Serves the metrics where the settings say; the port (-1: nowhere), and what ends it. Raises: StartupError."""
+        """Serves the metrics at the configured port; returns the port (-1: none) and a stop. Raises: StartupError."""
         registry = self._app.state.metrics.registry
         host = settings.metrics_host or settings.host
         return serve_metrics(registry, host, settings.metrics_port, certificates=self._certificates)
@@ -187,7 +187,7 @@ class Console:
         await self._server.ready.wait()
 
     def stop(self) -> None:
-        """Requests in flight have their time; streams end."""
+        """Waits for requests in flight within the limit; ends streams."""
         self._app.state.watch.events.end()
         self._server.should_exit = True
 
@@ -196,7 +196,7 @@ async def _run(settings: Settings, listener: socket.socket) -> None:
     supervised = is_supervised()
     if supervised:
         die_with_parent()
-        # Beside a cluster it takes what that leaves.
+        # A console beside a cluster takes the file descriptors that the cluster leaves.
         os.nice(NICE)
     console = Console(settings, listener)
     loop = asyncio.get_running_loop()

@@ -2,7 +2,7 @@
 
     cookie ──opened──▶ token, user, csrf ──WhoAmI──▶ Viewer ──▶ the page, and calls in the user's name
 
-A cookie can be read and made by consoles with the secret only. So a console keeps no sessions, and may be replaced.
+Only consoles with the secret can read and make a cookie. A console therefore stores no sessions, and may be replaced.
 """
 
 import json
@@ -24,14 +24,14 @@ from duetime_console.settings import Settings
 COOKIE = "duetime_console"
 CSRF_FIELD = "csrf"
 CSRF_HEADER = "x-csrf-token"
-# Browsers keep cookies of 4,096 bytes, and sealing makes four of three.
+# Browsers accept cookies of 4,096 bytes, and sealing makes four bytes of three.
 TOKEN_CHARS_MAX = 2_600
-# A cookie is made anew when it is older, so that only idle sessions end.
+# An older cookie is renewed, so that only idle sessions end.
 RENEW_S = 60
-# Time for which an answer about somebody's rights is believed, and the most answers that are kept.
+# Time for which an answer about a user's rights is cached, and the maximum number of cached answers.
 KNOWN_MS = 5_000
 KNOWN_MAX = 1_000
-# Sessions that signed out; the oldest are forgotten first.
+# Signed-out sessions; the oldest are forgotten first.
 ENDED_MAX = 10_000
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _OLDER = ("UNIMPLEMENTED", "PERMISSION_DENIED")
@@ -41,14 +41,14 @@ _OLDER = ("UNIMPLEMENTED", "PERMISSION_DENIED")
 class Viewer:
     """The sender of a request."""
 
-    # Shown by their calls; empty: none is needed, or they are not signed in.
+    # Sent with their calls; empty: none is needed, or they are not signed in.
     token: str = ""
-    # Empty: nobody in particular.
+    # Empty: no named user.
     user: str = ""
     csrf: str = ""
     # Whether the cluster requires users; then `token` is empty before the sign-in.
     with_users: bool = False
-    # The gateway's calls that they may make for something; None: not known, and all are offered.
+    # Calls of the gateway that the user may make for some object; None: unknown, and all are offered.
     methods: frozenset[str] | None = None
     read_only: bool = False
 
@@ -57,7 +57,7 @@ class Viewer:
         return bool(self.token)
 
     def may(self, *methods: str) -> bool:
-        """Whether to offer actions that make these calls; the gateway decides again, by topic and group."""
+        """Whether to offer actions that make these calls; the gateway checks again, by topic and group."""
         if self.read_only and not READING.issuperset(methods):
             return False
         return self.methods is None or self.methods.issuperset(methods)
@@ -69,24 +69,24 @@ class _Session:
     csrf: str
     token: str
     began_s: int
-    # Of the cookie.
+    # The values in the cookie.
     sealed_s: int
 
 
 class Forbidden(Exception):
-    """A request from no page of the console; the text is for people."""
+    """A request that no page of the console made; the text is for people."""
 
 
 class Sessions:
     """Opens and seals cookies, and asks the gateway for the rights of their users."""
 
     def __init__(self, settings: Settings, keys: list[bytes], gateway: Gateway, clock: Clock) -> None:
-        """`keys`: of 32 bytes in URL-safe base64; the first seals, all open."""
+        """`keys`: 32 bytes each in URL-safe base64; the first seals, all open."""
         self._settings = settings
         self._seal = MultiFernet([Fernet(key) for key in keys])
         self._gateway = gateway
         self._clock = clock
-        # By token: the rights, and the time of the answer.
+        # The rights and the time of the answer, by token.
         self._known: OrderedDict[str, tuple[int, Viewer]] = OrderedDict()
         self._ended: OrderedDict[str, None] = OrderedDict()
 
@@ -94,7 +94,7 @@ class Sessions:
         return self._clock.now_ms() // 1_000
 
     def open(self, request: Request) -> _Session | None:
-        """The session of a request's cookie; None: there is no valid one."""
+        """The session in a request's cookie; None: there is no valid one."""
         text = request.cookies.get(COOKIE, "")
         if not text:
             return None
@@ -114,7 +114,7 @@ class Sessions:
         return _Session(secrets.token_urlsafe(12), secrets.token_urlsafe(24), token, now_s, 0)
 
     def keep(self, session: _Session, response: Response) -> None:
-        """Gives the browser the session, unless its cookie is fresh."""
+        """Sends the browser the session, unless its cookie is fresh."""
         now_s = self._now_s()
         if now_s - session.sealed_s < RENEW_S:
             return
@@ -155,17 +155,17 @@ class Sessions:
             if error.code == "UNAUTHENTICATED" and not token:
                 return Viewer(with_users=True, methods=frozenset())
             if error.code in _OLDER:
-                # The answer of a gateway of an older release to calls that it does not know.
+                # Older gateways answer unknown calls in this way.
                 await self._gateway.call("ListTopics", gateway_pb2.ListTopicsRequest(), token)
                 return Viewer(token, with_users=bool(token))
             raise
         return Viewer(token, found.user, with_users=bool(found.user), methods=frozenset(found.methods))
 
     async def admit(self, token: str) -> None:
-        """Returns if the token's user may send a body. Rights are the call's to check.
+        """Returns if the token's user may send a body. The call itself checks rights.
 
         Raises:
-            GatewayError: UNAUTHENTICATED: the cluster has users, and this is none; or the gateway does not answer.
+            GatewayError: UNAUTHENTICATED: the cluster has users, and the token is not one's; or no answer.
         """
         try:
             viewer = await self.look(token)
@@ -179,14 +179,14 @@ class Sessions:
             )
 
     async def check_form(self, request: Request, session: _Session | None, viewer: Viewer) -> None:
-        """Reads the form of a request that changes something; of a stranger's not more than a sign-in needs.
+        """Reads the form of a changing request; from a stranger no more than a sign-in needs.
 
         Raises:
             Forbidden: no page of this session made it.
         """
         if request.method in _SAFE:
             return
-        text = "this page is older than your session: go back, load it again, and repeat what you did"
+        text = "this page is older than your session: go back, reload it, and repeat the action"
         if session is None:
             raise Forbidden(text)
         if viewer.with_users and not viewer.signed_in:

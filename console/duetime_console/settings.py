@@ -1,4 +1,4 @@
-"""The console's settings: where it listens, which cluster it shows, and how it keeps sessions."""
+"""The console's settings: its address, its cluster, and its sessions."""
 
 from pathlib import Path
 from typing import Any, Self
@@ -31,79 +31,81 @@ class Settings(BaseSettings):
     port: int = Field(PORT, ge=0, le=65535, description="port of pages, JSON and metrics; 0: any free one")
     published_host: str = Field(
         "",
-        description="address of its machine at which a container's port is published, where that says who reaches it "
-        "and host does not; empty: host",
+        description="host address to which the container port is published; replaces host in the exposure "
+        "check; empty: host",
     )
-    metrics_port: int = Field(-1, ge=-1, le=65535, description="a port of metrics alone; 0: any free one, -1: none")
-    metrics_host: str = Field("", description="address of the Prometheus port; empty: host")
+    metrics_port: int = Field(-1, ge=-1, le=65535, description="a separate port for metrics; 0: any free one, -1: none")
+    metrics_host: str = Field("", description="address of the metrics port; empty: host")
     hosts: str = Field(
         "",
-        description="names by which browsers reach it, with commas; others are refused; empty: this machine's names "
-        "where it listens on loopback, else any",
+        description="host names of the console, with commas; others are rejected; empty: this machine's names "
+        "if it listens on loopback, else any",
     )
-    read_only: bool = Field(False, description="whether it refuses all that would change the cluster")
+    read_only: bool = Field(False, description="whether it rejects all changes to the cluster")
     token: SecretStr = Field(
         default_factory=client_setting(TOKEN_VARIABLE),
-        description="the token by which it watches a cluster with users while nobody is signed in; DUETIME_TOKEN too",
+        description="its own token for a cluster with users, used while no user is signed in; DUETIME_TOKEN too",
     )
     token_file: str = Field(
         default_factory=client_setting(TOKEN_FILE_VARIABLE),
-        description="the file that has it, read at each use; DUETIME_TOKEN_FILE too",
+        description="a file with the token, read at each use; DUETIME_TOKEN_FILE too",
     )
     token_in_plain: bool = Field(
         default_factory=lambda: client_setting(IN_PLAIN_VARIABLE)() or False,
-        description="whether tokens are shown to another machine without encryption; DUETIME_TOKEN_IN_PLAIN=1 too",
+        description="whether tokens are sent to another machine without encryption; DUETIME_TOKEN_IN_PLAIN=1 too",
     )
     secret: SecretStr = Field(
         SecretStr(""),
-        description="what sessions are sealed with, equal on every console of a cluster; several with commas: the "
-        "first seals, all open; empty: that of secret_file",
+        description="the secret that seals sessions, equal on every console of a cluster; several with commas: the "
+        "first seals, all open; empty: from secret_file",
     )
     secret_file: str = Field(
-        "", description="where a secret of its own is kept, made where there is none; empty: in the user's state folder"
+        "", description="file of a generated secret, created if missing; empty: in the user's state folder"
     )
-    session_idle_ms: int = Field(1_800_000, ge=60_000, le=86_400_000, description="a session ends when idle so long")
-    session_ms_max: int = Field(43_200_000, ge=60_000, le=2_592_000_000, description="and in any case after so long")
+    session_idle_ms: int = Field(
+        1_800_000, ge=60_000, le=86_400_000, description="idle time after which a session ends"
+    )
+    session_ms_max: int = Field(43_200_000, ge=60_000, le=2_592_000_000, description="maximum length of a session")
     secure_cookies: bool = Field(
-        False, description="whether browsers reach it by HTTPS alone, as behind a proxy; with tls_cert_file they do"
+        False, description="whether browsers use HTTPS only, such as behind a proxy; implied by tls_cert_file"
     )
     tls_cert_file: str = Field(
-        "", description="its certificate (PEM), renewed without a restart; with it browsers come by HTTPS alone"
+        "", description="its certificate (PEM), reloaded without a restart; browsers then use HTTPS only"
     )
     tls_key_file: str = Field("", description="the certificate's key")
     server_ca_file: str = Field(
         default_factory=tls_file_of_all("CA"),
-        description="the CAs that count of the gateway's certificate; empty: the gateway takes no TLS; "
+        description="the trusted CAs of the gateway's certificate; empty: no TLS to the gateway; "
         "DUETIME_TLS_CA_FILE sets it for all",
     )
-    refresh_ms: int = Field(1_000, ge=100, le=60_000, description="between two looks at the cluster")
-    history_hours: int = Field(24, ge=1, le=168, description="how much of the past it keeps, by minute")
+    refresh_ms: int = Field(1_000, ge=100, le=60_000, description="interval of reads of the cluster")
+    history_hours: int = Field(24, ge=1, le=168, description="length of the past in memory, by minute")
     prometheus_url: str = Field(
         "",
         pattern=r"^(https?://[^\s@?#]+)?$",
-        description="a Prometheus that scrapes the cluster, http://HOST:9090: it is asked for the past beyond "
+        description="a Prometheus that scrapes the cluster, http://HOST:9090: queried for the past beyond "
         "history_hours, or before the console's start",
     )
     prometheus_labels: str = Field(
         "",
         pattern=r'^([a-zA-Z_]\w*="[^"\\\n]*"(,[a-zA-Z_]\w*="[^"\\\n]*")*)?$',
-        description='which of several clusters that it scrapes this one is: namespace="duetime",cluster="eu"',
+        description='labels of this cluster, if Prometheus has several: namespace="duetime",cluster="eu"',
     )
     runbooks: str = Field(
-        "", pattern="^(https?://.+)?$", description="where your own runbooks are read; empty: in the console"
+        "", pattern="^(https?://.+)?$", description="URL of your own runbooks; empty: those of the console"
     )
     errors: str = Field(
         "/errors",
         pattern="^(https?://.+|/.*)$",
-        description="where reasons of errors are explained: the console's own page",
+        description="URL of the explanations of error reasons; default: the console's own page",
     )
     connections_max: int = Field(
-        2_048, ge=16, le=65_536, description="most connections; four fifths of its descriptors at most"
+        2_048, ge=16, le=65_536, description="maximum connections; at most four fifths of its descriptors"
     )
-    drain_ms: int = Field(3_000, ge=0, le=600_000, description="longest time that a stop waits for requests")
+    drain_ms: int = Field(3_000, ge=0, le=600_000, description="longest time for which a stop waits for requests")
     insecure: bool = Field(
         default_factory=insecure_of_all,
-        description="whether it may listen beyond this machine without TLS; DUETIME_INSECURE=1 says so for all",
+        description="whether it may listen beyond this machine without TLS; DUETIME_INSECURE=1 sets it for all",
     )
     log_level: str = log_level_field()
     log_format: str = log_format_field()
@@ -111,7 +113,7 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if bool(self.tls_cert_file) != bool(self.tls_key_file):
-            raise ValueError("tls_cert_file and tls_key_file stand together")
+            raise ValueError("tls_cert_file and tls_key_file must be set together")
         if any(len(one) < _SECRET_CHARS_MIN for one in self.secrets):
             raise ValueError(f"secret has fewer than {_SECRET_CHARS_MIN} characters")
         return self
@@ -123,12 +125,12 @@ class Settings(BaseSettings):
 
     @property
     def listener(self) -> Listener:
-        """Where it listens. Who may do what is the gateway's to decide, by the token of whoever is signed in."""
+        """The page listener. The gateway authorizes all calls, by the token of the signed-in user."""
         return Listener(self.reached_at, bool(self.tls_cert_file), authenticated=True)
 
     @property
     def metrics_listener(self) -> list[Listener]:
-        """Where it tells its metrics, if it does: as its pages, by TLS where it has a certificate."""
+        """The metrics listener, if enabled: like the pages, with TLS if a certificate is set."""
         if self.metrics_port < 0:
             return []
         return [Listener(self.metrics_host or self.reached_at, bool(self.tls_cert_file), False, metrics=True)]
@@ -139,16 +141,16 @@ class Settings(BaseSettings):
 
     @property
     def https(self) -> bool:
-        """Whether browsers come by HTTPS alone."""
+        """Whether browsers use HTTPS only."""
         return bool(self.tls_cert_file) or self.secure_cookies
 
     def own_token(self) -> str:
-        """The console's own; empty: it has none. Raises: OSError: its file can't be read."""
+        """The console's own token; empty: none. Raises: OSError: its file can't be read."""
         if text := self.token.get_secret_value():
             return text
         return Path(self.token_file).read_text().strip() if self.token_file else ""
 
     @classmethod
     def read(cls, **given: Any) -> Self:
-        """From the environment, overridden by what is given. Raises: StartupError."""
+        """Settings from the environment, overridden by `given`. Raises: StartupError."""
         return read_checked(cls, lambda: cls(**given))

@@ -34,7 +34,7 @@ def test_people_get_a_table(server: str) -> None:
         assert time.monotonic() < give_up
     assert done.stdout.splitlines()[0].split() == [b"when", b"user", b"from", b"call", b"about", b"outcome"]
     more = run_duetime("audit", "--limit", "1")
-    assert b"there are more; see --limit" in more.stderr
+    assert b"more events exist; raise --limit" in more.stderr
     none = run_duetime("audit", "--user", "nobody-of-this-name")
     assert none.stdout == b"the audit log has no event that matches the options\n"
     assert run_duetime("audit", "--user", "").returncode == 2

@@ -78,7 +78,7 @@ def test_figures_of_all_jobs_are_shown(cluster: Up, pending: str, capsys: pytest
     assert run(["reports"]) == 0
     text = capsys.readouterr().out
     assert "2,000 delivered, p50 3 ms, p99 40 ms, at most 50 ms; 1 late, 0 early" in text
-    assert f"NOT PROVEN: 5 accepted, 4 restored, 1 missing; now {live_count:,}, drift 0" in text
+    assert f"NOT PROVEN: 5 accepted, 4 delivered, 1 missing; now {live_count:,}, drift 0" in text
     assert "audit: violations, missing: 1\naudit: damaged places skipped: 2\n" in text
 
 

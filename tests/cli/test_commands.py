@@ -96,7 +96,7 @@ def test_lines_that_are_refused_harm_no_other(server: str, topic: str) -> None:
     assert refused["error"]["violations"][0]["field"] == "body"
     done = run_duetime("send", topic, "--lines", stdin=b"a\n" + big + b"\nb\n")
     assert done.returncode == 1
-    assert b"1 refused" in done.stdout
+    assert b"1 rejected" in done.stdout
     assert done.stderr.startswith(b"duetime: body: ")
 
 
@@ -115,9 +115,9 @@ def test_lines_are_stored_all_or_none_with_batch(server: str, topic: str, capsys
 @pytest.mark.parametrize(
     ("stdin", "options", "said"),
     [
-        (b"", (), b"there is no line to send"),
+        (b"", (), b"no lines to send"),
         (b"a\n" * 4_097, (), b"more than 4,096 lines"),
-        (b"a\nb\n", ("--replace", "--key", "k"), b"a batch replaces nothing"),
+        (b"a\nb\n", ("--replace", "--key", "k"), b"a batch replaces no messages"),
         (b"x" * 4_200_000 + b"\n" + b"y" * 100_000, (), b"more than 4,259,840 bytes"),
     ],
 )
@@ -288,7 +288,7 @@ def test_messages_are_found(server: str, topic: str, capsys: pytest.CaptureFixtu
     assert run(["find", topic, "all", "--max", "1", "--json"]) == 0
     captured = capsys.readouterr()
     assert captured.out.count("\n") == 1
-    assert "there are older ones; continue with --to 2" in captured.err
+    assert "older messages match; continue with --to 2" in captured.err
     until = found[2]["stored_at"]
     assert run(["find", topic, "all", "--to", until, "--json"]) == 0
     assert "body 0" in [one["body"] for one in lines_of(capsys)]

@@ -78,7 +78,7 @@ def test_a_context_is_added_used_shown_and_removed(capsys: pytest.CaptureFixture
     assert run(["context", "show"]) == 0
     assert "no context is in use" in capsys.readouterr().out
     assert run(["context", "remove", "staging"]) == 2
-    assert "'staging' is none; there are prod" in capsys.readouterr().err
+    assert "'staging' does not exist; there are prod" in capsys.readouterr().err
 
 
 def test_no_token_is_printed_and_nobody_else_reads_the_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,7 +131,7 @@ def test_a_token_is_shown_to_its_server_only(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["topics", "--context", "nosuch"], "'nosuch' is none; there is none yet"),
+        (["topics", "--context", "nosuch"], "'nosuch' does not exist; there is none yet"),
         (["topics", "--context", "a", "--server", PROD], "give either --server or --context"),
         (["topics", "--server", PROD, "list", "--context", "a"], "give either --server or --context"),
         (["context", "add", "a b", "--server", PROD], "is not 1 to 64 characters"),
@@ -141,7 +141,7 @@ def test_a_token_is_shown_to_its_server_only(
             ["context", "add", "a", "--server", PROD, "--token", "x", "--token-file", "y"],
             "give --token or --token-file",
         ),
-        (["context", "use", "nosuch"], "'nosuch' is none"),
+        (["context", "use", "nosuch"], "'nosuch' does not exist"),
     ],
 )
 def test_wrong_use_changes_nothing(

@@ -203,7 +203,7 @@ def test_id_of_no_dead_letter_fails(
     assert [json.loads(line)["id"] for line in printed.out.splitlines()] == ([sent] if is_kept else [])
     missing = "none" if is_kept else f"{sent}, none"
     assert printed.err.splitlines()[-1] == (
-        f"duetime: group {group} has no dead letter with id {missing} that meets the options"
+        f"duetime: group {group} has no dead letter with id {missing} that matches the options"
     )
 
 

@@ -111,7 +111,7 @@ def test_matches_are_cancelled_with_progress(
 
 def test_progress_has_counts_and_a_time() -> None:
     text = _progress_text(CancelProgress(5, 3, 2, 1, moment(DUE_MS), done=False), dry_run=False)
-    assert text.startswith("cancelled 2 of 5 looked at, up to 2027-01-15T")
+    assert text.startswith("cancelled 2 of 5 read, up to 2027-01-15T")
     last = CancelProgress(9, 6, 5, 1, None, done=True)
     assert _report_text(last, dry_run=False) == "cancelled 5 pending messages; 1 were due first"
 

@@ -181,14 +181,14 @@ async def test_dead_letters_are_redriven(shown: Shown, desk: Chromium) -> None:
         await page.get_by_role("link", name="PaymentRefused: order # is refused").click()
         await page.get_by_role("link", name="Redrive these…").click()
         await expect(page.locator("#found")).to_contain_text("7 dead letters would be given to the group again")
-        await page.get_by_label("At most a second").fill("0")
+        await page.get_by_label("Max per second").fill("0")
         await page.get_by_role("button", name="Redrive 7 dead letters").click()
         # The part of the page that tells how far it is loads itself anew.
         await expect(page.get_by_role("status")).to_contain_text("Done")
         await expect(page.get_by_text("7 of 7")).to_be_visible()
         assert await opened.violations() == []
         await opened.goto(f"{shown.address}/dead-letters?group=browsing")
-        await expect(page.get_by_text("2 in all")).to_be_visible()
+        await expect(page.get_by_text("2 in total")).to_be_visible()
 
 
 async def test_a_job_that_runs_is_watched_and_stopped(shown: Shown, desk: Chromium) -> None:
@@ -197,7 +197,7 @@ async def test_a_job_that_runs_is_watched_and_stopped(shown: Shown, desk: Chromi
     async with tab(desk) as opened:
         page = opened.page
         await opened.goto(f"{shown.address}/dead-letters/redrive?group=stopping")
-        await page.get_by_label("At most a second").fill("0.001")
+        await page.get_by_label("Max per second").fill("0.001")
         await page.get_by_role("button", name="Redrive 5 dead letters").click()
         await expect(page.get_by_text("1 of 5")).to_be_visible()
         assert await opened.violations() == []
@@ -246,7 +246,7 @@ async def test_one_signs_in_and_what_one_may_not_do_is_refused(desk: Chromium) -
             await page.get_by_role("button", name="Sign in").click()
             await expect(page.get_by_role("heading", name=f"Topic {ORDERS}")).to_be_visible()
             await opened.goto(f"{address}/lanes")
-            await expect(page.get_by_role("alert")).to_contain_text("You have no right to that")
+            await expect(page.get_by_role("alert")).to_contain_text("Permission denied")
             assert await opened.violations() == []
             await page.get_by_role("button", name="Sign out").click()
             await expect(page.get_by_role("heading", name="Sign in")).to_be_visible()

@@ -31,7 +31,7 @@ async def test_a_message_is_found_by_its_key_and_cancelled(shown: Shown, desk: C
         await page.get_by_role("textbox", name="Key", exact=True).fill("find-me")
         await page.get_by_role("button", name="Find").click()
         await page.get_by_role("link", name="to-cancel").click()
-        await page.get_by_role("button", name="Cancel it").click()
+        await page.get_by_role("button", name="Cancel").click()
         await expect(page.get_by_text("cancelled", exact=True).first).to_be_visible()
         assert await opened.violations() == []
     assert (await found(shown, "to-cancel")).state == gateway_pb2.MESSAGE_STATE_CANCELLED
@@ -43,9 +43,9 @@ async def test_a_pending_message_is_given_another_time(shown: Shown, desk: Chrom
     async with tab(desk) as opened:
         page = opened.page
         await opened.goto(f"{shown.address}/messages/to-move?topic=moved-here")
-        await page.get_by_text("Give it another due time").click()
-        await page.get_by_label("From now on").fill("3d")
-        await page.get_by_role("button", name="Reschedule it").click()
+        await page.get_by_text("Change the due time").click()
+        await page.get_by_label("Delay from now").fill("3d")
+        await page.get_by_role("button", name="Reschedule").click()
         await expect(page.get_by_role("status")).to_be_visible()
     assert (await found(shown, "to-move")).message.due_at_ms - before == (72 - 2) * 3_600_000
 
@@ -54,7 +54,7 @@ async def test_a_pending_message_is_sent_now(shown: Shown, desk: Chromium) -> No
     await shown.traffic.send_one("sent-here", b"x", id="to-send", delay="2h")
     async with tab(desk) as opened:
         await opened.goto(f"{shown.address}/messages/to-send?topic=sent-here")
-        await opened.page.get_by_role("button", name="Send it now").click()
+        await opened.page.get_by_role("button", name="Send now").click()
         await expect(opened.page.get_by_role("status")).to_be_visible()
     # It is due a moment later, and the clock stands.
     await shown.cluster.advance("1s")
@@ -115,7 +115,7 @@ async def test_a_due_range_is_read_in_the_readers_zone_and_shared_exactly(shown:
         assert parse_qs(urlsplit(address).query)["from"] == [instant_of(from_ms)]
         assert await field.input_value() == in_tokyo
         assert await opened.violations() == []
-        await page.get_by_role("link", name="Cancel all that fit…").click()
+        await page.get_by_role("link", name="Cancel all matches…").click()
         time = page.locator("dd time")
         assert await time.get_attribute("title") == instant_of(from_ms)
     async with tab(desk, timezone_id="America/Lima") as opened:
@@ -160,9 +160,9 @@ async def test_times_of_a_reschedule_and_of_a_send_are_the_readers(
     async with tab(desk, timezone_id="Asia/Tokyo", java_script_enabled=script) as opened:
         page = opened.page
         await opened.goto(f"{shown.address}/messages/moved-in-{topic}?topic={topic}")
-        await page.get_by_text("Give it another due time").click()
+        await page.get_by_text("Change the due time").click()
         await page.get_by_label(f"Or at ({zone})").fill(typed)
-        await page.get_by_role("button", name="Reschedule it").click()
+        await page.get_by_role("button", name="Reschedule").click()
         await expect(page.get_by_role("status")).to_be_visible()
         await opened.goto(f"{shown.address}/send?topic={topic}")
         await page.get_by_label("at a time").check()

@@ -67,7 +67,7 @@ async def test_dead_letters_are_grouped_by_error_and_handler(shown: Shown) -> No
 async def test_a_filter_selects_and_stands_in_the_address(shown: Shown) -> None:
     page = (await shown.browser.get(f"{OF_BILLING}&error=timeouterror")).text
     assert len(rows(page)) == 1 + 5
-    assert "No dead letter of billing fits" in (await shown.browser.get(f"{OF_BILLING}&topic=other")).text
+    assert "No dead letter of billing matches" in (await shown.browser.get(f"{OF_BILLING}&topic=other")).text
     wrong = await shown.browser.get(f"{OF_BILLING}&from=soon")
     assert wrong.status_code == 422
     assert "is no moment" in wrong.text
@@ -129,7 +129,7 @@ async def test_nothing_is_done_without_its_dry_run(shown: Shown) -> None:
     for wrong in ({"proof": ""}, {"proof": "x"}, {"error": ""}, {"group": BILLING}):
         answer = await shown.browser.post("/dead-letters/redrive", fields | wrong | {"rate": "0"}, page=OF_BILLING)
         assert answer.status_code == 409
-        assert "Nothing was done yet" in answer.text
+        assert "Nothing was changed" in answer.text
     # That of a redrive is none of a discard.
     assert (await shown.browser.post("/dead-letters/discard", fields, page=OF_BILLING)).status_code == 409
     answer = await shown.browser.post("/dead-letters/redrive", fields | {"rate": "-1"}, page=OF_BILLING)

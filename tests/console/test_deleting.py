@@ -85,7 +85,7 @@ async def test_nothing_is_deleted_without_its_dry_run(shown: Shown) -> None:
     for wrong in ("", "x", await proof(shown, "other")):
         answer = await shown.browser.post(where, {"proof": wrong, "force": "1"}, page=where)
         assert answer.status_code == 409
-        assert "Nothing was done yet" in answer.text
+        assert "Nothing was changed" in answer.text
     assert "not-seen" in await names(shown)
 
 
@@ -149,12 +149,12 @@ async def test_a_topic_is_deleted_in_the_browser(shown: Shown, desk: Chromium) -
     async with tab(desk, DESK) as opened:
         page = opened.page
         await opened.goto(f"{shown.address}/topics/by-hand")
-        await page.get_by_role("link", name="Delete it…").click()
+        await page.get_by_role("link", name="Delete…").click()
         assert await opened.violations() == []
         await page.get_by_role("button", name="Delete by-hand for good").click()
         await expect(page.get_by_role("alert")).to_contain_text("The topic is not deleted.")
         assert await opened.violations() == []
-        await page.get_by_label("Also with messages that nobody has got yet").check()
+        await page.get_by_label("Include undelivered messages").check()
         await page.get_by_role("button", name="Delete by-hand for good").click()
         await expect(page.get_by_role("status")).to_contain_text("Topic by-hand is deleted.")
         assert await opened.violations() == []

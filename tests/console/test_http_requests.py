@@ -96,7 +96,7 @@ async def test_field_that_is_wrong_is_named(client: httpx.AsyncClient, change: d
 
 async def test_base64_that_is_none_is_refused(client: httpx.AsyncClient) -> None:
     found = await refused(client, json.dumps({"topic": "orders", "body_base64": "a*b="}))
-    assert found["violations"] == [{"field": "body_base64", "description": "is no base64, as RFC 4648 has it"}]
+    assert found["violations"] == [{"field": "body_base64", "description": "is not base64 (RFC 4648)"}]
 
 
 async def test_all_violations_are_told_up_to_a_limit(client: httpx.AsyncClient) -> None:

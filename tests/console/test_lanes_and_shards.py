@@ -13,7 +13,7 @@ from tests.console.traffic import Traffic
 async def test_lanes_and_shards_show_what_waits() -> None:
     async with Cluster(shards=2, within=True) as cluster, running(cluster.address) as browser:
         empty = await browser.get("/lanes")
-        assert "None of the 38 lanes has had a message." in empty.text
+        assert "None of the 38 lanes had a message yet." in empty.text
         assert len(rows((await browser.get("/lanes?all=1")).text)) == 38
         async with Traffic(cluster.address) as traffic:
             await traffic.create_topic("orders", queues=4)

@@ -53,10 +53,10 @@ async def test_dead_letters_of_many_groups_are_paged_and_counted(tmp_path: Path,
             listed = [row for page in pages for row in rows(page)]
             assert len(listed) == GROUPS
             assert [row for row in listed if not row.endswith(" 0 0")] == [f"{LAST} 2 0"]
-            told = f"asked of the {ROWS_MAX} groups of this page, not of all {GROUPS}"
+            told = f"read for the {ROWS_MAX} groups of this page only, not for all {GROUPS}"
             assert told in pages[0]
             found = (await browser.get("/dead-letters?q=20")).text
-            assert "not of all" not in found
+            assert "not for all" not in found
             assert rows(found)[0] == f"{LAST} 2 0"
             groups = (await browser.get("/groups?sort=-dead&page=3")).text
             assert any(row.startswith(f"{LAST} 0 0 0 2 ") for row in rows(groups))

@@ -141,7 +141,7 @@ def test_what_is_wrong_is_told_in_words() -> None:
         "a-lane-is-late",
         "dead-letters-grow",
     ]
-    assert found[0].text == "Shard 4 does not answer: what is pending there comes late."
+    assert found[0].text == "Shard 4 does not answer: messages pending there are delayed."
     assert found[1].text == "2 messages are overdue, the oldest by 9 s: lane 3 of shard 0."
 
 

@@ -173,16 +173,16 @@ REFUSING = saying(json.dumps({"status": "error", "error": "query <b>needs</b> a 
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (silent, "Prometheus has not answered within 0.5 s"),
-        (dripping, "Prometheus has not answered within 0.5 s"),
-        (endless, "Prometheus answers with more than 1,048,576 bytes"),
-        (saying(b"<html>"), "what answers is no Prometheus: its answer is no JSON"),
-        (saying(b"[" * 100_000), "what answers is no Prometheus: its answer is no JSON"),
+        (silent, "no answer from Prometheus within 0.5 s"),
+        (dripping, "no answer from Prometheus within 0.5 s"),
+        (endless, "Prometheus's answer exceeds 1,048,576 bytes"),
+        (saying(b"<html>"), "the server is not Prometheus: its answer is not JSON"),
+        (saying(b"[" * 100_000), "the server is not Prometheus: its answer is not JSON"),
         (
             saying(b'{"data": {"result": [{"values": [[1]]}]}}'),
-            "what answers is no Prometheus: its answer has no matrix",
+            "the server is not Prometheus: its answer has no matrix",
         ),
-        (saying(b"[]"), "what answers is no Prometheus: its answer has no matrix"),
+        (saying(b"[]"), "the server is not Prometheus: its answer has no matrix"),
         (REFUSING, "Prometheus answers 422: query <b>needs</b> a label"),
         (saying(b"", "502 Bad Gateway"), "Prometheus answers 502: Bad Gateway"),
         (saying(b"", "302 Found", "location: http://127.0.0.1:1/\r\n"), "Prometheus answers 302: Found"),

@@ -34,10 +34,10 @@ def tile(text: str, words: str) -> tuple[str, str]:
 
 async def test_page_says_how_to_make_reports_where_there_are_none(desk: Desk) -> None:
     text = await desk.text("/reports")
-    assert text.count("No report was written yet") == 3
+    assert text.count("No report yet") == 3
     for job in ("backlog", "lateness", "audit"):
         assert f"duetime spark {job}" in text
-    assert "No lane has restored" in text
+    assert "No lane has delivered" in text
 
 
 async def test_newest_reports_stand_beside_the_live_counters(desk: Desk) -> None:
@@ -56,7 +56,7 @@ async def test_newest_reports_stand_beside_the_live_counters(desk: Desk) -> None
     )
     assert "By topic" in text
     assert re.search(r'href="/lanes/0/1000"', text)
-    assert text.count("No report was written yet") == 2
+    assert text.count("No report yet") == 2
     await reports.put(figures("lateness", {**LATENESS, "late_count": 1, "undated_count": 7}))
     text = await desk.text("/reports")
     assert (tile(text, "p99"), tile(text, "Later than 100 ms"), tile(text, "Early")) == (
@@ -64,9 +64,9 @@ async def test_newest_reports_stand_beside_the_live_counters(desk: Desk) -> None
         ("1", "warn"),
         ("0", "good"),
     )
-    assert "7 were restored by a broker" in text
+    assert "7 were delivered by a broker" in text
     assert re.fullmatch(r"\d+\.\d ms", tile(text, "Durable late p99 now, of the latest lane")[0])
-    assert "Damaged places passed over: 2" in text
+    assert "Damaged places skipped: 2" in text
 
 
 async def test_audit_that_proves_nothing_is_an_alarm(desk: Desk) -> None:

@@ -53,7 +53,7 @@ async def test_group_leads_to_its_waiting_retries(failed: Desk) -> None:
     assert "<b>bank" not in text
     (row,) = rows(await failed.text(f"{PAGE}?error=keyerror"))
     assert f" c {ORDERS} KeyError: " in row
-    assert "No waiting retry of billing fits" in await failed.text(f"{PAGE}?ids=x")
+    assert "No waiting retry of billing matches" in await failed.text(f"{PAGE}?ids=x")
     await failed.text(f"{PAGE}?page=!", 422)
     await failed.text("/groups/nobody/retries", 404)
 

@@ -64,8 +64,8 @@ async def test_a_topic_is_made_by_a_form(shown: Shown) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "told"),
     [
-        ("name", "", "a topic has a name"),
-        ("queues", "many", "is no whole number"),
+        ("name", "", "a topic needs a name"),
+        ("queues", "many", "is not a whole number"),
         ("max_delay", "soon", "is no length"),
         ("name", "<b>", "Nothing was changed."),
         ("queues", "4096", "Nothing was changed."),
@@ -115,7 +115,7 @@ async def test_a_reset_shows_what_it_would_do_and_then_does_it(shown: Shown) -> 
     where = {"topic": "read-again", "to": "earliest", "at": "", "queue": "", "offset": ""}
     page = "/groups/again/reset"
     preview = await shown.browser.get(page, params=where)
-    assert "<strong>10</strong> messages would come again, <strong>0</strong> would be skipped" in preview.text
+    assert "<strong>10</strong> messages would be redelivered, <strong>0</strong> would be skipped" in preview.text
     assert "<strong>0</strong> leases and <strong>0</strong> retries would end" in preview.text
     moved = [re.search(r"(\d+) come again", row) for row in rows(preview.text)]
     assert sum(int(found[1]) for found in moved if found) == 10
@@ -141,9 +141,9 @@ async def lag(shown: Shown, group: str) -> int:
     ("wrong", "told"),
     [
         ({"to": "offset", "offset": "1"}, "an offset is one of a queue"),
-        ({"to": "offset", "queue": "0", "offset": "x"}, "is no whole number"),
+        ({"to": "offset", "queue": "0", "offset": "x"}, "is not a whole number"),
         ({"to": "time", "at": "soon"}, "is no moment"),
-        ({"to": ""}, "say where to"),
+        ({"to": ""}, "choose a target"),
         ({"to": "earliest", "queue": "77"}, "Nothing was changed."),
     ],
 )
@@ -174,7 +174,7 @@ async def test_what_a_user_has_no_right_to_is_refused_in_words() -> None:
             assert (await browser.get("/topics")).headers["location"] == "/sign-in?next=/topics"
             await browser.post("/sign-in", {"token": reader, "next": "/topics"})
             assert (await browser.get(f"/topics/{ORDERS}")).status_code == 200
-            assert '<span class="none">not shown</span>' in (await browser.get("/topics")).text
+            assert '<span class="none">unavailable</span>' in (await browser.get("/topics")).text
             assert (await browser.get(f"/groups/{BILLING}")).status_code == 200
             listed = await browser.get("/groups")
             assert listed.status_code == 200
@@ -182,7 +182,7 @@ async def test_what_a_user_has_no_right_to_is_refused_in_words() -> None:
             for path in ("/lanes", "/shards", f"/dead-letters?group={BILLING}", "/groups/ledger"):
                 answer = await browser.get(path)
                 assert answer.status_code == 403, path
-                assert "You have no right to that" in answer.text
+                assert "Permission denied" in answer.text
             forms = {
                 "/topics": {"name": "never"},
                 "/groups/ledger/policy": {"backoff": "1s"},

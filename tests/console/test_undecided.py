@@ -47,14 +47,14 @@ async def test_transaction_is_ended_once(desk: Desk, open_ones: list[str], act: 
     text = await desk.text("/transactions")
     (page,) = re.findall(r'href="(/transactions/[^"]+)">a<', text)
     text = await desk.text(page)
-    assert "Commit it" in text
+    assert ">Commit<" in text
     assert "&lt;script&gt;" in text
     assert "<script>alert" not in text
     answer = await desk.browser.post(page, {"act": act}, page="/transactions")
     assert answer.headers["location"] == f"{page}?told=now"
     text = await desk.text(answer.headers["location"])
-    assert f"It is {word}." in text
-    assert "Commit it" not in text
+    assert f"The transaction is {word}." in text
+    assert ">Commit<" not in text
     other = "commit" if act == "roll-back" else "roll-back"
     answer = await desk.browser.post(page, {"act": other}, page="/transactions")
     assert f"it was {word} before" in await desk.text(answer.headers["location"])

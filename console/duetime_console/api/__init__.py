@@ -1,4 +1,4 @@
-"""JSON over HTTP: the same cluster for those without gRPC. docs/http.md tells how to use it."""
+"""JSON over HTTP, for programs without gRPC; docs/http.md describes its use."""
 
 from itertools import groupby
 from operator import attrgetter
@@ -18,7 +18,7 @@ async def _document(request: Request) -> Response:
 
 
 def _pattern(path: str) -> str:
-    """Ids may have slashes."""
+    """The regular expression of a path. Ids may contain slashes."""
     return path.replace("{id}", "{id:path}")
 
 

@@ -39,16 +39,16 @@ class GivenReceive(Given):
     group: Group
     topic: Topic
     max: int = Field(RECEIVE_COUNT_DEFAULT, ge=1, le=HTTP_BATCH_COUNT_MAX)
-    invisible: Length = Field(
-        INVISIBLE_MS_DEFAULT, description="how long the messages are the caller's: 10 ms to 12 h; 60s without it"
-    )
-    wait: Length = Field(0, le=WAIT_MS_MAX, description="how long a call that finds nothing waits: to 30 s")
+    invisible: Length = Field(INVISIBLE_MS_DEFAULT, description="length of the leases: 10 ms to 12 h; default 60s")
+    wait: Length = Field(0, le=WAIT_MS_MAX, description="longest wait of a call without messages: up to 30 s")
     tags: str = Field("", max_length=FILTER_CHARS_MAX, description="`a || b`: messages with one of the tags")
     sql: str = Field("", max_length=FILTER_CHARS_MAX, description="SQL92 over properties")
-    max_attempts: int = Field(0, ge=0, le=ATTEMPTS_MAX, description="deliveries, then it is dead; 0: the group's")
+    max_attempts: int = Field(
+        0, ge=0, le=ATTEMPTS_MAX, description="deliveries before a dead letter; 0: the group's setting"
+    )
     member: str = Field("", max_length=MEMBER_CHARS_MAX, description="the caller's name, for the group's page")
     ordered: bool = Field(False, description="one lease per queue at a time")
-    start_at: Moment = Field(0, description="where a group without a place in the topic starts; without it: earliest")
+    start_at: Moment = Field(0, description="start of a group without offsets in the topic; default: earliest")
 
     @model_validator(mode="after")
     def _invisible(self) -> Self:
@@ -73,7 +73,7 @@ class GivenReceive(Given):
 
 
 class Leased(Stored):
-    """A message that is the caller's until its lease ends."""
+    """A message under the caller's lease."""
 
     receipt: str = Field(description="names this delivery")
     attempt: int = Field(description="the number of this delivery to the group, from 1")
@@ -91,11 +91,11 @@ class GivenReceipts(Given):
 
 class GivenInvisible(GivenReceipts):
     invisible: Length = Field(description="leases end this long from now: 10 ms to 12 h; 0s returns the messages")
-    not_attempted: bool = Field(False, description="with 0: these deliveries do not count as attempts")
+    not_attempted: bool = Field(False, description="with 0s: these deliveries do not count as attempts")
 
 
 class GivenError(Given):
-    """Why a handler failed; long texts are cut."""
+    """The error of a handler; long texts are cut."""
 
     type: str = ""
     message: str = ""
@@ -104,8 +104,10 @@ class GivenError(Given):
 
 class GivenFailure(Given):
     receipt: Opaque
-    delay: Length | None = Field(None, le=BACKOFF_MS_MAX, description="comes back after it, and not as the policy says")
-    reject: bool = Field(False, description="to the dead letters at once")
+    delay: Length | None = Field(
+        None, le=BACKOFF_MS_MAX, description="delay of the redelivery, instead of the policy's"
+    )
+    reject: bool = Field(False, description="makes it a dead letter at once")
     error: GivenError | None = None
 
     def as_proto(self) -> consumer_pb2.Nack:
@@ -118,36 +120,36 @@ class GivenFailure(Given):
 class GivenFailures(Given):
     group: Group
     failures: list[GivenFailure] = Field(min_length=1, max_length=HTTP_BATCH_COUNT_MAX)
-    retry: GivenRetry | None = Field(None, description="instead of the group's policy, for these")
+    retry: GivenRetry | None = Field(None, description="replaces the group's policy for these messages")
 
 
 class ReceiptStatus(Told):
     receipt: str
     status: str = Field(
-        description="ok; expired: the message comes back under another receipt; unknown: none of the group"
+        description="ok; expired: the message is redelivered under another receipt; unknown: not a receipt of the group"
     )
 
 
 class ReceiptStatuses(Told):
-    """One for each receipt, in order."""
+    """One status for each receipt, in order."""
 
     results: list[ReceiptStatus]
 
 
 class Failure(ReceiptStatus):
-    dead: bool = Field(description="it is a dead letter of the group now")
-    deliver_at: str | None = Field(description="when it comes back")
+    dead: bool = Field(description="true: it is now a dead letter of the group")
+    deliver_at: str | None = Field(description="time of the redelivery")
     attempt: int | None
-    problem: Annotated[ToldProblem | None, Field(description="nothing happened to this one, and why")] = None
+    problem: Annotated[ToldProblem | None, Field(description="the error, if nothing was changed")] = None
 
 
 class Failures(Told):
-    """One for each failure, in order."""
+    """One result for each failure, in order."""
 
     results: list[Failure]
 
 
-# Calls end soon: one caller may have all but the last tenth.
+# Calls end soon: one caller may hold all but the last tenth.
 _receives: Shares[str] = Shares(HTTP_RECEIVES_MAX, HTTP_RECEIVES_MAX)
 
 
@@ -155,7 +157,7 @@ _receives: Shares[str] = Shares(HTTP_RECEIVES_MAX, HTTP_RECEIVES_MAX)
 def _counted(caller: str) -> Iterator[None]:
     """Raises: Problem."""
     if not _receives.may_take(caller):
-        detail = f"too many calls of yours, or all {HTTP_RECEIVES_MAX:,}, wait for messages"
+        detail = f"too many waiting calls: your share, or all {HTTP_RECEIVES_MAX:,}, are in use"
         raise Problem(429, "RECEIVES_EXHAUSTED", detail)
     _receives.take(caller)
     try:
@@ -196,7 +198,7 @@ async def change_invisible(call: Call, _: Nothing, given: GivenInvisible) -> Ans
 
 
 def _statuses(receipts: list[bytes], statuses: list[consumer_pb2.ReceiptStatus]) -> ReceiptStatuses:
-    """The gateway's empty list says that all are OK."""
+    """Expands the gateway's empty list, which means that all are OK."""
     known = statuses or [consumer_pb2.RECEIPT_STATUS_OK] * len(receipts)
     results = [
         ReceiptStatus(receipt=opaque(receipt), status=_STATUSES.get(status, "unknown"))
@@ -241,8 +243,8 @@ OPERATIONS = [
         receive,
         {200: LeasedMessages},
         body=GivenReceive,
-        description="Each is given to nobody else of the group until its lease ends; then, if it was not acknowledged, "
-        "it comes back. A call that waits ends when its client goes. A group that does not exist is made.",
+        description="No other receiver of the group gets them until their lease ends; then, unless acked, they are "
+        "redelivered. A waiting call ends when its client disconnects. A missing group is created.",
     ),
     Operation(
         "POST",
@@ -252,26 +254,26 @@ OPERATIONS = [
         ack,
         {200: ReceiptStatuses},
         body=GivenReceipts,
-        description="They are done, durably. May be repeated.",
+        description="Marks them as done, durably. May be repeated.",
     ),
     Operation(
         "POST",
         "/api/v1/nack",
         "nack",
-        "Give back messages that failed",
+        "Report failed messages",
         nack,
         {200: Failures},
         body=GivenFailures,
-        description="They come back as the policy says, or become dead letters. May be repeated.",
+        description="They are redelivered by the policy, or become dead letters. May be repeated.",
     ),
     Operation(
         "POST",
         "/api/v1/change-invisible",
         "changeInvisible",
-        "Move the end of leases",
+        "Change the end of leases",
         change_invisible,
         {200: ReceiptStatuses},
         body=GivenInvisible,
-        description="Later for a slow handler, or now, which gives the messages back. Receipts stay valid.",
+        description="Later for a slow handler, or now to release the messages. Receipts stay valid.",
     ),
 ]

@@ -1,4 +1,4 @@
-"""Kinds of fields that requests have: lengths, moments, base64, numbers that the contract can hold."""
+"""Types of request fields: lengths, times, base64, numbers within the contract's range."""
 
 import base64
 import binascii
@@ -16,19 +16,19 @@ INT64_DIGITS = 19
 
 
 class Given(BaseModel):
-    """What a caller sends as JSON: unknown fields are refused, and no text is taken for a number."""
+    """A JSON object from a caller: unknown fields are rejected, and texts are not converted to numbers."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class Asked(BaseModel):
-    """What a caller asks in the query, where all is text."""
+    """A caller's query; all of its values are text."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class Told(BaseModel):
-    """What is answered. Fields may be added: callers pass over those that they do not know."""
+    """An answer. Fields may be added: callers skip unknown ones."""
 
 
 def _length_ms(value: Any) -> int:
@@ -36,9 +36,9 @@ def _length_ms(value: Any) -> int:
     try:
         length_ms = whole_ms(value)
     except ValueError:
-        raise ValueError("is no length such as 90s or 1h30m: a number and its unit, from 0 up") from None
+        raise ValueError("is not a length such as 90s or 1h30m: a number and its unit, at least 0") from None
     if length_ms > INT64_MAX:
-        raise ValueError(f"is {length_ms} ms, above the most, {INT64_MAX}")
+        raise ValueError(f"is {length_ms} ms, above the maximum, {INT64_MAX}")
     return length_ms
 
 
@@ -51,14 +51,14 @@ def _moment_ms(value: Any) -> int:
 
 
 def _whole(value: Any) -> int | None:
-    """A number, or the digits of one; None: it is neither."""
+    """A number, or its digits; None: neither."""
     if isinstance(value, str):
         return int(value) if value.isascii() and len(value) <= INT64_DIGITS else None
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _of_iso(text: str) -> int | None:
-    """Unix milliseconds; None: it is no moment."""
+    """Converts to Unix milliseconds; None: the text is not a time."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
@@ -69,11 +69,11 @@ def _of_iso(text: str) -> int | None:
 def _bytes(value: Any) -> bytes:
     """Raises: ValueError."""
     if not isinstance(value, str):
-        raise ValueError("is no text in base64")
+        raise ValueError("is not a text in base64")
     try:
         return base64.b64decode(value, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise ValueError("is no base64, as RFC 4648 has it") from error
+        raise ValueError("is not base64 (RFC 4648)") from error
 
 
 def _receipt(value: Any) -> bytes:
@@ -81,16 +81,16 @@ def _receipt(value: Any) -> bytes:
     try:
         return bytes_of(value)
     except (AttributeError, TypeError, ValueError) as error:
-        raise ValueError("is no text that an answer has had") from error
+        raise ValueError("is not a text from an earlier answer") from error
 
 
 def opaque(value: bytes) -> str:
-    """Bytes of the contract, such as a receipt, as text that a query can have."""
+    """Encodes bytes of the contract, such as a receipt, as text for queries."""
     return base64.urlsafe_b64encode(value).rstrip(b"=").decode()
 
 
 def bytes_of(text: str) -> bytes:
-    """The opposite. Raises: ValueError."""
+    """The inverse of `opaque`. Raises: ValueError."""
     return base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
 
 
@@ -98,9 +98,9 @@ _LENGTH = {"type": "string", "examples": ["90s", "1h30m"]}
 _MOMENT = {"anyOf": [{"type": "string", "format": "date-time"}, {"type": "integer", "minimum": 0}]}
 _BASE64 = {"type": "string", "contentEncoding": "base64"}
 
-# Milliseconds; given as text such as `1h30m`.
+# Milliseconds, from text such as `1h30m`.
 Length = Annotated[int, BeforeValidator(_length_ms), WithJsonSchema(_LENGTH)]
-# Unix milliseconds; given as text with a zone, or as Unix milliseconds.
+# Unix milliseconds, from text with a zone or from Unix milliseconds.
 Moment = Annotated[int, BeforeValidator(_moment_ms), WithJsonSchema(_MOMENT)]
 Base64 = Annotated[bytes, BeforeValidator(_bytes), WithJsonSchema(_BASE64)]
 Opaque = Annotated[bytes, BeforeValidator(_receipt), WithJsonSchema({"type": "string"})]
@@ -109,5 +109,5 @@ Count = Annotated[int, Field(ge=0, le=INT64_MAX)]
 
 
 def iso(unix_ms: int) -> str | None:
-    """A moment as answers have it, in UTC; None: 0, there is none."""
+    """A time in answers, in UTC; None for 0."""
     return moments.iso(unix_ms) or None if unix_ms else None

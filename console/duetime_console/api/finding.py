@@ -1,4 +1,4 @@
-"""Messages, their traces, what is pending, and the backlog, over HTTP: nothing here changes anything."""
+"""Messages, their traces, pending messages and the backlog, over HTTP: read-only operations."""
 
 from typing import Self
 
@@ -12,8 +12,8 @@ from duetime_console.api.operations import Answer, Call, Operation
 
 
 class AskedMessage(Asked):
-    topic: str = Field("", description="its topic, where it is known: saves the search in all others")
-    trace: bool = Field(False, description="with what happened to it")
+    topic: str = Field("", description="its topic, if known: makes the search faster")
+    trace: bool = Field(False, description="include its trace")
 
 
 class AskedMessages(Asked):
@@ -21,7 +21,7 @@ class AskedMessages(Asked):
     key: str = Field(min_length=1, description="one of its keys, or its id")
     stored_from: Moment = 0
     stored_to: Moment = 0
-    max: int = Field(QUERY_COUNT_DEFAULT, ge=1, le=QUERY_COUNT_MAX, description="the newest so many")
+    max: int = Field(QUERY_COUNT_DEFAULT, ge=1, le=QUERY_COUNT_MAX, description="maximum, the latest first")
 
 
 class AskedRange(Asked):
@@ -38,15 +38,15 @@ class AskedRange(Asked):
 
 class AskedPending(AskedRange):
     key: str = Field("", description="one of its keys")
-    bodies: bool = Field(False, description="with their bodies")
-    max: int = Field(PENDING_COUNT_DEFAULT, ge=1, le=PENDING_COUNT_MAX, description="of one page")
-    page: Opaque = Field(b"", description="next_page of the answer before")
+    bodies: bool = Field(False, description="include the bodies")
+    max: int = Field(PENDING_COUNT_DEFAULT, ge=1, le=PENDING_COUNT_MAX, description="messages per page")
+    page: Opaque = Field(b"", description="next_page of the previous answer")
 
 
 class Event(Told):
-    """What happened to a message. Fields that do not apply are null."""
+    """An event of a message. Fields that do not apply are null."""
 
-    kind: str = Field(description="accepted, deferred, restored, received, failed, ... as TraceKind has them")
+    kind: str = Field(description="accepted, deferred, restored, received, failed, ... (see TraceKind)")
     at: str | None
     shard: int
     topic: str
@@ -87,40 +87,40 @@ class Event(Told):
 
 
 class Trace(Told):
-    """The oldest event first; `gaps` says what may be missing, a sentence each."""
+    """Events, oldest first; `gaps` lists possibly missing parts, a sentence each."""
 
     events: list[Event]
     gaps: list[str]
 
 
 class Found(Stored):
-    """A message and its state. A pending one's due_at lies ahead, and offset is its entry in the lane."""
+    """A message and its state. A pending one has a future due_at, and its entry in the lane as offset."""
 
     state: State
     shard: int
     offset_id: str
     lane: int | None
-    before_count: int | None = Field(description="of a pending one: how many of its lane fall due before it")
+    before_count: int | None = Field(description="pending messages of its lane that are due before it")
     trace: Trace | None = None
 
 
 class FoundMessages(Told):
-    """The newest first."""
+    """Messages, the latest first."""
 
     messages: list[Found]
-    more: bool = Field(description="there are older ones: ask again with an earlier stored_to")
+    more: bool = Field(description="older ones exist: repeat with an earlier stored_to")
 
 
 class Pending(Stored):
-    """A message that waits for its due time."""
+    """A message that is not due yet."""
 
     shard: int
     lane: int
 
 
 class PendingPage(Told):
-    """In order of due time. A page may be short, or empty, where a filter matches little: there is more as long as
-    next_page is not null."""
+    """Messages by due time. A page may be short or empty if the filter matches few: more follow while next_page is not
+    null."""
 
     messages: list[Pending]
     next_page: str | None
@@ -128,7 +128,7 @@ class PendingPage(Told):
 
 
 class Bucket(Told):
-    """Pending messages that fall due from due_from on, for width_ms."""
+    """Pending messages due from due_from on, within width_ms."""
 
     due_from: str | None
     width_ms: int
@@ -138,7 +138,7 @@ class Bucket(Told):
 
 
 class Backlog(Told):
-    """How many messages are pending: exact, as of one moment of each shard."""
+    """Counts of pending messages: exact, as of one point in time of each shard."""
 
     now: str | None
     pending_count: int
@@ -166,7 +166,7 @@ async def get(call: Call, asked: AskedMessage, _: None) -> Answer:
     found = await call.gateway("GetMessage", gateway_pb2.GetMessageRequest(id=call.message_id, topic=asked.topic))
     if not asked.trace:
         return Answer(_found(found))
-    # By the message's own id, which an offset id is not.
+    # The message's own id; an offset id is none.
     wanted = consumer_pb2.TraceMessageRequest(id=found.message.id or call.message_id, topic=asked.topic)
     told = await call.gateway("TraceMessage", wanted)
     trace = Trace(events=[Event.of(each) for each in told.events], gaps=list(told.gaps))
@@ -242,7 +242,7 @@ OPERATIONS = [
         get,
         {200: Found},
         query=AskedMessage,
-        description="In any state; RocketMQ's offset id will do, too.",
+        description="In any state; also by RocketMQ's offset id.",
     ),
     Operation(
         "GET",
@@ -252,7 +252,7 @@ OPERATIONS = [
         pending,
         {200: PendingPage},
         query=AskedPending,
-        description="Of all shards in order of due time, page by page. 503: a shard does not answer, so that messages "
+        description="Of all shards by due time, page by page. 503: a shard does not answer, so messages "
         "may be missing.",
     ),
     Operation(
@@ -263,6 +263,6 @@ OPERATIONS = [
         backlog,
         {200: Backlog},
         query=AskedRange,
-        description="By topic and due time. A bucket that the range cuts is given whole.",
+        description="By topic and due time. A bucket that the range cuts is counted whole.",
     ),
 ]

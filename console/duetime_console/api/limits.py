@@ -1,16 +1,16 @@
-"""Limits of JSON over HTTP, beside those of the contract (duetime_format.limits)."""
+"""Limits of JSON over HTTP, in addition to those of the contract (duetime_format.limits)."""
 
-# Of one list of messages, receipts or failures.
+# Entries in one list of messages, receipts or failures.
 HTTP_BATCH_COUNT_MAX = 1_024
 # Waiting calls of `receive` in one console: each holds a connection.
 HTTP_RECEIVES_MAX = 1_024
-# Within a request: objects and lists in each other.
+# Nesting of objects and lists in a request.
 HTTP_DEPTH_MAX = 64
-# Within a request: values of all objects and lists together.
+# Values in a request, including those in objects and lists.
 HTTP_VALUES_MAX = 65_536
-# How long a call may take, beside what it waits.
+# Duration of a call, in addition to its wait.
 HTTP_CALL_S_MAX = 30.0
-# Of what is wrong with a request, in one answer.
+# Violations in one answer.
 HTTP_VIOLATIONS_MAX = 32
-# What a caller is told to wait where the cluster does not say: Retry-After.
+# Retry-After if the cluster sets none.
 RETRY_AFTER_S_DEFAULT = 1.0

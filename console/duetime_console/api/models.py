@@ -1,4 +1,4 @@
-"""What callers send and are told of messages: one model for the check, the conversion and the OpenAPI document."""
+"""Requests and answers about messages: one model for the check, the conversion and the OpenAPI document."""
 
 import base64
 import json
@@ -30,16 +30,16 @@ MessageId = Annotated[str, Field(max_length=ID_CHARS_MAX)]
 class GivenExponential(Given):
     """Delays that grow by a factor."""
 
-    initial: Length = Field(description="before the first retry: 1 ms to 12 h")
-    max: Length = Field(description="most: to 12 h")
+    initial: Length = Field(description="delay before the first retry: 1 ms to 12 h")
+    max: Length = Field(description="longest delay: up to 12 h")
     factor: float = Field(2.0, ge=1, le=BACKOFF_FACTOR_MAX, strict=False)
-    jitter: float = Field(0.2, ge=0, le=1, strict=False, description="share of a delay that is left to chance")
+    jitter: float = Field(0.2, ge=0, le=1, strict=False, description="random share of a delay")
 
 
 class GivenRetry(Given):
-    """When a failed message comes back, and how often. With neither backoff: by RocketMQ's levels."""
+    """The times and the number of redeliveries of a failed message. With neither backoff: RocketMQ's levels."""
 
-    max_attempts: int = Field(0, ge=0, le=ATTEMPTS_MAX, description="deliveries in all; 0: 17")
+    max_attempts: int = Field(0, ge=0, le=ATTEMPTS_MAX, description="total deliveries; 0: 17")
     exponential: GivenExponential | None = None
     intervals: list[Length] | None = Field(None, min_length=1, max_length=BACKOFF_INTERVALS_MAX)
 
@@ -64,9 +64,9 @@ class GivenRetry(Given):
 class GivenBody(Given):
     """A body in one of three forms."""
 
-    body: str | None = Field(None, description="the body as text, which is sent in UTF-8; up to 4 MiB")
+    body: str | None = Field(None, description="the body as text, sent as UTF-8; up to 4 MiB")
     body_json: Any = Field(
-        None, description="the body as a value, which is sent as JSON with the property content_type application/json"
+        None, description="the body as a value, sent as JSON with the property content_type application/json"
     )
     body_base64: Base64 | None = Field(None, description="the body as bytes")
 
@@ -89,28 +89,28 @@ class GivenBody(Given):
 
 
 class GivenDue(GivenBody):
-    """A body, and when it is delivered; without a due time: at once."""
+    """A body and its delivery time; without a due time: at once."""
 
-    delay: Length | None = Field(None, description="from now on, such as 30m; to ten years")
+    delay: Length | None = Field(None, description="delay from now, such as 30m; up to ten years")
     deliver_at: Moment | None = Field(None, description="a time with its zone, or Unix milliseconds")
 
 
 class GivenMessage(GivenDue):
-    """A message to send. The gateway checks it as it does those that come by gRPC."""
+    """A message to send. The gateway checks it like messages over gRPC."""
 
     topic: Topic
-    id: MessageId = Field("", description="its id through its whole life; empty: the gateway makes one")
+    id: MessageId = Field("", description="its permanent id; empty: the gateway generates one")
     tags: str = Field("", description="one tag")
     keys: list[str] = Field(default_factory=list, description="business keys")
     properties: dict[str, str] = Field(default_factory=dict)
     delay_level: Int32 | None = Field(None, description="RocketMQ's level, from 1")
-    queue: Int32 | None = Field(None, description="the queue; without it: by sharding_key, else round robin")
-    sharding_key: str = Field("", description="messages with equal ones go to the same queue")
+    queue: Int32 | None = Field(None, description="the queue; default: by sharding_key, else round robin")
+    sharding_key: str = Field("", description="messages with equal keys go to the same queue")
     born_at: Moment = Field(0, description="the sender's clock")
     flag: Int32 = 0
-    retry: GivenRetry | None = Field(None, description="instead of the group's policy")
-    replace: bool = Field(False, description="takes the place of the pending message with the same key")
-    max_wait: Length = Field(0, description="with replace: due at most so long after the first that was replaced")
+    retry: GivenRetry | None = Field(None, description="replaces the group's policy")
+    replace: bool = Field(False, description="replaces the pending message with the same key")
+    max_wait: Length = Field(0, description="with replace: latest due time after the first replaced message")
 
     @model_validator(mode="after")
     def _one_due(self) -> Self:
@@ -155,18 +155,18 @@ class GivenMessages(Given):
 
 
 class Sent(Told):
-    """Where a message is. A duplicate was stored before, and this is where."""
+    """The position of a message. A duplicate was stored before, at this position."""
 
     id: str
     topic: str
     shard: int
     queue: int
-    offset: int = Field(description="in its queue; of a delayed message: its entry in the lane")
+    offset: int = Field(description="offset in its queue; for a delayed message, its entry in the lane")
     lane: int | None = Field(description="null: it was not delayed")
     delay_level: int | None
-    requested_level: int | None = Field(description="the level asked for, where it is above the highest")
+    requested_level: int | None = Field(description="the requested level, if it is above the highest")
     deliver_at: str | None
-    was_past: bool = Field(description="deliver_at was past: the message is delivered at once")
+    was_past: bool = Field(description="deliver_at was in the past: the message is delivered at once")
     duplicate: bool
     replaced_id: str | None
 
@@ -189,7 +189,7 @@ class Sent(Told):
 
 
 class ToldViolation(Told):
-    """A field, and what is wrong with it."""
+    """A field and its fault."""
 
     field: str
     description: str
@@ -204,11 +204,11 @@ class ToldProblem(Told):
     detail: str
     reason: str
     violations: list[ToldViolation] | None = None
-    metadata: dict[str, str] | None = Field(None, description="names and values beside the reason")
+    metadata: dict[str, str] | None = Field(None, description="names and values in addition to the reason")
 
 
 class SentOrNot(Told):
-    """One of both is there."""
+    """Either a result or a problem."""
 
     sent: Sent | None = None
     problem: ToldProblem | None = None
@@ -221,7 +221,7 @@ class SentMessages(Told):
 
 
 class ToldBody(Told):
-    """A body: as text where it is UTF-8, else in base64; or why it can't be read; none of them: it was left out."""
+    """A body: as text if it is UTF-8, else in base64; or its error if it can't be read. None of these: omitted."""
 
     body: str | None = None
     body_base64: str | None = None
@@ -282,7 +282,7 @@ State = Literal[
 
 
 def state_of(found: gateway_pb2.FoundMessage) -> State:
-    """A state that only a newer gateway knows is unknown."""
+    """The state; `unknown` for a state of a newer gateway."""
     value = gateway_pb2.MessageState.DESCRIPTOR.values_by_number.get(found.state)
     name = value.name.removeprefix("MESSAGE_STATE_").lower() if value else ""
     return name if name in get_args(State) else "unknown"  # type: ignore[return-value]

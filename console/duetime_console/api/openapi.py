@@ -1,4 +1,4 @@
-"""The OpenAPI document, made of the operations and of the models that check them; and the rows of its page."""
+"""The OpenAPI document, built from the operations and the models that check them; and the rows of its page."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -29,9 +29,9 @@ _PATH_TEXTS = {
 }
 _REFERENCE = "#/components/schemas/{model}"
 _DESCRIPTION = (
-    "JSON over HTTP for a DueTime cluster. Lengths are text such as `1h30m`; moments are text with a "
-    "zone, or Unix milliseconds, and answers have them in UTC. Calls show the cluster's token, where it has users; "
-    "cookies are not looked at."
+    "JSON over HTTP for a DueTime cluster. Lengths are text such as `1h30m`; times are text with a "
+    "zone, or Unix milliseconds; answers use UTC. Calls need the cluster's token if it has users; "
+    "cookies are ignored."
 )
 
 
@@ -102,7 +102,7 @@ def _parameters(operation: Operation) -> Iterator[dict[str, Any]]:
 
 
 class Row(NamedTuple):
-    """A field or parameter, as the page shows it."""
+    """A field or parameter on the page."""
 
     name: str
     kind: str
@@ -111,7 +111,7 @@ class Row(NamedTuple):
 
 
 class Section(NamedTuple):
-    """An operation, as the page shows it."""
+    """An operation on the page."""
 
     name: str
     method: str
@@ -124,7 +124,7 @@ class Section(NamedTuple):
 
 
 def sections() -> list[Section]:
-    """Of all operations."""
+    """Sections of all operations."""
     return [
         _section(method.upper(), path, operation)
         for path, operations in document()["paths"].items()

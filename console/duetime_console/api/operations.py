@@ -1,4 +1,4 @@
-"""What an operation of the API is, and how a request becomes one: checks, call, answer or problem.
+"""Operations of the API, and the path of a request through one: checks, call, answer or problem.
 
 request ─▶ method? Accept? ─▶ token, query, JSON ─▶ handler ─▶ gateway
 │
@@ -31,7 +31,7 @@ class Nothing(Asked):
 
 @dataclass(frozen=True)
 class Answer:
-    """What a handler answers."""
+    """The answer of a handler."""
 
     model: BaseModel
     status: int = 200
@@ -39,7 +39,7 @@ class Answer:
 
 
 class Call:
-    """A request whose form was checked: whom it comes from, and what it has in it."""
+    """A request with valid form: its caller and its content."""
 
     def __init__(self, request: Request, token: str, key: str) -> None:
         self._request = request
@@ -53,23 +53,23 @@ class Call:
 
     @property
     def caller(self) -> str:
-        """The sharer of limits: a token's user, or else a host."""
+        """The caller that shares limits: a token's user, or else a host."""
         client = self._request.client
         return self.token or (client.host if client else "")
 
     @property
     def message_id(self) -> str:
-        """Of the path."""
+        """The message id in the path."""
         return str(self._request.path_params["id"])
 
     @property
     def topic(self) -> str:
-        """Of the path."""
+        """The topic in the path."""
         return str(self._request.path_params["name"])
 
     @property
     def group(self) -> str:
-        """Of the path."""
+        """The group in the path."""
         return str(self._request.path_params["group"])
 
     async def gateway(self, method: str, request: Any, wait_s: float = 0.0) -> Any:
@@ -83,10 +83,10 @@ class Call:
         return await self._request.app.state.gateway.last(method, request, self.token, HTTP_CALL_S_MAX)
 
     async def while_there(self, work: Coroutine[Any, Any, T]) -> T:
-        """What work returns; it is cancelled when the client goes.
+        """Returns the result of `work`; it is cancelled when the client disconnects.
 
         Raises:
-            Gone: the client went.
+            Gone: the client disconnected.
         """
         task = asyncio.ensure_future(work)
         gone = asyncio.ensure_future(_gone(self._request))
@@ -102,12 +102,12 @@ class Call:
 
 
 def errors_url_of(request: Request) -> str:
-    """The errors' page of the documents."""
+    """The URL of the errors' page in the documents."""
     return str(request.app.state.settings.errors)
 
 
 class Gone(Exception):
-    """The client went: nobody reads an answer."""
+    """The client disconnected: no one reads an answer."""
 
 
 async def _gone(request: Request) -> None:
@@ -127,12 +127,12 @@ class Operation:
     name: str
     summary: str
     handler: Handler
-    # By status.
+    # Answers by status.
     answers: dict[int, type[BaseModel]]
     query: type[BaseModel] = Nothing
     body: type[BaseModel] | None = None
     description: str = ""
-    # What the Idempotency-Key is for; empty: the operation takes none.
+    # Use of the Idempotency-Key; empty: the operation accepts none.
     key: str = ""
 
 
@@ -158,7 +158,7 @@ class Resource:
         operation = self._operations.get("GET" if request.method == "HEAD" else request.method)
         if operation is None:
             methods = {*self._operations, *({"HEAD"} if "GET" in self._operations else ())}
-            detail = f"{request.method} is no method of {request.url.path}"
+            detail = f"{request.url.path} does not support {request.method}"
             raise Problem(405, "METHOD_NOT_ALLOWED", detail, headers={"Allow": ", ".join(sorted(methods))})
         check_accept(request)
         key = key_of(request)
@@ -168,7 +168,7 @@ class Resource:
         query = checked(operation.query, query_of(request), "the query")
         body = None
         if operation.body:
-            # A stranger's body is not read.
+            # The body of an unauthenticated caller is not read.
             await request.app.state.sessions.admit(call.token)
             body = checked(operation.body, await read_json(request), "the body")
         answer = await operation.handler(call, query, body)
@@ -178,10 +178,10 @@ class Resource:
 
 
 class Nowhere:
-    """What is not there below /api, as an ASGI application."""
+    """Answers unknown paths below /api, as an ASGI application."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        detail = f"there is no {request.url.path}; /api/v1/openapi.json has all paths"
+        detail = f"{request.url.path} does not exist; /api/v1/openapi.json lists all paths"
         response = Problem(404, "PATH_NOT_FOUND", detail).response(errors_url_of(request))
         await response(scope, receive, send)

@@ -1,4 +1,4 @@
-"""Errors as HTTP tells them: `application/problem+json` (RFC 9457), with the status of gRPC's code."""
+"""Errors of the HTTP API: `application/problem+json` (RFC 9457), with the status for gRPC's code."""
 
 import json
 import math
@@ -12,17 +12,17 @@ from starlette.responses import Response
 from duetime_console.api.limits import HTTP_VIOLATIONS_MAX, RETRY_AFTER_S_DEFAULT
 from duetime_console.gateway import GatewayError
 
-# Of all paths of the API; its page is beside them.
+# The prefix of all paths of the API; its page is beside them.
 API = "/api/v1/"
 PROBLEM_TYPE = "application/problem+json"
-# RFC 9457: a problem that is no more than its status.
+# RFC 9457: a problem that adds nothing to its status.
 PLAIN = "about:blank"
 
 
 class Problem(Exception):
     """An error of the API. `reason` is stable, `detail` is a sentence for people.
 
-    `violations` are fields and what is wrong with each. `retry_after_s` is 0 where the caller is told nothing.
+    `violations` are pairs of a field and its fault. `retry_after_s` is 0 if the answer has no Retry-After.
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class Problem(Exception):
 
     @classmethod
     def of_fault(cls, fault: message_pb2.Fault) -> "Problem":
-        """Of one message of a batch."""
+        """The problem of one message of a batch."""
         return cls.of_error(GatewayError.of_fault(fault))
 
     def as_object(self, errors_url: str) -> dict[str, Any]:
-        """As the answer has it. `errors_url`: the errors' page of the documents; a reason is an anchor there."""
+        """The JSON of the answer. `errors_url`: the errors' page of the documents; a reason is an anchor there."""
         found: dict[str, Any] = {
             "type": f"{errors_url}#{self.reason.lower()}" if errors_url else PLAIN,
             "title": HTTPStatus(self.status).phrase,
@@ -89,5 +89,5 @@ class Problem(Exception):
 
 
 def invalid(detail: str, *violations: tuple[str, str]) -> Problem:
-    """What is sent is not as the API has it."""
+    """The request does not match the API."""
     return Problem(400, "REQUEST_INVALID", detail, violations=violations)

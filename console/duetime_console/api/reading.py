@@ -1,4 +1,4 @@
-"""What a request has in it, read with its place wherever it is wrong: JSON, the query, headers."""
+"""Reads the parts of a request (JSON, query, headers); errors name the place of the fault."""
 
 import json
 import math
@@ -26,15 +26,15 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def check_accept(request: Request) -> None:
-    """Raises: Problem, where the caller takes no JSON, or no UTF-8."""
+    """Raises: Problem: the caller accepts no JSON, or no UTF-8."""
     if not _accepts(request.headers.get("accept", ""), _ANY_TYPES):
-        raise Problem(406, "NOT_ACCEPTABLE", f"answers are {JSON_TYPE}, which Accept leaves out")
+        raise Problem(406, "NOT_ACCEPTABLE", f"answers are {JSON_TYPE}, which Accept excludes")
     if not _accepts(request.headers.get("accept-charset", ""), {"*", "utf-8"}):
-        raise Problem(406, "NOT_ACCEPTABLE", "answers are in UTF-8, which Accept-Charset leaves out")
+        raise Problem(406, "NOT_ACCEPTABLE", "answers are in UTF-8, which Accept-Charset excludes")
 
 
 def _accepts(header: str, names: set[str]) -> bool:
-    """Whether one of the names is among those of a header, with a weight that is not 0. Empty: all are."""
+    """Whether the header lists one of the names with a weight above 0. An empty header accepts all."""
     if not header.strip():
         return True
     for part in header.lower().split(","):
@@ -46,17 +46,17 @@ def _accepts(header: str, names: set[str]) -> bool:
 
 
 def token_of(request: Request) -> str:
-    """The cluster's token that the call shows; empty: none. Cookies are never looked at.
+    """The cluster's token in the call; empty: none. Cookies are never read.
 
     Raises:
-        Problem: Authorization is no Bearer token.
+        Problem: Authorization is not a Bearer token.
     """
     header = request.headers.get("authorization")
     if header is None:
         return ""
     match = _BEARER.fullmatch(header.strip())
     if match is None:
-        raise Problem(401, "TOKEN_INVALID", "Authorization is no Bearer token")
+        raise Problem(401, "TOKEN_INVALID", "Authorization is not a Bearer token")
     return match[1]
 
 
@@ -76,7 +76,7 @@ async def read_json(request: Request) -> Any:
     """The value of the request's body.
 
     Raises:
-        Problem: it is no JSON in UTF-8, too large, too deep, or of too many values; with its line and column.
+        Problem: it is not JSON in UTF-8, too large, too deep, or has too many values; with its line and column.
     """
     _check_type(request)
     text = _decoded(await _read_bytes(request))
@@ -85,28 +85,30 @@ async def read_json(request: Request) -> Any:
         value = json.loads(text, object_pairs_hook=_without_twins, parse_constant=_refuse_constant, parse_float=_finite)
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
-        raise invalid(f"the body is no JSON: {error.msg} at {place}", ("", f"{error.msg} at {place}")) from error
+        raise invalid(f"the body is not JSON: {error.msg} at {place}", ("", f"{error.msg} at {place}")) from error
     except RecursionError as error:
         raise _too_deep() from error
     except ValueError as error:
-        raise invalid(f"the body is no JSON: {error}") from error
+        raise invalid(f"the body is not JSON: {error}") from error
     _check_depth(value)
     return value
 
 
 def _check_type(request: Request) -> None:
-    """A type that browsers send to other sites only after they have asked is what keeps foreign pages out."""
+    """Requires a type that browsers do not send to other sites without a preflight: this keeps foreign pages out."""
     kind, *parameters = [part.strip().lower() for part in request.headers.get("content-type", "").split(";")]
     if kind != JSON_TYPE:
-        detail = f"the body is {JSON_TYPE}, and Content-Type says {kind or 'nothing'}"
+        detail = f"the body must be {JSON_TYPE}; Content-Type is {kind or 'missing'}"
         raise Problem(415, "CONTENT_TYPE_UNSUPPORTED", detail, headers={"Accept": JSON_TYPE})
     charsets = [each.partition("=")[2].strip(' "') for each in parameters if each.startswith("charset")]
     if any(each not in ("utf-8", "utf8") for each in charsets):
-        raise Problem(415, "CONTENT_TYPE_UNSUPPORTED", f"the body is in UTF-8, and Content-Type says {charsets[0]}")
+        raise Problem(415, "CONTENT_TYPE_UNSUPPORTED", f"the body must be in UTF-8; Content-Type has {charsets[0]}")
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding != "identity":
         headers = {"Accept-Encoding": "identity"}
-        raise Problem(415, "CONTENT_TYPE_UNSUPPORTED", f"no body with encoding {encoding} is read", headers=headers)
+        raise Problem(
+            415, "CONTENT_TYPE_UNSUPPORTED", f"bodies with encoding {encoding} are not supported", headers=headers
+        )
 
 
 async def _read_bytes(request: Request) -> bytes:
@@ -114,11 +116,11 @@ async def _read_bytes(request: Request) -> bytes:
     try:
         return await request.body()
     except ClientDisconnect as error:
-        raise invalid("the client went before its body was here") from error
+        raise invalid("the client disconnected before its body arrived") from error
 
 
 def _too_deep() -> Problem:
-    return invalid(f"objects and lists lie deeper than {HTTP_DEPTH_MAX} in each other")
+    return invalid(f"objects and lists are nested deeper than {HTTP_DEPTH_MAX}")
 
 
 def _decoded(body: bytes) -> str:
@@ -138,7 +140,7 @@ def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _finite(text: str) -> float:
@@ -149,7 +151,7 @@ def _finite(text: str) -> float:
 
 
 def _check_count(text: str) -> None:
-    """Counts values before they are made: one of three bytes takes twenty times as many. Raises: Problem."""
+    """Counts values before they are built: a value of three bytes takes twenty times as many. Raises: Problem."""
     bare = text.replace("\\\\", "").replace('\\"', "")
     # A value may have a name.
     fits = bare.count('"') <= 4 * HTTP_VALUES_MAX
@@ -161,7 +163,7 @@ def _check_count(text: str) -> None:
 
 
 def _check_depth(value: Any) -> None:
-    """Raises: Problem, also where a text is no text that UTF-8 can hold."""
+    """Raises: Problem: too deep, or a text that UTF-8 can't hold."""
     level: list[Any] = [value]
     for _ in range(HTTP_DEPTH_MAX + 1):
         level = [inner for outer in level for inner in _inner(outer)]
@@ -182,17 +184,17 @@ def _inner(value: Any) -> Iterable[Any]:
 
 
 def query_of(request: Request) -> dict[str, str]:
-    """The query's parameters. Raises: Problem, where one is there twice."""
+    """The query's parameters. Raises: Problem: one occurs twice."""
     found: dict[str, str] = {}
     for name, value in request.query_params.multi_items():
         if name in found:
-            raise invalid(f"the query has {name} twice", (name, "is there twice"))
+            raise invalid(f"the query has {name} twice", (name, "occurs twice"))
         found[name] = value
     return found
 
 
 def checked(model: type[M], value: Any, what: str) -> M:
-    """A value as a model has it. Raises: Problem with all violations."""
+    """Checks a value with a model. Raises: Problem with all violations."""
     try:
         return model.model_validate(value)
     except ValidationError as error:
@@ -203,7 +205,7 @@ def checked(model: type[M], value: Any, what: str) -> M:
 
 
 def violations_of(error: ValidationError) -> Iterator[tuple[str, str]]:
-    """Fields, and what is wrong with each."""
+    """Fields and their faults."""
     for each in error.errors(include_url=False, include_input=False):
         path = ""
         for part in each["loc"]:

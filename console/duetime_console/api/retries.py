@@ -16,27 +16,27 @@ _ERROR = "a part of `TYPE: message` of the last attempt's error; case is ignored
 
 
 class AskedRetries(Asked):
-    topic: str = Field("", description="the topic that they came from; empty: all")
+    topic: str = Field("", description="the topic of the first delivery; empty: all")
     error: str = Field("", description=_ERROR)
     id: str = Field("", max_length=ID_CHARS_MAX, description="the message's id")
-    bodies: bool = Field(False, description="with their bodies")
-    max: int = Field(PENDING_COUNT_DEFAULT, ge=1, le=PENDING_COUNT_MAX, description="of one page")
-    page: Opaque = Field(b"", description="next_page of the answer before")
+    bodies: bool = Field(False, description="include the bodies")
+    max: int = Field(PENDING_COUNT_DEFAULT, ge=1, le=PENDING_COUNT_MAX, description="retries per page")
+    page: Opaque = Field(b"", description="next_page of the previous answer")
 
 
 class GivenRetries(Given):
-    """Selects waiting retries; those that fit all fields. Without a field: all of the group."""
+    """Selects the waiting retries that match all fields. Without a field: all of the group."""
 
-    topic: str = Field("", description="the topic that they came from")
+    topic: str = Field("", description="the topic of the first delivery")
     error: str = Field("", description=_ERROR)
     ids: Annotated[list[str], Field(max_length=CANCEL_COUNT_MAX)] = Field(
-        default_factory=list, description="any of these"
+        default_factory=list, description="only these ids"
     )
-    dry_run: bool = Field(False, description="nothing is changed: how many fit")
+    dry_run: bool = Field(False, description="change nothing, and count the matches")
 
 
 class Attempt(Told):
-    """A delivery that failed. Fields that the cluster does not know are null or empty."""
+    """A failed delivery. Fields that the cluster does not know are null or empty."""
 
     attempt: int = Field(description="from 1; a redrive does not reset it")
     received_at: str | None
@@ -50,12 +50,12 @@ class Retry(ToldBody):
     """A failed message that waits for its next attempt."""
 
     id: str
-    topic: str = Field(description="the topic that it came from")
+    topic: str = Field(description="the topic of the first delivery")
     tags: str
     keys: list[str]
     properties: dict[str, str]
     born_at: str | None
-    next_at: str | None = Field(description="when it is delivered again")
+    next_at: str | None = Field(description="time of the next delivery")
     deliveries: int = Field(description="so far")
     error: str | None = Field(description="`TYPE: message` of the last attempt's error")
     attempts: list[Attempt] = Field(description="the oldest first; none if a RocketMQ client sent it back")
@@ -65,20 +65,20 @@ class Retry(ToldBody):
 
 
 class RetryPage(Told):
-    """In order of the next attempt. A page may be short, or empty, where a filter matches little: there is more as long
-    as next_page is not null."""
+    """Retries by next attempt. A page may be short or empty if the filter matches few: more follow while next_page is
+    not null."""
 
     retries: list[Retry]
     next_page: str | None
 
 
 class EndedRetries(Told):
-    """The end of waits for a retry."""
+    """The result of ending waiting retries."""
 
     matched: int
-    ended: int = Field(description="wait no longer by this call")
-    gone: int = Field(description="matched, and were delivered or discarded by others first")
-    done: bool = Field(description="false: the time of the call was over; the same call continues")
+    ended: int = Field(description="ended by this call")
+    gone: int = Field(description="matched, but ended by another call first")
+    done: bool = Field(description="false: the call reached its time limit; the same call continues")
 
 
 async def retries(call: Call, asked: AskedRetries, _: None) -> Answer:
@@ -143,7 +143,7 @@ OPERATIONS = [
         {200: RetryPage},
         query=AskedRetries,
         description="Failed messages that wait for their next attempt, page by page. A failed message of an ordered "
-        "group waits in its queue, and is not listed. 503: a shard does not answer, so that retries may be missing.",
+        "group waits in its queue, and is not listed. 503: a shard does not answer, so retries may be missing.",
     ),
     Operation(
         "POST",
@@ -153,7 +153,7 @@ OPERATIONS = [
         retry_now,
         {200: EndedRetries},
         body=GivenRetries,
-        description="They keep their attempts. The call ends after 30 s or when its client goes; repeated, it "
+        description="They keep their attempts. The call ends after 30 s or when its client disconnects; repeated, it "
         "continues. 503: a shard does not answer, and the others are done.",
     ),
     Operation(
@@ -164,6 +164,6 @@ OPERATIONS = [
         discard,
         {200: EndedRetries},
         body=GivenRetries,
-        description="The group does not get them again, and they do not become dead letters. Otherwise as retryNow.",
+        description="They are never redelivered, and do not become dead letters. Otherwise as retryNow.",
     ),
 ]

@@ -13,24 +13,24 @@ from duetime_console.api.operations import Answer, Call, Nothing, Operation
 from duetime_console.api.problems import Problem, invalid
 from duetime_console.api.reading import KEY_HEADER
 
-_TOPIC = "where it goes; without it, an id that messages of several topics have is refused (ID_AMBIGUOUS)"
+_TOPIC = "the message's topic; without it, an id of messages in several topics is rejected (ID_AMBIGUOUS)"
 
 
 class AskedTopic(Asked):
-    """Of an operation on a pending message."""
+    """The query of an operation on a pending message."""
 
     topic: Annotated[str, Field(description=_TOPIC)] = ""
 
 
 class GivenReschedule(GivenDue):
-    """Another due time, and another body where one is given."""
+    """Another due time, and optionally another body."""
 
     topic: str = Field("", description=_TOPIC)
 
     @model_validator(mode="after")
     def _one_due(self) -> Self:
         if (self.delay is None) == (self.deliver_at is None):
-            raise ValueError("either delay or deliver_at is given")
+            raise ValueError("give either delay or deliver_at")
         return self
 
 
@@ -39,11 +39,11 @@ class Cancelled(Told):
 
     id: str
     status: str = "cancelled"
-    due_at: str | None = Field(description="when it would have been delivered")
+    due_at: str | None = Field(description="its due time before the cancel")
 
 
 class Rescheduled(Told):
-    """A pending message that has another due time."""
+    """A pending message with a new due time."""
 
     id: str
     status: str = "rescheduled"
@@ -51,12 +51,12 @@ class Rescheduled(Told):
     lane: int
     entry: int
     deliver_at: str | None
-    was_past: bool = Field(description="deliver_at was past: the message is delivered at once")
+    was_past: bool = Field(description="deliver_at was in the past: the message is delivered at once")
 
 
 async def send(call: Call, _: Nothing, message: GivenMessage) -> Answer:
     if call.key and message.id and call.key != message.id:
-        raise invalid(f"{KEY_HEADER} and id differ", ("id", f"is {KEY_HEADER}, or is left out"))
+        raise invalid(f"{KEY_HEADER} and id differ", ("id", f"must equal {KEY_HEADER}, or be omitted"))
     given = message.as_proto()
     given.id = call.key or message.id
     answer = await call.gateway("Send", gateway_pb2.SendRequest(messages=[given], retry=bool(given.id)))
@@ -138,9 +138,9 @@ OPERATIONS = [
         send,
         {201: Sent, 200: Sent},
         body=GivenMessage,
-        description="201: it is stored, durably. 200: a message with this topic and id was stored before, and this is "
-        "where; nothing was stored now.",
-        key="becomes the message's id: a repeated send is answered with the first result",
+        description="201: it is stored, durably. 200: a message with this topic and id was stored before, at this "
+        "position; nothing was stored now.",
+        key="becomes the message's id: a repeated send returns the first result",
     ),
     Operation(
         "POST",
@@ -150,7 +150,7 @@ OPERATIONS = [
         send_many,
         {200: SentMessages},
         body=GivenMessages,
-        description="Each has its own result, and a fault in one harms no other. A caller that repeats a request gives "
+        description="Each has its own result; a fault in one does not affect the others. For safe repeats, give "
         "the messages ids.",
     ),
     Operation(
@@ -172,6 +172,6 @@ OPERATIONS = [
         {200: Rescheduled},
         body=GivenReschedule,
         description="It keeps its id and is delivered once. 409 (ALREADY_FIRED): it is in its topic, or about to be.",
-        key="1 to 32 letters and digits that name this change: what was carried out is not carried out again",
+        key="1 to 32 letters and digits that name this change: a repeat has no further effect",
     ),
 ]

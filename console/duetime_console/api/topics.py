@@ -1,4 +1,4 @@
-"""Topics over HTTP: one is deleted."""
+"""Topics over HTTP: deletion."""
 
 from duetime.v1 import gateway_pb2
 from pydantic import Field
@@ -10,28 +10,28 @@ from duetime_console.gateway import DELETE_TIMEOUT_S
 
 
 class AskedDeletion(Asked):
-    force: bool = Field(False, description="also with messages that nobody has got yet")
-    dry_run: bool = Field(False, description="nothing is changed: what would end")
+    force: bool = Field(False, description="include undelivered messages")
+    dry_run: bool = Field(False, description="change nothing, and return the contents that would end")
 
 
 class GroupLeft(Told):
-    """What a group had left of the topic."""
+    """The remaining work of a group on the topic."""
 
     group: str
     unread: int
     in_flight: int
-    retrying: int = Field(description="on their way back to it")
+    retrying: int = Field(description="waiting for a retry")
     dead_letters: int
 
 
 class DeletedTopic(Told):
-    """What ended with the topic, or would."""
+    """The contents that ended with the topic, or would end."""
 
     topic: str
     deleted: bool = Field(description="false: it was a dry run")
-    cancelled: int = Field(description="messages that were pending")
-    rolled_back: int = Field(description="transactions that were undecided")
-    groups: list[GroupLeft] = Field(description="those that had something left of it")
+    cancelled: int = Field(description="pending messages")
+    rolled_back: int = Field(description="undecided transactions")
+    groups: list[GroupLeft] = Field(description="groups with remaining work")
 
 
 async def delete(call: Call, asked: AskedDeletion, _: None) -> Answer:
@@ -62,12 +62,12 @@ OPERATIONS = [
         "DELETE",
         "/api/v1/topics/{name}",
         "deleteTopic",
-        "Delete a topic and what is left of it",
+        "Delete a topic and its contents",
         delete,
         {200: DeletedTopic},
         query=AskedDeletion,
-        description="It does not come back. 409 (TOPIC_NOT_EMPTY): without `force` only a topic of which nothing is "
-        "pending, unread by a group, under a lease, in retry, dead or undecided. After 503 and 504 it may be under "
-        "way: repeated, it goes on. 404: there is no such topic, or it is deleted.",
+        description="Deletion is final. 409 (TOPIC_NOT_EMPTY): without `force` no message of the topic may be "
+        "pending, unread by a group, under a lease, in retry, dead or undecided. After 503 and 504 it may be in "
+        "progress: a repeat continues it. 404: the topic does not exist, or is deleted.",
     ),
 ]

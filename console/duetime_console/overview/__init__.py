@@ -1,11 +1,11 @@
-"""The cluster as a whole: one look feeds all browsers.
+"""The cluster as a whole: one reader feeds all browsers.
 
-samples    what the cluster said at a moment, and what is read off two of them
+samples    the state of the cluster at one time, and figures from two of them
 history    the past, by second and by minute, in bounded memory
-alarms     what is wrong, in words
-picture    what falls due, by topic and step of time
-pictures   asks the gateway for one
-prometheus the past beyond what the console keeps
+alarms     current faults, in words
+picture    messages due, by topic and step of time
+pictures   queries the gateway for a picture
+prometheus the past beyond the console's memory
 events     a stream of events to a browser
-watch      looks at the cluster, and tells those who watch
+watch      reads the cluster, and informs all watchers
 """

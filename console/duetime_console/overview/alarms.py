@@ -1,4 +1,4 @@
-"""What is wrong, in words, with the section of the runbooks that says what to do. Pure."""
+"""Current faults in words, each with the section of the runbooks for it. Pure."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,27 +7,27 @@ from duetime.v1 import gateway_pb2
 
 from duetime_console.overview.samples import Sample, unowned
 
-# A lane is late when a message has been due for so long: well above what a busy machine takes.
+# A lane is late when a message has been due for this time: well above the delays of a busy machine.
 LATE_MS = 5_000
 NAMED_MAX = 3
 
 
 class Alarm(NamedTuple):
-    """`runbook` is an anchor of docs/runbooks.md; empty: there is nothing more to say."""
+    """`runbook` is an anchor of docs/runbooks.md; empty: it needs no instructions."""
 
     text: str
     runbook: str = ""
-    # Whether messages may be late or lost for it.
+    # Whether the fault may delay or lose messages.
     is_bad: bool = True
 
 
 def alarms(sample: Sample, dead_letters_since: int) -> list[Alarm]:
-    """The worst first. `dead_letters_since`: those that came in the last ten minutes."""
+    """Alarms, the worst first. `dead_letters_since`: dead letters of the last ten minutes."""
     found: list[Alarm] = []
     if sample.unreachable_shards:
         names = _listed([str(shard) for shard in sample.unreachable_shards])
         many = len(sample.unreachable_shards) > 1
-        text = f"Shard{'s' * many} {names} {'do' if many else 'does'} not answer: what is pending there comes late."
+        text = f"Shard{'s' * many} {names} {'do' if many else 'does'} not answer: messages pending there are delayed."
         found.append(Alarm(text, "a-store-pod-dies"))
     late = [lane for lane in sample.lanes if _late_ms(lane, sample.at_ms) > LATE_MS and not lane.paused]
     if late:
@@ -36,7 +36,7 @@ def alarms(sample: Sample, dead_letters_since: int) -> list[Alarm]:
         text = f"{count:,} messages are overdue, the oldest by {longest_s:,} s: {_lanes(late)}."
         found.append(Alarm(text, "a-lane-is-late"))
     if lost := unowned(sample.lanes):
-        text = f"No scheduler holds {_lanes(lost)}: other schedulers serve what falls due there, later than usual."
+        text = f"No scheduler holds {_lanes(lost)}: other schedulers deliver its messages later than usual."
         found.append(Alarm(text, "a-lane-is-late", is_bad=False))
     if paused := [lane for lane in sample.lanes if lane.paused]:
         count = sum(lane.due_count for lane in paused)

@@ -1,4 +1,4 @@
-"""Server-sent events: what is told to all is written once; a reader that does not keep up is dropped."""
+"""Server-sent events: an event for all readers is encoded once; a reader that falls behind is dropped."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -11,19 +11,19 @@ from starlette.types import Send
 log = structlog.get_logger()
 
 READERS_MAX = 200
-# Events that a reader may be behind.
+# Events that a reader may lag behind.
 BEHIND_MAX = 8
-# How long one event may take to be written.
+# Longest time for writing one event.
 SLOW_S = 10.0
-# A comment is sent when nothing else is: proxies keep a connection for a minute, as a rule.
+# A comment is sent when no event is: proxies usually keep a connection for a minute.
 QUIET_S = 15.0
 
 
 class Events:
-    """Readers and what they have not read yet."""
+    """Readers and their unread events."""
 
     def __init__(self) -> None:
-        # By queue, the reader's caller and token; None in a queue: the end.
+        # The reader's caller and token by queue; None in a queue: the end.
         self._readers: dict[asyncio.Queue[bytes | None], tuple[str, str]] = {}
         self._seats = Seats(READERS_MAX, "pages watch")
         self.dropped_count = 0
@@ -34,7 +34,7 @@ class Events:
         return len(self._readers)
 
     def tell(self, event: str, data: str) -> None:
-        """Tells all readers; those that are too far behind are dropped, and connect again."""
+        """Sends an event to all readers; those too far behind are dropped, and reconnect."""
         lines = "".join(f"data: {line}\n" for line in data.splitlines())
         block = f"event: {event}\n{lines}\n".encode()
         for queue in list(self._readers):
@@ -46,7 +46,7 @@ class Events:
                 queue.put_nowait(block)
 
     def end(self) -> None:
-        """Ends all streams, as when the console stops."""
+        """Ends all streams, such as when the console stops."""
         self._ended = True
         for queue in list(self._readers):
             self._leave(queue)
@@ -63,7 +63,7 @@ class Events:
             _end(queue)
 
     def stream(self, caller: str, token: str = "") -> "EventStream":
-        """The answer to a new reader. Raises: Overloaded: there are too many, or too many of this caller."""
+        """The answer to a new reader. Raises: Overloaded: too many readers, in total or of this caller."""
         self._seats.take(caller)
         queue: asyncio.Queue[bytes | None] = asyncio.Queue(BEHIND_MAX)
         self._readers[queue] = caller, token

@@ -1,6 +1,6 @@
 """The past of the cluster as a whole: the last ten minutes by second, the last day by minute. Pure.
 
-Each is a ring whose memory is made once, 40 bytes a place.
+Each is a preallocated ring of 40 bytes per place.
 """
 
 from array import array
@@ -15,27 +15,27 @@ SECONDS_MAX = 600
 
 
 class Past(NamedTuple):
-    """What came about in a span of time."""
+    """Events in a span of time."""
 
     start_ms: int
     width_ms: int
-    # By field; LATE is the most messages that were due and not restored at one look.
+    # Counts by field; LATE is the highest number of messages due and undelivered at one read.
     counts: dict[str, int]
 
 
 class Ring:
-    """Spans of one width that follow each other; the oldest are overwritten."""
+    """Consecutive spans of one width; the oldest are overwritten."""
 
     def __init__(self, width_ms: int, size: int) -> None:
         self.width_ms = width_ms
         self._size = size
-        # The number of the span that a place holds; -1: none.
+        # The number of the span in each place; -1: none.
         self._spans = array("q", [-1]) * size
         self._columns = {field: array("q", [0]) * size for field in FIELDS}
 
     @property
     def length_ms(self) -> int:
-        """How far back it goes."""
+        """The length of the past that it covers."""
         return self.width_ms * self._size
 
     def add(self, at_ms: int, changes: Mapping[str, int], late: int) -> None:
@@ -50,7 +50,7 @@ class Ring:
         self._columns[LATE][place] = max(self._columns[LATE][place], late)
 
     def between(self, from_ms: int, before_ms: int) -> Iterator[Past]:
-        """Those known that overlap the range, in order."""
+        """The known spans that overlap the range, in order."""
         first, stop = from_ms // self.width_ms, -(-before_ms // self.width_ms)
         held = [(span, place) for place, span in enumerate(self._spans) if first <= span < stop and span >= 0]
         for span, place in sorted(held):
@@ -64,28 +64,28 @@ class History:
     def __init__(self, hours: int) -> None:
         self.seconds = Ring(SECOND_MS, SECONDS_MAX)
         self.minutes = Ring(MINUTE_MS, 60 * hours)
-        # Since when it has been looked at; 0: not yet.
+        # The time of the first read; 0: none yet.
         self.began_ms = 0
 
     def add(self, at_ms: int, changes: Mapping[str, int], late: int) -> None:
-        """`changes`: since the look before; `late`: messages that are due now and not restored."""
+        """`changes`: since the previous read; `late`: messages due and undelivered now."""
         self.began_ms = self.began_ms or at_ms
         self.seconds.add(at_ms, changes, late)
         self.minutes.add(at_ms, changes, late)
 
     def between(self, from_ms: int, before_ms: int, step_ms: int) -> list[Past]:
-        """The past of a range: by second where steps are shorter than a minute, as far back as there are seconds."""
+        """The past of a range: by second if steps are shorter than a minute, as far back as seconds are kept."""
         ring = self.seconds if step_ms < MINUTE_MS else self.minutes
         return list(ring.between(from_ms, before_ms))
 
     def known_from_ms(self, now_ms: int, step_ms: int) -> int:
-        """What came about before that moment is not known here, by second or by minute as in `between`."""
+        """The beginning of the known past, by second or by minute as in `between`."""
         ring = self.seconds if step_ms < MINUTE_MS else self.minutes
         return max(self.began_ms or now_ms, now_ms - ring.length_ms)
 
     def per_s(self, field: str, at_ms: int, length_ms: int) -> float:
-        """The rate over so long before a moment, or since the first look."""
+        """The rate over a length of time before `at_ms`, or since the first read."""
         from_ms = max(at_ms - length_ms, self.began_ms)
         length_s = max(at_ms - from_ms, SECOND_MS) / 1_000
-        # The second of `from_ms` is not whole, and that of `at_ms` is not over.
+        # The second of `from_ms` is cut, and that of `at_ms` is incomplete.
         return sum(one.counts[field] for one in self.seconds.between(from_ms + SECOND_MS, at_ms + 1)) / length_s

@@ -1,7 +1,7 @@
-"""How many dead letters all groups have: counted group by group, some at each look, round and round.
+"""Counts the dead letters of all groups: group by group, some at each read, round and round.
 
-The contract counts those of one group. So a count of all is as old as its oldest part, and `Counted` says of how many
-groups it is.
+The contract counts the dead letters of one group. A total is therefore as old as its oldest part, and `Counted` has the
+number of counted groups.
 """
 
 import asyncio
@@ -11,22 +11,22 @@ from duetime.v1 import consumer_pb2
 from duetime_console.gateway import Gateway, GatewayError
 from duetime_console.overview.samples import Counted
 
-# Of one look, and how many calls of these are under way at once.
+# Groups per read, and concurrent calls for them.
 LOOKED_MAX = 100
 _AT_ONCE = 8
 
 
 class Letters:
-    """The counts of a cluster."""
+    """Counts of a cluster."""
 
     def __init__(self, gateway: Gateway, timeout_s: float) -> None:
         self._gateway = gateway
         self._timeout_s = timeout_s
         self._counts: dict[str, int] = {}
-        # Groups of the last look, and those that were made since the first one and are not counted yet.
+        # Groups of the last read, and groups created since the first one and not counted yet.
         self._names: set[str] | None = None
         self._made: set[str] = set()
-        # The last that was looked at: the next look goes on behind it.
+        # The last counted group: the next read continues behind it.
         self._last = ""
 
     async def look(self, token: str) -> Counted:
@@ -51,12 +51,12 @@ class Letters:
         return Counted(sum(self._counts.values()), len(self._counts), len(names), came)
 
     def fullest(self, most: int) -> list[str]:
-        """Names of the groups with most dead letters, as far as they are counted; none without any."""
+        """Names of the groups with most dead letters, among counted groups; none if there are no dead letters."""
         some = [name for name, dead in self._counts.items() if dead]
         return sorted(some, key=lambda name: (-self._counts[name], name))[:most]
 
     def _note(self, name: str, dead: int | None) -> int:
-        """How many are new."""
+        """Returns the number of new dead letters."""
         if dead is None:
             self._counts.pop(name, None)
             return 0
@@ -66,7 +66,7 @@ class Letters:
         return max(0, dead - before)
 
     async def _count(self, name: str, token: str) -> int | None:
-        """None: the group, or a shard that has some of it, does not answer. Raises: GatewayError: none does."""
+        """None: the group, or a shard with a part of it, does not answer. Raises: GatewayError: no shard does."""
         try:
             request = consumer_pb2.DescribeGroupRequest(name=name)
             described = await self._gateway.call("DescribeGroup", request, token, self._timeout_s)

@@ -1,8 +1,8 @@
-"""What falls due in a range of time, by topic and step; the past beside it. Pure.
+"""Messages due in a range of time, by topic and step, with the past beside them. Pure.
 
     buckets of the gateway ──put into steps of one length──▶ a row of counts for each of the largest topics, and others
 
-A bucket that is wider than a step is spread over those that it covers; the steps are no shorter than the finest one.
+A bucket wider than a step is spread over the steps that it covers; no step is shorter than the finest bucket.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ TOPICS_MAX = 7
 OTHERS = "others"
 DAY_MS = 86_400_000
 _SECOND_MS, _MINUTE_MS, _HOUR_MS = 1_000, 60_000, 3_600_000
-# Lengths that people count in.
+# Round lengths for people.
 STEPS_MS = (
     *(1, 2, 5, 10, 20, 50, 100, 200, 500),
     *(one * _SECOND_MS for one in (1, 2, 5, 10, 15, 30)),
@@ -30,7 +30,7 @@ STEPS_MS = (
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Messages of a topic that fall due within [start_ms, start_ms + width_ms)."""
+    """Messages of a topic due within [start_ms, start_ms + width_ms)."""
 
     start_ms: int
     width_ms: int
@@ -39,7 +39,7 @@ class Bucket:
 
 
 class Row(NamedTuple):
-    """What falls due of one topic, by step."""
+    """Messages due of one topic, by step."""
 
     topic: str
     counts: list[float]
@@ -54,11 +54,11 @@ class Picture:
     step_ms: int
     # The largest topics first.
     rows: list[Row] = field(default_factory=list)
-    # By field of the past, by step; None: not known.
+    # The past by field and step; None: unknown.
     past: dict[str, list[int | None]] = field(default_factory=dict)
-    # Why some of the past is missing, in words.
+    # The reason for missing past, in words.
     past_fault: str = ""
-    # Due so late that the shards do not keep days apart.
+    # Messages due beyond the range that shards count by day.
     later_count: int = 0
     unreachable_shards: Sequence[int] = ()
 
@@ -77,7 +77,7 @@ class Picture:
 
 
 def step_of(length_ms: int, finest_ms: int = 1) -> int:
-    """The shortest step of which a range has STEPS_MAX at most."""
+    """The shortest step with at most STEPS_MAX steps in the range."""
     wanted = max(-(-length_ms // STEPS_MAX), finest_ms)
     return next((one for one in STEPS_MS if one >= wanted), -(-wanted // DAY_MS) * DAY_MS)
 
@@ -85,7 +85,7 @@ def step_of(length_ms: int, finest_ms: int = 1) -> int:
 def paint(
     buckets: Iterable[Bucket], past: Iterable[Past], from_ms: int, before_ms: int, now_ms: int, finest_ms: int
 ) -> Picture:
-    """`finest_ms`: no step is shorter."""
+    """`finest_ms`: the shortest allowed step."""
     step_ms = step_of(before_ms - from_ms, finest_ms)
     start_ms = from_ms // step_ms * step_ms
     size = -(-(before_ms - start_ms) // step_ms)
@@ -110,8 +110,8 @@ def paint(
 
 
 def add_older(picture: Picture, older: Mapping[str, Mapping[int, int]]) -> None:
-    """Adds a past that somebody else counted, by field and by where the picture's steps begin. Of a step that both know
-    the higher count is taken: each may have seen a part of it only."""
+    """Adds a past from another source, by field and start of step. If both know a step, the higher count wins: each may
+    have seen only a part of it."""
     for name, counts in older.items():
         row = picture.past[name]
         for start_ms, count in counts.items():
@@ -122,7 +122,7 @@ def add_older(picture: Picture, older: Mapping[str, Mapping[int, int]]) -> None:
 
 def _spread(bucket: Bucket, counts: list[float], start_ms: int, step_ms: int) -> None:
     first = (bucket.start_ms - start_ms) // step_ms
-    # One that is no longer than a step counts to the step that it begins in.
+    # A bucket no longer than a step counts to the step of its start.
     parts = max(bucket.width_ms // step_ms, 1)
     for place in range(first, first + parts):
         if 0 <= place < len(counts):

@@ -1,4 +1,4 @@
-"""Asks the gateway for what falls due in a range, in somebody's name, and remembers the answers for a moment."""
+"""Queries the gateway for messages due in a range, in a user's name, and caches the answers briefly."""
 
 from collections import OrderedDict
 
@@ -11,12 +11,12 @@ from duetime_console.overview.picture import Bucket, Picture, add_older, paint
 from duetime_console.overview.prometheus import STEP_MS_MIN, Prometheus
 
 KEPT_MAX = 64
-# Up to this length a range is looked at message by message, where there are few.
+# Up to this length a range with few messages is read message by message.
 NEAR_MS = 60_000
 NAMES_MAX = 1_000
-# Shards count the next ten minutes by second, for all topics together, and later ones by minute.
+# Shards count the next ten minutes by second, for all topics together, and later times by minute.
 BY_SECOND_MS = 600_000
-# A browser's "ten minutes ago" is a little older when it arrives.
+# Tolerance for a browser's "ten minutes ago", which is a little older on arrival.
 _SLACK_MS = 5_000
 _SECOND_MS, _MINUTE_MS = 1_000, 60_000
 
@@ -27,7 +27,7 @@ class Pictures:
     def __init__(
         self, gateway: Gateway, history: History, clock: Clock, keep_ms: int, prometheus: Prometheus | None = None
     ) -> None:
-        """`prometheus`: knows the past beyond the history; None: there is none."""
+        """`prometheus`: the source of the past beyond the history; None: there is none."""
         self._gateway = gateway
         self._history = history
         self._clock = clock
@@ -36,7 +36,7 @@ class Pictures:
         self._kept: OrderedDict[tuple[int, int, str, str], tuple[float, Picture]] = OrderedDict()
 
     async def get(self, from_ms: int, before_ms: int, topic: str, token: str, *, with_past: bool) -> Picture:
-        """Of all topics, or of one. `with_past`: the past of the cluster as a whole is shown too.
+        """The picture of all topics, or of one. `with_past`: add the past of the whole cluster.
 
         Raises:
             GatewayError.
@@ -54,7 +54,7 @@ class Pictures:
 
     async def _ask(self, from_ms: int, before_ms: int, topic: str, token: str, *, with_past: bool) -> Picture:
         length_ms = before_ms - from_ms
-        # The topics of a range of seconds together: one by one they are counted by minute.
+        # All topics together for a range of seconds: single topics are counted by minute.
         together = not topic and length_ms <= BY_SECOND_MS
         request = pending_pb2.BacklogRequest(
             topic=topic,
@@ -81,7 +81,7 @@ class Pictures:
         return made
 
     def _past_of(self, from_ms: int, before_ms: int, now_ms: int) -> tuple[int, int]:
-        """Whether the past of a range is told by second or by minute, and up to when it is not known here."""
+        """Whether a range's past is by second or by minute, and the end of its unknown part."""
         is_short = before_ms - from_ms <= BY_SECOND_MS * 2
         is_recent = from_ms >= now_ms - self._history.seconds.length_ms - _SLACK_MS
         width_ms = _SECOND_MS if is_short and is_recent else _MINUTE_MS
@@ -95,7 +95,7 @@ class Pictures:
         made.past_fault = older.fault
 
     async def _messages(self, from_ms: int, before_ms: int, topic: str, token: str) -> list[Bucket] | None:
-        """A bucket for each message; None: there are too many, or the user may not look at them."""
+        """A bucket for each message; None: there are too many, or the user may not read them."""
         wanted = pending_pb2.PendingFilter(topic=topic, due_from_ms=from_ms, due_before_ms=before_ms)
         request = pending_pb2.ListPendingRequest(filter=wanted, max_count=NAMES_MAX, omit_bodies=True)
         try:
@@ -110,7 +110,7 @@ class Pictures:
 
 
 def _finest_ms(finest_ms: int, past: list[Past], least_ms: int) -> int:
-    """The shortest step that buckets and the past allow. Where messages are shown one by one, seconds of the past are
-    shown where they begin."""
+    """The shortest step that buckets and the past allow. If messages are shown one by one, seconds of the past are
+    shown at their start."""
     width_ms = max(min((one.width_ms for one in past), default=1), least_ms)
     return finest_ms if finest_ms < _SECOND_MS and width_ms <= _SECOND_MS else max(finest_ms, width_ms)

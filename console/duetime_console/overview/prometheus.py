@@ -1,8 +1,8 @@
-"""The past beyond what the console keeps, as Prometheus has it from the metrics of the services.
+"""The past beyond the console's memory, from the services' metrics in Prometheus.
 
     steps of a picture ──query_range, one for each field──▶ a count for each step that Prometheus knows
 
-The console's server asks, never a browser. What goes wrong is told in words, beside the rest of the picture.
+The console's server queries, never a browser. Errors are reported in words, beside the rest of the picture.
 """
 
 import asyncio
@@ -26,17 +26,17 @@ log = structlog.get_logger()
 
 # Prometheus needs two scrapes within a step to see a counter grow.
 STEP_MS_MIN = 60_000
-# Of one answer, and of all that a picture asks.
+# Bytes of one answer; time for all queries of a picture.
 ANSWER_BYTES_MAX = 1024 * 1024
 ASK_S_MAX = 3.0
-# Pictures that ask at once; the others wait.
+# Pictures with concurrent queries; others wait.
 ASKING_MAX = 4
 KEPT_MAX = 64
 KEPT_MS, FAULT_KEPT_MS = 15_000, 5_000
 WORDS_MAX = 200
 _PIECE_BYTES = 64 * 1024
-# Restored and dead messages within a step; of each lane the most that were due and not restored at one scrape. The most
-# of all lanes at one scrape would take a subquery, which looks at fewer moments the longer a step is.
+# Delivered and dead messages within a step; for each lane the highest number of messages due and undelivered at one
+# scrape. The highest of all lanes at one scrape would need a subquery, which reads fewer times the longer a step is.
 QUERIES = {
     RESTORED: "sum(increase(duetime_store_lane_restored_total{%(labels)s}[%(step)s]))",
     DEAD: "sum(increase(duetime_retry_dead_letters_total{%(labels)s}[%(step)s]))",
@@ -45,21 +45,21 @@ QUERIES = {
 
 
 class Older(NamedTuple):
-    """Counts by field, then by where their steps begin (Unix ms); or why there are none, in words."""
+    """Counts by field, then by start of step (Unix ms); or the reason why there are none, in words."""
 
     counts: Mapping[str, Mapping[int, int]] = {}
     fault: str = ""
 
 
 class _Wrong(Exception):
-    """What Prometheus answered, or that it did not."""
+    """Prometheus returned an error, or no answer."""
 
 
 class Prometheus:
     """One server."""
 
     def __init__(self, url: str, labels: str, clock: Clock) -> None:
-        """`url`: up to `/api/v1`. `labels`: those of the cluster, where Prometheus knows several, as in a query."""
+        """`url`: up to `/api/v1`. `labels`: select the cluster if Prometheus has several, in query syntax."""
         self._url = f"{url.rstrip('/')}/api/v1/query_range"
         self._labels = labels
         self._clock = clock
@@ -69,7 +69,7 @@ class Prometheus:
         self.failed_count = 0
 
     async def between(self, from_ms: int, step_ms: int, steps: int) -> Older:
-        """The past of so many steps, STEPS_MAX of them at most, each of STEP_MS_MIN or longer."""
+        """The past of at most STEPS_MAX steps, each of STEP_MS_MIN or longer."""
         steps = min(steps, STEPS_MAX + 1)
         key = from_ms, step_ms, steps
         now_ms = self._clock.monotonic_ms()
@@ -87,7 +87,7 @@ class Prometheus:
         self.ask_count += 1
         deadline_ms = self._clock.monotonic_ms() + ASK_S_MAX * 1_000
         times = {
-            # A count is that of the step which ends there.
+            # A count belongs to the step that ends there.
             "start": (from_ms + step_ms) / 1_000,
             "end": (from_ms + step_ms * steps) / 1_000,
             "step": step_ms / 1_000,
@@ -104,7 +104,7 @@ class Prometheus:
                 )
             return Older({name: _counts(answer, step_ms) for name, answer in zip(fields, answers, strict=True)})
         except TimeoutError:
-            text = f"Prometheus has not answered within {ASK_S_MAX:g} s"
+            text = f"no answer from Prometheus within {ASK_S_MAX:g} s"
         except _Wrong as error:
             text = str(error)
         self.failed_count += 1
@@ -115,7 +115,7 @@ class Prometheus:
         return QUERIES[field] % {"labels": self._labels, "step": f"{step_ms}ms"}
 
     def _fetch(self, asked: Mapping[str, Any], deadline_ms: float) -> Any:
-        """The answer's JSON; on a thread, which ends soon after the deadline. Raises: _Wrong, TimeoutError."""
+        """The JSON of the answer; on a thread, which ends soon after the deadline. Raises: _Wrong, TimeoutError."""
         opener = urllib.request.build_opener(_NoRedirects)
         try:
             with opener.open(f"{self._url}?{urlencode(asked)}", timeout=ASK_S_MAX) as answer:
@@ -132,21 +132,21 @@ class Prometheus:
             why = (getattr(reason, "strerror", None) or str(reason) or type(error).__name__)[:WORDS_MAX]
             raise _Wrong(f"Prometheus does not answer: {why.lower()}") from error
         except (ValueError, RecursionError) as error:
-            raise _Wrong("what answers is no Prometheus: its answer is no JSON") from error
+            raise _Wrong("the server is not Prometheus: its answer is not JSON") from error
 
     def _read(self, answer: Any, deadline_ms: float) -> bytes:
-        """Raises: OSError, TimeoutError, _Wrong: it is too long."""
+        """Raises: OSError, TimeoutError, _Wrong: the answer is too long."""
         data = bytearray()
         while piece := answer.read1(_PIECE_BYTES):
             data += piece
             if len(data) > ANSWER_BYTES_MAX:
-                raise _Wrong(f"Prometheus answers with more than {ANSWER_BYTES_MAX:,} bytes")
+                raise _Wrong(f"Prometheus's answer exceeds {ANSWER_BYTES_MAX:,} bytes")
             if self._clock.monotonic_ms() > deadline_ms:
                 raise TimeoutError
         return bytes(data)
 
     def _why(self, error: urllib.error.HTTPError, deadline_ms: float) -> str:
-        """Its own words, or HTTP's."""
+        """Prometheus's error text, or HTTP's."""
         try:
             told = json.loads(self._read(error, deadline_ms))["error"]
         except (OSError, HTTPException, ValueError, KeyError, TypeError, RecursionError, _Wrong):
@@ -155,14 +155,14 @@ class Prometheus:
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Figures come from where the operator said."""
+    """Rejects redirects: figures come only from the configured address."""
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> None:
         return None
 
 
 def _counts(answer: Any, step_ms: int) -> dict[int, int]:
-    """By where the steps begin. Raises: _Wrong."""
+    """Counts by start of step. Raises: _Wrong."""
     found = {}
     try:
         for series in answer["data"]["result"]:
@@ -171,5 +171,5 @@ def _counts(answer: Any, step_ms: int) -> dict[int, int]:
                 if math.isfinite(value):
                     found[round(at_s * 1_000) - step_ms] = max(0, round(value))
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise _Wrong("what answers is no Prometheus: its answer has no matrix") from error
+        raise _Wrong("the server is not Prometheus: its answer has no matrix") from error
     return found

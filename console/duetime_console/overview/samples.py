@@ -1,4 +1,4 @@
-"""What the cluster said at one moment, and the figures that are read off it. Pure."""
+"""The state of the cluster at one time, and figures derived from it. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 from duetime.v1 import gateway_pb2
 
-# Of the fields of the past.
+# Fields of the past.
 ACCEPTED, RESTORED, DEAD, LATE = "accepted", "restored", "dead", "late"
 
 
 class Counted(NamedTuple):
-    """Dead letters of `of_groups` groups, of the `groups` that there are; `came` of them are new since the count
-    before, in groups that had one."""
+    """Dead letters of `of_groups` groups, out of `groups`; `came` of them are new since the previous count, in groups
+    that had one."""
 
     dead_letters: int
     of_groups: int
@@ -26,26 +26,26 @@ class Counted(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look at all lanes."""
+    """One read of all lanes."""
 
     # Unix ms, by the shards' clock.
     at_ms: int
     lanes: Sequence[gateway_pb2.Lane]
     unreachable_shards: Sequence[int]
-    # As of the last look at groups; None: it is not known.
+    # The count of the last read of groups; None: unknown.
     dead_letters: Counted | None = None
-    # Whether this look was one at groups.
+    # Whether this read included groups.
     is_counted: bool = False
 
     @property
     def overdue_count(self) -> int:
-        """Messages that are due and not restored yet."""
+        """Messages due and not delivered yet."""
         return sum(lane.due_count for lane in self.lanes)
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What the tiles show. Moments are Unix ms, 0: none; lateness in ms, -1: nothing was restored yet."""
+    """Values of the tiles. Times are Unix ms, 0: none; lateness in ms, -1: nothing was delivered yet."""
 
     at_ms: int
     accepted_per_s: float
@@ -58,7 +58,7 @@ class Figures:
     next_due_at_ms: int
     shard_count: int
     unreachable_shards: tuple[int, ...]
-    # Lanes with pending messages that no scheduler holds.
+    # Lanes with pending messages and without a scheduler.
     unowned_count: int
     dead_letters: Counted | None
 
@@ -88,8 +88,8 @@ def unowned(lanes: Sequence[gateway_pb2.Lane]) -> list[gateway_pb2.Lane]:
 
 
 def changes(before: Sample, now: Sample) -> dict[str, int]:
-    """What came about between two looks, by field of the past. A count that went back is that of a shard that started
-    anew, and says nothing."""
+    """Changes between two reads, by field of the past. A decreased count belongs to a restarted shard, and is
+    ignored."""
     earlier = {(lane.shard, lane.level): lane for lane in before.lanes}
     accepted = restored = 0
     for lane in now.lanes:

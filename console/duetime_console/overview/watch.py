@@ -1,8 +1,8 @@
-"""Looks at the cluster, once for all browsers, and tells those who watch.
+"""Reads the cluster once for all browsers, and sends the result to all watchers.
 
     ListLanes, groups ──▶ Sample ──▶ history ──▶ figures, alarms ──rendered once──▶ events to all readers
 
-It looks as the console's own user where it has a token, else as one of those who watch and may see all lanes.
+It reads as the console's own user if the console has a token, else as a watching user with access to all lanes.
 """
 
 import asyncio
@@ -23,18 +23,18 @@ from duetime_console.settings import Settings
 
 log = structlog.get_logger()
 
-# Between two looks while nobody watches: the past goes on.
+# Interval of reads without watchers: the past continues.
 IDLE_MS = 5_000
-# Between two looks at the groups.
+# Interval of reads of the groups.
 GROUPS_MS = 10_000
 RATE_MS = 10_000
-# How long it is believed that somebody may see all lanes, and of how many.
+# Time for which an answer about access to all lanes is cached, and number of cached answers.
 ADMITTED_MS = 5_000
 ADMITTED_MAX = 1_000
-# A newly dead letter is told of for so long.
+# Time for which a new dead letter raises an alarm.
 DEAD_MS = 600_000
 LOOK_TIMEOUT_S = 5.0
-# Between two checks of the rights of live pages.
+# Interval of checks of the rights of live pages.
 RIGHTS_MS = 1_000
 RIGHTS_TIMEOUT_S = 2.0
 SHOW = "figures"
@@ -49,9 +49,9 @@ class Watch:
         self._clock = clock
         self.history = History(settings.history_hours)
         self.events = Events()
-        # As of the last look that was answered.
+        # The result of the last successful read.
         self.figures: Figures | None = None
-        # Why the last one was not.
+        # The error of the last read.
         self.fault: GatewayError | None = None
         self._sample: Sample | None = None
         self._lent = ""
@@ -63,7 +63,7 @@ class Watch:
         self.failed_count = 0
 
     async def run(self, rendered: Callable[[], str]) -> None:
-        """Looks for ever. `rendered`: what readers are told after a look."""
+        """Reads until cancelled. `rendered`: the event for readers after a read."""
         while True:
             began_ms = self._clock.monotonic_ms()
             await self.look()
@@ -73,7 +73,7 @@ class Watch:
             await self._clock.sleep(max(pause_ms - (self._clock.monotonic_ms() - began_ms), 50))
 
     async def guard(self, forget: Callable[[str], None]) -> None:
-        """Ends the live pages of users that lost their right, or whose tokens are revoked. `forget`: is given these."""
+        """Ends the live pages of users with lost rights or revoked tokens. `forget`: called with these tokens."""
         while True:
             await self._clock.sleep(RIGHTS_MS)
             tokens = list(self.events.tokens())
@@ -94,7 +94,7 @@ class Watch:
         return not found.user or "ListLanes" in found.methods
 
     async def admits(self, token: str) -> bool:
-        """Whether somebody may see all lanes. Raises: GatewayError: it is not known."""
+        """Whether the user may see all lanes. Raises: GatewayError: unknown."""
         now_ms = self._clock.monotonic_ms()
         known = self._admitted.get(token)
         if known is None or now_ms - known[0] > ADMITTED_MS:
@@ -110,13 +110,13 @@ class Watch:
             self._admitted[token] = known
         if known[1]:
             if self.fault is not None and token != self._lent:
-                # The last look may have failed for want of a token.
+                # The last read may have failed because there was no token.
                 self._looked_at_ms = float("-inf")
             self._lent = token
         return known[1]
 
     def alarms(self) -> list[Alarm]:
-        """What is wrong now, the worst first."""
+        """Current alarms, the worst first."""
         if self.fault is not None:
             return [Alarm(_told(self.fault), "callers-are-refused" if self.fault.status < 500 else "calls-fail")]
         if self._sample is None:
@@ -125,7 +125,7 @@ class Watch:
         return alarms(self._sample, sum(count for at_ms, count in self._deaths if at_ms >= from_ms))
 
     async def refresh(self) -> None:
-        """Looks, unless the last look is fresh."""
+        """Reads, unless the last read is fresh."""
         if self._clock.monotonic_ms() - self._looked_at_ms > self._settings.refresh_ms:
             await self.look()
 
@@ -182,7 +182,7 @@ class Watch:
 def _told(fault: GatewayError) -> str:
     if fault.code in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
         return (
-            "Nothing is watched: the console has no token of its own that may see all lanes (DUETIME_CONSOLE_TOKEN), "
-            f"and nobody who may is signed in. The gateway says: {fault.text}"
+            "No live figures: the console has no token with access to all lanes (DUETIME_CONSOLE_TOKEN), "
+            f"and no user with such access is signed in. Error of the gateway: {fault.text}"
         )
     return f"The cluster does not answer: {fault.text}"

@@ -1,1 +1,1 @@
-"""The pages. A module has its routes in `ROUTES`, whose endpoints answer by `rendering.page`."""
+"""The pages. A module has its routes in `ROUTES`; their endpoints return `rendering.page`."""

@@ -1,4 +1,4 @@
-"""Dead letters of a group: by error and handler, one by one, given another try or thrown away, and taken home."""
+"""Dead letters of a group: grouped by error and handler, listed, redriven, discarded and exported."""
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -25,12 +25,12 @@ from duetime_console.proofs import proofs_of
 from duetime_console.rendering import fragment, page, query_of, wants_fragment
 from duetime_console.session import call, viewer_of
 
-# Of the overview by error: letters that are looked at, oldest first, and of one answer.
+# Dead letters in the overview by error, oldest first, and in one answer.
 DIGESTED_MAX = 5_000
 _PAGE_COUNT = 500
-# Of the list: letters of one page.
+# Dead letters on one page of the list.
 _SHOWN = 50
-# Groups with most dead letters that are named apart, where not all can be sorted.
+# Groups with most dead letters that are named separately if not all can be sorted.
 _FULLEST = 10
 _RATE_DEFAULT = 50.0
 _RATE_MAX = 1_000_000.0
@@ -88,8 +88,8 @@ async def _fullest(
     groups: Sequence[consumer_pb2.Group],
     describe: Callable[[Sequence[consumer_pb2.Group]], Awaitable[None]],
 ) -> list[consumer_pb2.Group]:
-    """Those with most dead letters, wherever they are in the list. The console's own counts say which to look at; what
-    they have is asked in the name of whoever looks."""
+    """The groups with most dead letters, wherever they are in the list. The console's own counts select them; their
+    current counts are read in the name of the viewer."""
     watch: Watch = request.app.state.watch
     wanted = watch.letters.fullest(_FULLEST)
     found = sorted((group for group in groups if group.name in wanted), key=lambda group: wanted.index(group.name))
@@ -156,7 +156,7 @@ async def _list(
 
 
 async def _seen(request: Request, wanted: consumer_pb2.DeadLetterFilter) -> tuple[list[consumer_pb2.DeadLetter], str]:
-    """The first DIGESTED_MAX without their bodies, and where the rest begins; empty: nowhere."""
+    """The first DIGESTED_MAX without their bodies, and the page token of the rest; empty: no rest."""
     found: list[consumer_pb2.DeadLetter] = []
     after = ""
     while len(found) < DIGESTED_MAX:
@@ -170,12 +170,12 @@ async def _seen(request: Request, wanted: consumer_pb2.DeadLetterFilter) -> tupl
 
 
 async def dead_letter(request: Request) -> Response:
-    """One, with its attempts; several where messages share an id."""
+    """One dead letter with its attempts; several if messages share an id."""
     group, message_id = request.query_params.get("group", ""), request.path_params["id"]
     letters, _ = await _list(request, consumer_pb2.DeadLetterFilter(group=group, ids=[message_id]), _SHOWN, "")
     if not letters:
         raise HTTPException(
-            404, f"group {group} has no dead letter {message_id}: it was redriven, discarded, or never was"
+            404, f"group {group} has no dead letter {message_id}: it was redriven, was discarded, or never existed"
         )
     return page(
         request,
@@ -189,18 +189,18 @@ async def dead_letter(request: Request) -> Response:
 
 
 def _body(letter: consumer_pb2.DeadLetter) -> bytes | None:
-    """None: it can't be decompressed."""
+    """None: the body can't be decompressed."""
     try:
         return DeadLetter(letter).body
     except Damaged:
         return None
 
 
-# --- What changes something -----------------------------------------------------------------------------------------
+# --- Changes --------------------------------------------------------------------------------------------------------
 
 
 async def preview(request: Request) -> Response:
-    """The dry run: how many it would be, with the form that does it."""
+    """The dry run: the number of dead letters, with the form that acts on them."""
     action = _action(request)
     source = request.query_params
     return await _preview(request, action, source.get("group", ""), _values(source), source.get("rate", ""))
@@ -244,25 +244,25 @@ async def _preview(
 
 
 async def do(request: Request) -> Response:
-    """Starts what a dry run has counted, and no more of it."""
+    """Starts a job on the dead letters that a dry run has counted, and on no more."""
     action, form, viewer = _action(request), await request.form(), viewer_of(request)
     group, values, rate_text = str(form.get("group", "")), _values(form), str(form.get("rate", ""))
     if (rate := _rate(rate_text)) is None:
-        fault = f"{rate_text!r} is no rate: 0 to {_RATE_MAX:,.0f} a second; 0 is as fast as it goes"
+        fault = f"{rate_text!r} is not a rate: 0 to {_RATE_MAX:,.0f} per second; 0: no limit"
         return await _preview(request, action, group, values, "", fault=fault)
     expected = proofs_of(request).check(viewer, action, values | {"group": group}, str(form.get("proof", "")))
     if not expected:
         notice = (
-            "Nothing was done yet: the dry run was of something else, of nothing, or is too old. This is a new one."
+            "Nothing was changed: the dry run was for another filter, found nothing, or is too old. This is a new one."
         )
         return await _preview(request, action, group, values, rate_text, notice=notice)
     wanted = filter_of(group, values)
-    # Refused here rather than in the background, where nobody would see it at once.
+    # Rejected here rather than in the background, where the error would stay hidden.
     await _list(request, wanted, 1, "")
     try:
         job = _jobs(request).start(request.app.state.tasks, action, wanted, rate, expected, viewer)
     except TooManyJobs as error:
-        return await _preview(request, action, group, values, rate_text, notice=f"Nothing was done yet: {error}.")
+        return await _preview(request, action, group, values, rate_text, notice=f"Nothing was changed: {error}.")
     return RedirectResponse(path_of("dead-letters", "jobs", job.id), 303)
 
 
@@ -294,13 +294,13 @@ def _filter_address(job: Job) -> str:
 
 
 async def export(request: Request) -> Response:
-    """JSON lines, one for each dead letter that the filter selects, as `duetime dlq list --json` writes them."""
+    """JSON lines, one for each dead letter that matches the filter, in the form of `duetime dlq list --json`."""
     group = request.query_params.get("group", "")
     try:
         wanted = filter_of(group, request.query_params)
     except InvalidMoment as error:
         raise HTTPException(422, str(error)) from None
-    # Refused before the answer begins.
+    # Rejected before the answer begins.
     first, after = await _list(request, wanted, _PAGE_COUNT, "")
     headers = {"content-disposition": 'attachment; filename="dead-letters.jsonl"', "cache-control": "no-store"}
     return StreamingResponse(_lines(request, wanted, first, after), headers=headers, media_type="application/jsonl")
@@ -325,10 +325,10 @@ def _action(request: Request) -> Action:
 
 
 def _job(request: Request) -> Job:
-    """Raises: HTTPException: it is none of the user's, or the console was started again since."""
+    """Raises: HTTPException: it is another user's, or the console was restarted since."""
     job = _jobs(request).get(request.path_params["id"], viewer_of(request))
     if job is None:
-        raise HTTPException(404, "the console knows no such job: it may have been started again since")
+        raise HTTPException(404, "unknown job: the console may have been restarted since")
     return job
 
 

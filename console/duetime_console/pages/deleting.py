@@ -1,4 +1,4 @@
-"""A topic is deleted: what would end with it first, and then, with what is left or only without, for good."""
+"""Deletes a topic after a dry run: an empty one only, or with its contents."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ async def preview(request: Request) -> Response:
 
 
 async def _preview(request: Request, error: GatewayError | None = None, notice: str = "") -> Response:
-    """`error`: of the deletion. What is under way is found by its dry run, though by nothing else."""
+    """`error`: of the deletion. The dry run alone still finds a topic whose deletion is in progress."""
     name = request.path_params["name"]
     left = await asked(request, "DeleteTopic", gateway_pb2.DeleteTopicRequest(name=name, dry_run=True))
     if isinstance(left, GatewayError):
@@ -30,7 +30,7 @@ async def _preview(request: Request, error: GatewayError | None = None, notice: 
             raise left
         left = None
     count = 0 if left is None else _count(left)
-    # A proof is of something: an empty topic counts as one.
+    # A proof needs a count: an empty topic counts as one.
     proof = "" if left is None else proofs_of(request).make(viewer_of(request), _ACTION, {"topic": name}, count + 1)
     return page(
         request,
@@ -46,10 +46,10 @@ async def _preview(request: Request, error: GatewayError | None = None, notice: 
 
 
 async def delete(request: Request) -> Response:
-    """Deletes what a dry run was shown of."""
+    """Deletes the topic of a dry run."""
     name, form = request.path_params["name"], await request.form()
     if not proofs_of(request).check(viewer_of(request), _ACTION, {"topic": name}, str(form.get("proof", ""))):
-        return await _preview(request, notice="Nothing was done yet: the dry run is too old. This is a new one.")
+        return await _preview(request, notice="Nothing was changed: the dry run is too old. This is a new one.")
     wanted = gateway_pb2.DeleteTopicRequest(name=name, force=form.get("force") == "1")
     done = await asked(request, "DeleteTopic", wanted, DELETE_TIMEOUT_S)
     if isinstance(done, GatewayError):
@@ -58,7 +58,7 @@ async def delete(request: Request) -> Response:
 
 
 def _count(left: gateway_pb2.DeleteTopicResponse) -> int:
-    """Of all that would end; a message that several groups have left counts for each."""
+    """The total of the contents; a message with remaining work in several groups counts for each."""
     return left.pending_count + left.transaction_count + sum(map(_of_group, left.groups))
 
 

@@ -1,4 +1,4 @@
-"""Reasons of errors, as the documents of this version explain them: where the `type` of a problem leads."""
+"""Reasons of errors, from the documents of this version: the target of a problem's `type`."""
 
 import re
 from functools import cache
@@ -11,7 +11,7 @@ from starlette.routing import Route
 from duetime_console.rendering import FOLDER, page
 
 _NAMES = ("protocol.md", "http.md")
-# In a wheel, and in a tree of the sources.
+# The path in a wheel, and in a source tree.
 _FOLDERS = (FOLDER, FOLDER.parents[1] / "docs")
 _ROW = re.compile(r"^\| (`[A-Z_]+`(?:, `[A-Z_]+`)*) \| ([^|]+) \| (.+?) \|(?: ([^|]+) \|)?$", re.M)
 
@@ -20,7 +20,7 @@ class Reason(NamedTuple):
     name: str
     status: str
     text: str
-    # Whether to repeat the call; empty: not told.
+    # Whether to repeat the call; empty: unspecified.
     repeat: str
 
 
@@ -30,7 +30,7 @@ async def show(request: Request) -> Response:
 
 @cache
 def _reasons() -> list[Reason]:
-    """By name; of one that is told twice, the first."""
+    """Reasons by name; the first if one occurs twice."""
     found: dict[str, Reason] = {}
     for name in _NAMES:
         path = next((folder / name for folder in _FOLDERS if (folder / name).is_file()), None)
@@ -42,7 +42,7 @@ def _reasons() -> list[Reason]:
 
 
 def _plain(text: str) -> str:
-    """Without links and marks."""
+    """Removes links and marks."""
     return re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text).replace("`", "")
 
 

@@ -1,4 +1,4 @@
-"""Consumer groups: the list with counts, each with its places, receivers and policy, and its reset."""
+"""Consumer groups: the list with counts, each with its offsets, receivers and policy, and its reset."""
 
 import asyncio
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from duetime_console.moments import InvalidMoment, moment_ms
 from duetime_console.rendering import page
 from duetime_console.session import call
 
-# Groups are described one by one: of more than these, a topic's page leaves out the others, and says so.
+# Groups are described one by one: above this number a topic's page omits the rest, and says so.
 DESCRIBED_MAX = 200
 _DESCRIBED_AT_ONCE = 8
 _STARTS = {
@@ -33,7 +33,7 @@ _STARTS = {
 
 @dataclass(slots=True)
 class Described:
-    """Groups with their places. `left_out` is how many there are besides, `refused` why some are not described."""
+    """Groups with their offsets. `left_out`: the number of other groups; `refused`: errors of undescribed ones."""
 
     groups: list[consumer_pb2.GroupDescription] = field(default_factory=list)
     left_out: int = 0
@@ -41,7 +41,7 @@ class Described:
 
 
 async def described_groups(request: Request) -> Described:
-    """Those that the caller may see; none where it may see none."""
+    """Groups visible to the caller."""
     listed = await asked(request, "ListGroups", consumer_pb2.ListGroupsRequest())
     if isinstance(listed, GatewayError):
         return Described(refused=[listed])
@@ -50,7 +50,7 @@ async def described_groups(request: Request) -> Described:
 
 
 async def descriptions_of(request: Request, names: list[str], left_out: int = 0) -> Described:
-    """These groups, as far as the caller may see them."""
+    """Descriptions of these groups, if visible to the caller."""
     turns = asyncio.Semaphore(_DESCRIBED_AT_ONCE)
 
     async def describe(name: str) -> Any:
@@ -68,7 +68,7 @@ async def descriptions_of(request: Request, names: list[str], left_out: int = 0)
 
 
 def sums_of(described: consumer_pb2.GroupDescription) -> dict[str, int]:
-    """Over all its queues."""
+    """Sums over all its queues."""
     return {name: sum(getattr(queue, name) for queue in described.queues) for name in ("lag", "in_flight", "waiting")}
 
 
@@ -174,7 +174,7 @@ async def create_group(request: Request) -> Response:
     faults: dict[str, str] = {}
     wanted = consumer_pb2.Group(name=values["name"], ordered=values["ordered"] == "1")
     if not values["name"]:
-        faults["name"] = "a group has a name"
+        faults["name"] = "a group needs a name"
     if values["start"] == "latest":
         wanted.start = consumer_pb2.GROUP_START_LATEST
     elif values["start"] == "time":
@@ -195,10 +195,10 @@ async def create_group(request: Request) -> Response:
 
 
 def _take_policy(values: dict[str, str], into: Any, faults: dict[str, str]) -> None:
-    """Fills a retry policy by the fields `backoff` and `max_attempts`; empty ones are the server's to say."""
+    """Fills a retry policy from the fields `backoff` and `max_attempts`; the server sets the default for empty ones."""
     attempts = values["max_attempts"]
     if attempts and not (attempts.isascii() and attempts.isdigit() and len(attempts) < 6):
-        faults["max_attempts"] = f"{attempts!r} is no whole number"
+        faults["max_attempts"] = f"{attempts!r} is not a whole number"
         return
     try:
         policy = handler_policy(values["backoff"] or None, int(attempts) if attempts else None)
@@ -225,8 +225,8 @@ async def change_policy(request: Request) -> Response:
 
 
 class Where:
-    """Where a reset goes, as its form says it: `to` is `earliest`, `latest`, `time` (with `at`) or `offset` (with
-    `queue` and `offset`)."""
+    """The target of a reset in its form: `to` is `earliest`, `latest`, `time` (with `at`) or `offset` (with `queue` and
+    `offset`)."""
 
     FIELDS = ("topic", "queue", "to", "at", "offset")
 
@@ -239,11 +239,11 @@ class Where:
         return bool(self.values["topic"] or self.values["to"])
 
     def request(self, group: str, *, dry_run: bool) -> consumer_pb2.ResetGroupRequest:
-        """Fills `faults` where it is wrong."""
+        """Adds errors to `faults`."""
         values = self.values
         made = consumer_pb2.ResetGroupRequest(name=group, topic=values["topic"], dry_run=dry_run)
         if not values["topic"]:
-            self.faults["topic"] = "say which topic"
+            self.faults["topic"] = "choose a topic"
         if values["queue"]:
             self._number("queue", lambda number: setattr(made, "queue", number))
         if values["to"] == "earliest":
@@ -252,7 +252,7 @@ class Where:
             made.latest = True
         elif values["to"] == "offset":
             if not values["queue"]:
-                self.faults["queue"] = "an offset is one of a queue: say which"
+                self.faults["queue"] = "an offset needs a queue"
             self._number("offset", lambda number: setattr(made, "offset", number))
         elif values["to"] == "time":
             try:
@@ -260,7 +260,7 @@ class Where:
             except InvalidMoment as fault:
                 self.faults["at"] = str(fault)
         else:
-            self.faults["to"] = "say where to"
+            self.faults["to"] = "choose a target"
         return made
 
     def _number(self, field: str, take: Any) -> None:
@@ -268,11 +268,11 @@ class Where:
         if text.isascii() and text.isdigit() and len(text) < 19:
             take(int(text))
         else:
-            self.faults[field] = f"{text!r} is no whole number"
+            self.faults[field] = f"{text!r} is not a whole number"
 
 
 async def reset(request: Request) -> Response:
-    """The form, and below it what it would do."""
+    """The form, with its effect below."""
     return await _reset(request, Where(request.query_params))
 
 

@@ -1,4 +1,4 @@
-"""Lanes: what waits in each, who serves it and how late it is; they are paused and resumed here."""
+"""Lanes: pending messages, scheduler and lateness of each; pauses and resumes them."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def is_used(lane: gateway_pb2.Lane) -> bool:
 
 
 def state_of(lane: gateway_pb2.Lane) -> str:
-    """In a word."""
+    """The state in a word."""
     return "paused" if lane.paused else "served" if lane.owner else "without owner"
 
 

@@ -1,4 +1,4 @@
-"""One message: its life as a line of time, its body, and what can be done while it is pending."""
+"""One message: its timeline, its body, and changes while it is pending."""
 
 import asyncio
 import re
@@ -21,23 +21,23 @@ from duetime_console.moments import InvalidMoment, moment_ms
 from duetime_console.rendering import page, query_of
 from duetime_console.session import call
 
-# Of a file's name.
+# Characters of a file's name.
 _NAME_CHARS_MAX = 80
 _FIELDS = ("delay", "at", "body")
-# After an act, by the `told` of the address.
+# Texts after a change, by the `told` of the address.
 _TOLD = {
-    "sent": ("done", "The message is sent."),
-    "cancelled": ("done", "It is cancelled, and never delivered."),
-    "rescheduled": ("done", "It has its new due time."),
-    "now": ("done", "It is being delivered now."),
-    "fired": ("warning", "Nothing was changed: it is in its topic, or about to be."),
+    "sent": ("done", "The message was sent."),
+    "cancelled": ("done", "The message is cancelled and is never delivered."),
+    "rescheduled": ("done", "The message has its new due time."),
+    "now": ("done", "The message is being delivered now."),
+    "fired": ("warning", "Nothing was changed: the message is in its topic, or about to be."),
     "missing": ("warning", "Nothing was changed: no such message is pending. It may have been cancelled."),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A point of the line of time: `mood` is good, bad or empty."""
+    """A point on the timeline: `mood` is good, bad or empty."""
 
     kind: str
     mood: str
@@ -56,10 +56,14 @@ _MOODS = {
 }
 
 
+# Kinds whose text for people is another word.
+_NAMES = {"restored": "delivered"}
+
+
 def _event(told: consumer_pb2.TraceEvent) -> Event:
     value = consumer_pb2.TraceKind.DESCRIPTOR.values_by_number.get(told.kind)
     kind = value.name.removeprefix("TRACE_KIND_").lower() if value else "unknown"
-    return Event(kind.replace("_", " "), _MOODS.get(kind, ""), told)
+    return Event(_NAMES.get(kind, kind.replace("_", " ")), _MOODS.get(kind, ""), told)
 
 
 async def message(request: Request) -> Response:
@@ -105,7 +109,7 @@ async def _show(
 
 
 async def _download(request: Request) -> Response:
-    """The body as it was sent: a file, whatever is in it, that no browser shows."""
+    """The body as sent: a file that no browser displays, regardless of its content."""
     message_id, topic = request.path_params["id"], request.query_params.get("topic", "")
     found = await call(request, "GetMessage", gateway_pb2.GetMessageRequest(id=message_id, topic=topic))
     try:
@@ -145,7 +149,7 @@ async def act(request: Request) -> Response:
 
 
 def _wanted(reference: pending_pb2.PendingRef, form: dict[str, str]) -> tuple[pending_pb2.Reschedule, dict[str, str]]:
-    """The change, and what is wrong with it by field."""
+    """The change, and its errors by field."""
     wanted = pending_pb2.Reschedule(message=reference, body=form["body"].encode() if form["body"] else None)
     delay, at = form["delay"].strip(), form["at"].strip()
     if bool(delay) == bool(at):
@@ -158,7 +162,7 @@ def _wanted(reference: pending_pb2.PendingRef, form: dict[str, str]) -> tuple[pe
         return wanted, {}
     length = parse_ms(delay)
     if length is None or length >= 2**62:
-        return wanted, {"delay": f"{delay!r} is no length such as 90s, 1h30m or 2d"}
+        return wanted, {"delay": f"{delay!r} is not a length such as 90s, 1h30m or 2d"}
     wanted.delay_ms = int(length)
     return wanted, {}
 

@@ -1,4 +1,4 @@
-"""Messages: found by id, key, topic, due time or text; and many pending ones cancelled after a dry run."""
+"""Messages: searched by id, key, topic, due time or text; and pending ones cancelled by filter after a dry run."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -20,10 +20,10 @@ from duetime_console.proofs import proofs_of
 from duetime_console.rendering import page, query_of
 from duetime_console.session import viewer_of
 
-# Of one page; with a text to find, bodies travel.
+# Messages on one page; with a text search, bodies are transferred.
 SHOWN_MAX = 100
 FIND_KEY_MAX = 64
-# How long a request counts or cancels before it tells how far it is.
+# Time for which a request counts or cancels before it reports its progress.
 CANCEL_S_MAX = 20.0
 _FIELDS = ("id", "topic", "key", "from", "before", "text", "where")
 _FILTER = ("topic", "key", "from", "before")
@@ -31,7 +31,7 @@ _FILTER = ("topic", "key", "from", "before")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A message of the list."""
+    """A message in the list."""
 
     message: message_pb2.StoredMessage
     state: str
@@ -45,7 +45,7 @@ def _form(source: Any, names: tuple[str, ...] = _FIELDS) -> dict[str, str]:
 
 
 def _times(form: dict[str, str], faults: dict[str, str]) -> tuple[int, int]:
-    """Unix ms of `from` and `before`; 0: not given. What is wrong is in `faults`."""
+    """Unix ms of `from` and `before`; 0: missing. Adds errors to `faults`."""
     found = []
     for name in ("from", "before"):
         try:
@@ -54,12 +54,12 @@ def _times(form: dict[str, str], faults: dict[str, str]) -> tuple[int, int]:
             faults[name] = str(error)
             found.append(0)
     if found[0] and found[1] and found[0] >= found[1]:
-        faults["before"] = "is not after the time that it is due from"
+        faults["before"] = "must be after `Due from`"
     return found[0], found[1]
 
 
 def _is_bounded(form: dict[str, str]) -> bool:
-    """Whether it may be cancelled as a whole."""
+    """Whether the filter may be cancelled as a whole."""
     return bool(form["topic"] or form["from"] or form["before"])
 
 
@@ -110,12 +110,12 @@ def _token(text: str, faults: dict[str, str]) -> bytes:
     try:
         return bytes_of(text)
     except ValueError:
-        faults["page"] = "is no page of this list"
+        faults["page"] = "is not a page of this list"
         return b""
 
 
 async def _pending(request: Request, form: dict[str, str], wanted: pending_pb2.PendingFilter, token: bytes) -> Any:
-    """Rows, the next page and how many were looked at; or the error."""
+    """Rows, the next page and the number of messages read; or the error."""
     text = form["text"]
     answer = await asked(
         request,
@@ -140,7 +140,7 @@ def _body(message: message_pb2.StoredMessage) -> bytes:
 
 
 async def _by_key(request: Request, form: dict[str, str]) -> Any:
-    """Rows, no next page, and how many there are; or the error."""
+    """Rows, no next page, and their number; or the error."""
     wanted = gateway_pb2.QueryMessagesRequest(topic=form["topic"], key=form["key"], max_count=FIND_KEY_MAX)
     answer = await asked(request, "QueryMessages", wanted)
     if isinstance(answer, GatewayError):
@@ -153,11 +153,11 @@ async def _by_key(request: Request, form: dict[str, str]) -> Any:
     return rows, "", len(answer.messages)
 
 
-# --- Cancel all that match ------------------------------------------------------------------------------------------
+# --- Cancel by filter ------------------------------------------------------------------------------------------------
 
 
 async def preview(request: Request) -> Response:
-    """The dry run: how many it would be, with the form that does it."""
+    """The dry run: the number of messages, with the form that cancels them."""
     return await _preview(request, _form(request.query_params, _FILTER))
 
 
@@ -165,7 +165,7 @@ async def _preview(request: Request, form: dict[str, str], notice: str = "") -> 
     faults: dict[str, str] = {}
     wanted = _filter(form, faults)
     if not _is_bounded(form):
-        faults["topic"] = "name a topic, or a range of due times: all pending messages are never cancelled at once"
+        faults["topic"] = "give a topic or a range of due times: cancelling all pending messages is not supported"
     last, is_all = pending_pb2.CancelProgress(), True
     if not faults:
         last, is_all = await _match(request, wanted, dry_run=True)
@@ -187,12 +187,12 @@ async def _preview(request: Request, form: dict[str, str], notice: str = "") -> 
 
 
 async def cancel(request: Request) -> Response:
-    """Cancels what a dry run has counted."""
+    """Cancels the messages that a dry run has counted."""
     given = await request.form()
     form = _form(given, _FILTER)
     counted = proofs_of(request).check(viewer_of(request), "cancel", form, str(given.get("proof", "")))
     if not counted:
-        notice = "Nothing was done yet: the dry run was of something else, of nothing, or is too old. This is new."
+        notice = "Nothing was changed: the dry run was for another filter, found nothing, or is too old. This is new."
         return await _preview(request, form, notice)
     last, is_all = await _match(request, _filter(form, {}), dry_run=False)
     return page(

@@ -1,4 +1,4 @@
-"""Now and next: the picture of the future, the past beside it, and what is wrong."""
+"""Now and next: the picture of the future, the past beside it, and current alarms."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,9 +18,9 @@ from duetime_console.rendering import page, rendered
 from duetime_console.session import call, viewer_of
 
 SPAN_MS_MIN, SPAN_MS_MAX = 20, 120 * 365 * 86_400_000
-# The shards count all that is later as of then.
+# The shards count all later messages as due at this time.
 TIME_MS_MAX = (1 << 26) * 60_000
-# Half of what is shown lies ahead.
+# Half of the shown range is in the future.
 SPANS = {
     "1 s": 1_000,
     "10 s": 10_000,
@@ -60,7 +60,7 @@ async def show(request: Request) -> Response:
 
 
 def figures_context(app: Starlette) -> dict[str, Any]:
-    """What the template of figures is given."""
+    """The context of the template of figures."""
     watch: Watch = app.state.watch
     return {"figures": watch.figures, "alarms": watch.alarms(), "runbooks": app.state.settings.runbooks or "/runbooks"}
 
@@ -71,11 +71,11 @@ def figures_of(app: Starlette) -> Callable[[], str]:
 
 
 async def picture(request: Request) -> Response:
-    """What falls due in [from, before), of a topic or all, as JSON."""
+    """Messages due in [from, before), of a topic or all, as JSON."""
     from_ms = _number(request, "from", -1, 0, TIME_MS_MAX)
     before_ms = _number(request, "before", -1, 0, TIME_MS_MAX)
     if not (from_ms >= 0 and SPAN_MS_MIN <= before_ms - from_ms <= SPAN_MS_MAX):
-        text = f"from and before are Unix milliseconds, {SPAN_MS_MIN} ms apart or more"
+        text = f"from and before are Unix milliseconds, at least {SPAN_MS_MIN} ms apart"
         raise GatewayError("INVALID_ARGUMENT", text)
     watch: Watch = request.app.state.watch
     pictures: Pictures = request.app.state.pictures
@@ -95,7 +95,7 @@ async def live(request: Request) -> Response:
     watch: Watch = request.app.state.watch
     viewer = viewer_of(request)
     if not await watch.admits(viewer.token):
-        raise GatewayError("PERMISSION_DENIED", "live figures take the right to manage all topics")
+        raise GatewayError("PERMISSION_DENIED", "live figures need the right to manage all topics")
     try:
         caller = sharer_of(viewer.user, request.client.host if request.client else "")
         return watch.events.stream(caller, viewer.token)
@@ -104,7 +104,7 @@ async def live(request: Request) -> Response:
 
 
 def _number(request: Request, name: str, default: int, least: int, most: int) -> int:
-    """A number of the address, within its bounds; what is none counts as not given."""
+    """A number in the address, within its bounds; invalid ones are ignored."""
     text = request.query_params.get(name, "")
     return max(least, min(most, int(text))) if text.isascii() and text.isdecimal() and len(text) < 20 else default
 

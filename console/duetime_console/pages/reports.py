@@ -1,4 +1,4 @@
-"""Reports: what Spark's jobs found of backlog, lateness and audit, beside the live counters of now."""
+"""Reports: results of Spark's jobs on backlog, lateness and audit, beside the current live counters."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ from duetime_console.asking import asked
 from duetime_console.gateway import GatewayError
 from duetime_console.rendering import page
 
-# Rows of a table; the others are named by their number.
+# Rows of a table; the rest is counted.
 ROWS_MAX = 200
 _AHEAD_MS = {"10 minutes": 600_000, "hour": 3_600_000, "24 hours": 86_400_000}
 
@@ -45,12 +45,12 @@ async def reports(request: Request) -> Response:
 
 
 def taken_ms(origin: backlog_pb2.BacklogReport | reports_pb2.ReportOrigin) -> int:
-    """The moment of a report's newest shard; 0: none had a record."""
+    """The time of a report's latest shard; 0: no shard had a record."""
     return max((each.at_ms for each in origin.snapshots), default=0)
 
 
 def _ahead(report: backlog_pb2.BacklogReport) -> dict[str, int]:
-    """What falls due within some lengths of time."""
+    """Messages due within some lengths of time."""
     return {
         words: sum(due.count for due in report.due_minutes if due.at_ms < report.now_ms + ahead_ms)
         for words, ahead_ms in _AHEAD_MS.items()

@@ -1,4 +1,4 @@
-"""Waiting retries of a group: the list with errors, and their ends after a dry run."""
+"""Waiting retries of a group: the list with errors; delivery now or discard after a dry run."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ async def retries(request: Request) -> Response:
     try:
         token = bytes_of(request.query_params.get("page", ""))
     except ValueError:
-        raise HTTPException(422, "page is no page of this list") from None
+        raise HTTPException(422, "page is not a page of this list") from None
     wanted = consumer_pb2.ListRetriesRequest(
         filter=_filter(group, form), max_count=SHOWN_MAX, page_token=token, omit_bodies=True
     )
@@ -74,7 +74,7 @@ async def _preview(request: Request, form: dict[str, str], notice: str = "") -> 
 
 
 async def end(request: Request) -> Response:
-    """Ends the retries that a dry run has counted, and those that fit and came since."""
+    """Ends the retries that a dry run has counted, and later ones that match."""
     given = await request.form()
     form, action = _form(given), _action(request)
     values = form | {"group": request.path_params["name"]}

@@ -1,4 +1,4 @@
-"""The runbooks, as they are in the documents of this version: they are needed when nothing else is at hand."""
+"""The runbooks from the documents of this version: available when other documentation is not."""
 
 import re
 from functools import cache
@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from duetime_console.rendering import FOLDER, page
 
-# In a wheel, and in a tree of the sources.
+# The path in a wheel, and in a source tree.
 _PLACES = (FOLDER / "runbooks.md", FOLDER.parents[1] / "docs" / "runbooks.md")
 
 

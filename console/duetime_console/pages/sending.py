@@ -1,4 +1,4 @@
-"""Send: a message by hand, with all that the contract offers."""
+"""Sends a message by hand, with all options of the contract."""
 
 import json
 import re
@@ -25,7 +25,7 @@ DEFAULTS = {
     "max_wait": "",
 }  # fmt: skip
 _BODIES = {"text": "body", "json": "body_json", "base64": "body_base64"}
-# Names of the form's fields where the message's are others.
+# Form fields whose names differ from the message's.
 _FIELDS = {
     "body_json": "body",
     "body_base64": "body",
@@ -38,7 +38,7 @@ _FIELDS = {
 
 
 async def show(request: Request) -> Response:
-    """The form, filled as the address says."""
+    """The form, filled from the address."""
     form = DEFAULTS | {name: value for name, value in request.query_params.items() if name in DEFAULTS}
     sent = {name: request.query_params.get(name, "") for name in ("sent", "to", "due_ms", "was")}
     due_text = sent["due_ms"]
@@ -74,7 +74,7 @@ async def send(request: Request) -> Response:
 
 
 def _field(path: str) -> str:
-    """The form's field that a path inside a message is about."""
+    """The form's field for a path inside a message."""
     name = re.split(r"[.\[]", path)[0]
     if name == "retry":
         known = [part for part in re.split(r"[.\[]", path)[1:] if part in DEFAULTS]
@@ -83,7 +83,7 @@ def _field(path: str) -> str:
 
 
 def _values(form: dict[str, str], faults: dict[str, str]) -> dict[str, Any]:
-    """The fields of GivenMessage; what can't be is in `faults`."""
+    """The fields of GivenMessage; errors go to `faults`."""
     values: dict[str, Any] = {name: form[name].strip() for name in ("topic", "tags", "id", "sharding_key")}
     values["keys"] = [key.strip() for key in re.split(r"[,\n]", form["keys"]) if key.strip()]
     values["properties"] = _properties(form["properties"], faults)
@@ -107,9 +107,9 @@ def _body(form: dict[str, str], faults: dict[str, str]) -> dict[str, Any]:
     try:
         return {name: json.loads(text)}
     except json.JSONDecodeError as error:
-        faults["body"] = f"is no JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+        faults["body"] = f"is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
     except (ValueError, RecursionError):
-        faults["body"] = "is no JSON that can be read"
+        faults["body"] = "is not readable JSON"
     return {}
 
 
@@ -133,7 +133,7 @@ def _moment(form: dict[str, str], name: str, faults: dict[str, str]) -> int:
 
 
 def _properties(text: str, faults: dict[str, str]) -> dict[str, str]:
-    """Of lines `name=value`."""
+    """Properties from lines of `name=value`."""
     found: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         name, equals, value = line.partition("=")

@@ -1,4 +1,4 @@
-"""Shards: what each holds and how its lanes are, and its files."""
+"""Shards: the contents, lanes and files of each."""
 
 import asyncio
 from collections import defaultdict
@@ -20,7 +20,7 @@ from duetime_console.session import call
 
 @dataclass(slots=True)
 class Shard:
-    """A shard as its lanes tell of it."""
+    """A shard, from the data of its lanes."""
 
     number: int
     answers: bool
@@ -45,7 +45,7 @@ class Shard:
 
     @property
     def late_p99_ms(self) -> float:
-        """Of its latest lane; -1: none has restored anything yet."""
+        """The lateness of its latest lane; -1: no lane has delivered anything yet."""
         return max((lane.late_p99_ms for lane in self.lanes), default=-1.0)
 
     @property
@@ -75,7 +75,7 @@ async def shards(request: Request) -> Response:
         Column("pending", "Pending", lambda one: one.pending, is_number=True),
         Column("due", "Next due", lambda one: one.next_due_at_ms or float("inf")),
         Column("late", "Durable late p99", lambda one: one.late_p99_ms, is_number=True),
-        Column("restored", "Restored", lambda one: one.restored, is_number=True),
+        Column("restored", "Delivered", lambda one: one.restored, is_number=True),
         Column("unowned", "Lanes without owner", lambda one: one.unowned, is_number=True),
         Column("paused", "Lanes paused", lambda one: one.paused, is_number=True),
     ]
@@ -92,7 +92,7 @@ async def shard(request: Request) -> Response:
     )
     one = next((one for one in found if one.number == number), None)
     if one is None:
-        raise HTTPException(404, f"there is no shard {number}")
+        raise HTTPException(404, f"shard {number} does not exist")
     return page(
         request,
         "shard.html",
@@ -105,7 +105,7 @@ async def shard(request: Request) -> Response:
 
 
 def _by_kind(files: Any) -> list[tuple[str, int, int]]:
-    """First folder or name of files, how many, and the bytes that are written."""
+    """First folder or name of files, their number, and the bytes written."""
     found: dict[str, tuple[int, int]] = {}
     for file in files:
         kind = file.path.partition("/")[0]

@@ -1,4 +1,4 @@
-"""Signing in with a token of the cluster, and out."""
+"""Sign-in with a token of the cluster, and sign-out."""
 
 from urllib.parse import urlsplit
 
@@ -12,7 +12,7 @@ from duetime_console.session import TOKEN_CHARS_MAX, Sessions, viewer_of
 
 
 def _after(text: str) -> str:
-    """Where to go after the sign-in: a page of the console, whatever the address says."""
+    """The page after the sign-in: always one of the console, regardless of the address."""
     try:
         parts = urlsplit(text)
     except ValueError:
@@ -40,7 +40,7 @@ async def sign_in(request: Request) -> Response:
     except GatewayError as error:
         return page(request, "sign-in.html", status=error.status, after=_after(after), fault=error.text)
     response = RedirectResponse(_after(after), 303)
-    # Another session than before: nobody can have put it there.
+    # A new session: no one else can have planted it.
     request.state.session = sessions.begin(token)
     return response
 

@@ -1,4 +1,4 @@
-"""Topics: the list, each one with its queues, rates and groups, and a form that makes one."""
+"""Topics: the list, each one with its queues, rates and groups, and a form for new ones."""
 
 import asyncio
 from typing import Any
@@ -19,14 +19,14 @@ from duetime_console.session import call, viewer_of
 
 TYPES = {name.removeprefix("TOPIC_TYPE_").lower(): number for name, number in gateway_pb2.TopicType.items()}
 _TYPE_NAMES = {number: name for name, number in TYPES.items()}
-# A rate is asked of each queue: of topics with more queues it is left out.
+# Rates need a call for each queue: topics with more queues show none.
 _RATED_QUEUES_MAX = 64
 _RATE_MS = 60_000
 _SYSTEM_PREFIXES = ("%RETRY%", "%DLQ%", "SCHEDULE_TOPIC_", "RMQ_SYS_", "DT_", "rmq_sys_", "TBW102", "SELF_TEST_TOPIC")
 
 
 def is_system(name: str) -> bool:
-    """Whether it is none that users made."""
+    """Whether the topic was not created by users."""
     return name.startswith(_SYSTEM_PREFIXES)
 
 
@@ -66,7 +66,7 @@ async def topics(request: Request) -> Response:
 
 
 def _pending_by_topic(backlog: Any) -> dict[str, tuple[int, int]]:
-    """Number of pending messages, and when the bucket with the next one ends (Unix ms); nothing if it is refused."""
+    """Number of pending messages, and the end of the bucket with the next one (Unix ms); empty if not permitted."""
     found: dict[str, tuple[int, int]] = {}
     for bucket in getattr(backlog, "buckets", ()):
         count, first_ms = found.get(bucket.topic, (0, bucket.due_from_ms + bucket.width_ms))
@@ -99,7 +99,7 @@ async def topic(request: Request) -> Response:
 
 
 async def _rates(request: Request, described: gateway_pb2.TopicDescription, now_ms: int) -> dict[int, float]:
-    """Messages stored a second over the last minute, by queue. Empty: too many queues, or no right to read."""
+    """Messages stored per second over the last minute, by queue. Empty: too many queues, or no right to read."""
     if not now_ms or len(described.queues) > _RATED_QUEUES_MAX:
         return {}
     name = described.topic.name
@@ -122,7 +122,7 @@ async def _rates(request: Request, described: gateway_pb2.TopicDescription, now_
 
 
 def _readers(name: str, groups: list[consumer_pb2.GroupDescription]) -> list[dict[str, Any]]:
-    """Groups that have a place in the topic."""
+    """Groups with offsets in the topic."""
     return [
         {
             "name": group.group.name,
@@ -147,17 +147,17 @@ async def create_topic(request: Request) -> Response:
     faults: dict[str, str] = {}
     wanted = gateway_pb2.CreateTopicRequest(name=values["name"])
     if not values["name"]:
-        faults["name"] = "a topic has a name"
+        faults["name"] = "a topic needs a name"
     if values["queues"]:
         if values["queues"].isascii() and values["queues"].isdigit() and len(values["queues"]) < 6:
             wanted.queue_count = int(values["queues"])
         else:
-            faults["queues"] = f"{values['queues']!r} is no whole number"
+            faults["queues"] = f"{values['queues']!r} is not a whole number"
     if values["max_delay"]:
         try:
             wanted.max_delay_ms = delay_ms(values["max_delay"])
         except InvalidArgument:
-            faults["max_delay"] = f"{values['max_delay']!r} is no length such as 2h or 30d"
+            faults["max_delay"] = f"{values['max_delay']!r} is not a length such as 2h or 30d"
     wanted.message_type = TYPES.get(values["type"], 0)  # type: ignore[assignment]
     error = None
     if not faults:

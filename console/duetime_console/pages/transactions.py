@@ -1,4 +1,4 @@
-"""Transactions that are undecided: the list with their age, and each with its message, to be ended."""
+"""Undecided transactions: the list with their age, and each with its message and its decision."""
 
 from typing import Any
 from urllib.parse import urlencode
@@ -50,7 +50,7 @@ async def transactions(request: Request) -> Response:
     older_ms = parse_ms(form["older"]) if form["older"] else 0
     now_ms = _now_ms(request)
     if older_ms is None or older_ms > now_ms:
-        faults["older"] = f"{form['older']!r} is no length such as 90s, 1h30m or 2d"
+        faults["older"] = f"{form['older']!r} is not a length such as 90s, 1h30m or 2d"
     answer: Any = None
     if not faults:
         wanted = transactions_pb2.ListTransactionsRequest(
@@ -122,7 +122,7 @@ async def _show(request: Request, error: GatewayError | None) -> Response:
 
 
 async def end(request: Request) -> Response:
-    """Commits or rolls back, also one that was given up. What was decided first counts."""
+    """Commits or rolls back, even a transaction that was given up. The first decision is final."""
     decision = _DECISIONS.get(str((await request.form()).get("act")))
     given_id = request.path_params["id"]
     try:

@@ -1,4 +1,4 @@
-// What all pages do: times in the reader's zone, keys, dark and light, the menu of narrow screens.
+// Shared by all pages: times in the reader's zone, keys, dark and light, the menu of narrow screens.
 (function () {
   "use strict";
 
@@ -7,7 +7,7 @@
     hourCycle: "h23",
   });
 
-  // Each <time data-ms> below an element, written in the reader's zone; its title stays exact.
+  // Writes each <time data-ms> below an element in the reader's zone; its title stays exact.
   function localise(root) {
     for (const one of root.querySelectorAll("time[data-ms]:not([data-local])")) {
       one.textContent = moment.format(new Date(Number(one.dataset.ms)));
@@ -16,7 +16,7 @@
     for (const field of root.querySelectorAll("input[data-moment]:not([data-local])")) toLocal(field);
   }
 
-  // `2026-01-31T12:00:00`, in the reader's zone; with milliseconds where there are some.
+  // `2026-01-31T12:00:00`, in the reader's zone; with milliseconds unless they are 0.
   function local(date) {
     const two = (number) => String(number).padStart(2, "0");
     const day = `${String(date.getFullYear()).padStart(4, "0")}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
@@ -25,7 +25,7 @@
       + (ms ? `.${String(ms).padStart(3, "0")}` : "");
   }
 
-  // The instant of a field, exact; an untouched one is that which the page was given, also in an hour that comes twice.
+  // The exact instant of a field; an unchanged field keeps its original instant, even in an hour that occurs twice.
   function instant(field) {
     if (field.dataset.ms && field.value === field.dataset.local) return new Date(Number(field.dataset.ms));
     return field.value ? new Date(field.value) : null;
@@ -36,7 +36,7 @@
     field.title = at ? at.toISOString() : "";
   }
 
-  // A field of a moment: the server gives it in UTC; its reader sees and writes the own zone.
+  // Converts a time field from UTC to the reader's zone.
   function toLocal(field) {
     if (field.dataset.ms) field.value = local(new Date(Number(field.dataset.ms)));
     field.dataset.local = field.value;
@@ -46,7 +46,7 @@
     tell(field);
   }
 
-  // What forms send, by GET or POST: instants with their zone.
+  // Replaces local times in forms, by GET or POST, with instants and their zone.
   function sendInstants(event) {
     for (const field of event.target.querySelectorAll("input[data-moment][data-local]")) {
       const at = instant(field);

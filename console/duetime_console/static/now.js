@@ -63,7 +63,7 @@
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const count = (value) => value === null || value === undefined ? "" : (Math.round(value * 100) / 100).toLocaleString();
 
-  // Rows from the top of each stack downwards: the lower ones are drawn over the higher ones.
+  // Rows from the top of each stack downwards: lower ones are drawn over higher ones.
   function stacked(rows) {
     const sums = [];
     rows.forEach((row, place) => {
@@ -79,7 +79,7 @@
       name: row.topic || "all topics", counts: row.counts, colour: COLOURS[place % COLOURS.length],
     }));
     const past = ["restored", "dead"].filter((name) => data.past[name]).map((name) => ({
-      name: name, counts: data.past[name], colour: PAST[name],
+      name: name === "restored" ? "delivered" : name, counts: data.past[name], colour: PAST[name],
     }));
     const rows = [], columns = [];
     for (const group of [ahead, past]) {
@@ -153,9 +153,9 @@
   function tell(data, rows, xs) {
     const due = data.topics.reduce((all, row) => all + sum(row.counts), 0);
     const nothing = !due && !data.later_count && !Object.values(data.past).some((counts) => sum(counts));
-    const parts = [count(due) + " pending are due in this range, by the " + length(data.step_ms)];
-    if (data.later_count) parts.push(count(data.later_count) + " are due so late that their days are not kept apart");
-    if (data.past_fault) parts.push("older past is missing: " + data.past_fault);
+    const parts = [count(due) + " pending messages are due in this range, per " + length(data.step_ms)];
+    if (data.later_count) parts.push(count(data.later_count) + " are due later, beyond the counts by day");
+    if (data.past_fault) parts.push("the older past is missing: " + data.past_fault);
     if (data.unreachable_shards.length) parts.push("shards " + data.unreachable_shards.join(", ") + " are missing");
     say(parts.join("; ") + ".");
     const note = document.getElementById("said");

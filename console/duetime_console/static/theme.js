@@ -1,4 +1,4 @@
-// Before the first paint: the theme that the reader chose, if it is not the system's.
+// Sets the reader's theme before the first paint, if it differs from the system's.
 (function () {
   "use strict";
   try {

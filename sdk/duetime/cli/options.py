@@ -139,5 +139,5 @@ def check_named(group: str, noun: str, ids: Collection[str], found: Collection[s
     """Raises: Exit with 1, after a line on standard error: no failed message of the group has one of the ids."""
     missing = [one for one in dict.fromkeys(ids) if one not in found]
     if missing:
-        echo(f"duetime: group {group} has no {noun} with id {', '.join(missing)} that meets the options", err=True)
+        echo(f"duetime: group {group} has no {noun} with id {', '.join(missing)} that matches the options", err=True)
         raise typer.Exit(1)

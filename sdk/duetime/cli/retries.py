@@ -161,7 +161,7 @@ async def _end(
     # Retries are counted, not named: several may have one id.
     missing = len(set(wanted["ids"])) - last.matched
     if missing > 0:
-        echo(f"duetime: {missing} of the ids are those of no waiting retry that meets the options", err=True)
+        echo(f"duetime: {missing} of the ids match no waiting retry with these options", err=True)
         raise typer.Exit(1)
 
 

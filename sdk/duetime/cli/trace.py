@@ -27,8 +27,8 @@ def trace(
     """Show the history of a message, oldest first.
 
     Events: prepared, checked, committed, rolled back, given up; accepted, deferred, rescheduled, cancelled, replaced,
-    restored; received, acknowledged, failed; dead, redriven. Restored means delivered when due. Possible gaps are
-    listed at the end. Late is the time from due to the store time in the topic; `duetime lanes` adds the flush.
+    delivered; received, acknowledged, failed; dead, redriven. Possible gaps are listed at the end. Late is the time
+    from due to the store time in the topic; `duetime lanes` adds the flush.
     With --json: one event per line, gaps as `{"gap": ...}`.
 
     \b
@@ -58,10 +58,14 @@ async def _trace(server: str | None, message_id: str, topic: str) -> Trace:
         return await finder.trace(message_id, topic=topic)
 
 
+# Kinds whose text for people is another word; --json has the kind.
+_NAMES = {"restored": "delivered"}
+
+
 def event_line(event: TraceEvent, due_before: datetime | None = None) -> str:
     """An event for people. `due_before`: the previous due time."""
     place = f"{event.topic}/{event.queue}@{event.offset}" if event.topic else ""
-    parts = [local(event.at), f"{event.kind.replace('_', ' '):<12}"]
+    parts = [local(event.at), f"{_NAMES.get(event.kind, event.kind.replace('_', ' ')):<12}"]
     parts += [event.group] if event.group else []
     parts += [f"attempt {event.attempt}"] if event.attempt else []
     parts += [f"level {event.level}"] if event.kind == "deferred" and 0 < event.level <= LEVEL_COUNT_MAX else []

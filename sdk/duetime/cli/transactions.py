@@ -262,8 +262,8 @@ def _outcome_object(found: FoundTransaction | DueTimeError, outcome: Ended | Due
     if isinstance(outcome, Ended):
         fields |= {"duplicate": outcome.duplicate} | _receipt_object(outcome.receipt)
     if isinstance(outcome, DueTimeError):
-        told["error"] = {"reason": outcome.reason, "message": error_text(outcome)}
-    return told
+        fields["error"] = {"reason": outcome.reason, "message": error_text(outcome)}
+    return fields
 
 
 def _receipt_object(receipt: Receipt | None) -> dict[str, Any]:

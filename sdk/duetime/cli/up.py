@@ -54,7 +54,7 @@ def up(
     has its own, for machines with cores to spare. Prints one line when it is ready. Stop it with Ctrl-C or SIGTERM; the
     next start continues with the same data, including pending messages. Variables such as DUETIME_STORE_FLUSH_MODE
     configure the services. A console for browsers starts beside them, on loopback. Beyond this machine (--host) the
-    gateway requires TLS and authentication, or DUETIME_INSECURE=1, which means that the network keeps strangers out.
+    gateway requires TLS and authentication, or DUETIME_INSECURE=1 in a network that keeps strangers out.
 
     \b
     Examples:
