@@ -17,7 +17,7 @@ from duetime_core.clock import Clock
 
 # What all users have in work together, as far as they have more than one request each; those with requests in work
 # have equal parts of it. With twice as much, a flood of single sends made another's wait more than twice as long
-# (docs/adr/0050-quotas-are-shared-by-demand.md).
+# (docs/adr/0050-share-quotas-by-demand.md).
 WORK_BYTES = 64 * 1024
 # A request costs as much as so many bytes of bodies, beside its size.
 REQUEST_COST = 8 * 1024

@@ -99,7 +99,7 @@ def test_site_is_built_and_needs_no_other_host(tmp_path: Path) -> None:
         "index.html",
         "docs/tutorial.html",
         "docs/reference/errors.html",
-        "docs/adr/0004-test-kit-finds-services-by-entry-points.html",
+        "docs/adr/0004-find-services-by-entry-points.html",
     } <= names
     assert (html / "docs" / "pictures" / "tape.svg").is_file()
 
