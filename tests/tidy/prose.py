@@ -41,7 +41,7 @@ BANNED = re.compile(
     re.I,
 )
 FRONTED = re.compile(r"(?:of|by|in|at|on|for|from|with|to)\b", re.I)
-_SENTENCE_END = re.compile(r"(?<=[.!?:])\s+(?=[A-Z(])")
+_SENTENCE_END = re.compile(r"""(?:(?<=[.!?:])|(?<=[.!?:][*)"'])|(?<=[.!?:]\*\*))\s+(?=[*"]*[A-Z(])""")
 _MARKDOWN_LEFT_OUT = re.compile(r"^( *)(```+|~~~+).*?^\1\2\s*$|<!--.*?-->|^#.*?$|^    .*?$|^\|[ :|-]+$", re.S | re.M)
 _STRING = re.compile(r""""(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'""")
 _DIRECTIVE = re.compile(r"#(!|:| ?(type:|noqa|cython:|distutils:|fmt:|pragma:))")
