@@ -1,7 +1,7 @@
 """Pages and parts of pages: templates, their shared context, and formats of times, sizes and bodies."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -93,7 +93,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"when": when, "size": size, "duration": duration, "body": body, "number": number}
+    made.filters |= {"when": when, "soon": soon, "spark": spark, "size": size, "duration": duration, "body": body, "number": number}
     made.filters |= {"moment": shown_ms, "local": field_value, "iso": iso}
     made.globals["asset"] = asset
     return made
@@ -118,6 +118,25 @@ def when(at_ms: int) -> Markup:
         return Markup('<span class="none">-</span>')
     text = f"{exact[:10]} {exact[11:19]} UTC"
     return Markup('<time datetime="{0}" title="{0}" data-ms="{1}">{2}</time>').format(exact, at_ms, text)
+
+
+def soon(at_ms: int) -> Markup:
+    """The same; the script writes the time left: `in 3 s`."""
+    return Markup(str(when(at_ms)).replace("<time ", "<time data-soon ", 1))
+
+
+def spark(values: Sequence[int | None]) -> Markup:
+    """A line of counts, one a unit of width; None: a gap. Empty with fewer than two known values."""
+    highest = max((value for value in values if value is not None), default=0) or 1
+    parts: list[list[str]] = [[]]
+    for place, value in enumerate(values):
+        if value is not None:
+            parts[-1].append(f"{place},{19 - 18 * value / highest:.1f}")
+        elif parts[-1]:
+            parts.append([])
+    lines = "".join(f'<polyline points="{" ".join(part)}"/>' for part in parts if len(part) > 1)
+    box = f'viewBox="0 0 {max(len(values) - 1, 1)} 20" preserveAspectRatio="none" aria-hidden="true"'
+    return Markup(f'<svg class="spark" {box}>{lines}</svg>') if lines else Markup("")
 
 
 def size(count: int) -> str:

@@ -89,6 +89,34 @@ async def test_the_picture_of_the_future_is_drawn(shown: Shown, desk: Chromium) 
         await expect(opened.page.locator("canvas").first).to_be_visible()
 
 
+async def test_bars_open_the_messages_of_their_minute(shown: Shown, desk: Chromium) -> None:
+    minute_ms = 60_000
+    due_ms = (shown.cluster.clock.now_ms() // minute_ms + 30) * minute_ms + minute_ms // 2
+    for name, later_ms in (("in-the-bar", 0), ("beside-it", 5 * minute_ms)):
+        at = datetime.fromtimestamp((due_ms + later_ms) / 1000, UTC)
+        await shown.traffic.send_one("bars", b"x", id=name, deliver_at=at)
+    async with tab(desk) as opened:
+        page = opened.page
+        address = f"{shown.address}/?span={120 * minute_ms}&topic=bars"
+        await opened.goto(address)
+        plot = page.locator("#picture .u-over")
+        await expect(plot).to_be_visible()
+        # As the page has it: the range follows the clock of the server, with a fifth of it before now.
+        now_ms = await page.evaluate("Date.now() + Number(document.documentElement.dataset.skew)")
+        box = await plot.bounding_box()
+        assert box is not None
+        share = 0.2 + (due_ms - now_ms) / (120 * minute_ms)
+        await plot.click(position={"x": box["width"] * share, "y": box["height"] - 4})
+        await page.wait_for_url("**/messages?*")
+        await expect(page.get_by_role("link", name="in-the-bar")).to_be_visible()
+        await expect(page.get_by_role("link", name="beside-it")).to_have_count(0)
+        await opened.goto(address)
+        await page.get_by_text("The same as a table").click()
+        await page.locator("#as-table tbody a").nth(1).click()
+        await expect(page.get_by_role("link", name="beside-it")).to_be_visible()
+        await expect(page.get_by_role("link", name="in-the-bar")).to_have_count(0)
+
+
 def instant_of(milliseconds: int) -> str:
     """The instant as an address has it."""
     return f"{datetime.fromtimestamp(milliseconds / 1000, UTC):%Y-%m-%dT%H:%M:%S}.{milliseconds % 1000:03d}Z"

@@ -7,8 +7,7 @@ import pytest
 from duetime.v1 import consumer_pb2
 from duetime_console.gateway import Gateway
 from duetime_console.lists import ASKED_MAX, ROWS_MAX
-from duetime_console.overview.letters import LOOKED_MAX, Letters
-from duetime_console.overview.samples import Counted
+from duetime_console.overview.groups import LOOKED_MAX, GroupWatch
 from duetime_console.settings import Settings
 from duetime_core.testing import Cluster
 from playwright.async_api import ViewportSize
@@ -62,29 +61,28 @@ async def test_dead_letters_of_many_groups_are_paged_and_counted(tmp_path: Path,
             assert any(row.startswith(f"{LAST} 0 0 0 2 ") for row in rows(groups))
             assert told.replace(str(ROWS_MAX), str(GROUPS - 2 * ROWS_MAX)) in groups
             start = (await browser.get("/")).text
-            (tile,) = re.findall(r"<dt>dead letters</dt><dd>(.*?)</dd>", start)
-            assert re.fullmatch(rf"\d+ <span class=\"note\">in \d+ of {GROUPS} groups, so far</span>", tile)
+            assert re.search(rf"Groups counted so far: \d+ of {GROUPS}\.</p>", start)
             address = str(browser.client.base_url).rstrip("/")
             # Counted by the console's own looks, it is named on the first page, too.
             while 'id="fullest"' not in (first := (await browser.get("/dead-letters")).text):
-                await browser.console._app.state.watch.letters.look("")
+                await browser.console._app.state.watch.groups.look("")
             assert re.search(rf'id="fullest">.*>{LAST}</a> 2\.</p>', first)
             if windows:
                 await look(address, windows)
         gateway = Gateway(Settings(server=cluster.address))
         try:
-            letters = Letters(gateway, 10.0)
+            letters = GroupWatch(gateway, 10.0)
             looks = [await letters.look("") for _ in range(3)]
-            assert looks == [
-                Counted(0, LOOKED_MAX, GROUPS),
-                Counted(0, 2 * LOOKED_MAX, GROUPS),
-                Counted(2, GROUPS, GROUPS),
+            assert [(look.sums.dead_letters, *look[1:]) for look in looks] == [
+                (0, LOOKED_MAX, GROUPS, 0),
+                (0, 2 * LOOKED_MAX, GROUPS, 0),
+                (2, GROUPS, GROUPS, 0),
             ]
             # One more of a group that was counted, and a group that was made with one: both are new.
             await traffic.kill(LAST, "orders", 1, "ValueError")
             await traffic.kill("group-made", "orders", 1, "ValueError")
             looks = [await letters.look("") for _ in range(3)]
-            assert looks[-1][:3] == (4, GROUPS + 1, GROUPS + 1)
+            assert (looks[-1].sums.dead_letters, *looks[-1][1:3]) == (4, GROUPS + 1, GROUPS + 1)
             assert sum(look.came for look in looks) == 2
         finally:
             await gateway.close()

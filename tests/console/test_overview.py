@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from duetime.v1.gateway_pb2 import Lane
 from duetime_console.overview.alarms import alarms
-from duetime_console.overview.history import SECONDS_MAX, History, Ring
+from duetime_console.overview.history import PENDING, RETRYING, SECONDS_MAX, History, Levels, Ring
 from duetime_console.overview.picture import DAY_MS, OTHERS, STEPS_MAX, TOPICS_MAX, Bucket, paint, step_of
-from duetime_console.overview.samples import ACCEPTED, DEAD, LATE, RESTORED, Counted, Sample, changes, figures
+from duetime_console.overview.samples import ACCEPTED, DEAD, LATE, RESTORED, Counted, GroupCounts, Sample, changes, figures
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,7 +24,7 @@ def test_changes_are_differences_and_a_shard_that_started_anew_has_none() -> Non
         NOW + 1,
         [lane(max_offset=15, restored_count=6), lane(shard=1, restored_count=1)],
         (),
-        Counted(5, 2, 2, came=3),
+        Counted(GroupCounts(dead_letters=5), 2, 2, came=3),
         True,
     )
     assert changes(before, now) == {ACCEPTED: 5, RESTORED: 2, DEAD: 3}
@@ -67,6 +67,18 @@ def test_history_of_a_day_stays_within_its_memory() -> None:
     assert {one.counts[ACCEPTED] for one in minutes} == {60}
     assert len(history.between(0, end_ms, SECOND_MS)) == SECONDS_MAX
     assert history.per_s(ACCEPTED, end_ms - SECOND_MS, 10_000) == 1.0
+
+
+def test_levels_have_the_last_value_of_each_minute_of_an_hour() -> None:
+    levels = Levels()
+    start_ms = NOW - NOW % MINUTE_MS
+    for minute in range(90):
+        if minute != 88:
+            levels.note(start_ms + minute * MINUTE_MS, {PENDING: 7})
+            levels.note(start_ms + minute * MINUTE_MS + SECOND_MS, {PENDING: minute})
+    line = levels.line(PENDING, start_ms + 89 * MINUTE_MS)
+    assert line == [*range(30, 88), None, 89]
+    assert levels.line(RETRYING, start_ms + 89 * MINUTE_MS) == [None] * Levels.MINUTES
 
 
 def test_rate_of_a_short_past_is_over_what_there_is() -> None:

@@ -10,11 +10,20 @@ from duetime.v1 import gateway_pb2
 ACCEPTED, RESTORED, DEAD, LATE = "accepted", "restored", "dead", "late"
 
 
-class Counted(NamedTuple):
-    """Dead letters of `of_groups` groups, out of `groups`; `came` of them are new since the previous count, in groups
-    that had one."""
+class GroupCounts(NamedTuple):
+    """Messages of a group, or the sum of several."""
 
-    dead_letters: int
+    dead_letters: int = 0
+    # Failed ones that wait for their next attempt.
+    retrying: int = 0
+    # Delivered ones that are not acknowledged.
+    lag: int = 0
+
+
+class Counted(NamedTuple):
+    """The sums of `of_groups` groups; `groups` exist. `came` counts new dead letters since the previous count."""
+
+    sums: GroupCounts
     of_groups: int
     groups: int
     came: int = 0
@@ -32,8 +41,8 @@ class Sample:
     at_ms: int
     lanes: Sequence[gateway_pb2.Lane]
     unreachable_shards: Sequence[int]
-    # The count of the last read of groups; None: unknown.
-    dead_letters: Counted | None = None
+    # As of the last count of groups; None: unknown.
+    groups: Counted | None = None
     # Whether this read included groups.
     is_counted: bool = False
 
@@ -60,7 +69,8 @@ class Figures:
     unreachable_shards: tuple[int, ...]
     # Lanes with pending messages and without a scheduler.
     unowned_count: int
-    dead_letters: Counted | None
+    paused_count: int
+    groups: Counted | None
 
 
 def figures(sample: Sample, accepted_per_s: float, restored_per_s: float) -> Figures:
@@ -79,7 +89,8 @@ def figures(sample: Sample, accepted_per_s: float, restored_per_s: float) -> Fig
         shard_count=len({lane.shard for lane in lanes} | set(sample.unreachable_shards)),
         unreachable_shards=tuple(sample.unreachable_shards),
         unowned_count=len(unowned(lanes)),
-        dead_letters=sample.dead_letters,
+        paused_count=sum(lane.paused for lane in lanes),
+        groups=sample.groups,
     )
 
 
@@ -97,5 +108,5 @@ def changes(before: Sample, now: Sample) -> dict[str, int]:
         if last is not None:
             accepted += max(0, lane.max_offset - last.max_offset)
             restored += max(0, lane.restored_count - last.restored_count)
-    dead = now.dead_letters.came if now.is_counted and now.dead_letters is not None else 0
+    dead = now.groups.came if now.is_counted and now.groups is not None else 0
     return {ACCEPTED: accepted, RESTORED: restored, DEAD: dead}

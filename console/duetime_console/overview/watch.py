@@ -16,8 +16,17 @@ from duetime_core.clock import Clock
 from duetime_console.gateway import Gateway, GatewayError
 from duetime_console.overview.alarms import Alarm, alarms
 from duetime_console.overview.events import Events
-from duetime_console.overview.history import History
-from duetime_console.overview.letters import Letters
+from duetime_console.overview.groups import GroupWatch
+from duetime_console.overview.history import (
+    DEAD_LETTERS,
+    DELIVERED,
+    LATENESS,
+    MINUTE_MS,
+    PENDING,
+    RETRYING,
+    History,
+    Levels,
+)
 from duetime_console.overview.samples import ACCEPTED, DEAD, RESTORED, Counted, Figures, Sample, changes, figures
 from duetime_console.settings import Settings
 
@@ -48,6 +57,7 @@ class Watch:
         self._gateway = gateway
         self._clock = clock
         self.history = History(settings.history_hours)
+        self.levels = Levels()
         self.events = Events()
         # The result of the last successful read.
         self.figures: Figures | None = None
@@ -56,7 +66,7 @@ class Watch:
         self._sample: Sample | None = None
         self._lent = ""
         self._admitted: dict[str, tuple[float, bool]] = {}
-        self.letters = Letters(gateway, LOOK_TIMEOUT_S)
+        self.groups = GroupWatch(gateway, LOOK_TIMEOUT_S)
         self._looked_at_ms = self._groups_at_ms = float("-inf")
         self._deaths: deque[tuple[int, int]] = deque(maxlen=int(DEAD_MS // GROUPS_MS))
         self.look_count = 0
@@ -156,14 +166,14 @@ class Watch:
         now_ms = self._clock.monotonic_ms()
         if now_ms - self._groups_at_ms >= GROUPS_MS:
             self._groups_at_ms = now_ms
-            counted = await self._count_dead(token)
+            counted = await self._count_groups(token)
             return Sample(self._clock.now_ms(), listed.lanes, listed.unreachable_shards, counted, is_counted=True)
-        before = self._sample.dead_letters if self._sample else None
+        before = self._sample.groups if self._sample else None
         return Sample(self._clock.now_ms(), listed.lanes, listed.unreachable_shards, before)
 
-    async def _count_dead(self, token: str) -> Counted | None:
+    async def _count_groups(self, token: str) -> Counted | None:
         try:
-            return await self.letters.look(token)
+            return await self.groups.look(token)
         except GatewayError as error:
             log.debug("groups not counted", why=error.text)
             return None
@@ -177,6 +187,17 @@ class Watch:
         self._sample = sample
         rates = (self.history.per_s(field, sample.at_ms, RATE_MS) for field in (ACCEPTED, RESTORED))
         self.figures = figures(sample, *rates)
+        self._note_levels(self.figures)
+
+    def _note_levels(self, shown: Figures) -> None:
+        at_ms = shown.at_ms
+        minute = self.history.minutes.between(at_ms - at_ms % MINUTE_MS, at_ms + 1)
+        levels = {DELIVERED: sum(one.counts[RESTORED] for one in minute), PENDING: shown.pending_count}
+        if shown.late_p99_ms >= 0:
+            levels[LATENESS] = round(shown.late_p99_ms * 1_000)
+        if shown.groups is not None:
+            levels |= {RETRYING: shown.groups.sums.retrying, DEAD_LETTERS: shown.groups.sums.dead_letters}
+        self.levels.note(at_ms, levels)
 
 
 def _told(fault: GatewayError) -> str:

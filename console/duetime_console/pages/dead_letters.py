@@ -91,7 +91,7 @@ async def _fullest(
     """The groups with most dead letters, wherever they are in the list. The console's own counts select them; their
     current counts are read in the name of the viewer."""
     watch: Watch = request.app.state.watch
-    wanted = watch.letters.fullest(_FULLEST)
+    wanted = watch.groups.fullest(_FULLEST)
     found = sorted((group for group in groups if group.name in wanted), key=lambda group: wanted.index(group.name))
     await describe(found)
     return found

@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from duetime_console.gateway import GatewayError
+from duetime_console.overview.history import LEVELS
 from duetime_console.overview.pictures import Pictures
 from duetime_console.overview.watch import Watch
 from duetime_console.rendering import page, rendered
@@ -20,7 +21,7 @@ from duetime_console.session import call, viewer_of
 SPAN_MS_MIN, SPAN_MS_MAX = 20, 120 * 365 * 86_400_000
 # The shards count all later messages as due at this time.
 TIME_MS_MAX = (1 << 26) * 60_000
-# Half of the shown range is in the future.
+# Four fifths of a range at the present time lie ahead.
 SPANS = {
     "1 s": 1_000,
     "10 s": 10_000,
@@ -62,7 +63,13 @@ async def show(request: Request) -> Response:
 def figures_context(app: Starlette) -> dict[str, Any]:
     """The context of the template of figures."""
     watch: Watch = app.state.watch
-    return {"figures": watch.figures, "alarms": watch.alarms(), "runbooks": app.state.settings.runbooks or "/runbooks"}
+    shown = watch.figures
+    return {
+        "figures": shown,
+        "lines": {field: watch.levels.line(field, shown.at_ms) for field in LEVELS} if shown else {},
+        "alarms": watch.alarms(),
+        "runbooks": app.state.settings.runbooks or "/runbooks",
+    }
 
 
 def figures_of(app: Starlette) -> Callable[[], str]:

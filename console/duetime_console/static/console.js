@@ -14,6 +14,20 @@
       one.dataset.local = "";
     }
     for (const field of root.querySelectorAll("input[data-moment]:not([data-local])")) toLocal(field);
+    count();
+  }
+
+  // "in 3 sec.", in the reader's language; `data-skew` of the document is the server's clock minus this one.
+  const left = new Intl.RelativeTimeFormat(undefined, { style: "short" });
+  const UNITS = [["day", 86400000], ["hour", 3600000], ["minute", 60000], ["second", 1000]];
+
+  function count() {
+    const now = Date.now() + Number(document.documentElement.dataset.skew || 0);
+    for (const one of document.querySelectorAll("time[data-soon]")) {
+      const ms = Math.max(0, Number(one.dataset.ms) - now);
+      const [unit, size] = UNITS.find(([, length]) => ms >= length) || UNITS[3];
+      one.textContent = left.format(Math.floor(ms / size), unit);
+    }
   }
 
   // `2026-01-31T12:00:00`, in the reader's zone; with milliseconds unless they are 0.
@@ -94,6 +108,7 @@
   document.addEventListener("htmx:load", (event) => localise(event.detail.elt.parentNode || event.detail.elt));
   document.addEventListener("DOMContentLoaded", () => {
     localise(document);
+    setInterval(count, 1000);
     document.getElementById("theme").addEventListener("click", switchTheme);
     document.getElementById("keys").addEventListener("click", help);
     const menu = document.getElementById("menu");

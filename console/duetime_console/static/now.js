@@ -1,4 +1,5 @@
-// The picture of the future: steps of time as stacked bars by topic, the past beside it, and a line at now.
+// The picture of the future: steps of time as stacked bars by topic, on a scale of their own; the past to the left of
+// the line at now, on another scale, so that many delivered messages do not flatten the pending ones.
 (function () {
   "use strict";
 
@@ -6,8 +7,11 @@
   if (!root) return;
   const chart = root.querySelector(".chart"), said = root.querySelector(".state");
   const form = document.getElementById("range"), table = document.querySelector("#as-table table");
+  // Share of the range that lies before now.
+  const PAST_SHARE = 0.2;
   const COLOURS = ["#3b82f6", "#e8833a", "#2aa198", "#b35bd6", "#c9a227", "#e0557a", "#6aa84f", "#8a94a3"];
-  const PAST = { restored: "#5f7d9c", dead: "#c2293d", late: "#e8833a" };
+  const PAST = { restored: "#5f7d9c", dead: "#c2293d", late: "#9a6700" };
+  const NAMES = { restored: "delivered", dead: "dead" };
   const SPAN_MIN = 20, SPAN_MAX = 120 * 365 * 86400000, TIME_MAX = 4026531840000, STEPS = 240;
 
   const state = {
@@ -18,9 +22,12 @@
   const nowMs = () => Date.now() + state.skew;
   const clamp = (value, least, most) => Math.max(least, Math.min(most, value));
 
+  // The middle of the range while it follows the clock.
+  const middle = () => nowMs() + (0.5 - PAST_SHARE) * state.span;
+
   function range() {
     const align = Math.max(1, Math.round(state.span / STEPS));
-    const centre = state.at || nowMs();
+    const centre = state.at || middle();
     const from = clamp(Math.floor((centre - state.span / 2) / align) * align, 0, TIME_MAX - state.span);
     return [from, from + Math.round(state.span)];
   }
@@ -46,7 +53,11 @@
       const data = await answer.json();
       if (number !== state.asked) return;
       if (!answer.ok) { say(data.detail + " " + data.advice, true); return; }
-      state.skew = data.now_ms - Date.now();
+      const skew = data.now_ms - Date.now(), wasOff = Math.abs(skew - state.skew) > Math.max(state.span / STEPS, 2000);
+      state.skew = skew;
+      document.documentElement.dataset.skew = String(state.skew);
+      // The browser's clock is not the cluster's: the range was another one.
+      if (wasOff && !state.at) { load(); return; }
       state.shownAt = performance.now();
       state.data = data;
       draw(data, from, before);
@@ -72,14 +83,28 @@
     return sums;
   }
 
+  // A colour by name: the same for a topic in every range, except where two names of one picture ask for the same.
+  function coloured(names) {
+    const taken = new Set(), colours = {};
+    for (const name of [...names].sort()) {
+      let place = 0;
+      for (const character of name) place = (place * 31 + character.codePointAt(0)) % COLOURS.length;
+      for (let tries = 0; taken.has(place) && tries < COLOURS.length; tries++) place = (place + 1) % COLOURS.length;
+      taken.add(place);
+      colours[name] = COLOURS[place];
+    }
+    return colours;
+  }
+
   function draw(data, from, before) {
     const size = data.topics.length ? data.topics[0].counts.length : Math.ceil((before - data.from_ms) / data.step_ms);
     const xs = Array.from({ length: size }, (_, place) => data.from_ms + (place + 0.5) * data.step_ms);
-    const ahead = data.topics.map((row, place) => ({
-      name: row.topic || "all topics", counts: row.counts, colour: COLOURS[place % COLOURS.length],
+    const colours = coloured(data.topics.map((row) => row.topic));
+    const ahead = data.topics.map((row) => ({
+      name: row.topic || "all topics", counts: row.counts, colour: colours[row.topic], scale: "due", topic: row.topic,
     }));
     const past = ["restored", "dead"].filter((name) => data.past[name]).map((name) => ({
-      name: name === "restored" ? "delivered" : name, counts: data.past[name], colour: PAST[name],
+      name: NAMES[name], counts: data.past[name], colour: PAST[name], scale: "past",
     }));
     const rows = [], columns = [];
     for (const group of [ahead, past]) {
@@ -90,7 +115,7 @@
       }
     }
     const late = data.past.late || [];
-    rows.push({ name: "late", counts: late, colour: PAST.late, isLine: true });
+    rows.push({ name: "late", counts: late, colour: PAST.late, scale: "past", isLine: true });
     columns.push(xs.map((_, place) => late[place] || null));
     tell(data, rows, xs);
     plot(data, rows, [xs, ...columns], from, before);
@@ -100,15 +125,23 @@
     const bars = uPlot.paths.bars({ size: [0.92, 60] });
     const line = css("--line"), text = css("--text");
     const axis = { stroke: text, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 } };
+    const counts = { ...axis, size: 60, values: (u, splits) => splits.map((one) => one % 1 ? "" : one.toLocaleString()) };
+    // With room above the highest bar.
+    const fromZero = (u, low, high) => [0, Math.max((high || 0) * 1.15, 4)];
+    const hasPast = rows.some((row) => row.scale === "past" && row.counts.some(Boolean));
     const options = {
       width: Math.max(280, chart.clientWidth || root.clientWidth - 20), height: 320, ms: 1,
-      scales: { x: { time: true, min: from, max: before }, y: { range: (u, low, high) => [0, Math.max(high || 0, 4)] } },
-      axes: [axis, { ...axis, size: 60, values: (u, splits) => splits.map((one) => one % 1 ? "" : one.toLocaleString()) }],
+      scales: { x: { time: true, min: from, max: before }, due: { range: fromZero }, past: { range: fromZero } },
+      axes: [
+        { ...axis, values: (u, splits, place, space, step) => ticks(splits, step) },
+        { ...counts, scale: "due", side: hasPast ? 1 : 3, label: hasPast ? "pending" : undefined },
+        { ...counts, scale: "past", side: 3, show: hasPast, label: "delivered", grid: { show: false } },
+      ],
       cursor: { drag: { x: false, y: false }, points: { show: false } },
       series: [
         { value: (u, at) => at === null ? "" : moment(at - data.step_ms / 2) },
         ...rows.map((row) => ({
-          label: row.name, stroke: row.colour, fill: row.isLine ? undefined : row.colour, width: row.isLine ? 2 : 0,
+          label: row.name, scale: row.scale, stroke: row.colour, fill: row.isLine ? undefined : row.colour, width: row.isLine ? 2 : 0,
           paths: row.isLine ? undefined : bars, points: { show: false }, spanGaps: false,
           value: (u, value, series, place) => place === null ? "" : count(row.counts[place]),
         })),
@@ -141,6 +174,24 @@
     return when.toLocaleString() + (state.span < 60000 ? "." + String(when.getMilliseconds()).padStart(3, "0") : "");
   }
 
+  // In the reader's language: times, with the day where it changes; days from a step of one day on.
+  function ticks(splits, step) {
+    const day = new Intl.DateTimeFormat(undefined, {
+      month: "short", day: step < 28 * 86400000 ? "numeric" : undefined, year: step < 28 * 86400000 ? undefined : "numeric",
+    });
+    const time = new Intl.DateTimeFormat(undefined, {
+      hour: "numeric", minute: "2-digit", second: step < 60000 ? "2-digit" : undefined,
+      fractionalSecondDigits: step < 1000 ? 3 : undefined,
+    });
+    let before = "";
+    return splits.map((one) => {
+      const date = day.format(one), isNew = date !== before;
+      before = date;
+      if (step >= 86400000) return isNew ? date : "";
+      return time.format(one) + (isNew ? "\n" + date : "");
+    });
+  }
+
   function length(ms) {
     for (const [unit, name] of [[86400000, "day"], [3600000, "hour"], [60000, "minute"], [1000, "second"]]) {
       if (ms >= unit) return ms === unit ? name : ms / unit + " " + name + "s";
@@ -164,6 +215,26 @@
     state.table = () => fillTable(rows, xs, data.step_ms);
   }
 
+  // The pending messages of a step, of one topic where it is known.
+  function messagesOf(at, topic) {
+    const from = Math.max(at, state.data.now_ms), query = new URLSearchParams({ from: new Date(from).toISOString() });
+    query.set("before", new Date(at + state.data.step_ms).toISOString());
+    if (topic && topic !== "others") query.set("topic", topic);
+    return "/messages?" + query;
+  }
+
+  // A click on a bar opens its messages.
+  function open(x, y) {
+    const at = state.plot.posToVal(x, "x"), height = state.plot.posToVal(y, "due"), data = state.data;
+    const place = Math.floor((at - data.from_ms) / data.step_ms), start = data.from_ms + place * data.step_ms;
+    if (start + data.step_ms <= data.now_ms || height < 0) return;
+    let top = 0;
+    for (const row of data.topics) {
+      top += row.counts[place] || 0;
+      if (height <= top && row.counts[place]) { location.href = messagesOf(start, row.topic || state.topic); return; }
+    }
+  }
+
   function fillTable(rows, xs, step) {
     const head = table.createTHead(), body = document.createElement("tbody");
     const cell = (kind, text, scope) => {
@@ -179,7 +250,12 @@
     xs.forEach((x, place) => {
       if (!shown.some((row) => row.counts[place])) return;
       const one = document.createElement("tr");
-      one.append(cell("th", moment(x - step / 2), "row"), ...shown.map((row) => cell("td", count(row.counts[place]))));
+      const first = cell("th", "", "row"), isAhead = x + step / 2 > state.data.now_ms;
+      const when = document.createElement(isAhead ? "a" : "span");
+      when.textContent = moment(x - step / 2);
+      if (isAhead) when.href = messagesOf(x - step / 2, state.topic);
+      first.append(when);
+      one.append(first, ...shown.map((row) => cell("td", count(row.counts[place]))));
       body.append(one);
     });
     table.replaceChildren(head, body);
@@ -193,7 +269,7 @@
   }
 
   function pan(share) {
-    state.at = clamp((state.at || nowMs()) + share * state.span, 0, TIME_MAX);
+    state.at = clamp((state.at || middle()) + share * state.span, 0, TIME_MAX);
     moved();
   }
 
@@ -218,14 +294,20 @@
       zoom(event.deltaY > 0 ? 1.25 : 0.8);
     }, { passive: false });
     over.addEventListener("pointerdown", (event) => {
-      let last = event.clientX;
+      let last = event.clientX, isDrag = false;
       over.setPointerCapture(event.pointerId);
       const move = (next) => {
+        isDrag = isDrag || Math.abs(next.clientX - event.clientX) > 4;
+        if (!isDrag) return;
         pan((last - next.clientX) / over.clientWidth);
         last = next.clientX;
       };
       over.addEventListener("pointermove", move);
-      over.addEventListener("pointerup", () => over.removeEventListener("pointermove", move), { once: true });
+      over.addEventListener("pointerup", (end) => {
+        over.removeEventListener("pointermove", move);
+        const box = over.getBoundingClientRect();
+        if (!isDrag && !event.button) open(end.clientX - box.left, end.clientY - box.top);
+      }, { once: true });
     });
   }
 
