@@ -93,7 +93,15 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"when": when, "soon": soon, "spark": spark, "size": size, "duration": duration, "body": body, "number": number}
+    made.filters |= {
+        "when": when,
+        "soon": soon,
+        "spark": spark,
+        "size": size,
+        "duration": duration,
+        "body": body,
+        "number": number,
+    }
     made.filters |= {"moment": shown_ms, "local": field_value, "iso": iso}
     made.globals["asset"] = asset
     return made
@@ -122,7 +130,7 @@ def when(at_ms: int) -> Markup:
 
 def soon(at_ms: int) -> Markup:
     """The same; the script writes the time left: `in 3 s`."""
-    return Markup(str(when(at_ms)).replace("<time ", "<time data-soon ", 1))
+    return when(at_ms).replace("<time ", Markup("<time data-soon "), 1)
 
 
 def spark(values: Sequence[int | None]) -> Markup:
@@ -134,9 +142,9 @@ def spark(values: Sequence[int | None]) -> Markup:
             parts[-1].append(f"{place},{19 - 18 * value / highest:.1f}")
         elif parts[-1]:
             parts.append([])
-    lines = "".join(f'<polyline points="{" ".join(part)}"/>' for part in parts if len(part) > 1)
-    box = f'viewBox="0 0 {max(len(values) - 1, 1)} 20" preserveAspectRatio="none" aria-hidden="true"'
-    return Markup(f'<svg class="spark" {box}>{lines}</svg>') if lines else Markup("")
+    lines = Markup("").join(Markup('<polyline points="{}"/>').format(" ".join(part)) for part in parts if len(part) > 1)
+    box = Markup('viewBox="0 0 {} 20" preserveAspectRatio="none" aria-hidden="true"').format(max(len(values) - 1, 1))
+    return Markup('<svg class="spark" {}>{}</svg>').format(box, lines) if lines else lines
 
 
 def size(count: int) -> str:

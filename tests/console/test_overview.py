@@ -6,7 +6,17 @@ from duetime.v1.gateway_pb2 import Lane
 from duetime_console.overview.alarms import alarms
 from duetime_console.overview.history import PENDING, RETRYING, SECONDS_MAX, History, Levels, Ring
 from duetime_console.overview.picture import DAY_MS, OTHERS, STEPS_MAX, TOPICS_MAX, Bucket, paint, step_of
-from duetime_console.overview.samples import ACCEPTED, DEAD, LATE, RESTORED, Counted, GroupCounts, Sample, changes, figures
+from duetime_console.overview.samples import (
+    ACCEPTED,
+    DEAD,
+    LATE,
+    RESTORED,
+    Counted,
+    GroupCounts,
+    Sample,
+    changes,
+    figures,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
