@@ -111,7 +111,7 @@ async def test_bars_open_the_messages_of_their_minute(shown: Shown, desk: Chromi
         await expect(page.get_by_role("link", name="in-the-bar")).to_be_visible()
         await expect(page.get_by_role("link", name="beside-it")).to_have_count(0)
         await opened.goto(address)
-        await page.get_by_text("The same as a table").click()
+        await page.locator("#as-table summary").click()
         await page.locator("#as-table tbody a").nth(1).click()
         await expect(page.get_by_role("link", name="beside-it")).to_be_visible()
         await expect(page.get_by_role("link", name="in-the-bar")).to_have_count(0)
