@@ -6,6 +6,7 @@ import itertools
 import logging
 import socket
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -288,6 +289,24 @@ def test_large_messages_are_claimed_a_request_at_a_time(shop: Shop) -> None:
         if not counts[-1]:
             break
     assert counts == [2, 2, 1, 0]
+
+
+# --- SQLite in memory ---------------------------------------------------------------------------------------------
+
+
+def test_outbox_in_memory_is_moved_in_the_thread_of_its_table(cluster: LocalCluster, topic: str) -> None:
+    engine = create_engine("sqlite://")
+    shop = Shop.of(engine)
+    shop.order(Message(topic, b"x"))
+    moving = Relay(engine, cluster.address, outbox=shop.outbox)
+    with (
+        ThreadPoolExecutor(1) as other,
+        pytest.raises(InvalidArgument, match="has no table duetime_outbox in this thread"),
+    ):
+        other.submit(moving.run, drain=True).result()
+    moving.run(drain=True)
+    engine.dispose()
+    assert (moving.stats.sent, stored(cluster, topic)) == (1, [b"x"])
 
 
 # --- waking -------------------------------------------------------------------------------------------------------

@@ -16,9 +16,10 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
-from sqlalchemy import Connection, Engine, MetaData
+from sqlalchemy import Connection, Engine, MetaData, inspect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.pool import SingletonThreadPool
 
 from duetime.client.connection import backoff_s, pause, resolve_server
 from duetime.client.errors import DueTimeError, InvalidArgument, Unavailable
@@ -65,7 +66,8 @@ class Relay:
     """Moves the rows of an outbox. Several may run at once.
 
     Arguments:
-        engine: the user's database, synchronous or asynchronous.
+        engine: the user's database, synchronous or asynchronous. SQLite in memory works in the thread that created the
+            table.
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
         outbox: the outbox with the table; None: `duetime_outbox`.
         window: time within which the server surely answers a repeat with the first result; less than its own window of
@@ -101,6 +103,8 @@ class Relay:
             text = f"{self._lease_s:g} s is below {LEASE_TIMEOUTS_MIN} timeouts of {timeout_s:g} s"
             raise InvalidArgument.of("lease", text)
         self._engine = engine
+        # A database of SQLite in memory belongs to its connection, and the pool has one for each thread.
+        self._stays_in_thread = isinstance(engine, Engine) and isinstance(engine.pool, SingletonThreadPool)
         self._server = resolve_server(server)
         self._outbox = outbox or Outbox(MetaData())
         self._rows = Rows(self._outbox)
@@ -130,6 +134,7 @@ class Relay:
 
     async def run_async(self, *, drain: bool = False) -> None:
         """As `run`, in an event loop and without signals."""
+        self._check_thread()
         self._loop = asyncio.get_running_loop()
         listener = Listener(self._engine, self._outbox.channel, self._wake)
         try:
@@ -285,8 +290,20 @@ class Relay:
             async with asyncio.timeout(await self._in_transaction(until_free)):
                 await self._wake.wait()
 
+    def _check_thread(self) -> None:
+        """Raises: InvalidArgument: the outbox is in the memory of another thread's connection."""
+        table = self._outbox.table
+        if self._stays_in_thread and not inspect(self._engine).has_table(table.name, table.schema):
+            text = (
+                f"has no table {table.name} in this thread: SQLite in memory has a database for each thread."
+                " Run the relay in the thread that created the table, or use a file"
+            )
+            raise InvalidArgument.of("engine", text)
+
     async def _in_transaction(self, work: Callable[[Connection], T]) -> T:
         if isinstance(self._engine, Engine):
+            if self._stays_in_thread:
+                return _transact(self._engine, work)
             return await asyncio.to_thread(_transact, self._engine, work)
         async with self._engine.begin() as connection:
             return await connection.run_sync(work)
