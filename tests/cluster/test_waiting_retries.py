@@ -172,12 +172,25 @@ async def reset(group: Group, **to: Any) -> int:
     return sum(one.retries_ended for one in (await group.stub.ResetGroup(request, timeout=60)).queues)
 
 
+async def traced(group: Group, message_id: str) -> list[tuple[str, int]]:
+    """Kinds and attempts of a message's events that concern the group."""
+    request = consumer_pb2.TraceMessageRequest(id=message_id, topic="orders")
+    answer = await group.stub.TraceMessage(request, timeout=60)
+    assert not answer.gaps
+    named = consumer_pb2.TraceKind.Name
+    return [(named(one.kind).removeprefix("TRACE_KIND_"), one.attempt) for one in answer.events if one.group]
+
+
+FAILED_ONCE = [("RECEIVED", 1), ("FAILED", 1), ("DEFERRED", 1)]
+
+
 async def test_a_reset_ends_retries_of_what_it_delivers_again(group: Group) -> None:
     await failed(group, "a", "b")
     assert await reset(group, earliest=True, dry_run=True) == 2
     assert (await counted(group))[0] == 2
     assert await reset(group, earliest=True) == 2
     assert await counted(group) == (0, 0)
+    await group.cluster.advance("1s")
     leased = await group.receive(2)
     assert [(one.message.id, one.attempt) for one in leased] == [("a", 1), ("b", 1)]
     await group.cluster.advance("31s")
@@ -185,6 +198,20 @@ async def test_a_reset_ends_retries_of_what_it_delivers_again(group: Group) -> N
     # Retries of what was delivered after the reset are theirs.
     await group.nack(*leased)
     assert (await counted(group))[0] == 2
+    assert await reset(group, earliest=True) == 2
+    for message_id in "ab":
+        again = sorted([*FAILED_ONCE, ("DISCARDED", 1)] * 2)
+        assert sorted(await traced(group, message_id)) == again
+
+
+async def test_a_hastened_retry_is_traced_without_an_end(group: Group) -> None:
+    await failed(group, "a")
+    assert await ended(group.stub.RetryNow, group) == (1, 1, 0)
+    await group.cluster.advance("2ms")
+    (leased,) = await group.receive(1)
+    await group.nack(leased)
+    kinds = [kind for kind, _ in await traced(group, "a")]
+    assert (kinds.count("DISCARDED"), kinds.count("FAILED"), kinds.count("RESCHEDULED")) == (0, 2, 1)
 
 
 async def test_a_reset_leaves_retries_of_what_it_skips(group: Group) -> None:
@@ -206,6 +233,11 @@ async def test_a_reset_ends_retries_that_are_due(group: Group) -> None:
     await group.cluster.advance("20s")
     assert await group.is_empty()
     assert await counted(group) == (0, 0)
+    # One was received, the other was not.
+    other = {"a": "b", "b": "a"}[first.message.id]
+    unread = [*FAILED_ONCE, ("RESTORED", 1), ("DISCARDED", 0), ("RECEIVED", 1)]
+    assert sorted(await traced(group, other)) == sorted(unread)
+    assert sorted(await traced(group, first.message.id)) == sorted([*unread, ("RECEIVED", 2)])
 
 
 async def test_retries_of_a_deleted_group_never_reach_a_later_one(group: Group) -> None:

@@ -215,8 +215,8 @@ class Deliveries:
             case events.Give():
                 self._give(event, places[event.place])
             case events.End(lease=lease):
-                # Lease 0: a returned message could not be read.
-                if lease:
+                # Lease 0: a returned message could not be read. SUPERSEDED: it was not delivered.
+                if lease not in (0, events.SUPERSEDED):
                     self._leave(places[event.place], lease, spans_of(event.ranges), stored_at_ms, ACKED)
             case events.Change(lease=lease):
                 self._change(places[event.place], lease, spans_of(event.ranges), event.until_ms)

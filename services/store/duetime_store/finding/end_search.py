@@ -11,11 +11,6 @@ from duetime_format.names import CANCELLED_TOPIC
 from duetime_store.finding.journals import JournalReading
 
 
-async def ended_at(reading: JournalReading, lane: int, entry: int, since_ms: int) -> int | None:
-    """When the entry, which was stored at `since_ms`, was cancelled; None: no record (any more) says that it was."""
-    return (await ends_among(reading, {(lane, entry)}, since_ms)).get((lane, entry))
-
-
 async def ends_among(
     reading: JournalReading, entries: Set[tuple[int, int]], since_ms: int
 ) -> dict[tuple[int, int], int]:

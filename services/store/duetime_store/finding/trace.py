@@ -35,7 +35,7 @@ from duetime_format.properties import as_text, value_of
 from duetime_format.units import due_of
 
 from duetime_store.finding.check_search import last_check
-from duetime_store.finding.end_search import ended_at
+from duetime_store.finding.end_search import ends_among
 from duetime_store.finding.event_search import MessageEvent, message_events
 from duetime_store.finding.finder import Finder, Seen
 from duetime_store.finding.journals import JournalReading, Journals, Place, view_of
@@ -176,7 +176,7 @@ class MessageTraces:
         if not more and all(event.kind not in _FIRST for event in life.events):
             life.gaps.append("the record with which it was accepted is no longer stored: retention has deleted it")
         await self._add_checks(journals, life, records)
-        await self._add_end(journals, life, records)
+        await self._add_ends(journals, life, records)
         # No message is received from a lane, so the journal's hours while it was deferred are not read.
         given = [seen for seen in records if seen.lane is None and seen.record.topic not in _UNREAD]
         if given:
@@ -259,29 +259,42 @@ class MessageTraces:
         unit = self._store.queues.find(seen.record.topic, seen.record.queue).read(seen.record.queue_offset, 1)
         return due_of(int(unit["tags"][0])) if len(unit) else 0
 
-    async def _add_end(self, journals: Journals, life: _Life, records: Sequence[Seen]) -> None:
-        """Adds how the message's newest place in a lane ended, if it did without being restored."""
-        newest = next((seen for seen in reversed(records) if seen.lane is not None), None)
-        number = newest.lane if newest is not None else None
-        if newest is None or number is None or number not in self._store.lanes:
+    async def _add_ends(self, journals: Journals, life: _Life, records: Sequence[Seen]) -> None:
+        """Adds how places in lanes ended without being restored: the message's newest one, and those of its copies."""
+        own = [seen for seen in records if seen.lane is not None and not _group_of(seen.real_topic)]
+        copies = [seen for seen in records if seen.lane is not None and _group_of(seen.real_topic)]
+        # A hastened copy has another record: its event is RESCHEDULED.
+        followed = {seen.ends[:2] for seen in copies}
+        ended = [one for seen in (*own[-1:], *copies) if (one := self._ended(seen)) and one not in followed]
+        if not ended:
             return
-        place, lane = _place(newest), self._store.lanes[number]
-        if lane.states(np.array([newest.record.queue_offset]))[0] != ENDED:
-            return
+        by_place = {(seen.lane, seen.record.queue_offset): seen for seen in (*own, *copies)}
         reading = journals.reading(CANCELLED_TOPIC)
-        at_ms = await ended_at(reading, lane.number, newest.record.queue_offset, newest.record.stored_at_ms)
-        if at_ms is not None:
-            group = _group_of(newest.real_topic)
-            copy = {"group": group, "attempt": _attempt_of(newest)} if group else {}
-            kind = DISCARDED if group else CANCELLED
-            life.add(kind, at_ms, place, level=lane.number, due_at_ms=self._due_at_ms(newest), **copy)
-            return
-        successor = await self._finder.successor(journals.walk, newest)
-        if successor is not None:
-            said = {"level": lane.number, "due_at_ms": self._due_at_ms(newest), "replaced_by_id": successor.id}
-            life.add(REPLACED, successor.record.stored_at_ms, place, **said)
-        else:
+        since_ms = min(by_place[one].record.stored_at_ms for one in ended)
+        found_at = await ends_among(reading, set(ended), since_ms)
+        for one in ended:
+            await self._add_end(journals, life, by_place[one], found_at.get(one))
+        if len(found_at) < len(ended):
             life.add_gaps(reading, "cancels")
+
+    def _ended(self, seen: Seen) -> tuple[int, int] | None:
+        """Lane and entry of a record whose entry ended; None: it did not."""
+        number, entry = seen.lane, seen.record.queue_offset
+        if number is None or number not in self._store.lanes:
+            return None
+        return (number, entry) if self._store.lanes[number].states(np.array([entry]))[0] == ENDED else None
+
+    async def _add_end(self, journals: Journals, life: _Life, seen: Seen, at_ms: int | None) -> None:
+        """Adds how an entry ended. `at_ms`: when it was cancelled; None: no record says so."""
+        group, said = _group_of(seen.real_topic), {"level": seen.lane, "due_at_ms": self._due_at_ms(seen)}
+        if at_ms is not None:
+            copy = {"group": group, "attempt": _attempt_of(seen)} if group else {}
+            life.add(DISCARDED if group else CANCELLED, at_ms, _place(seen), **said, **copy)
+            return
+        successor = await self._finder.successor(journals.walk, seen)
+        if successor is not None:
+            life.add(REPLACED, successor.record.stored_at_ms, _place(seen), replaced_by_id=successor.id, **said)
+        else:
             life.gaps.append("it ended before it was due; the record of that was not found")
 
     def _add_copy(self, life: _Life, seen: Seen, group: str, due_at_ms: int) -> None:
@@ -317,6 +330,9 @@ class MessageTraces:
         assert one.key is not None
         group, place = one.key.group, (one.key.queue_topic, one.key.queue, one.offset)
         if one.kind == events.TAKEN:
+            life.add(DISCARDED, stored_at_ms, place, group=group)
+            return
+        if one.kind == events.END and one.lease == events.SUPERSEDED:
             life.add(DISCARDED, stored_at_ms, place, group=group)
             return
         if one.kind == events.LEFT:

@@ -12,7 +12,7 @@ from duetime_core.errors import Overloaded
 from duetime_core.logs import sparing
 from duetime_core.ondisk.gone import GoneLetters
 from duetime_format import receipts
-from duetime_format.events import Key, Letter
+from duetime_format.events import SUPERSEDED, Key, Letter
 
 from duetime_store.groups.holds import Hold, Lease, Place
 from duetime_store.groups.journal import GroupJournal
@@ -321,17 +321,18 @@ class Groups:
         self.journal.scan(place, place.frontier, frontier)
         place.frontier = frontier
 
-    def end_unattempted(self, place: Place, offsets: list[int]) -> None:
-        """Ends outstanding messages; those that are leased are given back before, without an attempt."""
+    def supersede(self, place: Place, offsets: list[int]) -> None:
+        """Ends copies, of which unread ones are behind the frontier: the caller moves it past them. Leased ones are
+        given back before, without an attempt."""
         leased: dict[Lease, list[int]] = {}
         for offset in offsets:
-            lease = place.entries[offset].lease
-            if lease is not None:
-                leased.setdefault(lease, []).append(offset)
+            hold = place.entries.get(offset)
+            if hold is not None and hold.lease is not None:
+                leased.setdefault(hold.lease, []).append(offset)
         for lease, own in leased.items():
             self._back(lease, own, self.store.clock.now_ms(), counted=False)
         if offsets:
-            self.journal.end(place, 0, offsets)
+            self.journal.end(place, SUPERSEDED, offsets)
             self.progress.end(place, 0, offsets)
             self._unblocked(place)
 

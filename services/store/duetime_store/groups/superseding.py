@@ -12,6 +12,7 @@ A copy names its message in DT_ORIGIN. Copies without it, as of a broker, stay.
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import compress
 
 from duetime_core.errors import Overloaded
 from duetime_format import record
@@ -211,7 +212,8 @@ class Superseding:
         if place is None:
             # The topic was deleted meanwhile.
             return
-        self._groups.end_unattempted(place, [offset for offset in due.superseded if offset in place.entries])
+        is_open = [offset in place.entries or offset >= place.frontier for offset in due.superseded]
+        self._groups.supersede(place, list(compress(due.superseded, is_open)))
         after = max(due.superseded) + 1
         if place.frontier < after:
             now_ms = self._store.clock.now_ms()
