@@ -8,6 +8,7 @@
     ├── AlreadyExists          ALREADY_EXISTS       TOPIC_EXISTS
     │   └── IdReused                                ID_REUSED
     ├── FailedPrecondition     FAILED_PRECONDITION  GROUP_IN_USE, ...
+    │   └── MessageEnded                            MESSAGE_CANCELLED
     ├── PermissionDenied       PERMISSION_DENIED    TRANSACTION_OF_ANOTHER_GROUP
     │   └── RoleRefused        PERMISSION_DENIED    ROLE_REFUSED
     ├── Unauthenticated        UNAUTHENTICATED      CLUSTER_SECRET_REFUSED, CERTIFICATE_REFUSED, ...
@@ -33,6 +34,12 @@ from duetime_format.texts import shown
 DOMAIN = "duetime"
 # Topics that an error names.
 AMBIGUOUS_TOPICS_MAX = 3
+_ENDS = {
+    "CANCELLED": "was cancelled",
+    "REPLACED": "was replaced by another message",
+    "ROLLED_BACK": "was rolled back with its transaction",
+    "GIVEN_UP": "was given up with its transaction",
+}
 
 
 def sentence(violations: Sequence[Violation]) -> str:
@@ -128,6 +135,17 @@ class FailedPrecondition(DueTimeError):
 
     status = grpc.StatusCode.FAILED_PRECONDITION
     reason = "FAILED_PRECONDITION"
+
+
+class MessageEnded(FailedPrecondition):
+    """A message with this topic and id ended without a delivery: CANCELLED, REPLACED, ROLLED_BACK or GIVEN_UP."""
+
+    reason = "MESSAGE_CANCELLED"
+
+    def __init__(self, topic: str, message_id: str, end: str) -> None:
+        text = f"message {shown(message_id)} of topic {topic} {_ENDS[end]} and is never delivered; send with a new id"
+        super().__init__(f"{text}, or use a key with replace to change a pending message")
+        self.metadata = {"topic": topic, "id": message_id, "end": end}
 
 
 class PermissionDenied(DueTimeError):

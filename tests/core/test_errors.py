@@ -11,6 +11,7 @@ ERRORS = [
     (InvalidArgument([Violation("topic", "is empty")]), grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT", False),
     (errors.Unsupported([Violation("due", "no lane")]), grpc.StatusCode.UNIMPLEMENTED, "NOT_SUPPORTED", False),
     (errors.NotFound("no topic x", reason="TOPIC_NOT_FOUND"), grpc.StatusCode.NOT_FOUND, "TOPIC_NOT_FOUND", False),
+    (errors.MessageEnded("mail", "42", "REPLACED"), grpc.StatusCode.FAILED_PRECONDITION, "MESSAGE_CANCELLED", False),
     (errors.Ambiguous("42", ["mail", "orders"]), grpc.StatusCode.INVALID_ARGUMENT, "ID_AMBIGUOUS", False),
     (errors.IdReused("orders", "k", "42"), grpc.StatusCode.ALREADY_EXISTS, "ID_REUSED", False),
     (errors.AlreadyExists("taken"), grpc.StatusCode.ALREADY_EXISTS, "ALREADY_EXISTS", False),

@@ -1,10 +1,14 @@
 """Ids of messages and transactions that ended, sent again by each way of sending, on a real cluster."""
 
 from contextlib import suppress
+from typing import Any
 
+import grpc
 import pytest
 from duetime import AlreadyExists, Conflict, DueTimeError, Message, MessageCancelled, Producer, Puller, Receipt
 from duetime_core.testing import LocalCluster
+
+from tests.sdk.gateway import Gateway
 
 
 def refused(outcome: object, topic: str, end: str) -> None:
@@ -62,6 +66,34 @@ def test_replaced_message_is_refused(producer: Producer, topic: str) -> None:
     with pytest.raises(MessageCancelled) as raised:
         producer.send(topic, b"one", id="order-42", **options)  # type: ignore[arg-type]
     refused(raised.value, topic, "REPLACED")
+
+
+@pytest.mark.parametrize("replace", [True, False])
+def test_id_sent_again_in_one_call_after_its_replacement_is_refused(
+    producer: Producer, topic: str, replace: bool
+) -> None:
+    key: dict[str, Any] = {"key": "42", "delay": "1h"}
+    first, second = (
+        Message(topic, b"one", id="order-42", replace=True, **key),
+        Message(topic, b"two", replace=True, **key),
+    )
+    again = Message(topic, b"one", id="order-42", replace=replace, **key)
+    stored, repeated, replacing, late = producer.send_many([first, again, second, again], errors="return")
+    assert isinstance(stored, Receipt)
+    assert isinstance(repeated, Receipt)
+    assert isinstance(replacing, Receipt)
+    assert (repeated.duplicate, replacing.replaced_id) == (True, "order-42")
+    refused(late, topic, "REPLACED")
+
+
+def test_call_repeated_after_a_lost_answer_gets_the_first_answers(threaded_tap: Gateway, topic: str) -> None:
+    threaded_tap.lose_sends(grpc.StatusCode.UNAVAILABLE)
+    messages = [Message(topic, b"%d" % n, id=f"{topic}-{n}", key="42", delay="1h", replace=True) for n in range(3)]
+    with Producer(threaded_tap.address) as producer:
+        outcomes = producer.send_many(messages)
+    assert len(threaded_tap.sends) == 2
+    replaced = [one.replaced_id for one in outcomes if isinstance(one, Receipt) and one.duplicate]
+    assert replaced == [None, f"{topic}-0", f"{topic}-1"]
 
 
 def test_replace_with_known_id_takes_no_other_body(producer: Producer, topic: str) -> None:

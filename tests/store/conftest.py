@@ -176,12 +176,14 @@ def timer(
     key: str = "",
     lane: int = 0,
     body: bytes = b"body",
+    born_at_ms: int = 0,
 ) -> bytes:
     """A record for any time as a gateway sends it; `out`: ms of delay, or the last ms before the due time."""
     asked = {"TIMER_DELAY_MS": str(out)} if out < 10**12 else {"TIMER_DELIVER_MS": str(out + 1)}
     properties = {"UNIQ_KEY": message_id, **({"KEYS": key} if key else {}), **asked}
     properties |= {"TIMER_OUT_MS": f"{out:013}", "REAL_TOPIC": topic, "REAL_QID": str(queue)}
-    return record.encode(record.Record(TIMER_TOPIC, lane, body, record.with_crc_mark(encode_properties(properties))))
+    marked = record.with_crc_mark(encode_properties(properties))
+    return record.encode(record.Record(TIMER_TOPIC, lane, body, marked, born_at_ms=born_at_ms))
 
 
 def sealed(data: bytes) -> bytes:

@@ -123,7 +123,8 @@ async def test_replaced_id_is_refused_with_its_end(timed: Running) -> None:
     await upsert(timed, timer("A", HOUR_MS, key="k"))
     await upsert(timed, timer("B", HOUR_MS, key="k"))
     assert told(await refusal(timed, timer("A", HOUR_MS))) == REPLACED
-    assert told((await upsert(timed, timer("A", HOUR_MS, key="k"))).fault) == REPLACED
+    again = timer("A", HOUR_MS, key="k", born_at_ms=2)
+    assert told((await upsert(timed, again)).fault) == REPLACED
     await cancel(timed, ref("B"))
     assert told((await upsert(timed, timer("B", HOUR_MS, key="k"))).fault) == CANCELLED
     assert not (await upsert(timed, timer("C", HOUR_MS, key="k"))).HasField("fault")
@@ -188,6 +189,26 @@ async def test_upsert_repeated_gets_receipt(timed: Running) -> None:
         moved.due_at_ms,
         "A",
     )
+
+
+async def test_send_repeated_after_its_replacement_gets_first_answer(timed: Running) -> None:
+    await upsert(timed, timer("A", HOUR_MS, key="k", born_at_ms=1))
+    first = await upsert(timed, timer("B", HOUR_MS, key="k", born_at_ms=2))
+    await upsert(timed, timer("C", HOUR_MS, key="k", born_at_ms=2))
+    again = await upsert(timed, timer("B", HOUR_MS, key="k", born_at_ms=2))
+    assert (again.duplicate, again.entry, again.due_at_ms, again.replaced_id) == (
+        True,
+        first.entry,
+        first.due_at_ms,
+        "A",
+    )
+    assert timed.node.store.lanes[TIMERS].pending_count == 1
+    for other in (
+        timer("B", HOUR_MS, key="k", born_at_ms=3),
+        timer("B", 2 * HOUR_MS, key="k", born_at_ms=2),
+        timer("B", HOUR_MS, key="k", born_at_ms=2, body=b"other"),
+    ):
+        assert told((await upsert(timed, other)).fault) == REPLACED
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from duetime_core.errors import DueTimeError
+from duetime_core.errors import DueTimeError, MessageEnded
 from duetime_format.lanes import is_timer_lane
 from duetime_format.limits import ID_CHARS_MAX
 
@@ -168,7 +168,10 @@ class Sending:
                 duplicates.update(
                     index for index, status in zip(indices, answer.statuses, strict=True) if status == DUPLICATE
                 )
+        faults.update(_ended_before_repeat(batch, replaced))
         for index, first in batch.repeats.items():
+            if index in faults:
+                continue
             # What happened to the first message with an id happened to those that repeat it.
             for column in (shards, offsets, due_at_ms, positions, batch.queues, batch.levels, batch.lanes):
                 if column:
@@ -205,6 +208,19 @@ class Sending:
             replaced,
             positions,
         )
+
+
+def _ended_before_repeat(batch: Batch, replaced: Mapping[int, str]) -> dict[int, DueTimeError]:
+    """The faults of messages that repeat one whose place another of the same request has taken before them."""
+    found: dict[int, DueTimeError] = {}
+    if replaced and batch.repeats:
+        # Keys are topic and id of the replaced message; the least of several indices counts.
+        by_name = {(batch.drafts[index].topic, one): index for index, one in sorted(replaced.items(), reverse=True)}
+        for index, first in batch.repeats.items():
+            draft = batch.drafts[index]
+            if first < by_name.get((draft.topic, draft.id), index) < index:
+                found[index] = MessageEnded(draft.topic, draft.id, "REPLACED")
+    return found
 
 
 def _note_queue(batch: Batch, index: int, shard: int, queue: int) -> None:

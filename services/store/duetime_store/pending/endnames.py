@@ -5,6 +5,7 @@ A cancel has a row in a record of DT_CANCELLED; an entry without a row was repla
 
 from collections.abc import Mapping
 
+from duetime_core.errors import MessageEnded
 from duetime_format.names import CANCELLED_TOPIC
 
 from duetime_store.finding.end_search import ends_among
@@ -12,7 +13,7 @@ from duetime_store.finding.finder import Finder
 from duetime_store.finding.journals import Journals, view_of
 from duetime_store.reading.reader import Reader
 from duetime_store.reading.turns import Turns
-from duetime_store.writing.ended import MessageEnded
+from duetime_store.writing.ended import UnsureEnd
 from duetime_store.writing.staging import Outcome
 from duetime_store.writing.store import Store
 
@@ -28,22 +29,21 @@ class EndNames:
 
     async def complete(self, outcome: Outcome) -> None:
         """Names the ends in an outcome that is durable."""
-        unsure = {index: one for index, one in outcome.errors.items() if isinstance(one, MessageEnded) and one.unsure}
+        unsure = {index: one for index, one in outcome.errors.items() if isinstance(one, UnsureEnd)}
         if unsure:
             for index, error in (await self.named(unsure)).items():
                 outcome.refuse(index, error)
 
-    async def named(self, errors: Mapping[int, MessageEnded]) -> dict[int, MessageEnded]:
+    async def named(self, errors: Mapping[int, UnsureEnd]) -> dict[int, MessageEnded]:
         """The errors with the ends that the log names."""
-        unsure = {index: error.unsure for index, error in errors.items() if error.unsure is not None}
-        since_ms = min(one.stored_at_ms for one in unsure.values())
+        since_ms = min(one.ended.stored_at_ms for one in errors.values())
         view = await view_of(self._finder)
         with self._turns.walk() as walk:
             await walk.begin()
             journals = Journals(self._store, self._reader, self._finder, walk, view)
-            places = {(one.lane, one.entry) for one in unsure.values()}
+            places = {(one.ended.lane, one.ended.entry) for one in errors.values()}
             cancelled = await ends_among(journals.reading(CANCELLED_TOPIC), places, since_ms)
         return {
-            index: errors[index].named(is_replaced=(one.lane, one.entry) not in cancelled)
-            for index, one in unsure.items()
+            index: one.named(is_replaced=(one.ended.lane, one.ended.entry) not in cancelled)
+            for index, one in errors.items()
         }

@@ -16,7 +16,7 @@ from zlib import crc32
 import numpy as np
 from duetime.v1 import message_pb2, pending_pb2, store_pb2
 from duetime_core.calls import fault_of
-from duetime_core.errors import DataLoss, DueTimeError, IdReused, InvalidArgument, Unsupported, Violation
+from duetime_core.errors import DataLoss, DueTimeError, IdReused, InvalidArgument, MessageEnded, Unsupported, Violation
 from duetime_format import record
 from duetime_format.columns import entry_of
 from duetime_format.errors import Damaged
@@ -36,7 +36,7 @@ from duetime_store.pending.keys import Name, Upsert, UpsertKeys
 from duetime_store.pending.sent import is_same_send
 from duetime_store.pending.targets import ROUNDS_MAX, Fate, Place, Targets, contended
 from duetime_store.reading.turns import Turns
-from duetime_store.writing.ended import MessageEnded
+from duetime_store.writing.ended import Ended, UnsureEnd
 from duetime_store.writing.ends import replace, state_of
 from duetime_store.writing.flusher import Flusher
 from duetime_store.writing.repeats import prepared_before
@@ -127,10 +127,16 @@ class Replacing:
             except DueTimeError as error:
                 errors.update((index, error) for index, _ in unclear)
                 left = [one for one in left if one[0] not in errors]
-        unsure = {index: one for index, one in errors.items() if isinstance(one, MessageEnded) and one.unsure}
+        unsure = {index: one for index, one in errors.items() if isinstance(one, UnsureEnd)}
         if unsure:
             await self._durable()
-            errors.update(await self._end_names.named(unsure))
+            for index, named in (await self._end_names.named(unsure)).items():
+                again = self._repeated_after_replacement(jobs[index], unsure[index].ended, named)
+                if again is None:
+                    errors[index] = named
+                else:
+                    del errors[index]
+                    results[index] = again
         for index, fault in errors.items():
             results[index] = Result(fault=fault_of(fault))
         return results
@@ -292,6 +298,25 @@ class Replacing:
             raise IdReused(*job.name, job.message_id)
         return self._upserted_before(first.lane, first.queue_offset, job)
 
+    def _repeated_after_replacement(self, job: Job | Result, ended: Ended, named: MessageEnded) -> Result | None:
+        """The first answer, to a repeat of a send whose message another one has replaced since; None: it is another
+        send with that id, or the message was cancelled. One send has one content and one time of birth."""
+        if not isinstance(job, Upserting) or named.metadata["end"] != "REPLACED":
+            return None
+        try:
+            sent, replaced = self._as_sent(ended.lane, ended.entry)
+        except DataLoss:
+            # It left the log.
+            return None
+        if sent.born_at_ms != job.record.born_at_ms or not is_same_send(sent, job.record, job.asked):
+            return None
+        return self._first_answer(ended.lane, ended.entry, job, replaced)
+
+    def _first_answer(self, lane: int, entry: int, job: Upserting, replaced: Record | None) -> Result:
+        result = _again(lane, entry, self._due_at_ms(lane, entry), job.asked)
+        result.replaced_id = "" if replaced is None else _id_of(replaced)
+        return result
+
     def _upserted_before(self, lane: int, entry: int, job: Upserting) -> Result | None:
         """The answer to a repeated upsert; None: its record is staged, and can be read once it is published.
 
@@ -303,9 +328,7 @@ class Replacing:
         sent, replaced = self._as_sent(lane, entry)
         if not is_same_send(sent, job.record, job.asked):
             raise IdReused(*job.name, job.message_id)
-        result = _again(lane, entry, self._due_at_ms(lane, entry), job.asked)
-        result.replaced_id = "" if replaced is None else _id_of(replaced)
-        return result
+        return self._first_answer(lane, entry, job, replaced)
 
     def _as_sent(self, lane: int, entry: int) -> tuple[Record, Record | None]:
         """The record of an upsert as it was sent, before any reschedules, and that of the message that it replaced."""

@@ -7,7 +7,7 @@ tell. A receipt would promise a delivery, and storing it would revive a cancelle
 from dataclasses import dataclass
 
 import numpy as np
-from duetime_core.errors import FailedPrecondition
+from duetime_core.errors import FailedPrecondition, MessageEnded
 from duetime_format import halves, record
 from duetime_format.names import HALF_TOPIC
 from duetime_format.properties import as_text, value_of
@@ -19,16 +19,10 @@ from duetime_store.log.intake import GROUP_PREFIXES
 from duetime_store.queues.halfqueue import HalfQueue
 from duetime_store.writing.visible import FirstCopy
 
-MESSAGE_CANCELLED = "MESSAGE_CANCELLED"
 _UPSERT = record.UPSERT.encode()
 _HALF_TOPIC = HALF_TOPIC.encode()
 _ENDS = {halves.COMMITTED: "COMMITTED", halves.ROLLED_BACK: "ROLLED_BACK", halves.GIVEN_UP: "GIVEN_UP"}
-_WORDS = {
-    "CANCELLED": "was cancelled",
-    "REPLACED": "was replaced by another message",
-    "ROLLED_BACK": "was rolled back with its transaction",
-    "GIVEN_UP": "was given up with its transaction",
-}
+_UNDELIVERED = ("ROLLED_BACK", "GIVEN_UP")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,19 +34,14 @@ class Ended:
     stored_at_ms: int
 
 
-class MessageEnded(FailedPrecondition):
-    """A message with this topic and id ended without a delivery."""
+class UnsureEnd(MessageEnded):
+    """A cancelled or replaced message that was sent with `replace`; the log names the end."""
 
-    reason = MESSAGE_CANCELLED
+    def __init__(self, topic: str, message_id: str, ended: Ended) -> None:
+        super().__init__(topic, message_id, "CANCELLED")
+        self.ended = ended
 
-    def __init__(self, topic: str, message_id: str, end: str, unsure: Ended | None = None) -> None:
-        """`unsure`: the entry of a message sent with `replace`; the log says whether another replaced it."""
-        text = f"message {shown(message_id)} of topic {topic} {_WORDS[end]} and is never delivered; send with a new id"
-        super().__init__(f"{text}, or use a key with replace to change a pending message")
-        self.metadata = {"topic": topic, "id": message_id, "end": end}
-        self.unsure = unsure
-
-    def named(self, *, is_replaced: bool) -> "MessageEnded":
+    def named(self, *, is_replaced: bool) -> MessageEnded:
         """The same, once the end is known."""
         return MessageEnded(self.metadata["topic"], self.metadata["id"], "REPLACED" if is_replaced else "CANCELLED")
 
@@ -70,15 +59,15 @@ class EndFinder:
         if first.topic == _HALF_TOPIC:
             end = self._half_end(first.queue_offset)
             # The message of a committed transaction is a record of its own.
-            return MessageEnded(topic, message_id, end) if end in _WORDS else None
+            return MessageEnded(topic, message_id, end) if end in _UNDELIVERED else None
         number = first.lane
         if number not in self._lanes or first.name.topic.startswith(GROUP_PREFIXES):
             return None
         if self._lanes[number].states(np.array([first.queue_offset]))[0] != CANCELLED:
             return None
-        is_upsert = bool(value_of(first.properties, _UPSERT))
-        unsure = Ended(number, first.queue_offset, first.stored_at_ms) if is_upsert else None
-        return MessageEnded(topic, message_id, "CANCELLED", unsure)
+        if not value_of(first.properties, _UPSERT):
+            return MessageEnded(topic, message_id, "CANCELLED")
+        return UnsureEnd(topic, message_id, Ended(number, first.queue_offset, first.stored_at_ms))
 
     def of_transaction(self, first: FirstCopy) -> FailedPrecondition | None:
         """The end of the transaction that prepared this record, or that committed it; None: it is open."""
