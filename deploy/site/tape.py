@@ -26,7 +26,7 @@ from rich.text import Text
 from deploy.site.documents import PROJECT
 
 TAPE = PROJECT / "docs" / "pictures" / "tape.svg"
-COLUMNS, ROWS = 92, 40
+COLUMNS, ROWS = 104, 40
 DEADLINE_S = 60.0
 PORT = 9800
 
