@@ -75,7 +75,7 @@ async def test_long_polls_hold_up_nobody(neighbours: Neighbours) -> None:
     pull = gateway_pb2.PullRequest(topic="polled", offset=1, wait_ms=20_000)
     polls = [asyncio.ensure_future(neighbours.alice.Pull(pull, timeout=60)) for _ in range(100)]
     async with asyncio.timeout(60):
-        while not neighbours.gateway.metric("duetime_turns_waited_total"):
+        while neighbours.gateway.metric("duetime_calls_in_flight", method="Pull") < len(polls):
             await asyncio.wait(polls, timeout=0.001)
         # It comes after her polls, which wait for it.
         await neighbours.alice.Send(request(one), timeout=60)

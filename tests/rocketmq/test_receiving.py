@@ -37,7 +37,7 @@ async def test_frames_are_a_status_the_messages_and_a_moment(raw: Raw) -> None:
 
 @pytest.mark.parametrize("wait_ms", [30_000, None])
 async def test_a_poll_ends_before_the_deadline_that_equals_it(moved: Raw, wait_ms: int | None) -> None:
-    polling = asyncio.ensure_future(moved.receive(wait_ms=wait_ms, timeout=60))
+    polling = asyncio.ensure_future(moved.receive(wait_ms=wait_ms, timeout=30))
     await moved.tap.until_requests("Receive", 1)
     (request,) = moved.tap.requests["Receive"]
     # gRPC rounds deadlines up.

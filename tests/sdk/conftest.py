@@ -14,6 +14,12 @@ from tests.sdk.groups import Groups
 _numbers = itertools.count()
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attempts are not repeated because a machine is slow."""
+    monkeypatch.setattr(connection, "ATTEMPT_TIMEOUT_S", 60.0)
+
+
 @pytest.fixture(scope="session")
 def nodes() -> Iterator[LocalCluster]:
     """A cluster that all tests share, each with names of its own; it gives transactions up in ten minutes."""

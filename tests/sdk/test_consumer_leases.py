@@ -192,8 +192,9 @@ async def test_messages_after_a_failed_one_are_given_back(groups: Groups, topic:
         await consumer.run_async()
     assert seen == [b"0", b"1"]
     assert (groups.bodies("ack"), groups.bodies("nack")) == ([b"0"], [b"1"])
-    # The receive on its way may have got them once more.
-    assert set(groups.bodies("return")) == {b"2", b"3"}
+    # A receive may have returned a part of the queue, and the receive on its way the rest.
+    assert set(groups.bodies("return")) == set(groups.bodies("receive")) - {b"0", b"1"}
+    assert not groups.leases
 
 
 @pytest.mark.parametrize("ordered", [True, False])

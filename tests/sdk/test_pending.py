@@ -262,7 +262,10 @@ async def test_pending_messages_are_listed_page_by_page(
     assert (first.due_at, first.place[:2]) == (due, (0, 1_000))
     assert [one.id async for one in listed] == ids[1:]
     tokens = [request.page_token for request in tap.requests["ListPending"]]
-    assert [bool(token) for token in tokens] == [False, True, True]
+    # A server in a hurry returns shorter pages.
+    assert tokens[0] == b""
+    assert len(tokens) >= 3
+    assert all(tokens[1:])
     assert await producer.cancel(first) is CANCELLED
     assert tap.requests["Cancel"][-1].messages[0].entry == first.place[2]
     assert [one.body async for one in finder.pending(topic, bodies=False)] == [b""] * 7

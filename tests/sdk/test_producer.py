@@ -18,7 +18,6 @@ from duetime import (
     Unavailable,
 )
 from duetime.client.message import moment
-from duetime.client.sending import delivery
 from duetime.client.sending.batch import REQUEST_BYTES_MAX, REQUEST_COUNT_MAX
 
 from tests.sdk.gateway import SENDS, Gateway, bodies_of, messages_of
@@ -315,7 +314,7 @@ async def test_a_server_that_comes_back_is_sent_to(tap: Gateway, topic: str) -> 
 async def test_a_server_that_hangs_once_is_asked_again_within_the_timeout(
     tap: Gateway, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delivery, "ATTEMPT_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("duetime.client.connection.ATTEMPT_TIMEOUT_S", 0.1)
     tap.hold(*SENDS)
     async with AsyncProducer(tap.address) as producer:
         sending = asyncio.create_task(producer.send(topic, b"x"))

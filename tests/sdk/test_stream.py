@@ -9,7 +9,7 @@ from duetime import AsyncProducer, Message, Receipt, Timeout
 from duetime.client.connection import Connection
 from duetime.client.errors import Unavailable
 from duetime.client.ids import numbered
-from duetime.client.sending import delivery, stream
+from duetime.client.sending import stream
 from duetime.client.sending.outcomes import errors_of
 from duetime.client.sending.packs import Pack, apart, common_of
 from duetime.client.sending.stream import REQUESTS_UNDER_WAY_MAX, Stream
@@ -188,7 +188,7 @@ async def test_a_stream_that_is_closed_fails_what_is_in_it(tap: Gateway) -> None
 async def test_ordered_messages_stay_in_order_when_streams_end(
     tap: Gateway, topic: str, quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delivery, "ATTEMPT_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("duetime.client.connection.ATTEMPT_TIMEOUT_S", 1.0)
     tap.lose_sends(*[None, grpc.StatusCode.UNAVAILABLE] * 3)
     messages = [Message(topic, str(n).encode(), queue=0) for n in range(3_000)]
     async with AsyncProducer(tap.address) as producer:

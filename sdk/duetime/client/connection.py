@@ -48,6 +48,9 @@ _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]+)(?::([0-9]{1,5}))?")
 
 BACKOFF_S_MIN = 0.05
 BACKOFF_S_MAX = 2.0
+# Limit of the first attempt of a repeated call. Each later attempt has twice the time of the previous one, so that a
+# slow server can finish a large request.
+ATTEMPT_TIMEOUT_S = 5.0
 
 # An older server is not asked again for unknown calls within this time, and a server without free streams not for
 # streams: a newer server may answer at the address later, or a stream may be free.
@@ -91,6 +94,11 @@ def backoff_s(attempt: int, *errors: DueTimeError) -> float:
     longest = min(BACKOFF_S_MAX, BACKOFF_S_MIN * 2.0 ** min(attempt - 1, 16))
     requested = max((error.retry_after_s for error in errors), default=0.0)
     return max(longest * random.uniform(0.5, 1.0), requested * random.uniform(1.0, 1.1))
+
+
+def attempt_timeout_s(attempt: int, left_s: float) -> float:
+    """The limit of attempt 1, 2, ... with `left_s` until the deadline."""
+    return min(max(left_s, 0.001), ATTEMPT_TIMEOUT_S * 2.0 ** min(attempt - 1, 16))
 
 
 async def pause(length_s: float) -> None:

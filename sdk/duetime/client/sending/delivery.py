@@ -12,14 +12,10 @@ from typing import Any, Generic, TypeVar
 import grpc
 
 from duetime.client import tracing
-from duetime.client.connection import Connection, backoff_s, pause
+from duetime.client.connection import Connection, attempt_timeout_s, backoff_s, pause
 from duetime.client.errors import DueTimeError, ServerError, from_fault, from_status, unreadable
 from duetime.client.sending.batch import Batch, SendBatch
 from duetime.client.sending.outcomes import errors_of
-
-# The share of one attempt: a hanging server must leave time for the next one.
-ATTEMPT_TIMEOUT_S = 5.0
-ATTEMPT_TIMEOUT_S_MIN = 0.001
 
 T = TypeVar("T")
 
@@ -56,8 +52,8 @@ class Delivery(Generic[T]):
     async def deliver(self, batch: Batch, deadline: float) -> Sequence[T | DueTimeError]:
         """Sends a batch until each message is stored or rejected, or the deadline comes."""
         began_s = asyncio.get_running_loop().time()
-        outcomes = await self._request(batch, deadline, is_first=True)
         attempts = 1
+        outcomes = await self._request(batch, deadline, attempts)
         while again := [n for n, error in errors_of(outcomes).items() if error.retriable]:
             errors = errors_of(outcomes)
             pause_s, outcomes = backoff_s(attempts, *(errors[n] for n in again)), list(outcomes)
@@ -65,10 +61,10 @@ class Delivery(Generic[T]):
                 self._give_up(outcomes, again, attempts, asyncio.get_running_loop().time() - began_s)
                 break
             await pause(pause_s)
-            answers = await self._request(batch.part(again), deadline, is_first=False)
+            attempts += 1
+            answers = await self._request(batch.part(again), deadline, attempts)
             for n, outcome in zip(again, answers, strict=True):
                 outcomes[n] = outcome
-            attempts += 1
         return outcomes
 
     @staticmethod
@@ -79,10 +75,10 @@ class Delivery(Generic[T]):
             if isinstance(error, DueTimeError):
                 outcomes[n] = error.about(error.message_id, f"{error.text}; {tried}")
 
-    async def _request(self, batch: Batch, deadline: float, *, is_first: bool) -> Sequence[T | DueTimeError]:
+    async def _request(self, batch: Batch, deadline: float, attempt: int) -> Sequence[T | DueTimeError]:
         """One attempt: an outcome for each message."""
         left_s = deadline - asyncio.get_running_loop().time()
-        timeout = min(max(left_s, ATTEMPT_TIMEOUT_S_MIN), ATTEMPT_TIMEOUT_S)
+        timeout, is_first = attempt_timeout_s(attempt, left_s), attempt == 1
         payload = batch.request() + self._common + (b"" if is_first else self._repeated)
         try:
             response = await self._ask(batch, payload, timeout, is_first=is_first)

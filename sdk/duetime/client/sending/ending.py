@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 from duetime_format import limits
 
 from duetime.client.bodies import Body, encoded
-from duetime.client.connection import Connection, backoff_s, pause
+from duetime.client.connection import Connection, attempt_timeout_s, backoff_s, pause
 from duetime.client.errors import DueTimeError, InvalidMessage, ServerError, from_fault
 from duetime.client.ids import new_id
 from duetime.client.lengths import Length
@@ -25,8 +25,6 @@ REQUEST_COUNT_MAX = 1_024
 REQUEST_BYTES_MAX = 4 * 1024 * 1024
 # Concurrent requests of one call.
 REQUESTS_IN_FLIGHT_MAX = 4
-# The share of one attempt: a hanging server must leave time for the next one.
-ATTEMPT_TIMEOUT_S = 5.0
 
 _CANCEL_RESULTS = {
     pb.CANCEL_STATUS_CANCELLED: CancelResult.CANCELLED,
@@ -183,7 +181,7 @@ class Ending:
         while True:
             attempt += 1
             asked = [items[n] for n in again]
-            timeout = min(max(deadline - loop.time(), 0.001), ATTEMPT_TIMEOUT_S)
+            timeout = attempt_timeout_s(attempt, deadline - loop.time())
             answers = await self._once(method, request(asked), asked, read, timeout)
             if not outcomes:
                 outcomes = answers

@@ -32,15 +32,15 @@ class Sends(Delivery[Receipt]):
         """Ends the stream."""
         await self._stream.close()
 
-    async def _request(self, batch: Batch, deadline: float, *, is_first: bool) -> Sequence[Outcome]:
+    async def _request(self, batch: Batch, deadline: float, attempt: int) -> Sequence[Outcome]:
         if not isinstance(batch, Pack):
-            return await super()._request(batch, deadline, is_first=is_first)
+            return await super()._request(batch, deadline, attempt)
         if not self._older.is_there:
-            outcomes = await super()._request(batch, deadline, is_first=is_first)
+            outcomes = await super()._request(batch, deadline, attempt)
             if not _knows_no_packs(errors_of(outcomes).get(0)):
                 return outcomes
             self._older.met()
-        return await super()._request(batch.unpacked(), deadline, is_first=is_first)
+        return await super()._request(batch.unpacked(), deadline, attempt)
 
     async def _ask(self, batch: Batch, payload: bytes, timeout: float, *, is_first: bool) -> Any:
         # A traced request has metadata of its own.
