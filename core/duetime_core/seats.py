@@ -16,12 +16,20 @@ class Seats:
     """
 
     def __init__(
-        self, limit: int, what: str, *, reason: str | None = None, used: Gauge | None = None, most: Gauge | None = None
+        self,
+        limit: int,
+        what: str,
+        *,
+        reason: str | None = None,
+        error: type[Overloaded] = Overloaded,
+        used: Gauge | None = None,
+        most: Gauge | None = None,
     ) -> None:
-        """`what`: verb included, as in `subscriptions run`. `reason`: of refusals. `used`, `most`: metrics."""
+        """`what`: verb included, as in `subscriptions run`. `reason`, `error`: of refusals. `used`, `most`: metrics."""
         self._shares: Shares[str] = Shares(limit)
         self._what = what
         self._reason = reason
+        self._error = error
         self._metric = used
         if most is not None:
             most.set(limit)
@@ -31,22 +39,38 @@ class Seats:
         """Seats of all callers."""
         return self._shares.used
 
-    def take(self, sharer: str) -> None:
-        """Takes a seat, until `give`.
+    def held(self, sharer: str) -> int:
+        """Seats of one caller."""
+        return self._shares.held(sharer)
+
+    def bound(self, limit: int) -> None:
+        """Sets the limit, also below the seats that are taken."""
+        self._shares.bound(limit)
+
+    def take(self, sharer: str, count: int = 1) -> None:
+        """Takes seats, until `give`.
 
         Raises:
             Overloaded: none is left, or none for this caller.
         """
+        self.check(sharer, count)
+        self.hold(sharer, count)
+
+    def check(self, sharer: str, count: int = 1) -> None:
+        """As `take`, but takes none."""
         shares = self._shares
-        if not shares.may_take(sharer):
+        if not shares.may_take(sharer, count):
             text = f"{shares.used} {self._what}, {shares.limit} at most; {shares.held(sharer)} of {sharer}"
-            raise Overloaded(f"{text}, {shares.share} at most", reason=self._reason)
-        shares.take(sharer)
+            raise self._error(f"{text}, {shares.share} at most", reason=self._reason)
+
+    def hold(self, sharer: str, count: int = 1) -> None:
+        """Counts seats that the caller has in any case, also beyond the limit."""
+        self._shares.take(sharer, count)
         self._show()
 
-    def give(self, sharer: str) -> None:
-        """Gives a seat back."""
-        self._shares.give(sharer)
+    def give(self, sharer: str, count: int = 1) -> None:
+        """Gives seats back."""
+        self._shares.give(sharer, count)
         self._show()
 
     @contextmanager

@@ -9,6 +9,7 @@ ID_CHARS_MAX = 255
 QUEUE_COUNT_MAX = 1_024
 # Of the cluster, and of a shard.
 TOPICS_MAX_DEFAULT = 100_000
+QUEUES_MAX_DEFAULT = 200_000
 SEND_COUNT_MAX = 4_096
 # Of the records of a batch of which all are stored or none: a batch of the largest message fits.
 BATCH_BYTES_MAX = BODY_BYTES_MAX + 64 * 1024

@@ -68,7 +68,7 @@ async def test_what_was_sent_is_pulled_and_its_place_kept(parts: GatewayParts) -
     pull = Pull("orders", Position(0, 1), Selection(encoding=Encoding.RECORDS))
     answer = await parts.puller.pull(pull, None)
     assert [b"body-%d" % number in answer for number in range(3)] == [False, True, True]
-    await parts.offsets.commit("billing", "orders", [Position(0, 3)])
+    await parts.offsets.commit("billing", "orders", [Position(0, 3)], CALLER.sharer)
     assert await parts.offsets.find("billing", "orders") == [Position(0, 3)]
     with pytest.raises(NotFound, match="queue 9 is not one of the 4 queues"):
         await parts.puller.pull(Pull("orders", Position(9, 0), Selection()), None)

@@ -9,7 +9,16 @@ from typing import Any
 
 import grpc
 import pytest
-from duetime.v1 import consumer_pb2, gateway_pb2_grpc, leases_pb2, pending_pb2, subscriptions_pb2, transactions_pb2
+from duetime.v1 import (
+    consumer_pb2,
+    gateway_pb2,
+    gateway_pb2_grpc,
+    leases_pb2,
+    pending_pb2,
+    subscriptions_pb2,
+    transactions_pb2,
+)
+from duetime_core.metadata import groups
 from duetime_core.serving import make_channel
 from duetime_gateway.pending import jobs
 from duetime_gateway.rocketmq.wire import messaging_pb2 as pb
@@ -194,3 +203,123 @@ async def test_one_host_leaves_leases_to_others(tmp_path: Path) -> None:
         assert not await taken(greedy, "group-0")
         await greedy.stub.Ack(consumer_pb2.AckRequest(group="group-0", receipts=held["group-0"]))
         assert len(await taken(greedy, "group-0")) == 10
+
+
+# --- things that last ---------------------------------------------------------------------------------------------
+
+
+Made = Callable[[Host, str], Awaitable[Any]]
+
+
+async def topic(host: Host, name: str) -> None:
+    await host.stub.CreateTopic(gateway_pb2.CreateTopicRequest(name=name, queue_count=1))
+
+
+async def sent_topic(host: Host, name: str) -> None:
+    answer = await host.stub.Send(gateway_pb2.SendRequest(messages=[message(topic=name)]), timeout=WAIT_S)
+    check(answer.results[0])
+
+
+async def two_queues(host: Host, name: str) -> None:
+    await host.stub.CreateTopic(gateway_pb2.CreateTopicRequest(name=name, queue_count=2))
+
+
+async def group(host: Host, name: str) -> None:
+    await host.stub.CreateGroup(consumer_pb2.CreateGroupRequest(group={"name": name}))
+
+
+async def receiving_group(host: Host, name: str) -> None:
+    await host.stub.Receive(consumer_pb2.ReceiveRequest(group=name, topic="single", max_count=1), timeout=WAIT_S)
+
+
+async def offset(host: Host, name: str) -> None:
+    await host.stub.CommitOffsets(gateway_pb2.CommitOffsetsRequest(group=name, topic="single", queues=[{"queue": 0}]))
+
+
+async def transaction(host: Host, name: str) -> None:
+    asked = transactions_pb2.PrepareRequest(group="billing", messages=[message(id=name)])
+    check((await host.stub.Prepare(asked, timeout=WAIT_S)).results[0])
+
+
+def check(result: Any) -> None:
+    if result.HasField("fault"):
+        raise Refused(result.fault.reason)
+
+
+class Refused(Exception):
+    """A refusal within an answer."""
+
+
+async def make(made: Made, host: Host, name: str) -> bool:
+    try:
+        await made(host, name)
+    except (Refused, grpc.aio.AioRpcError) as error:
+        refused = error
+    else:
+        return True
+    assert "EXHAUSTED" in str(refused)
+    return False
+
+
+async def make_all(made: Made, host: Host, of: str) -> int:
+    """Makes things until one is refused; their number."""
+    count = 0
+    while count <= LIMIT and await make(made, host, f"{of}{count}"):
+        count += 1
+    return count
+
+
+async def delete_topic(host: Host, name: str) -> None:
+    await host.stub.DeleteTopic(gateway_pb2.DeleteTopicRequest(name=name, force=True), timeout=WAIT_S)
+
+
+async def delete_group(host: Host, name: str) -> None:
+    await host.stub.DeleteGroup(consumer_pb2.DeleteGroupRequest(name=name, force=True), timeout=WAIT_S)
+
+
+async def roll_back(host: Host, name: str) -> None:
+    listed = await host.stub.ListTransactions(transactions_pb2.ListTransactionsRequest())
+    (found,) = [one.transaction_id for one in listed.transactions if one.message_id == name]
+    ends = [{"transaction_id": found, "decision": transactions_pb2.DECISION_ROLLBACK}]
+    await host.stub.EndTransaction(transactions_pb2.EndTransactionRequest(group="billing", ends=ends), timeout=WAIT_S)
+
+
+@pytest.mark.parametrize(
+    ("made", "end", "settings", "of_store"),
+    [
+        (topic, delete_topic, {"topics_max": LIMIT + 2}, {}),
+        (sent_topic, delete_topic, {"topics_max": LIMIT + 2}, {}),
+        (two_queues, delete_topic, {"queues_max": 2 * LIMIT + 5}, {}),
+        (group, delete_group, {}, {}),
+        (receiving_group, delete_group, {}, {"groups_max": LIMIT}),
+        (receiving_group, delete_group, {}, {"group_queues_max": 2 * LIMIT}),
+        (offset, delete_group, {}, {"group_queues_max": LIMIT}),
+        (transaction, roll_back, {}, {"transactions_max": LIMIT}),
+    ],
+    ids=["topic", "sent_topic", "queues", "group", "receiving_group", "places", "offsets", "transactions"],
+)
+async def test_one_host_leaves_lasting_things_to_others(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    made: Made,
+    end: Made,
+    settings: dict[str, int],
+    of_store: dict[str, int],
+) -> None:
+    monkeypatch.setattr(groups, "GROUPS_MAX", 1_000 if of_store else LIMIT)
+    async with (
+        tapped_store(tmp_path, **of_store) as tap,
+        Gateway(tmp_path, {0: tap.port}, **settings) as gateway,
+        host(gateway, tap, GREEDY) as greedy,
+        host(gateway, tap, OTHER) as other,
+    ):
+        # Two topics, of five queues: of a third host.
+        await gateway.stub.CreateTopic(gateway_pb2.CreateTopicRequest(name="single", queue_count=1))
+        await gateway.send(message(queue=0))
+        count = await make_all(made, greedy, "greedy")
+        assert LIMIT // 2 <= count <= LIMIT // 2 + 1
+        assert await make_all(made, other, "other") >= LIMIT // 10
+        await end(greedy, "greedy0")
+        async with asyncio.timeout(WAIT_S):
+            while not await make(made, greedy, "again"):
+                pass

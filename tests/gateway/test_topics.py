@@ -120,12 +120,12 @@ async def test_a_topic_that_the_store_refuses_harms_no_other(tmp_path: Path) -> 
 
 
 async def test_no_more_topics_than_the_cluster_may_have(tmp_path: Path) -> None:
-    async with real_store(tmp_path) as store, Gateway(tmp_path, {0: store.port}, topics_max=3) as gateway:
+    async with real_store(tmp_path) as store, Gateway(tmp_path, {0: store.port}, topics_max=6) as gateway:
         results = await gateway.send(*(message(topic=f"t{n}") for n in range(5)))
         assert Counter(one.fault.reason for one in results) == {"": 3, "TOPICS_EXHAUSTED": 2}
         refused = next(one.fault for one in results if one.fault.reason)
         assert not refused.retriable
-        assert "there are 3 or more, topics_max is 3" in refused.message
+        assert "3 topics are there, 6 at most; 3 of ipv4:127.0.0.1, 3 at most" in refused.message
         error = await error_of(gateway.stub.CreateTopic(gateway_pb2.CreateTopicRequest(name="more")))
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         # Sends to existing topics continue.

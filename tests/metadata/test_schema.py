@@ -46,7 +46,7 @@ def test_upgrade_may_be_repeated_and_keeps_what_is_there(empty_database_url: str
     upgrade(empty_database_url)
     engine = make_engine(parse_url(empty_database_url))
     with engine.begin() as connection:
-        connection.execute(text("INSERT INTO topics VALUES ('orders', 4, 1, 0, 0, 0, 0)"))
+        connection.execute(text("INSERT INTO topics VALUES ('orders', 4, 1, 0, 0, 0, 0, '')"))
     upgrade(empty_database_url)
     with engine.connect() as connection:
         assert connection.execute(text("SELECT name FROM topics")).scalar_one() == "orders"

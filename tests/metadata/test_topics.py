@@ -6,11 +6,12 @@ from collections.abc import AsyncIterator
 import pytest
 from duetime_core.metadata import (
     Database,
+    Holding,
     Stored,
     TopicModel,
     TopicQueueModel,
-    count_topics,
     find_topics,
+    holdings,
     make_topics,
     upgrade,
 )
@@ -35,7 +36,7 @@ async def test_topics_come_back_as_they_were_made(database: Database) -> None:
         name: Stored(AT_MS, [(shard, queue) for queue, shard in enumerate(shards)]) for name, shards in wanted.items()
     }
     assert await database.run(lambda session: find_topics(session, [*wanted, "none"])) == made
-    assert await database.run(count_topics) == 1_000
+    assert await database.run(lambda session: holdings(session, [])) == [Holding("", 1_000, 3_000)]
     topic = await database.run(lambda session: session.get(TopicModel, 'topic-4|%"'))
     assert topic is not None
     assert (topic.queue_count, topic.created_at_ms) == (5, AT_MS)
@@ -65,6 +66,14 @@ async def test_a_topic_keeps_the_limit_of_its_delays(database: Database) -> None
     topic = await database.run(lambda session: session.get(TopicModel, "b"))
     assert topic is not None
     assert topic.max_delay_ms == 60_000
+
+
+async def test_topics_count_for_their_owners_and_those_of_groups_for_nobody(database: Database) -> None:
+    wanted = {"a": [0, 1], "b": [0], "c": [0], "d": [0], "%RETRY%g": [0], "%DLQ%g": [0], "RETRY": [0, 0]}
+    owners = {"a": "user ann", "b": "user ann", "c": "ipv4:192.0.2.1", "%RETRY%g": "user ann"}
+    await database.run(lambda session: make_topics(session, wanted, AT_MS, owners=owners))
+    found = await database.run(lambda session: holdings(session, ["user ann", "user bob"]))
+    assert sorted(found) == [Holding("", 3, 4), Holding("user ann", 2, 3)]
 
 
 async def test_renumbered_queues_are_found_by_their_shards_numbers(database: Database) -> None:

@@ -32,7 +32,6 @@ class HalfShard(Shard):
             self.table,
             NO_FLUSHER,
             timeout_ms=self.settings.transaction_timeout_ms,
-            transactions_max=self.settings.transactions_max,
         )
         self.ending = Ending(self.store, self.table, Results(self.store, shard=0), NO_FLUSHER, Turns())
         return opened

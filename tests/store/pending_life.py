@@ -38,7 +38,6 @@ from duetime_store.pending.targets import Targets
 from duetime_store.reading.reader import Reader
 from duetime_store.reading.turns import Turns
 from duetime_store.recovery.retention import Cleaner, Policy
-from duetime_store.transactions.table import OpenTransactions
 from duetime_store.writing.staging import OK
 
 from tests.power_disk import PowerCut
@@ -127,7 +126,6 @@ class PendingLife(Life):
             interval_ms=1,
             unread=lambda _: iter(()),
             dropped=self._dropped,
-            transactions=OpenTransactions(checks_max=1),
         )
         with suppress(OSError):
             self.run(self.indexer._open())

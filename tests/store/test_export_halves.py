@@ -184,7 +184,7 @@ def test_checks_that_were_heard_count_for_the_broker(log: HalfLog) -> None:
     log.asked(2, 9)
     root = log.write()
     table, offsets, moments = OpenTransactions(checks_max=15), np.array([0, 1, 3]), np.full(3, START_MS)
-    table.add(offsets, offsets, ["g"] * 3, moments, moments, np.array([3, 0, 7]))
+    table.add(offsets, ["g"] * 3, moments, moments, np.array([3, 0, 7]))
     (root / tablefile.FILE).write_bytes(tablefile.encode(table.snapshot(), len(log.data)))
     _, made = export(root)
     assert sorted(asked_about(made)) == sorted(opened(made)) == [("a", 3), ("b", 0), ("c", 9)]

@@ -1,6 +1,7 @@
 """The table of open transactions against a plain dict: whatever comes, ends, is asked about, moved and saved."""
 
 import bisect
+from collections import Counter
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,10 +24,10 @@ DELAYS = st.sampled_from([0, 1, NEAR_MS - 1, 6_000, FAR_MS, 3 * FAR_MS + 5, 72 *
 
 @dataclass(frozen=True)
 class Row:
-    position: int
     group: str
     due: int
     stored: int
+    caller: str
     checks: int = 0
     unheard: int = 0
     is_reported: bool = False
@@ -53,13 +54,15 @@ class Tables(RuleBasedStateMachine):
         for delay, group, step in delays:
             self.next_offset += step
             offsets.append(self.next_offset)
-            self.model[self.next_offset] = Row(self.next_offset * 100, group, self.now + delay, self.now)
+            self.model[self.next_offset] = Row(group, self.now + delay, self.now, f"caller of {step}")
+        for offset in offsets:
+            self.table.seats.hold(self.model[offset].caller)
         self.table.add(
             ints(offsets),
-            ints(offsets) * 100,
             [group for _, group, _ in delays],
             ints([self.now + delay for delay, _, _ in delays]),
             np.full(len(offsets), self.now),
+            callers=[self.model[offset].caller for offset in offsets],
         )
 
     @rule(share=st.floats(0, 1), strange=st.integers(0, 50))
@@ -75,15 +78,8 @@ class Tables(RuleBasedStateMachine):
         first = self.next_offset + 1
         offsets = np.arange(first, first + 2_100)
         self.next_offset = int(offsets[-1])
-        self.table.add(offsets, offsets, ["gone"] * len(offsets), offsets + self.now, np.full(len(offsets), self.now))
+        self.table.add(offsets, ["gone"] * len(offsets), offsets + self.now, np.full(len(offsets), self.now))
         self.table.end(offsets)
-
-    @rule(share=st.floats(0, 1), by=st.integers(1, 9))
-    def move(self, share: float, by: int) -> None:
-        offsets = self.some(share)
-        self.table.moved(ints(offsets), ints([self.model[offset].position + by for offset in offsets]))
-        for offset in offsets:
-            self.model[offset] = replace(self.model[offset], position=self.model[offset].position + by)
 
     @rule(by=DELAYS)
     def pass_time(self, by: int) -> None:
@@ -166,7 +162,9 @@ class Tables(RuleBasedStateMachine):
         assert saved.position == 17
         self.table = OpenTransactions(checks_max=CHECKS_MAX)
         self.table.load(saved.rows, saved.names)
-        self.model = {offset: replace(row, unheard=0, is_reported=False) for offset, row in self.model.items()}
+        self.model = {
+            offset: replace(row, unheard=0, is_reported=False, caller="") for offset, row in self.model.items()
+        }
 
     @rule(after=st.integers(0, 100), group=st.sampled_from(["", *GROUPS, "unknown"]), count=st.integers(1, 4))
     def list_some(self, after: int, group: str, count: int) -> None:
@@ -185,7 +183,6 @@ class Tables(RuleBasedStateMachine):
         rows = self.table.find(ints([*known, 0, self.next_offset + 1]))
         assert len(self.table) == len(known)
         assert rows.offsets.tolist() == known
-        assert rows.positions.tolist() == [self.model[one].position for one in known]
         assert [self.table.group_name(number) for number in rows.groups.tolist()] == [
             self.model[one].group for one in known
         ]
@@ -193,6 +190,9 @@ class Tables(RuleBasedStateMachine):
         assert rows.next_check_at_ms.tolist() == [self.model[one].due for one in known]
         assert rows.stored_at_ms.tolist() == [self.model[one].stored // 1_000 * 1_000 for one in known]
         assert self.table.oldest().offsets.tolist() == known[:1]
+        callers = Counter(row.caller for row in self.model.values())
+        assert {name: self.table.seats.held(name) for name in callers} == callers
+        assert self.table.seats.used == len(known)
         counts = {group: sum(row.group == group for row in self.model.values()) for group in GROUPS}
         assert self.table.counts() == {group: count for group, count in counts.items() if count}
         assert self.table.are_open(ints(list(range(40)))).tolist() == [one in self.model for one in range(40)]
@@ -214,18 +214,18 @@ def filled(count: int, groups: int) -> OpenTransactions:
     for first in range(0, count, 500):
         offsets = np.arange(first, min(first + 500, count))
         stored = NOW_MS + offsets // 10
-        table.add(offsets, offsets * 300, [names[one % groups] for one in offsets.tolist()], stored + 6_000, stored)
+        table.add(offsets, [names[one % groups] for one in offsets.tolist()], stored + 6_000, stored)
     return table
 
 
-def test_a_transaction_takes_40_bytes() -> None:
-    assert filled(200_000, 50).nbytes <= 40.5 * 200_000
+def test_a_transaction_takes_36_bytes() -> None:
+    assert filled(200_000, 50).nbytes <= 36.5 * 200_000
 
 
 def test_turning_ends_where_nothing_is_due() -> None:
     table = OpenTransactions(checks_max=15)
     far = NOW_MS + 72 * 3_600_000
-    table.add(ints([1]), ints([0]), ["a"], ints([far]), ints([NOW_MS]))
+    table.add(ints([1]), ["a"], ints([far]), ints([NOW_MS]))
     moments = []
     while (moment := table.next_due_ms) != NEVER:
         moments.append(moment)
@@ -241,7 +241,7 @@ def test_checks_are_ready_when_they_are_due() -> None:
     start = NOW_MS - NOW_MS % FAR_MS + FAR_MS
     dues = sorted({start + edge + by for edge in edges for by in (-1, 0, 1)})
     count = len(dues)
-    table.add(ints([*range(count)]), ints([0] * count), ["a"] * count, ints(dues), ints([NOW_MS] * count))
+    table.add(ints([*range(count)]), ["a"] * count, ints(dues), ints([NOW_MS] * count))
     taken = []
     while (now := table.next_due_ms) != NEVER:
         table.turn(now)
@@ -253,7 +253,7 @@ def test_checks_are_ready_when_they_are_due() -> None:
 
 def test_a_check_that_nobody_heard_is_reported_once() -> None:
     table = OpenTransactions(checks_max=15)
-    table.add(ints([7]), ints([0]), ["a"], ints([NOW_MS]), ints([NOW_MS]))
+    table.add(ints([7]), ["a"], ints([NOW_MS]), ints([NOW_MS]))
     table.turn(NOW_MS)
     table.take(["a"], 1, NOW_MS, NOW_MS + INTERVAL_MS)
     assert table.unheard(ints([7]), NOW_MS).offsets.tolist() == [7]
@@ -266,7 +266,7 @@ def test_whoever_waits_is_told_of_an_earlier_check() -> None:
     table = OpenTransactions(checks_max=15, changed=lambda: told.append(table.next_due_ms))
     table.turn(NOW_MS)
     for offset, due in ((1, 9_000), (2, 20_000), (3, 5_000)):
-        table.add(ints([offset]), ints([0]), ["a"], ints([NOW_MS + due]), ints([NOW_MS]))
+        table.add(ints([offset]), ["a"], ints([NOW_MS + due]), ints([NOW_MS]))
     first, second = told
     assert NOW_MS + 9_000 - NEAR_MS < first <= NOW_MS + 9_000
     assert NOW_MS + 5_000 - NEAR_MS < second <= NOW_MS + 5_000

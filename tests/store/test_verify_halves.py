@@ -66,7 +66,7 @@ class Scene:
         table = OpenTransactions(checks_max=15)
         offsets = np.array(opened, np.int64)
         moments = np.full(len(opened), START_MS)
-        table.add(offsets, offsets, ["g"] * len(opened), moments, moments)
+        table.add(offsets, ["g"] * len(opened), moments, moments)
         (self.root / tablefile.FILE).write_bytes(tablefile.encode(table.snapshot(), self.end_position))
 
     def damages(self) -> list[str]:

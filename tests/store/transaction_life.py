@@ -67,9 +67,7 @@ class TransactionLife(Life):
     def _begin(self) -> None:
         super()._begin()
         flusher, settings, table = self.flusher, self.settings, self.opened.transactions
-        self.preparing = Preparing(
-            self.store, table, flusher, timeout_ms=settings.transaction_timeout_ms, transactions_max=1_000
-        )
+        self.preparing = Preparing(self.store, table, flusher, timeout_ms=settings.transaction_timeout_ms)
         self.ending = Ending(self.store, table, Results(self.store, shard=0), flusher, Turns())
 
     def _end(self) -> None:

@@ -22,10 +22,11 @@ from duetime_core.metadata.models import (
 from duetime_core.metadata.reports import Report, Reports, ShardMoment
 from duetime_core.metadata.schema import current_revision, head_revision, upgrade
 from duetime_core.metadata.topics import (
+    Holding,
     Stored,
-    count_topics,
     find_topics,
     generation_of,
+    holdings,
     make_topics,
     raise_generation,
 )
@@ -47,6 +48,7 @@ __all__ = [
     "GatewayModel",
     "GroupModel",
     "Groups",
+    "Holding",
     "LaneLeaseModel",
     "ProducerGroupModel",
     "QuotaModel",
@@ -58,10 +60,10 @@ __all__ = [
     "TopicModel",
     "TopicQueueModel",
     "Trail",
-    "count_topics",
     "current_revision",
     "find_topics",
     "generation_of",
+    "holdings",
     "head_revision",
     "make_topics",
     "raise_generation",

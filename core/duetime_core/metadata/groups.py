@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 from duetime.v1 import consumer_pb2, message_pb2
 from duetime_format.limits import GROUPS_MAX
-from sqlalchemy import func, select
+from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
 from duetime_core import retry_policy
@@ -17,6 +17,7 @@ from duetime_core.clock import Clock
 from duetime_core.errors import AlreadyExists, NotFound, Overloaded
 from duetime_core.metadata.database import Database
 from duetime_core.metadata.models import GroupModel
+from duetime_core.seats import Seats
 
 FRESH_MS = 1_000
 
@@ -73,31 +74,34 @@ class Groups:
             raise _not_found(name)
         return group
 
-    async def ensure(self, name: str) -> consumer_pb2.Group:
+    async def ensure(self, name: str, owner: str = "") -> consumer_pb2.Group:
         """The group, made with all defaults if it is missing. Raises: Unavailable, GroupsExhausted."""
-        return await self.find(name) or await self._make(consumer_pb2.Group(name=name))
+        return await self.find(name) or await self._make(consumer_pb2.Group(name=name), owner)
 
-    async def create(self, group: consumer_pb2.Group) -> consumer_pb2.Group:
+    async def create(self, group: consumer_pb2.Group, owner: str = "") -> consumer_pb2.Group:
         """The group as it was made now or before. One that starts LATEST starts at `start_at_ms`, or else now by this
-        process's clock.
+        process's clock. A new one counts for the owner.
 
         Raises:
             AlreadyExists: it was made before with other settings.
-            GroupsExhausted: there are too many.
+            GroupsExhausted: there are too many, or too many of this owner.
             Unavailable: the database does not answer.
         """
-        made = await self._make(group)
+        made = await self._make(group, owner)
         different = _differences(made, group)
         if different:
             raise AlreadyExists(f"group {group.name} exists with {different}", reason="GROUP_EXISTS")
         return made
 
-    async def _make(self, group: consumer_pb2.Group) -> consumer_pb2.Group:
+    async def _make(self, group: consumer_pb2.Group, owner: str) -> consumer_pb2.Group:
         created_at_ms = self._clock.now_ms()
 
         def work(session: Session) -> GroupModel:
             found = session.get(GroupModel, group.name)
-            return found or _insert(session, group, created_at_ms)
+            if found is None:
+                _check_room(session, owner)
+                found = _insert(session, group, created_at_ms, owner)
+            return found
 
         made = self._remember(group.name, await self._database.run(work))
         assert made is not None
@@ -162,9 +166,16 @@ def _reading(name: str) -> Callable[[Session], GroupModel | None]:
     return lambda session: session.get(GroupModel, name)
 
 
-def _insert(session: Session, group: consumer_pb2.Group, created_at_ms: int) -> GroupModel:
-    if _count(session) >= GROUPS_MAX:
-        raise GroupsExhausted(f"there are {GROUPS_MAX} groups, the most: delete some")
+def _check_room(session: Session, owner: str) -> None:
+    """Raises: GroupsExhausted."""
+    seats = Seats(GROUPS_MAX, "groups are there", error=GroupsExhausted)
+    holder = case((GroupModel.owner == owner, GroupModel.owner), else_="").label("holder")
+    for name, count in session.execute(select(holder, func.count()).group_by("holder")):
+        seats.hold(name, count)
+    seats.check(owner)
+
+
+def _insert(session: Session, group: consumer_pb2.Group, created_at_ms: int, owner: str = "") -> GroupModel:
     row = GroupModel(
         name=group.name,
         start=group.start,
@@ -172,6 +183,7 @@ def _insert(session: Session, group: consumer_pb2.Group, created_at_ms: int) -> 
         ordered=group.ordered,
         retry=retry_policy.render(group.retry),
         created_at_ms=created_at_ms,
+        owner=owner,
     )
     session.add(row)
     return row

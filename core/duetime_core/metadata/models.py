@@ -17,6 +17,8 @@ QUOTA_NAME_CHARS_MAX = 255
 # Of a text of the audit log, and of its shorter ones.
 AUDIT_CHARS_MAX = 255
 AUDIT_NAME_CHARS_MAX = 64
+# A user's name after `user `, or a host.
+OWNER_CHARS_MAX = 160
 USER_CHARS_MAX = 120
 TOKEN_ID_CHARS = 12
 ACCESS_KEY_CHARS = 24
@@ -49,6 +51,8 @@ class TopicModel(Base):
     generation: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
     # 1: shards are deleting it, and for everybody else it is gone.
     is_deleting: Mapped[int] = mapped_column(default=0, server_default="0")
+    # The caller that made it, as `duetime_core.callers.sharer` names it; empty: nobody knows.
+    owner: Mapped[str] = mapped_column(String(OWNER_CHARS_MAX), default="", server_default="")
 
 
 class TopicGenerationModel(Base):
@@ -90,6 +94,8 @@ class GroupModel(Base):
     # As duetime_core.retry_policy writes it.
     retry: Mapped[str] = mapped_column(String(POLICY_CHARS_MAX))
     created_at_ms: Mapped[int] = mapped_column(BigInteger)
+    # As of a topic.
+    owner: Mapped[str] = mapped_column(String(OWNER_CHARS_MAX), default="", server_default="")
 
 
 class ProducerGroupModel(Base):

@@ -5,11 +5,12 @@ process some milliseconds, in which its event loop waits for the interpreter, an
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from sqlalchemy import TextClause, func, select, text
+from duetime_format.names import DLQ_PREFIX, RETRY_PREFIX
+from sqlalchemy import TextClause, case, func, or_, select, text
 from sqlalchemy.orm import Session
 
 from duetime_core.metadata.models import TopicGenerationModel, TopicModel, table_of
@@ -21,7 +22,7 @@ FROM topics JOIN topic_queues ON topic_queues.topic = topics.name
 WHERE topics.name IN (SELECT {names}) ORDER BY topics.name, topic_queues.queue
 """
 _MADE = """
-INSERT INTO topics (name, queue_count, max_delay_ms, message_type, created_at_ms, generation)
+INSERT INTO topics (name, queue_count, max_delay_ms, message_type, owner, created_at_ms, generation)
 SELECT {columns}, :created_at_ms, :generation FROM {wanted}
 ON CONFLICT DO NOTHING RETURNING name
 """
@@ -34,14 +35,14 @@ class _Statements(NamedTuple):
     queues: TextClause
 
 
-# `wanted` and `made` are [[name, [shard, ...], max_delay_ms, message_type], ...].
+# `wanted` and `made` are [[name, [shard, ...], max_delay_ms, message_type, owner], ...].
 _SQLITE = _Statements(
     text(_FOUND.format(names="value FROM json_each(:names)")),
     # Without a WHERE, ON would belong to a join.
     text(
         _MADE.format(
             columns="json_extract(value, '$[0]'), json_array_length(value, '$[1]'), json_extract(value, '$[2]'), "
-            "json_extract(value, '$[3]')",
+            "json_extract(value, '$[3]'), json_extract(value, '$[4]')",
             wanted="json_each(:wanted) WHERE true",
         )
     ),
@@ -57,7 +58,7 @@ _POSTGRESQL = _Statements(
     text(
         _MADE.format(
             columns="value ->> 0, json_array_length(value -> 1), CAST(value ->> 2 AS bigint), "
-            "CAST(value ->> 3 AS integer)",
+            "CAST(value ->> 3 AS integer), value ->> 4",
             wanted="json_array_elements(CAST(:wanted AS json))",
         )
     ),
@@ -105,14 +106,18 @@ def make_topics(
     created_at_ms: int,
     max_delays_ms: Mapping[str, int] = MappingProxyType({}),
     types: Mapping[str, int] = MappingProxyType({}),
+    owners: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Stored]:
-    """Makes topics with the shards of their queues, and the most delay and the type of those that have one. Returns all
-    as they are then, also those that others made first."""
+    """Makes topics with the shards of their queues, and the most delay, type and owner of those that have one. Returns
+    all as they are then, also those that others made first."""
     if not wanted:
         return {}
     statements = _statements(session)
     # In the same order everywhere: otherwise two processes that make the same topics wait for each other.
-    rows = [(name, wanted[name], max_delays_ms.get(name, 0), types.get(name, 0)) for name in sorted(wanted)]
+    rows = [
+        (name, wanted[name], max_delays_ms.get(name, 0), types.get(name, 0), owners.get(name, ""))
+        for name in sorted(wanted)
+    ]
     generation = generation_of(session)
     values = {"wanted": json.dumps(rows), "created_at_ms": created_at_ms, "generation": generation}
     made = set(session.scalars(statements.make, values))
@@ -142,8 +147,21 @@ def raise_generation(session: Session, least: int = 0) -> None:
     row.generation = max(row.generation + 1, least)
 
 
-def count_topics(session: Session) -> int:
-    return session.scalar(select(func.count()).select_from(TopicModel)) or 0
+class Holding(NamedTuple):
+    """The number of topics and queues of one caller."""
+
+    owner: str
+    topics: int
+    queues: int
+
+
+def holdings(session: Session, owners: Collection[str]) -> list[Holding]:
+    """Topics and queues of each owner; those of all others are a nameless one's. Topics of groups do not count: stores
+    have room for them."""
+    owner = case((TopicModel.owner.in_(owners), TopicModel.owner), else_="").label("holder")
+    of_groups = or_(*(TopicModel.name.startswith(prefix, autoescape=True) for prefix in (RETRY_PREFIX, DLQ_PREFIX)))
+    query = select(owner, func.count(), func.sum(TopicModel.queue_count)).where(~of_groups).group_by("holder")
+    return [Holding(name, count, int(queues)) for name, count, queues in session.execute(query)]
 
 
 def _statements(session: Session) -> _Statements:

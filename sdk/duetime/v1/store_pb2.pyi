@@ -374,10 +374,14 @@ class Half(_message.Message):
     def __init__(self, offset: _Optional[int] = ..., position: _Optional[int] = ...) -> None: ...
 
 class PrepareRecordsRequest(_message.Message):
-    __slots__ = ("records",)
+    __slots__ = ("records", "callers", "counts")
     RECORDS_FIELD_NUMBER: _ClassVar[int]
+    CALLERS_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
     records: bytes
-    def __init__(self, records: _Optional[bytes] = ...) -> None: ...
+    callers: _containers.RepeatedScalarFieldContainer[str]
+    counts: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, records: _Optional[bytes] = ..., callers: _Optional[_Iterable[str]] = ..., counts: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PrepareRecordsResponse(_message.Message):
     __slots__ = ("statuses", "offsets", "positions", "check_at_ms", "faults")

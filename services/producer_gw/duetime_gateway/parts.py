@@ -399,6 +399,7 @@ def _make_routing(
         queue_count_default=settings.queue_count_default,
         auto_create=settings.auto_create_topics,
         topics_max=settings.topics_max,
+        queues_max=settings.queues_max,
     )
     return Routing(shards, adoption, catalog, topics, Places(topics, shards, lane_count=settings.levels.highest))
 

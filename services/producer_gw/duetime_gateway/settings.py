@@ -6,7 +6,7 @@ from typing import Self
 from duetime_core.exposure import Listener
 from duetime_core.listening import NO_PORT
 from duetime_core.settings import StoreClientSettings, secrets_key_of_all
-from duetime_format.limits import QUEUE_COUNT_MAX, REQUEST_BYTES_MAX, TOPICS_MAX_DEFAULT
+from duetime_format.limits import QUEUE_COUNT_MAX, QUEUES_MAX_DEFAULT, REQUEST_BYTES_MAX, TOPICS_MAX_DEFAULT
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
@@ -30,6 +30,11 @@ class GatewaySettings(StoreClientSettings):
         TOPICS_MAX_DEFAULT,
         ge=1,
         description="most topics of the cluster; past it no new one is made",
+    )
+    queues_max: int = Field(
+        QUEUES_MAX_DEFAULT,
+        ge=1,
+        description="most queues of topics for each shard of the cluster; past it no new topic is made",
     )
     refuse_empty_bodies: bool = Field(
         False,

@@ -257,13 +257,8 @@ def _make_exporter(base: Base, store: Store) -> Exporter:
 
 
 def _make_preparing(base: Base, opened: Opened, flusher: Flusher) -> Preparing:
-    return Preparing(
-        opened.store,
-        opened.transactions,
-        flusher,
-        timeout_ms=base.settings.transaction_timeout_ms,
-        transactions_max=base.settings.transactions_max,
-    )
+    timeout_ms = base.settings.transaction_timeout_ms
+    return Preparing(opened.store, opened.transactions, flusher, timeout_ms=timeout_ms)
 
 
 def _make_checks(base: Base, opened: Opened, alarm: Alarm, flusher: Flusher) -> tuple[GivingUp, Checks]:
@@ -340,6 +335,8 @@ def _make_groups(
         groups_max=settings.groups_max,
         places_max=settings.group_queues_max,
     )
+    received = {(key.group, key.queue_topic, key.queue) for key in state.progress.places}
+    offsets.share(state.progress.queue_seats, received)
     base.registry.register(DeadLetterCollector(store, state.gone))
     return groups, GroupKeeper(store, groups, offsets, flusher, base.disk, path, base.threads.checkpoint)
 
@@ -390,7 +387,6 @@ def _make_cleaner(
             settings.disk_force,
         ),
         interval_ms=settings.retention_check_ms,
-        transactions=opened.transactions,
         unread=unread(store.queues, groups.progress, offsets),
         dropped=dropped,
     )

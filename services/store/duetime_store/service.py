@@ -184,7 +184,8 @@ class StoreService(store_pb2_grpc.StoreServicer):
         return await self._backlog.answer(request)
 
     async def Prepare(self, request: store_pb2.PrepareRecordsRequest, context: Any) -> store_pb2.PrepareRecordsResponse:
-        prepared = await self._preparing.prepare(request.records)
+        callers = [*zip(request.callers, request.counts, strict=False)]
+        prepared = await self._preparing.prepare(request.records, caller_of(context), callers)
         self._checkpointer.published()
         outcome = prepared.outcome
         count_prepares(self._metrics, outcome.statuses)
@@ -357,7 +358,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
             raise ReadOnly(f"the shard takes no writes: {self._store.read_only_reason}")
         self._groups.check_commits(request.group, request.topic)
         offsets = check_offsets(self._store.queues, request.topic, request.queues)
-        await self._offsets.commit(request.group, request.topic, offsets)
+        await self._offsets.commit(request.group, request.topic, offsets, caller_of(context))
         return gateway_pb2.CommitOffsetsResponse()
 
     async def GetOffsets(self, request: gateway_pb2.GetOffsetsRequest, context: Any) -> gateway_pb2.GetOffsetsResponse:

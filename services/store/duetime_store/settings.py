@@ -6,6 +6,7 @@ from typing import Literal
 from duetime_core.settings import NodeSettings, transaction_timeout_of_all
 from duetime_format.lanes import TIMER_LANES_MAX
 from duetime_format.levels import DELAY_MS_MAX
+from duetime_format.limits import QUEUES_MAX_DEFAULT, TOPICS_MAX_DEFAULT
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
@@ -124,9 +125,11 @@ class StoreSettings(NodeSettings):
         description="most files of queues that are open at a time; 0: two fifths of the descriptors that the process "
         "may have, 4,096 at most",
     )
-    topics_max: int = Field(100_000, ge=100, description="most topics of the shard; past it new ones are refused")
+    topics_max: int = Field(
+        TOPICS_MAX_DEFAULT, ge=100, description="most topics of the shard; past it new ones are refused"
+    )
     queues_max: int = Field(
-        200_000,
+        QUEUES_MAX_DEFAULT,
         ge=100,
         description="most queues of all topics; past it new ones are refused. The retries and dead letters of groups "
         "have a tenth more of both",
@@ -150,7 +153,7 @@ class StoreSettings(NodeSettings):
         72 * 3_600_000, ge=1_000, le=DELAY_MS_MAX, description="age at which an open transaction is given up"
     )
     transactions_max: int = Field(
-        1_000_000, ge=1, le=100_000_000, description="most open transactions, of 40 bytes of memory each"
+        1_000_000, ge=1, le=100_000_000, description="most open transactions, of 36 bytes of memory each"
     )
     export_bytes_per_s: int = Field(
         100_000_000, ge=0, description="most bytes a second that all exports together read; 0: no limit"

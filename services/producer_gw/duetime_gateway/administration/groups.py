@@ -29,12 +29,12 @@ class ConsumerGroups:
         self._shards = shards
         self._clock = clock
 
-    async def create(self, group: consumer_pb2.Group) -> consumer_pb2.Group:
+    async def create(self, group: consumer_pb2.Group, owner: str) -> consumer_pb2.Group:
         """Raises: DueTimeError: bad fields, it exists with other settings, or the database does not answer."""
         check_new_group(group)
         if group.start == consumer_pb2.GROUP_START_LATEST:
             group.start_at_ms = await self._now_ms()
-        return self._announce(await self._groups.create(group))
+        return self._announce(await self._groups.create(group, owner))
 
     async def _now_ms(self) -> int:
         """By the slowest of the shards' clocks: what a shard stores from now on is not stored before that."""

@@ -104,9 +104,10 @@ class Leases:
     async def parts(self, receive: Receive, peer: str) -> Parts:
         """What each shard that has queues of the topic is asked. Raises: DueTimeError: no such topic."""
         places = await self._places.of(receive.topic)
-        group = await self._groups.ensure(receive.group)
+        caller = sharer(peer)
+        group = await self._groups.ensure(receive.group, caller)
         numbers = sorted({shard for shard, _ in places.values()})
-        retries, caller = await self._retry_queues(receive.group, numbers), sharer(peer)
+        retries = await self._retry_queues(receive.group, numbers)
         for number in numbers:
             self._shards.get(number).groups.announce(group)
         return {

@@ -16,8 +16,9 @@ class GroupOffsets:
     def __init__(self, places: Places) -> None:
         self._places = places
 
-    async def commit(self, group: str, topic: str, positions: Sequence[Position]) -> None:
-        """Durable on return. After an error those of some shards may be kept; the commit may be repeated.
+    async def commit(self, group: str, topic: str, positions: Sequence[Position], caller: str) -> None:
+        """Durable on return; new offsets count for the caller. After an error those of some shards may be kept; the
+        commit may be repeated.
 
         Raises:
             DueTimeError: bad fields, no such topic or queue, or what a shard answered.
@@ -31,7 +32,7 @@ class GroupOffsets:
 
         async def commit(number: int) -> None:
             shard = await self._places.ready_shard(number, topic)
-            await shard.store.commit_offsets(group, topic, parts[number])
+            await shard.store.commit_offsets(group, topic, parts[number], caller)
 
         # All are waited for: an error of one leaves no call under way.
         raise_first(await asyncio.gather(*map(commit, parts), return_exceptions=True))

@@ -5,6 +5,7 @@ from typing import Any
 
 import grpc
 from duetime.v1 import consumer_pb2 as pb
+from duetime_core.callers import sharer
 from duetime_core.room import Room
 from duetime_format.limits import PULL_BYTES_MAX
 
@@ -79,7 +80,7 @@ class ConsumerService:
         return self._retry.stream("DiscardDeadLetters", data, remaining_ms(context))
 
     async def create_group(self, request: pb.CreateGroupRequest, context: Context) -> pb.Group:
-        return await self._groups.create(request.group)
+        return await self._groups.create(request.group, sharer(context.peer()))
 
     async def update_group(self, request: pb.UpdateGroupRequest, context: Context) -> pb.Group:
         return await self._groups.update(request)

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import grpc
 from duetime.v1 import consumer_pb2, gateway_pb2
+from duetime_core.callers import sharer
 from duetime_core.calls import fault_of
 from duetime_core.errors import DueTimeError
 from duetime_core.metadata import Database
@@ -254,7 +255,8 @@ class GatewayService:
     async def commit_offsets(
         self, request: gateway_pb2.CommitOffsetsRequest, context: Context
     ) -> gateway_pb2.CommitOffsetsResponse:
-        await self._offsets.commit(request.group, request.topic, positions_of(request.queues))
+        positions = positions_of(request.queues)
+        await self._offsets.commit(request.group, request.topic, positions, sharer(context.peer()))
         return gateway_pb2.CommitOffsetsResponse()
 
     async def get_offsets(
@@ -266,7 +268,7 @@ class GatewayService:
 
     async def create_topic(self, request: gateway_pb2.CreateTopicRequest, context: Context) -> gateway_pb2.Topic:
         asked = request.name, request.queue_count, request.max_delay_ms, request.message_type
-        return topic_message(await self._topics.create(*asked))
+        return topic_message(await self._topics.create(*asked, owner=sharer(context.peer())))
 
     async def delete_topic(
         self, request: gateway_pb2.DeleteTopicRequest, context: Context

@@ -120,7 +120,7 @@ class Consumers:
     async def receive(self, request: pb.ReceiveMessageRequest, call: Call) -> Given:
         """Messages for a consumer, as soon as there are some. Raises: DueTimeError."""
         receive = self._receive_of(request, call)
-        await self._ensure(receive)
+        await self._ensure(receive, call.peer)
         await self._take_back(call.client, request, receive.group, call.remaining_ms)
         selection, peer = receive.selection, call.peer
         with self._poll(selection.wait_ms, peer), await room_for(self._answers, peer, selection, call.remaining_ms):
@@ -148,13 +148,13 @@ class Consumers:
         check_receive(receive)
         return receive
 
-    async def _ensure(self, receive: Receive) -> None:
+    async def _ensure(self, receive: Receive, peer: str) -> None:
         """A group that is made here retries as RocketMQ's do. Raises: DueTimeError: no such topic."""
         await self._places.of(receive.topic)
         if await self._groups.find(receive.group) is None:
             made = consumer_pb2.Group(name=receive.group, retry=settings.policy())
             try:
-                await self._groups.create(made)
+                await self._groups.create(made, sharer(peer))
             except AlreadyExists:
                 # By another caller, just now.
                 return

@@ -5,18 +5,19 @@ from typing import NamedTuple
 
 import structlog
 from duetime_core.clock import Clock
-from duetime_core.errors import NotFound
+from duetime_core.errors import DueTimeError, NotFound, Overloaded
 from duetime_core.metadata import (
     Database,
     Stored,
     TopicModel,
     TopicQueueModel,
-    count_topics,
     find_topics,
     generation_of,
+    holdings,
     make_topics,
     raise_generation,
 )
+from duetime_core.seats import Seats
 from duetime_format.limits import QUEUE_COUNT_MAX
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
@@ -43,6 +44,31 @@ class ShardTopic(NamedTuple):
     message_type: int = 0
 
 
+class NewTopic(NamedTuple):
+    """A topic to be made."""
+
+    # The shard of each queue.
+    shards: Sequence[int]
+    max_delay_ms: int = 0
+    message_type: int = 0
+    # The caller that it counts for.
+    owner: str = ""
+
+
+class TopicsExhausted(Overloaded):
+    """There are as many topics as there may be, or as many of the caller."""
+
+    reason = "TOPICS_EXHAUSTED"
+    retriable = False
+
+
+class QueuesExhausted(Overloaded):
+    """There are as many queues as there may be, or as many of the caller."""
+
+    reason = "QUEUES_EXHAUSTED"
+    retriable = False
+
+
 class TopicCatalog:
     """Transactions about topics. All raise Unavailable while the database does not answer."""
 
@@ -56,18 +82,27 @@ class TopicCatalog:
 
     async def make(
         self,
-        placements: Mapping[str, Sequence[int]],
-        max_delays_ms: Mapping[str, int],
-        types: Mapping[str, int],
+        wanted: Mapping[str, NewTopic],
+        *,
         topics_max: int,
-    ) -> Mapping[str, Stored]:
-        """Makes topics, given the shard of each queue and the most delay and type of those that have one, as long as
-        there are fewer than `topics_max`. One that somebody else has made meanwhile is returned as it is."""
+        queues_max: int,
+    ) -> tuple[Mapping[str, Stored], Mapping[str, DueTimeError]]:
+        """Makes topics, as far as there is room in the limits that callers share. Returns them, and why others are not
+        made, by name. One that somebody else has made meanwhile is returned as it is."""
         created_at_ms = self._clock.now_ms()
 
-        def work(session: Session) -> dict[str, Stored]:
-            room = max(0, topics_max - count_topics(session))
-            return make_topics(session, dict(list(placements.items())[:room]), created_at_ms, max_delays_ms, types)
+        def work(session: Session) -> tuple[dict[str, Stored], dict[str, DueTimeError]]:
+            refused = _without_room(session, wanted, topics_max, queues_max)
+            made = {name: topic for name, topic in wanted.items() if name not in refused}
+            stored = make_topics(
+                session,
+                {name: topic.shards for name, topic in made.items()},
+                created_at_ms,
+                {name: topic.max_delay_ms for name, topic in made.items()},
+                {name: topic.message_type for name, topic in made.items()},
+                {name: topic.owner for name, topic in made.items()},
+            )
+            return stored, refused
 
         return await self._database.run(work)
 
@@ -138,6 +173,26 @@ class TopicCatalog:
             ).all()
         )
         return [_info_of(topic) for topic in topics]
+
+
+def _without_room(
+    session: Session, wanted: Mapping[str, NewTopic], topics_max: int, queues_max: int
+) -> dict[str, DueTimeError]:
+    """Topics that exceed the limits, by name, and why."""
+    topics = Seats(topics_max, "topics are there", error=TopicsExhausted)
+    queues = Seats(queues_max, "queues of topics are there", error=QueuesExhausted)
+    for owner, topic_count, queue_count in holdings(session, {one.owner for one in wanted.values()}):
+        topics.hold(owner, topic_count)
+        queues.hold(owner, queue_count)
+    refused: dict[str, DueTimeError] = {}
+    for name, one in wanted.items():
+        try:
+            topics.check(one.owner)
+            queues.take(one.owner, len(one.shards))
+            topics.hold(one.owner)
+        except DueTimeError as error:
+            refused[name] = error
+    return refused
 
 
 def _extend(session: Session, name: str, shard: int, found: ShardTopic, created_at_ms: int) -> bool:

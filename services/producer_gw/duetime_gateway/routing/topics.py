@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from duetime_core.clock import Clock, turn
-from duetime_core.errors import AlreadyExists, DueTimeError, InvalidArgument, Overloaded, Unavailable
+from duetime_core.errors import AlreadyExists, DueTimeError, InvalidArgument, Unavailable
 from duetime_core.gathering import Gathering
 from duetime_core.metadata import Stored
 from duetime_format.admission import topic_violations
@@ -20,7 +20,7 @@ from duetime_format.limits import GROUPS_MAX, QUEUE_COUNT_MAX
 from duetime_format.names import is_group_topic
 
 from duetime_gateway.routing.adoption import MissingTopics
-from duetime_gateway.routing.catalog import TopicCatalog, TopicInfo, topic_not_found
+from duetime_gateway.routing.catalog import NewTopic, TopicCatalog, TopicInfo, topic_not_found
 from duetime_gateway.routing.table import RouteTable
 from duetime_gateway.rules import outside, refuse
 from duetime_gateway.shards.route import Route, place
@@ -40,13 +40,6 @@ FIND_ONLY = -1
 TYPES = ("any", "normal", "fifo", "delay", "transaction")
 
 
-class TopicsExhausted(Overloaded):
-    """There are as many topics as there may be."""
-
-    reason = "TOPICS_EXHAUSTED"
-    retriable = False
-
-
 class TopicQuestion(NamedTuple):
     """A topic to be found, and made with so many queues, this most delay and this type if there is none."""
 
@@ -54,6 +47,8 @@ class TopicQuestion(NamedTuple):
     queues: int = FIND_ONLY
     max_delay_ms: int = 0
     message_type: int = 0
+    # The caller that a new one counts for.
+    owner: str = ""
 
 
 class FoundTopic(NamedTuple):
@@ -79,6 +74,7 @@ class Topics:
         queue_count_default: int,
         auto_create: bool,
         topics_max: int,
+        queues_max: int,
     ) -> None:
         self._table = table
         self._catalog = catalog
@@ -89,6 +85,7 @@ class Topics:
         self._queue_count_default = queue_count_default
         self._auto_create = auto_create
         self._topics_max = topics_max
+        self._queues_max = queues_max * len(shards)
         # When the routes of groups' topics were looked up.
         self._looked_up_at_ms: dict[str, float] = {}
         self._questions: Gathering[TopicQuestion, FoundTopic] = Gathering(
@@ -115,9 +112,11 @@ class Topics:
         """The route, if it was read before."""
         return self._table.get(name)
 
-    async def routes_to_write(self, names: Iterable[str], wait_ms: float) -> dict[str, Route | DueTimeError]:
-        """The route of each topic, or why it can't be written to. Unknown ones are made, where that is switched on; a
-        caller that gives up after `wait_ms` finds what was made when it asks again."""
+    async def routes_to_write(
+        self, names: Iterable[str], wait_ms: float, owner: str = ""
+    ) -> dict[str, Route | DueTimeError]:
+        """The route of each topic, or why it can't be written to. Unknown ones are made for `owner`, where that is
+        switched on; a caller that gives up after `wait_ms` finds what was made when it asks again."""
         found: dict[str, Route | DueTimeError] = {}
         questions: list[TopicQuestion] = []
         for name in names:
@@ -127,7 +126,8 @@ class Topics:
             elif violations := list(topic_violations("topic", name)):
                 found[name] = InvalidArgument(violations, reason="MESSAGE_INVALID")
             else:
-                questions.append(TopicQuestion(name, self._queue_count_default if self._auto_create else FIND_ONLY))
+                count = self._queue_count_default if self._auto_create else FIND_ONLY
+                questions.append(TopicQuestion(name, count, owner=owner))
         answers = await self._questions.ask(questions, wait_ms)
         for question in questions:
             answer = answers.get(question)
@@ -177,22 +177,17 @@ class Topics:
             for question in reversed(questions)
             if question.queues != FIND_ONLY and question.name not in stored
         }
+        refused: Mapping[str, DueTimeError] = {}
         if wanted:
-            placements = {name: place(name, one.queues, self._shards) for name, one in wanted.items()}
-            max_delays_ms = {name: one.max_delay_ms for name, one in wanted.items() if one.max_delay_ms}
-            types = {name: one.message_type for name, one in wanted.items() if one.message_type}
-            stored |= await self._catalog.make(placements, max_delays_ms, types, self._topics_max)
+            new = {
+                name: NewTopic(place(name, one.queues, self._shards), one.max_delay_ms, one.message_type, one.owner)
+                for name, one in wanted.items()
+            }
+            made, refused = await self._catalog.make(new, topics_max=self._topics_max, queues_max=self._queues_max)
+            stored |= made
         found = await self._remember_all(stored)
         gone = {name for name, one in stored.items() if one.is_deleting}
-        return {question: found.get(question.name) or self._why_not(question, gone) for question in questions}
-
-    def _why_not(self, question: TopicQuestion, gone: Set[str]) -> DueTimeError:
-        if question.queues == FIND_ONLY:
-            return topic_not_found(question.name)
-        if question.name in gone:
-            return Unavailable(f"topic {question.name} is being deleted", reason="TOPIC_CLOSED")
-        most = self._topics_max
-        return TopicsExhausted(f"topic {question.name} is not made: there are {most} or more, topics_max is {most}")
+        return {one: found.get(one.name) or _why_not(one, gone, refused) for one in questions}
 
     def drop(self, name: str, generation: int) -> None:
         """The topic of this generation is deleted."""
@@ -233,18 +228,21 @@ class Topics:
                 await turn()
         return found
 
-    async def create(self, name: str, queue_count: int, max_delay_ms: int = 0, message_type: int = 0) -> TopicInfo:
+    async def create(
+        self, name: str, queue_count: int, max_delay_ms: int = 0, message_type: int = 0, owner: str = ""
+    ) -> TopicInfo:
         """Makes a topic, or finds it as it is asked for. `queue_count` 0: the default; `max_delay_ms` 0: ten years;
-        `message_type`: that RocketMQ's clients may send, a number of duetime.v1.TopicType.
+        `message_type`: that RocketMQ's clients may send, a number of duetime.v1.TopicType. `owner`: the caller that it
+        counts for.
 
         Raises:
             InvalidArgument: with all that is wrong.
             AlreadyExists: it has another count, most delay or type.
-            Overloaded: there are too many.
+            Overloaded: there are too many, or too many of this owner.
         """
         check_new_topic(name, queue_count, max_delay_ms, message_type)
         count = queue_count or self._queue_count_default
-        found = await self._find(TopicQuestion(name, count, max_delay_ms, message_type))
+        found = await self._find(TopicQuestion(name, count, max_delay_ms, message_type, owner))
         known, limit_ms = found.route.queue_count, found.route.max_delay_ms
         if known != count:
             raise AlreadyExists(f"topic {name} exists with {known} queues, not {count}", reason="TOPIC_EXISTS")
@@ -279,6 +277,14 @@ def check_new_topic(name: str, queue_count: int, max_delay_ms: int = 0, message_
     bounds = ("queue_count", queue_count, QUEUE_COUNT_MAX), ("max_delay_ms", max_delay_ms, DELAY_MS_MAX)
     types = ("message_type", message_type, len(TYPES) - 1)
     refuse([*topic_violations("name", name), *outside(*bounds, types)])
+
+
+def _why_not(question: TopicQuestion, gone: Set[str], refused: Mapping[str, DueTimeError]) -> DueTimeError:
+    if question.queues == FIND_ONLY:
+        return topic_not_found(question.name)
+    if question.name in gone:
+        return Unavailable(f"topic {question.name} is being deleted", reason="TOPIC_CLOSED")
+    return refused[question.name]
 
 
 def _delay(max_delay_ms: int) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from duetime_core.callers import sharer_of
+from duetime_core.callers import host_of, sharer_of
 from duetime_core.errors import Violation
 from duetime_format.admission import Draft
 from duetime_format.levels import DelayLevels
@@ -152,7 +152,7 @@ class DraftRequest:
 class Caller(NamedTuple):
     """Who sends a request."""
 
-    # One per connection: bytes under way are shared out by it.
+    # One for each connection.
     peer: str
     # Address and port as records carry them, 8 or 20 bytes.
     host: bytes
@@ -165,4 +165,4 @@ class Caller(NamedTuple):
     @property
     def sharer(self) -> str:
         """Whom limits that callers share are counted for."""
-        return sharer_of(self.user, self.peer)
+        return sharer_of(self.user, host_of(self.peer))

@@ -150,7 +150,7 @@ class Sender:
         if packed is not None:
             if self._quotas.active:
                 self._quotas.send(caller.user, caller.peer, packed.count, size, packed.costs)
-            return await self._begin_packed(packed, size, deadline_ms, order, is_batch=request.is_batch)
+            return await self._begin_packed(packed, size, deadline_ms, order, caller, is_batch=request.is_batch)
         drafts = request.drafts()
         count = len(drafts)
         check_send(count, size)
@@ -161,29 +161,29 @@ class Sender:
         sending = Sending(batch, size, self._metrics)
         names = drafts.topics()
         new_count = sum(name not in self._topics.routes for name in names)
-        routes = await self._routes(names, caller.access, timeout_ms * MADE_BY)
+        routes = await self._routes(names, caller, timeout_ms * MADE_BY)
         self._permitted.learn(caller.access, names)
         if not request.is_batch:
             _tell_refused(names, routes)
         if request.is_batch:
             packed = await self._encode_whole(cast("WholeDrafts", drafts), batch, routes, timeout_ms, deadline_ms, pack)
             if packed is not None:
-                return await self._begin_packed(packed, size, deadline_ms, order, is_batch=True)
+                return await self._begin_packed(packed, size, deadline_ms, order, caller, is_batch=True)
             self._submit_whole(sending, batch, deadline_ms)
             return sending
         announced_by_ms = deadline_ms - timeout_ms * (1 - ANNOUNCED_BY)
         if new_count <= NEW_AT_ONCE:
             packed = await self._encode(batch, range(count), routes, announced_by_ms, pack)
             if packed is not None:
-                return await self._begin_packed(packed, size, deadline_ms, order)
+                return await self._begin_packed(packed, size, deadline_ms, order, caller)
             with sending.beginning():
-                await self._submit_all(sending, batch, drafts.is_retry, deadline_ms, order)
+                await self._submit_all(sending, batch, drafts.is_retry, deadline_ms, order, caller)
             return sending
         with sending.beginning():
             for first in range(0, count, NEW_AT_ONCE):
                 began_s, little_count = time.perf_counter(), self._little_count
                 await self._encode(batch, range(count)[first : first + NEW_AT_ONCE], routes, announced_by_ms)
-                await self._submit_all(sending, batch, drafts.is_retry, deadline_ms, order or batch)
+                await self._submit_all(sending, batch, drafts.is_retry, deadline_ms, order or batch, caller)
                 await sending.settled()
                 if self._little_count > little_count:
                     # Small requests that came get as much time as this step took, as far as the deadline allows.
@@ -226,7 +226,14 @@ class Sender:
         batch.clear_groups()
 
     async def _begin_packed(
-        self, packed: Packed, size: int, deadline_ms: float, order: object | None, *, is_batch: bool = False
+        self,
+        packed: Packed,
+        size: int,
+        deadline_ms: float,
+        order: object | None,
+        caller: Caller,
+        *,
+        is_batch: bool = False,
     ) -> Sending:
         sending = Sending(packed, size, self._metrics)
         parts = packed.parts
@@ -243,7 +250,14 @@ class Sender:
                 found = self._shards.get(shard)
                 batcher = found.preparer if packed.is_half else found.batcher
                 stored = _submit(
-                    batcher, records, count, packed.is_retry, deadline_ms, order_of_parts, is_batch=is_batch
+                    batcher,
+                    records,
+                    count,
+                    packed.is_retry,
+                    deadline_ms,
+                    order_of_parts,
+                    caller.sharer,
+                    is_batch=is_batch,
                 )
                 sending.add(shard, (), stored)
         return sending
@@ -268,17 +282,23 @@ class Sender:
         return None
 
     async def _submit_all(
-        self, sending: Sending, batch: Batch, is_retry: bool, deadline_ms: float, order: object | None
+        self,
+        sending: Sending,
+        batch: Batch,
+        is_retry: bool,
+        deadline_ms: float,
+        order: object | None,
+        caller: Caller,
     ) -> None:
         """Hands what is encoded to the shards."""
         for shard, group in batch.groups.items():
             found = self._shards.get(shard)
             batcher = found.batcher if batch.half is None else found.preparer
-            await self._submit_group(sending, batcher, group, group.records, is_retry, deadline_ms, order)
+            await self._submit_group(sending, batcher, group, group.records, is_retry, deadline_ms, order, caller)
         for shard, group in batch.replacing.items():
             batcher = self._shards.get(shard).replacer
             records = replacements(group.records, group.max_waits_ms)
-            await self._submit_group(sending, batcher, group, records, is_retry, deadline_ms, order)
+            await self._submit_group(sending, batcher, group, records, is_retry, deadline_ms, order, caller)
         batch.clear_groups()
 
     async def _submit_group(
@@ -290,6 +310,7 @@ class Sender:
         is_retry: bool,
         deadline_ms: float,
         order: object | None,
+        caller: Caller,
     ) -> None:
         chunks = _chunks(records, batcher.count_max)
         # Parts of one request must not overtake each other either.
@@ -298,18 +319,19 @@ class Sender:
             if start:
                 await turn()
             part = b"".join(records[start:stop])
-            stored = _submit(batcher, part, stop - start, is_retry, deadline_ms, order_of_parts)
+            stored = _submit(batcher, part, stop - start, is_retry, deadline_ms, order_of_parts, caller.sharer)
             sending.add(batcher.shard, group.indices[start:stop], stored)
 
     async def _routes(
-        self, names: Collection[str], access: Access, wait_ms: float
+        self, names: Collection[str], caller: Caller, wait_ms: float
     ) -> Mapping[str, Route | DueTimeError]:
         """Of each topic; where it has none, or the caller may not send to it, why that is so."""
         known = self._topics.routes
-        refused = self._permitted.faults(access, names)
+        refused = self._permitted.faults(caller.access, names)
         if not refused and all(name in known for name in names):
             return known
-        return refused | await self._topics.routes_to_write([name for name in names if name not in refused], wait_ms)
+        wanted = [name for name in names if name not in refused]
+        return refused | await self._topics.routes_to_write(wanted, wait_ms, caller.sharer)
 
     async def _announce(
         self, batch: Batch, routes: Mapping[str, Route | DueTimeError], wait_ms: float
@@ -384,11 +406,20 @@ def _submit(
     is_retry: bool,
     deadline_ms: float,
     order: object | None,
+    caller: str = "",
     *,
     is_batch: bool = False,
 ) -> "asyncio.Future[Stored] | DueTimeError":
     try:
-        return batcher.submit(records, count, retried=is_retry, deadline_ms=deadline_ms, order=order, is_batch=is_batch)
+        return batcher.submit(
+            records,
+            count,
+            retried=is_retry,
+            deadline_ms=deadline_ms,
+            order=order,
+            is_batch=is_batch,
+            caller=caller,
+        )
     except DueTimeError as error:
         return error
 

@@ -79,6 +79,8 @@ class Stored:
 Put = Callable[[bytes, Sequence[int], float], Awaitable[Stored]]
 # As Put; of some of the records, runs given by first index and count, all are stored or none.
 PutBatches = Callable[[bytes, Sequence[int], float, Sequence[int]], Awaitable[Stored]]
+# As Put; callers and the number of their records, in order.
+PutFor = Callable[[bytes, Sequence[tuple[str, int]], float], Awaitable[Stored]]
 
 
 @dataclass(slots=True, eq=False)
@@ -94,6 +96,8 @@ class Entry:
     result: "asyncio.Future[Stored]"
     # Whether all of it is stored or nothing.
     is_batch: bool = False
+    # Limits that callers share count the records for it.
+    caller: str = ""
 
 
 class Batcher:
@@ -110,12 +114,15 @@ class Batcher:
         *,
         count_max: int = PUT_COUNT_MAX,
         put_batches: PutBatches | None = None,
+        put_for: PutFor | None = None,
     ) -> None:
-        """`count_max`: records of one put. `put_batches`: for puts with entries of which all is stored or nothing."""
+        """`count_max`: records of one put. `put_batches`: for puts with entries of which all is stored or nothing.
+        `put_for`: replaces `put` where the store has to know the callers."""
         self.shard = shard
         self.count_max = count_max
         self._put = put
         self._put_batches = put_batches
+        self._put_for = put_for
         self._clock = clock
         self._metrics = metrics
         self._waiting_bytes_max = waiting_bytes_max
@@ -146,6 +153,7 @@ class Batcher:
         deadline_ms: float,
         order: object | None,
         is_batch: bool = False,
+        caller: str = "",
     ) -> "asyncio.Future[Stored]":
         """Takes `count` records, back to back, for the next put; of those of a batch all are stored or none. Cancelling
         the result takes them out again, unless they are in a put already.
@@ -166,7 +174,7 @@ class Batcher:
                 reason="SHARD_OVERLOADED",
             )
         loop = asyncio.get_running_loop()
-        entry = Entry(records, count, retried, deadline_ms, order, loop.create_future(), is_batch)
+        entry = Entry(records, count, retried, deadline_ms, order, loop.create_future(), is_batch, caller)
         self._waiting.append(entry)
         self._waiting_bytes += size
         self._waiting_count += count
@@ -248,6 +256,8 @@ class Batcher:
         timeout_ms = max(entry.deadline_ms for entry in entries) - started_ms
         if batches and self._put_batches is not None:
             stored = await self._put_batches(joined, retried, timeout_ms, batches)
+        elif self._put_for is not None:
+            stored = await self._put_for(joined, [(entry.caller, entry.count) for entry in entries], timeout_ms)
         else:
             stored = await self._put(joined, retried, timeout_ms)
         if len(stored.queue_offsets) != count:

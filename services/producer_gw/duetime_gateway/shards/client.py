@@ -171,9 +171,10 @@ class StoreClient:
         answer: store_pb2.ReplaceResponse = await self._call(self._replace(records, timeout=timeout_ms / 1000.0))
         return replaced_of(answer)
 
-    async def prepare(self, records: bytes, retried: Sequence[int], timeout_ms: float) -> Stored:
-        """As `put`, of half messages, which need not be named when they are repeated."""
-        request = store_pb2.PrepareRecordsRequest(records=records)
+    async def prepare(self, records: bytes, callers: Sequence[tuple[str, int]], timeout_ms: float) -> Stored:
+        """As `put`, of half messages, which need not be named when they are repeated. See `batcher.PutFor`."""
+        names, counts = zip(*callers, strict=True)
+        request = store_pb2.PrepareRecordsRequest(records=records, callers=names, counts=counts)
         return prepared_of(await self._call(self._stub.Prepare(request, timeout=timeout_ms / 1000.0)))
 
     async def take_checks(
@@ -254,12 +255,14 @@ class StoreClient:
         )
         return answer.statuses
 
-    async def commit_offsets(self, group: str, topic: str, places: Iterable[tuple[int, int, int]]) -> None:
+    async def commit_offsets(self, group: str, topic: str, places: Iterable[tuple[int, int, int]], caller: str) -> None:
         """`places`: (queue of the topic, offset, queue on the shard). Durable on return."""
         request = gateway_pb2.CommitOffsetsRequest(group=group, topic=topic)
         for queue, offset, shard_queue in places:
             request.queues.add(queue=queue, offset=offset, shard_queue=shard_queue)
-        await self._call(self._stub.CommitOffsets(request, timeout=self._timeout_ms / 1000.0))
+        await self._call(
+            self._stub.CommitOffsets(request, timeout=self._timeout_ms / 1000.0, metadata=made_for(caller))
+        )
 
     async def get_offsets(self, group: str, topic: str) -> Mapping[int, int]:
         """By the shard's queue; those without an offset are missing."""

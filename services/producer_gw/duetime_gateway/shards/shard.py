@@ -100,7 +100,9 @@ class Shard:
             self.store.replace, clock, of_shard, number, waiting_bytes_max, tasks, count_max=REPLACE_COUNT_MAX
         )
         # Of half messages.
-        self.preparer = Batcher(self.store.prepare, clock, of_shard, number, waiting_bytes_max, tasks)
+        self.preparer = Batcher(
+            self.store.put, clock, of_shard, number, waiting_bytes_max, tasks, put_for=self.store.prepare
+        )
         self.groups = GroupAnnouncer(number, self.store, clock, tasks)
         self._announcing: Gathering[Route, None] = Gathering(
             f"topics to be announced to shard {number}",

@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from duetime_core.errors import Overloaded
 from duetime_core.logs import sparing
 from duetime_core.ondisk.gone import GoneLetters
 from duetime_format import receipts
@@ -28,6 +27,8 @@ DONE = -1
 
 # Messages whose leases end in one step, some 2 us each, before others have their turn.
 EXPIRE_STEP = 512
+# Places that resets make count for this caller.
+OPERATORS = "resets of groups"
 MEMBERS_MAX = 1_000
 # A group's activity is counted over a minute, by second.
 _RATE_S = 60
@@ -99,9 +100,7 @@ class Groups:
         self.gone = gone
         self.shard = shard
         self.leases_max = leases_max
-        progress.bound(leases_max)
-        self._groups_max = groups_max
-        self._places_max = places_max
+        progress.bound(leases_max, groups_max, places_max)
         # Waiters for messages that come back.
         self._lines = lines
         self.activity: dict[str, Activity] = {}
@@ -364,18 +363,10 @@ class Groups:
         """Whether the group has a place in the topic, which may be its retry topic."""
         return any(key.group == group and topic in (key.topic, key.queue_topic) for key in self.progress.places)
 
-    def new_place(self, key: Key, frontier: int) -> Place:
-        """Makes a place. Raises: Overloaded: the shard has the most places or groups."""
-        places = self.progress.places
-        if len(places) >= self._places_max:
-            text = f"the shard keeps places of groups in {len(places)} queues, {self._places_max} at most"
-            raise Overloaded(text, reason="GROUP_QUEUES_EXHAUSTED")
-        if key.group not in self.activity and len(self.activity) >= self._groups_max:
-            known = {place.group for place in places}
-            if key.group not in known and len(known) >= self._groups_max:
-                text = f"the shard has {len(known)} groups, {self._groups_max} at most"
-                raise Overloaded(text, reason="GROUPS_EXHAUSTED")
-        place = self.progress.place(key, frontier)
+    def new_place(self, key: Key, frontier: int, caller: str = OPERATORS) -> Place:
+        """Makes a place. Raises: Overloaded: the shard has the most places or groups, or the caller has."""
+        self.progress.check_place(key.group, caller)
+        place = self.progress.place(key, frontier, caller)
         self.journal.reset(place, frontier)
         return place
 

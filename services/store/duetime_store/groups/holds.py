@@ -100,10 +100,24 @@ class Hold:
 class Place:
     """A group's progress in one queue."""
 
-    __slots__ = ("again", "available", "entries", "frontier", "key", "leased", "least", "number", "ordered", "settling")
+    __slots__ = (
+        "again",
+        "available",
+        "caller",
+        "entries",
+        "frontier",
+        "key",
+        "leased",
+        "least",
+        "number",
+        "ordered",
+        "settling",
+    )
 
-    def __init__(self, key: Key, number: int, frontier: int) -> None:
+    def __init__(self, key: Key, number: int, frontier: int, caller: str = "") -> None:
         self.key = key
+        # Whom it counts for; empty: unknown, as since a start.
+        self.caller = caller
         # Identifies it in the journal while the process runs.
         self.number = number
         self.frontier = frontier

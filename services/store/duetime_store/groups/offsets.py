@@ -11,7 +11,7 @@ Source: RocketMQ 4.9.3 and 5.3 ConsumerOffsetManager.
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
@@ -19,6 +19,7 @@ import structlog
 from duetime.v1 import gateway_pb2
 from duetime_core.errors import DiskFull, InvalidArgument, Unavailable, Violation
 from duetime_core.logs import sparing
+from duetime_core.seats import Seats
 from duetime_format import limits
 from duetime_format.names import is_name, is_system_topic
 from duetime_format.texts import shown
@@ -55,6 +56,9 @@ class GroupOffsets:
         self._table = {
             key: configs.numbered(offsets) for key, offsets in (table if isinstance(table, dict) else {}).items()
         }
+        # Queues that committed offsets hold seats for, by key, and the caller of each.
+        self._seats: Seats | None = None
+        self._callers: dict[str, dict[int, str]] = {}
         self._commits = 0
         self._commits_durable = 0
         self._is_fitted = False
@@ -94,14 +98,27 @@ class GroupOffsets:
             if isinstance(found, dict) and all(map(_is_number, found)):
                 yield from ((group, topic, queue, offset) for queue, offset in found.items())
 
-    async def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+    def share(self, seats: Seats, received: Container[tuple[str, str, int]]) -> None:
+        """Callers share seats from now on: one for each offset of a group, topic and queue that is not `received`."""
+        self._seats = seats
+        for group, topic, queue, _ in self.all():
+            if (group, topic, queue) not in received:
+                self._callers.setdefault(f"{topic}@{group}", {})[queue] = ""
+                seats.hold("")
+
+    async def commit(self, group: str, topic: str, offsets: Mapping[int, int], caller: str = "") -> None:
         """Keeps the offsets; durable on return.
 
         Raises:
             InvalidArgument: it is not a group's name.
+            Overloaded: groups have offsets in too many queues, or the caller made too many of them.
             DiskFull, Unavailable: the file was not written; the offsets may be written with the next commit.
         """
         known = self.find(group, topic)
+        new = dict.fromkeys(offsets.keys() - known.keys(), caller)
+        if new and self._seats is not None:
+            self._seats.take(caller, len(new))
+            self._callers.setdefault(f"{topic}@{group}", {}).update(new)
         self._set(group, topic, known | dict(offsets))
         self._commits += 1
         number = self._commits
@@ -142,8 +159,7 @@ class GroupOffsets:
             DiskFull, Unavailable: as `commit`.
         """
         own = [key for key in self._table if key.rpartition("@")[2] == group]
-        for key in own:
-            del self._table[key]
+        self._drop(own)
         topics = self._rest.get(_TOPICS)
         listed = isinstance(topics, dict) and group in topics
         if isinstance(topics, dict):
@@ -161,8 +177,7 @@ class GroupOffsets:
         topics = self._rest.get(_TOPICS)
         found = topics if isinstance(topics, dict) else {}
         listed = any(isinstance(names, list) and topic in names for names in found.values())
-        for key in own:
-            del self._table[key]
+        self._drop(own)
         if listed:
             self._rest[_TOPICS] = {
                 group: [name for name in names if name != topic] if isinstance(names, list) else names
@@ -172,6 +187,13 @@ class GroupOffsets:
             self._commits += 1
             async with self._writing:
                 await self._write()
+
+    def _drop(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            del self._table[key]
+            for caller in self._callers.pop(key, {}).values():
+                assert self._seats is not None
+                self._seats.give(caller)
 
     def _set(self, group: str, topic: str, offsets: dict[int, int]) -> None:
         self._table[f"{topic}@{group}"] = offsets

@@ -228,24 +228,24 @@ class Receiver:
             if key not in places:
                 queue = self._store.queues.find(topic, queue_id)
                 offset = await self._start(walk, key, queue, asked.start_at_ms)
-                self._make(key, queue, offset, line)
+                self._make(key, queue, offset, line, asked.caller)
         for queue_id in asked.retry_queues:
             key = Key(group, topic, back, queue_id)
             if key not in places:
                 self._store.queues.counts.check(back, queue_id + 1)
                 queue = self._store.queues.get_bytes(back.encode(), queue_id)
-                self._make(key, queue, await self._start(walk, key, queue, 0), line)
+                self._make(key, queue, await self._start(walk, key, queue, 0), line, asked.caller)
         if len(line.queues) < len(asked.queues) + len(asked.retry_queues):
             # After a start there are places that no line listens to yet.
             for name, queue_ids in ((topic, asked.queues), (back, asked.retry_queues)):
                 for queue_id in queue_ids:
                     line.listen(self._store.queues.get_bytes(name.encode(), queue_id))
 
-    def _make(self, key: Key, queue: ConsumeQueue, offset: int, line: Line) -> None:
+    def _make(self, key: Key, queue: ConsumeQueue, offset: int, line: Line, caller: str) -> None:
         if queue.is_gone:
             raise unknown_topic(key.topic)
         if key not in self._groups.progress.places:
-            self._groups.new_place(key, offset)
+            self._groups.new_place(key, offset, caller)
             line.listen(queue)
             log.info("group begins in a queue", **key._asdict(), offset=offset)
 

@@ -21,6 +21,7 @@ import heapq
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 
+from duetime_core.seats import Seats
 from duetime_core.shares import Shares
 from duetime_format.events import Key, Pairs
 
@@ -46,6 +47,12 @@ class Progress:
         # All entries of all places: by group, and by the caller that received them last.
         self.shares: Shares[str] = Shares(1 << 62, 1 << 62, 0)
         self.callers: Shares[str] = Shares(1 << 62, 1 << 62, 0)
+        # Queues in which groups have places, or have committed offsets, and groups with places; each counts for the
+        # caller that made it, or since a start for a nameless one.
+        self.queue_seats = Seats(1 << 62, "queues have places of groups", reason="GROUP_QUEUES_EXHAUSTED")
+        self.group_seats = Seats(1 << 62, "groups receive", reason="GROUPS_EXHAUSTED")
+        # The caller and the number of places of each group.
+        self._groups: dict[str, tuple[str, int]] = {}
         # Places and offsets that were exhausted; some may no longer be.
         self.exhausted: deque[tuple[Place, int]] = deque()
         # A heap of leased and waiting holds: (until, serial, hold).
@@ -58,8 +65,10 @@ class Progress:
     def outstanding(self) -> int:
         return self.shares.used
 
-    def bound(self, leases_max: int) -> None:
-        """Sets the limit of entries: half of them for one caller, half of these for one group."""
+    def bound(self, leases_max: int, groups_max: int, places_max: int) -> None:
+        """Sets the limits; of entries half for one caller, half of these for one group."""
+        self.group_seats.bound(groups_max)
+        self.queue_seats.bound(places_max)
         self.callers.bound(leases_max)
         self.shares.bound(leases_max, max(leases_max // 4, 1))
 
@@ -72,12 +81,23 @@ class Progress:
 
     # --- places -----------------------------------------------------------------------------------------------------
 
-    def place(self, key: Key, frontier: int = 0) -> Place:
-        """The place, made if need be."""
+    def check_place(self, group: str, caller: str) -> None:
+        """Raises: Overloaded: the caller may make no place for the group."""
+        self.queue_seats.check(caller)
+        if group not in self._groups:
+            self.group_seats.check(caller)
+
+    def place(self, key: Key, frontier: int = 0, caller: str = "") -> Place:
+        """The place, made if need be; then it counts for the caller."""
         found = self.places.get(key)
         if found is None:
             self._numbers += 1
-            found = self.places[key] = Place(key, self._numbers, frontier)
+            found = self.places[key] = Place(key, self._numbers, frontier, caller)
+            self.queue_seats.hold(caller)
+            maker, count = self._groups.get(key.group, (caller, 0))
+            self._groups[key.group] = maker, count + 1
+            if not count:
+                self.group_seats.hold(maker)
             if key.topic != key.queue_topic:
                 self.retries.setdefault((key.queue_topic, key.queue), []).append(found)
         return found
@@ -86,6 +106,12 @@ class Progress:
         """Removes the place."""
         key = place.key
         del self.places[key]
+        self.queue_seats.give(place.caller)
+        maker, count = self._groups.pop(key.group)
+        if count > 1:
+            self._groups[key.group] = maker, count - 1
+        else:
+            self.group_seats.give(maker)
         if key.topic != key.queue_topic:
             of_queue = self.retries[key.queue_topic, key.queue]
             of_queue.remove(place)

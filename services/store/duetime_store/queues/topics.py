@@ -74,7 +74,10 @@ class Topics(Mapping[str, int]):
         self._counts = dict(counts)
         # Message types of those that have one, by RocketMQ's names; a broker's may be none of ours.
         self.types = dict(types)
+        # Counts for all topics, and for those of groups alone.
         self.queue_count = sum(self._counts.values())
+        self._of_groups = {name: count for name, count in self._counts.items() if is_group_topic(name)}
+        self._group_queue_count = sum(self._of_groups.values())
         self.changed: dict[str, int] = {}
         # Those that were removed and may still be in their files.
         self.removed: set[str] = set()
@@ -96,6 +99,9 @@ class Topics(Mapping[str, int]):
         if known is None or count > known:
             self._counts[topic] = self.changed[topic] = count
             self.queue_count += count - (known or 0)
+            if is_group_topic(topic):
+                self._of_groups[topic] = count
+                self._group_queue_count += count - (known or 0)
 
     def put(self, topic: str, count: int, message_type: int) -> None:
         """As `grow`, and the topic is for these messages, a number of duetime.v1.TopicType. ANY changes no topic that
@@ -114,6 +120,7 @@ class Topics(Mapping[str, int]):
     def remove(self, topic: str) -> None:
         """The topic was deleted."""
         self.queue_count -= self._counts.pop(topic, 0)
+        self._group_queue_count -= self._of_groups.pop(topic, 0)
         self.types.pop(topic, None)
         self.changed.pop(topic, None)
         self.removed.add(topic)
@@ -123,6 +130,8 @@ class Topics(Mapping[str, int]):
         self._counts.update(counts)
         self.changed = {name: count for name, count in self.changed.items() if name not in counts}
         self.queue_count = sum(self._counts.values())
+        self._of_groups = {name: count for name, count in self._counts.items() if is_group_topic(name)}
+        self._group_queue_count = sum(self._of_groups.values())
 
     def check(self, topic: str, count: int) -> None:
         """Checks that the topic may have so many queues.
@@ -134,14 +143,18 @@ class Topics(Mapping[str, int]):
             return
         if is_internal_topic(topic):
             raise InvalidArgument([Violation("name", f"{topic} is a system topic, which the shard itself makes")])
-        limits = self._group_limits if is_group_topic(topic) else self.limits
-        if known is None and len(self._counts) >= limits.topics_max:
+        limits, topic_count, queue_count = self._group_limits, len(self._counts), self.queue_count
+        if not is_group_topic(topic):
+            # Topics of groups, which each caller may make, take no room from these.
+            limits = self.limits
+            topic_count, queue_count = topic_count - len(self._of_groups), queue_count - self._group_queue_count
+        if known is None and topic_count >= limits.topics_max:
             raise TopicsExhausted(
-                f"topic {topic} is not made: the shard has {len(self)}, topics_max is {limits.topics_max}"
+                f"topic {topic} is not made: the shard has {topic_count}, topics_max is {limits.topics_max}"
             )
-        if self.queue_count + count - (known or 0) > limits.queues_max:
+        if queue_count + count - (known or 0) > limits.queues_max:
             raise QueuesExhausted(
-                f"{count} queues of topic {topic} are not made: the shard has {self.queue_count} in total, "
+                f"{count} queues of topic {topic} are not made: the shard has {queue_count} in total, "
                 f"queues_max is {limits.queues_max}"
             )
 

@@ -109,10 +109,8 @@ class _Loading:
         rows = saved.rows
         kept = self._open(rows.offsets)
         known = np.isin(rows.offsets, kept)
-        units = self._store.halves.units(kept)
         self._table.add(
             kept,
-            units["position"].astype(np.int64),
             [saved.names[number] for number in rows.groups[known].tolist()],
             rows.next_check_at_ms[known],
             rows.stored_at_ms[known],
@@ -163,11 +161,10 @@ class _Loading:
     def _table_add(self, rows: Sequence[OpenHalf]) -> None:
         if not rows:
             return
-        offsets, positions, _, groups, checks, stored_at_ms, immunity_ms = zip(*rows, strict=True)
+        offsets, _, _, groups, checks, stored_at_ms, immunity_ms = zip(*rows, strict=True)
         stored, asked_ms = np.array(stored_at_ms, np.int64), np.array(immunity_ms, np.int64)
         self._table.add(
             np.array(offsets, np.int64),
-            np.array(positions, np.int64),
             groups,
             stored + np.where(asked_ms > 0, asked_ms, self._timeout_ms),
             stored,

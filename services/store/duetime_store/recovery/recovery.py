@@ -169,7 +169,8 @@ class _Recovery:
         self._make_levels(store, point, offsets)
         self._make_timers(store, point)
         load_counts(store.ledger, self._directory.root, point, ends, self._replay.left, store.lanes)
-        table = OpenTransactions(checks_max=self._settings.transaction_checks_max)
+        settings = self._settings
+        table = OpenTransactions(checks_max=settings.transaction_checks_max, transactions_max=settings.transactions_max)
         load_transactions(
             store,
             self._directory.root,

@@ -41,7 +41,6 @@ from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.reading.reader import Reader
 from duetime_store.reading.turns import Turns
 from duetime_store.recovery.checkpointer import Checkpointer
-from duetime_store.transactions.table import OpenTransactions
 from duetime_store.writing.flusher import Flusher
 from duetime_store.writing.store import Store
 
@@ -103,7 +102,6 @@ class Cleaner:
         *,
         policy: Policy,
         interval_ms: int,
-        transactions: OpenTransactions,
         unread: FindUnread,
         dropped: Callable[[int], Iterator[None]],
     ) -> None:
@@ -121,7 +119,6 @@ class Cleaner:
         self._turns = turns
         self._policy = policy
         self._interval_ms = interval_ms
-        self._transactions = transactions
         self._unread = unread
         self._dropped = dropped
         # Segments below it are full, and carry the time at which that was seen; those full at the start keep theirs.
@@ -287,8 +284,6 @@ class Cleaner:
         durable = self._store.when_durable()
         if durable is not None:
             await durable
-        if queue is self._store.halves.queue:
-            self._transactions.moved(offsets, units["position"].astype(np.int64))
         self._metrics.retention_moved.inc(len(sizes) - len(damages))
         self._metrics.retention_moved_bytes.inc(len(records))
         await self._clock.sleep(MOVE_PAUSE_MS)

@@ -1,9 +1,11 @@
 """Prepare: half messages are stored, and their transactions are open from then on."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 
 import numpy as np
-from duetime_core.errors import InvalidArgument, Overloaded, Violation
+from duetime_core.errors import InvalidArgument, Violation
 from duetime_format import halves, record
 from duetime_format.columns import values
 from duetime_format.limits import REQUEST_BYTES_MAX
@@ -34,19 +36,15 @@ class Prepared:
 class Preparing:
     """Serves Prepare."""
 
-    def __init__(
-        self, store: Store, table: OpenTransactions, flusher: Flusher, *, timeout_ms: int, transactions_max: int
-    ) -> None:
+    def __init__(self, store: Store, table: OpenTransactions, flusher: Flusher, *, timeout_ms: int) -> None:
         self._store = store
         self._table = table
         self._flusher = flusher
         self._timeout_ms = timeout_ms
-        self._transactions_max = transactions_max
-        # Half messages that are staged.
-        self._staged_count = 0
 
-    async def prepare(self, records: bytes) -> Prepared:
-        """Durable on return.
+    async def prepare(self, records: bytes, caller: str = "", callers: Sequence[tuple[str, int]] = ()) -> Prepared:
+        """Durable on return. `callers`: whom the transactions count for, and the number of records of each, in order;
+        the rest counts for `caller`.
 
         Raises:
             As Store.put.
@@ -54,28 +52,37 @@ class Preparing:
         if len(records) > REQUEST_BYTES_MAX:
             text = f"{len(records)} bytes, {REQUEST_BYTES_MAX} at most"
             raise InvalidArgument([Violation("records", text)], reason="RECORDS_INVALID")
-        prepared = self.stage(records)
+        prepared = self.stage(records, caller, callers)
         self._flusher.wake()
         durable = self._store.when_durable()
         if durable is not None:
             await durable
         return prepared
 
-    def stage(self, records: bytes) -> Prepared:
+    def stage(self, records: bytes, caller: str = "", callers: Sequence[tuple[str, int]] = ()) -> Prepared:
         """As `prepare`; what it returns holds once all of it is durable."""
         store = self._store
         store.gate.check_send()
         intake = store.admit(records)
-        open_count = len(self._table) + self._staged_count
-        text = f"the shard has {open_count} open transactions, {self._transactions_max} at most"
-        full = Overloaded(text, reason="TRANSACTIONS_EXHAUSTED")
-        room = max(self._transactions_max - open_count, 0)
-        outcome, positions = prepare(store, intake, half_faults(store, intake), room, full)
-        new = [index for index, status in enumerate(outcome.statuses) if status == OK]
+        names = [*chain.from_iterable(repeat(name, count) for name, count in callers)][: intake.count]
+        names += [caller] * (intake.count - len(names))
+        seats, seated = self._table.seats, set[int]()
+
+        def take(index: int) -> None:
+            seats.take(names[index])
+            seated.add(index)
+
+        new: list[int] = []
+        try:
+            outcome, positions = prepare(store, intake, half_faults(store, intake), take)
+            new = [index for index, status in enumerate(outcome.statuses) if status == OK]
+        finally:
+            for index in seated.difference(new):
+                seats.give(names[index])
         check_at_ms = self._check_at_ms(intake, outcome, new)
         self._answer_repeated(outcome, positions, check_at_ms)
         if new:
-            self._add(intake, outcome, new, positions, check_at_ms)
+            self._add(intake, outcome, new, check_at_ms, [names[index] for index in new])
         return Prepared(outcome, positions, check_at_ms)
 
     def _check_at_ms(self, intake: Intake, outcome: Outcome, new: list[int]) -> list[int]:
@@ -97,21 +104,26 @@ class Preparing:
                     check_at_ms[index] = first.stored_at_ms + halves.immunity_ms(first.properties, self._timeout_ms)
 
     def _add(
-        self, intake: Intake, outcome: Outcome, new: list[int], positions: list[int], check_at_ms: list[int]
+        self,
+        intake: Intake,
+        outcome: Outcome,
+        new: list[int],
+        check_at_ms: list[int],
+        callers: list[str],
     ) -> None:
         """They are open once they are durable."""
-        offsets, places, checks = (
-            np.array([column[index] for index in new], np.int64)
-            for column in (outcome.queue_offsets, positions, check_at_ms)
+        offsets, checks = (
+            np.array([column[index] for index in new], np.int64) for column in (outcome.queue_offsets, check_at_ms)
         )
         (named,) = values(intake.data, intake.sizes.tolist(), _GROUP)
         groups = [as_text(named[index] or b"") for index in new]
         stored_at_ms = np.full(len(new), outcome.stored_at_ms, np.int64)
-        self._staged_count += len(new)
 
         def settled(durable: bool) -> None:
-            self._staged_count -= len(new)
             if durable:
-                self._table.add(offsets, places, groups, checks, stored_at_ms)
+                self._table.add(offsets, groups, checks, stored_at_ms, callers=callers)
+            else:
+                for caller in callers:
+                    self._table.seats.give(caller)
 
         self._store.staged.settles.append(settled)

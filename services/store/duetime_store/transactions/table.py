@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from duetime_core.seats import Seats
 from duetime_format.units import Ints, Mask
 
 from duetime_store.settings import CHECKS_COUNTED_MAX
@@ -35,6 +36,8 @@ UNHEARD_MS = 1_000
 _NOBODY = 0xFFFF_FFFF
 # The line of those whose checks are used up, beside those of groups.
 _EXHAUSTED = -1
+# Number of the caller that nobody knows: of rows from before a start.
+_UNKNOWN = 0
 _ROWS_MIN = 1_024
 _GROWTH = 16
 # Rows that are looked at, at a time, for a page.
@@ -47,8 +50,6 @@ class Open(NamedTuple):
     """Open transactions, as columns of equal length, in order of offsets unless said otherwise."""
 
     offsets: Ints
-    # Of the half messages in the log.
-    positions: Ints
     # Numbers: `group_name` knows them.
     groups: Rows
     # Checks that were heard.
@@ -61,7 +62,6 @@ class Open(NamedTuple):
         rows = slice(first, stop)
         return Open(
             self.offsets[rows],
-            self.positions[rows],
             self.groups[rows],
             self.checks[rows],
             self.next_check_at_ms[rows],
@@ -76,7 +76,6 @@ class Snapshot:
     # Of groups, by number.
     names: Sequence[str]
     offsets: Ints
-    positions: Ints
     groups: Rows
     marks: Marks
     dues: Ints
@@ -87,18 +86,22 @@ class Snapshot:
         checks = (self.marks[kept] & _CHECKS).astype(np.int64)
         stored_at_ms = self.stored_s[kept].astype(np.int64) * 1_000
         groups = self.groups[kept]
-        return Open(self.offsets[kept], self.positions[kept], groups, checks, self.dues[kept], stored_at_ms)
+        return Open(self.offsets[kept], groups, checks, self.dues[kept], stored_at_ms)
 
 
 class OpenTransactions:
     """See the module."""
 
-    def __init__(self, *, checks_max: int, changed: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, *, checks_max: int, transactions_max: int = 1 << 31, changed: Callable[[], None] = lambda: None
+    ) -> None:
         """`changed`: called when something falls due earlier than `next_due_ms` said."""
+        # Each row has one, of the caller that it counts for, until it ends.
+        self.seats = Seats(transactions_max, "transactions are open", reason="TRANSACTIONS_EXHAUSTED")
         self.checks_max = min(checks_max, _CHECKS)
         self.changed = changed
         self._used = self._first = self._ended = 0
-        self._offsets, self._positions, self._dues = (np.empty(_ROWS_MIN, np.int64) for _ in range(3))
+        self._offsets, self._dues = (np.empty(_ROWS_MIN, np.int64) for _ in range(2))
         self._groups, self._stored_s = (np.empty(_ROWS_MIN, np.uint32) for _ in range(2))
         self._marks: Marks = np.empty(_ROWS_MIN, np.uint16)
         self._numbers: dict[str, int] = {}
@@ -106,6 +109,10 @@ class OpenTransactions:
         self._free: list[int] = []
         # Open transactions of each group, by number.
         self._counts: Ints = np.zeros(16, np.int64)
+        # By row, the number of its caller.
+        self._callers = np.empty(_ROWS_MIN, np.uint32)
+        self._caller_numbers: dict[str, int] = {"": _UNKNOWN}
+        self._caller_names = [""]
         self._wheel = Wheel(self._dues_of)
         # By group number, or _EXHAUSTED: rows whose check is due, in order.
         self._ready: dict[int, array[int]] = {}
@@ -176,7 +183,6 @@ class OpenTransactions:
     def _open(self, rows: Ints | Rows) -> Open:
         return Open(
             self._offsets[rows],
-            self._positions[rows],
             self._groups[rows],
             (self._marks[rows] & _CHECKS).astype(np.int64),
             self._dues[rows],
@@ -193,24 +199,30 @@ class OpenTransactions:
     def add(
         self,
         offsets: Ints,
-        positions: Ints,
         groups: Sequence[str],
         check_at_ms: Ints,
         stored_at_ms: Ints,
         checks: Ints | None = None,
+        callers: Sequence[str] | None = None,
     ) -> None:
-        """Half messages were stored, behind all others. `checks`: what a broker has counted."""
+        """Half messages were stored, behind all others. `checks`: what a broker has counted. `callers`: they have
+        their seats already; None: nobody knows them, and the rows count for a nameless one."""
         count = len(offsets)
         if not count:
             return
         assert (np.diff(offsets, prepend=self._offsets[self._used - 1] if self._used else -1) > 0).all()
         self._grow(count)
         rows = slice(self._used, self._used + count)
-        self._offsets[rows], self._positions[rows], self._dues[rows] = offsets, positions, check_at_ms
+        self._offsets[rows], self._dues[rows] = offsets, check_at_ms
         self._stored_s[rows] = np.clip(stored_at_ms // 1_000, 0, 0xFFFF_FFFF)
         self._marks[rows] = 0 if checks is None else np.clip(checks, 0, _CHECKS)
         numbers = np.fromiter((self._number(group) for group in groups), np.int64, count)
         self._groups[rows] = numbers
+        if callers is None:
+            self._callers[rows] = _UNKNOWN
+            self.seats.hold("", count)
+        else:
+            self._callers[rows] = np.fromiter((self._caller_number(caller) for caller in callers), np.int64, count)
         np.add.at(self._counts, numbers, 1)
         self._used += count
         self._push(np.arange(rows.start, rows.stop, dtype=np.uint32))
@@ -220,16 +232,13 @@ class OpenTransactions:
         rows, found = self._find(np.unique(offsets))
         rows = rows[found]
         np.subtract.at(self._counts, self._groups[rows], 1)
+        for number, count in zip(*np.unique(self._callers[rows], return_counts=True), strict=True):
+            self.seats.give(self._caller_names[number], int(count))
         self._groups[rows] = _NOBODY
         self._dues[rows] = NEVER
         self._ended += len(rows)
         if self._ended > max(_ROWS_MIN, self._used // 2):
             self._squeeze()
-
-    def moved(self, offsets: Ints, positions: Ints) -> None:
-        """Retention has put half messages elsewhere."""
-        rows, found = self._find(offsets)
-        self._positions[rows[found]] = positions[found]
 
     def _number(self, group: str) -> int:
         number = self._numbers.get(group)
@@ -245,8 +254,15 @@ class OpenTransactions:
             self._numbers[group] = number
         return number
 
+    def _caller_number(self, caller: str) -> int:
+        number = self._caller_numbers.setdefault(caller, len(self._caller_names))
+        if number == len(self._caller_names):
+            self._caller_names.append(caller)
+        return number
+
     def _columns(self) -> Iterator[npt.NDArray[np.generic]]:
-        yield from (self._offsets, self._positions, self._dues, self._groups, self._stored_s, self._marks)
+        columns = self._offsets, self._dues, self._groups, self._stored_s, self._marks, self._callers
+        yield from columns
 
     def _grow(self, count: int) -> None:
         wanted = self._used + count
@@ -269,6 +285,14 @@ class OpenTransactions:
         self._used, self._first, self._ended = kept, 0, 0
         for name in [name for name, number in self._numbers.items() if not self._counts[number]]:
             self._free.append(self._numbers.pop(name))
+        self._squeeze_callers(kept)
+
+    def _squeeze_callers(self, kept: int) -> None:
+        """Numbers the callers again that have rows, after the nameless one."""
+        used, numbers = np.unique(self._callers[:kept], return_inverse=True)
+        names = ["", *(self._caller_names[number] for number in used.tolist() if number != _UNKNOWN)]
+        self._callers[:kept] = numbers if _UNKNOWN in used else numbers + 1
+        self._caller_names, self._caller_numbers = names, {name: number for number, name in enumerate(names)}
 
     # --- checks -------------------------------------------------------------------------------------------------------
 
@@ -402,7 +426,6 @@ class OpenTransactions:
         return Snapshot(
             list(self._names),
             self._offsets[used].copy(),
-            self._positions[used].copy(),
             self._groups[used].copy(),
             self._marks[used].copy(),
             self._dues[used].copy(),
@@ -412,7 +435,7 @@ class OpenTransactions:
     def load(self, rows: Open, names: Sequence[str]) -> None:
         """Takes what was saved; nothing may be in the table yet. `names`: of the groups, by number."""
         names = [names[number] for number in rows.groups.tolist()]
-        self.add(rows.offsets, rows.positions, names, rows.next_check_at_ms, rows.stored_at_ms, rows.checks)
+        self.add(rows.offsets, names, rows.next_check_at_ms, rows.stored_at_ms, rows.checks)
 
     @property
     def nbytes(self) -> int:

@@ -3,8 +3,8 @@
     head     4s "DTTX", u32 CRC-32 of all that follows it, u16 version, u16 0, u32 groups, u32 transactions,
              i64 position of the checkpoint
     group    u16 length, name; transactions number them in this order
-    columns  i64 half offset of each, in order; then i64 position, i64 next check, u32 group, u32 second of the prepare,
-             u16 checks that were heard
+    columns  i64 half offset of each, in order; then i64 0, once a position, i64 next check, u32 group, u32 second of
+             the prepare, u16 checks that were heard
 
 Big-endian. The file is sealed, and kept beside its checkpoint, as duetime_store.files.derived says.
 """
@@ -42,7 +42,8 @@ def encode(snapshot: Snapshot, position: int) -> bytes:
     names = [snapshot.names[number].encode() for number in used.tolist()]
     parts = [_HEAD.pack(len(names), len(rows.offsets), position)]
     parts += [part for name in names for part in (_LENGTH.pack(len(name)), name)]
-    columns = (rows.offsets, rows.positions, rows.next_check_at_ms, groups, rows.stored_at_ms // 1_000, rows.checks)
+    unused = np.zeros_like(rows.offsets)
+    columns = (rows.offsets, unused, rows.next_check_at_ms, groups, rows.stored_at_ms // 1_000, rows.checks)
     parts += [column.astype(kind).tobytes() for column, kind in zip(columns, _TYPES, strict=True)]
     return derived.sealed(MAGIC, VERSION, parts)
 
@@ -61,10 +62,9 @@ def decode(data: bytes) -> Saved:
     for kind in _TYPES:
         columns.append(np.frombuffer(data, kind, row_count, at))
         at += columns[-1].nbytes
-    offsets, positions, dues, groups, stored_s, checks = columns
+    offsets, _, dues, groups, stored_s, checks = columns
     rows = Open(
         offsets.astype(np.int64),
-        positions.astype(np.int64),
         groups.astype(np.uint32),
         checks.astype(np.int64),
         dues.astype(np.int64),

@@ -59,14 +59,13 @@ def prepare(
     store: Store,
     intake: Intake,
     faults: Mapping[int, str | DueTimeError],
-    room: int,
-    full: DueTimeError,
+    take: Callable[[int], None],
 ) -> tuple[Outcome, list[int]]:
     """Stages half records that have no fault and were not prepared before. One that repeats an open transaction joins
     it, one that repeats an ended transaction is refused. Returns also where each lies; -1: it is refused, or unknown.
 
     Args:
-        room: how many more may be open; others are refused with `full`.
+        take: takes a seat for the record of this index, or raises its refusal.
     """
     outcome = Outcome.of_nothing(intake.count, OK, store.clock.now_ms())
     for index, fault in faults.items():
@@ -85,9 +84,12 @@ def prepare(
     for index in twins:
         outcome.statuses[index] = DUPLICATE
     chosen = [index for index, status in enumerate(outcome.statuses) if status == OK]
-    for index in chosen[room:]:
-        outcome.refuse(index, full)
-    chosen = chosen[:room]
+    for index in chosen:
+        try:
+            take(index)
+        except DueTimeError as error:
+            outcome.refuse(index, error)
+    chosen = [index for index in chosen if outcome.statuses[index] == OK]
     stored = Outcome([], stored_at_ms=outcome.stored_at_ms)
     staged = store.stage_sent(intake if len(chosen) == intake.count else intake.only(chosen), stored).tolist()
     outcome.take_places(chosen, stored)
