@@ -24,7 +24,7 @@ from bench.peers.duetime import DueTime
 
 LAST = Path(__file__).with_name("last.json")
 HISTORY = Path(__file__).with_name("history.svg")
-# Module and class of each; the others than the first are there for `--peers all` and `--peers tasks`.
+# Module and class of each; all but the first are for `--peers all` and `--peers tasks`.
 PEERS = {
     "postgres": ("bench.peers.postgres", "Postgres"),
     "beanstalkd": ("bench.peers.beanstalkd", "Beanstalkd"),
@@ -40,7 +40,7 @@ GROUPS = {"all": [name for name in PEERS if name not in TASKS], "tasks": TASKS, 
 
 @dataclass(frozen=True)
 class Extras:
-    """What else to measure, with how many messages; 0: not at all."""
+    """Further measurements with their numbers of messages; 0: skipped."""
 
     burst: int
     retries: int
@@ -61,7 +61,7 @@ def main() -> int:
     progress, tables = Console(stderr=True), Console(width=None if sys.stdout.isatty() else 130)
     try:
         with tempfile.TemporaryDirectory(prefix="duetime-bench-", dir=arguments.directory) as root:
-            # Servers that run as other users have their directories in it.
+            # The directory holds those of servers that run as other users.
             Path(root).chmod(0o711)
             extras = Extras(arguments.burst, arguments.retries, arguments.pending)
             result = run(plan, Path(root), names, extras, progress)
@@ -71,7 +71,7 @@ def main() -> int:
     LAST.write_text(json.dumps(result, indent=2) + "\n")
     report.show(result, tables)
     if arguments.pictures:
-        # Of the bench's own extra.
+        # matplotlib is in the bench's own extra.
         from bench.pictures import draw
 
         draw(result)
@@ -79,14 +79,14 @@ def main() -> int:
 
 
 def show_history(paths: list[Path]) -> int:
-    """Of runs that were kept: `cp bench/last.json SOMEWHERE`."""
+    """Shows and draws saved runs: `cp bench/last.json SOMEWHERE`."""
     try:
         runs = history.read(paths)
     except (OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
     report.draw_tables([history.table_of(runs)], Console(width=None if sys.stdout.isatty() else 130))
-    # Of the bench's own extra.
+    # matplotlib is in the bench's own extra.
     from bench.pictures import draw_history
 
     draw_history(runs, HISTORY)
@@ -95,7 +95,7 @@ def show_history(paths: list[Path]) -> int:
 
 
 def run(plan: contest.Plan, root: Path, names: list[str], extras: Extras, progress: Console) -> dict[str, Any]:
-    """All measurements, as bench/last.json has them."""
+    """All measurements, in the form of bench/last.json."""
     started, meanwhile = time.monotonic(), Meanwhile()
     result: dict[str, Any] = {"cores": core_count(), "machine": machine(), "plan": vars(plan), "missing": {}}
     with echo_server() as echo, _started(root, plan, names, result, progress) as (clusters, peers):
@@ -126,7 +126,7 @@ def run(plan: contest.Plan, root: Path, names: list[str], extras: Extras, progre
 def _started(
     root: Path, plan: contest.Plan, names: list[str], result: dict[str, Any], progress: Console
 ) -> Iterator[tuple[list[DueTime], list[Peer]]]:
-    """A cluster for each flush mode, one without ids, one in one process, and each peer that is installed, all idle
+    """Starts a cluster for each flush mode, one without ids, one in one process, and each installed peer; all are idle
     until measured."""
     clusters, peers = [DueTime(mode, plan.queues) for mode in ("sync", "async")], []
     clusters.append(DueTime("sync", plan.queues, settings={"DUETIME_STORE_RECENT_IDS_COUNT": "0"}))
@@ -147,7 +147,7 @@ def _started(
                 peer.make_topic("accepted")
                 peers.append(peer)
             except (Missing, ImportError, RuntimeError) as error:
-                progress.print(f"{name} is left out: {error}", style="yellow")
+                progress.print(f"{name} is skipped: {error}", style="yellow")
                 result["missing"][name] = str(error)
         result["systems"] = {peer.name: {"title": peer.title, "version": peer.version} for peer in peers}
         yield clusters, peers
@@ -158,29 +158,27 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=description)
     parser.add_argument("--quick", action="store_true", help="one short round, a minute")
     parser.add_argument("--rounds", type=int, default=0, metavar="N", help="rounds, default 3, with --quick 1")
-    lateness = "how long lateness is measured at each rate, default 30, with --quick 2"
+    lateness = "seconds of lateness at each rate, default 30, with --quick 2"
     parser.add_argument("--lateness", type=float, default=0, metavar="SECONDS", help=lateness)
     parser.add_argument(
         "--peers",
         nargs="*",
         default=["postgres"],
         choices=[*PEERS, *GROUPS],
-        help="what is measured beside it, default postgres; all: and other servers, tasks: libraries of task queues; "
-        "what is not installed is named and left out",
+        help="systems measured beside it, default postgres; all: and other servers, tasks: libraries of task queues; "
+        "missing ones are named and skipped",
     )
     parser.add_argument("--pending", type=int, default=0, metavar="N", help="also measure with N messages pending")
     burst = "also measure lateness on one lane while another has N messages due at once"
     parser.add_argument("--burst", type=int, default=0, metavar="N", help=burst)
     retries = "also measure lateness while a group has N retries pending"
     parser.add_argument("--retries", type=int, default=0, metavar="N", help=retries)
-    queues = "queues of each topic, default %(default)s; a topic that makes itself has 4"
+    queues = "queues of each topic, default %(default)s; automatic topics have 4"
     parser.add_argument("--queues", type=int, default=contest.PLAN.queues, metavar="N", help=queues)
-    kept = "measure nothing: show and draw (bench/history.svg) the figures of runs that were kept, oldest first"
+    kept = "measure nothing: show and draw (bench/history.svg) the figures of saved runs, oldest first"
     parser.add_argument("--history", type=Path, nargs="+", metavar="FILE", help=kept)
     parser.add_argument("--pictures", action="store_true", help="also draw docs/pictures (needs matplotlib)")
-    parser.add_argument(
-        "--directory", default="/var/tmp", help="where the data lie meanwhile; on a disk, not in memory"
-    )
+    parser.add_argument("--directory", default="/var/tmp", help="directory of the data; on a disk, not in memory")
     return parser
 
 

@@ -36,14 +36,14 @@ from bench.processes import wait_until
 
 CALL_TIMEOUT_S = 60.0
 FAR_LEVEL = 18
-# Of one cancel, as the SDK sends them.
+# Messages of one cancel, as the SDK sends them.
 CANCEL_BATCH = 1_024
 CANCELS = 100_000
-# The pending ones are of so many topics, and have so many different keys.
+# Numbers of topics and keys of pending messages.
 TOPICS, KEYS = 50, 100_000
 PAGES, PAGE_COUNT = 100, 100
-# They are sent at more than this until the instant.
-# Lateness is measured so long beside an instant.
+# The lowest rate of sends before the instant.
+# Seconds of lateness measured beside an instant.
 INSTANT_LATENESS_S = 15.0
 INSTANT_RATE = 10_000
 DUE_RANGE_MS = 60_000
@@ -81,7 +81,7 @@ def cancels(duetime: DueTime, delay: str | None, level: int | None, count: int =
 
 
 def all_cancels(duetime: DueTime) -> dict[str, float]:
-    """Of both kinds of lanes."""
+    """Cancels/s of both kinds of lanes."""
     return {
         "any time": cancels(duetime, f"{random.randrange(*SCATTERED_MS)}ms", None),
         "levels": cancels(duetime, None, FAR_LEVEL),
@@ -89,12 +89,12 @@ def all_cancels(duetime: DueTime) -> dict[str, float]:
 
 
 def same_instant(duetime: DueTime, count: int, lateness_seconds: float) -> dict[str, Any]:
-    """Lateness on a level's lane by itself, and beside `count` messages for any time that are due at one instant: how
-    fast those are restored, and whether in order."""
+    """Lateness on a level's lane by itself, and beside `count` messages for any time that are due at one instant; also
+    the delivery rate of those, and a check of their order."""
     result: dict[str, Any] = {"count": count, "usual": lateness(duetime, "late-usual", RATES[0], lateness_seconds)}
     topic = "instant"
     duetime.make_topic(topic)
-    # Whole seconds, and time to send them all.
+    # Whole seconds, with time to send them all.
     instant = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=count // INSTANT_RATE + 5)
 
     entries = asyncio.run(_fill_instant(duetime.cluster.address, topic, instant, count))
@@ -106,7 +106,7 @@ def same_instant(duetime: DueTime, count: int, lateness_seconds: float) -> dict[
         wait_until(lambda: not lane_of(duetime, TIMER_LANE).due_count, RESTART_DEADLINE_S, "the lane is drained")
         took_s[0] = datetime.now(UTC).timestamp() - instant.timestamp()
 
-    # The instant falls into the measurement of lateness, whose first messages are due by then.
+    # The instant is within the measurement of lateness, whose first messages are due by then.
     ahead_s = instant.timestamp() - time.time()
     time.sleep(max(ahead_s - 2.0, 0.0))
     timer = threading.Timer(max(instant.timestamp() - time.time(), 0.0), watch)
@@ -118,7 +118,7 @@ def same_instant(duetime: DueTime, count: int, lateness_seconds: float) -> dict[
 
 
 async def _fill_instant(address: str, topic: str, instant: datetime, count: int) -> dict[str, int]:
-    """The entry of each id."""
+    """Sends the messages; returns the entry of each id."""
     entries: dict[str, int] = {}
     async with grpc.aio.insecure_channel(address) as channel:
         stub = gateway_pb2_grpc.GatewayStub(channel)
@@ -139,7 +139,7 @@ async def _check_order(address: str, topic: str, entries: dict[str, int]) -> Non
         while left:
             messages = await puller.poll(max=4_096, wait="5s")
             if not messages:
-                raise WrongError(f"{left} of {len(entries)} messages due at one instant did not come")
+                raise WrongError(f"{left} of {len(entries)} messages due at one instant are missing")
             for message in messages:
                 entry = entries[message.id]
                 if entry <= before:
@@ -149,7 +149,7 @@ async def _check_order(address: str, topic: str, entries: dict[str, int]) -> Non
 
 
 def pending(duetime: DueTime, count: int, plan: Any, say: Any) -> dict[str, Any]:
-    """A store with `count` messages for any time pending, at random within an hour."""
+    """Measures a store with `count` messages for any time pending, due at random within an hour."""
     cluster, lane = duetime.cluster, AnyTime(duetime)
     result: dict[str, Any] = {"count": count, "store_before": memory(cluster)["store"]}
     result["accepted_before"] = _accepted(duetime, lane, plan.seconds)
@@ -169,7 +169,7 @@ def pending(duetime: DueTime, count: int, plan: Any, say: Any) -> dict[str, Any]
 
 
 def _accepted(levels: DueTime, lane: AnyTime, seconds: float) -> dict[str, float]:
-    """Messages/s of levels, and for any time at random."""
+    """Messages/s for levels, and for any time at random."""
 
     async def rate(connecting: Any) -> float:
         sender = await connecting
@@ -218,7 +218,7 @@ def _accepted_results(answer: gateway_pb2.SendResponse) -> list[message_pb2.Send
 
 
 async def _pages(address: str) -> dict[str, dict[str, float]]:
-    """Milliseconds a page, by filter: pages that follow each other, and first pages of filters at random."""
+    """Milliseconds per page, by filter: consecutive pages, and first pages of random filters."""
     async with grpc.aio.insecure_channel(address) as channel:
         stub = gateway_pb2_grpc.GatewayStub(channel)
 
@@ -249,7 +249,7 @@ async def _pages(address: str) -> dict[str, dict[str, float]]:
             returned = 0
             while len(took_ms) < PAGES:
                 fields, token = made(), b""
-                # A few pages of each.
+                # A few pages of each filter.
                 for _ in range(5):
                     one_ms, answer = await page(token, **fields)
                     took_ms.append(one_ms)
@@ -266,7 +266,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.any_time", description=__doc__)
     parser.add_argument("--pending", type=int, default=10_000_000, metavar="N", help="messages pending at random")
     parser.add_argument("--instant", type=int, default=500_000, metavar="N", help="messages due at one instant")
-    parser.add_argument("--directory", default="/var/tmp", help="where the data lie meanwhile; on a disk")
+    parser.add_argument("--directory", default="/var/tmp", help="directory of the data; on a disk")
     arguments = parser.parse_args()
     progress = Console(stderr=True)
     with tempfile.TemporaryDirectory(prefix="duetime-bench-", dir=arguments.directory) as root:

@@ -1,4 +1,4 @@
-"""What was found of messages for any time, as tables of text."""
+"""Results of `bench.any_time` as tables of text."""
 
 from typing import Any
 
@@ -6,15 +6,15 @@ from bench.figures import PERCENTILES, RATES
 from bench.tables import PENDING_RESIDENT_MB_MAX, RESTART_S_MAX, Table
 
 CANCELS_MIN = 20_000
-# p99 beside many that are due at one instant, in multiples of the usual.
+# Limit of p99 beside many messages due at one instant, in multiples of the usual p99.
 BESIDE_INSTANT_MAX = 2.0
 PAGE_MS_MAX = 100.0
-# What millions pending may cost: nothing, beside what a level's lane shows at the same times.
+# Limits with millions pending: no cost beyond that of a level's lane measured at the same times.
 FILLED_RATE_MIN = 0.9
 
 
 def any_time_tables(found: dict[str, Any]) -> list[Table]:
-    """Of what `bench.any_time` has measured; empty ones are left out."""
+    """Tables of the measurements; empty ones are omitted."""
     tables = []
     if "cancels" in found:
         tables.append(Table("cancels/s by receipt, batches of 1,024", ["", "value", "target"], _cancels(found)))
@@ -41,7 +41,7 @@ def _instant(found: dict[str, Any]) -> Table:
             f"<= {BESIDE_INSTANT_MAX:g} times {_met(beside <= BESIDE_INSTANT_MAX * usual)}" if name == "p99" else ""
         )
         table.rows.append([name, f"{usual:.1f}", f"{beside:.1f}", target])
-    table.rows.append(["restored/s from the instant on, in order", "", f"{found['restored_per_s']:,.0f}", ""])
+    table.rows.append(["delivered/s from the instant on, in order", "", f"{found['restored_per_s']:,.0f}", ""])
     return table
 
 
@@ -54,7 +54,7 @@ def _pending(found: dict[str, Any]) -> Table:
         cell = f"{rates['any time']:,.0f} ({rates['levels']:,.0f})"
         rows.append([f"accepted/s at random, in brackets of a level, {name}", cell, ""])
     kept = (filled["any time"] / filled["levels"]) / (before["any time"] / before["levels"])
-    rows.append(["share of the rate that is kept, beside a level's", f"{kept:.2f}", _least(kept, FILLED_RATE_MIN)])
+    rows.append(["kept share of the rate, relative to a level's", f"{kept:.2f}", _least(kept, FILLED_RATE_MIN)])
     for name in ("before", "filled", "used", "restarted"):
         used = found[f"store_{name}"]
         cell = f"{used['resident_mb']:.0f} ({used['anonymous_mb']:.0f})"

@@ -1,4 +1,4 @@
-"""The SDK as applications use it: one message a call from many tasks or threads, and handlers."""
+"""The SDK in typical applications: one message per call from many tasks or threads, and handlers."""
 
 import asyncio
 import threading
@@ -9,13 +9,13 @@ from duetime import AsyncProducer, Consumer, LeasedMessage, Producer
 from bench.load import WARM_UP_S, closed_loop
 from bench.peers import BODY
 
-# Handlers under way at once.
+# Concurrent handlers.
 CONCURRENCY = 1_024
 SILENCE_S = 15.0
 
 
 async def one_by_one(address: str, topic: str, *, tasks: int, seconds: float) -> float:
-    """Messages/s of so many tasks that each await AsyncProducer.send."""
+    """Messages/s of a number of tasks that each await AsyncProducer.send."""
     async with AsyncProducer(address) as producer:
 
         async def send(_: int) -> None:
@@ -26,7 +26,7 @@ async def one_by_one(address: str, topic: str, *, tasks: int, seconds: float) ->
 
 
 def from_threads(address: str, topic: str, *, threads: int, seconds: float) -> float:
-    """Messages/s of so many threads that each wait for Producer.send."""
+    """Messages/s of a number of threads that each wait for Producer.send."""
     counts = [0] * threads
     started = time.perf_counter()
     counting_from, end = started + WARM_UP_S, started + WARM_UP_S + seconds
@@ -47,7 +47,7 @@ def from_threads(address: str, topic: str, *, threads: int, seconds: float) -> f
 
 
 async def handle(address: str, topic: str, *, count: int) -> float:
-    """Messages/s of a Consumer whose handler does nothing: from its start until all `count` are acknowledged.
+    """Messages/s of a Consumer with an empty handler: from its start until all `count` are acknowledged.
 
     Raises:
         RuntimeError: a message came twice, or not all came.
@@ -72,7 +72,7 @@ async def handle(address: str, topic: str, *, count: int) -> float:
                     await done.wait()
             except TimeoutError:
                 continue
-    # It leaves when what its handlers have done is acknowledged.
+    # The block ends when all finished handlers are acknowledged.
     took_s = time.perf_counter() - started
     if not taken == len(ids) == consumer.stats.handled == count:
         raise RuntimeError(f"{topic}: {taken} came, {len(ids)} different ones, {consumer.stats.handled} acknowledged")

@@ -1,9 +1,9 @@
-"""How long the console's pages take, with a few messages pending and with many: `python -m bench.console`.
+"""Times of the console's pages, with a few messages pending and with many: `python -m bench.console`.
 
-Two clusters run at the same time, each with its console, and are asked in turns, so that what else the machine does
-falls on both. Read the ratio: a page of many pending is to be no slower than one of few, and the first one is to be
-painted within 300 ms. Server time is from the request to the answer's last byte on a kept connection; paint is what
-Chromium says of a page that it opens for the first time, in an empty profile.
+Two clusters run at the same time, each with its console. Requests alternate, so that other load of the machine affects
+both. Read the ratio: a page with many pending must be no slower than one with few, and the first page must be painted
+within 300 ms. Server time is from the request to the answer's last byte on a kept connection. Paint is reported by
+Chromium for a page opened for the first time, in an empty profile.
 """
 
 import argparse
@@ -36,23 +36,23 @@ from bench.processes import Processes
 
 TOPIC = "orders"
 PACK, IN_FLIGHT = 4_000, 4
-# Some are of a level, the others for any time.
+# Some have a level, the others are for any time.
 DELAYS = ("30m", "1h", "2h", *(f"{minutes}m17s" for minutes in range(20, 180, 4)), "3d", "90d", "300d")
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 TARGET_MS = 300
 START_S, PAGE_S = 60, 30
 CHROMIUM = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 PAGES = ("/", "/messages", f"/topics/{TOPIC}", "/lanes")
-# Of the picture: what is asked for is another range each time, since answers are kept for a second.
+# The pictures ask for another range each time, since answers are cached for a second.
 PICTURES = {"picture of an hour": HOUR_MS, "picture of two days": 2 * DAY_MS, "picture of two years": 730 * DAY_MS}
 PAINTS = ("first paint", "first contentful paint", "picture drawn")
-# By what is measured: ms.
+# Milliseconds by measurement.
 Times = dict[str, list[float]]
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A cluster with so many messages pending, and its console."""
+    """A cluster with a number of pending messages, and its console."""
 
     pending: int
     cluster: Processes
@@ -63,7 +63,7 @@ class Shown:
         async with AsyncProducer(self.cluster.address, timeout="60s") as producer:
             packs = [min(PACK, self.pending - first) for first in range(0, self.pending, PACK)]
             if len(packs) == 1:
-                # One with each delay.
+                # One message with each delay.
                 packs = [1] * self.pending
             room = asyncio.Semaphore(IN_FLIGHT)
 
@@ -79,7 +79,7 @@ class Shown:
             raise RuntimeError(f"{sent:,} of {self.pending:,} messages were accepted")
 
     def paths(self, turn: int) -> Iterator[tuple[str, str]]:
-        """What is asked of its server: a name, and an address."""
+        """Requests to its server: name and address."""
         yield from ((page, page) for page in PAGES)
         now_ms = time.time_ns() // 1_000_000
         for name, span_ms in PICTURES.items():
@@ -89,7 +89,7 @@ class Shown:
 
 @contextmanager
 def showing(folder: Path, pending: int) -> Iterator[Shown]:
-    """Started, and empty yet."""
+    """A started cluster without messages."""
     with Processes(folder, {"DUETIME_LOG_LEVEL": "WARNING"}, together=True) as cluster:
         variables = {name: value for name, value in os.environ.items() if not name.startswith("DUETIME_")}
         variables |= {"XDG_STATE_HOME": str(folder), "DUETIME_LOG_LEVEL": "WARNING"}
@@ -107,7 +107,7 @@ def showing(folder: Path, pending: int) -> Iterator[Shown]:
 
 
 def serve(shown: Shown, turn: int, times: Times) -> None:
-    """One request of each kind."""
+    """Makes one request of each kind."""
     connection = HTTPConnection(urlsplit(shown.url).netloc, timeout=PAGE_S)
     try:
         connection.request("GET", "/healthz")
@@ -125,7 +125,7 @@ def serve(shown: Shown, turn: int, times: Times) -> None:
 
 
 async def paint(browser: Browser, shown: Shown, times: Times) -> None:
-    """One opening of the first page."""
+    """Opens the first page once."""
     context = await browser.new_context()
     try:
         page = await context.new_page()
@@ -141,14 +141,14 @@ async def paint(browser: Browser, shown: Shown, times: Times) -> None:
 
 
 async def measure(shown: list[Shown], turns: int) -> list[Times]:
-    """Of each console; in turns, whose order is reversed each time."""
+    """Times of each console; they alternate, in reversed order each time."""
     times: list[Times] = [defaultdict(list) for _ in shown]
     program = shutil.which("chromium")
     if program is None:
         raise SystemExit("chromium is missing: apt-get install chromium")
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=program, headless=True, args=CHROMIUM)
-        # The first opening of each finds a cold browser, and templates that are not compiled yet.
+        # The first opening of each has a cold browser and uncompiled templates.
         for one in shown:
             await paint(browser, one, defaultdict(list))
         for turn in range(turns):
@@ -161,7 +161,7 @@ async def measure(shown: list[Shown], turns: int) -> list[Times]:
 
 
 def table_of(shown: list[Shown], times: list[Times]) -> Table:
-    """Medians, the slowest of twenty, and the ratio of the medians."""
+    """Medians, 95th percentiles, and the ratio of the medians."""
     few, many = shown
     table = Table("ms", title="The console's pages, by messages pending")
     for one in (few, many):
@@ -180,8 +180,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.console", description=__doc__)
     parser.add_argument("--few", type=int, default=10, metavar="N", help="messages of the first cluster")
     parser.add_argument("--pending", type=int, default=1_000_000, metavar="N", help="messages of the second cluster")
-    parser.add_argument("--turns", type=int, default=30, metavar="N", help="how often each page is asked for")
-    parser.add_argument("--directory", default="/var/tmp", help="where the data lie meanwhile")
+    parser.add_argument("--turns", type=int, default=30, metavar="N", help="requests of each page")
+    parser.add_argument("--directory", default="/var/tmp", help="directory of the data")
     arguments = parser.parse_args()
     progress, meanwhile = Console(stderr=True), Meanwhile()
     with tempfile.TemporaryDirectory(prefix="duetime-bench-", dir=arguments.directory) as made:
@@ -196,7 +196,7 @@ def main() -> int:
     shares = meanwhile.shares()
     print(", ".join(f"{name} {share:.1%}" for name, share in shares.items()))
     worst = max(statistics.median(one[PAINTS[1]]) for one in times)
-    print(f"first contentful paint: median {worst:.0f} ms at most, to be below {TARGET_MS}")
+    print(f"first contentful paint: median {worst:.0f} ms at most; target: below {TARGET_MS}")
     return 0 if worst < TARGET_MS else 1
 
 

@@ -1,4 +1,4 @@
-"""Receive + Ack: groups that take a topic's messages by lease and acknowledge them, through the SDK's receiver."""
+"""Receive + Ack: groups lease a topic's messages and acknowledge them, through the SDK's receiver."""
 
 import asyncio
 import random
@@ -13,9 +13,9 @@ from duetime_format.limits import RECEIVE_COUNT_MAX
 from bench.load import Target, make, send_count
 
 BATCH = 256
-# Of one receive: the most that there may be.
+# Messages of one receive: the maximum.
 LEASE = RECEIVE_COUNT_MAX
-# Receivers under way over all groups; each waits for its own answers.
+# Concurrent receivers over all groups; each waits for its own answers.
 RECEIVERS = 8
 POLL_S = 5.0
 SILENCE_S = 15.0
@@ -35,7 +35,7 @@ async def consume(address: str, topic: str, *, count: int, groups: int) -> float
     """Deliveries/s: from the first Receive until each of `groups` groups has acknowledged the topic's `count` messages.
 
     Raises:
-        RuntimeError: a message came twice, a receipt was refused, or nothing came any more.
+        RuntimeError: a message came twice, a receipt was rejected, or messages stopped coming.
     """
     started = time.perf_counter()
     async with asyncio.TaskGroup() as tasks:
@@ -45,7 +45,7 @@ async def consume(address: str, topic: str, *, count: int, groups: int) -> float
 
 
 async def fail(address: str, topic: str, *, count: int) -> float:
-    """Failures/s: receives all `count` messages and lets each come back in 10 to 60 minutes."""
+    """Failures/s: receives all `count` messages and schedules each for redelivery in 10 to 60 minutes."""
     left, group = count, f"{topic}-failing"
 
     async def work(receiver: AsyncReceiver, stub: gateway_pb2_grpc.GatewayStub) -> None:
@@ -91,7 +91,7 @@ async def take(address: str, topic: str, group: str, count: int, receivers: int)
             heard = time.monotonic()
             ids.update([message.id for message in messages])
             if await receiver.ack(messages):
-                raise RuntimeError(f"{group}: a receipt was refused")
+                raise RuntimeError(f"{group}: a receipt was rejected")
             taken += len(messages)
 
     async with AsyncReceiver(address, topic, group=group) as receiver, asyncio.TaskGroup() as tasks:

@@ -1,4 +1,4 @@
-"""The far end: a receiver in a process of its own, that counts, times and checks what arrives."""
+"""The far end: a receiver in a process of its own that counts, times and checks arrivals."""
 
 import asyncio
 import multiprocessing
@@ -11,28 +11,28 @@ from typing import Any
 
 from bench.peers import Receiver
 
-# How long nothing may arrive before what is missing counts as lost.
+# Time without arrivals after which missing messages count as lost.
 SILENCE_S = 15.0
 POLL_S = 0.05
 
 
 @dataclass
 class Arrivals:
-    """What came; moments are CLOCK_MONOTONIC seconds, which all processes of a machine share."""
+    """Arrivals; times are CLOCK_MONOTONIC seconds, which all processes of a machine share."""
 
     count: int = 0
     first_at: float = 0.0
     last_at: float = 0.0
     early: int = 0
     doubled: int = 0
-    # Received minus due, and (of peers that move messages) durable where it is read minus due.
+    # Received minus due; and, for peers that move messages, durable at the destination minus due.
     late_ms: list[float] = field(default_factory=list)
     stored_late_ms: list[int] = field(default_factory=list)
 
 
 @contextmanager
 def consumer(receiver: Receiver, *, timed: bool = False, held: bool = False) -> Iterator["Consumer"]:
-    """A receiver that runs meanwhile. With `timed` each message's lateness is kept; `held` it waits for `release`."""
+    """A receiver that runs during the block. `timed`: record each message's lateness; `held`: wait for `release`."""
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
     process = spawn.Process(target=_run, args=(theirs, receiver, timed, held), daemon=True)
@@ -54,11 +54,11 @@ class Consumer:
         self._pipe = pipe
 
     def release(self) -> None:
-        """Lets a held receiver go."""
+        """Starts a held receiver."""
         self._pipe.send("go")
 
     async def all(self, count: int) -> Arrivals:
-        """What has arrived, once that is `count` messages or no more come."""
+        """The arrivals, once `count` messages have come or no more come."""
         self._pipe.send(count)
         arrivals: Arrivals = await asyncio.to_thread(self._pipe.recv)
         return arrivals

@@ -1,4 +1,4 @@
-"""The rounds: in each, every figure is measured of every system in turn."""
+"""The rounds: each one measures every figure of every system in turn."""
 
 import asyncio
 import os
@@ -26,19 +26,19 @@ from bench.transactions import transact
 BATCH = 256
 BATCHES_IN_FLIGHT = 8
 SINGLES_IN_FLIGHT = 64
-# Of those who send through the SDK one message a call.
+# Concurrent senders of one message per call through the SDK.
 SENDING_TASKS, SENDING_THREADS = 1_024, 64
-# Of rates of which one is to be told from another by some percent.
+# Turns of rates whose ratio must be exact to a few percent.
 TURNS = 6
-# A peer that accepts less than this for the burst, and for the 50,000, is given as much less to do.
+# A peer that accepts less than this gets proportionally fewer messages for the burst and for the 50,000.
 ACCEPTED_MIN = 20_000
-# What a rate must leave to spare.
+# The margin that a rate must leave.
 HEADROOM = 1.5
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How long to measure, and on what."""
+    """Durations and counts of a run."""
 
     rounds: int
     seconds: float
@@ -50,23 +50,23 @@ class Plan:
     received_count: int = 200_000
     received_by_ten_count: int = 20_000
     handled_count: int = 100_000
-    # Of each topic. A reader has one long poll for all queues of a shard.
+    # Queues of each topic. A reader has one long poll for all queues of a shard.
     queues: int = 1
-    # Whether memory is filled before each measurement (memory.py), which takes up to a minute the first time.
+    # Whether to fill memory before each measurement (memory.py), which takes up to a minute the first time.
     fills_memory: bool = True
 
 
-# 30,000 messages at the lower rate: 30 are later than p99.9.
+# 30,000 messages at the lower rate: 30 of them are later than p99.9.
 PLAN = Plan(rounds=3, seconds=2.0, sustained_seconds=3.0, lateness_seconds=30.0)
 QUICK = Plan(rounds=1, seconds=1.0, sustained_seconds=1.0, lateness_seconds=2.0, fills_memory=False)
 
 
 class WrongError(Exception):
-    """Messages came early, twice or not at all: no rate is worth reporting."""
+    """Messages came early, twice or not at all: the rate is worthless."""
 
 
 class Meter:
-    """Processor time of this process and of others since it was made."""
+    """Processor time of this process and of others since its creation."""
 
     def __init__(self, others: dict[str, int]) -> None:
         self._pids = {"client": os.getpid(), **others}
@@ -82,14 +82,14 @@ Figures = dict[str, float]
 
 @dataclass
 class Contest:
-    """The systems, all started and idle but the one that is measured."""
+    """The systems, all started, and idle except for the measured one."""
 
     plan: Plan
     echo: tuple[str, int]
     duetime: DueTime
-    # The other flush mode: measured in the first round, to tell what syncing costs.
+    # The other flush mode: measured in the first round, to show the cost of syncing.
     unsynced: DueTime
-    # One that keeps no ids of messages.
+    # A cluster that stores no message ids.
     forgetful: DueTime
     # All services in one process.
     together: DueTime
@@ -114,14 +114,14 @@ class Contest:
         found["duetime"] |= asyncio.run(self._in_turns())
         any_time = AnyTime(self.duetime)
         systems: dict[str, Peer] = {**clusters, **{peer.name: peer for peer in (any_time, *self.peers)}}
-        # No system is always the first after the pause, nor always after the same other.
+        # The order rotates: no system is always first after the pause, nor always after the same other.
         order = list(systems) if number % 2 == 0 else list(reversed(systems))
         for measure in (self._accepted, self._through, self._sustained, self._lateness, self._burst):
             for name in order:
                 self.say(f"round {number + 1} of {self.plan.rounds}, {measure.__name__.strip('_')}: {name}")
                 figures = found.setdefault(name, {})
                 if measure != self._lateness:
-                    # A rate of lateness writes little.
+                    # A peer too slow for a rate of lateness.
                     self._fill_memory()
                 try:
                     figures |= measure(name, systems[name], number, figures)
@@ -130,7 +130,7 @@ class Contest:
                         raise
                     self.faults.append(f"{name}, {measure.__name__.strip('_')}: {error}")
                 systems[name].settle()
-                # What it has written goes to the disk now, and not in another's turn.
+                # Its writes are flushed to the disk now, and not in another system's turn.
                 os.sync()
         return {"stolen": meanwhile.stolen(), "figures": found}
 
@@ -146,7 +146,7 @@ class Contest:
         return figures
 
     async def _at_once(self, name: str, cluster: DueTime, number: int) -> Figures:
-        """Messages without a delay, as the echo gets them."""
+        """Messages without a delay, as for the echo."""
         self._fill_memory()
         address = cluster.cluster.address
         target = Target(address, echo=False)
@@ -176,7 +176,7 @@ class Contest:
         return figures | await self._received(name, cluster, number)
 
     async def _in_turns(self) -> Figures:
-        """Batches of one size to be read at once, of several kinds: a short while of each, again and again."""
+        """Batches of one size without a delay, of several kinds: short turns of each, repeatedly."""
         topic, address = "accepted", self.duetime.cluster.address
         targets: dict[str, Target] = {
             "plain": Target(address, echo=False),
@@ -351,8 +351,8 @@ def lateness(peer: Peer, topic: str, rate: int, seconds: float) -> dict[str, flo
 
 
 def latest(late_ms: npt.NDArray[np.float64], stored_late_ms: npt.NDArray[np.int64]) -> dict[str, float]:
-    """Where the time of the latest 0.1 % went, and how many stalls they make: runs of messages in the order in which
-    they came, with gaps of less than 0.1 % of all between them."""
+    """The time of the latest 0.1 % by part, and the number of their stalls: runs of messages in order of arrival, with
+    gaps of less than 0.1 % of all between them."""
     count = max(len(late_ms) // 1_000, 1)
     worst = np.sort(np.argsort(late_ms)[-count:])
     stored = float(stored_late_ms[worst].mean())
@@ -370,14 +370,14 @@ def check(arrivals: Arrivals, sent: int) -> Arrivals:
 
 
 async def _send_all(peer: Peer, topic: str, count: int, delay_s: float, far_end: Consumer) -> tuple[float, Arrivals]:
-    """(when the first was sent, what arrived)"""
+    """(time of the first send, arrivals)"""
     started = await _send(peer, topic, count, delay_s)
     return started, check(await far_end.all(count), count)
 
 
 async def _send(peer: Peer, topic: str, count: int, delay_s: float) -> float:
     sender = await peer.sender(topic)
-    # Connected and known to each other before the clock runs.
+    # Connections are warm before the clock runs.
     started = time.monotonic()
     await send_count(lambda taken: sender.send(taken, delay_s), count, batch=peer.batch, in_flight=peer.in_flight)
     await sender.close()
@@ -385,6 +385,6 @@ async def _send(peer: Peer, topic: str, count: int, delay_s: float) -> float:
 
 
 def _scaled(count: int, figures: Figures) -> int:
-    """Less for a peer so slow that the full count would take the run's time."""
+    """A smaller count for a peer too slow for the full one."""
     share = min(1.0, figures["accepted"] / ACCEPTED_MIN)
     return max(BATCH, int(count * share) // BATCH * BATCH) if share < 1 else count

@@ -1,9 +1,9 @@
-"""Draws Grafana's dashboards without Grafana: a cluster under load, a real Prometheus, and its panels' own queries.
+"""Draws Grafana's dashboards without Grafana: a cluster under load, a real Prometheus, and the panels' own queries.
 
     python -m bench.dashboards [--seconds 150]
 
 writes docs/pictures/dashboard-*.png. Needs the programs of Debian's package prometheus, and matplotlib. The store is
-killed half-way, so that the pictures show what an operator would see.
+killed half-way, so that the pictures show a failure as an operator would see it.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from bench.processes import NAMES, Processes, wait_until
 PROJECT = Path(__file__).resolve().parents[1]
 OBSERVABILITY = PROJECT / "deploy" / "observability"
 PICTURES = PROJECT / "docs" / "pictures"
-# Grafana makes it four scrapes at least; these are a second apart.
+# Grafana uses at least four scrapes; here they are a second apart.
 RATE_INTERVAL = "8s"
 RATE = 400
 FAILING = 101
@@ -104,12 +104,12 @@ def _label(legend: str, labels: dict[str, str]) -> str:
 
 
 async def load(address: str, seconds: float) -> None:
-    """Delayed messages of all levels, a consumer that fails now and then, and after each failure a retry."""
+    """Delayed messages of all levels, a consumer that fails now and then, and a retry after each failure."""
     delays = LEVELS.split()
     end = time.monotonic() + seconds
     consumer = Consumer(address, group="billing", drain="1s")
 
-    # Of one in a hundred messages the first attempt fails, of some the last one too.
+    # One message in a hundred fails at the first attempt, some also at the last one.
     @consumer.handler("orders", lease="5s", max_attempts=2, backoff="2s")
     async def handle(message: LeasedMessage) -> None:
         if message.offset % FAILING == 0 and (message.attempt == 1 or message.offset % 2):
@@ -135,7 +135,7 @@ async def run(cluster: Processes, seconds: float) -> None:
 
 
 def draw(dashboard: Any, prometheus: Prometheus, start: float, end: float) -> list[str]:
-    """One picture; returns the titles of panels that show nothing."""
+    """Draws one picture; returns the titles of empty panels."""
     rows = dashboard.rows
     columns = 12
     figure = plt.figure(figsize=(14, sum(1.1 if row[0].kind == "stat" else 3 for row in rows)), dpi=75)

@@ -1,4 +1,4 @@
-"""The yardstick: a gRPC server that parses a SendRequest and answers the same request, in a process of its own."""
+"""The yardstick: a gRPC server that parses a SendRequest and returns the same request, in a process of its own."""
 
 import asyncio
 import multiprocessing
@@ -16,7 +16,7 @@ _BYTES_MAX = 64 * 1024 * 1024
 
 @contextmanager
 def spawned(run: Callable[[Connection], None]) -> Iterator[tuple[str, int]]:
-    """(HOST:PORT, pid) of a server in a process of its own, which says its port through the pipe."""
+    """(HOST:PORT, pid) of a server in a process of its own, which sends its port through the pipe."""
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
     process = spawn.Process(target=run, args=(theirs,), daemon=True)
@@ -30,7 +30,7 @@ def spawned(run: Callable[[Connection], None]) -> Iterator[tuple[str, int]]:
 
 
 def echo_server() -> AbstractContextManager[tuple[str, int]]:
-    """(HOST:PORT, pid) of a server that runs meanwhile."""
+    """(HOST:PORT, pid) of a server that runs during the block."""
     return spawned(_run)
 
 

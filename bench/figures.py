@@ -1,16 +1,16 @@
-"""The figures of a run: what each means, which are targets, and ratios over rounds with their spread."""
+"""The figures of a run, their targets, and ratios over rounds with their spread."""
 
 import statistics
 from dataclasses import dataclass
 from typing import Any
 
-# A round above it says more of the machine's other guests than of what was measured.
+# Above this share, a round shows the machine's other guests rather than the measured system.
 STOLEN_SHARE_MAX = 0.10
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One thing that is measured in each round."""
+    """A figure measured in each round."""
 
     name: str
     title: str
@@ -19,10 +19,10 @@ class Figure:
 
 # DueTime's lane for messages for any time, beside the lanes of its levels.
 ANY_TIME = "any time"
-# DueTime as `duetime up` runs it on one machine, beside the cluster of processes.
+# DueTime in one process, the default of `duetime up`, beside the cluster of processes.
 ONE_PROCESS = "one process"
 RATES = (1_000, 5_000)
-# Measured too where one of the systems may not take these.
+# Measured also at a lower rate if one of the systems may be too slow for these.
 SLOW_RATE = 100
 PERCENTILES = ("p50", "p99", "p99.9")
 LATENESS = [
@@ -42,24 +42,24 @@ FIGURES = [
     Figure("plain", "batches of 256 in turns with the next three, messages/s"),
     Figure("plain again", "the same once more: the noise of these ratios"),
     Figure("all or none", "batches of 256 that are stored all or none, messages/s"),
-    Figure("without ids", "batches of 256 to a store that keeps no ids to know repetitions by, messages/s"),
+    Figure("without ids", "batches of 256 to a store without ids for repeats, messages/s"),
     Figure("received", "received and acknowledged, leases of 1,024, one group, messages/s"),
     Figure("received by ten", "the same by ten groups of one topic, deliveries/s"),
-    Figure("handled", "handled by a Consumer's coroutine that does nothing, messages/s"),
+    Figure("handled", "handled by a Consumer's empty coroutine, messages/s"),
     Figure("accepted", "accepted with a delay, batches of 256, messages/s"),
-    Figure("accepted messages", "the same, of Message objects that are made meanwhile, messages/s"),
+    Figure("accepted messages", "the same, with Message objects built meanwhile, messages/s"),
     Figure("scattered", "the same, each with a delay of its own, messages/s"),
     Figure("through", "50,000 with 1 s delay, from first Send to last receive, messages/s"),
-    Figure("through less delay", "the same, the second of delay taken off"),
-    Figure("sustained", "delayed 1 s, sent and received without pause, delay taken off, messages/s"),
-    Figure("burst", "100,000 due, from letting go to last receive, messages/s"),
+    Figure("through less delay", "the same, with the second of delay subtracted"),
+    Figure("sustained", "delayed 1 s, sent and received without pause, delay subtracted, messages/s"),
+    Figure("burst", "100,000 due, from release to last receive, messages/s"),
     *LATENESS,
 ]
 
 
 @dataclass(frozen=True)
 class Target:
-    """A bound of a system's figure as a share of another's, in the same round."""
+    """A bound on a system's figure as a share of another's, in the same round."""
 
     figure: str
     other: str
@@ -79,7 +79,7 @@ TARGETS = [
     Target("received", "echo", 0.15),
     Target("transactions", "duetime", 0.25),
     Target("all or none", "duetime", 1.0),
-    # The ids cost 5 % at most.
+    # The ids may cost 5 %.
     Target("without ids", "duetime", 1 / 0.95, at_most=True),
     Target("accepted", "postgres", 1.0),
     Target("accepted", "postgres", 1.1, system=ONE_PROCESS),
@@ -108,23 +108,23 @@ TARGETS = [
 
 @dataclass(frozen=True)
 class Floor:
-    """The least of a figure of DueTime that no other system has."""
+    """The lower bound of a figure that only DueTime has."""
 
     figure: str
     bound: float
     system: str = "duetime"
-    # It grows with the machine: `bound` is wanted where PostgreSQL accepts so much.
+    # The bound scales with the machine: `bound` applies where PostgreSQL accepts this rate.
     where_accepted: float = 0.0
 
     def of(self, result: dict[str, Any]) -> float | None:
-        """The bound on the machine of a run; None: it cannot be told."""
+        """The bound on the machine of a run; None: unknown."""
         if not self.where_accepted:
             return self.bound
         accepted = value(result, "postgres", "accepted")
         return self.bound * accepted.median / self.where_accepted if accepted else None
 
 
-# What the SDK's own ways in and out are measured for.
+# Figures of the SDK's ways in and out.
 SDK_FIGURES = ("producer", "bodies", "tasks", "threads", "handled", "received", "received by ten")
 FLOORS = [
     Floor("threads", 15_000),
@@ -133,21 +133,21 @@ FLOORS = [
     Floor("received", 180_000, ONE_PROCESS, where_accepted=430_000),
 ]
 LATE_5000_MS_MAX = {"p50": 5.0, "p99": 20.0}
-# The echo has no delay: what passes through one is compared with its batches.
+# The echo has no delay: figures of delayed messages are compared with its batches.
 _OF_BATCHES = ("batch", "accepted messages", "producer", "received", "received by ten", "sustained")
 _OF_PACKS = ("pack", "accepted", "bodies")
 ECHO_FIGURES = dict.fromkeys(_OF_BATCHES, "batch") | dict.fromkeys(_OF_PACKS, "pack") | {"single": "single"}
-# What is measured of one system alone is compared with this.
+# Figures of one system alone are compared with this.
 _BESIDE_PLAIN = ("plain again", "all or none", "without ids")
 BESIDE_BATCHES = ("transactions", *_BESIDE_PLAIN)
 _SAME = {"transactions": "batch"} | dict.fromkeys(_BESIDE_PLAIN, "plain")
-# A delivery to one of ten groups costs at most so many times one to the only group.
+# The highest cost of a delivery to one of ten groups, in multiples of one to the only group.
 TEN_GROUPS_COST_MAX = 2.0
 
 
 @dataclass(frozen=True)
 class Spread:
-    """A median and the ends of its rounds."""
+    """A median and the range of its rounds."""
 
     median: float
     low: float
@@ -165,7 +165,7 @@ def value(result: dict[str, Any], system: str, figure: str) -> Spread | None:
 
 
 def counterpart(figure: str, other: str) -> str:
-    """The other's figure that one is compared with."""
+    """The other system's figure for the comparison."""
     return ECHO_FIGURES.get(figure, "") if other == "echo" else _SAME.get(figure, figure)
 
 
@@ -181,11 +181,11 @@ def ratio(result: dict[str, Any], figure: str, other: str, system: str = "duetim
 
 
 def judged(result: dict[str, Any]) -> list[tuple[Target, Spread]]:
-    """The targets that were measured, with their ratios."""
+    """The measured targets, with their ratios."""
     pairs = [(target, ratio(result, target.figure, target.other, target.system)) for target in TARGETS]
     return [(target, spread) for target, spread in pairs if spread is not None]
 
 
 def stolen_rounds(result: dict[str, Any]) -> list[int]:
-    """The rounds, from 1, in which other guests of the host took too much."""
+    """The rounds, from 1, in which other guests of the host took too much processor time."""
     return [number for number, one in enumerate(result["rounds"], 1) if one["stolen"] > STOLEN_SHARE_MAX]

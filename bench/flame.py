@@ -13,13 +13,13 @@ from html import escape
 from pathlib import Path
 
 WIDTH, ROW, CHAR = 1200, 16, 6.2
-# Narrower than this a frame is left out.
+# Narrower frames are omitted.
 WIDTH_MIN = 0.6
 
 
 @dataclass
 class Frame:
-    """A function, how often it was seen, and what it called."""
+    """A function, its number of samples, and its callees."""
 
     name: str
     count: int = 0
@@ -37,7 +37,7 @@ def read(stacks: str) -> Frame:
         root.count += int(number)
         frame = root
         for name in stack.split(";"):
-            # Calls of one function from several of its lines are one frame.
+            # Calls of one function from several of its lines form one frame.
             name = name.rsplit(":", 1)[0] + ")" if name.endswith(")") and ":" in name else name
             frame = frame.callees.setdefault(name, Frame(name))
             frame.count += int(number)
@@ -58,7 +58,7 @@ def self_shares(root: Frame) -> dict[str, float]:
 
 
 def draw(root: Frame, title: str) -> str:
-    """An SVG: the outermost function at the bottom, widths by samples; pointing at one tells its name and share."""
+    """An SVG: the outermost function at the bottom, widths by samples; the tooltip has name and share."""
     height = (root.depth() + 2) * ROW
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="monospace"'

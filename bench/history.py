@@ -1,4 +1,4 @@
-"""Several runs in a row: how each figure of DueTime stood to PostgreSQL's of its own run, as a table and a picture."""
+"""Several runs in a row: the ratio of each DueTime figure to PostgreSQL's of the same run, as a table and a picture."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ from bench.tables import Table
 
 OTHER = "postgres"
 SYSTEMS = {"duetime": "cluster", ONE_PROCESS: ONE_PROCESS}
-# What is shown, and its title in the picture.
+# The shown figures, with their titles in the picture.
 NAMES = {name: name for name in ("accepted", "sustained", "burst")} | {
     f"late {rate} {percentile}": f"late {percentile}, {rate:,}/s" for percentile in PERCENTILES[:2] for rate in RATES
 }
@@ -17,23 +17,23 @@ SHOWN = [figure for name in NAMES for figure in FIGURES if figure.name == name]
 
 
 def read(paths: list[Path]) -> dict[str, dict[str, Any]]:
-    """Runs as bench/last.json has them, by the names of their files, in the order given.
+    """Runs in the form of bench/last.json, by file name, in the order given.
 
     Raises:
-        ValueError: a file is no run.
+        ValueError: a file is not a run.
     """
     runs: dict[str, dict[str, Any]] = {}
     for path in paths:
         run = json.loads(path.read_text())
         if not isinstance(run, dict) or "rounds" not in run:
-            raise ValueError(f"{path} is no run: it has no rounds")
+            raise ValueError(f"{path} is not a run: it has no rounds")
         name = path.stem if path.stem not in runs else str(path)
         runs[name] = run
     return runs
 
 
 def rows(runs: dict[str, dict[str, Any]], figure: Figure, system: str) -> list[Spread | None]:
-    """The ratio in each run; None: one of both was not measured."""
+    """The ratio in each run; None: one of the two was not measured."""
     return [ratio(run, figure.name, OTHER, system) for run in runs.values()]
 
 
@@ -52,7 +52,7 @@ def table_of(runs: dict[str, dict[str, Any]]) -> Table:
 
 
 def bound_of(figure: Figure, system: str) -> tuple[float | None, bool]:
-    """The target's bound, and whether it is the most that may be."""
+    """The target's bound, and whether it is an upper bound."""
     for target in TARGETS:
         if (target.figure, target.other, target.system) == (figure.name, OTHER, system):
             return target.bound, target.at_most

@@ -1,4 +1,4 @@
-"""Push consumers of RocketMQ's that have nothing to do: what they cost a cluster."""
+"""The cost of idle RocketMQ push consumers to a cluster."""
 
 import asyncio
 import multiprocessing
@@ -16,24 +16,24 @@ from bench.processes import NAMES, Processes, cpu_s, memory_mb
 from bench.rocketmq_echo import SERVICE
 
 GROUPS = 10
-# As clients have them.
+# Intervals of RocketMQ's clients.
 HEARTBEAT_S, POLL_S, ASSIGNMENT_S, TIMEOUT_S = 10, 20, 5, 3
 SETTLED_S, MEASURED_S = 12.0, 20.0
 STARTED_AT_ONCE = 50
 
 
 def idle(cluster: Processes, count: int) -> dict[str, Any]:
-    """By process: memory and the share of a core that it takes, without the consumers and with them."""
+    """Memory and share of a core by process, without and with the consumers."""
     before, before_cpu = _memory(cluster), _shares(cluster, MEASURED_S / 3)
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
     process = spawn.Process(target=_run, args=(cluster.address, count, theirs), daemon=True)
     process.start()
-    # So that an end of the process is the end of the pipe.
+    # Closed here, so that the end of the process is the end of the pipe.
     theirs.close()
     try:
         ours.recv()
-        # Their first polls and what starting has cost are over.
+        # The first polls and the start have ended.
         time.sleep(SETTLED_S)
         with_cpu = _shares(cluster, MEASURED_S)
         memory = _memory(cluster)
@@ -57,7 +57,7 @@ def _memory(cluster: Processes) -> dict[str, float]:
 
 
 def _shares(cluster: Processes, seconds: float) -> dict[str, float]:
-    """Of one core, by process."""
+    """Shares of one core, by process."""
     pids = cluster.pids()
     began = {name: cpu_s(pid) for name, pid in pids.items()}
     time.sleep(seconds)
@@ -83,7 +83,7 @@ async def _consumers(address: str, count: int, pipe: Connection) -> None:
 
 
 async def _consumer(address: str, number: int, started: asyncio.Semaphore, ready: asyncio.Event) -> None:
-    """One client with a connection, a stream of Telemetry, a poll and timers of its own."""
+    """One client with its own connection, stream of Telemetry, poll and timers."""
     options = [("grpc.use_local_subchannel_pool", 1)]
     metadata = (("x-mq-client-id", f"idle-{number}"),)
     group = pb.Resource(name=f"idle-{number % GROUPS}")
@@ -102,7 +102,7 @@ async def _consumer(address: str, number: int, started: asyncio.Semaphore, ready
             return await stub(getattr(pb, f"{name}Request")(**fields), metadata=metadata, timeout=30)
 
         async def tried(name: str, **fields: Any) -> None:
-            """On a busy machine a call may be late; clients make the next one all the same."""
+            """Ignores late calls on a busy machine; clients make the next call regardless."""
             with suppress(grpc.aio.AioRpcError):
                 await call(name, **fields)
 

@@ -1,4 +1,4 @@
-"""Load: closed and open loops for every peer; messages made and encoded by the SDK for the echo and a gateway."""
+"""Load: closed and open loops for every peer; the SDK builds and encodes messages for the echo and a gateway."""
 
 import asyncio
 import time
@@ -23,25 +23,25 @@ SEND_METHOD = "/duetime.v1.Gateway/Send"
 SEND_BATCH_METHOD = "/duetime.v1.Gateway/SendBatch"
 CALL_TIMEOUT_S = 30.0
 CHANNEL_OPTIONS = [("grpc.max_receive_message_length", 64 * 1024 * 1024), ("grpc.use_local_subchannel_pool", 1)]
-# What completes before this is warm-up.
+# Earlier completions are warm-up.
 WARM_UP_S = 0.3
 TICK_S = 0.005
-# Sends so many messages as one batch.
+# Sends `count` messages as one batch.
 Send = Callable[[int], Awaitable[Any]]
 Read = Callable[[Any], int]
 
 
 class RefusedError(Exception):
-    """The cluster refused messages of the benchmark."""
+    """The cluster rejected messages of the benchmark."""
 
 
 class Target:
-    """Where requests go: one channel, and what is read of an answer."""
+    """The destination of requests: one channel, and the part of an answer to read."""
 
     def __init__(
         self, address: str, *, echo: bool, whole: str = "", token: str | None = None, tls: Tls | None = None
     ) -> None:
-        """`whole`: of this topic each request is a batch that is stored all or none."""
+        """`whole`: each request is a batch of this topic that is stored all or none."""
         self._head = gateway_pb2.SendBatchRequest(topic=whole).SerializeToString()
         followed = followed_for(tls)
         if followed is None:
@@ -53,7 +53,7 @@ class Target:
         self._call = self._channel.unary_unary(
             METHOD if echo else SEND_BATCH_METHOD if whole else SEND_METHOD,
             request_serializer=self._encode,
-            # That of SendBatch has the same results.
+            # The answer of SendBatch has the same results.
             response_deserializer=response.FromString,
         )
         self._read: Read = _read_echo if echo else _read_results
@@ -63,18 +63,18 @@ class Target:
         await asyncio.wait_for(self._channel.channel_ready(), CALL_TIMEOUT_S)
 
     async def send(self, messages: Iterable[Message]) -> int:
-        """Encodes and sends one request; returns how many messages came back or were accepted."""
+        """Encodes and sends one request; returns the number of messages returned or accepted."""
         born_at_ms = now_ms()
         request = gateway_pb2.SendRequest(messages=[wire_fields(message, new_id(), born_at_ms) for message in messages])
         return self._read(await self._call(request, timeout=CALL_TIMEOUT_S))
 
     async def send_bodies(self, topic: str, bodies: Sequence[bytes]) -> int:
-        """As `send`, of bodies that are sent as a pack."""
+        """As `send`, with bodies sent as a pack."""
         pack = Pack(common_of(Message(topic, b"", tags="paid")), bodies)
         return self._read(await self._call(pack.request(), timeout=CALL_TIMEOUT_S))
 
     def _encode(self, request: gateway_pb2.SendRequest | bytes) -> bytes:
-        """Messages stand in a SendBatchRequest as they do in a SendRequest; the topic of all follows."""
+        """SendBatchRequest has messages in the same field as SendRequest; the topic of all follows."""
         encoded = request if isinstance(request, bytes) else request.SerializeToString()
         return encoded + self._head if self._head else encoded
 
@@ -101,7 +101,7 @@ def make(topic: str, count: int, delay: str | None = None) -> list[Message]:
 
 
 async def closed_loop(send: Send, *, batch: int, in_flight: int, seconds: float) -> tuple[float, int]:
-    """(messages/s after the warm-up, messages in all) with `in_flight` batches always under way."""
+    """(messages/s after the warm-up, total messages) with `in_flight` batches always in flight."""
     started = time.perf_counter()
     counting_from, end = started + WARM_UP_S, started + WARM_UP_S + seconds
     counted = total = 0
@@ -121,7 +121,7 @@ async def closed_loop(send: Send, *, batch: int, in_flight: int, seconds: float)
 
 
 async def send_count(send: Send, count: int, *, batch: int, in_flight: int) -> None:
-    """Sends so many messages, with `in_flight` batches under way."""
+    """Sends `count` messages, with `in_flight` batches in flight."""
     left = count
 
     async def work() -> None:
@@ -139,7 +139,7 @@ async def send_count(send: Send, count: int, *, batch: int, in_flight: int) -> N
 async def produce(
     address: str, topic: str, *, batch: int, in_flight: int, seconds: float, of_bodies: bool = False
 ) -> float:
-    """Messages/s through AsyncProducer.send_many, of Message objects or of prepared bodies."""
+    """Messages/s through AsyncProducer.send_many, with Message objects or prepared bodies."""
     started = time.perf_counter()
     counting_from, end = started + WARM_UP_S, started + WARM_UP_S + seconds
     counted = 0
@@ -161,7 +161,7 @@ async def produce(
 
 
 async def open_loop(send: Send, *, rate: int, seconds: float) -> int:
-    """Sends at a rate, whatever the answers take; returns how many."""
+    """Sends at a fixed rate, regardless of the answers; returns the number of messages."""
     batch = max(1, round(rate * TICK_S))
     tick_s = batch / rate
     started = time.perf_counter()
@@ -198,7 +198,7 @@ async def fill(address: str, topic: str, *, count: int, level: int) -> float:
 
 
 def accepted(outcomes: Sequence[Any]) -> int:
-    """How many: all of them. Raises: RefusedError."""
+    """The number of outcomes, all of them receipts. Raises: RefusedError."""
     if isinstance(outcomes, Outcomes):
         for error in outcomes.errors.values():
             raise RefusedError(str(error))

@@ -1,4 +1,4 @@
-"""What the machine did meanwhile: its cores, and processor time that went to others than the benchmark."""
+"""The machine during a run: its cores, and processor time used by others than the benchmark."""
 
 import os
 import platform
@@ -12,7 +12,7 @@ STEAL_FIELD = 7
 
 
 class Meanwhile:
-    """Shares of the machine's processor time since it was made."""
+    """Shares of the machine's processor time since its creation."""
 
     def __init__(self) -> None:
         self._total, self._busy, self._stolen = _ticks()
@@ -21,7 +21,7 @@ class Meanwhile:
     def shares(self) -> dict[str, float]:
         """`stolen` by other guests of the host; used by `others`, programs beside the benchmark.
 
-        To be asked when all processes of the benchmark have ended: only then their time is known.
+        Ask after all processes of the benchmark have ended: their time is unknown before.
         """
         total, busy, stolen = _ticks()
         length = max(total - self._total, 1)
@@ -38,7 +38,7 @@ def core_count() -> int:
 
 
 def machine() -> dict[str, str]:
-    """What was measured on."""
+    """The machine of the measurement."""
     cpu = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     memory = re.search(r"^MemTotal:\s*(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
     return {
@@ -52,13 +52,13 @@ def machine() -> dict[str, str]:
 
 def _ticks() -> tuple[int, int, int]:
     """(all, busy, stolen)"""
-    # The fields after these are parts of the first two.
+    # The later fields are parts of the first two.
     fields = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     idle = sum(fields[field] for field in IDLE_FIELDS)
     return sum(fields), sum(fields) - idle - fields[STEAL_FIELD], fields[STEAL_FIELD]
 
 
 def _our_ticks() -> float:
-    """This process's and its ended descendants'."""
+    """Ticks of this process and its ended descendants."""
     used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(one.ru_utime + one.ru_stime for one in used) * float(os.sysconf("SC_CLK_TCK"))

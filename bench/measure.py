@@ -1,4 +1,4 @@
-"""DueTime alone: its memory, and what a million pending messages do to its restart."""
+"""DueTime alone: its memory, and the effect of a million pending messages on its restart."""
 
 import asyncio
 import threading
@@ -19,12 +19,12 @@ FAR_LEVEL = 18
 CALL_TIMEOUT_S = 10.0
 RESTART_DEADLINE_S = 120.0
 BURST_DELAY_S = 5.0
-# Into the measurement of lateness, whose own first messages are due by then.
+# Starts within the measurement of lateness, whose first messages are due by then.
 LET_GO_AFTER_S = 2.0
 
 
 def memory(cluster: Processes) -> dict[str, dict[str, float]]:
-    """Per process, in MB: resident, and of that not backed by files."""
+    """Per process, in MB: resident, and the part not backed by files."""
     pids = cluster.pids()
     found = {}
     for name in NAMES:
@@ -34,10 +34,10 @@ def memory(cluster: Processes) -> dict[str, dict[str, float]]:
 
 
 def pending(duetime: DueTime, count: int, sustained_seconds: float, lateness_seconds: float) -> dict[str, Any]:
-    """The store with `count` messages pending: its memory, lateness beside them, and how soon it answers again."""
+    """The store with `count` messages pending: its memory, lateness beside them, and time to its first answer."""
     cluster = duetime.cluster
     before = memory(cluster)["store"]
-    # What other measurements have left there.
+    # Left by other measurements.
     there = lane_of(duetime, FAR_LEVEL).pending_count
     rate = asyncio.run(fill(cluster.address, "far", count=count, level=FAR_LEVEL))
     result: dict[str, Any] = {"count": count, "fill_rate": rate, "store_before": before}
@@ -49,7 +49,7 @@ def pending(duetime: DueTime, count: int, sustained_seconds: float, lateness_sec
 
 
 def restarts(cluster: Processes, lane: int, count: int) -> dict[str, Any]:
-    """How soon the store answers again after a kill and after a stop, with `count` messages pending in a lane."""
+    """Time to the store's answer after a kill and after a stop, with `count` messages pending in a lane."""
     result: dict[str, Any] = {}
     store = cluster.kill("store")
     started = time.monotonic()
@@ -70,7 +70,7 @@ def restarts(cluster: Processes, lane: int, count: int) -> dict[str, Any]:
 
 
 def beside_burst(duetime: DueTime, count: int, lateness_seconds: float) -> dict[str, Any]:
-    """Lateness on one lane by itself, and while another lane restores `count` messages that are due at once."""
+    """Lateness on one lane by itself, and while another lane delivers `count` messages that are due at once."""
     result: dict[str, Any] = {"count": count, "usual": lateness(duetime, "late-usual", RATES[0], lateness_seconds)}
     duetime.hold(BURST_DELAY_S)
     level = LEVEL_NUMBERS[BURST_DELAY_S]
@@ -81,7 +81,7 @@ def beside_burst(duetime: DueTime, count: int, lateness_seconds: float) -> dict[
 
     def let_go() -> None:
         duetime.release(BURST_DELAY_S)
-        wait_until(lambda: not lane_of(duetime, level).pending_count, RESTART_DEADLINE_S, "the burst is restored")
+        wait_until(lambda: not lane_of(duetime, level).pending_count, RESTART_DEADLINE_S, "the burst is delivered")
         took_s[0] = time.monotonic() - begun - LET_GO_AFTER_S
 
     timer = threading.Timer(LET_GO_AFTER_S, let_go)
@@ -103,7 +103,7 @@ def beside_retries(duetime: DueTime, count: int, lateness_seconds: float) -> dic
 
 
 def lane_of(duetime: DueTime, level: int) -> gateway_pb2.Lane:
-    """A lane as the gateway lists it."""
+    """A lane in the gateway's list."""
     with grpc.insecure_channel(duetime.cluster.address, options=CHANNEL_OPTIONS) as channel:
         request = gateway_pb2.ListLanesRequest()
         lanes = gateway_pb2_grpc.GatewayStub(channel).ListLanes(request, timeout=CALL_TIMEOUT_S).lanes
@@ -111,13 +111,13 @@ def lane_of(duetime: DueTime, level: int) -> gateway_pb2.Lane:
 
 
 def recovery_s(cluster: Processes) -> float:
-    """How long the store says that it took to read its directory."""
+    """The time in which the store read its directory, as it reports it."""
     lines = cluster.metrics("store").splitlines()
     return next(float(line.split()[1]) for line in lines if line.startswith("duetime_store_recovery_seconds "))
 
 
 def _wait_for_pending(address: str, lane: int, count: int) -> None:
-    """Returns at the first answer that tells the lane's backlog; it must be exact."""
+    """Returns at the first answer with the lane's backlog; it must be exact."""
     found = [0]
 
     def answers() -> bool:
@@ -131,6 +131,6 @@ def _wait_for_pending(address: str, lane: int, count: int) -> None:
         found[:] = [one.pending_count for one in lanes.lanes if one.level == lane]
         return bool(found)
 
-    wait_until(answers, RESTART_DEADLINE_S, "the gateway tells the lanes")
+    wait_until(answers, RESTART_DEADLINE_S, "the gateway lists the lanes")
     if found != [count]:
         raise WrongError(f"{found[0]} messages are pending after the restart, and {count} were accepted")

@@ -1,8 +1,8 @@
-"""Memory full of cached files, as it is on a machine that has run for some hours.
+"""Memory full of cached files, as on a machine that has run for some hours.
 
-A virtual machine may give its free pages back to the host ("free page reporting"). The next touch of such a page costs
-10 to 16 us instead of 0.3, and a log that grows touches a page for each dozen messages: a figure would tell how much
-memory was free. Once it is full, the kernel drops the oldest cached pages for new ones, in all runs alike.
+A virtual machine may return its free pages to the host ("free page reporting"). The next touch of such a page takes
+10 to 16 us instead of 0.3, and a growing log touches a page for each dozen messages: a figure would depend on the free
+memory. Once memory is full, the kernel replaces the oldest cached pages, in all runs alike.
 """
 
 import os
@@ -10,12 +10,12 @@ import re
 from pathlib import Path
 
 STEP_BYTES = 64 * 1024 * 1024
-# The file has no blocks on the disk: to read its holes only takes pages. More than any machine has of them.
+# The file has no blocks on the disk: reading its holes only takes pages. It is larger than any machine's memory.
 _HOLES_BYTES = STEP_BYTES << 17
 
 
 class CachedHoles:
-    """A file of holes, read on and on. Not to be used by several processes."""
+    """A file of holes that is read further and further. Only for one process."""
 
     def __init__(self, directory: Path, *, step_bytes: int = STEP_BYTES) -> None:
         self._path = directory / "holes"
@@ -25,7 +25,7 @@ class CachedHoles:
             file.truncate(_HOLES_BYTES)
 
     def fill(self) -> int:
-        """Takes as many pages as are free. Returns how many bytes it has read for them."""
+        """Takes all free pages. Returns the number of bytes read for them."""
         buffer = bytearray(self._step_bytes)
         began, end = self.read_bytes, self.read_bytes + free_bytes()
         file = os.open(self._path, os.O_RDONLY)
@@ -38,6 +38,6 @@ class CachedHoles:
 
 
 def free_bytes() -> int:
-    """Memory that nothing uses, not even the cache."""
+    """Memory without any use, not even as cache."""
     found = re.search(r"^MemFree:\s*(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
     return int(found.group(1)) * 1024 if found else 0

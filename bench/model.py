@@ -1,7 +1,7 @@
-"""What several shards and gateways would carry, by the processor time a message that a run measured.
+"""The capacity of several shards and gateways, calculated from a run's processor time per message.
 
-Nothing of it is measured: each process has a core of its own, as fast as one here, and shares nothing with others but
-the network. A topic's queues are spread over all shards, and all gateways are used alike.
+It is not measured: each process is assumed to have a core of its own, as fast as one here, and to share only the
+network with others. A topic's queues are spread over all shards, and all gateways are used equally.
 """
 
 from typing import Any
@@ -9,9 +9,9 @@ from typing import Any
 from bench.tables import Table
 
 COUNTS = {"store": 4, "gateway": 4}
-# Of a core that a process uses, so that there is room for what comes unevenly.
+# The used share of a process's core; the rest absorbs uneven load.
 SHARE = 0.7
-# What is carried, and the row of processor times that tells its cost.
+# Loads, and the rows of processor times for their costs.
 LOADS = {
     "accepted, batches of 256": "duetime batch",
     "delayed, sent and received": "duetime sustained",
@@ -21,7 +21,7 @@ USED = {"store": "stores", "gateway": "gateways", "scheduler": "schedulers", "cl
 
 
 def modelled(result: dict[str, Any]) -> Table:
-    """A row for each load that the run has the cost of; clients are those that send or, in the last row, receive."""
+    """A row for each load with a measured cost; clients send or, in the last row, receive."""
     shards, gateways = COUNTS.values()
     title = f"{shards} shards and {gateways} gateways by these costs, the busiest process at {SHARE:.0%} of its core"
     table = Table(title, ["", "first to fill", "messages/s", *(f"{name}, cores" for name in USED.values())])

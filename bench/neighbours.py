@@ -1,8 +1,8 @@
-"""What a user who floods does to another: `python -m bench.neighbours`.
+"""The effect of a flooding user on another: `python -m bench.neighbours`.
 
-A cluster that asks who calls, and two users: one sends a message every 20 ms, and in every other turn the other sends
-all that the cluster takes, from a process of its own. Read the ratio of the first one's times beside the flood to those
-without it. The flood's client takes processors too, which no gateway can mend.
+A cluster with authentication and two users: one sends a message every 20 ms; in every other turn the second sends at
+full speed, from a process of its own. Read the ratio of the first user's times with the flood to those without it. The
+flood's client uses processors too, which no gateway can prevent.
 """
 
 import argparse
@@ -24,18 +24,18 @@ from bench.peers.duetime import DueTime
 
 PERIOD_S = 0.02
 TOPICS = {"polite": "mine", "greedy": "theirs"}
-# Of a flood: how many messages a request has, and how many requests are under way.
+# Messages per request, and concurrent requests, of each flood.
 FLOODS = {"one by one": (1, 64), "batches of 256": (256, 16), "packs of 2,048": (2_048, 8)}
 # Larger requests are sent as packs.
 BATCH_MAX = 256
 SETTLE_S = 1.0
-# Until a gateway knows what a user may do.
+# Time until a gateway knows a user's rights.
 KNOWN_S = 5.0
 PERCENTILES = (0.5, 0.9, 0.99)
 
 
 async def flood(address: str, kind: str, seconds: float) -> float:
-    """Messages a second."""
+    """Messages per second."""
     batch, in_flight = FLOODS[kind]
     target = Target(address, echo=False)
 
@@ -54,7 +54,7 @@ async def flood(address: str, kind: str, seconds: float) -> float:
 
 
 async def polite(address: str, seconds: float) -> list[float]:
-    """How long each send took, in ms."""
+    """The duration of each send, in ms."""
     target = Target(address, echo=False)
     took: list[float] = []
 
@@ -76,7 +76,7 @@ async def polite(address: str, seconds: float) -> list[float]:
 
 
 def make_users(cluster: DueTime, directory: Path) -> dict[str, str]:
-    """Two users with a topic each; their tokens."""
+    """Two users with a topic each; returns their tokens."""
     (database,) = directory.rglob("metadata.db")
 
     def run(*words: str) -> str:
@@ -96,7 +96,7 @@ def make_users(cluster: DueTime, directory: Path) -> dict[str, str]:
 
 
 def measure(cluster: DueTime, kind: str, tokens: dict[str, str], turns: int, seconds: float) -> list[str]:
-    """A row: times without and with the flood, and how much of it was taken."""
+    """A row: times without and with the flood, and the flood's accepted rate."""
     address, quiet, loud, rates = cluster.cluster.address, list[float](), list[float](), list[float]()
     os.environ[TOKEN_VARIABLE] = tokens["polite"]
     for _ in range(turns):
@@ -120,7 +120,7 @@ def percentile(took: list[float], part: float) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=6)
-    parser.add_argument("--seconds", type=float, default=4.0, help="of each half of a turn")
+    parser.add_argument("--seconds", type=float, default=4.0, help="seconds of each half of a turn")
     parser.add_argument("--flood", help=argparse.SUPPRESS)
     parser.add_argument("--address", help=argparse.SUPPRESS)
     arguments = parser.parse_args()

@@ -15,7 +15,7 @@ FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
 COLOURS = {"duetime": "#d1495b", ONE_PROCESS: "#edae49", "postgres": "#336791", "echo": "#8d99ae"}
 OTHERS = ("#edae49", "#66a182", "#8d6a9f")
 RATE_FIGURES = ("accepted", "through", "sustained", "burst")
-# Equal input gives an equal file.
+# Makes equal input give an equal file.
 METADATA = {"Date": None}
 
 
@@ -104,7 +104,7 @@ def _colour(name: str, at: int) -> str:
 
 
 def _ratios(result: dict[str, Any]) -> Any:
-    """Each target: where its bound is, where DueTime is, on a scale by which farther right is better."""
+    """Each target's bound and DueTime's value, on a scale with better values to the right."""
     titles = {figure.name: figure for figure in FIGURES}
     rows = [
         (target, spread) for target in TARGETS if (spread := ratio(result, target.figure, target.other, target.system))

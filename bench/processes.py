@@ -1,4 +1,4 @@
-"""The cluster as real processes: `duetime up` and its children, one or four, to measure and to kill."""
+"""The cluster as real processes: `duetime up` and its children, one or four, for measurements and kills."""
 
 import json
 import os
@@ -17,12 +17,12 @@ START_DEADLINE_S = 60.0
 STOP_DEADLINE_S = 60.0
 METRICS_TIMEOUT_S = 10.0
 NAMES = ("store", "gateway", "scheduler", "retry")
-# The one process of all four, and the module that each process runs.
+# The single process of all four services, and the module of each process.
 TOGETHER = "cluster"
 MODULES = {TOGETHER: "duetime_core.together", **{name: f"duetime_{name}" for name in NAMES}}
 
 
-# The supervisor waits ever longer before it starts again what keeps dying; who kills on purpose wants it back at once.
+# The supervisor waits longer before each restart of a dying process; deliberate kills need immediate restarts.
 _IMPATIENT = (
     "import duetime.cli.supervisor as s; s.BACKOFF_S_MAX = s.BACKOFF_S_MIN; from duetime.cli import main; main()"
 )
@@ -41,20 +41,20 @@ class Processes:
         python: str = sys.executable,
         certs: Path | None = None,
     ) -> None:
-        """`together`: all services are one process. `python`: that of another tree runs what is installed there.
-        `certs`: it takes TLS alone, by these."""
+        """`together`: all services are one process. `python`: that of another tree runs the tree's version. `certs`:
+        use TLS only, with these."""
         self._program = [python, *(["-c", _IMPATIENT] if impatient else ["-m", "duetime"])]
         self.directory = directory
         self.log = directory / "up.log"
         self.serving: dict[str, Any] = {}
         self._environment = {k: v for k, v in os.environ.items() if not k.startswith("DUETIME_")}
         self._environment |= {"DUETIME_LOG_FORMAT": "json", **(environment or {})}
-        # As a variable too: what is measured is the cluster.
+        # Set as a variable too: only the cluster is measured.
         self._environment["DUETIME_UP_NO_CONSOLE"] = "1"
         self._options = ["--inner-ports"] if together else []
         self._options += [] if certs is None else ["--certs", str(certs)]
         if not together:
-            # As a variable: the last release, which has no such option, runs them so in any case.
+            # Set as a variable: the last release has no such option, and always runs four processes.
             self._environment["DUETIME_UP_PROCESSES"] = "1"
         self._up: subprocess.Popen[str] | None = None
 
@@ -86,13 +86,13 @@ class Processes:
         return str(self.serving["address"])
 
     def metrics(self, name: str) -> str:
-        """What a service tells Prometheus."""
+        """A service's Prometheus metrics."""
         port = self.serving["processes"][name]["metrics_port"]
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=METRICS_TIMEOUT_S) as answer:
             return str(answer.read().decode())
 
     def pids(self) -> dict[str, int]:
-        """The processes that run at this moment, by service; one of all services is `TOGETHER`."""
+        """The running processes by service; the single process of all services is `TOGETHER`."""
         found = {}
         for pid in _children(self.pid):
             words = _cmdline(pid)
@@ -108,14 +108,14 @@ class Processes:
         return {key: value for key, _, value in pairs}
 
     def kill(self, name: str) -> int | None:
-        """kill -9 of one process; None where it does not run right now."""
+        """Kills one process with kill -9; returns None if it is not running."""
         pid = self.pids().get(name)
         if pid is not None:
             os.kill(pid, signal.SIGKILL)
         return pid
 
     def stop(self) -> int:
-        """SIGTERM, and the exit code."""
+        """Sends SIGTERM; returns the exit code."""
         if self._up is None:
             return 0
         if self._up.poll() is None:
@@ -146,7 +146,7 @@ class Processes:
 
 
 def wait_until(true: Any, deadline_s: float, what: str) -> None:
-    """Looks every 20 ms: for what other processes do, of which no event tells."""
+    """Polls every 20 ms, for changes in other processes that signal no event."""
     end = time.monotonic() + deadline_s
     while not true():
         if time.monotonic() > end:
@@ -155,7 +155,7 @@ def wait_until(true: Any, deadline_s: float, what: str) -> None:
 
 
 def memory_mb(pid: int) -> tuple[float, float]:
-    """(resident, of that not backed by files) in MB: mapped log segments count as resident while they are cached."""
+    """(resident, the part not backed by files) in MB: mapped log segments count as resident while they are cached."""
     values = {}
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         key, _, rest = line.partition(":")
@@ -165,7 +165,7 @@ def memory_mb(pid: int) -> tuple[float, float]:
 
 
 def cpu_s(pid: int) -> float:
-    """Processor seconds that a process has used."""
+    """Processor seconds used by a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

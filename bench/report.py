@@ -27,7 +27,7 @@ BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 
 def show(result: dict[str, Any], console: Console) -> None:
-    """Prints what `bench.__main__` gathered."""
+    """Prints the results of `bench.__main__`."""
     draw_tables(_all(result), console)
     for remark in remarks(result):
         console.print(remark, highlight=False)
@@ -44,7 +44,7 @@ def _all(result: dict[str, Any]) -> list[Table]:
 
 
 def show_any_time(found: dict[str, Any], console: Console) -> None:
-    """Prints what `bench.any_time` gathered."""
+    """Prints the results of `bench.any_time`."""
     draw_tables(any_time_tables(found), console)
 
 
@@ -60,7 +60,7 @@ def draw_tables(found: list[Table], console: Console) -> None:
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """The same as a document's text."""
+    """The results as Markdown."""
     versions = [f"{system['title']}: {system['version']}" for system in result["systems"].values()]
     on = ", ".join(filter(None, result["machine"].values()))
     parts = [f"Measured on {result['cores']} cores: {on}.", "", *(f"- {version}" for version in versions), ""]
@@ -70,11 +70,11 @@ def markdown(result: dict[str, Any]) -> str:
     for table in _all(result):
         parts += [f"### {table.title[0].upper()}{table.title[1:]}", "", *_lines(table), ""]
     parts += ["### Where DueTime is behind", "", *_bullets(losses(result) or ["nowhere"]), ""]
-    return "\n".join([*parts, "### To be known before a figure is believed", "", *_bullets(remarks(result))])
+    return "\n".join([*parts, "### Notes on these figures", "", *_bullets(remarks(result))])
 
 
 def _bullets(texts: list[str]) -> list[str]:
-    """Wrapped as the documents' prose is."""
+    """Bullets wrapped like the documents' prose."""
     return [textwrap.fill(text, 100, initial_indent="- ", subsequent_indent="  ") for text in texts]
 
 
@@ -84,7 +84,7 @@ def _lines(table: Table) -> list[str]:
 
 
 def into(document: Path, text: str) -> None:
-    """Replaces what stands between the document's marks."""
+    """Replaces the text between the document's marks."""
     before = document.read_text()
     pattern = re.compile(f"{re.escape(BEGIN)}.*{re.escape(END)}", re.DOTALL)
     if not pattern.search(before):

@@ -1,4 +1,4 @@
-"""RocketMQ's calls by raw stubs, beside a bare echo of the same calls: `python -m bench.rocketmq`, and part of `make
+"""RocketMQ's calls by raw stubs, beside a bare echo of the same calls: `python -m bench.rocketmq`; part of `make
 bench`."""
 
 import argparse
@@ -27,7 +27,7 @@ from bench.rocketmq_tables import rocketmq_tables
 
 TURNS = 2
 IN_FLIGHT = 64
-# Receives under way, each of so many messages, which are acknowledged one by one.
+# Concurrent receives, and messages per receive; messages are acknowledged one by one.
 RECEIVERS, RECEIVED = 8, 32
 LATE_RATE, LATE_DELAY_MS, LATE_POLLS = 500, 1_000, 4
 INVISIBLE_S = 600
@@ -60,7 +60,7 @@ class Stubs:
         await self._channel.close()
 
     async def send(self, count: int, topic: pb.Resource = TOPIC, delay_ms: int = 0) -> int:
-        """One call a message, one after the other. Raises: RefusedError."""
+        """Makes one call per message, one after the other. Raises: RefusedError."""
         for _ in range(count):
             message = pb.Message(topic=topic, body=BODY)
             system = message.system_properties
@@ -78,7 +78,7 @@ class Stubs:
         return count
 
     async def receive(self, topic: pb.Resource = TOPIC, wait_s: int = 0) -> list[tuple[pb.Message, int]]:
-        """Messages, and when each one's frame came, in Unix ms."""
+        """Messages, and the arrival time of each frame, in Unix ms."""
         request = pb.ReceiveMessageRequest(group=GROUP, batch_size=RECEIVED)
         request.message_queue.topic.CopyFrom(topic)
         request.invisible_duration.seconds = INVISIBLE_S
@@ -92,7 +92,7 @@ class Stubs:
         return found
 
     async def ack(self, *messages: pb.Message) -> None:
-        """In one call. Raises: RefusedError."""
+        """Acknowledges in one call. Raises: RefusedError."""
         request = pb.AckMessageRequest(group=GROUP, topic=messages[0].topic)
         for message in messages:
             system = message.system_properties
@@ -111,7 +111,7 @@ def _check(status: pb.Status) -> None:
 
 
 async def sent(address: str, seconds: float) -> float:
-    """Messages/s, one a call, `IN_FLIGHT` calls under way."""
+    """Messages/s, one per call, with `IN_FLIGHT` calls in flight."""
     stubs = Stubs(address)
     try:
         rate, _ = await closed_loop(stubs.send, batch=1, in_flight=IN_FLIGHT, seconds=seconds)
@@ -121,13 +121,13 @@ async def sent(address: str, seconds: float) -> float:
 
 
 async def received(address: str, seconds: float) -> float:
-    """Messages/s that are received, 32 a call, and acknowledged, one a call. Raises: RefusedError: there are none."""
+    """Messages/s received, 32 per call, and acknowledged, one per call. Raises: RefusedError: there are none."""
     stubs = Stubs(address)
 
     async def work(count: int) -> None:
         messages = await stubs.receive()
         if len(messages) < count:
-            raise RefusedError(f"{len(messages)} messages came, and {count} were to come")
+            raise RefusedError(f"{len(messages)} messages came instead of {count}")
         async with asyncio.TaskGroup() as group:
             for message, _ in messages:
                 group.create_task(stubs.ack(message))
@@ -140,8 +140,8 @@ async def received(address: str, seconds: float) -> float:
 
 
 async def lateness(address: str, seconds: float) -> dict[str, float]:
-    """p50 and p99 in ms of received minus due, at `LATE_RATE` a second. Raises: RefusedError: one was early, lost or
-    came twice."""
+    """p50 and p99 in ms of received minus due, at `LATE_RATE` per second. Raises: RefusedError: a message was early,
+    lost or came twice."""
     stubs = Stubs(address)
     late_ms: dict[str, int] = {}
     wanted: list[int] = []
@@ -187,17 +187,17 @@ def compare(cluster: DueTime, turns: int, seconds: float, late_seconds: float) -
 
 
 async def _stock(address: str, count: int) -> None:
-    """Puts messages into the topic, many in a call."""
+    """Puts messages into the topic, many per call."""
     await stock(address, TOPIC.name, count)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of a turn")
+    parser.add_argument("--seconds", type=float, default=2.0, help="seconds of a turn")
     parser.add_argument("--lateness", type=float, default=20.0, help="seconds")
-    parser.add_argument("--idle", type=int, default=0, metavar="N", help="push consumers that wait; alone")
-    parser.add_argument("--directory", default="/var/tmp", help="where the data lie meanwhile")
+    parser.add_argument("--idle", type=int, default=0, metavar="N", help="measure only N idle push consumers")
+    parser.add_argument("--directory", default="/var/tmp", help="directory of the data")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="duetime-rocketmq-", dir=arguments.directory) as root:
         cluster = DueTime("sync", 8)

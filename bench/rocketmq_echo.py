@@ -1,4 +1,4 @@
-"""The yardstick of RocketMQ's calls: a gRPC server that decodes and answers them, and keeps nothing."""
+"""The yardstick of RocketMQ's calls: a gRPC server that decodes and answers them, and stores nothing."""
 
 import asyncio
 import hashlib
@@ -19,7 +19,7 @@ SERVICE = "apache.rocketmq.v2.MessagingService"
 
 
 def rocketmq_echo() -> AbstractContextManager[tuple[str, int]]:
-    """(HOST:PORT, pid) of a server that runs meanwhile, on the event loop and with the options of a gateway's."""
+    """(HOST:PORT, pid) of a server that runs during the block, with a gateway's event loop and options."""
     return spawned(_run)
 
 
@@ -55,7 +55,7 @@ async def _receive(request: pb.ReceiveMessageRequest, context: Any) -> AsyncIter
 
 
 def _message(request: pb.ReceiveMessageRequest) -> pb.Message:
-    """As large as a gateway's."""
+    """A message as large as a gateway's."""
     message = pb.Message(topic=request.message_queue.topic, body=BODY)
     system = message.system_properties
     system.message_id = "x" * 34

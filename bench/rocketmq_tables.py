@@ -1,4 +1,4 @@
-"""What `bench.rocketmq` found, as tables."""
+"""Results of `bench.rocketmq` as tables."""
 
 import statistics
 from typing import Any
@@ -13,7 +13,7 @@ LATE_MS_MAX = {"p50": 5.0, "p99": 20.0}
 
 
 def rocketmq_tables(found: dict[str, Any]) -> list[Table]:
-    """Those that were measured."""
+    """Tables of the measurements."""
     table = Table(
         "RocketMQ's calls beside a bare echo of them", ["", "DueTime", "bare echo", "ratio", "spread", "target"]
     )

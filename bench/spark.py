@@ -1,10 +1,10 @@
-"""What Spark takes, and what serving feels of it: `make bench-spark`.
+"""The cost of Spark's jobs, and their effect on serving: `make bench-spark`.
 
     python -m bench.spark jobs [--pending 20000000]      the backlog and scans, over a directory made for it
     python -m bench.spark beside [--rounds 4]            lateness of a cluster, with and without a job beside it
 
-Wall time on a machine that others use too says little. So each figure is also told by the processor time of the driver,
-its JVM and the Python workers, and with the share of the machine that others took meanwhile.
+Wall time on a shared machine says little. So each figure also has the processor time of the driver, its JVM and the
+Python workers, and the share of the machine that others used meanwhile.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from bench.usage import Tree
 
 MIB = 1024 * 1024
 ROUNDS = 3
-# The columns that jobs read of each record, without the body; properties are taken apart into a map.
+# The columns of each record that jobs read, without the body; properties are parsed into a map.
 ALL_COLUMNS = "all columns but bodies"
 JOB_COLUMNS = "shard,topic,real_topic,lane_level,stored_at_ms"
 START_S = 180.0
@@ -37,7 +37,7 @@ START_S = 180.0
 
 @dataclass(frozen=True)
 class Took:
-    """Of one run: seconds, and processor seconds of all of its processes."""
+    """The cost of one run: seconds, and processor seconds of all of its processes."""
 
     wall_s: float
     cpu_s: float
@@ -52,9 +52,9 @@ def _timed(took: list[Took]) -> Iterator[None]:
 
 
 def jobs(root: Path, master: str, rounds: int, shards: int) -> dict[str, Any]:
-    """Figures of one directory, each of some rounds; the first one is that of a JVM that has compiled nothing yet.
+    """Figures of one directory, each over some rounds; the first round has a cold JVM.
 
-    With several shards it is read as if it were as many: the backlog of a disk that is not there.
+    Several shards read the directory as many times: the backlog of a disk that does not exist.
     """
     from duetime_spark.moment import take_moment
     from duetime_spark.running import Order, run, tables
@@ -92,7 +92,7 @@ def jobs(root: Path, master: str, rounds: int, shards: int) -> dict[str, Any]:
         found[name] = _figures(scans, rows, found["log_mb"] if table == "messages" else None)
     found["memory_mb"] = watch.memory_mb()
     spark.stop()
-    # The JVM's and its workers' times are known once they have ended.
+    # The times of the JVM and its workers are known once they have ended.
     found["meanwhile"] = meanwhile.shares()
     return found
 
@@ -104,7 +104,7 @@ def _columns(table: str) -> list[str]:
 
 
 def _drained(frame: Any) -> int:
-    """Every column of every row goes to the JVM as Arrow, and is looked at there."""
+    """Sends every column of every row to the JVM as Arrow, and reads it there."""
     names = [f"`{name}`" for name, kind in frame.dtypes if kind != "map<string,string>"]
     maps = [f"sum(size(`{name}`))" for name, kind in frame.dtypes if kind == "map<string,string>"]
     row = frame.selectExpr("count(*)", *(f"max({name})" for name in names), *maps).collect()[0]
@@ -131,7 +131,7 @@ def _log_bytes(root: Path) -> int:
 
 # --- beside -----------------------------------------------------------------------------------------------------------
 
-# Runs one job again and again, and says when it has begun and how often it ended.
+# Repeats one job; prints its start and each end.
 _LOOP = """
 import sys, time
 from duetime_spark.moment import take_moment
@@ -149,7 +149,7 @@ while True:
 
 
 class Running:
-    """A job that runs all the time, in processes of its own."""
+    """A job that runs repeatedly, in processes of its own."""
 
     def __init__(self, job: str, *sources: str) -> None:
         self.count = 0
@@ -162,7 +162,7 @@ class Running:
             raise RuntimeError("Spark does not start")
 
     def stop(self) -> int:
-        """How often the job has ended."""
+        """Returns the number of completed runs."""
         self._process.terminate()
         return self._process.communicate()[0].count("done")
 
@@ -212,13 +212,13 @@ def _store(cluster: Processes) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("task", choices=("jobs", "beside"))
-    parser.add_argument("--directory", type=Path, help="where the store's directory is made, or is already")
+    parser.add_argument("--directory", type=Path, help="where the store's directory is created, or exists")
     parser.add_argument("--pending", type=int)
-    parser.add_argument("--shards", type=int, default=1, help="as which the directory is read")
+    parser.add_argument("--shards", type=int, default=1, help="number of shards that the directory is read as")
     parser.add_argument("--master", default="local[*]")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--rate", type=int, default=1_000, help="messages a second, beside")
-    parser.add_argument("--seconds", type=float, default=15.0, help="of a round, beside")
+    parser.add_argument("--rate", type=int, default=1_000, help="messages per second, for beside")
+    parser.add_argument("--seconds", type=float, default=15.0, help="seconds of a round, for beside")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="duetime-bench-") as temporary:
         root = arguments.directory or Path(temporary) / "store"

@@ -1,11 +1,11 @@
-"""Store directories of millions of pending messages, made in seconds, and what Spark takes to read them.
+"""Store directories of millions of pending messages, generated in seconds, and Spark's time to read them.
 
     python -m bench.spark_store make DIR --pending 20000000
     python -m bench.spark_store measure DIR --master local[2]
 
-Records, units, checkpoint and configuration are those of a store that has accepted the messages and restored none:
-tests/bench/test_spark_store.py opens one. All records have one size, so that numpy lays them out; a CRC is that of
-a template and, for each byte that differs, what it adds: CRC-32 is linear.
+Records, units, checkpoint and configuration equal those of a store that has accepted the messages and delivered none:
+tests/bench/test_spark_store.py opens one. All records have one size, so numpy can write them. CRC-32 is linear: a CRC
+is the template's plus a contribution of each changed byte.
 """
 
 import argparse
@@ -44,7 +44,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class Template:
-    """A record of levels of so many digits. Fields that differ are written over it, then its CRC is right again."""
+    """A record with a fixed number of level digits. Changed fields are written over it, then the CRC is updated."""
 
     def __init__(self, digits: int, body_bytes: int) -> None:
         level, mark = "9" * digits, TOPICS[0]
@@ -68,13 +68,13 @@ class Template:
         self._tables = {at: self._table(at) for part in self.fields.values() for at in range(part.start, part.stop)}
 
     def _table(self, at: int) -> npt.NDArray[np.uint32]:
-        """What each value of one byte changes in the CRC."""
+        """The changes of the CRC by each value of one byte."""
         zeros = bytes(self._crc_end - at - 1)
         base = zlib.crc32(bytes([self.bytes[at]]) + zeros)
         return np.array([zlib.crc32(bytes([value]) + zeros) ^ base for value in range(256)], np.uint32)
 
     def seal(self, records: Bytes) -> None:
-        """Writes the CRC that rows of records have now into their marks."""
+        """Writes the CRCs of the rows into their fields."""
         crcs = np.full(len(records), self._crc, np.uint32)
         for at, table in self._tables.items():
             crcs ^= table[records[:, at]]
@@ -90,7 +90,7 @@ def _found(whole: bytes, text: bytes, skip: int, length: int) -> slice:
 
 
 def make(root: Path, pending: int, *, segment_bytes: int = SEGMENT_BYTES, seed: int = 0) -> None:
-    """A directory with so many pending messages, spread over all levels and 20 topics, stored within an hour."""
+    """Makes a directory with pending messages, spread over all levels and 20 topics, stored within an hour."""
     rng = np.random.default_rng(seed)
     templates = {digits: Template(digits, BODY_BYTES) for digits in (1, 2)}
     size = templates[1].size
@@ -279,7 +279,7 @@ def measure(root: Path, master: str, rows: str | None) -> Iterator[str]:
 
 
 def _family() -> list[int]:
-    """This process, the JVM and Python's workers."""
+    """The pids of this process, the JVM and Python's workers."""
     parents = {int(path.name): int(_stat(path)[1]) for path in Path("/proc").iterdir() if path.name.isdigit()}
     found = [os.getpid()]
     for pid in found:
@@ -288,7 +288,7 @@ def _family() -> list[int]:
 
 
 def _stat(path: Path) -> list[str]:
-    """From the state on."""
+    """The fields from the state on."""
     try:
         return (path / "stat").read_text().rpartition(") ")[2].split()
     except OSError:
@@ -296,7 +296,7 @@ def _stat(path: Path) -> list[str]:
 
 
 def _cpu_s() -> float:
-    """Of the family, with what its ended children used."""
+    """Processor time of the family, including ended children."""
     ticks = sum(int(field) for pid in _family() for field in _stat(Path("/proc") / str(pid))[11:15])
     return ticks / os.sysconf("SC_CLK_TCK")
 
@@ -312,7 +312,7 @@ def main() -> None:
     parser.add_argument("directory", type=Path)
     parser.add_argument("--pending", type=int, default=20_000_000)
     parser.add_argument("--master", default="local[2]")
-    parser.add_argument("--rows", help="of a task")
+    parser.add_argument("--rows", help="rows of a task")
     arguments = parser.parse_args()
     if arguments.task == "make":
         started = time.perf_counter()

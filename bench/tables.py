@@ -1,4 +1,4 @@
-"""What a run found, as tables of text: for the screen and for docs/benchmarks.md alike."""
+"""The results of a run as tables of text, for the screen and for docs/benchmarks.md."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,16 +26,16 @@ from bench.processes import TOGETHER
 
 PENDING_RESIDENT_MB_MAX = 300.0
 RESTART_S_MAX = 5.0
-# p99 beside a burst, in multiples of the usual.
+# Limit of p99 beside a burst, in multiples of the usual p99.
 BESIDE_BURST_MAX = 3.0
-# Above it the figures say more of the machine than of what was measured.
+# Above this share, the figures show the machine rather than the measured systems.
 DISTURBED_SHARE = 0.05
 _LATEST = ("stored", "after", "stalls")
 
 
 @dataclass
 class Table:
-    """Rows of text; the first column is read from the left, the others from the right."""
+    """Rows of text; the first column is aligned left, the others right."""
 
     title: str
     headings: list[str]
@@ -43,7 +43,7 @@ class Table:
 
 
 def tables(result: dict[str, Any]) -> list[Table]:
-    """All of a run, what was compared first."""
+    """All tables of a run, comparisons first."""
     found = [_beside(result, "echo", "bare echo")]
     found += [_beside(result, name, system["title"]) for name, system in result["systems"].items()]
     found += [_beside(result, "echo", "bare echo", ONE_PROCESS)]
@@ -69,8 +69,8 @@ def tables(result: dict[str, Any]) -> list[Table]:
 
 
 def remarks(result: dict[str, Any]) -> list[str]:
-    """What is to be known before a figure is believed."""
-    said = [f"{name} is left out: {why}" for name, why in result["missing"].items()]
+    """Notes on the reliability of the figures."""
+    said = [f"{name} is skipped: {why}" for name, why in result["missing"].items()]
     said += result["faults"] + _scaled(result)
     said += [
         f"round {number}: {one['stolen']:.0%} of the processor time was stolen by other guests of the host"
@@ -84,12 +84,12 @@ def remarks(result: dict[str, Any]) -> list[str]:
         "of DueTime's messages none early, doubled or lost"
     )
     if sum(shares.values()) > DISTURBED_SHARE:
-        said.append("the machine was not the benchmark's alone: measure again before believing a figure")
+        said.append("the machine had other load: repeat the measurement before you rely on a figure")
     return said
 
 
 def losses(result: dict[str, Any]) -> list[str]:
-    """Each figure in which DueTime is behind another system, by how much."""
+    """Each figure in which DueTime is behind another system, with the ratio."""
     said = []
     for ours in ("duetime", ONE_PROCESS):
         whose = "" if ours == "duetime" else f" (DueTime in {ours})"
@@ -103,7 +103,7 @@ def losses(result: dict[str, Any]) -> list[str]:
 
 
 def _scaled(result: dict[str, Any]) -> list[str]:
-    """Who was too slow for the full count."""
+    """Systems too slow for the full count."""
     said = []
     for name in result["systems"]:
         for figure in ("through", "burst"):
@@ -114,7 +114,7 @@ def _scaled(result: dict[str, Any]) -> list[str]:
 
 
 def _beside(result: dict[str, Any], other: str, title: str, system: str = "duetime") -> Table:
-    """DueTime against one other, ratios taken within each round."""
+    """DueTime against one other system, with ratios within each round."""
     whose = "DueTime" if system == "duetime" else f"DueTime in {system}"
     table = Table(f"{whose} beside {title}, synced before answered", ["", whose, title, "ratio", "spread", "target"])
     for figure in FIGURES:
@@ -149,7 +149,7 @@ def _floored(result: dict[str, Any], system: str, figure: Figure) -> tuple[str, 
 
 
 def _any_time(result: dict[str, Any]) -> Table:
-    """The lane for any time against the lanes of levels, ratios taken within each round."""
+    """The lane for any time against the lanes of levels, with ratios within each round."""
     headings = ["", "any time", "levels", "ratio", "spread", "target"]
     table = Table("messages for any time beside those of levels, one cluster", headings)
     for figure in FIGURES:
@@ -162,7 +162,7 @@ def _any_time(result: dict[str, Any]) -> Table:
 
 
 def _beside_batches(result: dict[str, Any]) -> Table:
-    """Other ways to send against plain batches, ratios taken within each round."""
+    """Other ways to send against plain batches, with ratios within each round."""
     table = Table("beside batches accepted to be read at once", ["", "DueTime", "batches", "ratio", "spread", "target"])
     for figure in FIGURES:
         spread, ours = ratio(result, figure.name, "duetime"), value(result, "duetime", figure.name)
@@ -184,7 +184,7 @@ def _targets(figure: Figure, other: str, spread: Spread, system: str = "duetime"
 
 
 def _systems(result: dict[str, Any]) -> Table:
-    """Everybody's medians, side by side; empty with fewer than two peers."""
+    """Medians of all systems, side by side; empty with fewer than two peers."""
     systems = {"duetime": "DueTime"} | {name: system["title"] for name, system in result["systems"].items()}
     table = Table("all systems, medians of the rounds", ["", *systems.values()])
     if len(systems) > 2:
@@ -225,7 +225,7 @@ def _stored(result: dict[str, Any]) -> Table:
 
 
 def _groups(result: dict[str, Any]) -> Table:
-    """What a delivery costs where ten groups receive one topic, in multiples of one group's: within each round."""
+    """The cost of a delivery with ten groups on one topic, in multiples of one group's, within each round."""
     table = Table("ten groups on one topic", ["", "cost of a delivery, times one group's", "spread", "target"])
     costs = [
         figures["received"] / figures["received by ten"]
@@ -276,7 +276,7 @@ def _beside_burst(found: dict[str, Any]) -> Table:
         if name == "p99":
             target = f"<= {BESIDE_BURST_MAX:g} times {'met' if beside <= BESIDE_BURST_MAX * usual else 'MISSED'}"
         table.rows.append([name, f"{usual:.1f}", f"{beside:.1f}", target])
-    table.rows.append(["the burst, restored/s", "", f"{found['restored_per_s']:,.0f}", ""])
+    table.rows.append(["the burst, delivered/s", "", f"{found['restored_per_s']:,.0f}", ""])
     return table
 
 
@@ -285,7 +285,7 @@ def _beside_retries(found: dict[str, Any]) -> Table:
     table = Table(title, ["", "by itself", "beside the retries"])
     for name in PERCENTILES:
         table.rows.append([name, f"{found['usual'][name]:.1f}", f"{found['beside'][name]:.1f}"])
-    table.rows.append(["failures/s while they were made", "", f"{found['failed_per_s']:,.0f}"])
+    table.rows.append(["failures/s while filling", "", f"{found['failed_per_s']:,.0f}"])
     return table
 
 

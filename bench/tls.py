@@ -1,8 +1,8 @@
-"""What TLS and authentication cost: `python -m bench.tls`.
+"""The cost of TLS and authentication: `python -m bench.tls`.
 
-Three clusters run at the same time and take turns at the same work: a plain one, one that asks who calls, and one that
-does so and takes TLS alone, between its processes too. Read the ratio of each turn to the plain one beside it: the
-accepted rate in batches is to stay above 0.95 with tokens and above 0.8 with both, that of single sends above 0.8.
+Three clusters run at the same time and take turns at the same work: a plain one, one with authentication, and one with
+authentication and TLS only, between its processes too. Read the ratio of each turn to the plain one beside it: the
+accepted rate in batches must stay above 0.95 with tokens and above 0.8 with both, that of single sends above 0.8.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from bench.processes import cpu_s
 from bench.turns import make_caller
 
 TOPIC = "turns"
-# How many messages a request has, and how many requests are under way.
+# Messages per request, and concurrent requests.
 WORK = {"batches of 256": (256, 8), "single sends": (1, 64)}
 PLAIN, AUTHENTICATED, ENCRYPTED = "plain", "tokens", "TLS and tokens"
 CALL_TIMEOUT_S = 10.0
@@ -38,7 +38,7 @@ CALL_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A cluster, and what its clients show and trust."""
+    """A cluster, with the credentials and trusted certificates of its clients."""
 
     name: str
     cluster: DueTime
@@ -54,7 +54,7 @@ class Way:
             await connection.close()
 
     async def turn(self, batch: int, in_flight: int, seconds: float) -> tuple[float, float]:
-        """Messages accepted in a second, and processor time of a message at all processes, the client's too, in µs."""
+        """Messages accepted per second, and processor time per message of all processes and the client, in µs."""
         pids = self.cluster.cluster.pids().values()
         before = sum(map(cpu_s, pids)) + time.process_time()
         target = Target(self.cluster.cluster.address, echo=False, token=self.token, tls=self.tls)
@@ -69,7 +69,7 @@ class Way:
 
 
 def start(root: Path, *, together: bool) -> list[Way]:
-    """The three clusters. Who calls this stops them."""
+    """Starts the three clusters; the caller stops them."""
     certs = root / "certs"
     subprocess.run([sys.executable, "-m", "duetime", "certs", "init", certs], check=True, capture_output=True)
     asks = {"DUETIME_GATEWAY_AUTH": "required"}
@@ -91,11 +91,11 @@ Turns = dict[str, dict[str, list[tuple[float, float]]]]
 
 
 def measure(ways: list[Way], turns: int, seconds: float, progress: Console) -> Turns:
-    """By work and way, what each turn has told."""
+    """The results of each turn, by work and way."""
     found: Turns = defaultdict(lambda: defaultdict(list))
     for work, (batch, in_flight) in WORK.items():
         for number in range(turns + 1):
-            # Whoever goes first finds the machine as the other left it.
+            # The order alternates: the first one finds the machine as the other left it.
             for way in ways if number % 2 else ways[::-1]:
                 told = asyncio.run(way.turn(batch, in_flight, seconds))
                 # The first turn warms up.
@@ -122,7 +122,7 @@ def table_of(found: Turns) -> Table:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=12, help="2 or more")
-    parser.add_argument("--seconds", type=float, default=2.0, help="of a turn")
+    parser.add_argument("--seconds", type=float, default=2.0, help="seconds of a turn")
     parser.add_argument("--together", action="store_true", help="each cluster is one process")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="duetime-tls-") as root:

@@ -1,9 +1,9 @@
-"""How long a trace takes beside a long journal of groups, by the index and without it: `python -m bench.trace`.
+"""The time of a trace beside a long journal of groups, with and without the index: `python -m bench.trace`.
 
 A store is filled with messages that are received and acknowledged one by one, each event in a record of its own as at
-low rates, until the journal has its size. Two messages stand out: one was done at once, the other was tried again
-`RETRIES` times, spread over the whole journal. Both are traced by the index, and by reading the journal in order, as
-journals of releases before 0.2 are read: up to 64 MiB.
+low rates, until the journal has its size. Two messages are special: one was done at once, the other was retried
+`RETRIES` times, spread over the whole journal. Both are traced by the index, and by reading the journal in order, the
+method for journals of releases before 0.2: up to 64 MiB.
 """
 
 import argparse
@@ -48,7 +48,7 @@ BODY = b"x" * 128
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """A group's place in a queue."""
+    """A group's offset in a queue."""
 
     number: int
     key: Key
@@ -58,7 +58,7 @@ PLACE, RETRIED = At(1, Key(GROUP, TOPIC, TOPIC, 0)), At(2, Key(GROUP, TOPIC, RET
 
 
 class Filling:
-    """Stages messages and events, a step of them at once."""
+    """Stages messages and events, one step of them at once."""
 
     def __init__(self, node: StoreNode) -> None:
         self.node = node
@@ -74,7 +74,7 @@ class Filling:
         return self.store.put(b"".join(records)).queue_offsets
 
     def deliver(self, place: At, offset: int, copy: events.Letter | None = None) -> list[bytes]:
-        """The two records of one that is received, and acknowledged or settled by a copy."""
+        """The two records of a message that is received, and acknowledged or settled by a copy."""
         self.lease += 1
         now_ms, one = self.store.clock.now_ms(), ranges([offset])
         fixed = place.number, self.lease, now_ms, now_ms + 30_000, RETRIES, False, False, 1, offset, offset + 1
@@ -99,7 +99,7 @@ class Filling:
         self.measure(before, self.journal.max_offset)
 
     async def fill(self, journal_bytes: int, progress: Console) -> int:
-        """Returns how many messages the journal is about."""
+        """Returns the number of messages in the journal."""
         first, retried = self.put(TOPIC, "first", "retried")
         await self.stage(self.deliver(PLACE, first))
         place, tries, count = PLACE, 0, 2
@@ -119,7 +119,7 @@ class Filling:
         return count
 
     def measure(self, first: int, end: int) -> None:
-        """Adds the journal's records in [first, end)."""
+        """Counts the journal's records in [first, end)."""
         while first < end:
             units = self.journal.read(first, end - first)
             self.bytes += int(units["size"].sum())
@@ -174,7 +174,7 @@ async def run(root: Path, journal_bytes: int, progress: Console) -> Table:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.trace", description=__doc__)
     parser.add_argument("--journal", type=int, default=JOURNAL_BYTES, metavar="BYTES", help="size of the journal")
-    parser.add_argument("--directory", default="/var/tmp", help="where the data lie meanwhile; on a disk")
+    parser.add_argument("--directory", default="/var/tmp", help="directory of the data; on a disk")
     arguments = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     with tempfile.TemporaryDirectory(prefix="duetime-bench-", dir=arguments.directory) as root:

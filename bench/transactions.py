@@ -1,4 +1,4 @@
-"""Transactions: prepared and committed, many in a call."""
+"""Transactions: prepared and committed, many per call."""
 
 import grpc
 from duetime import Message
@@ -16,7 +16,7 @@ COMMITTED = pb.TRANSACTION_STATE_COMMITTED
 
 
 async def transact(address: str, topic: str, *, batch: int, in_flight: int, seconds: float) -> tuple[float, int]:
-    """(transactions/s, transactions in all) that are prepared by one call and committed by the next."""
+    """(transactions/s, total transactions), each prepared by one call and committed by the next."""
     async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
         stub = gateway_pb2_grpc.GatewayStub(channel)
 

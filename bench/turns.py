@@ -1,10 +1,10 @@
 """Processor time of two versions, side by side: `python -m bench.turns --base CHECKOUT`.
 
-CHECKOUT is another tree after `make setup` there, or this one, with other settings: what the window of recent ids costs
-is told by `--base . --base-setting DUETIME_STORE_RECENT_IDS_COUNT=0`. A cluster of each runs at the same time, and they
-take turns at the same work, so that what else the machine does falls on both alike. Read the ratio of each pair of
-turns, and its spread. With `--together` the new one is one process, and the sums of both count. What it costs to know
-callers is told by `--base . --callers`, what quotas cost that refuse nothing by `--base . --quotas`.
+CHECKOUT is another tree after `make setup` there, or this one with other settings: `--base . --base-setting
+DUETIME_STORE_RECENT_IDS_COUNT=0` shows the cost of the window of recent ids. A cluster of each runs at the same time,
+and they take turns at the same work, so that other load of the machine affects both. Read the ratio of each pair of
+turns, and its spread. With `--together` the new one is a single process; compare the sums. `--base . --callers` shows
+the cost of authentication, `--base . --quotas` that of quotas that reject nothing.
 """
 
 import argparse
@@ -31,19 +31,19 @@ from bench.peers.duetime import LEVELS, DueTime
 from bench.processes import cpu_s
 
 SERVICES = ("gateway", "store", "scheduler")
-# The sum of all of a cluster's processes, the supervisor excepted.
+# The sum over all of a cluster's processes except the supervisor.
 ALL = "all"
 DELAY_S = 1.0
 RECEIVE_WAIT_S = 1.0
 LEAST_US = 0.01
-# Messages of the topic that groups take.
+# Messages in the topic of the groups.
 STOCK = 50_000
 TOPICS = ("turns", "stock")
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Of one turn."""
+    """The work of one turn."""
 
     name: str
     run: Callable[[DueTime, int], Awaitable[None]]
@@ -66,7 +66,7 @@ async def _batches(cluster: DueTime, count: int) -> None:
 
 
 async def _packs(cluster: DueTime, count: int) -> None:
-    """By the SDK, in its stream."""
+    """Sends by the SDK, in its stream."""
     sender = await cluster.sender("turns")
     try:
         await send_count(lambda size: sender.send(size, FAR_DELAY_S), count, batch=256, in_flight=8)
@@ -79,7 +79,7 @@ async def _single(cluster: DueTime, count: int) -> None:
 
 
 async def _delayed(cluster: DueTime, count: int) -> None:
-    """Sent, restored when due, read."""
+    """Sends, waits for the delivery, and reads."""
     receiver = cluster.receiver("turns")
     await receiver.open()
     try:
@@ -92,7 +92,7 @@ async def _delayed(cluster: DueTime, count: int) -> None:
 
 
 async def _received(cluster: DueTime, count: int) -> None:
-    """Taken by lease and acknowledged by a group of its own."""
+    """Leases and acknowledges, by a group of its own."""
     await take(cluster.cluster.address, "stock", f"group-{secrets.token_hex(8)}", count, RECEIVERS)
 
 
@@ -106,14 +106,14 @@ WORK = (
 
 
 def prepare(cluster: DueTime, count: int = STOCK) -> None:
-    """Makes the topics, and `count` messages to be received."""
+    """Creates the topics, and `count` messages to be received."""
     for topic in TOPICS:
         cluster.make_topic(topic)
     asyncio.run(stock(cluster.cluster.address, "stock", count))
 
 
 async def turn(cluster: DueTime, work: Work) -> dict[str, float]:
-    """Microseconds a message, by process and in all."""
+    """Microseconds per message, by process and in total."""
     pids = cluster.cluster.pids()
     before = {name: cpu_s(pid) for name, pid in pids.items()}
     await work.run(cluster, work.count)
@@ -122,12 +122,12 @@ async def turn(cluster: DueTime, work: Work) -> dict[str, float]:
 
 
 def compare(base: DueTime, new: DueTime, turns: int, progress: Console) -> dict[str, list[tuple[float, float]]]:
-    """By row, of each pair of turns: microseconds a message of the base and of the new one."""
+    """Microseconds per message of the base and of the new one, by row and pair of turns."""
     found: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for work in WORK:
         for number in range(turns + 1):
             pair = base, new
-            # Whoever goes first finds the machine as the other left it.
+            # The order alternates: the first one finds the machine as the other left it.
             order = pair if number % 2 else pair[::-1]
             spent = {id(one): asyncio.run(turn(one, work)) for one in order}
             # The first turn warms up.
@@ -142,7 +142,7 @@ def table_of(found: dict[str, list[tuple[float, float]]]) -> Table:
     table = Table("µs a message", "base", "new", "ratio", "middle half")
     for name, pairs in found.items():
         base, new = (statistics.fmean(one) for one in zip(*pairs, strict=True))
-        # The clock ticks every 10 ms: of a short turn it may say nothing at all.
+        # The clock ticks every 10 ms: a short turn may show no time.
         low, _, high = statistics.quantiles([after / max(before, LEAST_US) for before, after in pairs], n=4)
         ratio = new / max(base, LEAST_US)
         table.add_row(name, f"{base:.2f}", f"{new:.2f}", f"{ratio:.3f}", f"{low:.2f} to {high:.2f}")
@@ -150,7 +150,7 @@ def table_of(found: dict[str, list[tuple[float, float]]]) -> Table:
 
 
 def make_caller(directory: Path) -> None:
-    """A user with rights to what is measured and to nothing else, whose token all calls from here show."""
+    """Creates a user with rights to the measured objects only; all calls from here send its token."""
     (database,) = directory.rglob("metadata.db")
 
     def run(*words: str) -> str:
@@ -164,7 +164,7 @@ def make_caller(directory: Path) -> None:
 
 
 def set_quotas(cluster: DueTime) -> None:
-    """Of each host and of each topic, and none that refuses anything."""
+    """Sets quotas of each host and each topic that reject nothing."""
     much = str(1 << 40)
     rates = ("--messages-per-s", much, "--bytes-per-s", much, "--server", cluster.cluster.address)
     whose = [("user", "*", "--per-host", "--streams", "1000000"), *(("topic", topic) for topic in TOPICS)]
@@ -177,10 +177,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--base", type=Path, required=True, help="the other tree, with its .venv")
     parser.add_argument("--turns", type=int, default=12)
-    parser.add_argument("--base-setting", action="append", default=[], metavar="NAME=VALUE", help="of the base only")
-    parser.add_argument("--together", action="store_true", help="the new one is one process")
-    parser.add_argument("--callers", action="store_true", help="the new one asks who calls; all calls show a token")
-    parser.add_argument("--quotas", action="store_true", help="the new one keeps quotas")
+    parser.add_argument(
+        "--base-setting", action="append", default=[], metavar="NAME=VALUE", help="a setting of the base only"
+    )
+    parser.add_argument("--together", action="store_true", help="the new one is a single process")
+    parser.add_argument(
+        "--callers", action="store_true", help="the new one requires authentication; all calls send a token"
+    )
+    parser.add_argument("--quotas", action="store_true", help="the new one has quotas")
     arguments = parser.parse_args()
     python = arguments.base.resolve() / ".venv/bin/python"
     if not python.exists():

@@ -1,4 +1,4 @@
-"""Processor time and memory of a process and all that it started, as the kernel counts them."""
+"""Processor time and memory of a process and its descendants, by the kernel's counters."""
 
 import os
 import threading
@@ -7,7 +7,7 @@ from pathlib import Path
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-# utime, stime, and those of children that have ended.
+# utime, stime, and those of ended children.
 _TIMES = slice(11, 15)
 _PARENT, _RESIDENT = 1, 21
 _PERIOD_S = 0.25
@@ -21,11 +21,11 @@ class Tree:
         self._peaks: dict[str, int] = defaultdict(int)
 
     def cpu_s(self) -> float:
-        """Of those that run, and of those that have ended and were waited for."""
+        """Processor time of running descendants, and of ended ones that were waited for."""
         return sum(sum(map(int, fields[_TIMES])) for _, fields in self._members()) / _TICKS_PER_S
 
     def watch_memory(self) -> None:
-        """From now on, four times a second."""
+        """Starts to sample memory, four times a second."""
 
         def look() -> None:
             while True:
@@ -40,7 +40,7 @@ class Tree:
         threading.Thread(target=look, name="memory", daemon=True).start()
 
     def memory_mb(self) -> dict[str, int]:
-        """The most that was resident at a time, by name of the program."""
+        """The peak of resident memory, by name of the program."""
         return {name: size // 1_000_000 for name, size in self._peaks.items()}
 
     def _members(self) -> list[tuple[str, list[str]]]:

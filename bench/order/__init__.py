@@ -1,1 +1,1 @@
-"""Ways to keep pending messages in the order of their due times, measured beside each other."""
+"""Data structures that order pending messages by due time, measured beside each other."""

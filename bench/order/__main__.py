@@ -1,8 +1,8 @@
-"""Inserts with random due times, a restart, and all of it taken in order, by each way: `python -m bench.order`.
+"""Inserts with random due times, a restart, and a full drain in order, for each structure: `python -m bench.order`.
 
-Each way has a process of its own for each half, so that memory and start are its own. Rows are added in batches, as a
-store publishes them, and a checkpoint is written after every million. Memory is what the process has more than before
-the first row, its files' pages in the system's cache apart; for LMDB these are in its map, and count.
+Each structure has a process of its own for each half, so that memory and start are its own. Rows are added in batches,
+as a store publishes them, with a checkpoint after every million. Memory is the growth of the process since the first
+row, without pages of its files in the system's cache; LMDB maps those pages, so they count.
 """
 
 import argparse
@@ -25,14 +25,14 @@ NOW_MS = 1_800_000_000_000
 CHECKPOINT_ROWS = 1_000_000
 COLUMNS = {
     "insert_us": "insert, µs/row",
-    "insert_own_us": "of the caller's processor time",
-    "insert_cpu_us": "of all threads'",
+    "insert_own_us": "caller's processor time",
+    "insert_cpu_us": "all threads' processor time",
     "pause_ms": "longest call, ms",
     "insert_mb": "memory, MB",
     "start_s": "start, s",
     "count_ms": "exact count, ms",
     "head_us": "head of 2,048, µs",
-    "head_own_us": "of processor time",
+    "head_own_us": "processor time",
     "drain_us": "drain, µs/row",
     "drain_pause_ms": "longest, ms",
     "drain_mb": "memory, MB",
@@ -134,7 +134,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--head", type=int, default=2_048)
     parser.add_argument("--horizon-ms", type=int, default=HOUR_MS)
-    parser.add_argument("--way", choices=WAYS, action="append", help="default: all that are installed")
+    parser.add_argument("--way", choices=WAYS, action="append", help="default: all installed ones")
     parser.add_argument("--half", choices=("insert", "drain"), help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, default=None)
     return parser
@@ -155,7 +155,7 @@ def main() -> None:
         try:
             results[name] = measure(name, arguments)
         except subprocess.CalledProcessError:
-            console.print(f"{name} is left out", style="yellow")
+            console.print(f"{name} is skipped", style="yellow")
     table = Table(title=f"{arguments.rows:,} rows, due within {arguments.horizon_ms / 1e3:,.0f} s")
     table.add_column("")
     for name in results:

@@ -1,7 +1,7 @@
-"""What the store keeps for messages due at any time, and what it could keep instead: the same calls for each.
+"""The store's order of messages due at any time, and alternatives with the same calls.
 
-All keep (due, entry, topic, key) and can be made again from the log, so none has to be durable with each call: a
-checkpoint writes what a start goes on from.
+All keep (due, entry, topic, key) and can be rebuilt from the log, so no call has to be durable: a checkpoint writes the
+state for the next start.
 """
 
 import importlib
@@ -27,7 +27,7 @@ _VALUE = Struct(">II")
 
 
 class Way(ABC):
-    """Entries come in rising numbers, in batches; the first ones in order are taken again and again."""
+    """Entries arrive in ascending numbers, in batches; the first ones in order are taken repeatedly."""
 
     title = ""
 
@@ -39,11 +39,11 @@ class Way(ABC):
 
     @abstractmethod
     def take(self, count: int) -> Ints:
-        """The entries that are next, which then are gone."""
+        """Removes and returns the next entries."""
 
     @abstractmethod
     def count_before(self, due: int) -> int:
-        """Pending entries due before this moment: exact."""
+        """The exact number of pending entries due before this time."""
 
     @abstractmethod
     def checkpoint(self) -> None: ...
@@ -53,7 +53,7 @@ class Way(ABC):
 
 
 class Runs(Way):
-    """What the store does: a memtable and sorted runs."""
+    """The store's structure: a memtable and sorted runs."""
 
     title = "sorted runs"
 
@@ -145,7 +145,7 @@ class Buckets(Way):
         del self._counts[bucket]
 
     def count_before(self, due: int) -> int:
-        """The last minute has to be read for it."""
+        """Reads the last minute to count it."""
         bucket = due // self._BUCKET_MS
         count = int(np.count_nonzero(self._near["due"] < due))
         count += sum(size for other, size in self._counts.items() if other < bucket)

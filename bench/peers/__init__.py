@@ -1,8 +1,8 @@
-"""What is measured: one small face for DueTime and for each queue that it is measured beside.
+"""The measured systems: one small interface for DueTime and for each queue beside it.
 
 A peer runs a server of its own in a directory of its own. This process sends; a consumer's process receives
-(`bench.consumer`): a receiver is made here, pickled, and opened there. Every peer is set up so that what `send`
-returned for survives a power cut, and reads each message's id and body on arrival.
+(`bench.consumer`): a receiver is made here, pickled, and opened there. Every peer is configured so that sent messages
+survive a power cut after `send` returns, and reads each message's id and body on arrival.
 """
 
 import socket
@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 BODY = b"x" * 128
-# One that is soon over, one for the burst, and one that outlasts the run.
+# One that ends soon, one for the burst, and one longer than the run.
 DELAYS_S = DELAY_S, BURST_DELAY_S, FAR_DELAY_S = 1.0, 5.0, 3600.0
 START_DEADLINE_S = 60.0
 STOP_DEADLINE_S = 30.0
-# How far ahead a promised moment must lie: what is sent meanwhile is stored by then.
+# The shortest lead of a promised time: messages sent meanwhile are stored by then.
 PROMISE_MS_MIN = 300
 
 
 class Missing(Exception):
-    """A peer's server or client is not installed; the text says which."""
+    """A peer's server or client is not installed; the text names it."""
 
 
 class Sender(ABC):
@@ -38,28 +38,28 @@ class Sender(ABC):
 
 
 class Receiver(ABC):
-    """The far end. Between messages it sleeps to the due moment of the next or until it is told of a nearer one."""
+    """The far end. Between messages it sleeps until the next due time, or until a notice of an earlier one."""
 
     @abstractmethod
     async def open(self) -> None: ...
 
     @abstractmethod
     async def receive(self, wait_s: float) -> list[Any]:
-        """What is due, in the peer's own form, as soon as there is some; nothing when the wait is over."""
+        """Due messages, in the peer's own form, as soon as there are some; none after the wait."""
 
     @abstractmethod
     def read(self, messages: list[Any]) -> list[Hashable]:
-        """The ids; each body is looked at too."""
+        """The ids; each body is read too."""
 
     @abstractmethod
     def late_ms(self, messages: list[Any], wall_ms: float) -> list[float]:
-        """The moment minus each one's due moment."""
+        """The given time minus each message's due time."""
 
     def early_count(self, messages: list[Any], wall_ms: float) -> int:
         return sum(late < 0 for late in self.late_ms(messages, wall_ms))
 
     def stored_late_ms(self, messages: list[Any]) -> list[int]:
-        """Durable where it is read minus due, of peers that move messages."""
+        """Durable at the destination minus due, for peers that move messages."""
         return []
 
     @abstractmethod
@@ -71,16 +71,17 @@ class Peer(ABC):
 
     name: ClassVar[str]
     title: ClassVar[str]
-    # Messages in a batch, and batches under way at once: what suits the peer best.
+    # Messages in a batch, and concurrent batches: the best values for the peer.
     batch: int = 256
     in_flight: int = 8
-    # Whether `hold` keeps back what is due. Of the others the receiver is kept back.
+    # Whether `hold` holds due messages back at the server; otherwise the receiver is held.
     holds: ClassVar[bool] = False
-    # Whether it can be kept back until all of a burst is due.
+    # Whether messages can be held until all of a burst is due.
     bursts: ClassVar[bool] = True
-    # Whether it may take less than a thousand messages a second: lateness is then measured of all at a lower rate too.
+    # Whether it may accept less than a thousand messages per second: lateness of all is then also measured at a lower
+    # rate.
     is_slow: ClassVar[bool] = False
-    # Of its server; known once started.
+    # The server's version; known once started.
     version: str = ""
 
     @abstractmethod
@@ -95,7 +96,7 @@ class Peer(ABC):
     def stop(self) -> None: ...
 
     def make_topic(self, name: str) -> None:
-        """Before anything is sent to a topic; here for those that must be told."""
+        """Creates a topic before the first send, for peers that need it."""
         return
 
     @abstractmethod
@@ -105,11 +106,11 @@ class Peer(ABC):
     def receiver(self, topic: str) -> Receiver: ...
 
     def settle(self) -> None:
-        """After its turn: does what it would otherwise do later, in another's turn."""
+        """Does pending work after the peer's turn, so that it does not run in another's turn."""
         return
 
     def hold(self, delay_s: float) -> None:
-        """Keeps back what becomes due after this delay."""
+        """Holds back messages that become due after this delay."""
         return
 
     def release(self, delay_s: float) -> None:
@@ -117,10 +118,10 @@ class Peer(ABC):
 
 
 class Promises:
-    """When a sender must tell the receiver of a due moment.
+    """Decides when a sender must notify the receiver of a due time.
 
-    The receiver sleeps to the earliest due moment that it saw at its last look. One it was told of makes it look again
-    at that moment; whatever is due later and stored by then it finds by itself.
+    The receiver sleeps until the earliest due time of its last read. A notice makes it read again at the notified time;
+    it finds messages that are due later and stored by then by itself.
     """
 
     def __init__(self) -> None:
@@ -144,7 +145,7 @@ class Program:
             )
 
     def wait_until(self, true: Callable[[], bool]) -> None:
-        """Looks every 50 ms: of another program's start no event tells."""
+        """Polls every 50 ms: other programs signal their start in no way."""
         end = time.monotonic() + START_DEADLINE_S
         while not true():
             if self._process.poll() is not None or time.monotonic() > end:
@@ -153,7 +154,7 @@ class Program:
             time.sleep(0.05)
 
     def stop(self, signal: int | None = None) -> None:
-        """Asks to end with a signal, SIGTERM without one, and kills what does not."""
+        """Sends a signal, by default SIGTERM, and kills the server if it does not end."""
         if self._process.poll() is None:
             self._process.terminate() if signal is None else self._process.send_signal(signal)
         try:

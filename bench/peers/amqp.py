@@ -1,4 +1,4 @@
-"""As much of AMQP 0-9-1 as a benchmark's client needs: frames made and taken apart at little cost per message.
+"""The part of AMQP 0-9-1 that a benchmark's client needs: frames encoded and parsed at little cost per message.
 
     frame: type u8, channel u16, size u32, payload, 0xCE
     payload of a method: class u16, method u16, arguments
@@ -28,7 +28,7 @@ PERSISTENT = b"\x02"
 
 
 class Refused(Exception):
-    """The server closed the connection or the channel, or refused a message."""
+    """The server closed the connection or the channel, or rejected a message."""
 
 
 def frame(kind: int, payload: bytes, channel: int = CHANNEL) -> bytes:
@@ -58,7 +58,7 @@ def table(values: dict[str, int | str]) -> bytes:
 
 
 def handshake() -> list[bytes]:
-    """What a client says, each after the server's next word: up to an open channel."""
+    """The client's frames up to an open channel, each sent after the server's next one."""
     plain = table({}) + short("PLAIN") + long(b"\x00guest\x00guest") + short("en_US")
     tune = U16.pack(1) + U32.pack(FRAME_BYTES_MAX) + U16.pack(0)
     opened = method(OPEN, short("/") + short("") + b"\x00", 0)
@@ -77,7 +77,7 @@ def declare(queue: str, arguments: dict[str, int | str]) -> bytes:
 
 
 def publish_head(queue: str, body_bytes: int) -> bytes:
-    """All of a persistent message before its body, to the queue of that name."""
+    """The frames of a persistent message before its body, to the queue of that name."""
     head = U16.pack(PUBLISH[0]) + U16.pack(0) + U64.pack(body_bytes) + U16.pack(DELIVERY_MODE_FLAG) + PERSISTENT
     published = method(PUBLISH, U16.pack(0) + short("") + short(queue) + b"\x00")
     return published + frame(CONTENT_HEADER, head) + FRAME.pack(BODY, CHANNEL, body_bytes)
@@ -92,12 +92,12 @@ def consume(queue: str) -> bytes:
 
 
 def ack(tag: int) -> bytes:
-    """Of all deliveries up to this one."""
+    """Acknowledges all deliveries up to this one."""
     return method(ACK, U64.pack(tag) + b"\x01")
 
 
 class Unread:
-    """What came of a stream, taken apart frame by frame."""
+    """The received bytes of a stream, parsed frame by frame."""
 
     def __init__(self) -> None:
         self._bytes = b""
@@ -106,7 +106,7 @@ class Unread:
         """(type, payload) of the whole frames.
 
         Raises:
-            Refused: one of them closes the connection or the channel, or refuses a message.
+            Refused: one of them closes the connection or the channel, or rejects a message.
         """
         data = self._bytes + more
         at, end = 0, len(data)
@@ -129,7 +129,7 @@ def which(payload: bytes) -> tuple[int, int]:
 
 
 def delivery_tag(payload: bytes) -> int:
-    """Of a Deliver: behind the consumer's tag."""
+    """The tag of a Deliver: behind the consumer's tag."""
     return int(U64.unpack_from(payload, 5 + payload[4])[0])
 
 

@@ -1,12 +1,12 @@
-"""DueTime's lane for messages for any time: of a cluster that another peer runs, with delays that no level has."""
+"""DueTime's lane for messages for any time, in another peer's cluster, with delays that match no level."""
 
 import random
 
 from bench.peers.duetime import SCATTERED_COUNT, TIMER_LANE, DueTime, DueTimeSender, ScatteredSender
 
-# A level's delay and so much more is no level's.
+# Added to a level's delay, so that no level matches.
 OFF_MS = 1
-# Due times at random within an hour, which begins when the run is over.
+# Random due times within an hour that begins after the run.
 SCATTERED_MS = (3_600_000, 7_200_000)
 
 
@@ -17,7 +17,7 @@ class AnyTime(DueTime):
     title = "any time"
 
     def __init__(self, levels: DueTime) -> None:
-        """`levels`: is started and stopped by its owner."""
+        """`levels`: its owner starts and stops it."""
         super().__init__(levels.mode, levels.queue_count)
         self.cluster = levels.cluster
 

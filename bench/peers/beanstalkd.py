@@ -2,7 +2,7 @@
 
     sender ── put, a batch at a time, 4 connections ──▶ tube ──▶ reserve and delete, always some under way ── receiver
 
-Its log is synced at each write (-f 0). Delays are whole seconds from when a job comes in; a job's due moment is the
+Its log is synced at each write (-f 0). Delays are whole seconds from a job's arrival; a job's due time is the
 sender's, written at the start of its body.
 """
 
@@ -19,7 +19,7 @@ from typing import Any
 from bench.peers import BODY, Missing, Peer, Program, Receiver, Sender
 
 CONNECTIONS = 4
-# Reserve commands under way: the server answers as many before the receiver must ask again.
+# Concurrent reserve commands: the server answers as many before the receiver must ask again.
 RESERVES = 128
 TTR_S = 600
 DUE_DIGITS = 13
@@ -27,7 +27,7 @@ CRLF = b"\r\n"
 
 
 class Beanstalkd(Peer):
-    """A server made for the run, reached by a Unix socket: by TCP its small answers wait for acknowledgements."""
+    """A server made for the run, reached by a Unix socket: over TCP its small answers wait for acknowledgements."""
 
     name = "beanstalkd"
     title = "beanstalkd"
@@ -72,7 +72,7 @@ class Beanstalkd(Peer):
 
 
 class BeanstalkdSender(Sender):
-    """All puts of a batch are written at once, then all answers are read."""
+    """Writes all puts of a batch at once, then reads all answers."""
 
     def __init__(self, connections: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]) -> None:
         self._connections = connections
@@ -91,7 +91,7 @@ class BeanstalkdSender(Sender):
             while answered.count(CRLF) < count:
                 answered += await reader.read(1 << 16)
             if answered.count(b"INSERTED ") != count:
-                raise RuntimeError(f"beanstalkd refused a job: {answered[-200:]!r}")
+                raise RuntimeError(f"beanstalkd rejected a job: {answered[-200:]!r}")
         finally:
             self._idle.put_nowait(connection)
 
@@ -102,7 +102,7 @@ class BeanstalkdSender(Sender):
 
 
 class BeanstalkdReceiver(Receiver):
-    """One connection; for each job that comes, its deletion and the next reserve go out."""
+    """One connection; each job that arrives triggers its deletion and the next reserve."""
 
     def __init__(self, path: str, topic: str) -> None:
         self._path, self._topic = path, topic
@@ -117,7 +117,7 @@ class BeanstalkdReceiver(Receiver):
         # Nothing else runs in this process, so it may block.
         end = time.monotonic() + wait_s
         if not self._asked:
-            # Not before: a receiver that is held reserves nothing.
+            # Not before: a held receiver reserves nothing.
             self._socket.sendall(b"reserve\r\n" * RESERVES)
             self._asked = True
         while select.select([self._socket], [], [], max(end - time.monotonic(), 0.0))[0]:
@@ -128,7 +128,7 @@ class BeanstalkdReceiver(Receiver):
         return []
 
     def _parse(self) -> list[tuple[bytes, bytes]]:
-        """(id, body) of the whole jobs that have come; other answers are dropped."""
+        """(id, body) of the complete jobs; other answers are dropped."""
         found, unread, at = [], self._unread, 0
         while (end := unread.find(CRLF, at)) >= 0:
             line = unread[at:end]

@@ -1,4 +1,4 @@
-"""DueTime itself: `duetime up`, sent to by AsyncProducer, read by AsyncPuller."""
+"""DueTime itself: `duetime up`, with AsyncProducer as sender and AsyncPuller as receiver."""
 
 import random
 import sys
@@ -17,16 +17,16 @@ from bench.peers import BODY, Peer, Receiver, Sender
 from bench.processes import Processes, wait_until
 
 CALL_TIMEOUT_S = 10.0
-# An open loop is not to be held up by the SDK's bound.
+# The SDK's limit must not slow down an open loop.
 PENDING_MAX = 1_000_000
 RECEIVED_MAX = 4096
-# The bench's delays, as the level table names them.
+# The bench's delays by level names.
 LEVELS = {1.0: "1s", 5.0: "5s", 3600.0: "1h"}
 LEVEL_NUMBERS = {1.0: 1, 5.0: 2}
-# Levels that end when a run is over; which message has which is drawn before they are sent.
+# Levels that end when a run is over; the assignment to messages is drawn before the sends.
 SCATTERED_LEVELS = ("1h", "2h")
 SCATTERED_COUNT = 65_536
-# Of messages for any time.
+# Delays of messages for any time.
 TIMER_LANE = 1000
 CHANNEL_OPTIONS = [("grpc.use_local_subchannel_pool", 1)]
 
@@ -49,8 +49,8 @@ class DueTime(Peer):
         together: bool = False,
         certs: Path | None = None,
     ) -> None:
-        """`settings`: further environment variables of its processes. `together`: they are one. `certs`: they take TLS
-        alone, by these."""
+        """`settings`: further environment variables of its processes. `together`: one process. `certs`: they use TLS
+        only, with these."""
         self._certs = certs
         self.mode = mode
         self._settings = settings or {}
@@ -74,19 +74,19 @@ class DueTime(Peer):
             gateway_pb2_grpc.GatewayStub(channel).CreateTopic(request, timeout=CALL_TIMEOUT_S)
 
     def delay(self, delay_s: float) -> str:
-        """As the SDK is told."""
+        """The delay as the SDK's argument."""
         return LEVELS[delay_s]
 
     async def sender(self, topic: str) -> "DueTimeSender":
-        """Of prepared bodies, as the other systems' senders have them."""
+        """A sender of prepared bodies, like the other systems' senders."""
         return await self._ready(BodySender(self, topic))
 
     async def message_sender(self, topic: str) -> "DueTimeSender":
-        """Of Message objects that it makes."""
+        """A sender that builds Message objects."""
         return await self._ready(MessageSender(self, topic))
 
     async def scattered_sender(self, topic: str) -> "DueTimeSender":
-        """Whose messages each have a delay of their own, whatever delay they are sent with: one of two levels."""
+        """A sender with a different delay for each message, regardless of the argument: one of two levels."""
         delays = random.choices(SCATTERED_LEVELS, k=SCATTERED_COUNT)
         return await self._ready(ScatteredSender(self, topic, delays))
 
@@ -98,7 +98,7 @@ class DueTime(Peer):
         return DueTimeReceiver(self.cluster.address, topic)
 
     def lane(self, delay_s: float) -> int:
-        """Where messages of a delay wait."""
+        """The lane for a delay."""
         return LEVEL_NUMBERS[delay_s]
 
     def hold(self, delay_s: float) -> None:
@@ -123,7 +123,7 @@ class DueTime(Peer):
 
 
 class DueTimeSender(Sender):
-    """One producer, and so one stream."""
+    """One producer, and therefore one stream."""
 
     def __init__(self, peer: DueTime, topic: str) -> None:
         self.producer = AsyncProducer(
@@ -137,7 +137,7 @@ class DueTimeSender(Sender):
 
 
 class BodySender(DueTimeSender):
-    """Bodies are sent as packs."""
+    """Sends bodies as packs."""
 
     async def send(self, count: int, delay_s: float) -> None:
         delay = self.peer.delay(delay_s)
@@ -147,14 +147,14 @@ class BodySender(DueTimeSender):
 
 
 class MessageSender(DueTimeSender):
-    """Messages are made and sent; the SDK packs what is alike."""
+    """Builds and sends messages; the SDK packs messages that are alike."""
 
     async def send(self, count: int, delay_s: float) -> None:
         accepted(await self.producer.send_many(make(self.topic, count, self.peer.delay(delay_s)), errors="return"))
 
 
 class ScatteredSender(DueTimeSender):
-    """As MessageSender, with one of these delays after the other: the messages are not alike."""
+    """As MessageSender, with these delays in turn: the messages are not alike."""
 
     def __init__(self, peer: DueTime, topic: str, delays: Sequence[str]) -> None:
         super().__init__(peer, topic)

@@ -1,11 +1,10 @@
 """A delayed queue made by hand in PostgreSQL: one table, COPY in, DELETE ... SKIP LOCKED out.
 
-    sender ── COPY, a transaction per batch, 4 connections ──▶ delayed (primary key: due moment, id)
-       │                                                          │ DELETE ... SKIP LOCKED ... RETURNING what is due
-       └── NOTIFY of a due moment that no receiver wakes for ──▶ receiver: sleeps to the next due moment
+    sender ── COPY, a transaction per batch, 4 connections ──▶ delayed (primary key: due time, id)
+       │                                                          │ DELETE ... SKIP LOCKED ... RETURNING due rows
+       └── NOTIFY of a due time that no receiver wakes for ────▶ receiver: sleeps until the next due time
 
-The server keeps everything that makes it durable (fsync, synchronous_commit) and is given the memory and the log space
-that it likes.
+The server keeps all durability settings (fsync, synchronous_commit), and gets ample memory and log space.
 """
 
 import asyncio
@@ -28,13 +27,13 @@ from bench.peers import BODY, START_DEADLINE_S, Missing, Peer, Program, Promises
 USER = "postgres"
 CONNECTIONS = 4
 TAKEN_MAX = 1024
-# What a sender stored so slowly that its promise had passed is found after this.
+# Interval of reads that find rows stored after their promised time.
 LOOK_MS_MAX = 1000.0
 SETTINGS = {
     "autovacuum": "on",
     "autovacuum_naptime": "5s",
     "checkpoint_timeout": "15min",
-    # What is known of a queue is always old: after a look at an empty one, the planner would read the whole table.
+    # Statistics of a queue are always old: after an analysis of an empty table, the planner would read it whole.
     "enable_seqscan": "off",
     "fsync": "on",
     "full_page_writes": "on",
@@ -48,8 +47,8 @@ SETTINGS = {
     "wal_buffers": "64MB",
     "wal_level": "minimal",
 }
-# The due moment first: one index finds what is due, in order, and names each row. Giving the end of the file back
-# would keep everybody out of the table meanwhile.
+# The due time first: one index finds due rows, in order, and names each row. Truncating the end of the file would lock
+# the table meanwhile.
 TABLE = """
 CREATE TABLE delayed (
     id bigint GENERATED ALWAYS AS IDENTITY,
@@ -65,7 +64,7 @@ COPY_HEAD = b"PGCOPY\n\xff\r\n\0" + struct.pack(">ii", 0, 0)
 COPY_TAIL = struct.pack(">h", -1)
 FIELD_COUNT_DUE = struct.Struct(">hiq")
 LENGTH = struct.Struct(">i")
-# Several receivers could run: none waits for rows that another has locked.
+# Allows several receivers: none waits for rows locked by another.
 TAKE = """
 DELETE FROM delayed WHERE ctid = ANY(ARRAY(
     SELECT ctid FROM delayed WHERE due_at_ms <= %b ORDER BY due_at_ms, id LIMIT %b FOR UPDATE SKIP LOCKED
@@ -90,7 +89,7 @@ class Postgres(Peer):
         directory.mkdir()
         as_user: dict[str, Any] = {}
         if os.geteuid() == 0:
-            # The server refuses to run as root.
+            # The server does not run as root.
             shutil.chown(directory, USER, USER)
             as_user = {"user": USER, "group": USER, "extra_groups": []}
         data = str(directory / "data")
@@ -108,7 +107,7 @@ class Postgres(Peer):
 
     def stop(self) -> None:
         if self._server is not None:
-            # At once, without a checkpoint: nothing of it is wanted any more.
+            # Immediate, without a checkpoint: the data are no longer needed.
             self._server.stop(signal.SIGQUIT)
 
     async def sender(self, topic: str) -> "PostgresSender":
@@ -150,7 +149,7 @@ class PostgresSender(Sender):
             async with connection.cursor() as cursor, cursor.copy(COPY) as copy:
                 await copy.write(rows)
             if self._promises.must_tell(due_at_ms, now_ms):
-                # After the rows: a NOTIFY within their transaction would keep other transactions from ending meanwhile.
+                # After the rows: a NOTIFY in their transaction would block the commits of other transactions.
                 await connection.execute("SELECT pg_notify('due', %s)", (str(due_at_ms),))
         finally:
             self._idle.put_nowait(connection)
@@ -165,7 +164,7 @@ class PostgresSender(Sender):
 
 
 class PostgresReceiver(Receiver):
-    """One connection, that listens too."""
+    """One connection that also listens."""
 
     def __init__(self, where: str) -> None:
         self._where = where
@@ -176,7 +175,7 @@ class PostgresReceiver(Receiver):
         self._connection.add_notify_handler(self._told)
         self._cursor = self._connection.cursor(binary=True)
         self._taken_to_ms = 0
-        # When there will be something to take; None: to be looked up.
+        # The time of the next due row; None: unknown.
         self._next_ms: float | None = 0.0
 
     def _told(self, notify: psycopg.Notify) -> None:
@@ -184,7 +183,7 @@ class PostgresReceiver(Receiver):
             self._next_ms = min(self._next_ms, float(notify.payload))
 
     async def receive(self, wait_s: float) -> list[Any]:
-        # Nothing else runs in this process, so it may block; epoll, which asyncio waits by, knows milliseconds only.
+        # Nothing else runs in this process, so it may block; asyncio's epoll has a resolution of milliseconds.
         end = time.time() + wait_s
         while True:
             next_ms = self._look() if self._next_ms is None else self._next_ms
@@ -195,7 +194,7 @@ class PostgresReceiver(Receiver):
             elif now >= end:
                 return []
             elif select.select([self._connection.fileno()], [], [], min(next_ms / 1000, end) - now)[0]:
-                # Any statement takes in what came.
+                # Any statement processes pending notices.
                 self._connection.execute("")
 
     def _take(self, now_ms: int) -> list[Any]:
@@ -205,7 +204,7 @@ class PostgresReceiver(Receiver):
         return taken
 
     def _look(self) -> float:
-        # Set before the look, so that what is told meanwhile counts.
+        # Set before the read, so that later notices count.
         self._next_ms = time.time() * 1000 + LOOK_MS_MAX
         if found := self._cursor.execute(NEXT, (self._taken_to_ms,), prepare=True).fetchone():
             self._next_ms = min(self._next_ms, float(found[0]))
@@ -226,7 +225,7 @@ def _field(value: bytes) -> bytes:
 
 
 def _programs() -> Path:
-    """The directory of the newest initdb and postgres."""
+    """The directory of the latest initdb and postgres."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
     on_path = shutil.which("initdb")
     if not found and not on_path:

@@ -1,11 +1,11 @@
-"""RabbitMQ: a queue whose messages expire after the delay, and go to the queue that is read when they do.
+"""RabbitMQ: messages expire in a delay queue, and are then dead-lettered to the queue of the reader.
 
     sender ── publish, confirmed ──▶ delay queue (x-message-ttl)
                                        └── dead-letter exchange ──▶ queue ── consume, acknowledge ──▶ receiver
 
-Queues are durable, messages persistent: a confirm says that a message is synced. Dead-lettering between classic queues
-is not confirmed, so a crash in that moment may lose a message. A message's due moment is the sender's, at the start of
-its body.
+Queues are durable, messages persistent: a confirm means that a message is synced. Dead-lettering between classic queues
+is not confirmed, so a crash in between may lose a message. A message's due time is the sender's, at the start of its
+body.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ class RabbitMQ(Peer):
             raise Missing("rabbitmq-server is not installed")
         directory.mkdir()
         self._port, mapper_port = free_port(), str(free_port())
-        # A daemon of the node's own making would outlive the run.
+        # A daemon started by the node would outlive the run.
         self._mapper = Program([mapper, "-port", mapper_port, "-address", "127.0.0.1"], directory)
         environment = {
             "PATH": os.environ["PATH"],
@@ -99,13 +99,13 @@ class RabbitMQ(Peer):
 
 
 class _Publishing:
-    """A connection with confirms: the server numbers what it gets, and says up to where it is synced."""
+    """A connection with confirms: the server numbers messages, and confirms synced ones."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
         self._unread = amqp.Unread()
         self._sent = self._confirmed = 0
-        # Confirmed, while one before them is not.
+        # Confirmed out of order: one before them is not.
         self._ahead: set[int] = set()
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._reading: asyncio.Task[None] | None = None
@@ -119,7 +119,7 @@ class _Publishing:
         return made
 
     async def call(self, words: bytes) -> None:
-        """Says something and waits for the server's next word; before any publishing."""
+        """Sends a frame and waits for the server's next one; before any publishing."""
         self._writer.write(words)
         while not list(self._unread.frames(await self._reader.read(READ_BYTES))):
             pass
@@ -163,7 +163,7 @@ class _Publishing:
 
 
 class RabbitSender(Sender):
-    """Batches go round the connections."""
+    """Distributes batches over the connections in turn."""
 
     def __init__(self, topic: str) -> None:
         self.connections: list[_Publishing] = []
@@ -184,7 +184,7 @@ class RabbitSender(Sender):
 
 
 class RabbitReceiver(Receiver):
-    """One consumer; what came in one read is acknowledged at once."""
+    """One consumer; the messages of one read are acknowledged at once."""
 
     def __init__(self, port: int, topic: str) -> None:
         self._port, self._topic = port, topic
@@ -199,7 +199,7 @@ class RabbitReceiver(Receiver):
         # Nothing else runs in this process, so it may block.
         end = time.monotonic() + wait_s
         if not self._consuming:
-            # Not before: a receiver that is held gets nothing.
+            # Not before: a held receiver gets nothing.
             self._socket.sendall(amqp.qos(PREFETCH) + amqp.consume(self._topic))
             self._consuming = True
         while select.select([self._socket], [], [], max(end - time.monotonic(), 0.0))[0]:
@@ -209,7 +209,7 @@ class RabbitReceiver(Receiver):
         return []
 
     def _parse(self, read: bytes) -> list[tuple[int, bytes]]:
-        """(delivery tag, body): a Deliver, a header and a body each, bodies being smaller than a frame."""
+        """(delivery tag, body): a Deliver, a header and a body each, with bodies smaller than a frame."""
         found = []
         for kind, payload in self._unread.frames(read):
             if kind == amqp.BODY:
@@ -241,7 +241,7 @@ def _connect(port: int) -> socket.socket:
 
 
 def _call(connected: socket.socket, words: bytes) -> None:
-    """Says something and waits for the server's next word."""
+    """Sends a frame and waits for the server's next one."""
     connected.sendall(words)
     unread = amqp.Unread()
     while not list(unread.frames(_some(connected))):

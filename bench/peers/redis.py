@@ -1,8 +1,8 @@
-"""A delayed queue made by hand in Redis: a sorted set by due moment, a script that takes what is due.
+"""A delayed queue made by hand in Redis: a sorted set by due time, and a script that takes due members.
 
-    sender ── ZADD, a batch each, pipelined ──▶ sorted set (score: due moment; member: id and body)
-       │                                           │ a script: range by score, remove, and when the next is due
-       └── PUBLISH of a nearer due moment ──▶ receiver: sleeps to the next due moment
+    sender ── ZADD, a batch each, pipelined ──▶ sorted set (score: due time; member: id and body)
+       │                                           │ a script: range by score, remove, and the next due time
+       └── PUBLISH of an earlier due time ───▶ receiver: sleeps until the next due time
 
 The append-only file is synced before each answer. Redis keeps everything in memory, and the file grows until rewritten.
 """
@@ -29,7 +29,7 @@ TAKEN_MAX = 1024
 KEY, CHANNEL = "delayed", "due"
 LOOK_MS_MAX = 1000.0
 ID = Struct(">Q")
-# Members and scores in turns, and the score of the first that is left.
+# Returns members and scores in turns, and the score of the first remaining member.
 TAKE = """
 local taken = redis.call('ZRANGE', KEYS[1], '-inf', ARGV[1], 'BYSCORE', 'LIMIT', 0, ARGV[2], 'WITHSCORES')
 if #taken > 0 then redis.call('ZREMRANGEBYRANK', KEYS[1], 0, #taken / 2 - 1) end
@@ -80,7 +80,7 @@ class Redis(Peer):
         import redis.asyncio
 
         kind = redis.asyncio.UnixDomainSocketConnection
-        # Whoever finds no idle connection waits for one.
+        # A caller without an idle connection waits for one.
         pool = redis.asyncio.BlockingConnectionPool(CONNECTIONS, None, kind, path=self._socket)
         client = redis.asyncio.Redis.from_pool(pool)
         await client.ping()
@@ -93,7 +93,7 @@ class Redis(Peer):
 class RedisSender(Sender):
     """A ZADD of a whole batch, on a connection of its own."""
 
-    # Members of a set are unique: each message needs an id that no other sender of the run has.
+    # Members of a set are unique: each message needs an id that is unique in the run.
     _ids = count()
 
     def __init__(self, client: Any) -> None:
@@ -130,7 +130,7 @@ class RedisReceiver(Receiver):
         self._next_ms = 0.0
 
     async def receive(self, wait_s: float) -> list[Any]:
-        # Nothing else runs in this process, so it may block; epoll, which asyncio waits by, knows milliseconds only.
+        # Nothing else runs in this process, so it may block; asyncio's epoll has a resolution of milliseconds.
         end = time.time() + wait_s
         while True:
             now = time.time()

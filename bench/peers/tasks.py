@@ -1,10 +1,10 @@
-"""The task queues that Python programs use, on Redis: a job with a delay, and a worker that runs it when it is due.
+"""Python's task queues on Redis: a job with a delay, and a worker that runs it when it is due.
 
     sender ── a call of the library for each job, 4 threads ──▶ Redis ──▶ worker, in the receiver's process
 
-The job notes its number and the moment. Each library is used as its documentation says, with its own defaults. A
-worker of Celery and of dramatiq takes what is delayed before it is due and keeps it in its memory; Taskiq's scheduler
-looks for what is due. So nothing can be kept back until all is due, and there is no burst.
+The job notes its number and the time. Each library is used as its documentation says, with its own defaults. Workers of
+Celery and dramatiq take delayed jobs before they are due and keep them in memory; Taskiq's scheduler searches for due
+jobs. So jobs can't be held back until all are due, and there is no burst.
 """
 
 import asyncio
@@ -24,23 +24,23 @@ from bench.peers import BODY, Missing, Receiver, Sender
 from bench.peers.redis import Redis
 
 TEXT = BODY.decode()
-# Threads that send, and jobs that a worker runs at once.
+# Sending threads, and concurrent jobs of a worker.
 THREADS = 4
 WORKERS = 8
-# Taskiq's scheduler sends what is due at each whole second; of new schedules it learns once a minute, or this often.
+# Taskiq's scheduler sends due jobs at each whole second; it learns of new schedules once a minute, or this often.
 LOOK = timedelta(seconds=1)
 
-# A job's number, its due moment and when it ran, in Unix ms.
+# A job's number, its due time and the time of its run, in Unix ms.
 Ran = tuple[int, int, float]
 Note = Callable[[int, str, int], None]
 
 
 class TaskQueue(Redis):
-    """One of the libraries, on a Redis server of its own that syncs before it answers."""
+    """A library, on a Redis server of its own that syncs before it answers."""
 
     bursts = False
     is_slow = True
-    # Each is a call of its own, so a batch saves nothing, and what is under way when the clock stops is not counted.
+    # Each job is a call of its own: a batch saves nothing, and jobs in flight at the end are not counted.
     batch = 16
     in_flight = THREADS
     package: ClassVar[str]
@@ -54,7 +54,7 @@ class TaskQueue(Redis):
         self.version = f"{version}, Redis {self.version}"
 
     def settle(self) -> None:
-        """What is left of one measure, such as a topic's jobs of an hour, burdens no other."""
+        """Removes the remains of a measurement, such as a topic's jobs due in an hour."""
         import redis
 
         with redis.Redis(unix_socket_path=self._socket) as client:
@@ -62,7 +62,7 @@ class TaskQueue(Redis):
 
 
 class Job:
-    """Sends jobs of a topic and runs its worker; made anew in each process, since none of these libraries' parts can be
+    """Sends jobs of a topic and runs its worker; rebuilt in each process, since these libraries' objects can't be
     pickled."""
 
     def __init__(self, socket: str, topic: str) -> None:
@@ -70,21 +70,21 @@ class Job:
 
     @abstractmethod
     async def connect(self, note: Note) -> None:
-        """Declares the job; `note` is what it does."""
+        """Declares the job; it calls `note`."""
 
     @abstractmethod
     async def send(self, number: int, due_at_ms: int, delay_s: float) -> None: ...
 
     @abstractmethod
     async def work(self) -> None:
-        """Begins to run jobs."""
+        """Starts to run jobs."""
 
     async def close(self) -> None:
         return
 
 
 class JobSender(Sender):
-    """A call of the library for each job."""
+    """Makes a call of the library for each job."""
 
     _numbers = itertools.count()
 
@@ -100,7 +100,7 @@ class JobSender(Sender):
 
 
 class JobReceiver(Receiver):
-    """A worker, and what its jobs noted."""
+    """A worker, and the notes of its jobs."""
 
     def __init__(self, kind: type[Job], socket: str, topic: str) -> None:
         self._kind, self._socket, self._topic = kind, socket, topic
@@ -116,7 +116,7 @@ class JobReceiver(Receiver):
 
     async def receive(self, wait_s: float) -> list[Ran]:
         end = time.monotonic() + wait_s
-        # Jobs run in threads or on this loop. When they ran they have noted, so how soon it is seen here is the same.
+        # Jobs run in threads or on this loop and note their time, so polling here does not affect the result.
         while self._ran.empty() and time.monotonic() < end:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         return [self._ran.get_nowait() for _ in range(self._ran.qsize())]
@@ -205,7 +205,7 @@ class TaskiqJob(Job):
     async def work(self) -> None:
         from taskiq.api import run_receiver_task, run_scheduler_task
 
-        # The names of tasks are looked up in the worker's own broker.
+        # The worker looks up tasks by name in its own broker.
         self._running = [
             asyncio.create_task(run_receiver_task(self._broker, run_startup=True)),
             asyncio.create_task(run_scheduler_task(self._scheduler, interval=LOOK)),
@@ -216,7 +216,7 @@ class TaskiqJob(Job):
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
         await self._broker.shutdown()
-        # It has no way to close them.
+        # The library has no way to close them.
         await self._source._connection_pool.disconnect()
 
 
@@ -233,7 +233,7 @@ class Celery(TaskQueue):
 
 
 class Dramatiq(TaskQueue):
-    """dramatiq's worker does too, from a queue of the delayed."""
+    """dramatiq's worker does the same, from a queue of delayed jobs."""
 
     name, title, package = "dramatiq", "dramatiq", "dramatiq"
 
@@ -245,7 +245,7 @@ class Dramatiq(TaskQueue):
 
 
 class Taskiq(TaskQueue):
-    """Taskiq's scheduler finds what is due and sends it to the worker."""
+    """Taskiq's scheduler finds due jobs and sends them to the worker."""
 
     name, title, package = "taskiq", "Taskiq", "taskiq-redis"
 
