@@ -1,7 +1,7 @@
-"""Debounce by key: however often a document is edited, it is indexed once, when its writer pauses.
+"""Debounce by key: a document is indexed once after many edits, when its writer pauses.
 
 python examples/debounce.py             indexed 30 s after the last edit, 5 minutes after the first at most
-python examples/debounce.py 2s          to see it happen
+python examples/debounce.py 2s          a quick run
 """
 
 import json
@@ -15,7 +15,7 @@ MAX_WAIT = "5m"
 
 
 def edit(producer: Producer, document: str, revision: int) -> None:
-    """The message takes the place of the pending one with the same key, and has its own body."""
+    """The message replaces the pending one with the same key, and has its own body."""
     body = json.dumps({"document": document, "revision": revision}).encode()
     receipt = producer.send(TOPIC, body, key=document, delay=PAUSE, replace=True, max_wait=MAX_WAIT)
     verb = "put off" if receipt.replaced_id else "planned"

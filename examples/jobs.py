@@ -1,4 +1,4 @@
-"""A delayed job runner: functions are called later, in another process, and again if they fail.
+"""A delayed job runner: functions are called later, in another process, and retried if they fail.
 
 python examples/jobs.py work            in one terminal or several: runs jobs until Ctrl-C
 python examples/jobs.py enqueue         in another one: plans three jobs
@@ -14,7 +14,7 @@ from duetime import Consumer, LeasedMessage, Producer, Receipt, Reject, Retry
 
 TOPIC = "jobs"
 JOBS: dict[str, Callable[..., None]] = {}
-# Jobs of this demonstration that have not ended.
+# Unfinished jobs of this demonstration.
 waiting = {"send_mail", "resize", "close_account"}
 
 
@@ -40,7 +40,7 @@ def enqueue(
 def run_job(message: LeasedMessage) -> None:
     function = JOBS.get(message.tags)
     if function is None:
-        raise Reject(f"there is no job {message.tags!r}")
+        raise Reject(f"unknown job {message.tags!r}")
     arguments = json.loads(message.body)
     if message.tags == "resize":
         arguments["attempt"] = message.attempt

@@ -1,7 +1,7 @@
-"""An order and its message in one transaction of your own database: both are there, or neither.
+"""An order and its message in one transaction of your own database: both are stored, or neither.
 
 python examples/outbox_orders.py            the order is cancelled after 15 minutes
-python examples/outbox_orders.py 3s         to see it happen
+python examples/outbox_orders.py 3s         a quick run
 
 Needs SQLAlchemy: pip install 'duetime[outbox]'.
 """
@@ -57,7 +57,7 @@ def main() -> None:
     Base.metadata.create_all(engine)
     order_all(engine)
 
-    # In production a process of its own: duetime outbox relay --database URL
+    # A process of its own in production: duetime outbox relay --database URL
     relay = Relay(engine, outbox=outbox)
     relay.run(drain=True)
     print(f"the relay sent {relay.stats.sent} messages", flush=True)

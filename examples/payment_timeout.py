@@ -1,7 +1,7 @@
-"""An order that is not paid in time is cancelled. A payment cancels the time-out.
+"""An order that is not paid in time is cancelled. A payment cancels the timeout.
 
 python examples/payment_timeout.py          30 minutes
-python examples/payment_timeout.py 5s       to see it happen
+python examples/payment_timeout.py 5s       a quick run
 """
 
 import sys
@@ -13,7 +13,7 @@ TIME_TO_PAY = sys.argv[1] if len(sys.argv) > 1 else "30m"
 
 
 class Shop:
-    """Orders, and what became of them. A real shop keeps both columns in its database."""
+    """Orders and their states. A real shop stores both columns in its database."""
 
     def __init__(self, producer: Producer) -> None:
         self.producer = producer
@@ -27,12 +27,12 @@ class Shop:
         print(f"order {number}: placed, pay within {TIME_TO_PAY}", flush=True)
 
     def pay(self, number: str) -> bool:
-        """The answer to a cancel is final: a time-out that is CANCELLED never arrives, one that has fired has won."""
+        """The answer to a cancel is final: a CANCELLED timeout never arrives; a fired one cannot be cancelled."""
         if self.producer.cancel(self.timeout_ids[number]) is not CancelResult.CANCELLED:
             print(f"order {number}: the payment came too late", flush=True)
             return False
         self.states[number] = "paid"
-        print(f"order {number}: paid, its time-out is cancelled", flush=True)
+        print(f"order {number}: paid, its timeout is cancelled", flush=True)
         return True
 
     def time_out(self, number: str) -> None:

@@ -15,19 +15,19 @@ from duetime import Consumer, Finder, LeasedMessage, NotFound, PendingMessage, P
 
 TOPIC = "schedules"
 ZONE = ZoneInfo("Europe/Berlin")
-# What is left out here ends: its pending occurrence comes, does nothing and plans nothing.
+# A removed entry ends: its pending occurrence arrives, does nothing and plans nothing.
 SCHEDULES = {"report": sys.argv[1] if len(sys.argv) > 1 else "* * * * *"}
 RUNS = 3
 
 
 def next_after(name: str, moment: datetime) -> datetime:
-    # In an hour that the clock repeats, the first time may be a past one. UTC has no such hours.
+    # If the clock repeats an hour, its first pass may be in the past. UTC has no such hours.
     times = (at.astimezone(UTC) for at in CronSim(SCHEDULES[name], moment.astimezone(ZONE)))
     return next(at for at in times if at > moment)
 
 
 def plan(producer: Producer, name: str, after: datetime, run: int) -> None:
-    """The next occurrence takes the place of the pending one: however often it is planned, there is one."""
+    """The next occurrence replaces the pending one: repeated planning leaves a single one."""
     body = json.dumps({"cron": SCHEDULES[name], "run": run}).encode()
     producer.send(TOPIC, body, deliver_at=next_after(name, after), key=name, replace=True)
 
@@ -37,15 +37,15 @@ def pending_of(name: str) -> list[PendingMessage]:
         with Finder() as finder:
             return list(finder.pending(TOPIC, key=name))
     except NotFound:
-        # The first message makes the topic.
+        # The first message creates the topic.
         return []
 
 
 def seed(producer: Producer) -> None:
-    """Plans what is not planned yet, or by another expression; every process may do so when it starts."""
+    """Plans missing occurrences, and those with a changed expression; every process may do so when it starts."""
     for name, cron in SCHEDULES.items():
         if any(json.loads(pending.body)["cron"] == cron for pending in pending_of(name)):
-            print(f"{name}: is planned already", flush=True)
+            print(f"{name}: already planned", flush=True)
         else:
             plan(producer, name, datetime.now(UTC), 1)
             print(f"{name}: planned", flush=True)
@@ -60,13 +60,13 @@ def main() -> None:
         name, run = message.keys[0], json.loads(message.body)["run"]
         if name not in SCHEDULES:
             return
-        # First the next one: whatever becomes of this one, the schedule goes on. This process's clock may be behind
-        # the server's, and must not plan the same occurrence again.
+        # The next one is planned first: the schedule continues even if this run fails. This process's clock may be
+        # behind the server's, and must not plan the same occurrence again.
         now = datetime.now(UTC)
         plan(producer, name, max(now, message.due_at or now), run + 1)
         print(f"{name}: run {run}", flush=True)
         if run == RUNS:
-            # To stop a schedule: take it out of the table, and cancel what is pending.
+            # A schedule stops when it is removed from the table and its pending message is cancelled.
             del SCHEDULES[name]
             for pending in pending_of(name):
                 print(f"{name}: {producer.cancel(pending).value}", flush=True)

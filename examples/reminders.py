@@ -1,7 +1,7 @@
 """Reminders at a due time: a day before each appointment. They move with the appointment, or are cancelled with it.
 
 python examples/reminders.py            days last 24 hours
-python examples/reminders.py 2          days last 2 seconds, to see it happen
+python examples/reminders.py 2          days last 2 seconds, for a quick run
 """
 
 import json
@@ -30,12 +30,12 @@ def make_appointments(producer: Producer, now: datetime) -> None:
     cy = remind(producer, "Cy", now + 4 * DAY)
     # Ben's appointment moves: the same message, with another due time.
     producer.reschedule(ben, deliver_at=now + 5 * DAY - DAY)
-    # Cy's is called off.
+    # Cy's appointment is cancelled.
     print("Cy's reminder:", producer.cancel(cy).value, flush=True)
 
 
 def print_pending(now: datetime) -> set[str]:
-    """Lists pending reminders in order of due time, and returns their names."""
+    """Lists pending reminders by due time, and returns their names."""
     names = []
     with Finder() as finder:
         for message in finder.pending(TOPIC):

@@ -1,7 +1,7 @@
 """Webhooks with retry, backoff and dead letters, to a receiver that fails in three ways.
 
 python examples/webhooks.py             retries after 5 s, 30 s and 2 minutes
-python examples/webhooks.py 1s,2s       to see it happen
+python examples/webhooks.py 1s,2s       a quick run
 """
 
 import sys
@@ -21,7 +21,7 @@ ATTEMPTS = 4
 
 
 class Receiver(BaseHTTPRequestHandler):
-    """The customers' servers: /shaky works at the third attempt, /gone says 410, /down says 500."""
+    """The customers' servers: /shaky works at the third attempt, /gone returns 410, /down returns 500."""
 
     seen: ClassVar[Counter[str]] = Counter()
 
@@ -33,11 +33,11 @@ class Receiver(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Says nothing: the sender prints."""
+        """Logs nothing: the sender prints."""
 
 
 def post(url: str, body: bytes) -> int:
-    """The status of the answer; 0: there was none."""
+    """The status of the answer; 0: no answer."""
     try:
         with urllib.request.urlopen(urllib.request.Request(url, body), timeout=10) as answer:
             return int(answer.status)
@@ -49,7 +49,7 @@ def post(url: str, body: bytes) -> int:
 
 
 def deliver(message: LeasedMessage) -> None:
-    """Raises Reject where a retry can't help, and Retry where it may."""
+    """Raises Reject if a retry can't help, and Retry if it may."""
     url = message.properties["url"]
     status = post(url, message.body)
     print(f"{url.rpartition('/')[2]}: attempt {message.attempt}: {status}", flush=True)
@@ -82,7 +82,7 @@ def main() -> None:
     with DeadLetters(group=GROUP) as letters:
         for letter in letters.list():
             print(f"dead: {letter.properties['url'].rpartition('/')[2]}: {letter.error}")
-        # Once the receiver is mended: letters.redrive(error="500")
+        # Once the receiver is repaired: letters.redrive(error="500")
 
 
 if __name__ == "__main__":
