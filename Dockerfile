@@ -1,13 +1,13 @@
 # The images of DueTime, one target each: docker build --target store .
 # Targets: gateway, store, scheduler, retry, console (servers) and spark (the data pipeline).
-# A builder without BuildKit runs every stage above its target, so what only `spark` needs stands at the end.
+# A builder without BuildKit runs every stage above its target, so the stages of `spark` alone are at the end.
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 
 FROM ${PYTHON_IMAGE} AS packages
 WORKDIR /build
 RUN python -m venv --without-pip /opt/duetime
 COPY deploy/docker/requirements-servers.txt ./
-# Exactly the lock file's versions, and of each the files that were there when it was locked (`make requirements`); as
+# Exactly the lock file's versions and files as of the lock (`make requirements`); as
 # wheels only: nothing is built here. Bytecode is checked by content, not by time.
 RUN python -m pip --python /opt/duetime/bin/python install --quiet --no-cache-dir --no-compile \
        --only-binary :all: --require-hashes --requirement requirements-servers.txt \
@@ -15,7 +15,7 @@ RUN python -m pip --python /opt/duetime/bin/python install --quiet --no-cache-di
     && /opt/duetime/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/duetime/lib
 
 FROM ${PYTHON_IMAGE} AS compiler
-# Python's headers are in some base images and not in others.
+# Some base images lack Python's headers.
 RUN apt-get update -qq \
     && headers=$(python -c 'import sysconfig; print(sysconfig.get_path("include"))') \
     && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends gcc libc6-dev \
@@ -35,9 +35,9 @@ COPY sdk sdk
 COPY services services
 COPY spark spark
 COPY console console
-# The console's pages show them.
+# Documents shown by the console's pages.
 COPY docs/http.md docs/protocol.md docs/runbooks.md docs/
-# A twin that does not compile would only be slow elsewhere: here it fails the build.
+# A twin that does not compile fails this build; elsewhere it would only be slow.
 RUN /opt/build/bin/pip wheel --quiet --no-cache-dir --no-deps --no-build-isolation --wheel-dir dist ./sdk . \
     && test "$(find core format services spark -name '_*.pyx' | wc -l)" = "$(for wheel in dist/*.whl; do python -m zipfile --list "$wheel"; done | grep -c '\.so ')"
 COPY --from=packages /opt/duetime /opt/duetime
@@ -117,7 +117,7 @@ HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
 ENTRYPOINT ["python", "-P", "-m", "duetime_retry"]
 
 FROM server AS console
-# A secret of sessions that is its own goes below HOME, where none is given: it ends with the container.
+# A generated secret of sessions is stored below HOME: it ends with the container.
 ENV DUETIME_CONSOLE_HOST=0.0.0.0 \
     DUETIME_CONSOLE_PORT=9880 \
     DUETIME_CONSOLE_METRICS_PORT=9815 \

@@ -1,4 +1,4 @@
-"""Fetches what the console has of others, by version and hash, from the npm registry: `make console-vendor`."""
+"""Fetches the console's third-party files, by version and hash, from the npm registry: `make console-vendor`."""
 
 import hashlib
 import io
@@ -13,7 +13,7 @@ FOLDER = Path(__file__).parents[1] / "console" / "duetime_console" / "static" / 
 
 
 class Package(NamedTuple):
-    """Of the registry; `files`: those that are taken, and what they are called here."""
+    """A package of the registry; `files`: the files to take, and their names here."""
 
     name: str
     version: str
@@ -42,7 +42,7 @@ PACKAGES = (
 
 
 def fetch(package: Package) -> None:
-    """Writes a package's files. Raises: SystemExit: it is not what it was."""
+    """Writes a package's files. Raises: SystemExit: its hash has changed."""
     with tempfile.TemporaryDirectory() as folder:
         command = ["npm", "pack", "--silent", f"{package.name}@{package.version}"]
         name = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
@@ -53,7 +53,7 @@ def fetch(package: Package) -> None:
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         for inside, name in package.files.items():
             member = archive.extractfile(f"package/{inside}")
-            assert member is not None, f"{inside} is no file"
+            assert member is not None, f"{inside} is not a file"
             (FOLDER / name).write_bytes(member.read())
 
 

@@ -1,8 +1,8 @@
-"""Makes `.venv`: this tree as it stands, the packages that it needs, and its hot loops compiled meanwhile.
+"""Makes `.venv`: this tree, its packages, and its compiled hot loops.
 
-    python deploy/environment.py -e './sdk[cli]' -e .         what pip is asked for
+    python deploy/environment.py -e './sdk[cli]' -e .         requirements for pip
 
-Nothing but Python is needed: this runs before anything is installed. A C compiler is used where there is one.
+Needs only Python: this runs before anything is installed. A C compiler is used if there is one.
 """
 
 import os
@@ -19,18 +19,18 @@ VENV = PROJECT / ".venv"
 PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 SPARK = "spark/duetime_spark"
 BUILDERS = ["cython", "editables", "hatchling", "setuptools"]
-# Whoever runs it has modules compiled to byte code when they are first imported: most never are.
+# Modules are compiled to byte code at their first import: most are never imported.
 PIP: list[str] = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
 CONSTRAINTS = ["-c", str(PROJECT / "constraints.txt")]
-# Packages whose extension modules bring a debugger's symbols: 25 MB of 36. Others are left as they are: what auditwheel
-# mended, such as numpy's, does not always survive it.
+# Packages whose extension modules contain debug symbols: 25 MB of 36. Others are unchanged: extension modules repaired
+# by auditwheel, such as numpy's, do not always survive stripping.
 WITH_SYMBOLS = ("lz4", "sqlalchemy", "uvloop")
 
 
 def new_environment() -> None:
-    """An empty one with pip, where there is none that works.
+    """Makes an empty environment with pip, unless a working one exists.
 
-    pip installs itself from the wheel that comes with Python, which takes a quarter of the time of ensurepip.
+    pip installs itself from the wheel that comes with Python, in a quarter of the time of ensurepip.
     """
     if PYTHON.exists() and subprocess.run([PYTHON, "-m", "pip", "--version"], capture_output=True).returncode == 0:
         return
@@ -48,13 +48,13 @@ def _wheel_of_pip() -> Path | None:
     except ImportError:
         _install_venv()
         return None
-    # Debian has it elsewhere.
+    # Debian's path.
     folders = [Path(ensurepip.__file__).with_name("_bundled"), Path("/usr/share/python-wheels")]
     return next((wheel for folder in folders for wheel in folder.glob("pip-*.whl")), None)
 
 
 def _install_venv() -> None:
-    """Debian parts venv from Python.
+    """Installs venv, which Debian separates from Python.
 
     Raises:
         SystemExit: only root could install it.
@@ -67,9 +67,9 @@ def _install_venv() -> None:
 
 
 def slim() -> None:
-    """Takes the packages' own tests and debuggers' symbols away: a fifth of the environment, which nothing here reads.
+    """Removes the packages' own tests and debug symbols: a fifth of the environment, never read here.
 
-    RECORDs go on naming the tests; pip passes over files that are gone when it replaces a package.
+    RECORDs still list the tests; pip ignores missing files when it replaces a package.
     """
     (packages,) = (
         [PYTHON.parents[1] / "Lib/site-packages"] if os.name == "nt" else VENV.glob("lib/python*/site-packages")
@@ -82,21 +82,21 @@ def slim() -> None:
 
 
 def compile_all() -> None:
-    """The packages and the tree to byte code. Tests start hundreds of processes, often where none may be written
-    (PYTHONDONTWRITEBYTECODE): there each would compile what it imports, and start three times as slowly."""
-    # Some packages bring templates that are no Python yet.
+    """Compiles the packages and the tree to byte code. Tests start hundreds of processes, often without permission to
+    write it (PYTHONDONTWRITEBYTECODE): each would compile its imports, and start three times as slowly."""
+    # Some packages contain templates that are not valid Python.
     subprocess.run([PYTHON, "-m", "compileall", "-qq", "-j", "0", PROJECT], check=False)
 
 
 def main(*requirements: str) -> None:
-    if sys.version_info < (3, 11):  # noqa: UP036 - whoever runs this may have an older one
+    if sys.version_info < (3, 11):  # noqa: UP036 - the user may have an older one
         raise SystemExit(
             f"Python 3.11 or newer is needed; this is {sys.version.split()[0]}: make PYTHON=python3.12 ..."
         )
     began = time.monotonic()
     new_environment()
     with tempfile.TemporaryDirectory() as builders:
-        # Nobody needs pip's byte code afterwards: 6 MB. An option, since -E passes over the environment.
+        # pip's byte code is useless afterwards: 6 MB. An option, since -E ignores the environment.
         elsewhere = ["-X", f"pycache_prefix={Path(builders) / 'bytecode'}"]
         subprocess.run([PYTHON, *elsewhere, *PIP, *CONSTRAINTS, "--target", builders, *BUILDERS], check=True)
         building = os.environ | {"PYTHONPATH": builders}
@@ -106,9 +106,9 @@ def main(*requirements: str) -> None:
         log = Path(builders) / "log"
         with log.open("wb") as opened:
             compiling = subprocess.Popen(compile_loops, env=building, stdout=opened, stderr=subprocess.STDOUT)
-            # The loops are compiled in place, so this is not to do it again.
+            # The loops are compiled in place, so builds must not repeat it.
             building["DUETIME_PURE"] = "1"
-            # -E: only what builds sees the builders; to pip they would count as installed, and what they need too.
+            # -E: only builds see the builders; pip would count them and their requirements as installed.
             install = [str(PYTHON), "-E", *elsewhere, *PIP, *CONSTRAINTS, "--no-build-isolation", *requirements]
             try:
                 subprocess.run(install, cwd=PROJECT, env=building, check=True)
@@ -122,7 +122,7 @@ def main(*requirements: str) -> None:
                 sep="\n",
                 file=sys.stderr,
             )
-    # What the images have (Dockerfile) is known to run without; what testing and checking need is left whole.
+    # The images' packages (Dockerfile) are known to run without these; packages for tests and checks stay whole.
     if any("dev" in each for each in requirements):
         compile_all()
     else:
@@ -134,4 +134,4 @@ if __name__ == "__main__":
     try:
         main(*sys.argv[1:])
     except subprocess.CalledProcessError as error:
-        raise SystemExit(f"this ended with {error.returncode}: {shlex.join(map(str, error.cmd))}") from None
+        raise SystemExit(f"exit code {error.returncode}: {shlex.join(map(str, error.cmd))}") from None

@@ -2,8 +2,8 @@
 
     python deploy/wheels.py [PYTHON ...]      default: each of python3.11 to python3.14 on the path
 
-What is compiled is built from the sources' archive, as an installer would, and made a manylinux wheel: it runs wherever
-the C library is at least the one that auditwheel finds it needs.
+Compiled wheels are built from the source archive, like an install, and made manylinux wheels: they run with every
+version of the C library from the one that auditwheel determines.
 """
 
 import os
@@ -24,13 +24,13 @@ def run(*command: str | Path, **environment: str) -> None:
 
 
 def pythons() -> list[str]:
-    """Those on the path that run."""
+    """The versions on the path that run."""
     names = [f"python3.{minor}" for minor in MINORS]
     return [name for name in names if shutil.which(name) and not subprocess.run([name, "-c", ""]).returncode]
 
 
 def sources() -> dict[str, Path]:
-    """The archive of each distribution's sources."""
+    """The source archive of each distribution."""
     for place in PLACES.values():
         run(sys.executable, "-m", "build", "--sdist", "--outdir", DIST, place)
     return {name: max(DIST.glob(f"{name}-[0-9]*.tar.gz"), key=lambda path: path.stat().st_mtime) for name in PLACES}

@@ -1,8 +1,8 @@
-"""Writes requirements-*.txt: what images are made of, by constraints.txt, with the hashes of the packages' files.
+"""Writes requirements-*.txt: the contents of images, by constraints.txt, with the hashes of the packages' files.
 
-    servers    what the four servers run on
-    spark      those, and what the pipeline needs
-    build      what makes the wheel
+    servers    packages of the four servers
+    spark      those, and packages of the pipeline
+    build      packages that build the wheel
 
 The hashes are the package index's for every file of a version, so that each platform finds its own.
 """
@@ -16,7 +16,7 @@ EXTRAS = {"servers": ("otel",), "spark": ("spark", "otel"), "build": ("build",)}
 HERE = Path(__file__).parent
 PROJECT = HERE.parents[1]
 OPTIONS = "--quiet --generate-hashes --allow-unsafe --strip-extras --no-header --no-annotate".split()
-# A mirror, or wheels that lie about, are this machine's affair.
+# Mirrors and local wheels are settings of this machine.
 PLAIN = [*OPTIONS, "--no-emit-index-url", "--no-emit-trusted-host", "--no-emit-find-links"]
 HEAD = "# Made by `make requirements` of both pyproject.toml and constraints.txt.\n"
 
@@ -30,7 +30,7 @@ def lock(name: str) -> None:
         text=True,
     )
     path = HERE / f"requirements-{name}.txt"
-    # Wheels that lie beside the index have hashes that it does not have.
+    # Local wheels beside the index have hashes that the index lacks.
     environment = {key: value for key, value in os.environ.items() if key != "PIP_FIND_LINKS"}
     command = [sys.executable, "-m", "piptools", "compile", *PLAIN, "-c", PROJECT / "constraints.txt", "-o", path, "-"]
     subprocess.run(command, cwd=PROJECT, check=True, input=asked.stdout, text=True, env=environment)

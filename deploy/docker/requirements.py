@@ -1,7 +1,7 @@
-"""Prints what the cluster needs with the extras named on the command line, a requirement a line, without our own parts.
+"""Prints the cluster's requirements with the extras named on the command line, one per line, without our own parts.
 
-So that an image's packages are a layer of their own, which only the pyproject.toml and constraints.txt change. `build`
-alone stands for what building the wheels needs.
+An image's packages are thus a layer of their own, which changes only with pyproject.toml and constraints.txt. `build`
+alone prints the requirements for building the wheels.
 """
 
 import re
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-# By the name of a distribution: where it is described.
+# The pyproject.toml of each distribution, by name.
 OURS = {"duetime": Path("sdk/pyproject.toml"), "duetime-server": Path("pyproject.toml")}
 _REQUIREMENT = re.compile(r"([\w.-]+)(?:\[([\w,-]+)\])?")
 
@@ -21,7 +21,7 @@ def described(name: str) -> dict[str, Any]:
 
 
 def requirements(name: str, extras: list[str]) -> Iterator[str]:
-    """Of one of our distributions, those of our others included."""
+    """Requirements of one of our distributions, including those of our other ones."""
     project = described(name)["project"]
     lines = [*project["dependencies"], *(line for extra in extras for line in project["optional-dependencies"][extra])]
     for line in lines:

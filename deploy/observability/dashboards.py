@@ -1,6 +1,6 @@
 """Grafana's dashboards as code: `python deploy/observability/dashboards.py` writes grafana/dashboards/*.json.
 
-A dashboard is rows of panels, a panel a title and its queries. `bench/dashboards.py` draws the same panels without
+A dashboard has rows of panels; a panel has a title and queries. `bench/dashboards.py` draws the same panels without
 Grafana.
 """
 
@@ -17,7 +17,7 @@ RATE = "[$__rate_interval]"
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Queries (PromQL and legend) under a title; `unit` is Grafana's. A `stat` shows the last value, turning red."""
+    """Queries (PromQL and legend) under a title; `unit` is Grafana's. A `stat` shows the last value, in red if bad."""
 
     title: str
     queries: tuple[tuple[str, str], ...]
@@ -29,7 +29,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Dashboard:
-    """Rows of panels that share the width; stats are half as high."""
+    """Rows of panels that share the width; stats have half the height."""
 
     name: str
     title: str
@@ -56,7 +56,7 @@ def quantiles(metric: str, by: str = "") -> tuple[tuple[str, str], ...]:
 
 
 def by_lane(aggregate: str, metric: str) -> tuple[tuple[str, str], ...]:
-    """One line for each level, and one for all lanes of messages for any time, whose numbers are 1000 and up."""
+    """One line for each level, and one for all lanes for any time (numbers from 1000)."""
     return (
         (f'{aggregate} by (lane) ({metric}{{lane!~"1\\\\d{{3}}"}})', "level {{lane}}"),
         (f'{aggregate}({metric}{{lane=~"1\\\\d{{3}}"}})', "any time"),
@@ -68,7 +68,7 @@ OVERVIEW = Dashboard(
     "DueTime: overview",
     (
         (
-            stat("Pending", "sum(duetime_store_lane_pending_count)", text="Messages that wait for their time: exact."),
+            stat("Pending", "sum(duetime_store_lane_pending_count)", text="Messages that are not due yet: exact."),
             stat("Overdue for", "max(duetime_store_lane_overdue_ms)", "ms", 1_000),
             stat(
                 "Durable late, p99 of 5 min",
@@ -76,20 +76,22 @@ OVERVIEW = Dashboard(
                 "ms",
                 500,
             ),
-            stat("Lanes unasked for 30 s", "count(duetime_store_lane_unasked_seconds > 30) or vector(0)", red_above=0),
+            stat("Lanes unpolled for 30 s", "count(duetime_store_lane_unasked_seconds > 30) or vector(0)", red_above=0),
             stat(
-                "Stores that refuse", "count(max by (instance) (duetime_store_refusing) == 1) or vector(0)", red_above=0
+                "Stores that reject sends",
+                "count(max by (instance) (duetime_store_refusing) == 1) or vector(0)",
+                red_above=0,
             ),
             stat("Dead letters", "sum(duetime_store_dead_letters) or vector(0)"),
         ),
         (
             panel(
-                "Messages a second",
+                "Messages per second",
                 (f"sum by (outcome) (rate(duetime_gateway_messages_total{RATE}))", "sent: {{outcome}}"),
                 (f"sum(rate(duetime_store_lane_restored_total{RATE}))", "restored"),
                 (f'sum(rate(duetime_gateway_receipts_total{{call="Ack"}}{RATE}))', "acknowledged"),
             ),
-            panel("Restored messages, durable late", *quantiles("duetime_store_lane_late_ms"), unit="ms"),
+            panel("Delivered messages, durable late", *quantiles("duetime_store_lane_late_ms"), unit="ms"),
         ),
         (
             panel("Pending by lane", *by_lane("sum", "duetime_store_lane_pending_count")),
@@ -97,19 +99,19 @@ OVERVIEW = Dashboard(
         ),
         (
             panel(
-                "Falls due within",
+                "Due within",
                 *(
                     (f'sum(duetime_store_lane_due_count{{within="{within}"}})', within)
                     for within in ("1s", "10s", "1m", "10m", "1h", "1d")
                 ),
-                text="Pending messages by when they fall due; overdue ones are in all lines.",
+                text="Pending messages by due time; overdue ones are in all lines.",
             ),
             panel(
-                "Cancelled, rescheduled, replaced a second",
+                "Cancelled, rescheduled, replaced per second",
                 (f"sum by (result) (rate(duetime_store_cancels_total{RATE}))", "cancel: {{result}}"),
                 (f"sum by (result) (rate(duetime_store_reschedules_total{RATE}))", "reschedule: {{result}}"),
                 (f"sum by (result) (rate(duetime_store_replaces_total{RATE}))", "replace: {{result}}"),
-                text="What was asked of pending messages, by the answer.",
+                text="Changes of pending messages, by result.",
             ),
         ),
         (
@@ -120,7 +122,7 @@ OVERVIEW = Dashboard(
                 text="Prepared, and neither committed nor rolled back.",
             ),
             panel(
-                "Transactions and their checks a second",
+                "Transactions and their checks per second",
                 (f"sum by (result) (rate(duetime_store_prepares_total{RATE}))", "prepare: {{result}}"),
                 (
                     f"sum by (decision, result) (rate(duetime_store_transaction_ends_total{RATE}))",
@@ -136,7 +138,7 @@ OVERVIEW = Dashboard(
                 ("duetime:late_messages:ratio_rate5m / 0.005", "5 min"),
                 ("duetime:late_messages:ratio_rate1h / 0.005", "1 h"),
                 ("duetime:late_messages:ratio_rate6h / 0.005", "6 h"),
-                text="1: the month's budget lasts a month. 14.4 over 1 h wakes somebody.",
+                text="1: the month's budget lasts a month. 14.4 over 1 h pages.",
             ),
             panel(
                 "Lanes and their schedulers",
@@ -162,7 +164,7 @@ STORES = Dashboard(
         (
             panel("Write and flush", *quantiles("duetime_store_flush_seconds", "instance"), unit="s"),
             panel(
-                "Messages a flush",
+                "Messages per flush",
                 (
                     f"sum by (instance) (rate(duetime_store_flush_messages_sum{RATE})) "
                     f"/ sum by (instance) (rate(duetime_store_flush_messages_count{RATE}))",
@@ -172,7 +174,7 @@ STORES = Dashboard(
         ),
         (
             panel(
-                "Bytes a second",
+                "Bytes per second",
                 (f"sum by (instance) (rate(duetime_store_bytes_in_total{RATE}))", "in {{instance}}"),
                 (f"sum by (instance, call) (rate(duetime_store_bytes_out_total{RATE}))", "{{call}} {{instance}}"),
                 (f"sum by (instance) (rate(duetime_store_export_bytes_total{RATE}))", "export {{instance}}"),
@@ -187,10 +189,10 @@ STORES = Dashboard(
         ),
         (
             panel(
-                "Errors and refusals",
+                "Errors and rejections",
                 (f"sum by (instance, errno) (rate(duetime_store_flush_errors_total{RATE}))", "{{errno}} {{instance}}"),
                 (f"sum by (status) (rate(duetime_store_records_refused_total{RATE}))", "{{status}}"),
-                ("max by (reason) (duetime_store_refusing)", "refuses: {{reason}}"),
+                ("max by (reason) (duetime_store_refusing)", "rejects: {{reason}}"),
             ),
             panel(
                 "Retention and checkpoints",
@@ -206,7 +208,7 @@ STORES = Dashboard(
             panel(
                 "Sorted files of lanes for any time",
                 ("sum by (instance, lane) (duetime_store_order_runs)", "lane {{lane}} {{instance}}"),
-                text="Some ten for 10 million messages. A number that only grows: they can't be merged.",
+                text="About ten for 10 million messages. If the number only grows, merges fail.",
             ),
             panel(
                 "Their size",
@@ -234,19 +236,19 @@ GROUPS = Dashboard(
         ),
         (
             panel(
-                "Messages a second",
-                (f"sum by (call) (rate(duetime_store_messages_out_total{RATE}))", "given: {{call}}"),
+                "Messages per second",
+                (f"sum by (call) (rate(duetime_store_messages_out_total{RATE}))", "sent: {{call}}"),
                 (f"sum by (call) (rate(duetime_gateway_receipts_total{RATE}))", "{{call}}"),
             ),
             panel("Outstanding by shard", ("sum by (instance) (duetime_store_outstanding_messages)", "{{instance}}")),
         ),
         (
             panel(
-                "Failed messages a second",
-                (f"sum by (way) (rate(duetime_retry_retries_total{RATE}))", "come back: {{way}}"),
+                "Failed messages per second",
+                (f"sum by (way) (rate(duetime_retry_retries_total{RATE}))", "redelivered: {{way}}"),
                 (f"sum by (reason) (rate(duetime_retry_dead_letters_total{RATE}))", "dead: {{reason}}"),
                 (f"sum(rate(duetime_retry_exhausted_total{RATE}))", "last lease ended"),
-                (f"sum by (reason) (rate(duetime_retry_faults_total{RATE}))", "not dealt with: {{reason}}"),
+                (f"sum by (reason) (rate(duetime_retry_faults_total{RATE}))", "retry faults: {{reason}}"),
             ),
             panel("Dead letters by group", ("sum by (group) (duetime_store_dead_letters)", "{{group}}")),
         ),
@@ -257,7 +259,7 @@ GROUPS = Dashboard(
                 text="Failed messages that wait for their next attempt: exact.",
             ),
             panel(
-                "Acknowledged a second, by group",
+                "Acknowledged per second, by group",
                 (f"sum by (group) (rate(duetime_store_acknowledged_total{RATE}))", "{{group}}"),
             ),
         ),
@@ -273,7 +275,7 @@ PROCESSES = Dashboard(
             stat("Not answering", 'count(up{job=~"duetime-.*"} == 0) or vector(0)', red_above=0),
             stat("Without the database", "count(duetime_metadata_up == 0) or vector(0)", red_above=0),
             stat(
-                "Calls that fail",
+                "Failed calls",
                 '(sum(rate(duetime_calls_total{code!~"OK|CANCELLED|NOT_FOUND"}[5m])) or vector(0)) '
                 "/ sum(rate(duetime_calls_total[5m]))",
                 "percentunit",
@@ -281,7 +283,9 @@ PROCESSES = Dashboard(
             ),
         ),
         (
-            panel("Calls a second", (f"sum by (job, method) (rate(duetime_calls_total{RATE}))", "{{job}} {{method}}")),
+            panel(
+                "Calls per second", (f"sum by (job, method) (rate(duetime_calls_total{RATE}))", "{{job}} {{method}}")
+            ),
             panel(
                 "Calls, p99",
                 (
@@ -294,7 +298,7 @@ PROCESSES = Dashboard(
         ),
         (
             panel(
-                "Calls that failed, a second",
+                "Failed calls per second",
                 (
                     f'sum by (job, method, code) (rate(duetime_calls_total{{code!~"OK|CANCELLED"}}{RATE}))',
                     "{{job}} {{method}} {{code}}",
@@ -309,7 +313,7 @@ PROCESSES = Dashboard(
                     f'sum by (job, instance) (rate(process_cpu_seconds_total{{job=~"duetime-.*"}}{RATE}))',
                     "{{instance}}",
                 ),
-                text="1: one processor's whole time.",
+                text="1: one whole processor.",
             ),
             panel(
                 "Memory",
@@ -340,11 +344,11 @@ PROCESSES = Dashboard(
 
 CALLERS = Dashboard(
     "callers",
-    "DueTime: who calls",
+    "DueTime: callers",
     (
         (
             stat("Users", "max(duetime_gateway_users)"),
-            stat("Rights were read ago", "max(duetime_gateway_rights_age_seconds)", "s", 10),
+            stat("Age of the rights", "max(duetime_gateway_rights_age_seconds)", "s", 10),
             stat(
                 "Of connections_max",
                 "max(duetime_connections / duetime_connections_max)",
@@ -355,30 +359,30 @@ CALLERS = Dashboard(
         ),
         (
             panel(
-                "Calls refused a second",
+                "Calls rejected per second",
                 (f"sum by (reason) (rate(duetime_gateway_refused_total{RATE}))", "{{reason}}"),
-                text="For who calls. A burst of token_invalid: somebody tries tokens, or shows one that was rotated.",
+                text="By authentication and rights. Many token_invalid: token guessing, or a rotated token.",
             ),
             panel(
-                "Calls ended a second",
+                "Calls ended per second",
                 (f"sum by (reason) (rate(duetime_gateway_calls_ended_total{RATE}))", "{{reason}}"),
                 text="Streams and waiting calls whose caller lost a right.",
             ),
         ),
         (
             panel(
-                "Certificates are valid for",
+                "Remaining validity of certificates",
                 (
                     "min by (job, instance, of) (duetime_tls_certificate_expires_timestamp_seconds) - time()",
                     "{{job}} {{instance}}: {{of}}",
                 ),
                 unit="s",
-                text="A process's own one, and the CA. Renewed files are taken within a second.",
+                text="A process's own certificate, and the CA. Renewed files are loaded within a second.",
             ),
             panel(
-                "Refused for their certificates, a second",
+                "Rejected for their certificates, per second",
                 (f"sum by (job, reason) (rate(duetime_tls_refused_total{RATE}))", "{{job}}: {{reason}}"),
-                text="Calls whose caller is of another role. Handshakes that fail are in the log of who connects.",
+                text="Calls with the certificate of another role. Failed handshakes are in the caller's log.",
             ),
             panel(
                 "Changed certificates",
@@ -388,23 +392,23 @@ CALLERS = Dashboard(
         (
             panel("Connections", ("sum by (job, instance) (duetime_connections)", "{{job}} {{instance}}")),
             panel(
-                "Calls admitted by rights that are out of date, a second",
+                "Calls admitted by outdated rights, per second",
                 (f"sum by (instance) (rate(duetime_gateway_stale_calls_total{RATE}))", "{{instance}}"),
             ),
         ),
         (
             panel(
-                "Of its quota, what each has asked for or holds",
+                "Used share of each quota",
                 (
                     "sum by (kind, name, limit) (duetime_gateway_quota_used)"
                     " / max by (kind, name, limit) (duetime_gateway_quota_limit)",
                     "{{kind}} {{name}}: {{limit}}",
                 ),
                 unit="percentunit",
-                text="Of pending messages each gateway tells the whole: with several gateways it is counted so often.",
+                text="Each gateway reports all pending messages: several gateways multiply the count.",
             ),
             panel(
-                "Requests refused for a quota, a second",
+                "Requests rejected for a quota, per second",
                 (
                     f"sum by (kind, name, limit) (rate(duetime_gateway_quota_refused_total{RATE}))",
                     "{{kind}} {{name}}: {{limit}}",
@@ -413,7 +417,7 @@ CALLERS = Dashboard(
             panel(
                 "Requests that wait for others of their user",
                 ("sum by (instance) (duetime_turns_waiting)", "{{instance}}"),
-                text="Somebody sends more than is worked on at once, and waits so that others need not.",
+                text="A user sends more than is processed at once, and waits so that others need not.",
             ),
         ),
     ),
@@ -423,7 +427,7 @@ DASHBOARDS = (OVERVIEW, STORES, GROUPS, PROCESSES, CALLERS)
 
 
 def to_json(dashboard: Dashboard) -> str:
-    """As Grafana (schema 39, from 11 on) reads it from a file."""
+    """The JSON of Grafana's file format (schema 39, version 11 or later)."""
     panels, top, number = [], 0, 0
     for row in dashboard.rows:
         width, height = WIDTH // len(row), 4 if row[0].kind == "stat" else 8
@@ -456,7 +460,7 @@ def _panel(one: Panel, number: int) -> dict[str, Any]:
     if one.kind == "stat":
         steps: list[dict[str, Any]] = [{"color": "green", "value": None}]
         if one.red_above is not None:
-            # Grafana's step begins at its value: what is just above it is red.
+            # Grafana's step includes its value: red starts just above it.
             steps.append({"color": "red", "value": one.red_above + 1e-9})
         defaults["thresholds"] = {"mode": "absolute", "steps": steps}
         options = {"reduceOptions": {"calcs": ["lastNotNull"]}}
@@ -473,7 +477,7 @@ def _panel(one: Panel, number: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Writes all files anew."""
+    """Rewrites all files."""
     for dashboard in DASHBOARDS:
         (FOLDER / f"{dashboard.name}.json").write_text(to_json(dashboard))
 

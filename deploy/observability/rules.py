@@ -16,7 +16,7 @@ spec:
 
 
 def manifest() -> str:
-    """The groups of all rule files, as they stand there."""
+    """The groups of all rule files, unchanged."""
     groups = (path.read_text().partition("\ngroups:\n")[2] for path in sorted((FOLDER / "alerts").glob("*.yml")))
     return HEAD + "".join(indent(text, "  ") for text in groups)
 

@@ -1,7 +1,7 @@
-"""Builds the documents as a site that needs no other host: `dist/site/html`.
+"""Builds the documents as a site that loads nothing from other hosts: `dist/site/html`.
 
-The documents keep their places: the site's source is a copy of the tree's Markdown, READMEs as index pages, with the
-reference made beside it. Zensical turns it into HTML, and fails on a link that leads nowhere.
+The documents keep their paths: the site's source is a copy of the tree's Markdown, with READMEs as index pages and the
+generated reference beside it. Zensical turns it into HTML, and fails on broken links.
 """
 
 import re
@@ -16,11 +16,11 @@ from deploy.site.documents import EXAMPLES, PROJECT, documents, links, relinked
 
 TEMPLATE = Path(__file__).with_name("zensical.toml")
 STYLE = Path(__file__).with_name("extra.css")
-# Zensical has browsers fetch it from another host; search needs it where pages are opened as files.
+# Zensical loads it from another host; search needs it if pages are opened as files.
 SHIM = Path(__file__).with_name("iframe-worker.js")
 SHIM_URL = "https://unpkg.com/iframe-worker/shim"
 REFERENCE = Path("docs") / "reference"
-# What a page would load from elsewhere.
+# Resources that a page would load from other hosts.
 _LOADED = re.compile(
     r"<(?:script|img|iframe|source)[^>]*\ssrc=[\"']?https?:"
     r"|<link[^>]*rel=[\"']?(?:stylesheet|preconnect|icon)[^>]*href=[\"']?https?:"
@@ -69,7 +69,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def configuration() -> str:
-    """The template with the pages that are found: decisions, parts of the SDK, files of the contract."""
+    """The template, filled with the found pages: decisions, parts of the SDK, files of the contract."""
     decisions = sorted((PROJECT / "docs" / "adr").glob("*.md"))
     lists = {
         "@sdk@": [f'{{"{sdk.title(name)}" = "docs/reference/sdk/{name}.md"}}' for name in sdk.pages()],
@@ -89,16 +89,16 @@ def load_shim_from_here(html: Path) -> None:
 
 
 def loaded_from_elsewhere(html: Path) -> list[str]:
-    """Pages that would load something from another host."""
+    """Pages that would load a file from another host."""
     return [str(page) for page in sorted(html.rglob("*.html")) if _LOADED.search(page.read_text())]
 
 
 def build(folder: Path) -> Path:
-    """Makes the site in `folder/html`.
+    """Builds the site in `folder/html`.
 
     Raises:
         CalledProcessError: a page has a fault, which is printed.
-        ValueError: a page loads something from another host.
+        ValueError: a page loads a file from another host.
     """
     shutil.rmtree(folder, ignore_errors=True)
     assemble(folder / "source")

@@ -1,6 +1,6 @@
-"""Checks of the documents that need no site: links lead somewhere, and new pages keep the rules of prose.
+"""Checks of the documents without a site: links have targets, and new pages keep the rules of prose.
 
-python -m deploy.site.check         prints what is wrong, a line each
+python -m deploy.site.check         prints faults, a line each
 """
 
 import re
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from deploy.site.documents import PROJECT, anchors, documents, links, prose
 
-# Pages that are written for people who are new here.
+# Pages for new users.
 GUIDES = (
     "README.md",
     "docs/tutorial.md",
@@ -21,7 +21,7 @@ GUIDES = (
 )
 WORDS_MAX = 45
 
-# What makes a sentence hard to read, or promises too much.
+# Words that make a sentence hard to read, or promise too much.
 _FILLERS = re.compile(
     r"\b(simply|easily|just|basically|obviously|in order to|utili[sz]e|leverage|seamless(ly)?)\b", re.I
 )
@@ -37,7 +37,7 @@ def broken_links(path: Path) -> Iterator[str]:
         name, _, anchor = link.partition("#")
         aim = (path.parent / name).resolve() if name else path
         if not aim.is_file():
-            yield f"{path}:{number}: there is no {link}"
+            yield f"{path}:{number}: the target {link} is missing"
         elif anchor and aim.suffix == ".md" and anchor not in anchors(aim.read_text()):
             yield f"{path}:{number}: {aim.name} has no heading #{anchor}"
 
@@ -62,7 +62,7 @@ def hard_to_read(path: Path) -> Iterator[str]:
     for number, sentence in sentences(path.read_text()):
         shown = sentence if len(sentence) < 80 else f"{sentence[:77]}..."
         if found := _FILLERS.search(sentence):
-            yield f"{path}:{number}: leave out {found[0]!r}: {shown}"
+            yield f"{path}:{number}: omit {found[0]!r}: {shown}"
         if _CLAUSE.match(sentence):
             yield f"{path}:{number}: a clause is the subject: {shown}"
         if len(sentence.split()) > WORDS_MAX:

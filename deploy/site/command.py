@@ -1,4 +1,4 @@
-"""The reference of the `duetime` command: the help of every command, as the terminal shows it."""
+"""The reference of the `duetime` command: the help of every command, as on a terminal."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,8 +12,8 @@ COLUMNS = 96
 def page() -> str:
     command = typer.main.get_command(app)
     parts = [
-        "# The command line\n\n`--help` of any command prints what is here. Exit codes: 0, it is done; 1, the server or"
-        " the system says no; 2, the command line is wrong; 130, it was interrupted. `--json` prints one object a line."
+        "# The command line\n\nThe same text as `--help` of each command. Exit codes: 0, done; 1, the server or the"
+        " system reported an error; 2, wrong usage; 130, interrupted. `--json` prints one object per line."
     ]
     return "\n\n".join([*parts, *_helps(command, "duetime", None)]) + "\n"
 

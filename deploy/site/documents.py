@@ -1,4 +1,4 @@
-"""The documents of the project as they lie in its tree: which there are, their headings, links and tables."""
+"""The project's documents in its tree: their list, headings, links and tables."""
 
 import re
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
 EXAMPLES = PROJECT / "examples"
-# Folders with documents of their own; docs/ has them in folders below it, too.
+# Folders with documents of their own; docs/ also has subfolders with documents.
 FOLDERS = (".", "docs", "console", "services", "sdk", "spark", "examples")
 
 _FENCE = re.compile(r"\s*(```+|~~~+)")
@@ -18,7 +18,7 @@ _ELSEWHERE = re.compile(r"[a-z]+:")
 
 
 def documents() -> list[Path]:
-    """Every document that the site has, the generated ones excepted."""
+    """Every document of the site except the generated ones."""
     found = set(PROJECT.glob("*.md"))
     for folder in FOLDERS[1:]:
         found |= set((PROJECT / folder).rglob("*.md"))
@@ -37,13 +37,13 @@ def prose(text: str) -> Iterator[tuple[int, str]]:
 
 
 def slug(heading: str) -> str:
-    """The anchor of a heading, as hosts of repositories and the site make it."""
+    """The anchor of a heading, in the form of repository hosts and the site."""
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").strip().lower()
     return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
 
 
 def anchors(text: str) -> set[str]:
-    """What a link to a document may name after `#`; of equal headings the second has `-1` after it."""
+    """The anchors of a document; the second of equal headings ends with `-1`."""
     found: set[str] = set(re.findall(r'\bid="([^"]+)"', text))
     counts: dict[str, int] = {}
     for _, line in prose(text):
@@ -64,14 +64,14 @@ def links(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _without_code(line: str) -> str:
-    """The line with blanks where code stands."""
+    """The line with blanks in place of code."""
     return _CODE.sub(lambda code: " " * len(code[0]), line)
 
 
 def relinked(text: str, source: Path, target: Path) -> str:
-    """A document's text, or a part of it, as it must be at another place of the tree.
+    """The text of a document, or a part of it, with links adjusted to another path.
 
-    There READMEs are index pages, and that of the examples has their text.
+    At the target READMEs are index pages, and that of the examples has their text.
     """
 
     def moved(link: str) -> str:
@@ -100,7 +100,7 @@ def _way(place: Path, folder: Path) -> str:
 
 
 def rows(text: str) -> Iterator[list[str]]:
-    """Cells of every row of every table, the lines of dashes left out. A `|` within code, or after `\\`, parts none."""
+    """Cells of all rows of all tables, without the dashes. A `|` in code, or after `\\`, separates no cells."""
     for _, line in prose(text):
         if line.startswith("|") and not re.fullmatch(r"[|\s:-]+", line):
             whole = _CODE.sub(lambda code: code[0].replace("\\|", "|").replace("|", "\0"), line.strip())
@@ -112,7 +112,7 @@ def section(text: str, heading: str) -> str:
     """The part of a document below a heading, up to the next one of its level or above."""
     found = re.search(rf"^(#+) {re.escape(heading)}$", text, re.M)
     if not found:
-        raise LookupError(f"there is no heading {heading!r}")
+        raise LookupError(f"no heading {heading!r}")
     rest = text[found.end() :]
     end = re.search(rf"^#{{1,{len(found[1])}}} ", rest, re.M)
     return rest[: end.start()] if end else rest

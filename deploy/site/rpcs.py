@@ -15,7 +15,7 @@ PROTO = PROJECT / "proto"
 PACKAGE = ".duetime.v1."
 _F = descriptors.FieldDescriptorProto
 _REPEATED = _F.LABEL_REPEATED
-# Numbers of fields in descriptor.proto, which name places in a file.
+# Numbers of fields in descriptor.proto, which form paths within a file.
 _MESSAGES, _ENUMS, _SERVICES = 4, 5, 6
 _FIELDS, _NESTED, _NESTED_ENUMS, _METHODS, _VALUES = 2, 3, 4, 2, 2
 
@@ -37,7 +37,7 @@ def files() -> dict[str, descriptors.FileDescriptorProto]:
         out = Path(scratch) / "all"
         options = [f"-I{PROTO}", "--include_source_info", f"--descriptor_set_out={out}"]
         if protoc.main(["protoc", *options, *map(str, sources)]) != 0:
-            raise ValueError("protoc does not take the contract")
+            raise ValueError("protoc rejects the contract")
         found = descriptors.FileDescriptorSet.FromString(out.read_bytes())
     return {Path(each.name).stem: each for each in found.file}
 
@@ -107,7 +107,7 @@ class _Page:
             "\n".join(
                 self._field(message, field, (*place, _FIELDS, number)) for number, field in enumerate(message.field)
             )
-            or "It has no fields."
+            or "No fields."
         )
         for number, nested in enumerate(message.nested_type):
             yield from self._message(nested, f"{name}.{nested.name}", (*place, _NESTED, number))
@@ -147,12 +147,12 @@ class _Page:
         return f". {text}" if text else ""
 
     def _text(self, place: Place) -> str:
-        """The comment at a place, as Markdown that shows it as it is written."""
+        """The comment at a path, as Markdown that shows it unchanged."""
         lines = [line.removeprefix(" ").rstrip() for line in self._comments.get(place, "").strip("\n").split("\n")]
         return escaped(" ".join(line for line in lines if line))
 
 
 def escaped(text: str) -> str:
-    """Plain text in Markdown; what stands within backticks stays."""
+    """Plain text in Markdown; text within backticks is unchanged."""
     parts = re.split(r"(`[^`]+`)", text)
     return "".join(part if part.startswith("`") else re.sub(r"([\\\[\]*_<|])", r"\\\1", part) for part in parts)

@@ -23,7 +23,7 @@ TITLES = {
     "outbox": "The outbox",
     "testing": "The test kit",
 }
-# Modules of duetime.client whose names are on another page than their folder's; a longer beginning counts first.
+# Modules of duetime.client whose names are on another page than their folder's; the longest prefix wins.
 PLACES = {
     "message": "sending",
     "tokens": "sending",
@@ -46,7 +46,7 @@ _ITEM = re.compile(r"    (\S.*?): (.*)")
 
 
 def pages() -> dict[str, tuple[str, list[str]]]:
-    """Of each page: the module from which users import, and the names. Every public name is on one."""
+    """The module for imports, and the names, of each page. Every public name is on one page."""
     found: dict[str, tuple[str, list[str]]] = {name: OTHER_PACKAGES.get(name, ("duetime", [])) for name in TITLES}
     for name in duetime.__all__:
         found.setdefault(_page_of(name), ("duetime", []))[1].append(name)
@@ -185,7 +185,7 @@ def _module(module: ModuleType) -> ast.Module:
 
 
 def _definition(value: Any) -> Function | ast.ClassDef:
-    """Where a class or function is written; of a compiled twin, the Python beside it."""
+    """The syntax tree of a class or function; for a compiled twin, that of its Python source."""
     module = importlib.import_module(value.__module__.replace("._", "."))
     return next(
         node
@@ -195,7 +195,7 @@ def _definition(value: Any) -> Function | ast.ClassDef:
 
 
 def markdown(docstring: str) -> str:
-    """A docstring of ours in Markdown: sections become lists."""
+    """A docstring as Markdown: sections become lists."""
     lines = inspect.cleandoc(docstring).splitlines()
     out: list[str] = []
     in_section = False

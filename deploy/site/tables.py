@@ -1,4 +1,4 @@
-"""Reference pages made of tables that other documents have: a heading for each error, metric and setting."""
+"""Reference pages from tables of other documents: a heading for each error, metric and setting."""
 
 import re
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from deploy.site.documents import PROJECT, relinked, rows, section
 PROTOCOL = PROJECT / "docs" / "protocol.md"
 OPERATIONS = PROJECT / "docs" / "operations.md"
 SERVICES = {"store": "store", "producer_gw": "gateway", "scheduler": "scheduler", "retry": "retry"}
-# The SDK's class for a status, as in duetime.client.errors.
+# The SDK's class for a status, the same as in duetime.client.errors.
 ERROR_CLASSES = {
     "INVALID_ARGUMENT": "InvalidArgument",
     "UNIMPLEMENTED": "Unsupported",
@@ -30,7 +30,7 @@ def _codes(cell: str) -> list[str]:
 
 
 def _upper(text: str) -> str:
-    """A text as a sentence begins; one that begins with a value, such as `sync:`, stays."""
+    """A text with an upper-case first letter; one that starts with a value, such as `sync:`, is unchanged."""
     return text if re.match(r"\w+:", text) else text[:1].upper() + text[1:]
 
 
@@ -64,7 +64,7 @@ def metrics(place: Path) -> str:
         if len(cells) == 3 and names:
             labels = f"Labels: {cells[1]}.\n\n" if cells[1] else ""
             text = relinked(cells[2], OPERATIONS, place)
-            # A text about several metrics speaks of them in their order.
+            # A text about several metrics describes them in their order.
             text = f"{', '.join(f'`{name}`' for name in names)}: {text}" if len(names) > 1 else _upper(text)
             scope = re.search(r"\((?!`)([^()]+)\)$", cells[0])
             for name in names:

@@ -1,6 +1,6 @@
 """Records the demonstration as a picture: `docs/pictures/tape.svg`.
 
-`make tape` runs real commands on a terminal of its own and draws what they print; nothing is written by hand.
+`make tape` runs real commands on a terminal of its own and draws their output; nothing is written by hand.
 """
 
 import fcntl
@@ -31,12 +31,12 @@ DEADLINE_S = 60.0
 PORT = 9800
 
 _ESCAPE = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])|\r|\n")
-# Would be fetched from another host.
+# This part would be fetched from another host.
 _FONTS = re.compile(r"\s*@font-face \{\{.*?\}\}", re.S)
 
 
 class Screen:
-    """The lines of a terminal, of what rich's spinner and our commands write: colours stay, moves are made."""
+    """The lines of a terminal, for the output of rich's spinner and our commands: with colours and cursor moves."""
 
     def __init__(self) -> None:
         self._lines: list[str] = [""]
@@ -81,7 +81,7 @@ class Terminal:
         self._all = ""
 
     def read_until(self, done: Callable[[str], bool]) -> list[str]:
-        """What it shows once `done` holds of all that it wrote, or at its end."""
+        """The screen once `done` holds for all output, or at its end."""
         give_up_at_s = time.monotonic() + DEADLINE_S
         while not done(self._all):
             readable, _, _ = select.select([self._ours], [], [], max(give_up_at_s - time.monotonic(), 0))
@@ -105,7 +105,7 @@ class Terminal:
 
 
 def session(folder: Path, duetime: Path) -> Iterator[str]:
-    """The lines of the tape: a prompt with each command, and what that prints."""
+    """The lines of the tape: a prompt with each command, and its output."""
     yield "$ duetime up --demo"
     cluster = Terminal([str(duetime), "up", "--demo", "--port", str(PORT)], folder)
     try:
@@ -146,7 +146,7 @@ def drawn(lines: list[str]) -> str:
 def main() -> None:
     with tempfile.TemporaryDirectory(prefix="shop-") as folder:
         lines = list(session(Path(folder), Path(sys.executable).with_name("duetime")))
-        # Nobody wants to know where this machine keeps its temporary files.
+        # The path of temporary files on this machine is irrelevant.
         lines = [line.replace(str(Path(folder).resolve()), "/srv/shop") for line in lines]
     while lines and not lines[-1]:
         lines.pop()

@@ -1,5 +1,5 @@
-# Makes the database at the first start, as whatever user the pod runs, on a read-only root. A start that was cut short
-# begins anew: the directory gets its name when it is whole.
+# Creates the database at the first start, as the pod's user, on a read-only root. An interrupted start
+# is repeated: the directory gets its name when it is complete.
 set -eu
 if [ ! -s "$PGDATA/PG_VERSION" ]; then
   rm -rf "$PGDATA.new"
