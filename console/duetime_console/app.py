@@ -120,12 +120,12 @@ def make_app(settings: Settings, clock: Clock | None = None) -> Starlette:
             )
         ],
         exception_handlers={
-            GatewayError: _tell_gateway_error,
-            HTTPException: _tell_http_error,
-            Forbidden: _tell_forbidden,
-            TooLarge: _tell_too_large,
-            Crowded: _tell_crowded,
-            Exception: _tell_defect,
+            GatewayError: _show_gateway_error,
+            HTTPException: _show_http_error,
+            Forbidden: _show_forbidden,
+            TooLarge: _show_too_large,
+            Crowded: _show_crowded,
+            Exception: _show_defect,
         },
     )
     app.state.settings = settings
@@ -208,7 +208,7 @@ def _error(request: Request, status: int, title: str, text: str, advice: str) ->
 
 
 # Title and advice by gRPC's code.
-_TOLD = {
+_TEXTS = {
     "INVALID_ARGUMENT": ("Invalid input", "Correct the fields named above and try again."),
     "NOT_FOUND": ("Not found", "Search for another name, or look in the list."),
     "PERMISSION_DENIED": ("Permission denied", "Ask an admin of the cluster: `duetime grants` gives rights."),
@@ -219,36 +219,36 @@ _TOLD = {
 }
 
 
-async def _tell_gateway_error(request: Request, error: Exception) -> Response:
+async def _show_gateway_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, GatewayError), "registered for it"
     viewer: Viewer = getattr(request.state, "viewer", Viewer())
     if error.code == "UNAUTHENTICATED" and viewer.signed_in and not request.url.path.startswith(API):
         # Their token has become invalid since the last check.
         request.app.state.sessions.forget(viewer.token)
         return _to_sign_in(request)
-    title, advice = _TOLD.get(error.code, ("Request failed", "Try again; the gateway's log has details."))
+    title, advice = _TEXTS.get(error.code, ("Request failed", "Try again; the gateway's log has details."))
     return _error(request, error.status, title, error.text, advice)
 
 
-async def _tell_http_error(request: Request, error: Exception) -> Response:
+async def _show_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException), "registered for it"
     title = "Page not found" if error.status_code == 404 else str(error.detail)
     return _error(request, error.status_code, title, "", "The navigation lists all pages.")
 
 
-async def _tell_forbidden(request: Request, error: Exception) -> Response:
+async def _show_forbidden(request: Request, error: Exception) -> Response:
     return _error(request, 403, "The form has expired", str(error), "Load the page again.")
 
 
-async def _tell_too_large(request: Request, error: Exception) -> Response:
+async def _show_too_large(request: Request, error: Exception) -> Response:
     return _error(request, 413, "Request too large", str(error), "Send less at once, or use the SDK.")
 
 
-async def _tell_crowded(request: Request, error: Exception) -> Response:
+async def _show_crowded(request: Request, error: Exception) -> Response:
     return _error(request, 503, "The console is busy", str(error), "Wait a little and try again.")
 
 
-async def _tell_defect(request: Request, error: Exception) -> Response:
+async def _show_defect(request: Request, error: Exception) -> Response:
     log.error("request failed", path=request.url.path, exc_info=error)
     return _error(
         request, 500, "The console has a defect", "Its log has the trace.", "Try again, and report the error."

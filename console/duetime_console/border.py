@@ -124,22 +124,24 @@ class Border:
         headers = Headers(scope=scope)
         host = headers.get("host", "")
         if not _HOST.fullmatch(host):
-            return self._told(scope, 400, "HOST_INVALID", "Host is not NAME or NAME:PORT")
+            return self._error(scope, 400, "HOST_INVALID", "Host is not NAME or NAME:PORT")
         name = urlsplit(f"//{host}").hostname or ""
         # Another name for this machine may belong to a stranger, whose page would reach the console as its own.
         if self._hosts and name not in self._hosts and host not in self._hosts:
             text = f"{name[:100]} is not a host of the console: set DUETIME_CONSOLE_HOSTS"
-            return self._told(scope, 421, "HOST_UNKNOWN", text)
+            return self._error(scope, 421, "HOST_UNKNOWN", text)
         if scope["method"] not in _SAFE:
             origin = headers.get("origin", "")
             if headers.get("sec-fetch-site") in ("cross-site", "same-site") or (origin and _netloc(origin) != host):
-                return self._told(scope, 403, "SITE_UNKNOWN", "the request comes from another site")
+                return self._error(scope, 403, "SITE_UNKNOWN", "the request comes from another site")
         length = headers.get("content-length", "0")
         if not re.fullmatch("[0-9]{1,9}", length) or int(length) > REQUEST_BYTES_MAX:
-            return self._told(scope, 413, "REQUEST_TOO_LARGE", f"the limit of a request is {REQUEST_BYTES_MAX:,} bytes")
+            return self._error(
+                scope, 413, "REQUEST_TOO_LARGE", f"the limit of a request is {REQUEST_BYTES_MAX:,} bytes"
+            )
         return None
 
-    def _told(self, scope: Scope, status: int, reason: str, text: str) -> Response:
+    def _error(self, scope: Scope, status: int, reason: str, text: str) -> Response:
         """An error for programs that call the API, and for people."""
         if scope["path"].startswith(API):
             return Problem(status, reason, text).response(self._errors_url)

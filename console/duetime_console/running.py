@@ -176,7 +176,7 @@ class Console:
             for one in running:
                 one.cancel()
 
-    def tell_metrics(self, settings: Settings) -> tuple[int, Callable[[], None]]:
+    def serve_metrics(self, settings: Settings) -> tuple[int, Callable[[], None]]:
         """Serves the metrics at the configured port; returns the port (-1: none) and a stop. Raises: StartupError."""
         registry = self._app.state.metrics.registry
         host = settings.metrics_host or settings.host
@@ -206,7 +206,7 @@ async def _run(settings: Settings, listener: socket.socket) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(console.serve())
             await console.started()
-            metrics_port, stop_metrics = console.tell_metrics(settings)
+            metrics_port, stop_metrics = console.serve_metrics(settings)
             stopping.callback(stop_metrics)
             port = listener.getsockname()[1]
             ready = {"serving": "console", "port": port, "metrics_port": metrics_port}

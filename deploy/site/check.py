@@ -26,7 +26,7 @@ _FILLERS = re.compile(
     r"\b(simply|easily|just|basically|obviously|in order to|utili[sz]e|leverage|seamless(ly)?)\b", re.I
 )
 _ITEM = re.compile(r"\s*(?:[-*]|\d+\.) ")
-# "What was clamped is in the answer."
+# An example: `What was clamped is in the answer.`
 _CLAUSE = re.compile(r"(?:What|Who|Whoever|Whatever|Whichever)\b[^?]*$")
 
 

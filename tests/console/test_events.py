@@ -14,6 +14,6 @@ async def test_one_host_leaves_pages_that_watch_to_others() -> None:
     for _ in range(READERS_MAX // 10):
         events.stream("other")
     for _ in range(BEHIND_MAX + 1):
-        events.tell("figures", "1")
+        events.publish("figures", "1")
     assert (events.reader_count, events.dropped_count) == (0, 120)
     events.stream("greedy")

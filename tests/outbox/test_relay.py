@@ -207,7 +207,7 @@ def test_row_that_may_have_been_sent_and_is_not_known_any_more_is_doubtful(
     assert (stats.sent, stats.doubtful) == (0, 1)
     (faulty,) = shop.status().faulty
     assert (faulty.message_id, faulty.state) == (message_id, "doubtful")
-    assert "handed over first at 20" in faulty.error
+    assert "first handed over at 20" in faulty.error
     assert f"topic {topic} does not exist" in faulty.error
     assert any(message_id in record.message for record in caplog.records if record.levelno == logging.ERROR)
     # It stays so until somebody says what is true.

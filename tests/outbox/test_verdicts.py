@@ -98,7 +98,7 @@ def test_absence_is_proof_while_the_server_keeps_what_it_was_sent() -> None:
     verdict = TRUST.of_answer(ABSENT, NOW_MS - 3_600_000, NOW_MS)
     assert verdict is not None
     assert verdict.state == "doubtful"
-    assert "handed over first at 2023-11-14T21:13:20+00:00" in verdict.error
+    assert "first handed over at 2023-11-14T21:13:20+00:00" in verdict.error
     assert str(ABSENT) in verdict.error
 
 

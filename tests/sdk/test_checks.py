@@ -146,7 +146,7 @@ async def test_a_handler_that_fails_says_unknown_and_is_asked_again(
         decisions = [decision for transaction, decision in tap.answers if transaction == one]
         assert decisions == [pb.DECISION_UNKNOWN] * 2 + [pb.DECISION_COMMIT]
     texts = [str(record.exc_info[1]) for record in caplog.records if record.exc_info]
-    assert sorted(texts) == ["", *["the check handler returned None, no Decision"] * 2, "the database is away"]
+    assert sorted(texts) == ["", *["the check handler returned None, not a Decision"] * 2, "the database is away"]
 
 
 async def test_a_stream_that_breaks_is_opened_again(

@@ -143,7 +143,7 @@ async def test_retry_says_when_and_reject_says_never(
     texts = [record.getMessage() for record in caplog.records]
     assert f"id-2: became a dead letter of {group} after attempt 1" in texts
     again_at = moment(groups.nodes.now_ms() + 30_000).isoformat(" ", "milliseconds")
-    assert f"id-0: will be delivered again at {again_at}" in texts
+    assert f"id-0: will be redelivered at {again_at}" in texts
     assert not any(record.exc_info for record in caplog.records)
 
 

@@ -108,7 +108,7 @@ async def test_handlers_that_do_not_end_in_time_are_broken_off(
     async with AsyncReceiver(groups.node, topic, group=group) as receiver:
         assert [message.attempt for message in await receiver.receive()] == [2]
     assert "cancelling 1 handlers after 0.05 s" in caplog.text
-    assert "its handler is still running; it will be delivered again when its lease ends" in caplog.text
+    assert "its handler is still running; it will be redelivered when its lease ends" in caplog.text
 
 
 def test_a_handler_that_takes_no_notice_of_its_end_does_not_hold_up_the_process(

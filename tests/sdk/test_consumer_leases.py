@@ -127,7 +127,7 @@ async def test_a_message_whose_lease_has_ended_is_not_acknowledged(
     assert groups.calls["Ack"] == 1
     assert consumer.stats.lost == 1
     texts = [record.getMessage() for record in caplog.records]
-    assert "id-0: its lease has ended; it will be delivered again, and is not acknowledged here" in texts
+    assert "id-0: its lease has ended; it will be redelivered, and is not acknowledged here" in texts
 
 
 async def test_an_acknowledgement_that_comes_too_late_is_logged(
@@ -282,9 +282,7 @@ async def test_decisions_are_given_up_when_the_leases_have_ended(
     consumer = Consumer(groups.address, group=group)
     consumer.handler(topic, lease="100ms")(nothing)
     async with consuming(consumer):
-        await until(
-            lambda: "ack: no answer before the leases of id-0 ended: they will be delivered again" in caplog.text
-        )
+        await until(lambda: "ack: no answer before the leases of id-0 ended: they will be redelivered" in caplog.text)
 
 
 @pytest.mark.parametrize("has_streams", [True, False], ids=["stream", "calls"])

@@ -41,7 +41,7 @@ REFUSED: list[tuple[Any, str]] = [
     (Handles.method, r"Handles.method\(.*\) .* missing a required argument: 'message'"),
     (Handles(), r"can't be called with \(message\): missing a required argument: 'other'"),
     (Handles, "Handles is a class, not a function"),
-    (yields, "yields is a generator, which nothing would run"),
+    (yields, "yields is a generator, which would never run"),
     (yields_awaited, "yields_awaited is a generator"),
     (functools.partial(yields), "is a generator"),
     ("settle", "'settle' is str, not a function"),

@@ -164,8 +164,8 @@ class Short(Middleware):
     ("middleware", "says"),
     [
         (Short(), r"middleware: Short.failed\(.*can't be called with \(message, error\)"),
-        (Noting, "is no Middleware"),
-        (print, "is no Middleware"),
+        (Noting, "is not a Middleware"),
+        (print, "is not a Middleware"),
     ],
 )
 def test_what_is_no_middleware_is_refused(middleware: Any, says: str) -> None:

@@ -156,7 +156,7 @@ async def test_what_stays_unknown_is_an_error_of_its_own(
 
 
 async def test_what_is_no_message_is_a_type_error(producer: AsyncProducer) -> None:
-    with pytest.raises(TypeError, match="5 is neither a receipt, nor a message that was found, nor an id"):
+    with pytest.raises(TypeError, match="5 is not a receipt, a found message or an id"):
         await producer.cancel([5])  # type: ignore[list-item]
     with pytest.raises(TypeError, match=r"None is neither .* nor an id, nor several of these"):
         await producer.cancel(None)  # type: ignore[call-overload]
@@ -171,7 +171,7 @@ async def test_what_is_no_message_is_a_type_error(producer: AsyncProducer) -> No
 @pytest.mark.parametrize(
     ("after", "before", "field", "text"),
     [
-        (datetime(2026, 1, 2), datetime(2026, 1, 1), "before", "is not later than 2026-01-02"),
+        (datetime(2026, 1, 2), datetime(2026, 1, 1), "before", "is not later than `after`, 2026-01-02"),
         (datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, tzinfo=UTC), "before", "is not later than"),
         ("2026-01-01", None, "after", "is not a datetime"),
         (None, 5, "before", "is not a datetime"),

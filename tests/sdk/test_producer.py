@@ -111,7 +111,7 @@ async def test_delays_travel_as_milliseconds_or_level(
             "beside a delay or level; give one",
         ),
         ({"replace": True, "key": "a", "delay": "5s", "max_wait": "1x"}, "max_wait", "'1x' is neither"),
-        ({"delay": "5s", "level": 2}, "delay", "is set to '5s' beside level 2; give one"),
+        ({"delay": "5s", "level": 2}, "delay", "is '5s' and level is 2; give one"),
         ({"delay": True}, "delay", "True is neither a length such as"),
         ({"delay": "999999999999d"}, "delay", "is above the most, 316224000000 ms"),
         ({"delay": []}, "delay", r"\[\] is neither"),
@@ -287,7 +287,7 @@ async def test_a_status_that_is_not_retriable_is_raised_once_the_call_has_it(tap
 async def test_a_server_that_stays_away_is_an_error_after_the_timeout(tap: Gateway, topic: str) -> None:
     await tap.stop()
     async with AsyncProducer(tap.address, timeout="1s") as producer:
-        with pytest.raises(Unavailable, match=rf"cannot connect to {tap.address}; given up after \d+ att"):
+        with pytest.raises(Unavailable, match=rf"cannot connect to {tap.address}; stopped retrying after \d+ att"):
             await producer.send(topic, b"x")
         (error,) = await producer.send_many([Message(topic, b"x", id="mine")], errors="return")
     assert isinstance(error, Unavailable)

@@ -219,7 +219,7 @@ async def test_a_topic_that_does_not_exist_is_not_found(tap: Gateway, topic: str
 
 
 async def test_a_start_at_a_queue_that_does_not_exist_is_not_found(tap: Gateway, filled: str) -> None:
-    with pytest.raises(NotFound, match=f"topic {filled} has 2 queues, and no queue 7"):
+    with pytest.raises(NotFound, match=f"topic {filled} has 2 queues, but no queue 7"):
         await AsyncPuller(tap.address, filled, start={7: 1}).poll()
 
 

@@ -173,7 +173,7 @@ async def test_an_end_that_can_not_be_delivered_says_that_the_group_is_asked(
     with pytest.raises((Unavailable, Timeout)) as raised:
         async with hasty.transaction(topic, b"x", group=group, id="m0") as tx:
             pass
-    text = f"whether transaction {tx.id} was ended by this commit is not known: if it is open, group {group} will be"
+    text = f"it is unknown whether this commit ended transaction {tx.id}: if it is open, group {group} will be"
     assert text in str(raised.value)
     assert raised.value.message_id == "m0"
     with pytest.raises(Broken) as broken:
@@ -181,7 +181,7 @@ async def test_an_end_that_can_not_be_delivered_says_that_the_group_is_asked(
             raise Broken
     (note,) = broken.value.__notes__
     assert note.startswith("duetime: not rolled back: ")
-    assert f"transaction {tx.id} was ended by this rollback is not known" in note
+    assert f"it is unknown whether this rollback ended transaction {tx.id}" in note
 
 
 async def test_after_a_commit_of_unknown_outcome_nothing_is_rolled_back(
@@ -202,7 +202,7 @@ async def test_after_a_commit_of_unknown_outcome_nothing_is_rolled_back(
 async def test_a_decision_that_comes_too_late_is_a_conflict(
     tap: Gateway, topic: str, group: str, producer: AsyncProducer
 ) -> None:
-    with pytest.raises(Conflict, match="is rolled back: that was decided before") as raised:
+    with pytest.raises(Conflict, match="is rolled back: it was decided before") as raised:
         async with producer.transaction(topic, b"x", group=group) as tx:
             await decide(tap, tx, ROLLBACK)
     assert raised.value.reason == "TRANSACTION_ROLLED_BACK"
@@ -216,7 +216,7 @@ async def test_a_decision_that_comes_too_late_is_a_conflict(
     with pytest.raises(Broken) as broken:
         await broken_block(producer, topic, commit)
     assert broken.value.__notes__ == [
-        f"duetime: not rolled back: transaction {decided[0]} is committed: that was decided before"
+        f"duetime: not rolled back: transaction {decided[0]} is committed: it was decided before"
     ]
     with pytest.raises(Conflict, match="was given up") as raised:
         async with producer.transaction(topic, b"x", group=group):
@@ -240,11 +240,11 @@ async def test_a_message_that_is_refused_begins_no_block(
     assert tap.requests["Prepare"] == []
     with pytest.raises(TypeError, match="body is int"):
         producer.transaction(topic, 42, group=group)  # type: ignore[arg-type]
-    with pytest.raises(Conflict, match="begins with its with block"):
+    with pytest.raises(Conflict, match="starts at its with block"):
         await producer.transaction(topic, b"x", group=group).commit()
     async with producer.transaction(topic, b"x", group=group) as tx:
         pass
-    with pytest.raises(Conflict, match="one with block"):
+    with pytest.raises(Conflict, match="only one with block"):
         await tx.__aenter__()
 
 
@@ -340,7 +340,7 @@ async def test_many_are_prepared_and_ended(tap: Gateway, topic: str, group: str,
     assert (again.state, again.duplicate) == ("committed", True)
     assert await patient.prepare_many([], group=group) == []
     assert await patient.end_many([], COMMIT) == []
-    with pytest.raises(InvalidArgument, match="ends nothing"):
+    with pytest.raises(InvalidArgument, match="is not an end"):
         await patient.end_many(good[:1], UNKNOWN)
     block = patient.transaction(topic, b"x", group=group)
     with pytest.raises(TypeError, match="is no transaction of `prepare_many` or a finder"):
@@ -398,7 +398,9 @@ async def test_concurrent_transactions_share_requests(
 async def test_a_closed_producer_decides_nothing_more(
     tap: Gateway, topic: str, group: str, producer: AsyncProducer
 ) -> None:
-    with pytest.raises(Closed, match=r"the producer is closed; whether transaction \S+ was ended by this commit"):
+    with pytest.raises(
+        Closed, match=r"the producer is closed; it is unknown whether this commit ended transaction \S+"
+    ):
         async with producer.transaction(topic, b"x", group=group):
             await producer.close()
     with pytest.raises(Closed):
@@ -413,8 +415,8 @@ async def test_a_group_without_a_check_handler_is_logged_once(
             async with producer.transaction(topic, b"x", group=group):
                 pass
     assert [record.getMessage() for record in caplog.records] == [
-        f"producer group {group}: this producer answers no checks of it; without another that does, transactions that "
-        "are not ended are given up in the end"
+        f"producer group {group}: this producer has no check handler for it; without one in another producer, open "
+        "transactions are given up eventually"
     ]
 
 

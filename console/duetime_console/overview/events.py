@@ -33,7 +33,7 @@ class Events:
     def reader_count(self) -> int:
         return len(self._readers)
 
-    def tell(self, event: str, data: str) -> None:
+    def publish(self, event: str, data: str) -> None:
         """Sends an event to all readers; those too far behind are dropped, and reconnect."""
         lines = "".join(f"data: {line}\n" for line in data.splitlines())
         block = f"event: {event}\n{lines}\n".encode()

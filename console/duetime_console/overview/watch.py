@@ -78,7 +78,7 @@ class Watch:
             began_ms = self._clock.monotonic_ms()
             await self.look()
             if self.events.reader_count:
-                self.events.tell(SHOW, rendered())
+                self.events.publish(SHOW, rendered())
             pause_ms = self._settings.refresh_ms if self.events.reader_count else IDLE_MS
             await self._clock.sleep(max(pause_ms - (self._clock.monotonic_ms() - began_ms), 50))
 
@@ -128,7 +128,7 @@ class Watch:
     def alarms(self) -> list[Alarm]:
         """Current alarms, the worst first."""
         if self.fault is not None:
-            return [Alarm(_told(self.fault), "callers-are-refused" if self.fault.status < 500 else "calls-fail")]
+            return [Alarm(_fault_text(self.fault), "callers-are-refused" if self.fault.status < 500 else "calls-fail")]
         if self._sample is None:
             return []
         from_ms = self._sample.at_ms - DEAD_MS
@@ -200,7 +200,7 @@ class Watch:
         self.levels.note(at_ms, levels)
 
 
-def _told(fault: GatewayError) -> str:
+def _fault_text(fault: GatewayError) -> str:
     if fault.code in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
         return (
             "No live figures: the console has no token with access to all lanes (DUETIME_CONSOLE_TOKEN), "

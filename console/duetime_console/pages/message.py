@@ -25,7 +25,7 @@ from duetime_console.session import call
 _NAME_CHARS_MAX = 80
 _FIELDS = ("delay", "at", "body")
 # Texts after a change, by the `told` of the address.
-_TOLD = {
+_TEXTS = {
     "sent": ("done", "The message was sent."),
     "cancelled": ("done", "The message is cancelled and is never delivered."),
     "rescheduled": ("done", "The message has its new due time."),
@@ -84,7 +84,7 @@ async def _show(
         body, damage = decompressed(found.message.body, found.message.sys_flag), ""
     except Damaged as damaged:
         body, damage = found.message.body, damaged.text
-    mood, words = _TOLD.get(request.query_params.get("told", ""), ("", ""))
+    mood, words = _TEXTS.get(request.query_params.get("told", ""), ("", ""))
     return page(
         request,
         "message.html",
@@ -178,7 +178,7 @@ async def _reschedule(request: Request, wanted: pending_pb2.Reschedule, word: st
 
 
 def _word(result: Any, word: str, done: int) -> str:
-    """The key of _TOLD. Raises: GatewayError."""
+    """The key of _TEXTS. Raises: GatewayError."""
     if result.HasField("fault"):
         raise GatewayError.of_fault(result.fault)
     if result.status == done:

@@ -49,7 +49,7 @@ def encoded(body: Body) -> tuple[bytes, str]:
             text = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=plain)
             return text.encode(), JSON
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidMessage.of("body", f"has no JSON: {error}") from error
+        raise InvalidMessage.of("body", f"has no JSON form: {error}") from error
     raise TypeError(f"body is {type(body).__name__}, not bytes, str, dict, list, a dataclass or a pydantic model")
 
 
@@ -131,10 +131,10 @@ def _parsed(body: bytes, content_type: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise _bad(f"it is no JSON: {error.msg} at character {error.pos}") from None
+        raise _bad(f"it is not JSON: {error.msg} at character {error.pos}") from None
     except (ValueError, RecursionError) as error:
         # Raised for numbers with too many digits, and for deeply nested lists.
-        raise _bad(f"it is no JSON: {type(error).__name__}") from None
+        raise _bad(f"it is not JSON: {type(error).__name__}") from None
 
 
 def _check_json(content_type: str) -> None:
@@ -147,7 +147,7 @@ def _text(body: bytes) -> str:
     try:
         return body.decode()
     except UnicodeDecodeError as error:
-        raise _bad(f"it is no UTF-8: {error.reason} at byte {error.start}") from None
+        raise _bad(f"it is not UTF-8: {error.reason} at byte {error.start}") from None
 
 
 def _bad(text: str) -> DueTimeError:

@@ -25,7 +25,7 @@ def check_callable(function: Any, field: str, *calls: Sequence[str]) -> int:
         raise InvalidArgument.of(field, f"{name} is {what}, not a function")
     for kind in (inspect.isgeneratorfunction, inspect.isasyncgenfunction):
         if kind(function) or kind(type(function).__call__):
-            raise InvalidArgument.of(field, f"{name} is a generator, which nothing would run: take out its `yield`")
+            raise InvalidArgument.of(field, f"{name} is a generator, which would never run: remove its `yield`")
     try:
         signature = inspect.signature(function)
     except ValueError:
@@ -57,11 +57,11 @@ def check_returned(result: object) -> object:
         raise TypeError("the handler returned a coroutine: make it an `async def`")
     name = type(result).__qualname__
     if _is_lazy(result):
-        raise TypeError(f"the handler returned {name}, which nothing would run: iterate over it in the handler")
+        raise TypeError(f"the handler returned {name}, which would never run: iterate over it in the handler")
     if hasattr(type(result), "__await__"):
-        raise TypeError(f"the handler returned {name}, which nothing would await: make it an `async def` that does")
+        raise TypeError(f"the handler returned {name}, which would never be awaited: make it an `async def` that does")
     if isinstance(result, Future):
-        raise TypeError("the handler returned a Future, which nothing would wait for: return its result()")
+        raise TypeError("the handler returned a Future, which would be ignored: return its result()")
     return result
 
 

@@ -180,7 +180,7 @@ class Connection:
     def _check_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._loop not in (None, loop):
             raise WrongLoop(
-                "the client belongs to the event loop that it was first used in, and this is another one: make a "
+                "the client belongs to the event loop of its first use, and this is another one: make a "
                 "client in each event loop",
                 reason="WRONG_LOOP",
             )

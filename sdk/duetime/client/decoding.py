@@ -84,7 +84,7 @@ class _Decoders:
             return self._dataclass(kind)
         if isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields"):
             return self._named_tuple(kind)
-        raise InvalidArgument.of("body", f"{kind!r} is no type that JSON can hold")
+        raise InvalidArgument.of("body", f"JSON can't hold {kind!r}")
 
     def _union(self, kinds: tuple[Any, ...]) -> Convert:
         # A number is read as int if the union has it, and not as Decimal.
@@ -195,7 +195,7 @@ class _Decoders:
                 return kind(**found)
             except (TypeError, ValueError) as error:
                 # Raised by `__post_init__`.
-                raise Misfit(f"{_named(place)} is no {kind.__name__}: {error}") from None
+                raise Misfit(f"{_named(place)} is not a valid {kind.__name__}: {error}") from None
 
         self._dataclasses[kind] = convert
         try:
@@ -268,7 +268,7 @@ def _key(kind: Any) -> Callable[[str, str], Any]:
         return lambda name, _: name
     values = _values_of(kind)
     if values is None and kind not in (int, float):
-        raise InvalidArgument.of("body", f"{_name(kind)} is no type of a key that JSON can hold: str, int, float, Enum")
+        raise InvalidArgument.of("body", f"{_name(kind)} can't be a JSON key: use str, int, float or an Enum")
     names = {} if values is None else {_key_text(value): value for value in values}
     make: Convert = _literal(kind) if _is_literal(kind) else lambda value, _: kind(value)
 
@@ -281,7 +281,7 @@ def _key(kind: Any) -> Callable[[str, str], Any]:
                 return number
         except (ValueError, KeyError):
             pass
-        raise Misfit(f"{_named(place)} has a key that is no {_name(kind)}")
+        raise Misfit(f"{_named(place)} has a key that is not {_name(kind)}")
 
     return convert
 
@@ -297,7 +297,7 @@ def _model(kind: Any) -> Convert:
         try:
             return adapter(kind).validate_json(json.dumps(value))
         except ValueError as error:
-            raise Misfit(f"{_named(place)} is no {kind.__name__}: {faults_of(error)}") from None
+            raise Misfit(f"{_named(place)} is not a valid {kind.__name__}: {faults_of(error)}") from None
 
     return convert
 

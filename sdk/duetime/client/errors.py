@@ -332,7 +332,7 @@ def _parts(encoded: bytes) -> Iterator[tuple[int, bytes | int]]:
             yield tag >> 3, encoded[at : at + value]
             at += value
         else:
-            raise ValueError(f"wire type {tag & 7} is in none of these messages")
+            raise ValueError(f"unexpected wire type {tag & 7}")
 
 
 def _varint(encoded: bytes, at: int) -> tuple[int, int]:

@@ -55,7 +55,7 @@ def pending_filter(topic: str, key: str, after: datetime | None, before: datetim
     from_ms = 0 if after is None else max(at_ms(after), 1)
     before_ms = 0 if before is None else max(at_ms(before), 1)
     if 0 < before_ms <= from_ms:
-        raise InvalidArgument.of("before", f"{before} is not later than {after}, which `after` says")
+        raise InvalidArgument.of("before", f"{before} is not later than `after`, {after}")
     try:
         return pending_pb2.PendingFilter(topic=topic, key=key, due_from_ms=from_ms, due_before_ms=before_ms)
     except (TypeError, ValueError) as error:
@@ -162,13 +162,13 @@ def wire_fields(message: Message, message_id: str, born_at_ms: int) -> dict[str,
     }
     if message.delay is not None:
         if message.level is not None:
-            raise InvalidMessage.of("delay", f"is set to {message.delay!r} beside level {message.level!r}; give one")
+            raise InvalidMessage.of("delay", f"is {message.delay!r} and level is {message.level!r}; give one")
         fields["delay_ms"] = delay_ms(message.delay)
     elif message.level is not None:
         fields["delay_level"] = message.level
     if message.deliver_at is not None:
         if len(fields) > _FIELDS_ALWAYS:
-            raise InvalidMessage.of("deliver_at", f"is set to {message.deliver_at} beside a delay or level; give one")
+            raise InvalidMessage.of("deliver_at", f"is {message.deliver_at} beside a delay or level; give one")
         fields["deliver_at_ms"] = due_ms(message.deliver_at)
     if message.tags:
         fields["tags"] = message.tags
@@ -261,7 +261,7 @@ def ref_of(message: MessageRef | str, topic: str = "") -> pending_pb2.PendingRef
     if isinstance(message, MessageRef):
         return message._ref()
     if not isinstance(message, str):
-        raise TypeError(f"{message!r} is neither a receipt, nor a message that was found, nor an id")
+        raise TypeError(f"{message!r} is not a receipt, a found message or an id")
     try:
         return pending_pb2.PendingRef(message_id=message, topic=topic)
     except ValueError as error:
@@ -272,7 +272,7 @@ def listed(messages: Iterable[MessageRef | str]) -> list[MessageRef | str]:
     """References to several messages. Raises: TypeError: the argument is not iterable, or bytes."""
     if isinstance(messages, Iterable) and not isinstance(messages, bytes | bytearray):
         return list(messages)
-    raise TypeError(f"{messages!r} is neither a receipt, nor a message that was found, nor an id, nor several of these")
+    raise TypeError(f"{messages!r} is not a receipt, a found message, an id, or an iterable of these")
 
 
 class Receipt(MessageRef):

@@ -24,7 +24,7 @@ def plain(value: Any) -> Any:
         return value.value
     if isinstance(value, set | frozenset):
         return list(value)
-    raise TypeError(f"{type(value).__name__} is nothing that JSON can hold")
+    raise TypeError(f"JSON can't hold {type(value).__name__}")
 
 
 def is_object(value: object) -> bool:

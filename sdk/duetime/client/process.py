@@ -45,7 +45,7 @@ class Connections:
         """Raises: Forked: no connection is possible."""
         if self.lost:
             raise Forked(
-                "this process was forked from one that had connected to a DueTime server, which gRPC does not survive: "
+                "this process was forked from one connected to a DueTime server; gRPC does not survive that: "
                 "start processes by spawn (multiprocessing.get_context('spawn')), or fork before the first use",
                 reason="FORKED",
             )

@@ -65,7 +65,7 @@ class Credentials:
         except DueTimeError:
             raise
         except Exception as error:
-            raise Unauthenticated(f"the token can't be had: {error!r}", reason="TOKEN_UNREADABLE") from error
+            raise Unauthenticated(f"the token is unavailable: {error!r}", reason="TOKEN_UNREADABLE") from error
         if text != self._text:
             self._metadata = ((METADATA_KEY, f"Bearer {_checked(text)}"),)
             self._text = text

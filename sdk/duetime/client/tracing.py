@@ -6,12 +6,12 @@ tracing.enable()                    # the application's tracer provider; or DUET
 A message that is sent within a sampled trace, or starts one, carries the trace's context as the property `traceparent`
 (W3C), through delays, retries and its dead letter. The trace then shows, possibly hours apart:
 
-    send TOPIC           producer; the span whose context the message carries
+    send TOPIC           producer; the message carries the context of this span
     duetime.v1.Gateway/Send   one request of one or more messages: in the first one's trace, with links to the others
     restore TOPIC        the scheduler, if the cluster's processes export traces
     process TOPIC        consumer: the handler, with its exception; the current span while it runs
     ack TOPIC, nack TOPIC     the call that settles it
-    commit TOPIC, rollback TOPIC    the end of a transaction, in the trace that is current then
+    commit TOPIC, rollback TOPIC    the end of a transaction, in the current trace
     check TOPIC          the handler that decides about a transaction
     retry TOPIC          the retry service; then restore, process … again
 

@@ -70,12 +70,12 @@ class Relay:
             table.
         server: HOST:PORT; None: DUETIME_SERVER, else localhost:9800.
         outbox: the outbox with the table; None: `duetime_outbox`.
-        window: time within which the server surely answers a repeat with the first result; less than its own window of
+        window: safe time for repeats: the server surely answers them with the first result. Less than its own window of
             ids: 10 minutes or 1,000,000 ids of a shard, the shorter of both.
-        retention: time for which the server surely keeps messages. A message missing within it was never stored.
-        keep: time for which sent rows are retained; 0: they are deleted at once.
+        retention: the server's guaranteed retention. A message missing within it was never stored.
+        keep: retention of sent rows; 0: they are deleted at once.
         poll: interval of polls if no commit wakes the relay.
-        lease: time for which the rows of a dead relay remain its own.
+        lease: time until the rows of a dead relay are free again.
         batch: rows in one round.
         timeout: longest time of one request.
         clock: Unix milliseconds; None: the database's.
@@ -177,7 +177,7 @@ class Relay:
             try:
                 count, away = await self._round(producer, finder)
                 if away:
-                    error = Unavailable(f"the server at {self._server} takes no messages", reason="UNAVAILABLE")
+                    error = Unavailable(f"the server at {self._server} accepts no messages", reason="UNAVAILABLE")
                 elif not count and drain:
                     return
                 elif not count:

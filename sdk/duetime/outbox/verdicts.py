@@ -70,8 +70,8 @@ class Trust:
             return Verdict(WAITING, str(answer), now_ms + PAUSE_MS_MAX)
         if answer.reason in _ABSENT and now_ms - handed_at_ms < self.retention // timedelta(milliseconds=1):
             return None
-        handed = f"handed over first at {moment(handed_at_ms).isoformat(timespec='seconds')}, no answer is known"
-        return Verdict(DOUBTFUL, f"{handed}; asked for the id, the server says: {answer}")
+        handed = f"first handed over at {moment(handed_at_ms).isoformat(timespec='seconds')}, no answer is known"
+        return Verdict(DOUBTFUL, f"{handed}; the server's answer for the id: {answer}")
 
 
 def of_outcomes(outcomes: Sequence[Receipt | DueTimeError], attempts: Sequence[int], now_ms: int) -> list[Verdict]:

@@ -110,10 +110,10 @@ class Consumer:
             body: a type: the handler receives the body as a value of it, and also the message if it takes two
                 arguments. A dataclass, a pydantic model, `list[Order]`, str, or any other type of `message.json`. None:
                 the handler receives the message.
-            bad_body: for a message whose body does not fit the type: "reject": a dead letter at once; "retry": a failed
-                message, as if the handler had raised BadBody.
-            tags, sql: only messages with one of these tags (`"a || b"`) for which the SQL92 expression over the
-                properties is true. All consumers of a group must use the same.
+            bad_body: for a body of another type: "reject": a dead letter at once; "retry": a failed message, as if the
+                handler had raised BadBody.
+            tags, sql: a filter: messages must have one of these tags (`"a || b"`) and match the SQL92 expression over
+                the properties. All consumers of a group must use the same.
             concurrency: maximum messages handled at once; for an ordered group, maximum queues.
             max_attempts, backoff: number and times of the deliveries of a failed message; None: the group's policy. A
                 message's own policy (`Message.retry`) takes precedence. Backoffs: "exponential:1s..10m",

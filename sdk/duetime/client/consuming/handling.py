@@ -327,16 +327,14 @@ class Handling:
             # The thread runs as long as the process lives: no other consumer should start before the lease ends.
             self._open.discard(message)
             log_about(
-                logging.WARNING, message, "its handler is still running; it will be delivered again when its lease ends"
+                logging.WARNING, message, "its handler is still running; it will be redelivered when its lease ends"
             )
 
     def _drop(self, message: LeasedMessage) -> None:
         self._open.discard(message)
         if not message.lost:
             self._stats.lost += 1
-            log_about(
-                logging.WARNING, message, "its lease ended before a handler could begin; it will be delivered again"
-            )
+            log_about(logging.WARNING, message, "its lease ended before a handler could start; it will be redelivered")
 
     def _give_back(self, messages: Iterable[LeasedMessage], *, begun: bool) -> None:
         for message in messages:
@@ -394,7 +392,7 @@ class Handling:
                 log_about(
                     logging.WARNING,
                     message,
-                    "its lease has ended; it will be delivered again, and is not acknowledged here",
+                    "its lease has ended; it will be redelivered, and is not acknowledged here",
                 )
         return None
 

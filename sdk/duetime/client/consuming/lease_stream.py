@@ -142,7 +142,7 @@ class LeaseStream:
             async with asyncio.timeout(timeout):
                 return await future
         except TimeoutError:
-            text = f"the server at {self._connection.server} does not answer: nothing came within {timeout:g} s"
+            text = f"the server at {self._connection.server} does not answer: no answer within {timeout:g} s"
             raise Timeout(text, reason="DEADLINE_EXCEEDED") from None
 
     async def _write(self, stream: _Stream) -> None:
@@ -175,7 +175,7 @@ class LeaseStream:
                 for taken in response.taken:
                     if not _resolve(stream, taken):
                         self._unread(taken)
-            error = Unavailable(f"the server at {self._connection.server} has ended its stream", reason="STREAM_ENDED")
+            error = Unavailable(f"the server at {self._connection.server} ended the stream", reason="STREAM_ENDED")
         except grpc.aio.AioRpcError as status:
             error = from_status(status, self._connection.server)
             is_unknown = status.code() is grpc.StatusCode.UNIMPLEMENTED and error.reason == status.code().name

@@ -106,9 +106,7 @@ class Settler:
             return
         _, late = await asyncio.wait(tasks, timeout=within_s)
         if late:
-            log.warning(
-                "%d decisions did not reach the server: these messages will be delivered again", self.waiting_count
-            )
+            log.warning("%d decisions did not reach the server: these messages will be redelivered", self.waiting_count)
         for task in late:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)
@@ -169,7 +167,7 @@ class Settler:
             else:
                 self._stats.retried += 1
                 at = moment(result.deliver_at_ms).isoformat(sep=" ", timespec="milliseconds")
-                log_about(logging.INFO, message, "will be delivered again at %s", at)
+                log_about(logging.INFO, message, "will be redelivered at %s", at)
         return rest
 
     async def _give_back_unstarted(self, messages: list[LeasedMessage], again: bool) -> list[LeasedMessage]:
@@ -186,7 +184,7 @@ class Settler:
 
     def _count_late(self, message: LeasedMessage, what: str) -> None:
         self._stats.lost += 1
-        log_about(logging.WARNING, message, "%s: its lease had ended, and it will be delivered again", what)
+        log_about(logging.WARNING, message, "%s: its lease had ended, and it will be redelivered", what)
 
 
 class _Outbox:
@@ -243,21 +241,21 @@ class _Outbox:
                     unsettled = Unavailable(f"{len(batch)} failures are not accepted yet", reason="NOT_TAKEN")
                     await fault_log.pause(unsettled)
             except (Closed, InvalidArgument) as error:
-                log.error("%s: %s; to be delivered again: %s", self._kind, error, _names(batch))
+                log.error("%s: %s; to be redelivered: %s", self._kind, error, _names(batch))
                 return
             except DueTimeError as error:
                 again = True
                 await fault_log.pause(error)
                 if ended := [item for item in batch if _ended(item)]:
                     log.warning(
-                        "%s: no answer before the leases of %s ended: they will be delivered again",
+                        "%s: no answer before the leases of %s ended: they will be redelivered",
                         self._kind,
                         _names(ended),
                     )
                     batch = [item for item in batch if not _ended(item)]
             except Exception as error:
                 # A malformed answer must end neither the consumer nor its other outcomes.
-                log.error("%s: %r; to be delivered again: %s", self._kind, error, _names(batch), exc_info=error)
+                log.error("%s: %r; to be redelivered: %s", self._kind, error, _names(batch), exc_info=error)
                 return
         fault_log.clear()
 

@@ -226,7 +226,7 @@ class Subscription:
     def _deliver(self, answer: list[tuple[int, Any, bool]], size: int) -> None:
         """Hands over an answer: for each queue its messages, and whether its offset was out of range."""
         if self._failures:
-            log.info("%s, shard %d: reading again after %d errors", self._wanted.topic, self._shard, self._failures)
+            log.info("%s, shard %d: resumed after %d errors", self._wanted.topic, self._shard, self._failures)
             self._failures = 0
         fetched = []
         for queue, news, out_of_range in answer:

@@ -77,7 +77,7 @@ def checked(middleware: Sequence[Middleware]) -> Sequence[Middleware]:
     """Raises: InvalidArgument: an element is not a Middleware, or can't be called as one."""
     for one in middleware:
         if not isinstance(one, Middleware):
-            raise InvalidArgument.of("middleware", f"{one!r} is no Middleware")
+            raise InvalidArgument.of("middleware", f"{one!r} is not a Middleware")
         check_callable(one.before, "middleware", ["message"])
         check_callable(one.after, "middleware", ["message"])
         check_callable(one.failed, "middleware", ["message", "error"])

@@ -119,7 +119,7 @@ class Checks:
                 does not accept a message.
         """
         if not group or not isinstance(group, str):
-            raise InvalidArgument.of("group", f"{group!r} is no name of a producer group")
+            raise InvalidArgument.of("group", f"{group!r} is not a valid name of a producer group")
         if not 1 <= concurrency <= CONCURRENCY_MAX:
             raise InvalidArgument.of("concurrency", f"{concurrency} is not within 1 and {CONCURRENCY_MAX}")
         self._check_free(group)
@@ -284,15 +284,15 @@ class Watcher:
                 with tracing.active.checking(message.topic, message.message_id, message.properties):
                     found = await self._call(message)
             if not isinstance(found, Decision):
-                raise TypeError(f"the check handler returned {found!r}, no Decision")
+                raise TypeError(f"the check handler returned {found!r}, not a Decision")
             decision = found
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            log.warning("%s: the check handler was cancelled; it is asked again", message.message_id)
+            log.warning("%s: the check handler was cancelled; the check will be repeated", message.message_id)
         except (Exception, SystemExit) as error:
-            log.warning("%s: the check handler failed; it is asked again", message.message_id, exc_info=error)
+            log.warning("%s: the check handler failed; the check will be repeated", message.message_id, exc_info=error)
         self._decided.append(pb.TransactionEnd(transaction_id=message.id, decision=decision.wire))
         self._more.set()
 

@@ -69,7 +69,7 @@ class Delivery(Generic[T]):
 
     @staticmethod
     def _give_up(outcomes: list[T | DueTimeError], indices: Iterable[int], attempts: int, took_s: float) -> None:
-        tried = f"given up after {attempts} attempt{'s' if attempts > 1 else ''} in {took_s:.3g} s"
+        tried = f"stopped retrying after {attempts} attempt{'s' if attempts > 1 else ''} in {took_s:.3g} s"
         for n in indices:
             error = outcomes[n]
             if isinstance(error, DueTimeError):
@@ -102,7 +102,7 @@ class Delivery(Generic[T]):
 
     def _outcomes(self, response: Any, batch: Batch) -> Sequence[T | DueTimeError]:
         """The outcomes of the messages in an answer."""
-        assert isinstance(batch, SendBatch), "no answer but that of Send has ranges"
+        assert isinstance(batch, SendBatch), "only answers of Send have ranges"
         results = response.results
         if len(results) != len(batch):
             text = f"the server returned {len(results)} results for {len(batch)} messages"

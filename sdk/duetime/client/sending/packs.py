@@ -173,7 +173,7 @@ class Bodies:
     ) -> None:
         """Raises: InvalidMessage: as `common_of`. TypeError: `bodies` is one body or a str."""
         if isinstance(bodies, str | bytes | bytearray):
-            raise TypeError(f"bodies is {type(bodies).__name__}, not several of bytes")
+            raise TypeError(f"bodies is {type(bodies).__name__}, not an iterable of bytes")
         self._common = common_of(Message(topic, b"", delay, level, tags, deliver_at=deliver_at))
         self._bodies = bodies
         self._parts: list[Sequence[Outcome]] = []

@@ -192,10 +192,10 @@ class AsyncProducer(Closing):
         outcomes: Sequence[Outcome]
         if isinstance(messages, str):
             if bodies is None:
-                raise TypeError(f"send_many({messages!r}) has nothing to send: give it bodies=[...]")
+                raise TypeError(f"send_many({messages!r}) has no messages: give bodies=[...]")
             outcomes = await self._many.bodies(Bodies(messages, bodies, delay, level, deliver_at, tags))
         elif bodies is not None:
-            raise TypeError("bodies stand beside messages: give a topic and bodies, or messages")
+            raise TypeError("give either messages, or a topic and bodies")
         elif tracing.active is None:
             outcomes = await self._many.messages(messages)
         else:

@@ -86,7 +86,7 @@ class Stream:
             if call is not None:
                 self.let_go(call)
                 call.retire()
-            text = f"no answer came from the server at {self._connection.server} within {timeout:.3g} s"
+            text = f"no answer from the server at {self._connection.server} within {timeout:.3g} s"
             raise Timeout(text, reason="DEADLINE_EXCEEDED") from None
 
     async def close(self) -> None:

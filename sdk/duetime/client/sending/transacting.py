@@ -302,7 +302,7 @@ class Transacting:
         requests = self._groups.get(name)
         if requests is None:
             if not name or not isinstance(name, str):
-                raise InvalidArgument.of("group", f"{name!r} is no name of a producer group")
+                raise InvalidArgument.of("group", f"{name!r} is not a valid name of a producer group")
             requests = self._groups[name] = _Group(self._connection, name)
         return requests
 
@@ -313,8 +313,8 @@ class Transacting:
         if not requests.warned and not self.checks.has(group):
             requests.warned = True
             log.warning(
-                "producer group %s: this producer answers no checks of it; without another that does, "
-                "transactions that are not ended are given up in the end",
+                "producer group %s: this producer has no check handler for it; without one in another producer, "
+                "open transactions are given up eventually",
                 group,
             )
 
@@ -334,13 +334,13 @@ def _check_after_s(length: Length | None) -> int:
 
 def _check_decision(decision: Decision) -> None:
     if decision not in (Decision.COMMIT, Decision.ROLLBACK):
-        raise InvalidArgument.of("decision", f"{decision!r} ends nothing: give Decision.COMMIT or Decision.ROLLBACK")
+        raise InvalidArgument.of("decision", f"{decision!r} is not an end: give Decision.COMMIT or Decision.ROLLBACK")
 
 
 def _check_refs(transactions: Iterable[object]) -> None:
     for one in transactions:
         if not isinstance(one, TransactionRef):
-            text = "is no transaction of `prepare_many` or a finder; a block of `transaction` ends itself"
+            text = "is not a transaction from `prepare_many` or a finder; a `transaction` block ends itself"
             raise TypeError(f"{one!r} {text}")
 
 
@@ -366,7 +366,7 @@ def _undecided(error: DueTimeError, transaction: TransactionRef, decision: Decis
     if error.reason.startswith("TRANSACTION_"):
         return error
     text = (
-        f"{error.text}; whether transaction {transaction.id} was ended by this {decision.value} is not known: "
+        f"{error.text}; it is unknown whether this {decision.value} ended transaction {transaction.id}: "
         f"if it is open, group {transaction.group} will be asked about it"
     )
     return error.about(transaction.message_id, text)

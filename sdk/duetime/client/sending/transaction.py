@@ -92,7 +92,7 @@ class AsyncTransaction:
 
     async def __aenter__(self) -> Self:
         if self._prepared is not None:
-            raise Conflict("a transaction has one with block", reason="TRANSACTION_PREPARED")
+            raise Conflict("a transaction can have only one with block", reason="TRANSACTION_PREPARED")
         self._prepared = await self._transacting.prepare(self._message, self._group, self._check_after)
         return self
 
@@ -138,14 +138,14 @@ class AsyncTransaction:
                 ended = await self._transacting.end(prepared, decision)
         if ended.state != state:
             reason = f"TRANSACTION_{ended.state.upper().replace(' ', '_')}"
-            text = f"transaction {self.id} is {ended.state}: that was decided before"
+            text = f"transaction {self.id} is {ended.state}: it was decided before"
             raise Conflict(text, reason=reason, message_id=self.message_id)
         return ended
 
     @property
     def _known(self) -> Prepared:
         if self._prepared is None:
-            raise Conflict("the transaction begins with its with block", reason="TRANSACTION_NOT_PREPARED")
+            raise Conflict("the transaction starts at its with block", reason="TRANSACTION_NOT_PREPARED")
         return self._prepared
 
     def __repr__(self) -> str:

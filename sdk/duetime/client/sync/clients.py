@@ -536,11 +536,11 @@ class Puller(Following):
             DUETIME_TOKEN_FILE.
         tls: the trusted certificates; see `Tls`. None: those of DUETIME_TLS_CA_FILE, or plain text without it.
         start: "earliest", "latest" (messages stored after the puller is entered, opened or first used), a datetime
-            (messages stored then or later; local time if it has no time zone) or {queue: offset}. Queues that are not
-            in the mapping start with their earliest message.
-        group: queues for which this group has committed an offset start there, regardless of `start`; see `commit`.
+            (messages stored then or later; local time if it has no time zone) or {queue: offset}. Queues missing in
+            the mapping start with their earliest message.
+        group: queues with a committed offset of this group start there, regardless of `start`; see `commit`.
         tags: `"a || b"`: only messages with one of these tags.
-        sql: `"size > 5 AND color = 'red'"`: only messages whose properties match (docs/consuming.md).
+        sql: `"size > 5 AND color = 'red'"`: only messages with matching properties (docs/consuming.md).
         timeout: longest wait for the topic's description when the puller is opened; once open it waits without limit.
         missing_ok: wait for a topic that does not exist: until then the puller has no messages and no positions. Then
             it starts with the topic's first message, unless `start` is a datetime or a mapping.
