@@ -59,7 +59,7 @@ def test_at_a_terminal_it_goes_on_until_a_key_ends_it(server: str, key: bytes) -
             env=environment,
         )
         os.close(theirs)
-        shown = read_until(terminal, lambda text: text.count("accepted") >= 2)
+        shown = read_until(terminal, lambda text: text.count("scheduled") >= 2)
         assert "pending" in shown
         terminal.write(key)
         read_until(terminal, lambda text: False)

@@ -229,7 +229,7 @@ def test_unclear_requests_are_rejected(
 
 def test_a_malformed_length_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["transactions", "list", "--older-than", "soon"]) == 2
-    assert "--older-than 'soon' is no length such as 90s" in capsys.readouterr().err
+    assert "--older-than 'soon' is not a length such as 90s" in capsys.readouterr().err
 
 
 def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:

@@ -180,7 +180,7 @@ async def test_dead_letters_are_redriven(shown: Shown, desk: Chromium) -> None:
         await page.get_by_role("link", name="browsing", exact=True).click()
         await page.get_by_role("link", name="PaymentRefused: order # is refused").click()
         await page.get_by_role("link", name="Redrive these…").click()
-        await expect(page.locator("#found")).to_contain_text("7 dead letters would be given to the group again")
+        await expect(page.locator("#found")).to_contain_text("7 dead letters would be returned to the group")
         await page.get_by_label("Max per second").fill("0")
         await page.get_by_role("button", name="Redrive 7 dead letters").click()
         # The part of the page that tells how far it is loads itself anew.

@@ -60,7 +60,7 @@ async def refused(client: httpx.AsyncClient, content: bytes | str, **headers: st
         ('{"topic": "\\ud800"}', "surrogates"),
         ("[" * 50_000, "deeper"),
         ("[" * (HTTP_DEPTH_MAX + 2) + "]" * (HTTP_DEPTH_MAX + 2), "deeper"),
-        ('{"flag": ' + "9" * 5_000 + "}", "no JSON"),
+        ('{"flag": ' + "9" * 5_000 + "}", "not JSON"),
     ],
 )
 async def test_bad_json_is_refused_with_its_place(client: httpx.AsyncClient, content: bytes | str, place: str) -> None:

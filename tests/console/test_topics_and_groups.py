@@ -66,7 +66,7 @@ async def test_a_topic_is_made_by_a_form(shown: Shown) -> None:
     [
         ("name", "", "a topic needs a name"),
         ("queues", "many", "is not a whole number"),
-        ("max_delay", "soon", "is no length"),
+        ("max_delay", "soon", "is not a length"),
         ("name", "<b>", "Nothing was changed."),
         ("queues", "4096", "Nothing was changed."),
     ],
@@ -93,7 +93,7 @@ async def test_a_group_is_made_and_its_policy_is_changed(shown: Shown) -> None:
     fields = {"name": "ledger", "start": "time", "start_at": "2026-01-31T12:00", "ordered": "1", "backoff": "1s,5s"}
     answer = await shown.browser.post("/groups", fields, page="/groups/new")
     assert (answer.status_code, answer.headers["location"]) == (303, "/groups/ledger")
-    assert "without a policy of their own" in (await shown.browser.get("/groups/ledger")).text
+    assert "the message's policy, the handler's, then this one" in (await shown.browser.get("/groups/ledger")).text
     policy = {"backoff": "exponential:1s..10m", "max_attempts": "5"}
     answer = await shown.browser.post("/groups/ledger/policy", policy, page="/groups/ledger")
     assert answer.status_code == 303
@@ -105,7 +105,7 @@ async def test_a_group_is_made_and_its_policy_is_changed(shown: Shown) -> None:
         assert answer.status_code == 422
         assert 'aria-invalid="true"' in answer.text
     answer = await shown.browser.post("/groups", {"name": "x", "start": "time", "start_at": "soon"}, page="/groups/new")
-    assert "is no moment" in answer.text
+    assert "is not a time" in answer.text
 
 
 async def test_a_reset_shows_what_it_would_do_and_then_does_it(shown: Shown) -> None:
@@ -117,7 +117,7 @@ async def test_a_reset_shows_what_it_would_do_and_then_does_it(shown: Shown) -> 
     preview = await shown.browser.get(page, params=where)
     assert "<strong>10</strong> messages would be redelivered, <strong>0</strong> would be skipped" in preview.text
     assert "<strong>0</strong> leases and <strong>0</strong> retries would end" in preview.text
-    moved = [re.search(r"(\d+) come again", row) for row in rows(preview.text)]
+    moved = [re.search(r"(\d+) are redelivered", row) for row in rows(preview.text)]
     assert sum(int(found[1]) for found in moved if found) == 10
     assert await lag(shown, "again") == 0
     done = await shown.browser.post(page, where, page=page)
@@ -140,9 +140,9 @@ async def lag(shown: Shown, group: str) -> int:
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"to": "offset", "offset": "1"}, "an offset is one of a queue"),
+        ({"to": "offset", "offset": "1"}, "an offset needs a queue"),
         ({"to": "offset", "queue": "0", "offset": "x"}, "is not a whole number"),
-        ({"to": "time", "at": "soon"}, "is no moment"),
+        ({"to": "time", "at": "soon"}, "is not a time"),
         ({"to": ""}, "choose a target"),
         ({"to": "earliest", "queue": "77"}, "Nothing was changed."),
     ],

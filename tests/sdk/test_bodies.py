@@ -242,7 +242,7 @@ def test_values_travel_and_are_read(threaded_tap: Gateway, topic: str) -> None:
 
 async def test_reschedule_takes_values_too(tap: Gateway) -> None:
     async with AsyncProducer(tap.address) as producer:
-        with pytest.raises(InvalidMessage, match="has no JSON"):
+        with pytest.raises(InvalidMessage, match="has no JSON form"):
             await producer.reschedule("some-id", delay="1h", body={"a": object()})
 
 

@@ -153,7 +153,7 @@ async def test_what_bodies_have_in_common_is_judged_before_any_is_sent(tap: Gate
             await producer.send_many(topic, bodies=b"xyz")  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="has no messages"):
             await producer.send_many(topic)
-        with pytest.raises(TypeError, match="beside messages"):
+        with pytest.raises(TypeError, match="give either messages"):
             await producer.send_many([Message(topic, b"x")], bodies=[b"x"])
     assert not tap.sends
 

@@ -343,7 +343,7 @@ async def test_many_are_prepared_and_ended(tap: Gateway, topic: str, group: str,
     with pytest.raises(InvalidArgument, match="is not an end"):
         await patient.end_many(good[:1], UNKNOWN)
     block = patient.transaction(topic, b"x", group=group)
-    with pytest.raises(TypeError, match="is no transaction of `prepare_many` or a finder"):
+    with pytest.raises(TypeError, match="is not a transaction from `prepare_many` or a finder"):
         await patient.end_many([good[0], block], COMMIT)  # type: ignore[list-item]
 
 
