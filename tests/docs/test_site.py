@@ -77,6 +77,7 @@ def test_every_error_metric_and_setting_has_a_heading(pages: dict[str, str]) -> 
     assert "duetime_store_lane_overdue_ms" in metrics
     assert pages["settings.md"].count('<span id="duetime_') > 100
     assert 'id="duetime_store_flush_mode"' in pages["settings.md"]
+    assert 'id="duetime_gateway_store_timeout_ms"' in pages["settings.md"]
 
 
 _PLACE = documents.PROJECT / "docs" / "reference" / "errors.md"

@@ -12,6 +12,7 @@ from duetime_core import errors
 from duetime_core.errors import DueTimeError
 from duetime_format import limits
 
+from deploy.site.documents import rows
 from tests.tidy.sources import PACKAGES, PROJECT, content, files
 
 # Bytes that DueTime itself adds; nobody meets them.
@@ -41,6 +42,20 @@ def test_readme_of_a_service_lists_its_settings(entry: object) -> None:
     folder = Path(inspect.getfile(node)).parents[1]
     readme = document(str((folder / "README.md").relative_to(PROJECT)))
     assert missing(variables, readme) == []
+
+
+@pytest.mark.parametrize("entry", NODES, ids=lambda entry: entry.name)
+def test_readme_of_a_service_states_the_numbers_of_its_defaults(entry: object) -> None:
+    node = entry.load()  # type: ignore[attr-defined]
+    fields = node.settings_class.model_fields
+    stated: dict[str, str] = {}
+    for cells in rows((Path(inspect.getfile(node)).parents[1] / "README.md").read_text()):
+        names = cells[0].split(", ")
+        if len(cells) == 4 and set(names) <= set(fields):
+            stated |= dict(zip(names, cells[2].split(", "), strict=False))
+    numbers = {name: str(field.default) for name, field in fields.items() if type(field.default) in (int, float)}
+    assert len(numbers) > 5
+    assert {name: stated.get(name) for name in numbers} == numbers
 
 
 def test_readme_of_the_console_lists_its_settings() -> None:
