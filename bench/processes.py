@@ -22,10 +22,8 @@ TOGETHER = "cluster"
 MODULES = {TOGETHER: "duetime_core.together", **{name: f"duetime_{name}" for name in NAMES}}
 
 
-# The supervisor waits longer before each restart of a dying process; deliberate kills need immediate restarts.
-_IMPATIENT = (
-    "import duetime.cli.supervisor as s; s.BACKOFF_S_MAX = s.BACKOFF_S_MIN; from duetime.cli import main; main()"
-)
+# The supervisor pauses before it restarts a dying process again; deliberate kills need immediate restarts.
+_IMPATIENT = "import duetime.cli.supervisor as s; s.STEADY_S = 0.0; from duetime.cli import main; main()"
 
 
 class Processes:

@@ -7,6 +7,8 @@ import ssl
 import sys
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 
+from duetime_format.printing import echo
+
 from duetime_console.settings import Settings
 
 TIMEOUT_S = 3.0
@@ -25,11 +27,11 @@ def main() -> int:
         connection.request("GET", "/healthz")
         status = connection.getresponse().status
     except (OSError, HTTPException) as error:
-        sys.stdout.write(f"{error}\n")
+        echo(str(error))
         return 1
     finally:
         connection.close()
-    sys.stdout.write(f"{status}\n")
+    echo(str(status))
     return 0 if status == 200 else 1
 
 

@@ -7,7 +7,6 @@ import signal
 import socket
 import ssl
 import stat
-import sys
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -25,6 +24,7 @@ from duetime_core.logs import configure_logs
 from duetime_core.node import raise_descriptors, serve_metrics
 from duetime_core.secrets import masked
 from duetime_core.supervised import die_with_parent, is_supervised
+from duetime_format.printing import echo
 from prometheus_client import CollectorRegistry
 
 from duetime_console.app import make_app
@@ -68,7 +68,7 @@ def main() -> None:
     try:
         run()
     except (StartupError, DueTimeError) as error:
-        print(f"duetime console: {masked(str(error))}", file=sys.stderr)
+        echo(f"duetime console: {masked(str(error))}", err=True)
         raise SystemExit(1) from None
 
 
@@ -211,9 +211,9 @@ async def _run(settings: Settings, listener: socket.socket) -> None:
             port = listener.getsockname()[1]
             ready = {"serving": "console", "port": port, "metrics_port": metrics_port}
             if supervised:
-                print(json.dumps(ready), flush=True)
+                echo(json.dumps(ready), flush=True)
             else:
-                print(f"The console of {settings.server} is at {_address(settings, port)}", flush=True)
+                echo(f"The console of {settings.server} is at {_address(settings, port)}", flush=True)
             log.info("serving", **ready, server=settings.server, read_only=settings.read_only)
     log.info("stopped")
 

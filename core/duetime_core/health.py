@@ -7,6 +7,7 @@ import argparse
 import sys
 
 import grpc
+from duetime_format.printing import echo
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from duetime_core.channels import make_blocking_channel
@@ -33,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--service", default="", help="of one service; default: the process as a whole")
     options = parser.parse_args(arguments)
     found = health_of(options.address, options.service)
-    sys.stdout.write(f"{found}\n")
+    echo(found)
     return 0 if found == "SERVING" else 1
 
 

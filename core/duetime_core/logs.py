@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, MutableMapping
 from typing import Any, TextIO
 
 import structlog
+from duetime_format.texts import visible
 
 from duetime_core.clock import SystemClock
 from duetime_core.secrets import mask_event
@@ -102,14 +103,25 @@ def _is_unwritten(record: logging.LogRecord) -> bool:
     return bool(record.exc_info and type(record.exc_info[1]).__name__ == "ExecuteBatchError")
 
 
+def _visible(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """A processor that escapes control characters."""
+    for name, value in event.items():
+        # Others are shown by their repr, which escapes them.
+        if isinstance(value, str):
+            event[name] = visible(value)
+    return event
+
+
 def configure_logs(process: str, level: str = "INFO", fmt: str = "auto") -> None:
     """Sets logging up for the whole process. `fmt`: auto, json or console."""
     console = fmt == "console" or (fmt == "auto" and sys.stderr.isatty())
-    # Values of variables are not shown: tokens are among them.
-    traceback = structlog.dev.RichTracebackFormatter(show_locals=False)
+    # Exceptions are texts by then: rich, which would show values of variables, is never asked.
+    plain = structlog.dev.plain_traceback
     renderer = (
-        structlog.dev.ConsoleRenderer(exception_formatter=traceback) if console else structlog.processors.JSONRenderer()
+        structlog.dev.ConsoleRenderer(exception_formatter=plain) if console else structlog.processors.JSONRenderer()
     )
+    # Values may be a sender's, whose control characters a terminal would obey; in JSON they are escaped.
+    shown = [_visible] if console else []
     limit, now_ms = Sparing(), SystemClock().monotonic_ms
     structlog.configure(
         processors=[
@@ -119,6 +131,7 @@ def configure_logs(process: str, level: str = "INFO", fmt: str = "auto") -> None
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.ExceptionRenderer(format_exception),
             mask_event,
+            *shown,
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level]),

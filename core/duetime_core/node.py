@@ -23,6 +23,7 @@ from wsgiref.simple_server import make_server
 import structlog
 import uvloop
 from duetime_format.compiled import in_use
+from duetime_format.printing import echo
 from prometheus_client import CollectorRegistry, Histogram, make_wsgi_app
 
 from duetime_core.certificates import HttpCertificates
@@ -138,6 +139,9 @@ def main(process: str, settings_class: type[S], make: Callable[[S, Clock], Node]
     """Runs a service until SIGTERM, SIGINT or the death of a loop. Exit code 0 after a clean stop, 1 otherwise."""
     # All files that it makes, those of libraries included, are for its own user.
     os.umask(PRIVATE_UMASK)
+    # Objects of modules stay; they were made without collections (duetime_core.starting).
+    gc.freeze()
+    gc.enable()
     gc.set_threshold(START_GC_THRESHOLD)
     try:
         settings = settings_class.read()
@@ -151,7 +155,7 @@ def main(process: str, settings_class: type[S], make: Callable[[S, Clock], Node]
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_run(process, settings, make))
     except StartupError as error:
-        print(f"duetime {error.node or process}: {masked(error.text)}", file=sys.stderr)
+        echo(f"duetime {error.node or process}: {masked(error.text)}", err=True)
         raise SystemExit(1) from None
 
 
@@ -183,7 +187,7 @@ async def _run(process: str, settings: S, make: Callable[[S, Clock], Node]) -> N
         log.info("serving", **ready, compiled=in_use)
         _warn_of_exposed(settings)
         if supervised:
-            print(json.dumps(ready), flush=True)
+            echo(json.dumps(ready), flush=True)
         stopped, failed = asyncio.create_task(stop.wait()), asyncio.create_task(node.failed())
         try:
             done, _ = await asyncio.wait({stopped, failed}, return_when=asyncio.FIRST_COMPLETED)
@@ -220,7 +224,7 @@ def _tell_untaken(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> N
 def _tell_end(process: str, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """The last words of a process that a defect ends: by its log, and in one line for the operator."""
     log.critical("ended by a defect", exc_info=error)
-    print(f"duetime {process}: ended by a defect, {name_of(error)}; its log has the trace", file=sys.stderr)
+    echo(f"duetime {process}: ended by a defect, {name_of(error)}; its log has the trace", err=True)
 
 
 def _warn_of_exposed(settings: ProcessSettings) -> None:

@@ -9,6 +9,10 @@ Each node is what it is in a process of its own, with the same settings; their c
 Services are found by the entry points of the group "duetime.nodes", so that this package imports none of them.
 """
 
+if __name__ == "__main__":
+    # First, so that all others load faster.
+    import duetime_core.starting  # noqa: F401
+
 import argparse
 import asyncio
 import contextlib

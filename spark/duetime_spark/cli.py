@@ -19,6 +19,7 @@ from duetime_core.errors import DueTimeError, StartupError
 from duetime_core.settings import DATABASE_URL_VARIABLE
 from duetime_format.errors import Damaged
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from duetime_format.printing import echo
 
 from duetime_spark.java import find_java, is_submitted
 from duetime_spark.moment import Moment, take_moment
@@ -425,5 +426,5 @@ def _first_line(error: Exception) -> str:
 
 
 def _fail(text: str) -> NoReturn:
-    print(f"duetime: {' '.join(text.split())}", file=sys.stderr)
+    echo(f"duetime: {' '.join(text.split())}", err=True)
     raise typer.Exit(1) from None

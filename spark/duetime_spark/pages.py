@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from duetime.cli.output import length, local, print_table
+from duetime_format.printing import echo
 
 _LINES = 40
 
@@ -13,15 +14,15 @@ def print_outcome(job: str, found: dict[str, Any]) -> None:
     """Prints a result; `found`: as `--json` prints it."""
     for shard in found["shards"]:
         moment = local(_moment(shard["at_ms"]))
-        print(f"shard {shard['shard']}, {shard['name']}: log up to {shard['position']:,}, last record {moment}")
+        echo(f"shard {shard['shard']}, {shard['name']}: log up to {shard['position']:,}, last record {moment}")
     _PRINTERS[job](found)
     for finding in found["findings"]:
-        print(f"damaged: {finding['path']} at {finding['position']}: {finding['words']}")
+        echo(f"damaged: {finding['path']} at {finding['position']}: {finding['words']}")
 
 
 def _backlog(found: dict[str, Any]) -> None:
     overdue = f", {found['overdue_count']:,} overdue by up to {span(found['overdue_by_ms'])}"
-    print(
+    echo(
         f"{found['pending_count']:,} pending, {found['pending_bytes']:,} bytes"
         f"{overdue if found['overdue_count'] else ', none overdue'}; next due {at(found['next_due_at_ms'])}"
     )
@@ -42,7 +43,7 @@ def _backlog(found: dict[str, Any]) -> None:
     heads = ["#shard", "#level", "topic", "#pending", "#bytes", "oldest due", "#overdue", "#by up to", "next due"]
     _table(heads, rows)
     forecast = found["forecast"]
-    print(
+    echo(
         f"fullest minute ahead: {forecast['needed_per_s']:,.1f} restores/s at {at(forecast['needed_at_ms'])}; "
         f"restored in the log's last 10 minutes: {forecast['measured_per_s']:,.1f}/s, "
         f"{forecast['measured_peak_per_s']:,}/s at most"
@@ -64,9 +65,9 @@ def _lateness(found: dict[str, Any]) -> None:
         for row in found["topics"] + whole
     ]
     _table(heads, rows)
-    print(f"late: more than {found['late_ms']} ms; the last columns say which part of the way took longest")
+    echo(f"late: more than {found['late_ms']} ms; the last columns say which part of the way took longest")
     if found["undated_count"]:
-        print(f"{found['undated_count']:,} were restored by a broker, which leaves no due time")
+        echo(f"{found['undated_count']:,} were restored by a broker, which leaves no due time")
 
 
 def _audit(found: dict[str, Any]) -> None:
@@ -85,15 +86,15 @@ def _audit(found: dict[str, Any]) -> None:
     ]
     _table(heads, rows)
     for one in found["violations"]:
-        print(
+        echo(
             f"{one['kind']}: shard {one['shard']} level {one['level']} entry {one['offset']}, id {one['id'] or '-'}, "
             f"at {one['position']}, due {at(one['due_at_ms'])}, stored {at(one['stored_at_ms'])}"
         )
     left = sum(found["violation_counts"].values()) - len(found["violations"])
     if left:
-        print(f"and {left:,} more violations")
+        echo(f"and {left:,} more violations")
     if found["transactions"]:
-        print("\nTransactions")
+        echo("\nTransactions")
         names = ["accepted", "expired", "open", "committed", "rolled_back", "given_up", "ended"]
         _table(
             ["#shard", *(f"#{name.replace('_', ' ')}" for name in names), "proven"],
@@ -103,7 +104,7 @@ def _audit(found: dict[str, Any]) -> None:
             ],
         )
     for one in found["transaction_violations"]:
-        print(f"{one['kind']}: shard {one['shard']} half message {one['offset']}, {one['state']}, at {one['position']}")
+        echo(f"{one['kind']}: shard {one['shard']} half message {one['offset']}, {one['state']}, at {one['position']}")
 
 
 def _dead_letters(found: dict[str, Any]) -> None:
@@ -122,7 +123,7 @@ def _dead_letters(found: dict[str, Any]) -> None:
     ]
     _table(["#letters", "group", "topic", "#attempts", "producer", "newest", "error", "for example"], rows)
     more = f", {found['left_out']:,} of them not shown" if found["left_out"] else ""
-    print(f"{found['count']:,} dead letters in {found['group_count']:,} groups{more}")
+    echo(f"{found['count']:,} dead letters in {found['group_count']:,} groups{more}")
 
 
 def _retries(found: dict[str, Any]) -> None:
@@ -140,7 +141,7 @@ def _retries(found: dict[str, Any]) -> None:
     ]
     heads = ["group", "topic", *(f"#{name}" for name in names), "#wasted", "#per success", "succeeded by attempt"]
     _table(heads, rows)
-    print(f"{found['deliveries']:,} deliveries, {found['wasted']:,} of them wasted")
+    echo(f"{found['deliveries']:,} deliveries, {found['wasted']:,} of them wasted")
 
 
 _PRINTERS: dict[str, Callable[[dict[str, Any]], None]] = {
@@ -156,7 +157,7 @@ def _table(heads: list[str], rows: Sequence[tuple[str, ...]]) -> None:
     if rows:
         print_table(heads, rows[:_LINES])
     if len(rows) > _LINES:
-        print(f"and {len(rows) - _LINES:,} more rows: --json has all")
+        echo(f"and {len(rows) - _LINES:,} more rows: --json has all")
 
 
 def at(at_ms: int | None) -> str:

@@ -5,10 +5,12 @@ import select
 import sys
 import threading
 import time
+from codecs import getincrementaldecoder
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from duetime_format.texts import visible
 from pyspark.sql import SparkSession
 
 from duetime_spark.java import find_java, is_submitted
@@ -86,18 +88,21 @@ def _without_noise() -> Iterator[None]:
 def _pass_on(reading: int, to: int) -> None:
     """Copies through the sieve until the last writer has ended."""
     sieve = Sieve()
+    texts = getincrementaldecoder("utf-8")("backslashreplace")
     while True:
         wait_s = None if sieve.until_s is None else max(sieve.until_s - time.monotonic(), 0.0)
         ready, _, _ = select.select([reading], [], [], wait_s)
         piece = os.read(reading, 65_536) if ready else b""
         if ready and not piece:
             break
-        _write(to, sieve.take(piece, time.monotonic()))
-    _write(to, sieve.rest())
+        _write(to, texts.decode(sieve.take(piece, time.monotonic())))
+    _write(to, texts.decode(sieve.rest(), final=True))
     os.close(reading)
     os.close(to)
 
 
-def _write(to: int, text: bytes) -> None:
-    while text:
-        text = text[os.write(to, text) :]
+def _write(to: int, text: str) -> None:
+    """Errors of workers may hold a sender's text."""
+    left = visible(text).encode()
+    while left:
+        left = left[os.write(to, left) :]

@@ -36,6 +36,12 @@ def test_every_summary_is_a_short_sentence() -> None:
     assert {name: text for name, text in found.items() if len(text) > SUMMARY_CHARS_MAX} == {}
 
 
+def test_the_help_has_the_summaries_of_the_commands() -> None:
+    shown = {name: text for summaries in SECTIONS.values() for name, text in summaries.items()}
+    found = commands()
+    assert {name: found[name].get_short_help_str(1_000) for name in shown} == shown
+
+
 def test_every_command_has_examples() -> None:
     assert [name for name, one in commands().items() if "Examples:" not in one.help and name != "quotas set"] == []
 

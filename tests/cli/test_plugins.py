@@ -38,3 +38,17 @@ def test_without_the_server_extra_one_line_says_so(
 def test_unknown_command_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["nosuch"]) == 2
     assert "No such command 'nosuch'" in capsys.readouterr().err
+
+
+def test_a_command_loads_no_other_and_no_table() -> None:
+    code = "import sys; from duetime.cli.app import run; run(['send', '--help']); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    loaded = set(done.stdout.split())
+    assert "duetime.cli.send" in loaded
+    assert loaded.isdisjoint({"duetime.cli.up", "duetime.cli.top", "rich.console", "rich.progress", "rich.table"})
+
+
+def test_help_loads_no_command() -> None:
+    code = "import sys; from duetime.cli.app import run; run(['--help']); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert {"duetime.cli.send", "duetime_store", "numpy", "sqlalchemy"}.isdisjoint(done.stdout.split())

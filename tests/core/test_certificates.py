@@ -6,8 +6,6 @@ import json
 import os
 import socket
 import ssl
-import subprocess
-import sys
 import urllib.request
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -479,10 +477,3 @@ def test_a_key_that_asks_for_a_password_is_refused_at_once(certified: Certified)
 def test_keys_are_for_their_owner_alone(certified: Certified) -> None:
     certified.put("x", Pair(b"1", b"2"), b"3")
     assert [os.stat(path).st_mode & 0o077 for path in certified.root.rglob("*")] == [0] * 4
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize("process", ["store", "scheduler", "retry"])
-def test_a_process_starts_without_the_library_of_certificates(process: str) -> None:
-    code = f"import sys, duetime_{process}.__main__; sys.exit('cryptography.x509' in sys.modules)"
-    subprocess.run([sys.executable, "-P", "-c", code], check=True, timeout=60)

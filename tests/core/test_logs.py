@@ -47,6 +47,18 @@ def test_kinds_are_bounded() -> None:
         assert len(limit._kinds) <= KINDS_MAX
 
 
+def test_a_terminal_gets_no_control_characters_of_senders(
+    written: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stderr", written)
+    configure_logs("tester", fmt="console")
+    structlog.get_logger().warning("refused", topic="orders\x1b]0;x\x07\u202e", key=b"\x1b[2J")
+    line = written.getvalue()
+    assert "orders\\u001b]0;x\\u0007\\u202e" in line
+    assert "\x1b]" not in line
+    assert "\x1b[2J" not in line
+
+
 def test_a_sparing_logger_repeats_nothing_within_a_second(written: io.StringIO) -> None:
     log = sparing()
     for number in range(1_000):

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from duetime.cli.app import run
 from duetime_core.ondisk import state
 from duetime_format import layout, record
 from duetime_format.layout import MAGIC_V2
@@ -204,6 +206,26 @@ def test_odd_records_are_told_as_rocketmq_tells_them(tmp_path: Path) -> None:
     assert found["t", 2, 0]["tagsCode"] == record.java_hash("two")
     delays = [found["SCHEDULE_TOPIC_XXXX", queue, 0]["tagsCode"] for queue in (17, 0, 1)]
     assert delays == [7_200_005, 1_005, 0]
+
+
+def test_escape_sequences_of_senders_do_not_reach_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = "title\x1b]0;x\x07\x9b2J\x7f\u202e"
+    log = tmp_path / "commitlog" / ("0" * 20)
+    log.parent.mkdir()
+    odd = Record("orders", 0, b"x", f"UNIQ_KEY\x01{said}\x02".encode(), stored_at_ms=5)
+    log.write_bytes(record.encode(odd).ljust(MIB, b"\0"))
+    offsets = tmp_path / "config" / "consumerOffset.json"
+    offsets.parent.mkdir()
+    offsets.write_text(json.dumps({"offsetTable": {f"orders@{said}": {"0": 1}}}))
+    for words in (["inspect"], ["inspect", "--units"], ["inspect", "--units", "--json"], ["verify"]):
+        assert run(["store", words[0], str(tmp_path), *words[1:]]) in (0, 1), words
+        shown = capsys.readouterr()
+        assert not re.search("[^ -~\u2026\u2500\n]", shown.out + shown.err), words
+        assert words == ["verify"] or "title" in shown.out, words
+    assert run(["store", "inspect", str(tmp_path / said)]) == 2
+    assert "\x1b" not in capsys.readouterr().err
 
 
 def test_line_is_ascii_with_lower_case_escapes() -> None:

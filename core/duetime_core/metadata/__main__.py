@@ -4,6 +4,8 @@ import argparse
 import os
 import sys
 
+from duetime_format.printing import echo
+
 from duetime_core.errors import StartupError
 from duetime_core.metadata.schema import await_schema, current_revision, head_revision, upgrade
 from duetime_core.secrets import masked
@@ -32,14 +34,14 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         if options.command == "upgrade":
-            sys.stdout.write(f"{upgrade(options.database_url)}\n")
+            echo(upgrade(options.database_url))
         elif options.command == "wait":
-            sys.stdout.write(f"{await_schema(options.database_url, WAIT_S)}\n")
+            echo(await_schema(options.database_url, WAIT_S))
         else:
             current = current_revision(options.database_url) or "none"
-            sys.stdout.write(f"{current} (this version of DueTime: {head_revision()})\n")
+            echo(f"{current} (this version of DueTime: {head_revision()})")
     except StartupError as error:
-        sys.stderr.write(f"{masked(error.text)}\n")
+        echo(masked(error.text), err=True)
         return 1
     return 0
 

@@ -2,16 +2,19 @@
 
 import re
 import sqlite3
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from importlib.resources import files
+from typing import TypeVar
 
 from sqlalchemy import Connection, Engine, inspect, text
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
-from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random
 
 from duetime_core.errors import StartupError
 from duetime_core.metadata.engine import make_engine, parse_url
 from duetime_core.metadata.faults import reason_of
+
+T = TypeVar("T")
 
 # A number that no other user of the server takes: it names the lock under which one process migrates at a time.
 ADVISORY_LOCK = 0x64756574696D65
@@ -77,10 +80,20 @@ def await_schema(database_url: str, timeout_s: float) -> str:
             raise _NotYet(f"metadata schema is {revision or 'missing'}, not {head_revision()}")
         return head_revision()
 
+    return _repeated(check, _may_pass, timeout_s, (0.3, 0.7))
+
+
+def _repeated(
+    work: Callable[[], T], may_pass: Callable[[BaseException], bool], timeout_s: float, pause_s: tuple[float, float]
+) -> T:
+    """Repeats the work, after pauses of random length, while its errors may pass. Raises: the last error."""
+    # Imported where it is needed: a start with the right schema need not wait for it.
+    from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random
+
     waiting = Retrying(
-        retry=retry_if_exception(_may_pass), stop=stop_after_delay(timeout_s), wait=wait_random(0.3, 0.7), reraise=True
+        retry=retry_if_exception(may_pass), stop=stop_after_delay(timeout_s), wait=wait_random(*pause_s), reraise=True
     )
-    return waiting(check)
+    return waiting(work)
 
 
 def _may_pass(error: BaseException) -> bool:
@@ -96,14 +109,8 @@ def upgrade(database_url: str) -> str:
         StartupError: the database does not answer, or its schema is newer than this code.
     """
     engine = make_engine(parse_url(database_url), connections_max=1, lock_wait_ms=_MIGRATION_WAIT_S * 1000)
-    busy = Retrying(
-        retry=retry_if_exception(_is_busy),
-        stop=stop_after_delay(_MIGRATION_WAIT_S),
-        wait=wait_random(0.01, 0.1),
-        reraise=True,
-    )
     try:
-        busy(_upgrade, engine)
+        _repeated(partial(_upgrade, engine), _is_busy, _MIGRATION_WAIT_S, (0.01, 0.1))
     except (SQLAlchemyError, sqlite3.Error) as error:
         _refuse_damaged(engine, error)
         raise StartupError(f"metadata database can't be migrated: {reason_of(error)}") from error

@@ -6,34 +6,12 @@ from typing import Annotated, Any
 
 import typer
 from duetime_format.faults import worded
+from duetime_format.printing import echo
 
 import duetime
-from duetime.cli.audit import audit
-from duetime.cli.backlog import backlog
-from duetime.cli.cancel import cancel, reschedule
-from duetime.cli.certs import certs
 from duetime.cli.common import completed, equip
-from duetime.cli.completion import completion
-from duetime.cli.consume import consume
-from duetime.cli.context import context as contexts
-from duetime.cli.demo import demo
-from duetime.cli.dlq import dlq
-from duetime.cli.find import find
-from duetime.cli.groups import groups
-from duetime.cli.lanes import lanes
-from duetime.cli.output import echo, error_text, print_error
-from duetime.cli.pending import pending
+from duetime.cli.output import error_text, print_error
 from duetime.cli.plugins import Commands
-from duetime.cli.pull import pull
-from duetime.cli.quotas import quotas
-from duetime.cli.reports import reports
-from duetime.cli.send import send
-from duetime.cli.show import show
-from duetime.cli.top import top
-from duetime.cli.topics import topics
-from duetime.cli.trace import trace
-from duetime.cli.transactions import transactions
-from duetime.cli.up import up
 from duetime.client.errors import DueTimeError, InvalidArgument
 from duetime.client.trust import CA_VARIABLE
 
@@ -62,30 +40,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     invoke_without_command=True,
 )
-app.command()(up)
-app.command()(send)
-app.command()(pull)
-app.command()(consume)
-app.command()(cancel)
-app.command()(reschedule)
-app.command()(pending)
-app.command()(show)
-app.command()(find)
-app.command()(trace)
-app.add_typer(topics, name="topics")
-app.add_typer(groups, name="groups")
-app.add_typer(quotas, name="quotas")
-app.add_typer(dlq, name="dlq")
-app.add_typer(transactions, name="transactions")
-app.command()(top)
-app.add_typer(lanes, name="lanes")
-app.command()(demo)
-app.command()(backlog)
-app.command()(reports)
-app.command()(audit)
-app.add_typer(certs, name="certs")
-app.add_typer(contexts, name="context")
-app.command()(completion)
 
 
 @app.callback()

@@ -5,10 +5,11 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 import typer
+from duetime_format.printing import echo
 
 from duetime.cli.gateway import CALL_TIMEOUT_S, reach
 from duetime.cli.options import Json, Server, given, length, watched
-from duetime.cli.output import echo, iso, local, now_ms, print_json, print_table
+from duetime.cli.output import iso, local, now_ms, print_json, print_table
 from duetime.client.connection import Connection
 from duetime.client.message import moment
 from duetime.v1 import audit_pb2

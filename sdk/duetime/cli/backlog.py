@@ -8,11 +8,12 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
+from duetime_format.printing import echo
 
 from duetime.cli.backlog_report import print_report, report_object
 from duetime.cli.gateway import CALL_TIMEOUT, call, reach
 from duetime.cli.options import Json, Server, given, span, watched
-from duetime.cli.output import about, echo, iso, local, print_chart, print_json, print_table
+from duetime.cli.output import about, iso, local, print_chart, print_json, print_table
 from duetime.client.finding.finder import AsyncFinder
 from duetime.client.finding.pending import Backlog, DueCount
 from duetime.client.message import at_ms

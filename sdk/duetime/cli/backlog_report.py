@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from duetime.cli.output import about, echo, iso, local, moment_or_none, now_ms, print_table, size
+from duetime_format.printing import echo
+
+from duetime.cli.output import about, iso, local, moment_or_none, now_ms, print_table, size
 from duetime.v1 import backlog_pb2
 
 _TOPIC_COLUMNS = ["#shard", "#level", "topic", "#pending", "#bytes?2", "oldest due?1", "#overdue", "next due?3"]

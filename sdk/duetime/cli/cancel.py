@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from duetime_format.printing import echo
 
 from duetime.cli.gateway import CALL_TIMEOUT, reach
 from duetime.cli.options import Json, Server, Yes, due_time, given, length, span
-from duetime.cli.output import echo, error_text, iso, local, print_json
+from duetime.cli.output import error_text, iso, local, print_json
 from duetime.client.errors import DueTimeError
 from duetime.client.message import CancelResult
 from duetime.client.sending.ending import CancelProgress, Rescheduled

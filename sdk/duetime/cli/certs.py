@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from duetime_format.printing import echo
 
 from duetime.cli.files import write_private
 from duetime.cli.options import Json
-from duetime.cli.output import echo, print_json
+from duetime.cli.output import print_json
 from duetime.cli.preflight import CannotStart
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ Examples:
   duetime certs show certs/gateway/tls.crt
 """
 
-certs = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help=_HELP)
+certs = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help=_HELP, add_completion=False)
 
 SERVERS = ("gateway", "store", "scheduler", "retry", "console")
 CALLERS = ("spark", "keda", "prometheus", "operator", "client")

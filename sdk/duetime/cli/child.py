@@ -12,7 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from duetime.cli.output import echo
+from duetime_format.printing import echo
+
 from duetime.cli.preflight import HOST, CannotStart, address_of
 
 # A store reads its log first. A large one takes minutes after a crash, but never this long.

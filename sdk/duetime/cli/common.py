@@ -16,10 +16,11 @@ from typing import Annotated, Any
 
 import typer
 from duetime_format.lengths import parse_ms
+from duetime_format.printing import echo
 
 from duetime.cli import contexts
 from duetime.cli.options import WATCHED, interval_s
-from duetime.cli.output import STYLE, Form, Style, clear_screen, echo, local, moment_or_none, now_ms, print_error
+from duetime.cli.output import STYLE, Form, Style, clear_screen, local, moment_or_none, now_ms, print_error
 from duetime.client.errors import DueTimeError
 from duetime.client.tokens import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
 from duetime.client.trust import CA_VARIABLE

@@ -4,9 +4,8 @@ from enum import StrEnum
 from typing import Annotated
 
 import typer
+from duetime_format.printing import echo
 from typer._completion_shared import get_completion_script
-
-from duetime.cli.output import echo
 
 
 class Shell(StrEnum):

@@ -16,10 +16,11 @@ from types import TracebackType
 from typing import Annotated, ClassVar, cast
 
 import typer
+from duetime_format.printing import echo
 
 from duetime.cli.messages import message_line, message_object
 from duetime.cli.options import Json, Server
-from duetime.cli.output import LogFormatter, echo, iso, on_one_line, print_json
+from duetime.cli.output import LogFormatter, iso, on_one_line, print_json
 from duetime.client.consuming.consumer import Consumer
 from duetime.client.consuming.failing import Reject, Retry
 from duetime.client.consuming.leased import LeasedMessage

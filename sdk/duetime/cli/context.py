@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from duetime_format.printing import echo
 
 from duetime.cli.contexts import NAME_RULE, Context, Contexts, check_name, path, read, write
 from duetime.cli.options import Json, show_help
-from duetime.cli.output import echo, print_json, print_table
+from duetime.cli.output import print_json, print_table
 from duetime.client.connection import resolve_server
 
 _HELP = """Name servers, and choose one.
@@ -23,7 +24,7 @@ Examples:
   duetime lanes --context staging
 """
 
-context = typer.Typer(help=_HELP, invoke_without_command=True, rich_markup_mode=None)
+context = typer.Typer(help=_HELP, invoke_without_command=True, rich_markup_mode=None, add_completion=False)
 
 _STDIN = "-"
 _MASK = "********"

@@ -8,12 +8,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import typer
+from duetime_format.printing import echo
 from rich.console import Console
 
 from duetime.cli.gateway import reach
 from duetime.cli.messages import message_object
 from duetime.cli.options import Json, Server
-from duetime.cli.output import echo, local, on_one_line, print_json
+from duetime.cli.output import local, on_one_line, print_json
 from duetime.cli.send import receipt_object
 from duetime.client.connection import SERVER_DEFAULT, Connection
 from duetime.client.consuming.puller import AsyncPuller

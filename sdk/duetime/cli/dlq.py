@@ -10,6 +10,7 @@ from contextlib import aclosing
 from typing import Annotated, Any
 
 import typer
+from duetime_format.printing import echo
 from duetime_format.texts import printable
 
 from duetime.cli.gateway import CALL_TIMEOUT, reach
@@ -30,7 +31,7 @@ from duetime.cli.options import (
     span,
     watched,
 )
-from duetime.cli.output import echo, iso, local, on_one_line, print_json
+from duetime.cli.output import iso, local, on_one_line, print_json
 from duetime.client.errors import Damaged, NotFound
 from duetime.client.finding.dead_letters import AsyncDeadLetters, DeadLetter, DeadLetterCriteria, DeadLetterResult
 
@@ -49,7 +50,7 @@ Examples:
   duetime dlq discard billing --to 2026-01-01T12:00 --yes
 """
 
-dlq = typer.Typer(help=_HELP, invoke_without_command=True, rich_markup_mode=None)
+dlq = typer.Typer(help=_HELP, invoke_without_command=True, rich_markup_mode=None, add_completion=False)
 
 _From = Annotated[
     str | None,

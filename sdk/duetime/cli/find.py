@@ -5,11 +5,12 @@ from datetime import datetime
 from typing import Annotated
 
 import typer
+from duetime_format.printing import echo
 
 from duetime.cli.gateway import CALL_TIMEOUT, reach
 from duetime.cli.messages import message_line
 from duetime.cli.options import Json, Server, span
-from duetime.cli.output import echo, error_text, local, print_error, print_json
+from duetime.cli.output import error_text, local, print_error, print_json
 from duetime.cli.show import shown_object
 from duetime.client.errors import InvalidArgument
 from duetime.client.finding.finder import AsyncFinder, Found, FoundMessage

@@ -6,18 +6,19 @@ from itertools import zip_longest
 from typing import Annotated, Any
 
 import typer
+from duetime_format.printing import echo
 
 from duetime.cli import options, retries
 from duetime.cli.gateway import CALL_TIMEOUT_S, call, reach
 from duetime.cli.options import Json, Server, inherited, watched
-from duetime.cli.output import echo, iso, local, moment_or_none, print_json, print_table
+from duetime.cli.output import iso, local, moment_or_none, print_json, print_table
 from duetime.cli.policies import backoff_of, policy_of
 from duetime.client.connection import Connection
 from duetime.client.errors import NotFound, PermissionDenied
 from duetime.client.message import at_ms, moment
 from duetime.v1 import consumer_pb2, message_pb2
 
-groups = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+groups = typer.Typer(invoke_without_command=True, rich_markup_mode=None, add_completion=False)
 
 _HELP = """List, create, describe, reset and delete groups.
 

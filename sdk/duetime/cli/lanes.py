@@ -4,10 +4,11 @@ from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
+from duetime_format.printing import echo
 
 from duetime.cli.gateway import call
 from duetime.cli.options import Json, Server, inherited, watched
-from duetime.cli.output import echo, iso, length, local, moment_or_none, print_json, print_table
+from duetime.cli.output import iso, length, local, moment_or_none, print_json, print_table
 from duetime.client.errors import InvalidArgument, NotFound
 from duetime.client.message import delay_ms
 from duetime.v1 import gateway_pb2
@@ -33,7 +34,7 @@ _COLUMNS = [
     "owner?4", "#delivered?3", "#watermark?2", "#quarantined?1",
 ]  # fmt: skip
 
-lanes = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+lanes = typer.Typer(invoke_without_command=True, rich_markup_mode=None, add_completion=False)
 
 _Lane = Annotated[str, typer.Argument(metavar="LANE", help="The lane's number, or the delay of its level: 30m.")]
 _Shard = Annotated[int | None, typer.Option("--shard", min=0, metavar="N", help="Only on this shard.")]

@@ -6,8 +6,8 @@ from datetime import datetime
 from typing import Annotated, Any, TypeVar
 
 import typer
+from duetime_format.printing import echo
 
-from duetime.cli.output import echo
 from duetime.client.connection import SERVER_VARIABLE
 from duetime.client.errors import InvalidArgument
 from duetime.client.message import delay_ms

@@ -1,17 +1,19 @@
 """`duetime outbox`: the relay of a transactional outbox, its status, and its faulty rows. Needs the `outbox` extra."""
 
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Annotated, Any, TypeVar
 
 import typer
+from duetime_format.printing import echo
 from sqlalchemy import Connection, Engine, MetaData, create_engine, inspect, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
 from duetime.cli.options import Json, Server, show_help, watched
-from duetime.cli.output import about, echo, iso, local, print_json, print_table
+from duetime.cli.output import LogFormatter, about, iso, local, print_json, print_table
 from duetime.client.errors import DueTimeError, InvalidArgument, NotFound
 from duetime.client.message import moment
 from duetime.outbox import Faulty, Outbox, OutboxStatus, Relay, Rows
@@ -78,7 +80,9 @@ def relay(
       duetime outbox relay --database postgresql://app@db/shop
       duetime outbox relay --database sqlite:///shop.db --poll 200ms --keep 24h
     """
-    logging.basicConfig(format="duetime: %(message)s", level=logging.INFO)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LogFormatter("duetime: %(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.INFO)
     logging.getLogger("duetime").setLevel(logging.INFO)
     lengths: dict[str, Any] = {"window": window, "retention": retention, "keep": keep, "poll": poll, "lease": lease}
 

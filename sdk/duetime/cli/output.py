@@ -10,17 +10,18 @@ from collections.abc import Sequence
 from contextvars import ContextVar
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from duetime_format.printing import echo
 from duetime_format.texts import printable, visible
-from rich.box import SIMPLE_HEAD
-from rich.cells import cell_len
-from rich.console import Console
-from rich.table import Table
 
 from duetime.cli import yaml
 from duetime.client import message
 from duetime.client.errors import DueTimeError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 # Tables in a pipe are as wide as needed: lines are not wrapped.
 _PIPE_WIDTH = 1_000
@@ -62,12 +63,6 @@ def print_json(value: dict[str, Any]) -> None:
         echo(json.dumps(value, ensure_ascii=not _is_unicode()))
 
 
-def echo(text: str = "", *, err: bool = False, flush: bool = False) -> None:
-    """Prints lines on standard output or standard error. All texts of commands pass through here: control characters in
-    messages are escaped, because a terminal would obey them."""
-    print(visible(text.replace("\r\n", "\n")), file=sys.stderr if err else sys.stdout, flush=flush or err)
-
-
 def error_text(error: DueTimeError, how: str = "with --topic") -> str:
     """An error in one sentence; of an ambiguous id with how the command takes a topic."""
     return f"{error} {how}" if error.reason == "ID_AMBIGUOUS" else str(error)
@@ -99,6 +94,9 @@ def _is_unicode() -> bool:
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Prints a table. Columns whose name starts with `#` hold numbers. If the terminal is too narrow, columns with a
     rank at the end of their name are left out, low ranks (`?1`) first; columns without a rank always stay."""
+    # Imported where it is needed, as below: most commands print no table, and a start takes a fifth longer with it.
+    from rich.console import Console
+
     console = Console(highlight=False, markup=False)
     if STYLE.get().wide or not console.is_terminal:
         console = Console(highlight=False, markup=False, width=_PIPE_WIDTH)
@@ -111,8 +109,10 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         echo(f"(too narrow for: {', '.join(left_out)}; --wide shows all)")
 
 
-def fitting(columns: Sequence[str], rows: Sequence[Sequence[str]], console: Console) -> tuple[Table, list[str]]:
+def fitting(columns: Sequence[str], rows: Sequence[Sequence[str]], console: "Console") -> "tuple[Table, list[str]]":
     """The table with as many columns as fit on the console, and the names of the others."""
+    from rich.cells import cell_len
+
     rows = [[printable(cell) for cell in row] for row in rows]
     parsed = [match for column in columns if (match := _COLUMN.fullmatch(column))]
     texts = [[match["name"], *(row[number] for row in rows)] for number, match in enumerate(parsed)]
@@ -128,7 +128,10 @@ def fitting(columns: Sequence[str], rows: Sequence[Sequence[str]], console: Cons
     return table, [match["name"] for match in parsed if match not in shown]
 
 
-def _table(columns: Sequence[re.Match[str]], rows: Sequence[Sequence[str]]) -> Table:
+def _table(columns: Sequence[re.Match[str]], rows: Sequence[Sequence[str]]) -> "Table":
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
     table = Table(
         box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, _GAP_WIDTH - 1, 0, 0), header_style="bold"
     )

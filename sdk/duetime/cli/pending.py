@@ -6,12 +6,13 @@ from datetime import datetime
 from typing import Annotated, Any
 
 import typer
+from duetime_format.printing import echo
 from duetime_format.texts import printable
 
 from duetime.cli.gateway import CALL_TIMEOUT, reach
 from duetime.cli.messages import body_object
 from duetime.cli.options import Json, Server, given, span, watched
-from duetime.cli.output import echo, iso, local, on_one_line, print_json
+from duetime.cli.output import iso, local, on_one_line, print_json
 from duetime.client.errors import Damaged
 from duetime.client.finding.finder import AsyncFinder
 from duetime.client.finding.pending import PendingMessage

@@ -1,9 +1,14 @@
-"""Commands of other installed packages: entry points of the group `duetime.commands`.
+"""Commands by name: this package's own, and those of other installed packages: entry points of the group
+`duetime.commands`.
 
-They are loaded on use, so that the other commands start without their dependencies.
+Each is loaded when it is used, so that a command waits neither for the others nor for their dependencies. The help has
+their summaries without loading them.
 """
 
+from collections.abc import Iterator
+from importlib import import_module
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from typing import Any
 
 import typer
@@ -13,15 +18,77 @@ from duetime.cli.common import equip
 from duetime.cli.preflight import CannotStart
 
 _GROUP = "duetime.commands"
-# The extra for a command, if it is not `server`.
-_EXTRAS = {"outbox": "outbox", "spark": "spark"}
-# The sections of the help, in order; other commands come last.
+# The module of each own command, which has a function or a Typer of its name.
+_OWN = {
+    "up": "duetime.cli.up",
+    "send": "duetime.cli.send",
+    "pull": "duetime.cli.pull",
+    "consume": "duetime.cli.consume",
+    "cancel": "duetime.cli.cancel",
+    "reschedule": "duetime.cli.cancel",
+    "pending": "duetime.cli.pending",
+    "show": "duetime.cli.show",
+    "find": "duetime.cli.find",
+    "trace": "duetime.cli.trace",
+    "topics": "duetime.cli.topics",
+    "groups": "duetime.cli.groups",
+    "quotas": "duetime.cli.quotas",
+    "dlq": "duetime.cli.dlq",
+    "transactions": "duetime.cli.transactions",
+    "top": "duetime.cli.top",
+    "lanes": "duetime.cli.lanes",
+    "demo": "duetime.cli.demo",
+    "backlog": "duetime.cli.backlog",
+    "reports": "duetime.cli.reports",
+    "audit": "duetime.cli.audit",
+    "certs": "duetime.cli.certs",
+    "context": "duetime.cli.context",
+    "completion": "duetime.cli.completion",
+}
+# The extra that a command needs if it is not `server`, and a package of that.
+_EXTRAS = {"outbox": ("outbox", "sqlalchemy"), "spark": ("spark", "pyspark")}
+# The sections of the help, in order, with the summary of each command; a command in none comes last.
 SECTIONS = {
-    "Send and read": ("send", "cancel", "reschedule", "pull", "pending", "show", "find", "trace"),
-    "Consume": ("consume", "groups", "dlq", "transactions", "outbox"),
-    "Operate": ("up", "console", "demo", "top", "lanes", "backlog", "reports", "topics", "store", "spark"),
-    "Administer": ("users", "grants", "quotas", "audit", "certs"),
-    "This command": ("context", "completion"),
+    "Send and read": {
+        "send": "Send a message, to arrive now or later.",
+        "cancel": "Cancel pending messages, by id or by filter.",
+        "reschedule": "Give a pending message another due time.",
+        "pull": "Print the messages of a topic.",
+        "pending": "List pending messages in order of due time.",
+        "show": "Show a message and its state.",
+        "find": "Find messages by key or id, newest first.",
+        "trace": "Show the history of a message, oldest first.",
+    },
+    "Consume": {
+        "consume": "Run a command for each message of a topic.",
+        "groups": "List, create, describe, reset and delete groups.",
+        "dlq": "List, show, redrive and discard dead letters.",
+        "transactions": "List, show, commit and roll back transactions.",
+        "outbox": "Move messages from an outbox to the server.",
+    },
+    "Operate": {
+        "up": "Start a cluster on this machine.",
+        "console": "Show the cluster in a browser.",
+        "demo": "Send a few delayed messages and show their arrival.",
+        "top": "Watch a cluster: rates, lateness, lanes, groups.",
+        "lanes": "Show the lanes: pending, next due and lateness.",
+        "backlog": "Count messages that are pending, overdue, and due when.",
+        "reports": "Show the latest results of Spark's jobs.",
+        "topics": "List, create, describe and delete topics.",
+        "store": "Inspect, check, import, export store directories.",
+        "spark": "Compute what is pending, late, lost, retried.",
+    },
+    "Administer": {
+        "users": "List, create, revoke and delete users; their tokens.",
+        "grants": "List, add and remove what users may do.",
+        "quotas": "Limit the usage of users and topics.",
+        "audit": "Show admin actions and rejected calls.",
+        "certs": "Make a cluster's certificates, and show them.",
+    },
+    "This command": {
+        "context": "Name servers, and choose one.",
+        "completion": "Print the completion script of a shell.",
+    },
 }
 _OTHERS = "Others"
 SUMMARY_CHARS_MAX = 55
@@ -33,22 +100,36 @@ class Commands(TyperGroup):
     """The commands of this package and of the entry points."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return [*super().list_commands(ctx), *sorted(entry_points(group=_GROUP).names)]
+        return [*_OWN, *sorted(entry_points(group=_GROUP).names)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        return super().get_command(ctx, cmd_name) or equip(_load(cmd_name))
+        return equip(_own(cmd_name) if cmd_name in _OWN else _load(cmd_name))
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """By sections."""
-        found = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        found = self.list_commands(ctx)
         named = {name for names in SECTIONS.values() for name in names}
-        others = tuple(name for name in found if name not in named)
-        for title, names in {**SECTIONS, _OTHERS: others}.items():
-            shown = [(name, found[name]) for name in names if found.get(name)]
-            rows = [(f"{name:<{NAME_CHARS}}", one.get_short_help_str(SUMMARY_CHARS_MAX)) for name, one in shown]
+        others = dict(self._summaries(ctx, [name for name in found if name not in named]))
+        for title, summaries in {**SECTIONS, _OTHERS: others}.items():
+            rows = [
+                (f"{name:<{NAME_CHARS}}", _lacking(name) or text) for name, text in summaries.items() if name in found
+            ]
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
+
+    def _summaries(self, ctx: Any, names: list[str]) -> Iterator[tuple[str, str]]:
+        for name in names:
+            if command := self.get_command(ctx, name):
+                yield name, command.get_short_help_str(SUMMARY_CHARS_MAX)
+
+
+def _own(name: str) -> Any:
+    found = getattr(import_module(_OWN[name]), name)
+    if not isinstance(found, typer.Typer):
+        function, found = found, typer.Typer(rich_markup_mode=None, add_completion=False)
+        found.command(name)(function)
+    return typer.main.get_command(found)
 
 
 def _load(name: str) -> Any:
@@ -60,9 +141,15 @@ def _load(name: str) -> Any:
     return None
 
 
+def _lacking(name: str) -> str:
+    """The summary of a command whose extra is not installed; empty: it is, or needs none."""
+    extra, package = _EXTRAS.get(name, ("", ""))
+    return f"Needs the {extra} extra: pip install 'duetime[{extra}]'." if extra and find_spec(package) is None else ""
+
+
 def _missing(name: str, package: str | None) -> Any:
     """A stand-in for a command whose dependencies are not installed."""
-    extra = _EXTRAS.get(name, "server")
+    extra, _ = _EXTRAS.get(name, ("server", ""))
     stand_in = typer.Typer(name=name, rich_markup_mode=None, add_completion=False)
 
     @stand_in.command(

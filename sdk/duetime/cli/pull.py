@@ -6,11 +6,12 @@ import sys
 from typing import Annotated
 
 import typer
+from duetime_format.printing import echo
 
 from duetime.cli.gateway import CALL_TIMEOUT_S, reach
 from duetime.cli.messages import message_line, message_object
 from duetime.cli.options import Json, Server, moment
-from duetime.cli.output import LogFormatter, echo, print_json
+from duetime.cli.output import LogFormatter, print_json
 from duetime.client.connection import Connection
 from duetime.client.consuming.puller import AsyncPuller, Start
 from duetime.client.message import moment as moment_of

@@ -3,13 +3,15 @@
 from typing import Annotated, Any
 
 import typer
+from duetime_format.printing import echo
 
 from duetime.cli.gateway import call
 from duetime.cli.options import Json, Server, show_help, watched
-from duetime.cli.output import echo, print_json, print_table
+from duetime.cli.output import print_json, print_table
 from duetime.v1 import quotas_pb2 as pb
 
 quotas = typer.Typer(
+    add_completion=False,
     rich_markup_mode=None,
     invoke_without_command=True,
     help="""Limit the usage of users and topics.

@@ -3,10 +3,11 @@
 from typing import Any
 
 import typer
+from duetime_format.printing import echo
 
 from duetime.cli.gateway import call
 from duetime.cli.options import Json, Server, watched
-from duetime.cli.output import about, echo, iso, local, moment_or_none, now_ms, print_json, print_table, size
+from duetime.cli.output import about, iso, local, moment_or_none, now_ms, print_json, print_table, size
 from duetime.v1 import backlog_pb2
 from duetime.v1 import reports_pb2 as pb
 

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 import typer
+from duetime_format.printing import echo
 from duetime_format.texts import printable
 
 from duetime.cli.gateway import CALL_TIMEOUT, reach
@@ -26,7 +27,7 @@ from duetime.cli.options import (
     given,
     inherited,
 )
-from duetime.cli.output import echo, iso, local, on_one_line, print_json
+from duetime.cli.output import iso, local, on_one_line, print_json
 from duetime.client.administering.admin import AsyncAdmin
 from duetime.client.administering.retries import RetriesProgress, WaitingRetry
 

@@ -7,21 +7,23 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 from duetime_format.limits import BATCH_BYTES_MAX, SEND_COUNT_MAX
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from duetime_format.printing import echo
 
 from duetime.cli.gateway import reach
 from duetime.cli.options import Json, Server, due_time, length
-from duetime.cli.output import echo, iso, local, print_json
+from duetime.cli.output import iso, local, print_json
 from duetime.client.errors import DueTimeError
 from duetime.client.message import Message, Receipt
 from duetime.client.sending.outcomes import Outcome
 from duetime.client.sending.packs import is_plain
 from duetime.client.sending.producer import AsyncProducer
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 READ_BYTES = 1024 * 1024
 ERRORS_SHOWN = 10
@@ -222,8 +224,12 @@ def _print_outcome(outcome: Outcome, as_json: bool, failed: int) -> None:
             echo("duetime: more errors occurred; --json shows all", err=True)
 
 
-def _progress(size: int | None) -> Progress:
+def _progress(size: int | None) -> "Progress":
     """A bar on standard error at a terminal; nothing in a pipe."""
+    # Imported where it is needed: one message needs no bar.
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[sent]}"), TimeElapsedColumn())
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)

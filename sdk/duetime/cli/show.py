@@ -5,11 +5,12 @@ from contextlib import suppress
 from typing import Annotated, Any, NamedTuple
 
 import typer
+from duetime_format.printing import echo
 
 from duetime.cli.gateway import CALL_TIMEOUT, reach
 from duetime.cli.messages import content_lines, message_object
 from duetime.cli.options import Json, Server, watched
-from duetime.cli.output import about, echo, iso, local, now_ms, print_json
+from duetime.cli.output import about, iso, local, now_ms, print_json
 from duetime.cli.transactions import progress_lines, transaction_object
 from duetime.client.errors import DueTimeError
 from duetime.client.finding.finder import AsyncFinder, FoundMessage

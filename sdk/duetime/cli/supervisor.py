@@ -16,8 +16,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from duetime_format.printing import echo
+
 from duetime.cli.child import Child, Node, exit_text, run
-from duetime.cli.output import echo
 from duetime.cli.preflight import HOST, CannotStart, Ports
 from duetime.cli.rotation import CHECK_INTERVAL_S, rotate
 

@@ -6,17 +6,18 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
+from duetime_format.printing import echo
 
 from duetime.cli import options
 from duetime.cli.gateway import call, reach
 from duetime.cli.options import Json, Server, Yes, inherited, watched
-from duetime.cli.output import echo, iso, length, local, print_json, print_table
+from duetime.cli.output import iso, length, local, print_json, print_table
 from duetime.client.administering.admin import AsyncAdmin
 from duetime.client.administering.described import DeletedTopic
 from duetime.client.message import moment
 from duetime.v1 import gateway_pb2
 
-topics = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+topics = typer.Typer(invoke_without_command=True, rich_markup_mode=None, add_completion=False)
 
 _HELP = """List, create, describe and delete topics.
 

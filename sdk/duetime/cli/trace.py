@@ -7,10 +7,11 @@ from typing import Annotated, Any
 
 import typer
 from duetime_format.levels import LEVEL_COUNT_MAX
+from duetime_format.printing import echo
 
 from duetime.cli.gateway import CALL_TIMEOUT, reach
 from duetime.cli.options import Json, Server
-from duetime.cli.output import echo, iso, local, on_one_line, print_json
+from duetime.cli.output import iso, local, on_one_line, print_json
 from duetime.client.finding.finder import AsyncFinder
 from duetime.client.finding.trace import Trace, TraceEvent
 

@@ -10,11 +10,12 @@ from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 import typer
+from duetime_format.printing import echo
 
 from duetime.cli.gateway import CALL_TIMEOUT, reach
 from duetime.cli.messages import body_object, content_lines
 from duetime.cli.options import Json, Server, Yes, given, length, show_help, watched
-from duetime.cli.output import about, echo, error_text, iso, local, now_ms, print_json
+from duetime.cli.output import about, error_text, iso, local, now_ms, print_json
 from duetime.client.errors import DueTimeError
 from duetime.client.finding.finder import AsyncFinder
 from duetime.client.finding.transactions import FoundTransaction
@@ -39,7 +40,7 @@ Examples:
   duetime transactions list --state given-up --json | jq -r .id | duetime transactions rollback - --yes
 """
 
-transactions = typer.Typer(help=_HELP, invoke_without_command=True, rich_markup_mode=None)
+transactions = typer.Typer(help=_HELP, invoke_without_command=True, rich_markup_mode=None, add_completion=False)
 
 
 class State(StrEnum):

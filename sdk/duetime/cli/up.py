@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from duetime_format.printing import echo
 
 from duetime.cli.demo import Demo
 from duetime.cli.options import Json
-from duetime.cli.output import echo
 from duetime.cli.preflight import HOST, check_port, check_software, claimed
 from duetime.cli.supervisor import Cluster
 from duetime.client.trust import Tls

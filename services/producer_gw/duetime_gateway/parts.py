@@ -5,6 +5,7 @@ import os
 import secrets
 import socket
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from duetime_core.audit.audit import Audit
 from duetime_core.clock import Clock
@@ -18,7 +19,7 @@ from prometheus_client import CollectorRegistry
 from duetime_gateway.access.book import Book
 from duetime_gateway.access.gatekeeper import Gatekeeper
 from duetime_gateway.access.metrics import AccessMetrics
-from duetime_gateway.access.oidc import Tokens
+from duetime_gateway.access.provider import Provider
 from duetime_gateway.administration.backlog import Backlog
 from duetime_gateway.administration.groups import ConsumerGroups
 from duetime_gateway.administration.reports import JobReports
@@ -86,6 +87,9 @@ from duetime_gateway.transactions.listing import TransactionList
 from duetime_gateway.transactions.preparing import Preparer
 from duetime_gateway.transactions.producers import ProducerGroups
 from duetime_gateway.transactions.watching import Watching
+
+if TYPE_CHECKING:
+    from duetime_gateway.access.oidc import Tokens
 
 # Services that every process has.
 PROBES = ("grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection")
@@ -268,6 +272,13 @@ def _make_server(
     )
 
 
+def _tokens(provider: Provider, clock: Clock) -> "Tokens":
+    # Imported where it is needed: a start without a provider need not wait for the libraries of its tokens.
+    from duetime_gateway.access.oidc import Tokens
+
+    return Tokens(provider, clock)
+
+
 def _make_access(
     settings: GatewaySettings, clock: Clock, registry: CollectorRegistry, database: Database
 ) -> AccessParts | None:
@@ -275,7 +286,7 @@ def _make_access(
         return None
     metrics = AccessMetrics(registry)
     book = Book(database, clock, metrics, settings.rights_keep_ms)
-    provider = Tokens(settings.provider, clock) if settings.provider is not None else None
+    provider = _tokens(settings.provider, clock) if settings.provider is not None else None
     rules = {**RULES, **ROCKETMQ_RULES} if settings.rocketmq else RULES
     return AccessParts(book, Gatekeeper(book, rules, clock, metrics, provider, settings.seal))
 

@@ -10,7 +10,7 @@ from duetime_format.limits import QUEUE_COUNT_MAX, QUEUES_MAX_DEFAULT, REQUEST_B
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from duetime_gateway.access.oidc import Provider, check_url
+from duetime_gateway.access.provider import Provider, check_url
 from duetime_gateway.access.sealing import Seal
 
 MIB = 1024 * 1024

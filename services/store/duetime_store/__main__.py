@@ -1,5 +1,6 @@
 """`python -m duetime_store`: one shard."""
 
+import duetime_core.starting  # noqa: F401  first, so that all others load faster
 from duetime_core.node import main
 
 from duetime_store.node import StoreNode

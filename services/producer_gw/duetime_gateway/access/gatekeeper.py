@@ -11,7 +11,7 @@ token has expired, are to call again.
 
 import asyncio
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import structlog
@@ -26,12 +26,14 @@ from duetime_gateway.access.book import Book
 from duetime_gateway.access.grants import EVERYTHING, NOTHING, Access
 from duetime_gateway.access.headers import read_headers
 from duetime_gateway.access.metrics import AccessMetrics
-from duetime_gateway.access.oidc import Tokens
 from duetime_gateway.access.rules import UNNAMED, Rules, Who
 from duetime_gateway.access.sealing import Seal
 from duetime_gateway.access.signatures import access_key_of, check_signature
 from duetime_gateway.access.tokens import parse_token
 from duetime_gateway.access.verifying import Fingerprints, Verifier
+
+if TYPE_CHECKING:
+    from duetime_gateway.access.oidc import Tokens
 
 log = structlog.get_logger()
 
@@ -89,7 +91,7 @@ class Gatekeeper:
         rules: Rules,
         clock: Clock,
         metrics: AccessMetrics,
-        provider: Tokens | None = None,
+        provider: "Tokens | None" = None,
         seal: Seal | None = None,
     ) -> None:
         """`rules`: by method, as gRPC has it: `/duetime.v1.Gateway/Send`. `seal`: of access keys' secrets; None: there

@@ -11,16 +11,15 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 import jwt
 from duetime_core.clock import Clock
 from duetime_core.errors import Unauthenticated, Unavailable
 from duetime_core.logs import sparing
 from duetime_core.metadata.models import USER_CHARS_MAX
-from duetime_format.hosts import is_loopback
 
 from duetime_gateway.access.grants import GROUP_PREFIX
+from duetime_gateway.access.provider import Provider, check_url
 
 log = sparing()
 
@@ -37,33 +36,12 @@ DISCOVERY = "/.well-known/openid-configuration"
 
 
 @dataclass(frozen=True, slots=True)
-class Provider:
-    """Whose tokens count, and how they are read."""
-
-    issuer: str
-    audience: str
-    # Where the keys are; empty: where the issuer says.
-    keys_url: str = ""
-    name_claim: str = "sub"
-    groups_claim: str = "groups"
-    skew_s: int = 30
-
-
-@dataclass(frozen=True, slots=True)
 class Claims:
     """What a right token says."""
 
     name: str
     groups: tuple[str, ...]
     expires_at_ms: int
-
-
-def check_url(url: str) -> None:
-    """Raises: ValueError: keys from there could be anybody's."""
-    parts = urlsplit(url)
-    is_private = parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))
-    if not (is_private and parts.hostname):
-        raise ValueError(f"{url!r} is no https:// URL, nor an http:// one of this machine")
 
 
 class Tokens:

@@ -9,8 +9,6 @@ import base64
 import binascii
 import secrets
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from duetime_core.errors import DataLoss
 
 KEY_BYTES = 32
@@ -23,6 +21,9 @@ class Seal:
 
     def __init__(self, text: str) -> None:
         """Raises: ValueError: a part is no key."""
+        # Imported where it is needed: a start without keys need not wait for it.
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
         self._ciphers = [AESGCM(_key_of(part.strip())) for part in text.split(",")]
 
     def close(self, name: str, secret: str) -> str:
@@ -33,6 +34,8 @@ class Seal:
 
     def open(self, name: str, sealed: str) -> str:
         """What was encrypted. Raises: DataLoss: by another key, for another name, or changed since."""
+        from cryptography.exceptions import InvalidTag
+
         version, _, rest = sealed.partition(".")
         nonce, _, ciphertext = rest.partition(".")
         for cipher in self._ciphers if version == _VERSION else ():

@@ -8,6 +8,7 @@ import typer
 from duetime.cli.options import Json, watched
 from duetime.cli.output import print_json
 from duetime_core.metadata import users as table
+from duetime_format.printing import echo
 from sqlalchemy.orm import Session
 
 from duetime_gateway.access.grants import ADMIN, RIGHTS, Kind, Right, admin_grant, check_pattern
@@ -164,4 +165,4 @@ def _list_grants(found: Sequence[table.StoredUser], *, as_json: bool) -> None:
             for grant in user.grants:
                 print_json({"user": user.name} | grant_object(grant))
     elif not print_grants(found):
-        print("no grants; `duetime grants add USER RIGHT TOPICS` gives one")
+        echo("no grants; `duetime grants add USER RIGHT TOPICS` gives one")

@@ -20,6 +20,7 @@ from duetime_core.metadata import users as table
 from duetime_core.metadata.audit import add_rows
 from duetime_core.secrets import masked
 from duetime_core.settings import DATABASE_URL_VARIABLE
+from duetime_format.printing import echo
 from sqlalchemy.orm import Session
 
 T = TypeVar("T")
@@ -127,7 +128,7 @@ def print_done(name: str, state: str, *, as_json: bool) -> None:
     if as_json:
         print_json({"user": name, "state": state})
     else:
-        print(f"user {name} {state}")
+        echo(f"user {name} {state}")
 
 
 def print_grants(found: Sequence[table.StoredUser]) -> bool:

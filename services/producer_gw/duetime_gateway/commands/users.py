@@ -1,6 +1,5 @@
 """`duetime users`."""
 
-import sys
 from typing import Annotated, Any
 
 import typer
@@ -11,6 +10,7 @@ from duetime.client.message import delay_ms
 from duetime_core.metadata import users as table
 from duetime_core.metadata.models import ACCESS_KEY_CHARS
 from duetime_core.settings import SECRETS_KEY_VARIABLE, secrets_key_of_all
+from duetime_format.printing import echo
 from sqlalchemy.orm import Session
 
 from duetime_gateway.access.grants import GROUP_PREFIX, admin_grant
@@ -79,7 +79,7 @@ def _list(database_url: str, *, as_json: bool) -> None:
         rows = [(one.name, _state(one), str(len(one.tokens)), str(len(one.grants)), _when(one)) for one in found]
         print_table(["user", "state", "#tokens", "#grants", "created?1"], rows)
     else:
-        print("no users yet; `duetime users create NAME --admin` makes one who may do everything")
+        echo("no users yet; `duetime users create NAME --admin` makes one who may do everything")
 
 
 @users.command()
@@ -127,7 +127,7 @@ def show(context: typer.Context, name: Name, database_url: Url = "", as_json: Js
     if is_json(context, as_json):
         print_json(_user_object(user) | {"keys": [_key_object(key) for key in keys]})
         return
-    print(f"user {name}, {_state(user)}, created {_when(user)}")
+    echo(f"user {name}, {_state(user)}, created {_when(user)}")
     if user.tokens:
         rows = [(one.id, local(moment_or_none(one.created_at_ms)), _end(one.expires_at_ms)) for one in user.tokens]
         print_table(["token", "created", "ends"], rows)
@@ -245,8 +245,8 @@ def add_key(context: typer.Context, name: Name, database_url: Url = "", as_json:
     if is_json(context, as_json):
         print_json({"user": name, "access_key": access_key, "secret_key": secret})
     else:
-        print(f"access key {access_key}\nsecret key {secret}")
-        print("keep the secret: it is shown this once", file=sys.stderr)
+        echo(f"access key {access_key}\nsecret key {secret}")
+        echo("keep the secret: it is shown this once", err=True)
 
 
 @users.command("delete-key")
@@ -272,7 +272,7 @@ def delete_key(
     if is_json(context, as_json):
         print_json({"access_key": access_key, "state": "is deleted"})
     else:
-        print(f"key {access_key} is deleted")
+        echo(f"key {access_key} is deleted")
 
 
 def _refuse_group(name: str, what: str) -> None:
@@ -305,10 +305,10 @@ def _print_token(name: str, token: Token | None, stored: table.StoredToken | Non
         made = None if stored is None else _token_object(stored)
         print_json({"user": name, "token": None if token is None else str(token), "made": made})
     elif token is None:
-        print(f"user {name} has no token")
+        echo(f"user {name} has no token")
     else:
-        print(token)
-        print(f"the token of {name}; keep it: it is shown this once", file=sys.stderr)
+        echo(str(token))
+        echo(f"the token of {name}; keep it: it is shown this once", err=True)
 
 
 def _user_object(user: table.StoredUser) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """`duetime store`: commands on store directories. A plug-in of the `duetime` command, which prints as that does."""
 
 import json
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -18,6 +17,7 @@ from duetime_core.ondisk.files import LogFiles
 from duetime_core.ondisk.folder import LocalFiles
 from duetime_format.errors import Damaged
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from duetime_format.printing import echo
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
@@ -116,11 +116,11 @@ def verify_directory(directory: Directory, as_json: Json = False, levels: Levels
 
 def _print_report(directory: Path, report: Report) -> None:
     for line in (*report.damages, *report.notes):
-        print(line)
+        echo(str(line))
     if report.damage_count > len(report.damages):
-        print(f"and {report.damage_count - len(report.damages):,} more")
+        echo(f"and {report.damage_count - len(report.damages):,} more")
     outcome = "sound" if report.is_sound else f"{report.damage_count:,} damages"
-    print(
+    echo(
         f"{directory}: {outcome}; {report.records:,} records of {report.record_bytes:,} bytes, "
         f"{report.units:,} queue units, {report.index_entries:,} index entries"
     )
@@ -171,7 +171,7 @@ def import_shard(
         print_json({"imported": None if refused else str(target), **report.as_json()})
     else:
         _print_report(directory, report)
-        print("nothing is imported; --accept-damage takes it as it is" if refused else f"imported as {target}")
+        echo("nothing is imported; --accept-damage takes it as it is" if refused else f"imported as {target}")
     if refused:
         raise typer.Exit(1)
 
@@ -239,15 +239,15 @@ def export_shard(
         verified = {"warnings": made.warnings, "damageCount": made.report.damage_count}
         print_json({"exported": str(directory), **what, **verified})
         return
-    for line in (*made.report.damages, *(f"warning: {text}" for text in made.warnings)):
-        print(line, file=sys.stderr)
+    for line in (*map(str, made.report.damages), *(f"warning: {text}" for text in made.warnings)):
+        echo(line, err=True)
     if made.timers:
-        print(f"{made.timers:,} messages for any time are pending" + (f", in {timers_to}" if timers_to else ""))
+        echo(f"{made.timers:,} messages for any time are pending" + (f", in {timers_to}" if timers_to else ""))
     if made.transactions:
-        print(f"{made.transactions:,} transactions are open: the broker asks their producers")
-    print(f"{directory}: {made.records:,} records, log up to {made.end:,}; a broker needs")
+        echo(f"{made.transactions:,} transactions are open: the broker asks their producers")
+    echo(f"{directory}: {made.records:,} records, log up to {made.end:,}; a broker needs")
     for name, value in made.settings.items():
-        print(f"{name}={value}")
+        echo(f"{name}={value}")
 
 
 def _print_units(found: state.State, topic: str | None, *, as_json: bool) -> None:
@@ -259,10 +259,10 @@ def _print_units(found: state.State, topic: str | None, *, as_json: bool) -> Non
             continue
         batch.append(line if as_json else _plain(json.loads(line)))
         if len(batch) >= _LINES_AT_ONCE:
-            sys.stdout.write("\n".join(batch) + "\n")
+            echo("\n".join(batch))
             batch.clear()
     if batch:
-        sys.stdout.write("\n".join(batch) + "\n")
+        echo("\n".join(batch))
 
 
 def _plain(unit: dict[str, Any]) -> str:
@@ -287,7 +287,7 @@ def errors_printed() -> Iterator[None]:
     except InvalidArgument as error:
         raise typer.BadParameter(error.violations[0].description, param_hint="DIR") from None
     except (DueTimeError, Damaged) as error:
-        print(f"duetime: {error.text}", file=sys.stderr)
+        echo(f"duetime: {error.text}", err=True)
         raise typer.Exit(1) from None
 
 

@@ -5,22 +5,23 @@ from typing import Any
 
 from duetime.cli.output import length, local, print_table
 from duetime_format.levels import DelayLevels
+from duetime_format.printing import echo
 
 
 def print_summary(found: dict[str, Any]) -> None:
     log, point = found["commitLog"], found["checkpoint"]
     left = "abort is there: in use, or killed" if found["abortFile"] else "stopped cleanly"
-    print(f"{found['name']}, written by {found['writtenBy']}, {left}")
-    print(
+    echo(f"{found['name']}, written by {found['writtenBy']}, {left}")
+    echo(
         f"commit log {log['minPhysicalOffset']:,} to {log['maxPhysicalOffset']:,}: {log['records']:,} records, "
         f"{log['recordBytes']:,} bytes, {log['files']} files, {log['blanks']} BLANK marks, "
         f"{log['recordsInNoQueueCount']} records in no queue"
     )
     if point is None:
-        print("no checkpoint")
+        echo("no checkpoint")
     else:
         place = f", position {point['position']:,}" if "position" in point else ""
-        print(
+        echo(
             f"checkpoint: log {_time(point['physicMsgTimestamp'])}, queues {_time(point['logicsMsgTimestamp'])}{place}"
         )
     _print_waiting(found)
@@ -33,7 +34,7 @@ def print_summary(found: dict[str, Any]) -> None:
     _print_groups(found)
     _print_index(found)
     for damage in found["damaged"]:
-        print(f"damaged at {damage['physicalOffset']}: {damage['damage']}")
+        echo(f"damaged at {damage['physicalOffset']}: {damage['damage']}")
 
 
 def _print_waiting(found: dict[str, Any]) -> None:
@@ -44,26 +45,26 @@ def _print_waiting(found: dict[str, Any]) -> None:
             found["watermarks"].items(), found["pendingPerDelayLevel"].values(), strict=True
         )
     ]
-    print(f"pending: {found['pendingTotal']:,} by level")
+    echo(f"pending: {found['pendingTotal']:,} by level")
     print_table(["#level", "#delay", "#watermark", "#pending"], rows)
     if ended := sum(found["endedPerDelayLevel"].values()):
-        print(f"cancelled, and not passed yet: {ended:,}")
+        echo(f"cancelled, and not passed yet: {ended:,}")
     _print_timers(found)
     if halves := found["halfMessages"]["pending"]:
-        print(f"half messages: {halves:,} neither committed nor rolled back")
+        echo(f"half messages: {halves:,} neither committed nor rolled back")
 
 
 def _print_timers(found: dict[str, Any]) -> None:
     lanes = found["timerLanes"]
     if lanes:
-        print(f"pending: {sum(lane['pending'] for lane in lanes.values()):,} for any time")
+        echo(f"pending: {sum(lane['pending'] for lane in lanes.values()):,} for any time")
         rows = [
             (number, _time(lane["dueAtMs"] or 0), f"{lane['max']:,}", f"{lane['pending']:,}", f"{lane['ended']:,}")
             for number, lane in lanes.items()
         ]
         print_table(["#timer lane", "restored until", "#entries", "#pending", "#ended"], rows)
     if timer := found.get("timer"):
-        print(f"a broker's wheel: {timer['pending']:,} in it, {timer['notInWheel']:,} not yet")
+        echo(f"a broker's wheel: {timer['pending']:,} in it, {timer['notInWheel']:,} not yet")
 
 
 def _print_groups(found: dict[str, Any]) -> None:

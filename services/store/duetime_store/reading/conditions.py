@@ -23,6 +23,7 @@ from functools import lru_cache, reduce
 
 import numpy as np
 import numpy.typing as npt
+from duetime_core.errors import InvalidArgument, Violation
 
 TRUE, UNKNOWN, FALSE = 1, 0, -1
 
@@ -64,6 +65,11 @@ class Property(Node):
 @dataclass(frozen=True, slots=True)
 class Condition(Node):
     truth: Callable[[Columns, int], Truth] = field(kw_only=True)
+
+
+def refused(field: str, text: str) -> InvalidArgument:
+    """The error of a wrong filter."""
+    return InvalidArgument([Violation(field, text)], reason="FILTER_INVALID")
 
 
 def constant(at: int, value: Value) -> Constant:

@@ -5,6 +5,7 @@ with an equal hash does not pass.
 """
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -13,9 +14,11 @@ from duetime_format.columns import values
 from duetime_format.properties import value_of
 from duetime_format.units import Ints
 
-from duetime_store.reading import sql as expressions
-from duetime_store.reading.sql import Sql
+from duetime_store.reading.conditions import refused
 from duetime_store.reading.turns import Turns
+
+if TYPE_CHECKING:
+    from duetime_store.reading.sql import Sql
 
 _TAGS = record.TAGS.encode()
 # Parsed filters; one takes up to some 60 KB.
@@ -32,7 +35,7 @@ class Filter:
     tags: frozenset[bytes] | None = None
     # Hashes of the tags, as units have them.
     codes: Ints | None = None
-    sql: Sql | None = None
+    sql: "Sql | None" = None
 
     @property
     def passes_all(self) -> bool:
@@ -98,19 +101,26 @@ async def parsed(turns: Turns, tags: str, sql: str) -> Filter:
     return found
 
 
+def _expression(text: str) -> "Sql":
+    # Imported at the first expression: a start need not wait for the parser's generator.
+    from duetime_store.reading import sql
+
+    return sql.parse(text)
+
+
 def _parse(tags: str, sql: str) -> Filter:
     if len(tags) > limits.FILTER_CHARS_MAX:
-        raise expressions.refused("tags", f"has {len(tags)} characters, more than {limits.FILTER_CHARS_MAX}")
-    condition = expressions.parse(sql) if sql.strip() else None
+        raise refused("tags", f"has {len(tags)} characters, more than {limits.FILTER_CHARS_MAX}")
+    condition = _expression(sql) if sql.strip() else None
     text = f"sql: {condition.text}" if condition else ""
     names = frozenset(tag.strip() for tag in tags.split("||")) - {""}
     if not names and tags.strip():
         # As for RocketMQ: to take it for all tags would be a filter that nobody meant.
-        raise expressions.refused("tags", f"{tags[:_SHOWN_CHARS]!r} names no tag; empty, or *, is for all")
+        raise refused("tags", f"{tags[:_SHOWN_CHARS]!r} names no tag; empty, or *, is for all")
     if not names or "*" in names:
         return Filter(text, sql=condition)
     if wrong := sorted(tag for tag in names if "|" in tag):
-        raise expressions.refused("tags", f"{texts.shown(wrong[0])} holds |, which no tag does; `a || b` is one of two")
+        raise refused("tags", f"{texts.shown(wrong[0])} holds |, which no tag does; `a || b` is one of two")
     encoded = frozenset(tag.encode() for tag in names)
     codes = np.array(sorted({record.tags_code(tag) for tag in encoded}))
     shown = "tags: " + " || ".join(sorted(names))

@@ -20,7 +20,7 @@ from functools import cache
 
 import numpy as np
 import numpy.typing as npt
-from duetime_core.errors import InvalidArgument, Violation
+from duetime_core.errors import InvalidArgument
 from duetime_format import limits, record
 from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedToken, v_args
 
@@ -41,6 +41,7 @@ from duetime_store.reading.conditions import (
     named,
     negative,
     none_of,
+    refused,
     within,
 )
 
@@ -171,10 +172,6 @@ def _cost(text: str) -> int:
         if count > most:
             raise refused("sql", f"has {count} {what}, more than {most}")
     return len(words)
-
-
-def refused(field: str, text: str) -> InvalidArgument:
-    return InvalidArgument([Violation(field, text)], reason="FILTER_INVALID")
 
 
 def _misplaced(text: str, token: Token, expected: set[str]) -> tuple[int, str]:
