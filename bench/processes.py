@@ -95,7 +95,7 @@ class Processes:
         for pid in _children(self.pid):
             words = _cmdline(pid)
             for name, module in MODULES.items():
-                if module in words:
+                if module in words and not _is_spare(pid):
                     found[name] = pid
         return found
 
@@ -176,6 +176,14 @@ def _children(pid: int) -> list[int]:
         except OSError:
             continue
     return children
+
+
+def _is_spare(pid: int) -> bool:
+    """Whether it waits for its turn on standard input; running services read no pipe."""
+    try:
+        return os.readlink(f"/proc/{pid}/fd/0").startswith("pipe:")
+    except OSError:
+        return False
 
 
 def _cmdline(pid: int) -> list[str]:

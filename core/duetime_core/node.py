@@ -37,7 +37,7 @@ from duetime_core.probes import Condition, Pages
 from duetime_core.scrapes import ScrapeHandler, ScrapeServer
 from duetime_core.secrets import masked
 from duetime_core.settings import ProcessSettings
-from duetime_core.supervised import die_with_parent, is_supervised
+from duetime_core.supervised import await_turn, die_with_parent, is_supervised
 from duetime_core.traces import name_of
 from duetime_core.tracing import Exporting
 
@@ -144,6 +144,7 @@ def main(process: str, settings_class: type[S], make: Callable[[S, Clock], Node]
     gc.enable()
     gc.set_threshold(START_GC_THRESHOLD)
     try:
+        await_turn()
         settings = settings_class.read()
         for listener in (*settings.listeners, *settings.metrics_listener):
             refuse_exposed(listener, settings.insecure)

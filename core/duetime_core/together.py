@@ -224,4 +224,7 @@ async def _all(*works: Coroutine[Any, Any, Any]) -> None:
 
 
 if __name__ == "__main__":
+    # Before `main`, where a spare waits.
+    for name in NAMES:
+        node_class(name)
     main(PROCESS, TogetherSettings, Together)

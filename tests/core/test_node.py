@@ -163,3 +163,33 @@ def test_supervised_process_ends_with_its_parent(started: list[Process]) -> None
         readable, _, _ = select.select([watched], [], [], DEADLINE_S)
         os.close(watched)
     assert readable, "the child outlived its parent"
+
+
+def test_a_spare_starts_when_its_supervisor_needs_it() -> None:
+    reading, writing = os.pipe()
+    environment = os.environ | {"DUETIME_SUPERVISED": "1", "DUETIME_SPARE": "1"}
+    spare = subprocess.Popen(
+        [sys.executable, SAMPLE], env=environment, stdin=reading, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    os.close(reading)
+    try:
+        os.write(writing, b"\n")
+        assert spare.stdout is not None
+        assert json.loads(spare.stdout.readline())["serving"] == "sample"
+        assert os.readlink(f"/proc/{spare.pid}/fd/0") == os.devnull
+        # Its input was the supervisor's only before.
+        os.close(writing)
+        spare.terminate()
+        assert spare.wait(DEADLINE_S) == 0
+    finally:
+        spare.kill()
+        spare.communicate()
+
+
+def test_a_spare_ends_with_its_supervisor() -> None:
+    environment = os.environ | {"DUETIME_SUPERVISED": "1", "DUETIME_SPARE": "1", "DUETIME_SAMPLE_FAIL": "nosuch"}
+    done = subprocess.run(
+        [sys.executable, SAMPLE, "--wrong"], env=environment, input=b"", capture_output=True, timeout=DEADLINE_S
+    )
+    # It has read neither its settings nor its arguments.
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")

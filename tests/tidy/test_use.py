@@ -77,7 +77,7 @@ def test_definitions_are_used_outside_of_tests() -> None:
     assert [each for each in ALLOWED if each not in found] == []
 
 
-# Texts that no sender has a part in, or whose parts are escaped.
+# Calls that print, and the reason why each prints no control characters of senders.
 PRINTED = {
     "format/duetime_format/printing.py print": "escapes the texts of all others",
     "spark/duetime_spark/session.py os.write": "passes visible",

@@ -60,15 +60,20 @@ class Child:
         nodes: Sequence[Node],
         logs: Path,
         listener: socket.socket | None = None,
+        *,
+        has_spare: bool = False,
     ) -> None:
-        """`arguments`: for Python. `nodes`: the services in the process. `listener`: its standard input, or None."""
+        """`arguments`: for Python. `nodes`: the services in the process. `listener`: its standard input, or None.
+        `has_spare`: whether `keep_spare` starts one."""
         self.name = name
         self.nodes = nodes
         self.log_path = logs / f"{name}.log"
         self._arguments = arguments
+        self._has_spare = has_spare
         self._stdin = DEVNULL if listener is None else listener.fileno()
         self._environment = {key: value for node in nodes for key, value in node.environment.items()}
         self._process: Process | None = None
+        self._spare: Process | None = None
 
     @property
     def pid(self) -> int:
@@ -81,9 +86,7 @@ class Child:
             CannotStart: it ended instead; the text is its last log line for the operator.
         """
         log_size = size_of(self.log_path)
-        self._process = await spawn(
-            self._arguments, self.log_path, self._environment | {"DUETIME_SUPERVISED": "1"}, self._stdin
-        )
+        self._process = self._take_spare() or await self._spawn(self._stdin)
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 serves = await _serves(self._process)
@@ -92,6 +95,24 @@ class Child:
         if not serves:
             code = await self._process.wait()
             raise CannotStart(last_words(self.log_path, log_size) or f"{self.name} ended {exit_text(code)}")
+
+    async def keep_spare(self) -> None:
+        """Starts a spare, unless there is one: a process that loads its modules now, and serves at the next `start`."""
+        if self._has_spare and self._spare is None:
+            self._spare = await self._spawn(PIPE, {"DUETIME_SPARE": "1"})
+
+    def _take_spare(self) -> Process | None:
+        spare, self._spare = self._spare, None
+        if spare is None or spare.returncode is not None:
+            return None
+        assert spare.stdin is not None
+        spare.stdin.write(b"\n")
+        spare.stdin.close()
+        return spare
+
+    async def _spawn(self, stdin: int, more: Mapping[str, str] | None = None) -> Process:
+        environment = self._environment | {"DUETIME_SUPERVISED": "1"} | dict(more or {})
+        return await spawn(self._arguments, self.log_path, environment, stdin)
 
     async def ended(self) -> int:
         """The exit code, once it has ended."""
@@ -103,6 +124,10 @@ class Child:
 
     async def stop(self, timeout: float) -> None:
         """Stops it with SIGTERM, or SIGKILL after the timeout (s)."""
+        if self._spare is not None:
+            _send(self._spare, signal.SIGKILL)
+            await self._spare.communicate()
+            self._spare = None
         process = self._process
         if process is None or process.returncode is not None:
             return

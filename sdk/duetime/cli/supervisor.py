@@ -13,6 +13,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from duetime.cli.rotation import CHECK_INTERVAL_S, rotate
 
 BACKOFF_S_MIN = 0.2
 BACKOFF_S_MAX = 5.0
+# A process that has served this long gets a spare, so that starts and short runs do not pay for one.
+SPARE_AFTER_S = 2.0
 # A process that ran this long is healthy: its next restart is immediate again.
 STEADY_S = 30.0
 # Longer than a process needs to drain its calls; the store also flushes and writes its checkpoint.
@@ -49,6 +52,7 @@ class Cluster:
         certs: Path | None = None,
         console: bool = False,
         console_port: int | None = None,
+        spares: bool = True,
     ) -> None:
         """`host`: the gateway's address; the other services listen on loopback. `processes`: one for each service.
         `inner_ports`: whether the other services always listen. `certs`: folder of `duetime certs init`; with it all
@@ -69,10 +73,12 @@ class Cluster:
         self._nodes = self._make_nodes(port, database_url, one_page=not processes, listen=processes or inner_ports)
         self.gateway = self._nodes[0]
         if processes:
-            self._children = [Child(one.name, ["-m", f"duetime_{one.name}"], [one], logs) for one in self._nodes]
+            self._children = [
+                Child(one.name, ["-m", f"duetime_{one.name}"], [one], logs, has_spare=spares) for one in self._nodes
+            ]
         else:
             together = ["-m", "duetime_core.together", *(["--inner-ports"] if inner_ports else [])]
-            self._children = [Child("cluster", together, self._nodes, logs)]
+            self._children = [Child("cluster", together, self._nodes, logs, has_spare=spares)]
         self._page: Node | None = None
         self._console: Child | None = None
         if console:
@@ -216,13 +222,24 @@ async def _run_forever(child: Child) -> None:
     await _restart_forever(child)
 
 
+async def _end_of(child: Child) -> int:
+    """The exit code of the process, which has a spare once it has served for a while."""
+    try:
+        async with asyncio.timeout(SPARE_AFTER_S):
+            return await child.ended()
+    except TimeoutError:
+        with suppress(OSError):  # the next start makes a process
+            await child.keep_spare()
+    return await child.ended()
+
+
 async def _restart_forever(child: Child) -> None:
     """Restarts the process at once, or after a pause if it ended soon after its start."""
     loop = asyncio.get_running_loop()
     pause_s = 0.0
     while True:
         began = loop.time()
-        code = await child.ended()
+        code = await _end_of(child)
         if loop.time() - began >= STEADY_S:
             pause_s = 0.0
         later = f" in {pause_s:g} s" if pause_s else ""

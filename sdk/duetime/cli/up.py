@@ -17,6 +17,16 @@ from duetime.cli.preflight import HOST, check_port, check_software, claimed
 from duetime.cli.supervisor import Cluster
 from duetime.client.trust import Tls
 
+_NoConsole = Annotated[bool, typer.Option("--no-console", envvar="DUETIME_UP_NO_CONSOLE", help="Start no console.")]
+_NoSpares = Annotated[
+    bool,
+    typer.Option(
+        "--no-spares",
+        envvar="DUETIME_UP_NO_SPARES",
+        help="Keep no processes ready for restarts: less memory, slower restarts.",
+    ),
+]
+
 
 def up(
     data: Annotated[Path, typer.Option(metavar="DIR", help="The directory for all data.")] = Path("duetime-data"),
@@ -43,9 +53,8 @@ def up(
             help="The console's port; 0: any free one. Default: 9880, or any free one if that is in use.",
         ),
     ] = None,
-    no_console: Annotated[
-        bool, typer.Option("--no-console", envvar="DUETIME_UP_NO_CONSOLE", help="Start no console.")
-    ] = False,
+    no_console: _NoConsole = False,
+    no_spares: _NoSpares = False,
     as_json: Json = False,
 ) -> None:
     """Start a cluster on this machine.
@@ -85,6 +94,7 @@ def up(
             certs=own,
             console=not no_console,
             console_port=console_port,
+            spares=not no_spares,
         )
         asyncio.run(_serve(cluster, demo=demo, as_json=as_json))
 
