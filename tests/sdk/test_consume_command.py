@@ -261,7 +261,7 @@ def test_a_child_that_stays_does_not_hold_the_message(
     assert sorted(gateway.bodies("ack")) == [b"0", b"1"]
 
 
-@pytest.mark.parametrize("command", ["./no-such-program --now", "no-such-program < /dev/null"])
+@pytest.mark.parametrize("command", ["./no-such-program --now", "no-such-program < /dev/null", "/etc/passwd", "/etc"])
 def test_a_program_that_does_not_exist_is_reported_before_any_message(gateway: Consumed, command: str) -> None:
     gateway.fill_with(1)
     with consuming(gateway, "--exec", command) as process:

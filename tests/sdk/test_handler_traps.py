@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from duetime import Consumer, LeasedMessage, Middleware, Reject, Retry
 from duetime.client.callables import check_returned
+from duetime.client.consuming import handling
 from duetime.client.consuming.failing import decision_of
 
 from tests.sdk.consuming import consuming
@@ -34,6 +35,47 @@ async def test_a_handler_that_swallows_its_timeout_has_failed(groups: Groups, to
     async with consuming(consumer):
         await groups.until(lambda: groups.bodies("nack"))
     assert (groups.bodies("ack"), consumer.stats.failed) == ([], 1)
+
+
+async def test_a_handler_that_ignores_its_timeout_fails_while_it_runs(
+    groups: Groups, topic: str, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handling, "CANCEL_S", 0.05)
+    await groups.fill(topic, 1)
+    consumer, may_end = Consumer(groups.address, group=group), asyncio.Event()
+
+    @consumer.handler(topic, timeout="50ms", backoff="1h")
+    async def charge(message: LeasedMessage) -> None:
+        while not may_end.is_set():
+            with suppress(asyncio.CancelledError):
+                await may_end.wait()
+
+    async with consuming(consumer):
+        await groups.until(lambda: groups.bodies("nack"))
+        assert not may_end.is_set()
+        may_end.set()
+    assert (groups.bodies("ack"), consumer.stats.failed) == ([], 1)
+
+
+@pytest.mark.parametrize("ends", ["returns", "is cancelled"])
+async def test_a_handler_that_cancels_itself_ends_as_any_other(
+    groups: Groups, topic: str, group: str, ends: str
+) -> None:
+    await groups.fill(topic, 1)
+    consumer = Consumer(groups.address, group=group)
+
+    @consumer.handler(topic, backoff="1h")
+    async def charge(message: LeasedMessage) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        with suppress(asyncio.CancelledError if ends == "returns" else ()):
+            await asyncio.sleep(0)
+
+    settled = "ack" if ends == "returns" else "nack"
+    async with consuming(consumer):
+        await groups.until(lambda: groups.bodies(settled))
+    assert [call for call, _ in groups.log if call != "receive"] == [settled]
 
 
 @pytest.mark.parametrize("how", ["returns", "raises", "rejects"])

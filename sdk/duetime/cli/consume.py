@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -262,10 +263,10 @@ class _Command(asyncio.SubprocessProtocol):
 
 
 def _check_program(command: str) -> None:
-    """Asks the shell for the first word of a command, if it is a plain name.
+    """Looks up the first word of a command if it is plain: a path, or a name for the shell.
 
     Raises:
-        typer.BadParameter: no program, builtin or keyword has this name.
+        typer.BadParameter: the path is no executable file, or no program, builtin or keyword has this name.
     """
     try:
         word = next(iter(shlex.split(command)), "")
@@ -273,8 +274,13 @@ def _check_program(command: str) -> None:
         return  # the shell reports the open quote
     if not re.fullmatch(r"[\w./+@%:-]+", word) or not hasattr(os, "fork"):
         return
-    known = subprocess.run(["/bin/sh", "-c", 'command -v -- "$1"', "sh", word], capture_output=True, check=False)
-    if known.returncode != 0:
+    if "/" in word:
+        # Some shells take any file for a command.
+        is_known = shutil.which(word) is not None
+    else:
+        asked = ["/bin/sh", "-c", 'command -v -- "$1"', "sh", word]
+        is_known = subprocess.run(asked, capture_output=True, check=False).returncode == 0
+    if not is_known:
         raise typer.BadParameter(f"{word}: no such program, or it can't be executed", param_hint="--exec")
 
 

@@ -98,6 +98,9 @@ class Handling:
         # Messages, or runs of an ordered group, without a started handler.
         self._waiting: deque[Any] = deque()
         self._handlers: set[asyncio.Task[Any]] = set()
+        self._running: asyncio.Task[Any] | None = None
+        # The end of a drain has cancelled the handlers.
+        self._cancels = False
         self._room = asyncio.Event()
         self._open_max = 0
         self._ahead = 0
@@ -107,6 +110,7 @@ class Handling:
     async def run(self, drain_s: float) -> None:
         """Returns when the consumer was stopped and everything has ended. Cancellation cancels the handlers."""
         loop = self._loop
+        self._running = asyncio.current_task()
         self._paced_at_s = loop.time()
         receiving, renewing = loop.create_task(self._receive_all()), loop.create_task(self._renew_all())
         for task in (receiving, renewing):
@@ -136,6 +140,7 @@ class Handling:
             await asyncio.wait(self._handlers, timeout=drain_s)
         if self._handlers:
             log.warning("%s: cancelling %d handlers after %g s", self._topic, len(self._handlers), drain_s)
+            self._cancels = True
             for task in self._handlers:
                 task.cancel()
             await asyncio.wait(self._handlers, timeout=CANCEL_S)
@@ -278,9 +283,11 @@ class Handling:
         return False
 
     def _is_cancelled(self) -> bool:
-        """Whether the end of the consumer has cancelled the current handler, even without effect."""
+        """Whether the end of the consumer has cancelled the current handler, even without effect. A handler may cancel
+        its own task, as older libraries do for timeouts."""
         task = asyncio.current_task(self._loop)
-        return task is not None and task.cancelling() > 0
+        ends = self._cancels or (self._running is not None and self._running.cancelling() > 0)
+        return ends and task is not None and task.cancelling() > 0
 
     async def _call(self, message: LeasedMessage) -> object:
         handler = self._handler
@@ -289,7 +296,13 @@ class Handling:
             return None
         if handler.timeout_s is None:
             return await handler.function(message)
-        return await _call_within(handler.function, message, handler.timeout_s)
+        text = f"the handler ran for more than {handler.timeout_s:g} s"
+        # A handler that ignores its cancellation has failed too, and keeps its place as a thread does.
+        expiry = self._loop.call_later(handler.timeout_s + CANCEL_S, self._failed, message, TimeoutError(text))
+        try:
+            return await _call_within(handler.function, message, handler.timeout_s, text)
+        finally:
+            expiry.cancel()
 
     async def _call_in_thread(self, message: LeasedMessage) -> None:
         """Returns when the thread is done, even after a timeout: threads cannot be stopped from outside."""
@@ -397,9 +410,10 @@ class Handling:
         return None
 
 
-async def _call_within(function: Callable[[LeasedMessage], Any], message: LeasedMessage, timeout_s: float) -> object:
-    """Raises TimeoutError with its own text after the timeout, even if the function swallows its cancellation."""
-    text = f"the handler ran for more than {timeout_s:g} s"
+async def _call_within(
+    function: Callable[[LeasedMessage], Any], message: LeasedMessage, timeout_s: float, text: str
+) -> object:
+    """Raises TimeoutError with the text after the timeout, even if the function swallows its cancellation."""
     try:
         async with asyncio.timeout(timeout_s) as scope:
             result: object = await function(message)
