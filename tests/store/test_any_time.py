@@ -63,8 +63,8 @@ def test_a_record_falls_due_when_it_asks_to_and_never_before_the_next_ms(timers:
 REFUSED_ONES = {
     "is not 13 digits": text_of(b"TIMER_DELAY_MS\x015\x02TIMER_OUT_MS\x01000000005\x02REAL_TOPIC\x01orders"),
     "TIMER_OUT_MS is not": text_of(b"TIMER_DELAY_MS\x015\x02REAL_TOPIC\x01orders\x02REAL_QID\x010"),
-    "asks for another due time": text_of(b"TIMER_DELAY_MS\x016\x02TIMER_OUT_MS\x010000000000005"),
-    "or for none": text_of(b"TIMER_OUT_MS\x010000000000005\x02REAL_TOPIC\x01orders\x02REAL_QID\x010"),
+    "or another one than": text_of(b"TIMER_DELAY_MS\x016\x02TIMER_OUT_MS\x010000000000005"),
+    "asks for no due time": text_of(b"TIMER_OUT_MS\x010000000000005\x02REAL_TOPIC\x01orders\x02REAL_QID\x010"),
     f"falls due {DELAY_MS_MAX + 1} ms ahead": timed("X", delay_ms=DELAY_MS_MAX + 1),
     f"falls due {DELAY_MS_MAX + 2} ms ahead": timed("X", deliver_at_ms=NOW + DELAY_MS_MAX + 2),
     "queue 1 is above the highest, 0": timed("X", delay_ms=5, queue=1),
@@ -85,7 +85,7 @@ def test_a_record_without_one_due_time_is_refused_alone(timers: Shard, fault: st
 
 
 def test_past_ones_keep_their_indices_beside_refused_ones(timers: Shard) -> None:
-    refused = REFUSED_ONES["or for none"]
+    refused = REFUSED_ONES["asks for no due time"]
     outcome = timers.put(refused, timed("A", deliver_at_ms=5), refused, timed("B", deliver_at_ms=5))
     assert (outcome.statuses, outcome.past) == ([REFUSED, OK, REFUSED, OK], [1, 3])
 

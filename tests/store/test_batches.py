@@ -264,7 +264,7 @@ def test_batch_of_which_some_is_stored_is_refused(shard: Shard) -> None:
     outcome = shard.put(sent("A"), sent("B"), batches=(0, 2))
     assert outcome.statuses == [REFUSED] * 2
     assert outcome.errors[0].reason == PARTLY_STORED
-    assert outcome.faults[1] == "1 of the 2 messages of the batch are stored, and not the others"
+    assert outcome.faults[1] == "1 of the 2 messages of the batch are stored, the others are not"
     outcome = shard.put(sent("C"), sent("C"), sent("D"), batches=(1, 2))
     assert outcome.statuses == [OK, REFUSED, REFUSED]
     assert ids(shard.pulled()) == ["A", "C"]

@@ -132,7 +132,7 @@ async def test_a_servers_own_message_is_no_users_to_end(store: Running, topic: s
     refs = [ref("own", 0), ref("own"), ref("own", 7), ref("m0", 1)]
     results = await cancel(store, *refs)
     assert [one.status for one in results] == [0, 0, 0, CANCELLED]
-    text = "'own' goes to a system topic; only DueTime itself ends its wait"
+    text = "'own' goes to a system topic; only DueTime itself can end its wait"
     assert {one.fault.message.partition(": ")[2] for one in results[:3]} == {text}
     moves = [store_pb2.Replacement(message=one, reschedule=pending_pb2.Reschedule(delay_ms=50_000)) for one in refs[:3]]
     moved = (await store.stub.Replace(store_pb2.ReplaceRequest(replacements=moves), timeout=60)).results

@@ -126,7 +126,7 @@ async def test_export_is_refused_where_a_broker_takes_no_such_topic(shard: Shard
         root = tmp_path / f"copy-{number}"
         shutil.copytree(shard.settings.data_dir, root)
         (root / "config" / topics.FILE).write_bytes(topics.encode({name: 1}))
-        with pytest.raises(DueTimeError, match="1 topics have names that no broker takes"):
+        with pytest.raises(DueTimeError, match="1 topics have names that brokers reject"):
             export_directory(root, tmp_path / "made", LEVELS, accept_damage=False)
     assert not (tmp_path / "made").exists()
 
@@ -165,7 +165,7 @@ async def test_export_ends_when_retention_takes_what_it_copies(
     shutil.copytree(shard.settings.data_dir, tmp_path / "copy")
     first = tmp_path / "copy" / "commitlog" / ("0" * 20)
     monkeypatch.setattr(export, "check_room", lambda target, files: first.unlink())
-    with pytest.raises(DueTimeError, match="retention has taken commitlog/0"):
+    with pytest.raises(DueTimeError, match="retention has removed commitlog/0"):
         export_directory(tmp_path / "copy", tmp_path / "made", LEVELS, accept_damage=False)
     assert not (tmp_path / "made").exists()
 

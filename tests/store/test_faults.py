@@ -99,5 +99,5 @@ def test_entry_that_leads_to_a_queue_of_nobody_is_refused(shard: Shard) -> None:
 
 @pytest.mark.parametrize(("topic", "queue"), [(b"../evil", 0), (b"a\0b", 0), (b"", 0), (b"orders", -1)])
 def test_no_path_is_made_of_what_is_no_name(shard: Shard, topic: bytes, queue: int) -> None:
-    with pytest.raises(ValueError, match="is no valid queue"):
+    with pytest.raises(ValueError, match="is not a valid queue"):
         shard.store.queues.get_bytes(topic, queue)

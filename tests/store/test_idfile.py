@@ -114,7 +114,7 @@ def test_ids_that_are_not_durable_are_not_saved(shard: Shard) -> None:
         ("missing", "there is no file of ids"),
         ("flip", "duetimeIds: the block at 0 does not match its CRC"),
         ("cut", "duetimeIds: the block at 0 does not match its CRC"),
-        ("short", "duetimeIds: 5 bytes at 0 are no block of ids"),
+        ("short", "duetimeIds: 5 bytes at 0 are not a block of ids"),
         ("version", "duetimeIds: its version is 9, 2 is known"),
         ("old", "duetimeIds has the ids of records before position"),
         ("gap", "duetimeIds: a block begins at position"),

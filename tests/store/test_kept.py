@@ -25,7 +25,7 @@ def test_entries_are_kept_as_what_they_become_and_taken_once() -> None:
     batch = held.take(1, 5, 2)
     assert batch.entries.tolist() == [5, 6]
     assert batch.records == restore(given.entry(0)) + restore(given.entry(1))
-    with pytest.raises(FailedPrecondition, match="2 entries from 5 on are not kept in lane 1"):
+    with pytest.raises(FailedPrecondition, match="no 2 entries from 5 on are kept in lane 1"):
         held.take(1, 5, 2)
     assert held.take(1, 7, 1).entries.tolist() == [7]
 

@@ -250,7 +250,7 @@ async def test_a_levels_lane_is_as_a_plain_model_of_it(seed: int) -> None:
 
 
 def test_a_cursor_of_another_lane_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="is no cursor of lane 1"):
+    with pytest.raises(InvalidArgument, match="is not a cursor of lane 1"):
         level_lane(ListQueue()).head(b"strange", 1)
     assert not len(level_lane(ListQueue()).head(b"\xff" * 8, 1).entries)
 

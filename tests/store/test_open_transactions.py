@@ -283,8 +283,7 @@ def test_files_that_do_not_belong_to_the_checkpoint_are_no_table(tmp_path) -> No
         assert saved is not None
         assert saved.rows.offsets.tolist() == list(range(10))
     assert (
-        tablefile.read(tmp_path, 6)[1]
-        == "duetimeTransactions is of position 9; duetimeTransactions.bak is of position 5"
+        tablefile.read(tmp_path, 6)[1] == "duetimeTransactions has position 9; duetimeTransactions.bak has position 5"
     )
 
 

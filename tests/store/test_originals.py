@@ -84,7 +84,7 @@ def test_damaged_entry_is_put_aside_and_nothing_else_takes_its_place(shard: Shar
     flip(log_file(shard), 90)
     outcome = shard.put_entries(right, lane=1, first_entry=0)
     assert outcome.statuses == [REFUSED]
-    assert "can't be restored, only put aside" in outcome.faults[0]
+    assert "can't be restored, only quarantined" in outcome.faults[0]
     entry = Entry(1, 0, due, b"")
     other = record.decode(quarantine(entry, "torn"))
     for wrong in (

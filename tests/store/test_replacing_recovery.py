@@ -138,7 +138,7 @@ async def test_a_copy_of_what_replaced_a_message_ends_it_once(tmp_path: Path) ->
         with capture_logs() as logs:
             await shard.restart()
         assert shard.node.store.lanes[TIMERS].pending_count == 2
-        assert "pending messages are counted anew" not in [line["event"] for line in logs]
+        assert "recounting pending messages" not in [line["event"] for line in logs]
         check_counts(shard.node.store)
 
 

@@ -86,9 +86,9 @@ def test_shard_that_exists_is_not_written_over(shard: Shard, tmp_path: Path) -> 
     target.mkdir(parents=True)
     import_directory(shard.root, target, LEVELS, accept_damage=False)
     before = contents(target)
-    with pytest.raises(DueTimeError, match="holds something already"):
+    with pytest.raises(DueTimeError, match="is not empty"):
         import_directory(shard.root, target, LEVELS, accept_damage=False)
-    with pytest.raises(DueTimeError, match="holds something already"):
+    with pytest.raises(DueTimeError, match="is not empty"):
         export_directory(shard.root, target, LEVELS, accept_damage=False)
     assert contents(target) == before
 

@@ -99,7 +99,7 @@ def test_marks_that_the_log_explains_are_sound(scene: Scene) -> None:
 def test_marks_that_nothing_explains_are_named(scene: Scene, offset: int, wrong: Callable[[Scene], int]) -> None:
     scene.mark(offset, wrong(scene))
     (damage,) = scene.damages()
-    assert "unit says that the half message was" in damage
+    assert "unit says the half message was" in damage
     assert f"{HALF_TOPIC} queue 0 offset {offset}" in damage
 
 
@@ -108,7 +108,7 @@ def test_ended_ones_before_the_checkpoint_have_marks(scene: Scene, offset: int) 
     scene.mark(offset, 116)
     assert scene.damages() == []
     scene.check_point(7, 8)
-    assert "and its unit is not marked" in scene.damages()[0]
+    assert "but its unit is not marked" in scene.damages()[0]
 
 
 def test_a_wrong_tag_is_no_mark(scene: Scene) -> None:
@@ -119,7 +119,7 @@ def test_a_wrong_tag_is_no_mark(scene: Scene) -> None:
 def test_file_of_open_transactions_is_checked(scene: Scene) -> None:
     scene.check_point(3, 7, 8)
     (damage,) = scene.damages()
-    assert damage.startswith(f"{tablefile.FILE} at 0: it has the transaction of half message 3 as open")
+    assert damage.startswith(f"{tablefile.FILE} at 0: the transaction of half message 3 is open")
     path = scene.root / tablefile.FILE
     path.write_bytes(path.read_bytes()[:-1] + b"!")
     assert "its CRC does not match; a start finds the open transactions in the log" in scene.damages()[0]

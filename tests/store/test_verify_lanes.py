@@ -85,9 +85,8 @@ def test_shard_with_ended_entries_is_sound(root: Path) -> None:
 @pytest.mark.parametrize(("queue", "entry"), [(LEVEL, 0), (TIMER, 5)])
 def test_mark_without_a_record_that_says_so_is_damage(root: Path, queue: str, entry: int) -> None:
     mark(root, queue, entry)
-    assert (
-        f"consumequeue/{queue}/{FIRST} at {entry * 20}: unit says that the entry has ended, and no record"
-        in "\n".join(damages(root))
+    assert f"consumequeue/{queue}/{FIRST} at {entry * 20}: unit says the entry has ended, but no record" in "\n".join(
+        damages(root)
     )
 
 
@@ -98,7 +97,7 @@ def test_mark_without_a_record_that_says_so_is_damage(root: Path, queue: str, en
 def test_record_without_its_mark_is_damage(root: Path, queue: str, entry: int, how: str) -> None:
     mark(root, queue, entry)
     assert any(
-        re.search(rf"{queue}/{FIRST} at {entry * 20}: the record at \d+ has {how} the entry, and its unit is not", one)
+        re.search(rf"{queue}/{FIRST} at {entry * 20}: the record at \d+ has {how} the entry, but its unit is not", one)
         for one in damages(root)
     )
 
@@ -129,7 +128,7 @@ def test_damaged_manifest_and_run_are_found(root: Path) -> None:
 def test_missing_run_is_found(root: Path) -> None:
     run = next(path for path in (root / "timers" / "0").iterdir() if path.name.isdigit())
     run.unlink()
-    assert damages(root) == [f"timers/0/{run.name} at 0: the manifest names it, and it is not there"]
+    assert damages(root) == [f"timers/0/{run.name} at 0: the manifest names it, but it is missing"]
 
 
 def test_counts_that_are_damaged_or_wrong_are_found(root: Path) -> None:

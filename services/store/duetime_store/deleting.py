@@ -1,12 +1,12 @@
-"""Topics of a shard come and go: PutTopic, PutTopics and DeleteTopic.
+"""Creating and deleting topics of a shard: PutTopic, PutTopics and DeleteTopic.
 
-A deletion is one record of the log. What else there is of the topic goes in an order in which a crash anywhere leaves
-either the topic or its deletion:
+A deletion is one record of the log. Everything else of the topic is removed in an order in which a crash anywhere
+leaves either the topic or its deletion:
 
     closed ──▶ nothing pending ──▶ record durable: queues and places of groups are gone for everybody
            ──▶ offsets of groups ──▶ topics.json ──▶ checkpoint, which has the deletion ──▶ files of the queues
 
-All after the record is repeated by recovery or by the next call.
+Recovery or the next call repeats all steps after the record.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ CLOSE, OPEN, DELETE = (
 
 
 class TopicCalls:
-    """See proto/duetime/v1/store.proto for what each call promises."""
+    """See proto/duetime/v1/store.proto for the promises of each call."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class TopicCalls:
         directory: StoreDirectory,
         executor: Executor,
     ) -> None:
-        """`executor`: the checkpoints' thread, which may still write units of a topic that is gone."""
+        """`executor`: the checkpoints' thread, which may still write units of a deleted topic."""
         self._store = store
         self._topics = topics
         self._readers = readers
@@ -68,7 +68,7 @@ class TopicCalls:
         self._executor = executor
         self._deleting = asyncio.Lock()
 
-    # --- they come --------------------------------------------------------------------------------------------------
+    # --- creating ---------------------------------------------------------------------------------------------------
 
     async def put(self, request: store_pb2.PutTopicRequest) -> None:
         """Raises: DueTimeError."""
@@ -78,7 +78,7 @@ class TopicCalls:
         await self._topics.put(request.name, request.queue_count, request.message_type)
 
     async def put_all(self, requests: Sequence[store_pb2.PutTopicRequest]) -> dict[int, DueTimeError]:
-        """By index: why a topic was refused. Raises: DueTimeError."""
+        """Returns the errors of rejected topics, by index. Raises: DueTimeError."""
         if len(requests) > limits.TOPICS_PUT_MAX:
             text = f"{len(requests)} topics, {limits.TOPICS_PUT_MAX} at most"
             raise InvalidArgument([Violation("topics", text)])
@@ -90,7 +90,7 @@ class TopicCalls:
         answer = await self._topics.put_all([(one.name, one.queue_count, one.message_type) for one in sound])
         return refused | {wanted[at]: error for at, error in answer.items()}
 
-    # --- they go ----------------------------------------------------------------------------------------------------
+    # --- deleting ---------------------------------------------------------------------------------------------------
 
     async def delete(self, request: store_pb2.DeleteStoredTopicRequest) -> store_pb2.DeleteStoredTopicResponse:
         """Raises: DueTimeError."""
@@ -109,7 +109,7 @@ class TopicCalls:
         return await self._counted(topic)
 
     async def _durable(self) -> None:
-        """All that is staged is published: what is counted from now on has it."""
+        """Waits until everything staged is published, so that later counts include it."""
         durable = self._store.when_durable()
         if durable is not None:
             self._flusher.wake()
@@ -138,7 +138,7 @@ class TopicCalls:
         return (await self._backlog.answer(asked)).pending_count
 
     async def _delete(self, topic: str, generation: int) -> None:
-        """Durable on return. Raises: DueTimeError: called again, it goes on."""
+        """Durable on return. Raises: DueTimeError: call it again to continue."""
         store = self._store
         known = store.queues.deletions.get(topic)
         if known is None or known.generation < generation:
@@ -151,13 +151,13 @@ class TopicCalls:
                 await self._cancel_retries(group, topic)
             await self._record(topic, generation)
         elif not store.closing.is_deleted(topic):
-            # A later one of its name: the call comes late.
+            # A later topic with its name exists: the call comes late.
             return
         await self._readers.end(topic)
         await self._events_durable()
         await self._topics.fold()
         if not await self._checkpointer.write():
-            raise Unavailable(f"topic {topic} is deleted, and its files are not: no checkpoint", reason="TOPIC_LEFT")
+            raise Unavailable(f"topic {topic} is deleted, but its files are not: no checkpoint", reason="TOPIC_LEFT")
         deletion = store.queues.deletions.get(topic)
         if deletion is not None:
             run = asyncio.get_running_loop().run_in_executor
@@ -166,7 +166,7 @@ class TopicCalls:
         store.closing.open(topic)
 
     async def _cancel_retries(self, group: str, topic: str) -> None:
-        """Those of the topic that wait in lanes; durable on return. The group's of other topics stay."""
+        """Cancels the topic's retries in lanes; durable on return. The group's retries of other topics stay."""
         self._retries.cancel(await self._retries.find(group, lambda names: names.get(record.RETRY_TOPIC) == topic))
         await self._durable()
 
@@ -177,7 +177,7 @@ class TopicCalls:
             await durable
 
     async def _record(self, topic: str, generation: int) -> None:
-        """The deletion is in the log; durable on return."""
+        """Writes the deletion to the log; durable on return."""
         store = self._store
         store.gate.check_write()
         deletion = Deletion(topic, generation, self._begins(topic))

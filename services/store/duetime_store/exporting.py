@@ -1,6 +1,6 @@
 """Lists the shard's files for analysis and streams their raw bytes, beside the serving path and slower than it.
 
-    loop     take 1 MiB's worth of the rate ──▶ ask for the chunk            ──▶ give it; go on once the reader has it
+    loop     take 1 MiB's worth of the rate ──▶ ask for the chunk            ──▶ give it; next once the reader has it
     thread                                      read it, announce the next to the disk
 
 A stream holds one chunk while its reader takes it, and nothing while it waits. No file is touched on the event loop.
@@ -29,9 +29,9 @@ from duetime_store.writing.store import Store
 T = TypeVar("T")
 
 CHUNK_BYTES = 1024 * 1024
-# The smallest read counts as this much: every call costs the serving path something, however little it reads.
+# Minimum charge of a read: every call costs the serving path something, however little it reads.
 CHARGE_BYTES_MIN = 16 * 1024
-# The rate is saved up for this long at most: a longer burst would delay the calls served beside it.
+# Maximum time for which the rate is saved up: a longer burst would delay the calls served beside it.
 SAVED_MS_MAX = 20
 THREADS = 2
 
@@ -59,7 +59,7 @@ class Throttle:
 
     @property
     def waiting_count(self) -> int:
-        """How many streams wait for their turn."""
+        """The number of streams waiting for their turn."""
         return sum(not turn.done() for _, turn in self._waiting)
 
     async def take(self, size: int) -> None:
@@ -72,7 +72,7 @@ class Throttle:
         await turn
 
     def end(self) -> None:
-        """Everything passes from now on."""
+        """Removes the limit."""
         self._bytes_per_ms = 0.0
         if self._timer:
             self._timer.cancel()
@@ -100,7 +100,8 @@ class Throttle:
 
 
 class Exporter:
-    """Lists and reads the files of one shard's directory. All streams together keep a rate and a number."""
+    """Lists and reads the files of one shard's directory. The rate and the maximum number apply to all streams
+    together."""
 
     def __init__(
         self, store: Store, root: Path, clock: Clock, metrics: StoreMetrics, *, bytes_per_s: int, exports_max: int
@@ -119,12 +120,12 @@ class Exporter:
         return await asyncio.wrap_future(self._threads.submit(_list, self._root, self._store.durable_end))
 
     async def read(self, path: str, offset: int, length: int, caller: str = "") -> AsyncIterator[bytes]:
-        """The bytes [offset, offset + length) of a file in chunks; length 0: all from `offset`. They end where the file
-        does; in a log file, where the durable bytes do. A file that is deleted meanwhile is read to its end.
+        """The bytes [offset, offset + length) of a file in chunks; length 0: all from `offset`. They end with the file;
+        in a log file, with the durable bytes. A file deleted in the meantime is read to its end.
 
         Raises:
-            InvalidArgument: the path is none of the known kinds; offset or length is negative.
-            NotFound: there is no such file, or a link is in its place.
+            InvalidArgument: the path is not of a known kind; offset or length is negative.
+            NotFound: the file does not exist, or a link is in its place.
             Overloaded: the limit of exports is reached, the shard's or the caller's.
             Unavailable: the file can't be read, or the store is stopping.
         """
@@ -156,7 +157,7 @@ class Exporter:
             raise Unavailable("the store is stopping", reason="STOPPING")
 
     def end(self) -> None:
-        """Running streams end instead of giving their next chunk, and no new one begins."""
+        """Ends running streams before their next chunk, and rejects new ones."""
         self._ending = True
         self.throttle.end()
 
@@ -165,7 +166,7 @@ class Exporter:
 
 
 def encoded_chunk(data: bytes) -> bytes:
-    """An ExportChunk as it travels. The generated code takes 1.5 ms of the event loop for 1 MiB, this 0.05 ms."""
+    """The wire bytes of an ExportChunk. The generated code takes 1.5 ms of the event loop for 1 MiB, this 0.05 ms."""
     head, size = bytearray(b"\n"), len(data)
     while size > 0x7F:
         head.append(size & 0x7F | 0x80)
@@ -178,7 +179,7 @@ def check(path: str, offset: int, length: int) -> None:
     """Raises: InvalidArgument."""
     found = []
     if not _PATHS.fullmatch(path):
-        found.append(Violation("path", f"{path[:255]!r} is none of the files that ListFiles lists"))
+        found.append(Violation("path", f"{path[:255]!r} is not a file listed by ListFiles"))
     for field, value in (("offset", offset), ("length", length)):
         if value < 0:
             found.append(Violation(field, f"{value} is negative"))
@@ -187,7 +188,7 @@ def check(path: str, offset: int, length: int) -> None:
 
 
 def written_bytes(path: str, size: int, end: int) -> int:
-    """How many bytes of a file of `size` bytes are written; `end` is the log's."""
+    """The number of written bytes in a file of `size` bytes; `end` is the log's."""
     if not path.startswith("commitlog/"):
         return size
     return min(size, max(end - int(path.rpartition("/")[2]), 0))
@@ -201,11 +202,11 @@ def _list(root: Path, end: int) -> export_pb2.ListFilesResponse:
 
 
 def _walk(folder: str, prefix: str, below: int) -> Iterator[tuple[str, int]]:
-    """Path and size of the known files of a folder; `below`: how many more levels it has, 0 for the root."""
+    """Path and size of the known files of a folder; `below`: the number of its remaining levels, 0 for the root."""
     try:
         entries = list(os.scandir(folder))
     except OSError:
-        # Gone meanwhile, as a topic's folder may be.
+        # Deleted in the meantime, as a topic's folder may be.
         return
     for entry in entries:
         path = prefix + entry.name
@@ -237,7 +238,7 @@ class _File:
         return await self._on_thread(self._read, offset, size)
 
     def close(self) -> None:
-        """Closes once the thread has finished with it: the caller may be gone before."""
+        """Closes the file once the thread has finished with it: the caller may be gone before."""
         self._work.add_done_callback(lambda _: self._close())
 
     async def _on_thread(self, function: Callable[..., T], *values: int) -> T:
@@ -251,7 +252,7 @@ class _File:
             for step in folders:
                 above, folder = folder, os.open(step, _FLAGS | os.O_DIRECTORY, dir_fd=folder)
                 os.close(above)
-            # With a pipe in its place, opening must not block.
+            # Opening must not block if the file is a pipe.
             self._number = os.open(name, _FLAGS | os.O_NONBLOCK, dir_fd=folder)
         except OSError as error:
             if error.errno in _NOT_THERE:
@@ -265,7 +266,7 @@ class _File:
         return found.st_size
 
     def _missing(self) -> NotFound:
-        return NotFound(f"file {self._path!r} is not there", reason="FILE_NOT_FOUND")
+        return NotFound(f"file {self._path!r} does not exist", reason="FILE_NOT_FOUND")
 
     def _read(self, offset: int, size: int) -> bytes:
         data = os.pread(self._number, size, offset)

@@ -1,4 +1,4 @@
-"""The store's Prometheus metrics that calls and loops count; those read from the shard when scraped are in
+"""The store's Prometheus metrics counted by calls and loops; those read from the shard when scraped are in
 writing/metrics.py."""
 
 from errno import errorcode
@@ -17,7 +17,7 @@ class StoreMetrics:
             "duetime_store_records_damaged_total", "Damaged records met by recovery and readers", registry=registry
         )
         self.repaired = Counter(
-            "duetime_store_units_repaired_total", "Queue units that were wrong and are written anew", registry=registry
+            "duetime_store_units_repaired_total", "Wrong queue units that were rewritten", registry=registry
         )
         self.flush_seconds = Histogram(
             "duetime_store_flush_seconds",
@@ -34,17 +34,17 @@ class StoreMetrics:
         self.flush_errors = Counter(
             "duetime_store_flush_errors_total", "Writes and flushes that failed", ["errno"], registry=registry
         )
-        self.disk_free_bytes = Gauge("duetime_store_disk_free_bytes", "Bytes that the disk has left", registry=registry)
+        self.disk_free_bytes = Gauge("duetime_store_disk_free_bytes", "Free bytes of the disk", registry=registry)
         self.restores_need = Gauge(
             "duetime_store_restores_need_bytes",
-            "Room that pending messages need to be restored; sends are refused with less free",
+            "Bytes needed to restore pending messages; sends are rejected with less free",
             registry=registry,
         )
         self.disk_used = Gauge(
             "duetime_store_disk_used_ratio", "Part of the disk in use, 0 to 1, as df counts", registry=registry
         )
         self.disk_used_max = Gauge(
-            "duetime_store_disk_used_max_ratio", "Use above which sends are refused", registry=registry
+            "duetime_store_disk_used_max_ratio", "Use above which sends are rejected", registry=registry
         )
         self.checkpoint_seconds = Histogram(
             "duetime_store_checkpoint_seconds", "Time of one checkpoint", registry=registry
@@ -56,12 +56,12 @@ class StoreMetrics:
             "duetime_store_recovery_cut_bytes", "Torn bytes that the last recovery cut off the log", registry=registry
         )
         self.recovery_findings = Gauge(
-            "duetime_store_recovery_findings", "What the last recovery found wrong", ["kind"], registry=registry
+            "duetime_store_recovery_findings", "Faults found by the last recovery", ["kind"], registry=registry
         )
         self.recovery_seconds = Gauge("duetime_store_recovery_seconds", "Time of the last recovery", registry=registry)
         self.index_behind = Gauge(
             "duetime_store_index_behind_bytes",
-            "Log bytes that a look-up has to read, since no index has them",
+            "Unindexed log bytes, which every look-up reads",
             registry=registry,
         )
         self._count_reads(registry)
@@ -80,19 +80,17 @@ class StoreMetrics:
         )
         self.receive_streams = Gauge("duetime_store_receive_streams", "Streams of ReceiveStream", registry=registry)
         self.export_bytes = Counter("duetime_store_export_bytes", "File bytes given to exports", registry=registry)
-        self.exports = Gauge("duetime_store_exports", "Exports that run", registry=registry)
-        self.subscriptions = Gauge("duetime_store_subscriptions", "Subscriptions that run", registry=registry)
-        self.subscriptions_max = Gauge(
-            "duetime_store_subscriptions_max", "Subscriptions beyond which more are refused", registry=registry
-        )
+        self.exports = Gauge("duetime_store_exports", "Running exports", registry=registry)
+        self.subscriptions = Gauge("duetime_store_subscriptions", "Running subscriptions", registry=registry)
+        self.subscriptions_max = Gauge("duetime_store_subscriptions_max", "Maximum subscriptions", registry=registry)
 
     def _count_scans(self, registry: CollectorRegistry) -> None:
         self.scanning_seconds = Gauge(
             "duetime_store_scanning_seconds",
-            "Time of the event loop that filters, searches, traces and lists took",
+            "Event loop time taken by filters, searches, traces and lists",
             registry=registry,
         )
-        self.scans_waiting = Gauge("duetime_store_scans_waiting", "Scans that wait for their turn", registry=registry)
+        self.scans_waiting = Gauge("duetime_store_scans_waiting", "Scans waiting for their turn", registry=registry)
 
     def _count_retention(self, registry: CollectorRegistry) -> None:
         self.retention_segments = Counter(
@@ -106,26 +104,28 @@ class StoreMetrics:
         )
         self.retention_blocked = Gauge(
             "duetime_store_retention_blocked",
-            "1: the log is to shrink, and most of its oldest segment is pending",
+            "1: the log can't shrink: most of its oldest segment is pending",
             registry=registry,
         )
 
     def _count_lanes(self, registry: CollectorRegistry) -> None:
         self.promised = Counter(
             "duetime_store_promised_total",
-            "Due messages that were read before their own flush, since their places were promised",
+            "Due messages readable before their own flush, in promised places",
             registry=registry,
         )
         self.orphaned = Counter(
             "duetime_store_orphaned_lanes_total",
-            "Lanes that nobody asked for, given to a scheduler without a lease",
+            "Lanes given to a scheduler without a lease because no other asked",
             registry=registry,
         )
 
     def _count_endings(self, registry: CollectorRegistry) -> None:
-        self.cancels = Counter("duetime_store_cancels_total", "Messages to be cancelled", ["result"], registry=registry)
+        self.cancels = Counter(
+            "duetime_store_cancels_total", "Requested cancels of messages", ["result"], registry=registry
+        )
         self.reschedules = Counter(
-            "duetime_store_reschedules_total", "Messages to be rescheduled", ["result"], registry=registry
+            "duetime_store_reschedules_total", "Requested reschedules of messages", ["result"], registry=registry
         )
         self.replaces = Counter(
             "duetime_store_replaces_total",
@@ -136,23 +136,23 @@ class StoreMetrics:
 
     def _count_transactions(self, registry: CollectorRegistry) -> None:
         self.prepares = Counter(
-            "duetime_store_prepares_total", "Half messages to be stored", ["result"], registry=registry
+            "duetime_store_prepares_total", "Requested prepares of half messages", ["result"], registry=registry
         )
         self.transaction_ends = Counter(
             "duetime_store_transaction_ends_total",
-            "Transactions to be ended",
+            "Requested ends of transactions",
             ["decision", "result"],
             registry=registry,
         )
         self.checks = Counter(
             "duetime_store_transaction_checks_total",
-            "Checks of open transactions that were taken, and how they went",
+            "Checks taken of open transactions, by result",
             ["result"],
             registry=registry,
         )
         self.given_up = Counter(
             "duetime_store_transactions_given_up_total",
-            "Transactions whose checks or time were used up",
+            "Transactions given up after their last check or time limit",
             registry=registry,
         )
 

@@ -136,7 +136,7 @@ class StoreNode:
         parts = self._parts = make_parts(base, opened)
         # Leases that recovery reopened are journaled.
         parts.flusher.wake()
-        # Before the first append: a crash must not make recovery find the same things again.
+        # Written before the first append: after a crash, recovery must not find the same things again.
         await parts.checkpointer.write()
         directory.mark_serving()
         await parts.watch.inspect()
@@ -161,7 +161,7 @@ class StoreNode:
         try:
             await run(self._threads.checkpoint, save_advertised_port, port, self._disk, config)
         except OSError as error:
-            log.warning("advertised port not kept: the next start may choose another", port=port, error=str(error))
+            log.warning("advertised port not saved: the next start may choose another", port=port, error=str(error))
 
     def _log_recovery(self, opened: Opened) -> None:
         report = opened.report
@@ -221,8 +221,9 @@ class StoreNode:
         await asyncio.shield(self.loops)
 
     async def stop(self) -> None:
-        """NOT_SERVING, calls drained, everything flushed, checkpoint, `abort` removed, files closed: in this order,
-        so that everything answered is on disk and the next start finds a clean directory. It waits for no export."""
+        """Stops in this order: NOT_SERVING, calls drained, everything flushed, checkpoint, `abort` removed, files
+        closed. Thus everything answered is on disk and the next start finds a clean directory. Does not wait for
+        exports."""
         self._stopping = True
         parts, directory = self._parts, self._directory
         if parts:
@@ -266,6 +267,6 @@ async def _fold_topics(parts: StoreParts) -> bool:
     try:
         await parts.topics.fold(whole=True)
     except DueTimeError as error:
-        log.error("topics are not in their file", error=str(error))
+        log.error("topics not written to their file", error=str(error))
         return False
     return True

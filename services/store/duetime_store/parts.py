@@ -1,4 +1,4 @@
-"""The parts of a shard whose directory is recovered: each is made here, once, with everything it needs."""
+"""The parts of a recovered shard: each is created here, once, with everything it needs."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -79,10 +79,10 @@ from duetime_store.writing.watch import DiskWatch
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """The threads on which the event loop has files written."""
+    """The threads that write files for the event loop."""
 
     flush: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "flush"))
-    # For checkpoints, whose flushes must not delay the log's.
+    # Checkpoints have their own thread: their flushes must not delay the log's.
     checkpoint: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "checkpoint"))
     # New topics do not wait until a checkpoint has flushed the queues.
     topics: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "topics"))
@@ -106,7 +106,7 @@ class Base:
     threads: Threads
     directory: StoreDirectory
     reserve: Reserve
-    # Of everything that walks: filters, searches, traces, listings.
+    # Shared by all scans: filters, searches, traces, listings.
     turns: Turns
 
 
@@ -364,7 +364,7 @@ def _make_cleaner(
     settings, store = base.settings, opened.store
 
     def dropped(position: int) -> Iterator[None]:
-        """Lets go of everything before `position`, where the log begins now."""
+        """Drops everything before `position`, the new start of the log."""
         if indexer:
             indexer.drop_before(position)
         yield from groups.segment_left()

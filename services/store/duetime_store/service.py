@@ -60,7 +60,7 @@ AnyPull = gateway_pb2.PullRequest | gateway_pb2.PullQueuesRequest
 
 
 class StoreService(store_pb2_grpc.StoreServicer):
-    """See proto/duetime/v1/store.proto for what each call promises."""
+    """See proto/duetime/v1/store.proto for the promises of each call."""
 
     def __init__(self, parts: StoreParts, *, shard: int) -> None:
         self._answers = parts.traffic.answers
@@ -99,7 +99,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         self.store_host = b""
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        """Registers all calls. Some come first and by hand: their answers are encoded already, which generated code
+        """Registers all calls. Some come first and by hand: their answers are already encoded, which generated code
         does not expect."""
         encoded: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             "Export": grpc.unary_stream_rpc_method_handler(self.Export, export_pb2.ExportRequest.FromString),
@@ -128,7 +128,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
                 yield response
 
     def end_streams(self) -> None:
-        """Streams end once what they have taken is answered, subscriptions at once, and none begins."""
+        """Ends streams once their accepted requests are answered, subscriptions at once, and rejects new ones."""
         self._put_streams.end()
         self._subscriptions.end()
         self._receive_streams.end()
@@ -220,7 +220,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         return await self._looking.get(request)
 
     async def PutMessage(self, request: store_pb2.PutMessageRequest, context: Any) -> store_pb2.PutMessageResponse:
-        """Put, Restore and Settle as one call, as release 0.1 makes it."""
+        """Put, Restore and Settle as one call, in the form of release 0.1."""
         if request.lane:
             outcome, durable = await self._holding.restore(request.records, request.lane, request.first_entry)
             await self._until(durable)
@@ -246,14 +246,14 @@ class StoreService(store_pb2_grpc.StoreServicer):
             self._checkpointer.published()
 
     def _fill(self, response: Answer, outcome: Outcome) -> Answer:
-        """Fills in the fields that all answers have."""
+        """Fills in the fields common to all answers."""
         response.queue_offsets.extend(outcome.queue_offsets)
         response.stored_at_ms = outcome.stored_at_ms
         self._fill_refused(response, outcome)
         return response
 
     def _fill_refused(self, response: Answer | store_pb2.PrepareRecordsResponse, outcome: Outcome) -> None:
-        """Fills in what was not stored, and why."""
+        """Fills in the rejected records and the reasons."""
         if any(outcome.statuses):
             response.statuses.extend(outcome.statuses)  # type: ignore[arg-type]
             for status, count in Counter(outcome.statuses).items():

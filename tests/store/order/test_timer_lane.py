@@ -183,7 +183,7 @@ def test_damaged_run_is_made_anew_while_the_lane_is_served(bench: Bench) -> None
     path.write_bytes(data)
     with capture_logs() as logs:
         assert lane.head(b"", 100).entries.tolist() == expected
-    assert [line["event"] for line in logs] == ["the order of a timer lane is made anew"]
+    assert [line["event"] for line in logs] == ["rebuilding the order of a timer lane"]
     assert lane.pending_count == lane.count_due(NOW_MS + 1_000) == len(expected)
 
 

@@ -1,14 +1,14 @@
-"""Cells: how many messages of one lane and topic fall due in one span of time; columns of them. Pure.
+"""Cells: numbers of messages of one lane and topic due in one span of time; columns of them. Pure.
 
-A cell's key is one number. In its order cells stand by lane, then by due time, then by topic:
+A cell's key is one number. Keys order cells by lane, then by due time, then by topic:
 
     bits 62 to 52   lane     its number
          51 to 50   width    of the span: MINUTE, HOUR, DAY or LATER
          49 to 24   start    of the span, in spans since 1970; 0 for LATER
          23 to  0   topic    its number on the shard
 
-A lane is counted by minute up to a moment, by hour from there up to another, then by day, then together: its grain. So
-the due time alone says which cell an entry is counted in, and within a lane the order of keys is that of time.
+A lane is counted by minute up to a time, by hour from there up to another, then by day, then together: its grain. So
+the due time alone determines an entry's cell, and within a lane the order of keys is that of time.
 """
 
 from bisect import bisect_right
@@ -22,7 +22,7 @@ from duetime_format.units import Ints
 
 MINUTE_MS = 60_000
 MINUTE, HOUR, DAY, LATER = range(4)
-# In minutes. All time ends in 2097; what falls due after that counts to the last minute.
+# Minutes. All time ends in 2097; later due times count to the last minute.
 HOUR_SPAN, DAY_SPAN, TIME_END = 60, 1_440, 1 << 26
 SPANS = np.array([1, HOUR_SPAN, DAY_SPAN, TIME_END], np.int64)
 
@@ -34,13 +34,13 @@ LANES_MAX = 1 << 63 - LANE_AT
 _TOPIC_MASK = TOPICS_MAX - 1
 _START_MASK = (1 << START_BITS) - 1
 
-# Rows that one piece of a merge has, about: some 0.3 ms.
+# Approximate number of rows in one piece of a merge: some 0.3 ms.
 PIECE_ROWS = 8_192
 
 
 class Grain(NamedTuple):
-    """Up to which moments a lane is counted by minute, by hour and by day, in minutes since 1970: a multiple of an hour
-    and two of a day, none before the one in front of it."""
+    """The times up to which a lane is counted by minute, by hour and by day, in minutes since 1970: a multiple of an
+    hour and two of a day, in ascending order."""
 
     minutes_end: int
     hours_end: int
@@ -54,7 +54,7 @@ class Column(NamedTuple):
     counts: Ints
 
     def between(self, low: int, high: int) -> "Column":
-        """Those with low <= key < high."""
+        """The cells with low <= key < high."""
         first, stop = np.searchsorted(self.keys, (low, high)).tolist()
         return Column(self.keys[first:stop], self.counts[first:stop])
 
@@ -93,13 +93,13 @@ def minutes_of(dues_ms: Ints) -> Ints:
 
 
 def span_start(grain: Grain, minute: int) -> int:
-    """Where the span begins in which entries of a minute are counted."""
+    """The start of the span in which entries of a minute are counted."""
     width = bisect_right(grain, minute)
     return grain.days_end if width == LATER else minute - minute % int(SPANS[width])
 
 
 def span_end(grain: Grain, minute: int) -> int:
-    """Where that span ends."""
+    """The end of that span."""
     width = bisect_right(grain, minute)
     return TIME_END if width == LATER else span_start(grain, minute) + int(SPANS[width])
 
@@ -113,7 +113,7 @@ def widths_of(keys: Ints) -> Ints:
 
 
 def starts_of(keys: Ints) -> Ints:
-    """Where each span begins, in minutes since 1970; 0 for LATER."""
+    """The start of each span, in minutes since 1970; 0 for LATER."""
     starts: Ints = (keys >> TOPIC_BITS & _START_MASK) * SPANS[widths_of(keys)]
     return starts
 
@@ -123,17 +123,17 @@ def topics_of(keys: Ints) -> Ints:
 
 
 def coarser(keys: Ints, lane: int, grain: Grain) -> Ints:
-    """The cells of a lane that these cells are part of by a grain that is nowhere finer."""
+    """The cells of a lane that contain these cells, for a grain that is nowhere finer."""
     rekeyed = keys_of(lane, grain, starts_of(keys), topics_of(keys))
     later = span_keys(lane, LATER, 0, 0)[0] + topics_of(keys)
     return np.where(widths_of(keys) == LATER, later, rekeyed)
 
 
 def summed(keys: Ints, counts: Ints) -> Column:
-    """Rows in any order as a column; cells that come to 0 are left out."""
+    """Rows in any order as a column, without cells that sum to 0."""
     if not len(keys):
         return NOTHING
-    # Stable is quick where the rows are runs in order.
+    # Stable is quick if the rows are runs in order.
     order = np.argsort(keys, kind="stable")
     keys = keys[order]
     first = np.flatnonzero(np.diff(keys, prepend=-1))
@@ -151,12 +151,12 @@ def joined(columns: Sequence[Column]) -> Column:
 
 
 def chained(columns: Sequence[Column]) -> Column:
-    """Columns whose keys follow each other."""
+    """Concatenates columns with consecutive keys."""
     return Column(_joined([one.keys for one in columns]), _joined([one.counts for one in columns]))
 
 
 def pieces(columns: Sequence[Column], low: int, high: int) -> Iterator[Column]:
-    """The sum of columns from one key up to another, in pieces that follow each other."""
+    """The sum of columns from one key up to another, in consecutive pieces."""
     parts = [column.between(low, high) for column in columns]
     keys = max((part.keys for part in parts), key=len, default=NOTHING.keys)
     step = max(PIECE_ROWS * len(keys) // max(sum(len(part.keys) for part in parts), 1), 1)

@@ -1,12 +1,12 @@
 """The table as a file, beside the checkpoint that it belongs to.
 
-    head     4s "DTCN", u32 CRC-32 of all that follows it, u16 version, u16 0, u32 lanes, u32 topics, u32 cells,
+    head     4s "DTCN", u32 CRC-32 of everything after it, u16 version, u16 0, u32 lanes, u32 topics, u32 cells,
              i64 position of the checkpoint
     lane     i64 number, three i64 of its grain
     topic    u16 length, name; cells number them in this order
     cells    i64 key of each, in order; then i64 count of each
 
-Big-endian. The file is sealed, and kept beside its checkpoint, as duetime_store.files.derived says.
+Big-endian. duetime_store.files.derived describes the seal, and how the file is kept beside its checkpoint.
 """
 
 import struct
@@ -33,7 +33,7 @@ _LENGTH = Struct(">H")
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A table as it was at a position of the log."""
+    """The table at a position of the log."""
 
     position: int
     grains: dict[int, Grain]
@@ -61,11 +61,11 @@ def decode(data: bytes) -> Saved:
     try:
         return _decode(data)
     except (struct.error, ValueError) as error:
-        raise Damaged(f"its counts name more than its {len(data)} bytes: {error}") from error
+        raise Damaged(f"its counts exceed its {len(data)} bytes: {error}") from error
 
 
 def _decode(data: bytes) -> Saved:
-    """Raises: struct.error, ValueError: the bytes end before what the head counts."""
+    """Raises: struct.error, ValueError: the bytes are shorter than the head's counts."""
     lane_count, topic_count, cell_count, position = _HEAD.unpack_from(data, derived.SEAL_BYTES)
     at = derived.SEAL_BYTES + _HEAD.size
     grains, names = {}, []
@@ -82,14 +82,14 @@ def _decode(data: bytes) -> Saved:
 
 
 def fill(counts: Counts, saved: Saved, number: Callable[[bytes], int]) -> None:
-    """Fills an empty table, with the numbers that topics have now."""
+    """Fills an empty table, with the topics' present numbers."""
     numbers = np.array([number(name) if name else NO_TOPIC for name in saved.names], np.int64)
     topics = topics_of(saved.cells.keys)
     counts.load(summed(saved.cells.keys - topics + numbers[topics], saved.cells.counts), saved.grains)
 
 
 def read(folder: Path, position: int) -> tuple[Saved | None, str]:
-    """(the table as of a position, why there is none)."""
+    """(the table as of a position, the reason for having none)."""
     return derived.read(folder, (FILE, BACKUP), decode, position)
 
 

@@ -2,14 +2,14 @@
 
     changes ──▶ buffer of rows ──(full: summed)──▶ runs, each in order ──(merge, in steps)──▶ base
 
-A change is a row: a cell and +1 or -1. What a cell holds is the sum of its rows, so counting reads nothing, and costs a
-batch some numpy calls. Base and runs never change: a snapshot is these columns, and nobody waits for its reader.
+A change is a row: a cell and +1 or -1. A cell's value is the sum of its rows, so counting reads nothing, and costs some
+numpy calls per batch. Base and runs never change: a snapshot is these columns, and its reader delays no other.
 
 Cells are as fine as their lane's grain (cells.py). As time passes a grain moves on: the lane's entries of its next span
-are surveyed, and their rows replace those of the coarse cells. Where there are more than `cells_max` cells the farthest
+are surveyed, and their rows replace those of the coarse cells. If there are more than `cells_max` cells, the farthest
 ones are folded: the grain moves back, and their rows go to coarser cells.
 
-Topics that are followed have totals of their own, so that their counts are known without a look at the cells.
+Followed topics have totals of their own, so their counts are known without reading the cells.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,8 +47,7 @@ from duetime_store.counting.survey import Survey
 
 # Cells of a shard: 16 MB, and as much again while they are merged.
 CELLS_MAX = 1_000_000
-# Cells are folded until there are so many left, and refined as long as there is room for as many as that: between the
-# two neither happens.
+# Cells are folded down to this share, and refined while there is room below it: in between, neither happens.
 FOLD_TO = 7 / 8
 BY_MINUTE_MS = 48 * 3_600_000
 BY_HOUR_MS = 60 * 86_400_000
@@ -57,22 +56,22 @@ BUFFER_ROWS = 8_192
 RUN_ROWS = 65_536
 RUN_SHARE = 4
 
-# How many finer cells a coarse one becomes at most; for LATER, in one step.
+# Maximum finer cells from one coarse cell; for LATER, in one step.
 _PARTS = (1, 60, 24, 1)
 
 
 class Watcher(Protocol):
-    """What counts entries of a lane while they change: a survey."""
+    """A survey: counts entries of a lane while they change."""
 
     @property
     def lane(self) -> int: ...
 
     def change(self, entries: Ints, dues: Ints, topics: Ints, by: int) -> None:
-        """Entries have come (1) or left (-1)."""
+        """Applies entries that have come (1) or left (-1)."""
 
 
 class Span(NamedTuple):
-    """A span of a lane that is to be counted by another grain."""
+    """A span of a lane to be counted by another grain."""
 
     lane: int
     start_ms: int
@@ -90,7 +89,7 @@ class Snapshot:
 
 
 def natural(now_ms: int) -> Grain:
-    """The grain at a moment, where there is room."""
+    """The grain at a time, if there is room."""
     return Grain(
         -(-(now_ms + BY_MINUTE_MS) // (HOUR_SPAN * MINUTE_MS)) * HOUR_SPAN,
         -(-(now_ms + BY_HOUR_MS) // (DAY_SPAN * MINUTE_MS)) * DAY_SPAN,
@@ -102,14 +101,14 @@ class Counts:
     """See the module."""
 
     def __init__(self, now_ms: int, *, cells_max: int = CELLS_MAX, followed: Sequence[int] = ()) -> None:
-        """`followed`: numbers of topics, ascending. One that is added later has nothing counted yet."""
+        """`followed`: numbers of topics, ascending. A topic added later starts with no count."""
         self.cells_max = cells_max
         # Pending entries of each lane.
         self.totals: dict[int, int] = {}
         # Pending entries of followed topics, by lane.
         self.followed: dict[int, dict[int, int]] = {}
         self._to_follow = followed
-        # Whether a topic is followed; the last one stands for all later topics.
+        # Whether a topic is followed; the last one applies to all later topics.
         self._flags = np.zeros(1, np.bool_)
         self._flagged = 0
         self._natural = natural(now_ms)
@@ -119,13 +118,13 @@ class Counts:
         self._keys, self._changes = np.empty(BUFFER_ROWS, np.int64), np.empty(BUFFER_ROWS, np.int64)
         self._filled = 0
         self._watchers: set[Watcher] = set()
-        # Lanes with a cell that can't be: they are to be counted anew.
+        # Lanes with an impossible cell: they have to be recounted.
         self.suspects: set[int] = set()
 
     # --- counting -----------------------------------------------------------------------------------------------------
 
     def change(self, lane: int, entries: Ints, dues: Ints, topics: Ints, by: int) -> None:
-        """Entries of a lane have come (1), or were restored, cancelled or replaced (-1)."""
+        """Counts entries of a lane that have come (1), or were restored, cancelled or replaced (-1)."""
         self.totals[lane] = self.totals.get(lane, 0) + by * len(entries)
         if self._to_follow:
             self._follow(lane, topics, by)
@@ -153,7 +152,7 @@ class Counts:
             lanes[lane] = lanes.get(lane, 0) + count
 
     def _follow_anew(self, lane: int, column: Column) -> None:
-        """The column has all cells of the lane."""
+        """Recomputes followed topics of a lane; the column has all its cells."""
         for lanes in self.followed.values():
             lanes.pop(lane, None)
         if self._to_follow:
@@ -172,7 +171,7 @@ class Counts:
         self._filled = stop
 
     def _sum_buffer(self) -> None:
-        """Makes room in the buffer: by summing it if that helps, as a run of its own if not."""
+        """Makes room in the buffer: by summing it if that helps, otherwise by turning it into a run."""
         self._fill(self._buffer())
         if self._filled > BUFFER_ROWS // 4:
             self._push(NOTHING)
@@ -185,7 +184,7 @@ class Counts:
         self._keys[: self._filled], self._changes[: self._filled] = column
 
     def _push(self, column: Column) -> None:
-        """Adds a run, after what is in the buffer: the base is always the sum of the oldest rows, so none of its cells
+        """Adds a run, after the rows of the buffer: the base is always the sum of the oldest rows, so none of its cells
         is below 0."""
         self._runs += [run for run in (self._buffer(), column) if len(run.keys)]
         self._filled = 0
@@ -201,7 +200,7 @@ class Counts:
         return Snapshot(self._columns(), dict(self._grains), dict(self.totals))
 
     def column(self, low: int, high: int) -> Column:
-        """The cells with low <= key < high, which have to be few."""
+        """The cells with low <= key < high, which must be few."""
         return joined([column.between(low, high) for column in self._columns()])
 
     def of_topic(self, topic: int) -> int:
@@ -211,7 +210,7 @@ class Counts:
 
     @property
     def cell_count(self) -> int:
-        """How many cells there are at most."""
+        """The maximum number of cells."""
         return len(self._base.keys) + sum(len(run.keys) for run in self._runs) + self._filled
 
     # --- merging and folding ------------------------------------------------------------------------------------------
@@ -231,7 +230,7 @@ class Counts:
         yield from self._merge(None)
 
     def fold(self) -> Iterator[None]:
-        """Makes far cells coarser until there are few enough, in steps. What has no coarser cell stays."""
+        """Makes far cells coarser until there are few enough, in steps. Cells of the coarsest kind stay."""
         while True:
             yield from self._merge(None)
             to = self._to_fold() if len(self._base.keys) > self.cells_max * FOLD_TO else None
@@ -240,7 +239,7 @@ class Counts:
             yield from self._merge(to)
 
     def _merge(self, to: tuple[int, Grain] | None) -> Iterator[None]:
-        """`to`: a lane, and a coarser grain that it is to have."""
+        """`to`: a lane, and its new, coarser grain."""
         self._push(NOTHING)
         runs = list(self._runs)
         folded, count = NOTHING, 0
@@ -265,7 +264,7 @@ class Counts:
             self._grains[lane] = grain
 
     def _to_fold(self) -> tuple[int, Grain] | None:
-        """The coarsest cells are folded first, of the lane that has most of them: the farther half."""
+        """The next fold: the farther half of the coarsest cells, of the lane that has most of them."""
         for width in (DAY, HOUR, MINUTE):
             most, chosen = 0, None
             for lane, grain in self._grains.items():
@@ -281,14 +280,14 @@ class Counts:
     # --- refining -----------------------------------------------------------------------------------------------------
 
     def to_refine(self, now_ms: int) -> Span | None:
-        """The next span that is to be counted more finely; None: there is none, or no room."""
+        """The next span to be counted more finely; None: there is none, or no room."""
         wanted = self._natural = natural(now_ms)
         for lane in self._grains:
             while (span := self._next_span(lane, wanted)) is not None:
                 width, start, stop = self._coarse(span)
                 coarse = self.column(*span_keys(lane, width, start, stop))
                 if not len(coarse.keys):
-                    # Nothing is counted there.
+                    # No entry is counted there.
                     self._grains[lane] = span.grain
                     continue
                 fine_count = min(int(coarse.counts.sum()), len(coarse.keys) * int(_PARTS[width]))
@@ -301,7 +300,7 @@ class Counts:
         if not self.totals.get(lane):
             self._grains[lane] = Grain(*map(max, self._grains[lane], wanted))
             return None
-        # No grain passes the coarser one: where that has moved on, the finer one may.
+        # No grain passes the coarser one: once that has moved on, the finer one may.
         while True:
             before = self._grains[lane]
             span = self._coarse_span(lane, wanted)
@@ -309,8 +308,7 @@ class Counts:
                 return span
 
     def _coarse_span(self, lane: int, wanted: Grain) -> Span | None:
-        """The nearest span that is too coarse. Grains move on at once where nothing is counted: a clock may leap by
-        years."""
+        """The nearest span that is too coarse. Grains move on at once over empty spans: a clock may leap by years."""
         grain = self._grains[lane]
         minutes = self._first_cell(lane, HOUR, grain.minutes_end, min(wanted.minutes_end, grain.hours_end))
         grain = self._grains[lane] = grain._replace(minutes_end=minutes)
@@ -326,7 +324,7 @@ class Counts:
         return None
 
     def _first_cell(self, lane: int, width: int, start: int, stop: int) -> int:
-        """The start of the first span in [start, stop) in which something is counted; `stop` if there is none."""
+        """The start of the first span in [start, stop) with any entry; `stop` if there is none."""
         if start >= stop:
             return start
         found = [column.between(*span_keys(lane, width, start, stop)).keys[:1] for column in self._columns()]
@@ -348,7 +346,7 @@ class Counts:
         return HOUR if start < grain.hours_end else DAY, start, stop
 
     def begin(self, watcher: Watcher) -> None:
-        """It learns of changes from now on, until `end`."""
+        """Sends changes to the watcher from now on, until `end`."""
         self._watchers.add(watcher)
 
     def end(self, watcher: Watcher) -> None:
@@ -356,7 +354,7 @@ class Counts:
         self._watchers.discard(watcher)
 
     def refine(self, span: Span, survey: Survey) -> None:
-        """Puts what the survey has counted in place of the coarse cells."""
+        """Replaces the coarse cells by the survey's counts."""
         self.end(survey)
         fine = survey.counted()
         width, start, stop = self._coarse(span)
@@ -367,7 +365,7 @@ class Counts:
         self._grains[span.lane] = span.grain
 
     def replace(self, survey: Survey) -> None:
-        """Puts what the survey of a whole lane has counted in place of all its cells."""
+        """Replaces all cells of a lane by the counts of its survey."""
         self.end(survey)
         low, high = lane_keys(survey.lane)
         self._base, *runs = (_without(column, low, high) for column in self._columns())
@@ -385,7 +383,7 @@ class Counts:
     # --- loading ------------------------------------------------------------------------------------------------------
 
     def load(self, base: Column, grains: Mapping[int, Grain]) -> None:
-        """Takes a table that was saved; nothing may be counted yet."""
+        """Loads a saved table; nothing may be counted yet."""
         self._base = base
         self._grains = dict(grains)
         lanes = lanes_of(base.keys)
@@ -399,14 +397,14 @@ def _span(lane: int, start: int, stop: int, grain: Grain) -> Span:
 
 
 def _foldable_from(width: int, grain: Grain) -> int:
-    """From which minute on a lane's cells of a width can be folded: its fine cells have to end at a coarse one."""
+    """The first minute from which a lane's cells of a width can be folded: its fine cells must end at a coarse one."""
     if width == MINUTE:
         return 0
     return grain.hours_end if width == DAY else -(-grain.minutes_end // DAY_SPAN) * DAY_SPAN
 
 
 def _moved_back(width: int, grain: Grain, to: int) -> Grain:
-    """The grain when cells of a width, from a minute on, are folded."""
+    """The grain after cells of a width, from a minute on, are folded."""
     if width == DAY:
         return grain._replace(days_end=to - to % DAY_SPAN)
     if width == HOUR:
@@ -415,7 +413,7 @@ def _moved_back(width: int, grain: Grain, to: int) -> Grain:
 
 
 def _folded(column: Column, lane: int, grain: Grain) -> tuple[Column, Column]:
-    """(the cells that stay, the coarser cells of the others) where a lane gets a coarser grain."""
+    """(the cells that stay, the coarser cells of the others) if a lane gets a coarser grain."""
     low, high = lane_keys(lane)
     own = column.between(low, high)
     if not len(own.keys):

@@ -1,4 +1,4 @@
-"""Books what the store publishes: entries that come to lanes, and entries that leave them, into the table of counts."""
+"""Books published entries, those that come to lanes and those that leave them, into the table of counts."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -22,8 +22,8 @@ _NONE = np.empty(0, np.int64)
 
 
 class Rows(NamedTuple):
-    """Entries of a lane, their due times, and the numbers of their topics; -1: they are quarantined. Keys are as
-    Lane.added has them."""
+    """Entries of a lane, their due times, and the numbers of their topics; -1: they are quarantined. Keys are those of
+    Lane.added."""
 
     lane: Lane
     entries: Ints
@@ -33,7 +33,7 @@ class Rows(NamedTuple):
 
 
 class Ledger:
-    """The table, and all that it takes to keep it."""
+    """The table, and the objects that keep it."""
 
     def __init__(self, counts: Counts, numbers: TopicNumbers, records: RecordTopics) -> None:
         self.counts = counts
@@ -41,11 +41,11 @@ class Ledger:
         self.records = records
 
     def arriving(self, lane: Lane, intake: Intake, key: int, first: int, units: bytes) -> Rows:
-        """The new entries of a lane that records of a put become: those of one of its keys, from entry `first` on."""
+        """The new entries of a lane from records of a put: those of one of its keys, from entry `first` on."""
         placed = np.frombuffer(units, UNIT_TYPE)
         own = slice(None) if len(intake.keys) == 1 else intake.key_of == key
         numbers = [self.numbers.number(name) for name in intake.destinations]
-        # The last one is that of -1.
+        # The last number is for -1.
         topics = np.array([*numbers, NO_TOPIC])[intake.real_of[own]]
         entries = np.arange(first, first + len(placed))
         return Rows(lane, entries, placed["tags"].astype(np.int64), topics, intake.key_crcs[own])
@@ -56,7 +56,7 @@ class Ledger:
         return Rows(lane, entries, dues, np.array(numbers)[intake.key_of], _NONE)
 
     def publish(self, added: Iterable[Rows], restored: Iterable[Rows], ended: Iterable[tuple[Lane, Ints]]) -> None:
-        """Entries were published: after units of new ones, before lanes learn which ones have left."""
+        """Counts published entries: after units of new ones are written, before lanes note the ones that left."""
         for rows in added:
             self.counts.change(rows.lane.number, rows.entries, rows.dues, rows.topics, 1)
         for rows in restored:
@@ -85,7 +85,7 @@ class Ledger:
             self.counts.change(lane.number, entries, dues, topics, -1)
 
     def _doubt(self, lane: int, dues: Ints, topics: Ints) -> None:
-        """Entries leave whose records are damaged: they may have been counted as others when they were not."""
+        """Suspects a lane that damaged entries leave: they may have been counted otherwise when they were intact."""
         keys = keys_of(lane, self.counts.grain(lane), minutes_of(dues), topics)
         for key, count in zip(*np.unique(keys, return_counts=True), strict=True):
             if self.counts.column(int(key), int(key) + 1).counts.sum() < count:
@@ -104,7 +104,7 @@ class Ledger:
         return self.records.of(lane.units(entries)) if topics is None else topics.astype(np.int64)
 
     def count_anew(self, lane: Lane) -> None:
-        """Counts a lane at once: for lanes with few entries, and before anything serves."""
+        """Recounts a lane at once: for lanes with few entries, and before anything serves."""
         survey = self.counts.whole(lane.number)
         while survey.place.due_at_ms < survey.stop_ms:
             rows = lane.scan(survey.place, survey.stop_ms, LOOK_ENTRIES)

@@ -1,4 +1,4 @@
-"""The topics that pending records go to, read from the records: where neither a column nor a lane's row says it."""
+"""The topics of pending records, read from the records: for when neither a column nor a lane's row has them."""
 
 import numpy as np
 from duetime_format import layout, record
@@ -20,7 +20,7 @@ class RecordTopics:
         self._numbers = numbers
 
     def of(self, units: Units) -> Ints:
-        """The number of each unit's topic; NO_TOPIC where its record is not there."""
+        """The number of each unit's topic; NO_TOPIC if its record is missing."""
         records: list[bytes] = []
         sizes: list[int] = []
         for position, size in units[["position", "size"]].tolist():
@@ -30,7 +30,7 @@ class RecordTopics:
             sizes.append(size if is_whole else 0)
         names = _names(records, sizes)
         number = self._numbers.number
-        # Equal values of neighbours are one object: most lookups find what was found last.
+        # Equal values of neighbours are one object: most lookups repeat the last one.
         numbers = {name: number(name) for name in set(names) if name is not None}
         return np.array([NO_TOPIC if name is None else numbers[name] for name in names], np.int64)
 

@@ -1,12 +1,12 @@
 """Counts the pending entries of a lane that fall due in a span of time, while entries come and leave. Pure.
 
-                 looked at                     to be looked at
+                 scanned                       to be scanned
     start ──────────────────────── place ────────────────────────── stop
     here a change is counted at once        the scan will see it
 
-The scan goes in order of (due, entry), and is at `place`. Between its steps entries come, are restored or cancelled:
-one that stands up to the place is counted as it changes; one after it is found, or not found, when its turn comes. So
-at the end the counts are those of that moment.
+The scan runs in order of (due, entry), and is at `place`. Between its steps entries come, are restored or cancelled. A
+change up to the place is counted at once; one after it is found, or not found, when its turn comes. So at the end the
+counts are those of that moment.
 """
 
 import numpy as np
@@ -17,12 +17,12 @@ from duetime_store.counting.cells import Column, Grain, keys_of, minutes_of, sum
 
 # Before any entry.
 _ENTRY_FIRST = -1
-# Rows are summed when there are so many.
+# Rows at which they are summed.
 _ROWS_MAX = 65_536
 
 
 class Survey:
-    """See the module. `grain` says in which cells entries are counted."""
+    """See the module. `grain` determines the cells of entries."""
 
     def __init__(self, lane: int, start_ms: int, stop_ms: int, grain: Grain) -> None:
         self.lane = lane
@@ -34,17 +34,17 @@ class Survey:
         self._row_count = 0
 
     def look(self, entries: Ints, dues: Ints, topics: Ints) -> None:
-        """The scan has found these entries, the next ones after the place."""
+        """Takes the next entries found by the scan, after the place."""
         if len(entries):
             self.place = Place(int(dues[-1]), int(entries[-1]))
             self._add(dues, topics, 1)
 
     def end(self) -> None:
-        """The scan has found that there are no more."""
+        """Ends the scan: there are no more entries."""
         self.place = Place(self.stop_ms, _ENTRY_FIRST)
 
     def change(self, entries: Ints, dues: Ints, topics: Ints, by: int) -> None:
-        """Entries of the lane have come (1) or left (-1)."""
+        """Applies entries of the lane that have come (1) or left (-1)."""
         due_at_ms, entry = self.place
         seen = (dues < due_at_ms) | ((dues == due_at_ms) & (entries <= entry))
         seen &= (dues >= self.start_ms) & (dues < self.stop_ms)
@@ -60,7 +60,7 @@ class Survey:
             self._rows, self._row_count = [column], len(column.keys)
 
     def counted(self) -> Column:
-        """What was counted so far."""
+        """The counts so far."""
         rows = self._rows
         if not rows:
             return summed(np.empty(0, np.int64), np.empty(0, np.int64))

@@ -1,7 +1,6 @@
 """The buckets of an answer: cells of a snapshot, put together by topic and lane. Pure.
 
-Lanes have grains of their own: where one is counted by hour and another by minute, buckets of both widths stand side
-by side.
+Lanes have grains of their own: if one is counted by hour and another by minute, the answer has buckets of both widths.
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -33,13 +32,13 @@ from duetime_store.counting.cells import (
 )
 from duetime_store.counting.counts import Snapshot
 
-# The number that all lanes together have.
+# The number of all lanes together.
 TOGETHER = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is counted. Times are Unix ms."""
+    """The request for counts. Times are Unix ms."""
 
     # None: all.
     topic: int | None = None
@@ -66,7 +65,7 @@ class Tally:
     """Puts cells together, a piece at a time."""
 
     def __init__(self, snapshot: Snapshot, wanted: Wanted, buckets_max: int) -> None:
-        """Where there are more than `buckets_max` buckets, all are made coarser, as far as days."""
+        """If there are more than `buckets_max` buckets, all are made coarser, up to days."""
         self._snapshot = snapshot
         self._wanted = wanted
         self._buckets_max = buckets_max
@@ -74,21 +73,21 @@ class Tally:
         self.finest = MINUTE
         self._parts: list[Column] = []
         self._row_count = 0
-        # Where LATER begins, by the number that the lane has in the answer.
+        # The start of LATER, by the lane's number in the answer.
         self._later: dict[int, int] = {}
 
     def add(self, lanes: Sequence[int], skipped: tuple[int, int] = (0, 0)) -> Iterator[None]:
         """Adds the cells of lanes, in steps.
 
         Args:
-            skipped: minutes from and to which are left out while buckets are as fine as minutes.
+            skipped: first and last minute of a range to leave out while buckets are as fine as minutes.
         """
         while not (yield from self._add_all(lanes, skipped if self.finest == MINUTE else (0, 0))):
             self.finest += 1
             self._parts, self._row_count = [], 0
 
     def _add_all(self, lanes: Sequence[int], skipped: tuple[int, int]) -> Generator[None, None, bool]:
-        """Whether the buckets are few enough, or can't be fewer."""
+        """Returns whether the buckets are few enough, or can't be fewer."""
         for lane in lanes:
             grain = self._snapshot.grains.get(lane)
             if grain is None:
@@ -105,7 +104,7 @@ class Tally:
         return len(self._put_together().keys) <= self._buckets_max or self.finest == DAY
 
     def _chosen(self, piece: Column, later: int, skipped: tuple[int, int]) -> Column:
-        """The cells of the buckets that the request asks for: those that its range cuts are wanted as a whole."""
+        """The cells of the requested buckets, including buckets that its range cuts."""
         keys, wanted = piece.keys, self._wanted
         widths = np.maximum(widths_of(keys), self.finest)
         spans = SPANS[widths]
@@ -133,7 +132,7 @@ class Tally:
         return column
 
     def buckets(self) -> Buckets:
-        """Of all cells that were added."""
+        """The buckets of all added cells."""
         keys, counts = self._put_together()
         lanes, widths, starts = lanes_of(keys), widths_of(keys), starts_of(keys)
         spans = SPANS[widths]
@@ -147,7 +146,7 @@ class Tally:
 
 
 def due_before(snapshot: Snapshot, lane: int, topic: int, minute: int) -> int:
-    """Entries of a topic that fall due before a minute at which a span begins (cells.span_start)."""
+    """Entries of a topic due before a minute that starts a span (cells.span_start)."""
     count = 0
     for width in range(LATER):
         low, high = span_keys(lane, width, 0, minute - minute % int(SPANS[width]))

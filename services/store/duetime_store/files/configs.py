@@ -1,10 +1,10 @@
 """Writing the files under `config/`: RocketMQ's JSON dialect, and its way of replacing them.
 
 fastjson writes maps with integer keys as `{1:120,3:7}`: the reader quotes such keys, the writer leaves them bare. A
-file is replaced through `.tmp`, and the old one stays as `.bak`. A broker's file is changed, never made anew: fields
-and entries that are not known here stay as they are.
+file is replaced through `.tmp`, and the old one stays as `.bak`. A broker's file is changed, never rebuilt: fields and
+entries that are not known here stay as they are.
 
-The core reads them (duetime_core.ondisk.configs); its functions are exported again from here.
+The core reads them (duetime_core.ondisk.configs); its functions are re-exported from here.
 
 Source: RocketMQ 4.9.3 ConfigManager, MixAll, fastjson MapSerializer.
 """
@@ -68,7 +68,7 @@ __all__ = [
     "write",
 ]
 
-# The attribute of RocketMQ 5's topics that says which messages they are for.
+# The attribute of RocketMQ 5's topics for their message type.
 MESSAGE_TYPE = "message.type"
 _GROUP = {
     "brokerId": 0,
@@ -104,14 +104,14 @@ def render(value: Any, depth: int = 0) -> str:
 
 
 def write(disk: Disk, directory: Path, name: str, value: Mapping[str, Any], *, durable: bool = True) -> None:
-    """Replaces the file; durable on return, and never missing meanwhile. Only an intact one becomes the backup.
+    """Replaces the file; durable on return, and never missing in between. Only an intact one becomes the backup.
 
-    Without `durable` a power cut may leave an older content or none. That is for files whose content can be derived
-    again: each flush of a file holds up those of the log.
+    Without `durable` a power cut may leave an older content or none. That is for derived files: each flush of a file
+    delays those of the log.
     """
     disk.make_directory(directory)
     path, temporary, backup = directory / name, directory / f"{name}.tmp", directory / f"{name}.bak"
-    # Of the value as it will be read back: with all keys as strings.
+    # CRC of the value as read back: with all keys as strings.
     crc = crc_of(json.loads(json.dumps(value)))
     disk.write_file(temporary, render({**value, CRC: crc}).encode(), durable=durable)
     if not fault_of(path):
@@ -123,7 +123,7 @@ def write(disk: Disk, directory: Path, name: str, value: Mapping[str, Any], *, d
 
 
 def make_durable(disk: Disk, directory: Path, name: str) -> None:
-    """A file that was written without `durable` is on disk on return."""
+    """Makes a file that was written without `durable` durable."""
     if (directory / name).exists():
         fd = disk.open(directory / name, os.O_RDONLY)
         try:
@@ -150,7 +150,7 @@ def with_group_offsets(value: Mapping[str, Any] | None, offsets: Mapping[str, Ma
 
 
 def numbered(offsets: Any) -> Any:
-    """The table with queues and offsets as numbers; anything that is no such table is kept as it is, and not used."""
+    """The table with queues and offsets as numbers; any other value is kept as it is, and not used."""
     try:
         return {int(queue): int(offset) for queue, offset in offsets.items()}
     except (AttributeError, TypeError, ValueError):
@@ -175,8 +175,8 @@ def with_topics(
     types: Mapping[str, str] = MappingProxyType({}),
     removed: Set[str] = frozenset(),
 ) -> dict[str, Any] | None:
-    """topics.json's content with these topics, at least so many queues of each, and these message types, and without
-    what was known of those `removed`; None: that is its content already. Other attributes stay."""
+    """topics.json's content with these topics, at least this many queues of each, and these message types, and without
+    the topics `removed`; None: that is its content already. Other attributes stay."""
     table = dict(table_of(value, "topicConfigTable"))
     gone = [name for name in sorted(removed) if table.pop(name, None) is not None]
     # RocketMQ 5 has attributes in every entry.
@@ -204,7 +204,7 @@ def with_topics(
 def with_groups(
     value: Mapping[str, Any] | None, changes: Mapping[str, tuple[int, bool] | None], now_ms: int
 ) -> dict[str, Any]:
-    """subscriptionGroup.json's content with these groups; `value` unchanged where it has them already.
+    """subscriptionGroup.json's content with these groups; `value` unchanged if it has them already.
 
     `changes`: by group, its retries after the first delivery and whether it is ordered; None: the group is removed.
     """

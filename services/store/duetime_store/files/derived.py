@@ -1,9 +1,9 @@
-"""Files that are derived from the log: how they are sealed, and how one is kept beside its checkpoint.
+"""Files derived from the log: their seal, and how one is kept beside its checkpoint.
 
-    4s magic, u32 CRC-32 of all that follows it, u16 version, u16 0; then what the kind of file has
+    4s magic, u32 CRC-32 of everything after it, u16 version, u16 0; then the content of the kind of file
 
-Big-endian. A file beside a checkpoint is replaced before its checkpoint is written, and the one before it stays as a
-backup: so one of the two belongs to the checkpoint that a recovery trusts, wherever a crash has struck.
+Big-endian. A file beside a checkpoint is replaced before its checkpoint is written, and its predecessor stays as a
+backup. So after any crash one of the two belongs to the checkpoint that a recovery trusts.
 """
 
 import zlib
@@ -18,12 +18,12 @@ from duetime_store.files.disk import Buffer, Disk
 
 _MARK = Struct(">4sI")
 _VERSION = Struct(">HH")
-# Where what follows the version begins.
+# Start of the content after the version.
 SEAL_BYTES = _MARK.size + _VERSION.size
 
 
 class AtPosition(Protocol):
-    """What a file has, as it was at a position of the log."""
+    """A file's content, at a position of the log."""
 
     @property
     def position(self) -> int: ...
@@ -38,7 +38,7 @@ def sealed(magic: bytes, version: int, parts: Iterable[bytes]) -> bytes:
 
 
 def is_intact(data: Buffer, magic: bytes) -> bool:
-    """Whether it is sealed with this magic, whatever its version."""
+    """Whether it is sealed with this magic, regardless of its version."""
     if len(data) < SEAL_BYTES:
         return False
     found, crc = _MARK.unpack_from(data)
@@ -62,7 +62,7 @@ def check_version(data: Buffer, version: int) -> None:
 def read(
     folder: Path, names: Iterable[str], decode: Callable[[bytes], Saved], position: int
 ) -> tuple[Saved | None, str]:
-    """(what the file of this position has, why there is none). A file that can't be read is like one that is not there.
+    """(the content of the file of this position, the reason for having none). An unreadable file counts as missing.
 
     `names`: of the file, then of its backup. `decode` may raise Damaged.
     """
@@ -77,12 +77,12 @@ def read(
             continue
         if saved.position == position:
             return saved, ""
-        reasons.append(f"{name} is of position {saved.position}")
+        reasons.append(f"{name} has position {saved.position}")
     return None, "; ".join(reasons) or "there is none"
 
 
 def write(disk: Disk, folder: Path, name: str, data: bytes, *, backup: str = "") -> None:
-    """Replaces the file, which stays as `backup` if that is given; durable on return."""
+    """Replaces the file, keeping it as `backup` if given; durable on return."""
     path, temporary = folder / name, folder / f"{name}.tmp"
     disk.write_file(temporary, data, durable=True)
     if backup and path.exists():

@@ -1,4 +1,4 @@
-"""The store directory: its lock, how the last process left it, which level tables its data was written with."""
+"""The store directory: its lock, the end of the last process, and the level tables of its data."""
 
 import fcntl
 import os
@@ -87,26 +87,26 @@ class StoreDirectory:
 
 
 def advertised_port(config: Path) -> int:
-    """The port that records carry so far; 0: none is known."""
+    """The port in records so far; 0: unknown."""
     port = (configs.read(config, configs.STORE) or {}).get(_PORT)
     return port if isinstance(port, int) and 0 < port <= _PORT_MAX else 0
 
 
 def save_advertised_port(port: int, disk: Disk, config: Path) -> None:
-    """Keeps it in duetimeStore.json: message ids contain it, and must still do so after a start on another port."""
+    """Saves it in duetimeStore.json: message ids contain it, and must still do so after a start on another port."""
     if port != advertised_port(config):
         configs.write(disk, config, configs.STORE, {**(configs.read(config, configs.STORE) or {}), _PORT: port})
 
 
 def save_handover(handover: Handover, disk: Disk, config: Path) -> None:
-    """Notes in duetimeStore.json that a broker's timers, if there were any, are this store's now; its other fields are
-    kept."""
+    """Records in duetimeStore.json that this store has taken over a broker's timers, if there were any; keeps its other
+    fields."""
     known = configs.read(config, configs.STORE) or {}
     configs.write(disk, config, configs.STORE, {**known, HANDOVER: handover.to_dict()})
 
 
 def save_history(history: LevelHistory, disk: Disk, config: Path, shard: int) -> None:
-    """Writes the level tables into duetimeStore.json; its other fields are kept."""
+    """Writes the level tables into duetimeStore.json; keeps its other fields."""
     entries: list[dict[str, Any]] = [
         {"fromPosition": since.position, "fromMs": since.at_ms, "delayLevels": str(since.levels)}
         for since in history.since

@@ -1,7 +1,7 @@
 """The file operations that the store's durability depends on, in one narrow class.
 
-All changes to the store's files go through the one `Disk` that the node was given; reads do not. So a disk that fails,
-fills up, stalls or loses power is another class with these methods, and all the code above it runs on it unchanged.
+All changes to the store's files go through the node's one `Disk`; reads do not. A disk that fails, fills up, stalls or
+loses power is another class with these methods, and all code above runs on it unchanged.
 """
 
 import ctypes
@@ -25,7 +25,7 @@ def _find_syncfs() -> Callable[[int], int] | None:
 
 
 _syncfs = _find_syncfs()
-# Of new files and folders: only the user that the store runs as may read messages.
+# Modes of new files and folders: only the store's user may read messages.
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
 
@@ -41,12 +41,12 @@ class Space:
 
     @property
     def used(self) -> float:
-        """0 to 1, as `df` counts it: without the bytes that are kept for root."""
+        """0 to 1, as counted by `df`: without the bytes that are kept for root."""
         return 1 - self.free_bytes / self.total_bytes if self.total_bytes else 0.0
 
 
 def next_hole(fd: int, at: int) -> int:
-    """Where the data at `at` ends: at the next hole or at the end of the file."""
+    """The end of the data at `at`: the next hole or the end of the file."""
     return os.lseek(fd, at, os.SEEK_HOLE)
 
 
@@ -61,7 +61,7 @@ def next_data(fd: int, at: int) -> int | None:
 
 
 class Disk:
-    """The machine's file system. Every method may raise OSError, and says what is durable on return."""
+    """The machine's file system. Every method may raise OSError, and documents its durability."""
 
     def open(self, path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> int:
         """A descriptor; a created name is durable after `sync_directory`."""
@@ -87,11 +87,11 @@ class Disk:
         os.posix_fallocate(fd, 0, size)
 
     def datasync(self, fd: int) -> None:
-        """The file's bytes are durable."""
+        """Makes the file's bytes durable."""
         os.fdatasync(fd)
 
     def sync(self, fd: int) -> None:
-        """The file's bytes, size and times are durable."""
+        """Makes the file's bytes, size and times durable."""
         os.fsync(fd)
 
     def open_whole(self, path: Path) -> int | None:
@@ -102,15 +102,15 @@ class Disk:
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def sync_whole(self, fd: int) -> None:
-        """Everything written to the file system so far, names too, is durable. Raises OSError if any write-back has
-        failed since the descriptor was opened, or since the last call."""
+        """Makes everything written to the file system so far durable, including names. Raises OSError if any write-back
+        has failed since the descriptor was opened, or since the last call."""
         assert _syncfs is not None
         if _syncfs(fd):
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
 
     def make_directory(self, path: Path) -> None:
-        """With its parents; an existing one stays unchanged."""
+        """Creates a directory with its parents; an existing one stays unchanged."""
         try:
             path.mkdir(DIRECTORY_MODE, exist_ok=True)
         except FileNotFoundError:
@@ -122,7 +122,7 @@ class Disk:
         source.replace(target)
 
     def link(self, source: Path, target: Path) -> None:
-        """A second name; durable after `sync_directory`."""
+        """Adds a second name; durable after `sync_directory`."""
         os.link(source, target)
 
     def unlink(self, path: Path) -> None:
@@ -130,15 +130,15 @@ class Disk:
         path.unlink(missing_ok=True)
 
     def remove_directory(self, path: Path) -> None:
-        """Removes an empty one."""
+        """Removes an empty directory."""
         path.rmdir()
 
     def set_time(self, path: Path, at_ms: int) -> None:
-        """Sets when the file was last changed; a power cut may undo it."""
+        """Sets the file's time of change; a power cut may undo it."""
         os.utime(path, (at_ms / 1000, at_ms / 1000))
 
     def sync_directory(self, path: Path) -> None:
-        """Created, renamed and removed names in it are durable."""
+        """Makes created, renamed and removed names in it durable."""
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(fd)
@@ -146,7 +146,7 @@ class Disk:
             os.close(fd)
 
     def space(self, path: Path) -> Space:
-        """Of the file system that holds `path`."""
+        """The space of the file system that holds `path`."""
         found = os.statvfs(path)
         used_blocks = found.f_blocks - found.f_bfree
         return Space(found.f_bavail * found.f_frsize, (used_blocks + found.f_bavail) * found.f_frsize)
@@ -161,11 +161,11 @@ class Disk:
             at, view = at + written, view[written:]
 
     def clear(self, fd: int, start: int, end: int) -> None:
-        """Overwrites bytes [start, end) with zeros where they are not zero yet. The size of the file never changes: a
-        crash in the middle must not leave a short file, and readers of a map must not run off its end."""
+        """Overwrites bytes [start, end) with zeros unless they are zero. The size of the file never changes: a crash in
+        the middle must not leave a short file, and readers of a map must not run off its end."""
         position = next_data(fd, start)
         while position is not None and position < end:
-            # Only as far as there is data: the hole of a sparse file is long, and reads as zeros.
+            # Stops at the end of the data: the hole of a sparse file is long, and reads as zeros.
             stop = min(next_hole(fd, position), end, position + _CHUNK_BYTES)
             data = os.pread(fd, stop - position, position)
             # Leaves out the zeros around it, which may be a hole: writing them would take space on a full disk.

@@ -1,4 +1,4 @@
-"""Whether the shard takes records now, and if not, why.
+"""Whether the shard takes records now, and the reasons if it does not.
 
     state     enters it                               sends         puts to lanes   leaves it
     open                                              taken         taken
@@ -10,8 +10,8 @@
               failed flush
 
 Several states can hold at once; the last of them in the table counts. A full shard is healthy: it serves reads and
-restores. A shard that fails to write, or stalls, is not (`serving`). When the disk is full, puts to lanes get their
-space from the reserve (`Reserve`).
+restores. A stalled or failed one is not (`serving`). When the disk is full, puts to lanes get their space from the
+reserve (`Reserve`).
 """
 
 import asyncio
@@ -34,14 +34,14 @@ class Gate:
         self._clock = clock
         self._stall_ms = stall_ms
         self._began_ms: deque[float] = deque()
-        # The reason, worded for the refusal; empty: the shard is not in this state.
+        # The reason, worded for the error; empty: the shard is not in this state.
         self.failed = ""
         self.full = ""
         # Set with every change of these two.
         self.changed = asyncio.Event()
 
     def fill(self, why: str) -> None:
-        """The disk is full, for this reason; with an empty `why`: there is room again."""
+        """Marks the disk as full, for this reason; an empty `why`: there is room again."""
         if bool(why) != bool(self.full):
             self.changed.set()
         self.full = why
@@ -51,11 +51,11 @@ class Gate:
         self.changed.set()
 
     def begin(self) -> None:
-        """Work was handed to the disk, which does it in this order."""
+        """Notes work given to the disk, which does it in this order."""
         self._began_ms.append(self._clock.monotonic_ms())
 
     def end(self) -> None:
-        """The oldest work is done."""
+        """Notes that the oldest work is done."""
         self._began_ms.popleft()
 
     @property
@@ -65,14 +65,14 @@ class Gate:
 
     @property
     def stalled_ms(self) -> float:
-        """How long the disk has not answered, once that exceeds the limit; else 0."""
+        """Time since the disk last answered, once that exceeds the limit; else 0."""
         if not self._began_ms:
             return 0.0
         since_ms = self._clock.monotonic_ms() - self._began_ms[0]
         return since_ms if since_ms >= self._stall_ms else 0.0
 
     def refusals(self) -> list[DueTimeError]:
-        """The errors with which sends are refused now; the first counts."""
+        """The errors with which sends are rejected now; the first counts."""
         found: list[DueTimeError] = []
         if self.failed:
             found.append(ReadOnly(f"the shard takes no writes: {self.failed}"))

@@ -1,8 +1,8 @@
-"""The reserve: disk space that is set aside for the time when the disk is full.
+"""The reserve: disk space set aside for a full disk.
 
-A file `reserve` in the store directory holds blocks that nobody uses. When a write finds no room, the file is removed:
-restores go on in the space that this frees, while sends are refused. The space then belongs to the file system, and
-other writers may take it too. Once there is enough space again the file is made anew, before sends are taken.
+A file `reserve` in the store directory holds unused blocks. When a write finds no room, the file is removed: restores
+continue in the freed space, while sends are rejected. The space then belongs to the file system, and other writers may
+take it too. Once there is enough space again the file is recreated, before sends are taken.
 """
 
 from pathlib import Path
@@ -15,8 +15,8 @@ from duetime_store.files.gate import NO_ROOM
 log = structlog.get_logger()
 
 FILE = "reserve"
-# At least so much, or the size of the reserve if that is more, stays free beside a new reserve: else the first send
-# would use it up at once.
+# Minimum space left free beside a new reserve, or the reserve's size if that is more: otherwise the first send would
+# use it up at once.
 FREE_BYTES_MIN = 1024 * 1024
 
 
@@ -30,7 +30,7 @@ class Reserve:
 
     @property
     def free_bytes_needed(self) -> int:
-        """The reserve is made once so many bytes are free."""
+        """Free bytes at which the reserve is made."""
         return self.size + max(self.size, FREE_BYTES_MIN)
 
     @property
@@ -46,9 +46,9 @@ class Reserve:
         self._disk.unlink(self._path)
 
     def make(self, space: Space) -> bool:
-        """Makes the reserve if `space` is enough for it; returns whether it is there now.
+        """Makes the reserve if `space` is enough for it; returns whether it exists now.
 
-        On a file system that can't set space aside, the reserve counts as there, and the log says so.
+        On a file system that can't set space aside, the reserve counts as existing, and the log reports it.
         """
         if self.held:
             return True

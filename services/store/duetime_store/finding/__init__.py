@@ -1,4 +1,4 @@
-"""Finding messages: by id, by key, and what happened to each.
+"""Finding messages: by id, by key, and the history of each.
 
 index         RocketMQ's index files
 linking       makes their entries
@@ -6,7 +6,7 @@ indexer       builds them
 finder        messages by id and key
 search        records of many pending messages at once
 trace         the life of a message
-journals      records of a journal about some places
+journals      records of a journal about given places
 event_search  events of single messages in the journal of groups
-end_search    when a pending message was cancelled
+end_search    times of cancels of pending messages
 """

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """The compiled twin of linking.link.
 
-Each entry costs one place of a table of 20 MB that no cache holds: it is asked for before it is needed, so that the
-ways from memory overlap. An entry costs 15 ns, in numpy 0.1 µs.
+Each entry costs one place of a table of 20 MB that no cache holds: it is prefetched, so that the memory accesses
+overlap. An entry costs 15 ns, in numpy 0.1 µs.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize

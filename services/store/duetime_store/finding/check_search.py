@@ -1,4 +1,4 @@
-"""Finds how often producers were asked about a half message, in the records of DT_CHECKS (duetime_format.checks)."""
+"""Finds the number of checks of a half message in the records of DT_CHECKS (duetime_format.checks)."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from duetime_store.finding.journals import JournalReading
 
 
 class Checked(NamedTuple):
-    """The last check that was heard: how many there were with it, when, and the offset of the record that says so."""
+    """The last check that was heard: the number of checks so far, its time, and the offset of its record."""
 
     checks: int
     at_ms: int
@@ -18,7 +18,7 @@ class Checked(NamedTuple):
 
 
 async def last_check(reading: JournalReading, half: int, since_ms: int, stop_position: int) -> Checked | None:
-    """Of a half message that was stored at `since_ms` and asked about no more by the record at `stop_position`."""
+    """The last check of a half message, stored at `since_ms`, among records before `stop_position`."""
     last: Checked | None = None
     async for found in reading.records([(HALF_TOPIC, 0, half)], since_ms):
         try:

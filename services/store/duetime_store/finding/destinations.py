@@ -1,4 +1,4 @@
-"""The topic of a user's that a record is for: an id names one message in each of them."""
+"""The user topic of a record: an id names one message in each topic."""
 
 from duetime.v1 import consumer_pb2, gateway_pb2
 from duetime_core.errors import Ambiguous
@@ -9,12 +9,12 @@ from duetime_store.finding.finder import Finder, Seen
 from duetime_store.finding.trace import MessageTraces
 from duetime_store.writing.store import Store
 
-# Records of one id that are read: those of its newest messages.
+# Records of one id to read: those of its newest messages.
 _RECORDS_MAX = 256
 
 
 def destination_of(store: Store, seen: Seen) -> str:
-    """The topic, of a failed message's copy the one that it was received from; empty: a system topic, or one that was
+    """The topic; for a failed message's copy, the topic that it was received from. Empty: a system topic, or one
     deleted since."""
     topic = seen.properties.get(record.RETRY_TOPIC, "") or seen.real_topic
     is_gone = is_system_topic(topic) or seen.record.position < store.queues.deletions.position(topic)

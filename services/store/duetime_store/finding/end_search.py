@@ -1,4 +1,4 @@
-"""Finds when pending entries were cancelled, in the records of DT_CANCELLED (duetime_format.ends)."""
+"""Finds the times at which pending entries were cancelled, in the records of DT_CANCELLED (duetime_format.ends)."""
 
 from collections.abc import Set
 from contextlib import aclosing
@@ -14,8 +14,8 @@ from duetime_store.finding.journals import JournalReading
 async def ends_among(
     reading: JournalReading, entries: Set[tuple[int, int]], since_ms: int
 ) -> dict[tuple[int, int], int]:
-    """When those of the entries (lane, number) were cancelled of which a record says so; they were stored at `since_ms`
-    or later."""
+    """Times at which the entries (lane, number) were cancelled, for those with a record of it; they were stored at
+    `since_ms` or later."""
     found_at = dict[tuple[int, int], int]()
     wanted = np.array([number for _, number in entries], np.int64)
     places = [(CANCELLED_TOPIC, lane, number) for lane, number in entries]

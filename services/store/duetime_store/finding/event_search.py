@@ -15,7 +15,7 @@ from duetime_format.ranges import ranges_of
 
 @dataclass(frozen=True, slots=True)
 class MessageEvent:
-    """An event as it concerns one message: `key` names its place, or a dead letter's queue."""
+    """An event of one message: `key` names its place, or a dead letter's queue."""
 
     kind: int
     offset: int
@@ -26,7 +26,7 @@ class MessageEvent:
     counted: bool = False
     # End of the lease, or of the pause.
     until_ms: int = 0
-    # GIVE: the number of the delivery (0: a retry service took it), and the deliveries before it whose leases expired.
+    # GIVE: the number of the delivery (0: a retry service took it), and earlier deliveries with expired leases.
     attempt: int = 0
     expired: Pairs = ()
     history: bytes = b""
@@ -35,7 +35,7 @@ class MessageEvent:
 
 
 def message_events(body: bytes, messages: Collection[Letter]) -> Iterator[MessageEvent]:
-    """The events of a record that concern `messages`, which are named by topic, queue and offset.
+    """The events of a record about `messages`, which are named by topic, queue and offset.
 
     Raises: Damaged.
     """
@@ -53,7 +53,7 @@ def message_events(body: bytes, messages: Collection[Letter]) -> Iterator[Messag
             if isinstance(event, events.Taken | events.Left):
                 yield from _letter_events(event, messages)
             else:
-                # No other kinds are near.
+                # `events_near` yields no other kinds.
                 number: int = event.place  # type: ignore[attr-defined]
                 yield from _place_events(event, keys[number], wanted[number])
 
@@ -88,5 +88,5 @@ def _place_events(event: events.Event, key: Key, wanted: set[int]) -> Iterator[M
 
 
 def _among(wanted: set[int], data: bytes) -> list[int]:
-    """The offsets that the ranges hold, ascending."""
+    """The offsets in the ranges, ascending."""
     return sorted({offset for first, count in ranges_of(data) for offset in wanted if first <= offset < first + count})

@@ -1,11 +1,11 @@
-"""Finding messages by key, by id and by offset id, in the index and in the piece of the log that is not indexed yet.
+"""Finding messages by key, by id and by offset id, in the index and in the part of the log that is not indexed yet.
 
     newest first:   tail of the log ──▶ newest index file ──▶ ... ──▶ oldest
 
 The index gives positions by hash, so every record is read and compared: its topic, and its message id or one word of
-its KEYS. A deferred message is a record of a lane that names its real topic. It is searched for beside the
-real topic's records, and found while it is pending or when it was quarantined; once restored, its copy is found.
-Likewise half messages are found by id, until they are committed.
+its KEYS. A deferred message is a record of a lane that names its real topic. It is searched for beside the real topic's
+records, and found while it is pending or when it was quarantined; once restored, its copy is found. Likewise half
+messages are found by id, until they are committed.
 """
 
 import asyncio
@@ -55,21 +55,21 @@ GIVEN_UP = gateway_pb2.MESSAGE_STATE_GIVEN_UP
 ROLLED_BACK = gateway_pb2.MESSAGE_STATE_ROLLED_BACK
 
 _LANE_TOPICS = sorted(LANE_TOPICS)
-# Of half messages: themselves, and copies of those given up.
+# Topics of half messages: for the messages, and for copies of those given up.
 _HALF_TOPICS = (HALF_TOPIC, GIVEN_UP_TOPIC)
 _HALF_STATES = {halves.GIVEN_UP: GIVEN_UP, halves.ROLLED_BACK: ROLLED_BACK}
-# Bytes not indexed are read for each query; more than this takes too long.
+# Unindexed bytes are read for each query; more than this takes too long.
 TAIL_BYTES_MAX = 64 * 1024 * 1024
 TAIL_STEP_BYTES = 64 * 1024
 # Entries inspected before others have their turn.
 STEPS_MAX = 64
-# Ids hashed under so many topics, and walks begun, before others have their turn.
+# Walks begun, and hashes of ids made, before others have their turn.
 _WALKS_MAX = 64
 _HASHES_MAX = 512
-# Positions that one look-up remembers, so that it gives none twice.
+# Positions remembered by one look-up so that it returns none twice.
 _GIVEN_MAX = 65_536
 OPEN_WAIT_MS = 2_000
-# An id without a topic is searched for under each topic, up to this many.
+# Maximum topics under which an id without a topic is searched for.
 TOPICS_MAX = 16_384
 _OFFSET_ID = re.compile(r"(?:[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56})")
 _TIME_MAX = (1 << 63) - 1
@@ -95,20 +95,20 @@ class Seen:
 
     @property
     def real_topic(self) -> str:
-        """The topic that the message is for; records of lanes and of half messages have it in a property."""
+        """The message's topic; records of lanes and of half messages have it in a property."""
         if self.lane is not None or self.record.topic in _HALF_TOPICS:
             return self.properties.get(record.REAL_TOPIC, "")
         return self.record.topic
 
     def is_of(self, topic: str) -> bool:
         """Whether it is stored in the topic, is for it, or is a failed message's copy that came from it."""
-        # A record that is put aside does not say which topic it was for.
+        # A quarantined record does not name its topic.
         named = self.properties.get(record.REAL_TOPIC), self.properties.get(record.RETRY_TOPIC)
         return topic in (self.record.topic, *named) or self.record.topic == QUARANTINE_TOPIC
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """Lane, entry and due time of the pending message whose place it took; empty: of none."""
+        """Lane, entry and due time of the pending message that it replaced; empty: none."""
         text = self.properties.get(record.LANE_ENTRY, "") if self.lane is not None else ""
         fields = text.split(":")
         is_entry = len(fields) == 3 and len(text) < _ENTRY_CHARS_MAX and all(map(str.isdecimal, fields))
@@ -116,13 +116,13 @@ class Seen:
 
     @property
     def lane(self) -> int | None:
-        """The number of the lane that it is an entry of."""
+        """The number of its lane, if it is a lane entry."""
         return lane_of(self.record.topic, self.record.queue)
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The shard at one moment, so that a message which is restored meanwhile is found once: as it was then."""
+    """The shard at one time, so that a message restored during the search is found once, in its earlier state."""
 
     indexer: Indexer
     end: int
@@ -131,7 +131,7 @@ class View:
 
 
 class Finder:
-    """Serves queries of one shard. Reads only what is published."""
+    """Serves queries of one shard. Reads only published records."""
 
     def __init__(
         self, store: Store, indexer: Indexer | None, metrics: StoreMetrics, turns: Turns, *, shard: int
@@ -171,7 +171,7 @@ class Finder:
                         continue
                     message = await self._resolve(walk, view, seen, as_is=topic in (*LANE_TOPICS, *_HALF_TOPICS))
                     if message is None or (message.state == CANCELLED and seen.id in ids):
-                        # It went on as another record, which was met before.
+                        # It continued as another record, which was met before.
                         continue
                     ids.add(seen.id)
                     if found and (len(found) == max_count or size + seen.record.size > limits.PULL_BYTES_MAX):
@@ -181,10 +181,10 @@ class Finder:
         return found, False
 
     async def get(self, message_id: str, topic: str = "") -> gateway_pb2.FoundMessage:
-        """A message by its offset id or its id; of several with one id the newest, and first one of a user's topic.
+        """A message by its offset id or its id; of several with one id the newest, a user topic's first.
 
         Raises:
-            NotFound: there is none on this shard.
+            NotFound: the shard has none.
             Unavailable, Unsupported: as `query`.
         """
         seen = self.at(message_id)
@@ -197,7 +197,7 @@ class Finder:
                 message = await self._resolve(walk, view, seen)
                 if message is None and seen.id:
                     message = await self._by_id(walk, view, seen.id, seen.real_topic)
-            # A restored message without an id: this record is all that can be found.
+            # A restored message without an id: only this record can be found.
             return message or self._found(seen, STORED)
         view = await self.view()
         with self._turns.walk() as walk:
@@ -208,8 +208,8 @@ class Finder:
         return message
 
     async def records_of(self, message_id: str, topic: str, max_count: int) -> tuple[list[Seen], bool]:
-        """All records of a message, oldest first: itself, its lane records, and its copies in the system's topics; and
-        whether the oldest are left out. `topic`: the one that it came from; empty: all topics are searched.
+        """All records of a message, oldest first: itself, its lane records, and its copies in system topics; and
+        whether the oldest are left out. `topic`: its original topic; empty: all topics are searched.
 
         Raises:
             InvalidArgument, Unavailable, Unsupported: as `get`.
@@ -231,12 +231,12 @@ class Finder:
                         continue
                     if len(found) == max_count:
                         return list(found.values())[::-1], True
-                    # Where retention has appended a lane record again, the copy counts.
+                    # If retention has appended a lane record again, the copy counts.
                     found.setdefault((seen.record.topic, seen.record.queue, seen.record.queue_offset), seen)
         return list(found.values())[::-1], False
 
     async def successor(self, walk: Walk, seen: Seen) -> Seen | None:
-        """The message that has taken the place of a lane's record, by their key; None: none is stored (any more)."""
+        """The message that has replaced a lane's record, by their key; None: none is stored (any more)."""
         key = seen.properties.get(record.KEYS, "")
         if not key:
             return None
@@ -280,11 +280,11 @@ class Finder:
     # --- records --------------------------------------------------------------------------------------------------
 
     def read(self, position: int, word: str = "", *, expected: bool = True) -> Seen | None:
-        """The intact record at a position; None: there is none (any more), or `word` is nowhere in it. `expected`: a
+        """The intact record at a position; None: there is none (any more), or it does not contain `word`. `expected`: a
         missing record is damage.
 
         A hash leads to the records of all keys that share it. Records without `word` are not decoded: decoding costs a
-        hundred times what the search for the word does.
+        hundred times as much as searching for the word.
         """
         size = layout.size_at(self._store.log.read(position, layout.PREFIX_BYTES))
         data = self._store.log.read(position, size) if size else b""
@@ -303,9 +303,9 @@ class Finder:
     async def _resolve(
         self, walk: Walk, view: View, seen: Seen, *, as_is: bool = False
     ) -> gateway_pb2.FoundMessage | None:
-        """The message as it stood at the view's moment; None: a record whose message has been restored or committed.
+        """The message in its state at the view's time; None: a record whose message has been restored or committed.
 
-        `as_is`: the record itself, whatever became of it.
+        `as_is`: the record itself, regardless of its message.
         """
         number = seen.lane
         if seen.record.topic in _HALF_TOPICS and not as_is:
@@ -314,7 +314,7 @@ class Finder:
         if number is None or as_is:
             return self._found(seen, _state(seen))
         if number not in view.progress:
-            # A broker's timers, which this shard keeps and does not fire, are there as they are.
+            # A broker's timers, which this shard keeps and does not fire, stay unchanged.
             return None if seen.record.topic == SCHEDULE_TOPIC else self._found(seen, STORED)
         entry = np.array([seen.record.queue_offset])
         tags = self._store.lanes[number].units(entry)["tags"]
@@ -325,7 +325,7 @@ class Finder:
         return self._found(seen, QUARANTINED) if await self._is_aside(walk, view, seen) else None
 
     def _half_state(self, view: View, seen: Seen) -> gateway_pb2.MessageState | None:
-        """None: it was committed, and is found where that has put it."""
+        """The state of a half message; None: it was committed, and its real record is found instead."""
         is_half = seen.record.topic == HALF_TOPIC
         offset = seen.record.queue_offset if is_half else halves.half_of(seen.record.properties)
         if offset is None:
@@ -334,7 +334,7 @@ class Finder:
         _, _, end = self._store.halves.published(offset)
         if end is None or end.position >= view.end:
             return PREPARED if is_half else GIVEN_UP
-        # How a broker has ended it is not known.
+        # A broker does not record the outcome.
         return None if end.code == halves.COMMITTED else _HALF_STATES.get(end.code, STORED)
 
     def _is_copied(self, view: View, number: int, seen: Seen) -> bool:
@@ -344,7 +344,7 @@ class Finder:
         return bool(len(units)) and seen.record.position < int(units["position"][0]) < view.end
 
     async def _is_aside(self, walk: Walk, view: View, seen: Seen) -> bool:
-        """Whether a record of DT_QUARANTINE stands for a lane record."""
+        """Whether a record of DT_QUARANTINE replaces a lane record."""
         if not seen.id or not self._store.queues.find(QUARANTINE_TOPIC, 0).max_offset:
             return False
         wanted = key_hash(QUARANTINE_TOPIC, seen.id)
@@ -421,7 +421,7 @@ class Finder:
     async def positions_in_files(
         self, walk: Walk, view: View, hashes: Sequence[int], from_ms: int = 0, to_ms: int = _TIME_MAX
     ) -> AsyncGenerator[int, None]:
-        """As `positions`, by the index alone: some may come twice."""
+        """As `positions`, from the index alone: some may be repeated."""
         for file in view.indexer.files:
             if file.header.end_at_ms < from_ms:
                 return
@@ -433,7 +433,7 @@ class Finder:
                         yield position
 
     async def _tail(self, walk: Walk, view: View, hashes: Sequence[int]) -> list[int]:
-        """Positions of what is not indexed yet, newest first."""
+        """Positions in the unindexed part of the log, newest first."""
         found: list[int] = []
         for rows in keys_between(self._store, view.indexer.position, view.end, TAIL_STEP_BYTES):
             found += np.unique(rows["position"][np.isin(rows["hash"], hashes)]).tolist()
@@ -470,7 +470,7 @@ def _chain(file: IndexFile, wanted: int, from_ms: int, to_ms: int) -> Iterator[i
 
 
 async def _merged(walk: Walk, chains: Sequence[Iterator[int | None]]) -> AsyncGenerator[int, None]:
-    """The positions of several chains, each from high to low, from high to low."""
+    """Merges the positions of several descending chains, in descending order."""
     heads: list[tuple[int, int]] = []
     for number, chain in enumerate(chains):
         if (position := await _next(walk, chain)) >= 0:
@@ -488,7 +488,7 @@ async def _merged(walk: Walk, chains: Sequence[Iterator[int | None]]) -> AsyncGe
 
 
 async def _next(walk: Walk, chain: Iterator[int | None]) -> int:
-    """-1: the chain has ended."""
+    """The next position; -1: the chain has ended."""
     for position in chain:
         if position is not None:
             return position

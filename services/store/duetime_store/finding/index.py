@@ -1,4 +1,4 @@
-"""RocketMQ's index files: where the records that have a key lie. The format, read and written; no opinion on keys.
+"""RocketMQ's index files: positions of records by key. The format, read and written, with no opinion on keys.
 
      0 i64 beginTimestamp   16 i64 beginPhyOffset   32 i32 slots in use
      8 i64 endTimestamp     24 i64 endPhyOffset     36 i32 number of the next entry; the first is 1
@@ -7,12 +7,12 @@
 
 A key is `topic#word`. Its hash is Java's String.hashCode made positive, hash % slots its slot, and the entries of a
 slot form a chain, newest first. Many keys share a chain and some share a hash: the finder of a position compares the
-record. Entry 0 is never used. Files are pre-sized, sparse, and named by the local time of their creation in 17
-digits; the newest is written until it is full.
+record. Entry 0 is never used. Files are pre-sized, sparse, and named by the local time of their creation in 17 digits;
+the newest is written until it is full.
 
-The slots of the file that is being written are in memory, since entries go to slots all over them: entries are written
-as they come, slots and header when the file is full or closed. So on disk the three always agree, and entries that a
-crash leaves after the header's count do not count.
+The slots of the file being written are in memory, since entries go to slots all over them. Entries are written at once,
+slots and header when the file is full or closed. So on disk the three always agree, and entries that a crash leaves
+beyond the header's count are ignored.
 
 Source: RocketMQ 4.9.3 IndexFile, IndexHeader, IndexService.
 """
@@ -38,7 +38,7 @@ SLOT_BYTES = 4
 # A broker's default shape, and its ratio, which gives the shape of a file of another size.
 SLOTS_DEFAULT, ENTRIES_DEFAULT = 5_000_000, 20_000_000
 _ENTRIES_PER_SLOT = ENTRIES_DEFAULT // SLOTS_DEFAULT
-# One step of taking a file back: a fraction of a millisecond.
+# Entries per step of cutting a file back: a fraction of a millisecond.
 CUT_STEP_ENTRIES = 4_096
 _BLOCK_SLOTS = 16_384
 
@@ -47,7 +47,7 @@ Entries = npt.NDArray[np.void]
 
 
 class Shape(NamedTuple):
-    """How many slots and entries a file has; an entry less than that can be used."""
+    """The number of slots and entries of a file; one entry fewer can be used."""
 
     slot_count: int = SLOTS_DEFAULT
     entry_count: int = ENTRIES_DEFAULT
@@ -66,7 +66,7 @@ BROKERS = Shape()
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Times and positions are those of the first and the last entry's records; 0 where there is none."""
+    """Times and positions of the first and the last entry's records; 0: none."""
 
     begin_at_ms: int = 0
     end_at_ms: int = 0
@@ -91,7 +91,7 @@ class Hit(NamedTuple):
 
 
 def shape_of(path: Path, size: int, wanted: Shape) -> Shape:
-    """The shape of an existing file: `wanted` where it fits, else the one with a broker's ratio.
+    """The shape of an existing file: `wanted` if it fits, else the one with a broker's ratio.
 
     Raises:
         Damaged: neither has this size.
@@ -108,7 +108,7 @@ def shape_of(path: Path, size: int, wanted: Shape) -> Shape:
 
 
 def file_paths(directory: Path) -> list[Path]:
-    """The index files of a directory, oldest first. Brokers take any name that is a number."""
+    """The index files of a directory, oldest first. Brokers accept any number as a name."""
     if not directory.is_dir():
         return []
     found = (path for path in directory.iterdir() if path.name.isascii() and path.name.isdigit())
@@ -116,7 +116,7 @@ def file_paths(directory: Path) -> list[Path]:
 
 
 class IndexFile:
-    """A file that is only read; it may be written by another process meanwhile."""
+    """A file that is only read; another process may be writing it."""
 
     def __init__(self, path: Path, wanted: Shape = BROKERS) -> None:
         """Opens an existing file.
@@ -142,11 +142,11 @@ class IndexFile:
         return int.from_bytes(os.pread(self._fd, SLOT_BYTES, at), "big", signed=True)
 
     def read_header(self) -> Header:
-        """As it is on disk now. Raises: Damaged."""
+        """The header as it is on disk now. Raises: Damaged."""
         fields = HEADER.unpack(os.pread(self._fd, HEADER.size, 0))
         header = Header(*fields)
         if header.next_entry < 1:
-            # As a broker takes it.
+            # A broker corrects it in the same way.
             header = replace(header, next_entry=1)
         if header.next_entry > self.shape.entry_count or not 0 <= header.used_slots <= self.shape.slot_count:
             raise Damaged(
@@ -168,18 +168,18 @@ class IndexFile:
         return np.frombuffer(os.pread(self._fd, max(stop - first, 0) * ENTRY.size, at), ENTRY_TYPE)
 
     def times_ms(self, entries: Entries) -> Ints:
-        """When the records of entries were stored, by the index: to the second, and the first entry of a file that
-        follows another one reads too late."""
+        """Store times of entries' records, by the index: to the second; too late for the first entry of a file that
+        follows another one."""
         return self.header.begin_at_ms + entries["seconds"].astype(np.int64) * 1000
 
     def occupied(self, hashes: Sequence[int]) -> Sequence[int]:
-        """Those of the hashes that may have entries, as far as that is known without reads."""
+        """Those of the hashes that may have entries, as far as known without reads."""
         return hashes
 
     def chain(self, wanted: int) -> Iterator[Hit | None]:
         """The entries with a hash, newest first; None for each step to an entry with another hash of the same slot.
 
-        Ends when the file is closed meanwhile.
+        Ends if the file is closed in the meantime.
         """
         if self._fd < 0 or self.header.next_entry <= 1:
             return
@@ -198,7 +198,7 @@ class IndexFile:
 
 
 def may_be_within(file: IndexFile, hit: Hit, from_ms: int, to_ms: int) -> bool:
-    """Whether an entry's record may have been stored within the times; only the record itself says for certain.
+    """Whether an entry's record may have been stored within the times; only the record itself is certain.
 
     Seconds are rounded down; those of a record older than the file's first are 0, and those of the first entry may be
     counted from the file before.
@@ -213,11 +213,11 @@ class IndexWriter(IndexFile):
     """The newest file of a directory, to which entries are added."""
 
     def __init__(self, disk: Disk, path: Path, wanted: Shape = BROKERS) -> None:
-        """Opens an existing file; `cut` takes it to the part that counts. Raises: Damaged."""
+        """Opens an existing file; `cut` takes it to its valid part. Raises: Damaged."""
         self._disk = disk
         super().__init__(path, wanted)
         self._slots = np.zeros(self.shape.slot_count, np.int32)
-        # Which blocks of slots differ from the file's.
+        # Whether each block of slots differs from the file's.
         self._dirty = np.zeros(self.shape.slot_count // _BLOCK_SLOTS + 1, np.bool_)
 
     def _open(self) -> int:
@@ -233,7 +233,7 @@ class IndexWriter(IndexFile):
 
     @classmethod
     def create(cls, disk: Disk, path: Path, shape: Shape, before: Header | None) -> "IndexWriter":
-        """A new file after another one, whose end it begins with, as a broker's does."""
+        """A new file after another one, whose end it begins with, like a broker's."""
         header = Header()
         if before is not None:
             header = Header(before.end_at_ms, before.end_at_ms, before.end_position, before.end_position)
@@ -251,7 +251,7 @@ class IndexWriter(IndexFile):
         return self.shape.entry_count - self.header.next_entry
 
     def append(self, rows: Rows) -> None:
-        """Adds entries, `room` at most; none where writing them fails. Not durable before `sync`."""
+        """Adds entries, `room` at most; none if writing them fails. Not durable before `sync`."""
         if not len(rows):
             return
         header, first = self.header, self.header.next_entry
@@ -273,17 +273,17 @@ class IndexWriter(IndexFile):
         )
 
     def cut(self, header: Header) -> Iterator[None]:
-        """Cuts the file to what a header describes; each step of the iteration is a short piece of the work.
+        """Cuts the file to match a header; each step of the iteration is a short piece of the work.
 
-        The slots are rebuilt from the entries that stay: a slot's newest is the last one that has it. The slots in the
-        file do not matter.
+        The slots are rebuilt from the remaining entries: the last entry of a slot is its newest. The slots in the file
+        do not matter.
         """
         self.header = header
         self._slots[:] = 0
         self._dirty[:] = True
         for first in range(1, header.next_entry, CUT_STEP_ENTRIES):
             entries = self.entries(first, min(first + CUT_STEP_ENTRIES, header.next_entry))
-            # Of several entries with one slot the last is assigned.
+            # If several entries have one slot, the last is assigned.
             self._slots[entries["hash"] % self.shape.slot_count] = np.arange(first, first + len(entries))
             yield
 
@@ -297,7 +297,7 @@ class IndexWriter(IndexFile):
         self._disk.write(self._fd, self.header.encode(), 0)
 
     def sync(self) -> None:
-        """Makes everything written durable. Blocking."""
+        """Makes all written data durable. Blocking."""
         self._disk.sync(self._fd)
 
     def close(self) -> None:

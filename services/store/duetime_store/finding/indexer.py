@@ -3,14 +3,14 @@
     log      | indexed ......... | to be read | keys kept (newkeys.py) | not durable | staged |
              0               position       start                durable_end
 
-Keys of new records are kept from their put on, and written when the store has nothing else to do; under load, after a
-second. Only what is older is read from the log: after a crash, or an index that is made again. No send and no flush
-waits for any of it, and messages not indexed yet are found by what is kept and by reading the log (finder.py).
+Keys of new records are kept from their put on, and written when the store is idle; under load, after a second. Only
+older records are read from the log: after a crash, or for a rebuild. No send and no flush waits for any of it, and
+messages not indexed yet are found in the kept keys and by reading the log (finder.py).
 
-The mark (`config/duetimeIndex.json`) says how far entries are on disk: newest file, its header, log position. It is
-written every half minute, when a file is full, and at the end. A start cuts the newest file back to the mark, makes
-its slots from its entries, and continues in the log from there: after a crash no entry is missing and none is doubled.
-Without a mark, or when the mark's file is missing, everything is made again from the oldest record.
+The mark (`config/duetimeIndex.json`) records the state on disk: newest file, its header, log position. It is written
+every half minute, when a file is full, and at the end. A start cuts the newest file back to the mark, makes its slots
+from its entries, and continues in the log from there: after a crash no entry is missing and none is doubled. Without a
+mark, or if the mark's file is missing, the index is rebuilt from the oldest record.
 """
 
 import asyncio
@@ -40,12 +40,12 @@ from duetime_store.writing.store import Store
 
 log = structlog.get_logger()
 
-# One step of indexing, from the log and from kept keys: under a millisecond of 100-byte records. The pause after it
-# leaves the rest to live traffic.
+# Limits of an indexing step, from the log and from kept keys: under a millisecond of 100-byte records. The pause after
+# it leaves the rest to live traffic.
 STEP_BYTES = 256 * 1024
 STEP_KEYS = 4_096
 PAUSE_MS = 1
-# How long published records may wait for more, and how long at most for a moment in which the store is idle.
+# How long published records may wait for more, and the maximum wait for an idle store.
 GATHER_MS = 20
 BUSY_MS_MAX = 1_000
 MARK_INTERVAL_MS = 30_000
@@ -58,7 +58,7 @@ _DONE = object()
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How far the index is on disk: the newest file (empty: there is none), its header, and the log position."""
+    """The state of the index on disk: the newest file (empty: there is none), its header, and the log position."""
 
     file: str
     header: Header
@@ -69,7 +69,7 @@ class Mark:
 
 
 def read_mark(config: Path) -> Mark | None:
-    """None: there is none, or it is damaged."""
+    """None: it is missing or damaged."""
     value = configs.read(config, configs.INDEX)
     try:
         if value is not None:
@@ -99,7 +99,7 @@ def pieces(
 
 
 def _unusual(commit_log: CommitLog, segment: Segment, position: int, data: bytes, end: int) -> tuple[Run | None, int]:
-    """Handles what no run begins with: the end of a segment, a record larger than a step, damage."""
+    """Handles the start of no run: the end of a segment, a record larger than a step, damage."""
     if len(data) < layout.BLANK_BYTES:
         return None, segment.end
     if layout.blank_at(data) is not None:
@@ -109,7 +109,7 @@ def _unusual(commit_log: CommitLog, segment: Segment, position: int, data: bytes
         run = take(segment.read_file(position, size), 0, position)
         if run.count:
             return run, run.end_position
-    # A damaged record is not indexed: nobody could be given it.
+    # A damaged record is not indexed, because it could not be returned.
     item = next(scan(commit_log, position), None)
     if item is None:
         return None, end
@@ -117,8 +117,8 @@ def _unusual(commit_log: CommitLog, segment: Segment, position: int, data: bytes
 
 
 def keys_between(store: Store, start: int, end: int, step_bytes: int) -> Iterator[Rows]:
-    """The keys of the published records in [start, end), in the order of the log: kept ones as they are kept when this
-    begins, those of older records read from the log in runs of a step's size."""
+    """The keys of the published records in [start, end), in the order of the log: kept ones as of the first step, those
+    of older records read from the log in runs of a step's size."""
     kept_from = max(min(store.new_keys.start, end), start)
     kept = store.new_keys.between(kept_from, end)
     for run, _ in pieces(store.log, start, kept_from, step_bytes):
@@ -147,7 +147,7 @@ class Indexer:
         # Oldest first; entries go to the newest.
         self._files: list[IndexFile] = []
         self._writer: IndexWriter | None = None
-        # Set once `position` and the files are what the mark says.
+        # Set once `position` and the files match the mark.
         self.opened = asyncio.Event()
         # Every record before it is in the index.
         self.position = store.log.min_position
@@ -166,11 +166,11 @@ class Indexer:
 
     @property
     def files(self) -> list[IndexFile]:
-        """Newest first."""
+        """Index files, newest first."""
         return self._files[::-1]
 
     async def run(self) -> None:
-        """A disk that fails stops indexing for a while, and nothing else."""
+        """Indexes forever. A failing disk stops indexing for a while, and nothing else."""
         while True:
             try:
                 if not self.opened.is_set():
@@ -181,7 +181,7 @@ class Indexer:
             await self._clock.sleep(RETRY_MS)
 
     async def close(self) -> None:
-        """Indexes the rest, if that is little, and makes files and mark whole. To be called after `run` has ended."""
+        """Indexes the rest, if that is little, and makes files and mark whole. Call it after `run` has ended."""
         try:
             # The thread's remaining work for `run` comes first.
             await asyncio.get_running_loop().run_in_executor(self._executor, _nothing)
@@ -197,7 +197,7 @@ class Indexer:
                 file.close()
 
     def drop_before(self, min_position: int) -> None:
-        """Retention: the log begins here now. Files whose records are all gone are deleted, the newest never."""
+        """Deletes files whose records retention has removed, except the newest; the log begins at `min_position`."""
         while len(self._files) > 1 and self._files[0].header.end_position < min_position:
             file = self._files.pop(0)
             file.close()
@@ -229,11 +229,11 @@ class Indexer:
                 await loop.run_in_executor(self._executor, self._disk.unlink, path)
             self.position = self._store.log.min_position
             if self.behind_bytes:
-                log.warning("making the index again", reason=reason, behind_bytes=self.behind_bytes)
+                log.warning("rebuilding the index", reason=reason, behind_bytes=self.behind_bytes)
         self.opened.set()
 
     def _fault(self, mark: "Mark | None", paths: list[Path]) -> str:
-        """Why indexing can't continue from the directory; empty: it can."""
+        """The reason why indexing can't continue from the directory; empty: it can."""
         if mark is None:
             return "no mark"
         if mark.file and mark.file not in [path.name for path in paths]:
@@ -279,7 +279,7 @@ class Indexer:
                 await self._clock.sleep(PAUSE_MS)
 
     async def _lull(self) -> None:
-        """Waits until something is published, and then for a moment in which the store is idle, but not for long."""
+        """Waits until something is published, and then for an idle store, but not for long."""
         if not self.behind_bytes:
             await self._store.next_publish()
         for _ in range(BUSY_MS_MAX // GATHER_MS):
@@ -288,7 +288,7 @@ class Indexer:
                 return
 
     async def _step(self) -> None:
-        """Indexes the next keys that are kept, or the next piece of the log."""
+        """Indexes the next kept keys, or the next piece of the log."""
         store, kept = self._store, self._store.new_keys
         if self.unread_bytes:
             end = min(kept.start, store.durable_end)
@@ -306,7 +306,7 @@ class Indexer:
         while len(rows):
             count, room = len(rows), self._writer.room if self._writer else 0
             if count > room:
-                # Back to the first entry of the record that does not fit as a whole.
+                # Returns to the first entry of the record that does not fit as a whole.
                 count = int(np.searchsorted(rows["position"], rows["position"][room]))
                 if not count and self._writer and self._writer.header.next_entry == 1:
                     # It has more keys than a whole file takes.
@@ -334,7 +334,7 @@ class Indexer:
         log.info("index file created", file=name, slots=self._shape.slot_count, entries=self._shape.entry_count)
 
     async def _mark(self, *, whole: bool = False) -> None:
-        """Everything indexed so far is durable on return; `whole`: slots and header of the newest file too."""
+        """Makes everything indexed so far durable; `whole`: also slots and header of the newest file."""
         self._marked_at_ms = self._clock.monotonic_ms()
         if self._marked_position == self.position and not whole:
             return

@@ -1,9 +1,9 @@
-"""Reads records of a journal (DT_GROUPS, DT_CANCELLED, DT_CHECKS) that are about some places, oldest first.
+"""Reads records of a journal (DT_GROUPS, DT_CANCELLED, DT_CHECKS) about given places, oldest first.
 
     journal   | gone | written without index words: all read, in order | with words: by the index (subjects.py) |
                      ^ first record that may matter                    ^ since
 
-Without an index all are read. Both ways are bounded; parts that were not read are gaps of the answer.
+Without an index all are read. Both ways are bounded; unread parts are gaps of the answer.
 """
 
 from collections.abc import AsyncGenerator, Collection
@@ -23,7 +23,7 @@ from duetime_store.reading.reader import Reader
 from duetime_store.reading.turns import Walk
 from duetime_store.writing.store import Store
 
-# How much is read in order, and how much by the index, for one answer.
+# Maximum bytes read in order, and maximum records read by the index, for one answer.
 BYTES_MAX = 64 * 1024 * 1024
 RECORDS_MAX = 16_384
 STEP_RECORDS = 16
@@ -35,7 +35,7 @@ Place = tuple[str, int, int]  # topic, queue on the shard, offset
 
 @dataclass(frozen=True, slots=True)
 class Journals:
-    """The journals of a shard, as one trace sees them."""
+    """The journals of a shard in the view of one trace."""
 
     store: Store
     reader: Reader
@@ -49,7 +49,7 @@ class Journals:
 
 
 async def view_of(finder: Finder) -> View | None:
-    """None: there is no index, or too much of the log is not indexed yet; journals are read in order then."""
+    """None: there is no index, or too much of the log is not indexed yet; journals are then read in order."""
     try:
         return await finder.view() if finder.has_index else None
     except Unavailable:
@@ -58,18 +58,18 @@ async def view_of(finder: Finder) -> View | None:
 
 @dataclass(slots=True)
 class JournalReading:
-    """One look through a journal, and the parts of it that are missing."""
+    """One reading of a journal, and the missing parts of it."""
 
     _journals: Journals
     _topic: str
     # Retention has deleted records that may have mattered.
     is_front_gone: bool = False
     damaged: int = 0
-    # Clauses for people, which begin with a verb.
+    # Clauses for users, which begin with a verb.
     gaps: list[str] = field(default_factory=list)
 
     async def records(self, places: Collection[Place], since_ms: int) -> AsyncGenerator[Record, None]:
-        """The records about any of the places, and maybe others, that were stored at `since_ms` or later."""
+        """The records about any of the places, and maybe others, stored at `since_ms` or later."""
         store = self._journals.store
         queue = store.queues.known(self._topic.encode(), 0)
         if queue is None or not queue.max_offset:
@@ -126,7 +126,7 @@ class JournalReading:
                 yield seen.record
 
     async def _positions(self, view: View, places: Collection[Place], since_ms: int) -> list[int]:
-        """Where records about the places may lie, ascending."""
+        """Positions of records that may be about the places, ascending."""
         found: list[int] = []
         words = [f"{self._topic}#{word}" for place in places for word in subjects.words_at(*place)]
         hashes = key_hashes(hash_codes(words)).tolist()

@@ -16,17 +16,17 @@ Slots = npt.NDArray[np.int32]
 
 
 def link(rows: Rows, slots: Slots, first: int, begin_at_ms: int) -> tuple[bytes, int]:
-    """The entries, and how many slots had none before. The slots name the new entries on return.
+    """The entries, and the number of slots that had none before. The slots name the new entries on return.
 
     Args:
         rows: one at least.
         first: the number of the first entry.
-        begin_at_ms: what the seconds in the entries count from. The first entry of a file counts from the end of the
+        begin_at_ms: the origin of the seconds in the entries. The first entry of a file counts from the end of the
             file before, those after it from the first one's time.
     """
     numbers = np.arange(first, first + len(rows))
     places = rows["hash"] % len(slots)
-    # Entries of one slot stand together, in their order; each but the first follows the one before it.
+    # Entries of one slot are adjacent, in their order; each but the first follows the one before it.
     order = np.argsort(places, kind="stable")
     grouped, in_order = places[order], numbers[order]
     opens = np.append(True, grouped[1:] != grouped[:-1])
@@ -39,20 +39,20 @@ def link(rows: Rows, slots: Slots, first: int, begin_at_ms: int) -> tuple[bytes,
     entries["seconds"] = seconds(rows["stored_at_ms"], begin_at_ms)
     if first == 1:
         entries["seconds"][1:] = seconds(rows["stored_at_ms"][1:], int(rows["stored_at_ms"][0]))
-    # Of equal places the last assignment counts: the newest.
+    # The last assignment to a place counts: the newest.
     slots[places] = numbers
     return entries.tobytes(), int(np.count_nonzero(heads == 0))
 
 
 def unlink(entries: bytes, slots: Slots) -> None:
-    """Takes back what `link` has done to the slots."""
+    """Reverts the changes of `link` to the slots."""
     linked = np.frombuffer(entries, ENTRY_TYPE)[::-1]
-    # Of equal places the last assignment counts: what the first entry follows.
+    # The last assignment to a place counts: the predecessor of the first entry.
     slots[linked["hash"] % len(slots)] = linked["previous"]
 
 
 def seconds(times_ms: Ints, begin_at_ms: int) -> Ints:
-    """The seconds that entries hold: 0 where a record is older than the file's first, or where no time is known."""
+    """The seconds that entries hold: 0 if a record is older than the file's first, or if no time is known."""
     if begin_at_ms <= 0:
         return np.zeros(len(times_ms), np.int64)
     return np.clip((times_ms - begin_at_ms) // 1000, 0, _I32_MAX)

@@ -1,9 +1,9 @@
 """Finds the records of many pending messages at once, by a word each: an id, or a key of messages that replace.
 
-    the log's tail, read once for all words ──▶ each word's chains in the index ──▶ what was published meanwhile
+    the log's tail, read once for all words ──▶ each word's chains in the index ──▶ records published meanwhile
 
-The last piece of the log is read without a turn between it and the answer: so a caller that decides at once has seen
-every record that is published.
+The last piece of the log is read without a turn between it and the answer, so a caller that decides at once has seen
+every published record.
 """
 
 from abc import ABC, abstractmethod
@@ -18,26 +18,26 @@ from duetime_store.finding.indexer import keys_between
 from duetime_store.reading.turns import Walk
 from duetime_store.writing.store import Store
 
-# Bytes of the log that are read in one piece of a step, and without turns at the end.
+# Bytes of the log read in one piece of a step, and without turns at the end.
 _STEP_BYTES = 64 * 1024
 _LAST_BYTES = 256 * 1024
-# After so many steps to catch up with a log that grows as fast, the rest is read at once.
+# Steps to catch up with a log that grows as fast, before the rest is read at once.
 _ROUNDS_MAX = 64
 # Hashes that one reading of the tail looks for.
 _HASHES_MAX = 65_536
 
 
 class Wanted(ABC):
-    """A word that is sought, and what was found of it."""
+    """A word to find, and its records found so far."""
 
     def __init__(self, word: str, lane_topics: Sequence[str]) -> None:
-        """`lane_topics`: where pending records with the word lie."""
+        """`lane_topics`: the topics of pending records with the word."""
         self.word = word
         self.hashes = [key_hash(topic, word) for topic in lane_topics]
 
     @abstractmethod
     def take(self, seen: Seen) -> None:
-        """Takes a record with the word, if it is one that is sought; records may come twice, and in any order."""
+        """Takes a record with the word, if it is wanted; records may be repeated, and in any order."""
 
     @property
     @abstractmethod
@@ -46,7 +46,7 @@ class Wanted(ABC):
 
     @property
     def other_topics(self) -> Sequence[str] | None:
-        """Where else to look, since no lane has it; empty: in all topics; None: nowhere."""
+        """Topics to search if no lane has it; empty: all topics; None: none."""
         return None
 
 
@@ -58,7 +58,7 @@ class LogSearch:
         self._finder = finder
 
     async def find(self, walk: Walk, wanted: Sequence[Wanted]) -> None:
-        """Finds records for all. On return they know all that is published, until the caller awaits something.
+        """Finds records for all. On return they have seen all published records, until the caller awaits something.
 
         Raises:
             Unavailable: too much of the log is not indexed yet.
@@ -80,7 +80,7 @@ class LogSearch:
             self._take_hits(rows, by_hash)
 
     async def _look_in_topics(self, walk: Walk, view: View, wanted: Sequence[Wanted]) -> None:
-        """Looks for what no lane has: for a few words at a time, since each may be in any topic."""
+        """Searches for words that no lane has: a few at a time, since each may be in any topic."""
         part: list[tuple[Wanted, Sequence[int]]] = []
         for number, one in enumerate(wanted, 1):
             topics = one.other_topics or list(self._store.queues.counts)

@@ -1,12 +1,12 @@
 """The life of one message, as the shard's log records it.
 
     its records      prepared, and committed, rolled back or given up; accepted, deferred, restored; copies in
-                     %RETRY%group and %DLQ%group; put aside in DT_QUARANTINE
-    DT_CHECKS        of a transaction: how often its producers were asked
-    DT_ATTEMPTS      of the copies: deliveries that failed, and their errors
-    DT_GROUPS        the journal, from when it first could be received on: received, acknowledged, leases that ended
+                     %RETRY%group and %DLQ%group; quarantined in DT_QUARANTINE
+    DT_CHECKS        of a transaction: the number of checks of its producers
+    DT_ATTEMPTS      of the copies: failed deliveries, and their errors
+    DT_GROUPS        the journal, from the first possible delivery: received, acknowledged, leases that ended
 
-A delivery is identified by its group and when it was received; facts from several sources are merged. Nothing is
+A delivery is identified by its group and the time of receiving; facts from several sources are merged. Nothing is
 guessed: parts that were not read, or are no longer stored, are reported as gaps.
 """
 
@@ -44,7 +44,7 @@ from duetime_store.reading.reader import Reader
 from duetime_store.reading.turns import Turns
 from duetime_store.writing.store import Store
 
-# Records of one message that a trace covers, the newest ones.
+# Maximum records of one message in a trace, the newest ones.
 TRACE_RECORDS_MAX = 1_024
 
 ACCEPTED = consumer_pb2.TRACE_KIND_ACCEPTED
@@ -73,32 +73,32 @@ _ORDER = (
     *(CANCELLED, REPLACED, QUARANTINED),
 )
 
-# One of them stands at the beginning.
+# One of them is the first event.
 _FIRST = (ACCEPTED, QUARANTINED, PREPARED, COMMITTED)
 
 Event = consumer_pb2.TraceEvent
 _DIGITS_MAX = 18
-# Nobody receives from them.
+# Topics without receivers.
 _UNREAD = (HALF_TOPIC, GIVEN_UP_TOPIC)
 _LANE_ENTRY = record.LANE_ENTRY.encode()
 
 
 @dataclass(slots=True)
 class _Delivery:
-    """A delivery to a group; a time is 0 where no source has it."""
+    """A delivery to a group; 0: no source has the time."""
 
     received_at_ms: int = 0
     attempt: int = 0
     place: Place = ("", 0, 0)
     until_ms: int = 0
-    # How it ended, if it has.
+    # Its end, if known.
     end: int = 0
     ended_at_ms: int = 0
     due_at_ms: int = 0
     error: consumer_pb2.HandlerError | None = None
 
     def ends(self, kind: int, at_ms: int) -> None:
-        """Records how it ended. The first call counts: histories, which are read first, know more than the journal."""
+        """Records its end. The first call counts: histories, which are read first, have more facts than the journal."""
         if not self.end:
             self.end, self.ended_at_ms = kind, at_ms
 
@@ -109,11 +109,11 @@ class _Life:
 
     shard: int
     events: list[Event] = field(default_factory=list)
-    # By group, attempt, and time of receiving; where that time is unknown, by the negative lease.
+    # Deliveries by group, attempt, and time of receiving; if that time is unknown, by the negative lease.
     deliveries: dict[tuple[str, int, int], _Delivery] = field(default_factory=dict)
     # Attempts before a redrive, by place: after it the journal counts from 1 again.
     before: dict[Place, int] = field(default_factory=dict)
-    # By group, place and lease; None: the lease is a retry service's.
+    # Deliveries by group, place and lease; None: the lease is a retry service's.
     leases: dict[tuple[str, Place, int], _Delivery | None] = field(default_factory=dict)
     # Copies without their group's errors.
     silent: list[Seen] = field(default_factory=list)
@@ -149,7 +149,7 @@ class MessageTraces:
         self._shard = shard
 
     async def trace(self, message_id: str, topic: str) -> consumer_pb2.TraceMessageResponse:
-        """Events by time, places as they are numbered on this shard.
+        """Events by time; places have this shard's numbers.
 
         Raises:
             NotFound: the shard has no record of it.
@@ -220,7 +220,7 @@ class MessageTraces:
             life.add(first, at_ms, place)
 
     def _add_half(self, life: _Life, seen: Seen, place: Place) -> None:
-        """Adds a half message, which brokers append once more when they ask, or its copy where it was given up."""
+        """Adds a half message, which brokers append again when they ask, or the copy of one given up."""
         found = seen.record
         said = {"group": halves.group_of(found.properties)}
         if found.topic == GIVEN_UP_TOPIC:
@@ -241,7 +241,7 @@ class MessageTraces:
                 life.add(ROLLED_BACK, op.stored_at_ms, (OP_TOPIC, op.queue, op.queue_offset), **said)
 
     async def _add_checks(self, journals: Journals, life: _Life, records: Sequence[Seen]) -> None:
-        """Adds how often producers were asked about the newest half message, at the time of the last check."""
+        """Adds the number of checks of the newest half message, at the time of the last check."""
         newest = next((seen.record for seen in reversed(records) if seen.record.topic == HALF_TOPIC), None)
         if newest is None:
             return
@@ -298,7 +298,7 @@ class MessageTraces:
             life.gaps.append("it ended before it was due; the record of that was not found")
 
     def _add_copy(self, life: _Life, seen: Seen, group: str, due_at_ms: int) -> None:
-        """Adds a message that came to a group's retries or dead letters, and the deliveries before that it names."""
+        """Adds a message in a group's retries or dead letters, and the earlier deliveries that it names."""
         found, place, is_dead = seen.record, _place(seen), seen.real_topic.startswith(DLQ_PREFIX)
         attempts, at_ms = _attempts_of(seen), found.stored_at_ms
         is_redriven = not is_dead and not found.reconsume_times and record.REDRIVEN in seen.properties
@@ -391,7 +391,7 @@ class MessageTraces:
 
 
 def _note(life: _Life, group: str, attempts: Sequence[Attempt], due_at_ms: int) -> None:
-    """Notes deliveries that failed; after the last of them the message comes back at `due_at_ms`, unless that is 0."""
+    """Notes failed deliveries; after the last of them the message is redelivered at `due_at_ms`, unless that is 0."""
     for index, one in enumerate(attempts, 1):
         delivery = life.delivery(group, one.received_at_ms, one.number)
         delivery.ends(EXPIRED if one.type == LEASE_EXPIRED else FAILED, one.failed_at_ms)
@@ -402,7 +402,8 @@ def _note(life: _Life, group: str, attempts: Sequence[Attempt], due_at_ms: int) 
 
 
 def _attempt_of(seen: Seen) -> int:
-    """Number of the last failed delivery, counted from the very first: a redrive begins anew, the history goes on."""
+    """Number of the last failed delivery, counted from the very first: a redrive counts from 1 again, the history does
+    not."""
     attempts = _attempts_of(seen)
     return attempts[-1].number if attempts else seen.record.reconsume_times
 
@@ -412,7 +413,7 @@ def _attempts_of(seen: Seen) -> Sequence[Attempt]:
 
 
 def _attempts(text: str) -> Sequence[Attempt]:
-    """The attempts of a history, without those that can't be read."""
+    """The readable attempts of a history."""
     return [one for one in histories.decode(text).attempts if one.type != UNREADABLE] if text else []
 
 

@@ -1,4 +1,4 @@
-"""Wakes waiters at wall-clock moments of the shard's clock, which never goes backwards."""
+"""Wakes waiters at wall-clock times of the shard's clock, which never goes backwards."""
 
 import asyncio
 import heapq
@@ -7,19 +7,19 @@ from typing import Any
 from duetime_core.bell import Bell
 from duetime_core.clock import Clock
 
-# A timer counts monotonic time; the wall clock may step meanwhile. So no timer runs longer than this before the
-# wall clock is read again.
+# Maximum run of a timer before the wall clock is read again: a timer counts monotonic time, and the wall clock may step
+# in the meantime.
 STEP_CHECK_MS = 1_000
-# After every so many alarms, those that have no waiter any more are dropped: a lane that is due in a year is polled
-# every few seconds, and each poll is given up.
+# Alarms between two removals of futures without waiters: a lane that is due in a year is polled every few
+# seconds, and each poll is abandoned.
 FORGET_EVERY = 1_024
 
 
 class ShardClock:
-    """The one clock that decides what is due: the machine's wall clock, but it never goes backwards.
+    """The one clock that decides which entries are due: the machine's wall clock, but never going backwards.
 
-    While the wall clock is behind the latest time in the log, `now_ms` stands still: no record gets an earlier time,
-    and nothing falls due early."""
+    While the wall clock is behind the latest time in the log, `now_ms` does not advance: no record gets an earlier
+    time, and nothing falls due early."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -30,7 +30,7 @@ class ShardClock:
         return self._floor_ms
 
     def seen(self, at_ms: int) -> None:
-        """The log holds this time: `now_ms` is never earlier."""
+        """Records a time of the log: `now_ms` is never earlier."""
         self._floor_ms = max(self._floor_ms, at_ms)
 
     @property
@@ -40,13 +40,13 @@ class ShardClock:
 
 
 class Alarm:
-    """Futures that are done once their moment has come."""
+    """Futures that are done at their time."""
 
     def __init__(self, clock: ShardClock) -> None:
         self._clock = clock
         self._heap: list[tuple[int, int, asyncio.Future[Any]]] = []
         self._count = 0
-        # Made with the first moment, on the loop that waits for it.
+        # Created with the first future, on the loop that waits for it.
         self._bell: Bell | None = None
         self._armed_for_ms: int | None = None
 

@@ -1,13 +1,13 @@
-"""Who serves a lane, as its store sees it: which schedulers ask for its head, and when it was last asked for. Pure.
+"""A lane's service as its store sees it: the schedulers that ask for its head, and the time of the last request. Pure.
 
-    asked for    a pull waits for the lane's head, or a put to it is under way, or the last one ended a moment ago
+    asked for    a pull waits for the lane's head, or a put to it is in progress, or the last one has just ended
     orphaned     none of these: its scheduler is dead or has lost it, and no other has noticed yet
     stand-in     a scheduler that was given the orphaned lane to serve without a lease
 
-The metadata database keeps the leases. The store never reads them: each request says whether its scheduler has one. So
-lanes are served even while nobody knows who holds them, and a stand-in gives way to a scheduler with a lease. Where two
-serve one lane, the watermark fences them; this module only decides which of them is spared the work, and how long
-nobody does it.
+The metadata database keeps the leases. The store never reads them: each request says whether its scheduler has one.
+Lanes are therefore served even while the lease holders are unknown, and a stand-in yields to a scheduler with a lease.
+If two schedulers serve one lane, the watermark fences them; this module only decides which of them can save its work,
+and for how long a lane was unserved.
 
 All times are of the monotonic clock.
 """
@@ -21,10 +21,10 @@ SERVED_WITHIN_MS = 15_000
 
 @dataclass(eq=False, slots=True)
 class Asking:
-    """A pull that waits."""
+    """A waiting pull."""
 
     scheduler: str
-    # The lane's.
+    # The lane's cursor.
     cursor: bytes
     has_lease: bool
 
@@ -35,9 +35,9 @@ class Attendance:
     def __init__(self) -> None:
         self._asking: set[Asking] = set()
         self._puts_count = 0
-        # When its head was last asked for, or a put to it ended.
+        # The last time its head was asked for or a put to it ended.
         self._attended_at_ms = -math.inf
-        # The last scheduler that asked; the last that did so with a lease, and when; the stand-in, and when it asked.
+        # The last scheduler to ask; the last with a lease, and its time; the stand-in, and its last time.
         self._last = ""
         self._holder, self._holder_at_ms = "", -math.inf
         self._stand_in, self._stand_in_at_ms = "", -math.inf
@@ -48,12 +48,12 @@ class Attendance:
         return len(self._asking)
 
     def begin(self, asking: Asking, now_ms: float) -> None:
-        """A pull begins."""
+        """Notes the start of a pull."""
         self._asking.add(asking)
         self._note(asking, now_ms)
 
     def end(self, asking: Asking, appended: bytes, now_ms: float) -> None:
-        """A pull has ended; `appended`: the lane's cursor."""
+        """Notes the end of a pull; `appended`: the lane's cursor."""
         self._asking.discard(asking)
         self._note(asking, now_ms)
         # A pull that waited for entries after a put does not attend to the head.
@@ -75,18 +75,18 @@ class Attendance:
         self._attended_at_ms = now_ms
 
     def unasked_ms(self, appended: bytes, now_ms: float, since_ms: float) -> float:
-        """How long there was no request for the head and no put; counted from `since_ms` if there never was any."""
+        """Time without a request for the head and without a put, counted from `since_ms` if there never was any."""
         if self._puts_count or any(one.cursor <= appended for one in self._asking):
             return 0.0
         return max(0.0, now_ms - max(self._attended_at_ms, since_ms))
 
     def give(self, scheduler: str, now_ms: float) -> None:
-        """The lane is this scheduler's to serve without a lease, and counts as asked for."""
+        """Gives the lane to this scheduler to serve without a lease; this counts as asking."""
         self._stand_in, self._stand_in_at_ms = scheduler, now_ms
         self._attended_at_ms = now_ms
 
     def is_to_leave(self, scheduler: str, now_ms: float, within_ms: float) -> bool:
-        """Whether a scheduler without a lease is to leave the lane to another one that asked within `within_ms`. If
+        """Whether a scheduler without a lease should leave the lane to another one that asked within `within_ms`. If
         not, this one becomes the stand-in."""
         if self._asks(self._holder, self._holder_at_ms, scheduler, now_ms - within_ms, with_lease=True):
             return True

@@ -55,14 +55,14 @@ class Ends:
         self._staged.clear()
 
     def publish(self, entries: Ints) -> None:
-        """The entries have ended. Raises: OSError: their marks wait in memory."""
+        """Makes staged ends permanent and marks them. Raises: OSError: their marks wait in memory."""
         self._staged.difference_update(entries.tolist())
         self._unwritten.update(entries.tolist())
         self.write()
 
     def restore(self, entries: Ints, dues: Ints) -> None:
-        """The entries have ended, by the log, which also says when they were due: marks those of them that are not
-        marked so. A power cut may have left any bytes of a mark."""
+        """Marks entries as ended, with their due times, both from the log, unless they are marked so. A power cut may
+        have left any bytes of a mark."""
         units = self._queue.read_at(entries)
         wrong = (entries >= self._queue.min_offset) & (units["size"] > 0) & (units["tags"] != -dues)
         entries, units = entries[wrong], units[wrong]
@@ -71,11 +71,11 @@ class Ends:
             self._queue.repoint(entries, units)
         except OSError as error:
             log.error("ends of entries not written", queue=self._queue.queue, error=str(error))
-            # They wait in memory.
+            # The marks wait in memory.
             self._unwritten.update(entries.tolist())
 
     def write(self) -> None:
-        """Writes the marks that wait. Raises: OSError: they still do."""
+        """Writes the waiting marks. Raises: OSError: they still wait."""
         if self._unwritten:
             entries = np.array(sorted(self._unwritten), np.int64)
             self._queue.repoint(entries, self.read_at(entries))

@@ -1,14 +1,14 @@
-"""The interface of a lane to the rest of the store: pending messages, and when each falls due.
+"""The interface of a lane to the rest of the store: pending messages and their due times.
 
 Code outside this folder never assumes that entries fall due in the order of their numbers, or that restored entries
-lie before pending ones. Both hold in the lane of a delay level (levellane.py), which makes use of it.
+come before pending ones. Both hold only in the lane of a delay level (levellane.py), which uses that.
 
     entry    a message's offset in the lane's queue, whose unit names the pending record and the due time
-    head     the entries to be restored next, in order of due time; a cursor says where a reader of it stands
+    head     the entries to be restored next, in order of due time; a cursor is a position in it
     ended    cancelled, or replaced by another record: never restored. Its unit has the negative due time
-    staged   restored or cancelled by a record that is not durable yet: no head contains it, and `undo` takes that back
+    staged   restored or cancelled by a record that is not durable yet: no head contains it, and `undo` reverts that
 
-Cursors are bytes that only the lane reads. Of two of one lane the earlier is the smaller, and b"" is before all.
+Cursors are bytes that only the lane can read. The smaller of two cursors of a lane is the earlier; b"" precedes all.
 """
 
 import asyncio
@@ -32,9 +32,9 @@ from duetime_store.queues.consumequeue import ConsumeQueue
 __all__ = ["PENDING", "RESTORED", "CANCELLED", "UNKNOWN", "OWN_DUE", "Fence", "Head", "Lane", "Place", "Rows", "States"]
 
 States = npt.NDArray[np.int8]
-# States of an entry: to be restored; restored, or staged so; ended, or staged so; there is no such entry.
+# States of an entry: to be restored; restored, or staged so; ended, or staged so; nonexistent.
 PENDING, RESTORED, CANCELLED, UNKNOWN = range(4)
-# In place of a due time: each record says its own (duetime_format.timers).
+# Replaces a due time: each record has its own (duetime_format.timers).
 OWN_DUE = -1
 
 
@@ -47,13 +47,13 @@ class Head:
 
 
 class Fence(NamedTuple):
-    """Entries that are put, judged: three masks. Those in none of them are gaps."""
+    """Entries of a put as three masks. Those in none of them are gaps."""
 
     # Restored already, or staged.
     restored: Mask
-    # Ended, or staged so. They stand in nobody's way.
+    # Ended, or staged so. They block no others.
     cancelled: Mask
-    # May be restored now, if each of them before it is.
+    # Restorable now, if all entries before are restored.
     is_next: Mask
 
 
@@ -77,9 +77,9 @@ class Lane(ABC):
         self.quarantined_count = 0
 
     def _go_on_after(self, named: Sequence[Ints], first: int = 0) -> None:
-        """Recovery: new entries come after all that records of the log name, and not before `first`. A power cut in the
-        async mode may have taken an entry's record and left the one that restores or ends it: whoever had its number
-        next would count as restored or ended too."""
+        """Recovery: numbers new entries after all that records of the log name, and from `first` at the earliest. In
+        async mode a power cut may lose an entry's record and keep the one that restores or ends it: a new entry with
+        the same number would then count as restored or ended too."""
         self.queue.go_on_at(max([first, *(int(entries.max()) + 1 for entries in named if len(entries))]))
 
     # --- reading due entries: changes nothing -------------------------------------------------------------------------
@@ -87,25 +87,24 @@ class Lane(ABC):
     @property
     @abstractmethod
     def cursor(self) -> bytes:
-        """Where the head begins: after all staged entries."""
+        """The start of the head: after all staged entries."""
 
     @abstractmethod
     def head(self, after: bytes, count: int, by_ms: int | None = None) -> Head:
-        """At most `count` pending entries from a cursor on, or from the lane's own cursor if that is later: none
-        that is ended or staged. None at all: no more are pending. With `by_ms` those that fall due later may be left
-        out, but for the first.
+        """At most `count` pending entries from a cursor, or from the lane's own if that is later, without ended or
+        staged ones. Empty: no more are pending. With `by_ms`, later ones may be left out, except the first.
 
         Raises:
-            InvalidArgument: `after` is no cursor of this lane.
+            InvalidArgument: `after` is not a cursor of this lane.
         """
 
     @abstractmethod
     def cursor_after(self, place: Place) -> bytes:
-        """The cursor behind an entry of a head, whose unit names this due time."""
+        """The cursor after an entry of a head, whose unit has this due time."""
 
     def cursor_at(self, entry: int) -> bytes:
-        """The cursor of a scheduler of release 0.1, which names the first entry that it wants. Its entries are
-        consecutive; in another lane it begins at the head and is fenced."""
+        """The cursor of a scheduler of release 0.1, which names its first entry. Its entries are consecutive; in
+        another lane it begins at the head and is fenced."""
         return b""
 
     @abstractmethod
@@ -118,20 +117,20 @@ class Lane(ABC):
     # --- restoring and cancelling: called by the store alone ----------------------------------------------------------
 
     def are_next(self, entries: Ints) -> bool:
-        """Whether these are plainly the next ones, all to be restored now. False: `fence` tells."""
+        """Whether these are the next entries, all to be restored now. False: ask `fence`."""
         return False
 
     @abstractmethod
     def fence(self, entries: Ints) -> Fence:
-        """Judges entries that are put, in order."""
+        """Judges the entries of a put, in order."""
 
     @abstractmethod
     def stage(self, entries: Ints, units: Units) -> None:
-        """Records that restore these entries, which were next, are staged. `units`: theirs."""
+        """Notes that records are staged which restore these entries, the next ones. `units`: theirs."""
 
     @abstractmethod
     def publish(self, entries: Ints) -> None:
-        """These entries are restored, durably."""
+        """Notes that these entries are durably restored."""
 
     @abstractmethod
     def states(self, entries: Ints) -> States:
@@ -139,85 +138,86 @@ class Lane(ABC):
 
     @abstractmethod
     def stage_cancel(self, entries: Ints) -> None:
-        """Records that end these pending entries are staged."""
+        """Notes that records are staged which end these pending entries."""
 
     @abstractmethod
     def publish_cancel(self, entries: Ints) -> None:
-        """These entries have ended, durably: marks them in their units.
+        """Marks these entries, which have durably ended, in their units.
 
         Raises:
-            OSError: marks could not be written. All else is done: the lane keeps them in memory, and is not even
+            OSError: marks could not be written. The rest is done: the lane keeps the marks in memory, and is not even
                 until `write_marks` has written them.
         """
 
     @abstractmethod
     def write_marks(self) -> None:
-        """Tries again to write marks that could not be written. Raises: OSError."""
+        """Retries marks that could not be written. Raises: OSError."""
 
     @abstractmethod
     def undo(self) -> None:
-        """Entries that are staged and not published count as pending again."""
+        """Makes staged, unpublished entries pending again."""
 
     @abstractmethod
     def arriving(self, dues: Ints) -> None:
-        """New entries are staged. Lanes of levels need none of it."""
+        """Notes that new entries are staged. Level lanes do not need this."""
 
     @abstractmethod
     def added(self, entries: Ints, dues: Ints, topics: Ints, keys: Ints) -> None:
-        """New entries are published: after their units, before anybody is woken. Lanes of levels need none of it.
+        """Adds new entries, now published: after their units, before waiters are woken. Level lanes do not need this.
 
         Args:
             topics, keys: numbers of the destinations, and CRC-32s of the first words of KEYS, 0: none.
         """
 
     def units(self, entries: Ints) -> Units:
-        """The units of entries in any order; of those that do not exist all zero. Due times are negative where an
-        entry has ended."""
+        """The units of entries in any order; all zero for entries that do not exist. Due times of ended entries are
+        negative."""
         return self.queue.read_at(entries)
 
     # --- due times ----------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def delays_ms(self, positions: Ints) -> Ints | None:
-        """From store to due time of the records at these log positions. None: the lane has no fixed delays."""
+        """Times from storing to falling due of the records at these log positions. None: the lane has no fixed
+        delays."""
 
     @abstractmethod
     def due_if_stored(self, now_ms: int) -> int:
-        """When an entry falls due that is stored now; OWN_DUE: its record says it."""
+        """The due time of an entry stored now; OWN_DUE: its record has it."""
 
     @abstractmethod
     def due_at_ms(self, found: Record) -> int:
-        """When the entry with this record falls due."""
+        """The due time of the entry with this record."""
 
     @abstractmethod
     def due_within(self, entry: int, now_ms: int) -> tuple[int, int]:
-        """The earliest and the latest moment at which an entry may fall due, whatever its unit and its record say."""
+        """The earliest and the latest possible due time of an entry, regardless of its unit and record."""
 
     @abstractmethod
     def latest_due_at_ms(self, now_ms: int) -> int:
-        """No entry falls due later."""
+        """The latest possible due time of any entry."""
 
     # --- progress -----------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def progress(self) -> Progress:
-        """A snapshot of what is gone, durably; it does not change later."""
+        """A snapshot of the durably restored and ended entries; it does not change later."""
 
     @property
     @abstractmethod
     def watermark(self) -> int:
-        """How far the lane is, for the contract. Of a level: all entries before it are restored or ended, and it is
-        neither. Of a timer lane: how many entries are restored or ended."""
+        """The lane's progress, for the contract. Level: the first entry neither restored nor ended. Timer lane: the
+        number of entries restored or ended."""
 
     @property
     @abstractmethod
     def reached(self) -> int:
-        """The watermark, with what is staged."""
+        """The watermark, including staged entries."""
 
     @property
     @abstractmethod
     def is_even(self) -> bool:
-        """Whether a checkpoint can be written: what it says of the lane is all that a recovery needs."""
+        """Whether a checkpoint can be written: its data about the lane is then all that a recovery needs."""
 
     # --- counting -----------------------------------------------------------------------------------------------------
 
@@ -232,8 +232,8 @@ class Lane(ABC):
 
     @abstractmethod
     def scan(self, after: Place, before_ms: int, count: int) -> Rows:
-        """At most `count` pending entries after a place that fall due before `before_ms`. Fewer than that many: there
-        are no more."""
+        """At most `count` pending entries after a place that fall due before `before_ms`. Fewer than `count`: there are
+        no more."""
 
     @abstractmethod
     def count_due(self, by_ms: int) -> int:
@@ -241,15 +241,15 @@ class Lane(ABC):
 
     @abstractmethod
     def next_due_at_ms(self) -> int | None:
-        """When the head falls due; None: the lane has none."""
+        """The due time of the head; None: the lane has none."""
 
     @abstractmethod
     def dues(self, now_ms: int) -> tuple[int, int]:
-        """(due time of the oldest pending entry, first due time after `now_ms`); 0 where there is none."""
+        """(due time of the oldest pending entry, first due time after `now_ms`); 0: none."""
 
     @property
     def order_size(self) -> OrderSize | None:
-        """What it takes to keep entries in order of due time; None: the queue is that order."""
+        """The size of the order by due time; None: the queue itself is in that order."""
         return None
 
     @abstractmethod

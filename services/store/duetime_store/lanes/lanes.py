@@ -17,7 +17,7 @@ class Lanes:
         self._by_queue: dict[ConsumeQueue, Lane] = {}
 
     def add(self, lane: Lane) -> None:
-        """Lanes have to be added in the order of their numbers."""
+        """Lanes must be added in the order of their numbers."""
         self._by_number[lane.number] = lane
         self._by_queue[lane.queue] = lane
 
@@ -26,7 +26,7 @@ class Lanes:
             lane.close()
 
     def timers(self) -> list[TimerLane]:
-        """Those of messages for any time."""
+        """Lanes of messages for any time."""
         return [lane for lane in self if isinstance(lane, TimerLane)]
 
     def __iter__(self) -> Iterator[Lane]:

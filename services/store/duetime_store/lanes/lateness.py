@@ -1,4 +1,4 @@
-"""How late messages of a lane became durable in their topic."""
+"""The lateness of a lane's messages: the time from due to durable in their topic."""
 
 from collections import deque
 

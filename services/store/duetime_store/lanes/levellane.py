@@ -3,11 +3,11 @@
         restored, ended           staged                  pending
     0 ... watermark ............ cursor ................ queue.max_offset
 
-Entries are taken strictly in this order. Those that recovery has found restored above the watermark are `ahead`; they
-count as restored when their turn comes. Watermark and cursor pass over them, and over entries that have ended.
+Entries are restored strictly in this order. Entries that recovery has found restored above the watermark are `ahead`;
+they count as restored when their turn comes. Watermark and cursor skip them, and ended entries.
 
-That an entry has ended is in its unit. The lane counts those from the watermark on; while there are none, and none is
-staged, no unit is read for them.
+An entry's unit shows whether it has ended. The lane counts ended entries from the watermark on; while there are none,
+and none is staged, no unit is read for them.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from duetime_store.queues.consumequeue import ConsumeQueue
 
 log = structlog.get_logger()
 
-# Units read at once where ended entries are passed over, and the most of them for a head that is not empty.
+# Units read at a time to skip ended entries, and the maximum read for a non-empty head.
 STEP_UNITS = 4_096
 HEAD_UNITS_MAX = 65_536
 _CURSOR_BYTES = 8
@@ -36,7 +36,7 @@ _NONE = np.empty(0, np.int64)
 
 
 class LevelLane(Lane):
-    """See the module. `reached` is the cursor; neither it nor the watermark stands at an entry that is gone."""
+    """See the module. `reached` is the cursor; neither it nor the watermark is at an entry that is gone."""
 
     def __init__(self, level: int, queue: ConsumeQueue, history: LevelHistory) -> None:
         super().__init__(level, queue)
@@ -63,7 +63,7 @@ class LevelLane(Lane):
 
     def head(self, after: bytes, count: int, by_ms: int | None = None) -> Head:
         if len(after) not in (0, _CURSOR_BYTES):
-            raise InvalidArgument([Violation("next", f"is no cursor of lane {self.number}")])
+            raise InvalidArgument([Violation("next", f"is not a cursor of lane {self.number}")])
         first = max(int.from_bytes(after, "big"), self._cursor)
         if self._is_plain:
             units = self.queue.read(first, count)
@@ -87,7 +87,7 @@ class LevelLane(Lane):
 
     def _open(self, first: int, *, staged: bool) -> Iterator[tuple[Ints, Units]]:
         """Entries from `first` on that are neither ahead nor ended, and their units, step by step; steps may be empty.
-        `staged`: also those whose end is staged are left out."""
+        `staged`: also leaves out entries with staged ends."""
         while len(units := self._ends.read(first, STEP_UNITS)):
             entries = np.arange(first, first + len(units))
             gone = are_ended(units["tags"]) | np.isin(entries, self._restored.ahead)
@@ -97,8 +97,8 @@ class LevelLane(Lane):
             first += len(units)
 
     def _take(self, first: int, count: int, *, units_max: int) -> tuple[Ints, Units]:
-        """The first open entries, at most `count`, and their units; fewer once something is found and `units_max`
-        units were read."""
+        """The first open entries, at most `count`, and their units; fewer if at least one was found in `units_max`
+        units."""
         parts: list[tuple[Ints, Units]] = []
         found = 0
         for steps, (entries, units) in enumerate(self._open(first, staged=True), 1):
@@ -110,7 +110,7 @@ class LevelLane(Lane):
         return entries, joined(units for _, units in parts)
 
     def _after(self, entry: int, *, staged: bool) -> int:
-        """The first entry from here on that is open; as `_open`."""
+        """The first open entry from this one on; see `_open`."""
         if self._ended_count or (staged and self._ends.has_staged):
             for entries, _ in self._open(entry, staged=staged):
                 if len(entries):
@@ -123,7 +123,7 @@ class LevelLane(Lane):
         return entry
 
     def _count_ended(self, first: int, stop: int) -> int:
-        """Ended entries of [first, stop), all from the watermark on: where it may, it reads those outside instead."""
+        """Ended entries of [first, stop), all from the watermark on. If the rest is shorter, reads that instead."""
         if not self._ended_count or first >= stop:
             return 0
         end = self.queue.max_offset
@@ -165,7 +165,7 @@ class LevelLane(Lane):
         return are_ended(self._ends.read_at(entries)["tags"]) | self._ends.are_staged(entries)
 
     def _next(self, count: int) -> Ints:
-        """The next open entries in order; -1 in place of those that do not exist."""
+        """The next open entries in order; -1 in place of nonexistent ones."""
         if self._has_ends:
             found, _ = self._take(self._cursor, count, units_max=1 << 62)
         elif len(self._restored.ahead):
@@ -222,10 +222,10 @@ class LevelLane(Lane):
         self._ends.write()
 
     def arriving(self, dues: Ints) -> None:
-        """The queue has all that this lane needs."""
+        """Does nothing: the queue has all that this lane needs."""
 
     def added(self, entries: Ints, dues: Ints, topics: Ints, keys: Ints) -> None:
-        """The queue has all that this lane needs."""
+        """Does nothing: the queue has all that this lane needs."""
 
     def units(self, entries: Ints) -> Units:
         return self._ends.read_at(entries)
@@ -249,7 +249,7 @@ class LevelLane(Lane):
         return now_ms + max(since.levels.delay_at_most_ms(self.number) for since in self._history.since)
 
     def _due_at(self, entry: int) -> int | None:
-        """The due time in its unit; None: there is no such entry."""
+        """The due time in its unit; None: the entry does not exist."""
         if entry < self.queue.min_offset:
             return None
         units = self.queue.read(entry, 1)
@@ -266,10 +266,9 @@ class LevelLane(Lane):
         ended: tuple[Ints, Ints] = (_NONE, _NONE),
         may_have_ended: bool = True,
     ) -> None:
-        """Gone are: all entries before `checkpoint`, by the checkpoint; all before `broker`, by a broker's file; those
-        in `found`, which records of the log restore, in runs and in any order; and those in `ended`, which records of
-        the log end, with their due times: they are marked. Unless it `may_have_ended` entries at all, no unit is
-        read."""
+        """Marks as gone all entries before `checkpoint`, by the checkpoint; all before `broker`, by a broker's file;
+        those in `found`, restored by records of the log, in runs and in any order; and those in `ended`, ended by
+        records of the log, with their due times. Reads no unit unless entries `may_have_ended`."""
         found = list(found)
         self._go_on_after([*found, ended[0]], checkpoint)
         low, end, mark = self.queue.min_offset, self.queue.max_offset, max(checkpoint, broker)

@@ -1,4 +1,4 @@
-"""Bytes of a level's pending records, followed as entries come and leave."""
+"""Bytes of a level's pending records, updated as entries come and leave."""
 
 from collections.abc import Callable
 
@@ -11,17 +11,17 @@ MEASURE_UNITS = 65_536
 
 
 class Measured:
-    """Bytes of the entries [first, end) that have not ended: each entry's unit is read after it came and after it
-    left."""
+    """Bytes of the entries [first, end) that have not ended: each entry's unit is read after its arrival and after its
+    end."""
 
     def __init__(self, read: Callable[[int, int], Units]) -> None:
-        """`read`: the units from an entry on, at most so many."""
+        """`read`: the units from an entry on, at most the given number."""
         self._read = read
         self._first = self._end = -1
         self._bytes = self._count = 0
 
     def ended(self, entry: int, size: int) -> None:
-        """An entry of that size has ended; its unit did not say so before."""
+        """Subtracts an entry of that size. It has ended; its unit did not show that before."""
         if self._first <= entry < self._end:
             self._bytes, self._count = max(self._bytes - size, 0), max(self._count - 1, 0)
 
@@ -43,8 +43,8 @@ class Measured:
         return self._bytes, self._count
 
     def _step(self, first: int, end: int) -> tuple[int, int, int]:
-        """(entries passed from `first` on, bytes and count of those that have not ended); entries that can't be read
-        count 0 bytes."""
+        """(entries passed from `first` on, bytes and count of those that have not ended); unreadable entries count 0
+        bytes."""
         units = self._read(first, min(end - first, MEASURE_UNITS))
         if not len(units):
             return end - first, 0, end - first

@@ -6,12 +6,12 @@ from duetime_format.units import Ints, Units
 
 from duetime_store.queues.consumequeue import ConsumeQueue
 
-# Two batches of a scheduler are under way, and the next head is read before the first is published.
+# Two batches of a scheduler are in progress, and the next head is read before the first is published.
 _HEADS = 4
 
 
 class NearUnits:
-    """Forgets everything when any unit of the queue is replaced or goes."""
+    """A cache of units, cleared when any unit of the queue is replaced or removed."""
 
     def __init__(self, queue: ConsumeQueue) -> None:
         self._queue = queue
@@ -19,13 +19,13 @@ class NearUnits:
         self._heads: deque[tuple[Ints, Units]] = deque(maxlen=_HEADS)
 
     def keep(self, entries: Ints, units: Units) -> None:
-        """These are the units of entries, as they are now."""
+        """Keeps the entries' current units."""
         self._follow()
         if len(entries):
             self._heads.append((entries, units.copy()))
 
     def find(self, entries: Ints) -> Units | None:
-        """A copy of the units, if the entries follow each other in one of the heads."""
+        """A copy of the units, if the entries are consecutive in one of the heads."""
         self._follow()
         for known, units in reversed(self._heads) if len(entries) else ():
             at = int((known == entries[0]).argmax())

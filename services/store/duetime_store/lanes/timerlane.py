@@ -1,14 +1,14 @@
-"""The lane of messages for any time: each has a due time of its own, and entries fall due in no order of their numbers.
+"""The lane of messages for any time: each has its own due time, and entries do not fall due in order of their numbers.
 
     stragglers   restored, ended                   staged                 pending
     ...........| ............... progress ▶ ...... cursor ▶ .................................   in order of (due, entry)
 
-Entries are restored strictly in this order (order/). A new one always lies after all that is restored or staged: it is
-due after the moment at which it is staged, and what is restored was due. Those that are staged and not published yet
-are no part of the order, so entries due after the first of them wait until they are.
+Entries are restored strictly in this order (order/). A new one always comes after all restored and staged ones: it is
+due after the time at which it is staged, and restored entries were already due. Staged, unpublished entries are not in
+the order, so entries due after the first of them wait until they are.
 
-Stragglers are entries that a crash has left pending before others that are restored, where damage took the records that
-restored them. They come first, and until they are restored no checkpoint can be written.
+Stragglers are entries left pending before restored ones by a crash, where damage destroyed the records that restored
+them. They come first, and until they are restored no checkpoint can be written.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ from duetime_store.queues.consumequeue import ConsumeQueue
 log = structlog.get_logger()
 
 _CURSOR = Struct(">qq")
-# Nothing is restored yet. A filler's due time, 0, lies before it.
+# Nothing is restored yet. A filler's due time, 0, is before it.
 NOTHING = Place(0, 1 << 62)
 # After all entries with the same due time; more rows than there are.
 LAST = ALL = (1 << 63) - 1
@@ -72,7 +72,7 @@ class TimerLane(Lane):
         clock: ShardClock,
         rows: RowReader,
     ) -> None:
-        """`rows`: of which the order is made anew when its files are damaged."""
+        """`rows`: rebuilds the order when its files are damaged."""
         super().__init__(number, queue)
         self._ends = Ends(queue)
         self._near = NearUnits(queue)
@@ -82,11 +82,11 @@ class TimerLane(Lane):
         self._stragglers = self._late = NONE
         self._progress = self._cursor = NOTHING
         self._pending_count = 0
-        # Restored entries that are not published: where each batch leaves the cursor, and the sizes of its records.
+        # Restored, unpublished entries: the cursor after each batch, and the sizes of its records.
         self._staged: deque[tuple[Place, Ints]] = deque()
-        # New entries that are not published: number and first due time of each batch.
+        # New, unpublished entries: number and first due time of each batch.
         self._arriving: deque[tuple[int, int]] = deque()
-        # Waiters, and the due time before which an entry has to fall due that wakes them.
+        # Waiters, each with a due time: an entry that falls due earlier wakes it.
         self._wakes: dict[asyncio.Future[None], int] = {}
         self._measured = TimerMeasured(self._ends.read)
 
@@ -103,7 +103,7 @@ class TimerLane(Lane):
         if not cursor:
             return NOTHING
         if len(cursor) != _CURSOR.size or cursor[0] & 0x80 or cursor[8] & 0x80:
-            raise InvalidArgument([Violation("next", f"is no cursor of lane {self.number}")])
+            raise InvalidArgument([Violation("next", f"is not a cursor of lane {self.number}")])
         return before(Place(*_CURSOR.unpack(cursor)))
 
     def head(self, after: bytes, count: int, by_ms: int | None = None) -> Head:
@@ -111,7 +111,7 @@ class TimerLane(Lane):
         while True:
             rows = self._ripe(self._open(place, count), self._clock.now_ms())
             if by_ms is not None:
-                # Units that lie all over the queue are what a head costs.
+                # Scattered reads of units are the cost of a head.
                 rows = rows.part(0, max(int(np.searchsorted(rows.dues, by_ms, "right")), 1))
             units = self.units(rows.entries)
             if not self._mended(rows, units):
@@ -140,8 +140,8 @@ class TimerLane(Lane):
         return joined([rest, rows]) if rest.size else rows
 
     def _ripe(self, rows: Rows, now_ms: int) -> Rows:
-        """The rows up to the first that waits for a new entry, which may fall due before it. Those that are to be
-        waited for anyway are given out: they are fenced when they are put."""
+        """The rows up to the first that waits for a new entry, which may fall due before it. If that first row is not
+        yet due, returns all: they are fenced when they are put."""
         stop = self._settled_count(rows)
         return rows.part(0, stop) if stop < rows.size and rows.dues[stop] <= now_ms else rows
 
@@ -163,13 +163,13 @@ class TimerLane(Lane):
     # --- rows and units that disagree ---------------------------------------------------------------------------------
 
     def _mended(self, rows: Rows, units: Units) -> bool:
-        """Corrects units, here and on disk, that do not say what the order says; whether the order was wrong."""
+        """Corrects units, here and on disk, that differ from the order. Returns whether the order was wrong."""
         wrong = np.flatnonzero((units["tags"] != rows.dues) & (units["size"] != 0))
         is_changed = False
         for index in wrong.tolist():
             unit, row = units[index].item(), rows.part(index, index + 1)
             if -unit[2] == row.dues[0]:
-                # An end that the order has missed.
+                # An end missing in the order.
                 self._order.remove(row.dues, row.entries)
                 self._pending_count -= 1
                 is_changed = True
@@ -184,7 +184,7 @@ class TimerLane(Lane):
         return is_changed
 
     def _true_due(self, place: Place, unit: tuple[int, int, int]) -> int:
-        """By the entry's record, if that is intact; else by the order."""
+        """The due time in the entry's record, if intact; else in the order."""
         position, size, _ = unit
         try:
             found = record.decode(self._log.read(position, size)) if size != FILLER_SIZE else None
@@ -244,7 +244,7 @@ class TimerLane(Lane):
         self._cursor = self._first_cursor()
         self._take_late()
         if self._arriving:
-            # Heads have ended before what is not going to arrive.
+            # Heads ended before entries that will not arrive.
             self._arriving.clear()
             self.queue.wake()
 
@@ -253,7 +253,7 @@ class TimerLane(Lane):
         return before(self._stragglers.part(0, 1).last) if self._stragglers.size else self._progress
 
     def arriving(self, dues: Ints) -> None:
-        """Records of new entries are staged, which fall due then."""
+        """Notes that records of new entries with these due times are staged."""
         self._arriving.append((len(dues), int(dues.min())))
 
     def added(self, entries: Ints, dues: Ints, topics: Ints, keys: Ints) -> None:
@@ -274,7 +274,7 @@ class TimerLane(Lane):
             count -= min(batch, count)
 
     def _take(self, rows: Rows) -> None:
-        """Adds rows, wherever they lie."""
+        """Adds rows at any place."""
         late = rows.between(START, self._cursor)
         if late.size:
             log.error("entries fall due before others that are restored", lane=self.number, count=late.size)
@@ -285,7 +285,7 @@ class TimerLane(Lane):
             self._order.add(rows)
 
     def _take_late(self) -> None:
-        """Late rows are stragglers once nothing is staged; until then no row is given out."""
+        """Makes late rows stragglers once nothing is staged; until then no row is given out."""
         if self._late.size and not self._staged:
             self._stragglers = merged([self._stragglers, sort(self._late)])
             self._late = NONE
@@ -302,7 +302,7 @@ class TimerLane(Lane):
         return states
 
     def _are_restored(self, entries: Ints, dues: Ints) -> Mask:
-        """Whether entries, which have not ended, are restored or staged so."""
+        """Whether entries that have not ended are restored, or staged so."""
         last = max(self._cursor, self._progress)
         restored: Mask = (dues < last.due_at_ms) | ((dues == last.due_at_ms) & (entries <= last.entry))
         pending = joined([self._stragglers.after(self._cursor), self._late])
@@ -354,8 +354,8 @@ class TimerLane(Lane):
     # --- recovering ---------------------------------------------------------------------------------------------------
 
     def recover(self, place: Place, found: Sequence[Ints], ended: Sequence[Ended], reach: Reach) -> None:
-        """Restored are all entries up to `place`, by the checkpoint, and those in `found`, by records of the log; those
-        in `ended` have ended. Both in runs, in any order.
+        """Marks as restored all entries up to `place`, by the checkpoint, and those in `found`, by records of the log;
+        marks those in `ended` as ended. Both are in runs, in any order.
 
         Raises:
             OSError: the order can't be read.

@@ -1,4 +1,4 @@
-"""Bytes of a timer lane's pending records, followed as entries come and leave."""
+"""Bytes of a timer lane's pending records, updated as entries come and leave."""
 
 from collections.abc import Callable
 
@@ -11,17 +11,17 @@ MEASURE_UNITS = 65_536
 
 
 class TimerMeasured:
-    """Bytes and number of the entries before `_end` that were pending when their units were read, without those that
-    have left since."""
+    """Bytes and number of the entries before `_end` that were pending when their units were read, without entries gone
+    since."""
 
     def __init__(self, read: Callable[[int, int], Units]) -> None:
-        """`read`: the units from an entry on, at most so many."""
+        """`read`: the units from an entry on, at most the given number."""
         self._read = read
         self._end = 0
         self._bytes = self._count = 0
 
     def left(self, entries: Ints, sizes: Ints) -> None:
-        """These entries were pending until now, with records of these sizes."""
+        """Subtracts entries with records of these sizes, which were pending until now."""
         known = entries < self._end
         # A damaged unit may have become a filler since.
         self._bytes = max(self._bytes - int(sizes[known].sum()), 0)

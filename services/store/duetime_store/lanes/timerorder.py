@@ -1,4 +1,4 @@
-"""The order of a timer lane with what it is derived from: made anew, and brought up to date, from units and records."""
+"""The order of a timer lane with its sources: rebuilt and brought up to date from units and records."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,14 +24,14 @@ _NONE = np.empty(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What recovery has read. `position`: of the checkpoint that it trusts; None: the whole log."""
+    """The log that recovery has read. `position`: of the checkpoint that it trusts; None: the whole log."""
 
     position: int | None
     log_end: int
 
 
 class Ended(NamedTuple):
-    """Entries that a record of the log ends without restoring them, and their due times, as that record says."""
+    """Entries that a record of the log ends without restoring them, with that record's due times."""
 
     position: int
     entries: Ints
@@ -39,7 +39,7 @@ class Ended(NamedTuple):
 
 
 def joined_ends(ended: Sequence[Ended], since: int = 0) -> tuple[Ints, Ints]:
-    """Entries that records from a position on end, in order and once, and their due times."""
+    """Entries ended by records from a position on, in order and without repeats, and their due times."""
     parts = [(one.entries, one.dues) for one in ended if one.position >= since]
     entries, dues = (np.concatenate([_NONE, *column]) for column in (zip(*parts, strict=True) if parts else ((), ())))
     entries, first = np.unique(entries, return_index=True)
@@ -48,7 +48,7 @@ def joined_ends(ended: Sequence[Ended], since: int = 0) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """What the log says of entries after the checkpoint."""
+    """Entries restored or ended after the checkpoint, by the log."""
 
     # The place of the checkpoint: all up to it had gone.
     place: Place
@@ -57,8 +57,8 @@ class Gone:
 
 
 class TimerOrder:
-    """See the module. Reads as Order does; where files are damaged it is made anew first. That holds up everything, for
-    some seconds if millions of entries are pending."""
+    """See the module. Reads as Order does; damaged files are rebuilt first. That blocks the store, for some seconds if
+    millions of entries are pending."""
 
     def __init__(self, order: Order, queue: ConsumeQueue, ends: Ends, rows: RowReader) -> None:
         self.files = order
@@ -69,8 +69,8 @@ class TimerOrder:
     # --- recovering ---------------------------------------------------------------------------------------------------
 
     def recover(self, reach: Reach, gone: Gone) -> None:
-        """Has all entries after the checkpoint's place, but for those that have ended; of those that are restored maybe
-        some. Raises: OSError."""
+        """Fills the order with all entries after the checkpoint's place except ended ones. Some restored ones may
+        remain. Raises: OSError."""
         if reach.position is None:
             self.files.clear()
         else:
@@ -131,4 +131,4 @@ class TimerOrder:
             return ask()
 
     def _note(self, damage: str) -> None:
-        log.error("the order of a timer lane is made anew", queue=self._queue.queue, damage=damage)
+        log.error("rebuilding the order of a timer lane", queue=self._queue.queue, damage=damage)

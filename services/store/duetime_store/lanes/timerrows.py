@@ -1,4 +1,4 @@
-"""Rows for a timer lane's order, from units and records: for what the order on disk does not know."""
+"""Rows for a timer lane's order that the order on disk lacks, made from units and records."""
 
 from collections.abc import Callable, Iterator
 
@@ -18,20 +18,20 @@ _SPAN_BYTES = 1024 * 1024
 
 
 class RowReader:
-    """Makes rows of units and the records that they name."""
+    """Makes rows from units and the records that they name."""
 
     def __init__(self, log: CommitLog, topics: TopicNumbers) -> None:
         self._log = log
         self._topics = topics
 
     def rows(self, read: Callable[[int, int], Units], first: int, without: Ints) -> Iterator[Rows]:
-        """Rows of the entries from `first` on that have a record and have not ended, in order of entry. Due times are
-        those of the records, as units have no CRC. A record that can't be read falls due as its unit says, and gives
-        neither topic nor key. (A damaged one that can be read may give wrong ones; it is put aside when it is due.)
+        """Rows of the entries from `first` on that have a record and have not ended, in order of entry. Due times come
+        from the records, as units have no CRC. For an unreadable record the unit's due time counts, without topic and
+        key. (A damaged but readable record may give wrong ones; it is quarantined when it is due.)
 
         Args:
-            read: the units from an entry on, at most so many.
-            without: entries that are left out; they rise.
+            read: the units from an entry on, at most the given number.
+            without: entries to leave out, ascending.
         """
         entry = first
         while len(units := read(entry, _STEP_UNITS)):
@@ -52,7 +52,7 @@ class RowReader:
             self._fill(run, np.arange(len(units)), dues, topics, keys)
             return Rows(dues, entries, topics, keys)
         for index, data in enumerate(records):
-            # Maybe a broker's, of another version of the format.
+            # It may be a broker's, of another version of the format.
             one = take(data, 0, int(units["position"][index]))
             if one.count:
                 self._fill(one, np.array([index]), dues, topics, keys)
@@ -60,7 +60,7 @@ class RowReader:
 
     def _fill(self, run: Run, indices: Ints, dues: Ints, topics: U32s, keys: U32s) -> None:
         numbers = [self._topics.number(topic) for topic in run.destinations]
-        # The last one is that of records without a destination.
+        # The last number is for records without a destination.
         topics[indices] = np.array([*numbers, NO_TOPIC])[run.real_of]
         keys[indices] = run.key_crcs
         true_dues = timers.dues(run, np.arange(run.count))
@@ -69,7 +69,7 @@ class RowReader:
             try:
                 record.decode(run.data[start : start + int(run.sizes[index])])
             except Damaged:
-                # Nothing that it says is believed.
+                # None of its values is trusted.
                 continue
             dues[indices[index]] = true_dues[index]
 

@@ -49,7 +49,7 @@ def read_records(bases, files, int64_t segment_bytes, units):
 
 
 cdef int64_t _find(const int64_t *bases, int64_t count, int64_t segment_bytes, int64_t position, int64_t hint) noexcept:
-    """The segment that holds a position, which is looked for from the last one that was found; -1: none does."""
+    """The segment that holds a position, searched for from the last one found; -1: none."""
     cdef int64_t low = 0, high = count, middle
     if 0 <= hint < count and position >= bases[hint] and position - bases[hint] < segment_bytes:
         return hint
@@ -63,7 +63,7 @@ cdef int64_t _find(const int64_t *bases, int64_t count, int64_t segment_bytes, i
 
 
 cdef bint _read(int file, uint8_t *to, int64_t size, int64_t at) except -1:
-    """Whether the file has so many bytes there."""
+    """Reads `size` bytes; returns whether the file has them there."""
     cdef ssize_t got
     while size > 0:
         got = pread(file, to, size, at)

@@ -1,15 +1,15 @@
 """The commit log: one sequence of records over pre-sized segments.
 
-A record at position p lies in the segment whose base is p rounded down to the segment size. A record never crosses
-a segment's end: where it does not fit with 8 bytes to spare, a BLANK mark takes the rest and the record starts the
-next segment.
+A record at position p is in the segment whose base is p rounded down to the segment size. A record never crosses a
+segment's end: if it does not fit with 8 bytes to spare, a BLANK mark takes the rest and the record starts the next
+segment.
 
     segment 0                          segment 1
     | record | record | BLANK ........ | record | (zeros)
     0                                  size     ^ end
 
 Appending is split in two so that the caller decides when and where to block: `place` (pure arithmetic, on the event
-loop) says where a record goes; `write` and `flush` do the I/O, on the flusher's thread.
+loop) computes a record's position; `write` and `flush` do the I/O, on the flusher's thread.
 
 Source: RocketMQ 4.9.3 CommitLog, MappedFileQueue.
 """
@@ -42,13 +42,13 @@ def missing_text(directory: Path, missing: list[tuple[int, int]]) -> str:
 
 
 class CommitLog:
-    """Segments of one size, contiguous from `min_position`; `end` is where the next record goes.
+    """Segments of one size, contiguous from `min_position`; `end` is the position of the next record.
 
-    `missing` lists the parts of the log, (start, stop), whose files are missing; empty unless that was accepted.
+    `missing` lists the parts of the log, (start, stop), without files; empty unless their loss was accepted.
     """
 
     def __init__(self, disk: Disk, directory: Path, segment_bytes: int, *, accept_missing: bool = False) -> None:
-        """Loads the existing files, which decide the segment size.
+        """Loads the existing files, which determine the segment size.
 
         Raises:
             StartupError: files are missing in the middle, or one has another size than its neighbours.
@@ -87,16 +87,16 @@ class CommitLog:
 
     @property
     def max_position(self) -> int:
-        """End of the last file: all records lie before it."""
+        """End of the last file: all records are before it."""
         return max((segment.end for segment in self._segments.values()), default=self.min_position)
 
     @property
     def record_bytes_max(self) -> int:
-        """The largest record that a segment takes."""
+        """The largest record that fits in a segment."""
         return self.segment_bytes - BLANK_BYTES
 
     def place(self, position: int, size: int) -> int:
-        """Where a record of `size` bytes is put that is to start at `position`: there, or at the next segment."""
+        """The position of a record of `size` bytes after `position`: there, or at the next segment."""
         room = self.segment_bytes - position % self.segment_bytes
         return position if size + BLANK_BYTES <= room else position + room
 
@@ -104,7 +104,7 @@ class CommitLog:
         return self._segments.get(position - position % self.segment_bytes)
 
     def segment_from(self, position: int) -> Segment | None:
-        """The segment that holds the position or, where none does, the next one after it."""
+        """The segment that holds the position, or else the next one after it."""
         found = self.segment_at(position)
         if found is None:
             found = min((s for s in self._segments.values() if s.base > position), key=lambda s: s.base, default=None)
@@ -113,7 +113,7 @@ class CommitLog:
     def write(self, runs: Iterable[tuple[int, list[Buffer]]]) -> list[Segment]:
         """Writes runs (position, buffers), each within one segment, and a BLANK in front of each new segment.
 
-        Returns the segments written to, which the caller flushes. Blocking.
+        Returns the segments written to, for the caller to flush. Blocking.
         """
         touched: dict[int, Segment] = {}
         for position, buffers in runs:
@@ -128,7 +128,7 @@ class CommitLog:
         return list(touched.values())
 
     def only_appends(self, runs: Sequence[tuple[int, list[Buffer]]]) -> bool:
-        """Whether writing these runs makes no segment and begins none."""
+        """Whether writing these runs creates no segment and begins none."""
         return len(runs) == 1 and runs[0][0] == self.end and self.segment_at(self.end) is not None
 
     def continue_after(self, missing: list[tuple[int, int]]) -> None:
@@ -137,7 +137,7 @@ class CommitLog:
         self._open(missing[-1][1])
 
     def prepare(self, position: int) -> None:
-        """Makes the segment after that of `position` once half of the latter is used, so that no write waits for it.
+        """Creates the segment after that of `position` once half of the latter is used, so that no write waits for it.
 
         Blocking; from any thread.
         """
@@ -158,7 +158,7 @@ class CommitLog:
         return segment
 
     def read(self, position: int, length: int) -> bytes:
-        """The bytes at a position, at most to the end of its segment; empty where there is no segment."""
+        """The bytes at a position, at most to the end of its segment; empty without a segment."""
         segment = self.segment_at(position)
         return segment.read(position, length) if segment and position >= 0 else b""
 
@@ -168,8 +168,8 @@ class CommitLog:
         return data if len(data) == size == size_at(data) else b""
 
     def read_spread(self, units: Units) -> tuple[bytes, Ints]:
-        """(records of the first units, back to back; where each begins), of units whose records lie all over the log.
-        Ends before the first that names no bytes of it."""
+        """(records of the first units, back to back; the start of each), for units whose records are spread over the
+        log. Stops before the first unit that names no bytes of it."""
         known = self._spread.find(units)
         if known is not None:
             return known
@@ -184,7 +184,7 @@ class CommitLog:
 
     def cut(self, position: int) -> None:
         """Makes `position` the end of the log; everything after it becomes zero."""
-        # From the last segment backwards, each durably before the next: a crash must not leave a gap.
+        # Segments are cut from the last backwards, each durably before the next: a crash must not leave a gap.
         for base in sorted(self._segments, reverse=True):
             segment = self._segments[base]
             if base >= position and base > self.min_position:
@@ -203,7 +203,7 @@ class CommitLog:
                 segment.cut(max(position, segment.base))
 
     def erase(self, position: int, end: int) -> None:
-        """Makes the bytes of a batch that was not written whole zeros; `flush_from` makes that durable. Blocking."""
+        """Zeroes the bytes of a batch that was not written whole; `flush_from` makes that durable. Blocking."""
         segment = self.segment_at(position)
         if segment is not None:
             segment.write(position, [bytes(end - position)])
@@ -216,7 +216,7 @@ class CommitLog:
         segment.close()
 
     def flush_from(self, position: int) -> None:
-        """Everything from a position on is durable on return. Blocking."""
+        """Makes everything from a position on durable. Blocking."""
         for segment in list(self._segments.values()):
             if segment.end > position:
                 segment.flush()

@@ -1,14 +1,14 @@
-"""The window of ids as a file, in blocks: each checkpoint adds what came since the one before.
+"""The window of ids as a file, in blocks: each checkpoint adds the ids since its predecessor.
 
-    mark     4s "DTID", u32 CRC-32 of all that follows it in the block
+    mark     4s "DTID", u32 CRC-32 of everything after it in the block
     head     u16 version, u16 0, u32 ids, u32 grains, i64 start, i64 stop: the block has the ids of the records at log
              positions from start on, before stop
-    grain    i64 when its last id came, u32 count of ids
+    grain    i64 time of its last id, u32 count of ids
     ids      u32 hash of each; then i64 position of each
 
-Big-endian. A block begins where the one before it stops. Positions ascend, so the file serves every checkpoint up to
-its last stop; what comes after that checkpoint is read from the log. The first block of a process replaces the file,
-and so does a block once the file has twice the ids of the window. A torn block ends the file.
+Big-endian. A block begins where its predecessor stops. Positions ascend, so the file serves every checkpoint up to its
+last stop; later ids are read from the log. The first block of a process replaces the file, and so does a block once the
+file has twice the ids of the window. A torn block ends the file.
 """
 
 import struct
@@ -60,7 +60,7 @@ def _block_at(data: bytes, at: int) -> tuple[Block, int]:
     try:
         id_count, grain_count, start, stop = _HEAD.unpack_from(data, at + derived.SEAL_BYTES)
     except struct.error as error:
-        raise Damaged(f"{len(data) - at} bytes at {at} are no block of ids") from error
+        raise Damaged(f"{len(data) - at} bytes at {at} are not a block of ids") from error
     grains_at = at + derived.SEAL_BYTES + _HEAD.size
     ids_at = grains_at + grain_count * _GRAIN.size
     end = ids_at + id_count * _ID_BYTES
@@ -75,7 +75,7 @@ def _block_at(data: bytes, at: int) -> tuple[Block, int]:
 
 
 def read(folder: Path, position: int) -> tuple[Ids | None, str]:
-    """(the ids of the records before a log position, why they are not known)."""
+    """(the ids of the records before a log position, the reason for having none)."""
     blocks: list[Block] = []
     reason = ""
     try:

@@ -1,4 +1,4 @@
-"""The records of one put, taken apart."""
+"""The parsed records of one put."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -20,30 +20,30 @@ GROUP_PREFIXES = (RETRY_PREFIX.encode(), DLQ_PREFIX.encode())
 
 
 class Name(NamedTuple):
-    """What a record is known by: two with equal names are one message, sent twice."""
+    """The name of a record: two with equal names are one message, sent twice."""
 
     # Its destination.
     topic: bytes
     message_id: bytes
-    # Of a group's copies: the token of the call that asked for it.
+    # A group's copies: the token of the call that asked for it.
     token: bytes = b""
 
     @property
     def is_one(self) -> bool:
-        """Whether there is one record of this name. A group's copies keep the message's id, attempt after attempt."""
+        """Whether this name has one record. A group's copies keep the message's id, attempt after attempt."""
         return bool(self.message_id) and (bool(self.token) or not self.topic.startswith(GROUP_PREFIXES))
 
 
 class Intake(Run):
     """They have no place in the log yet: `position` is 0.
 
-    `batches`: the runs of records, [first, stop), of which all are stored or none.
+    `batches`: the runs of records, [first, stop), each stored as a whole or not at all.
     """
 
     __slots__ = ("_part", "batches")
 
     batches: Sequence[tuple[int, int]]
-    # The last one that was asked for, and which records it has: places are promised to those that fall due together.
+    # The last part asked for, and its range: places are promised to records that fall due together.
     _part: tuple[tuple[int, int], "Intake"] | None
 
     @property
@@ -55,7 +55,7 @@ class Intake(Run):
         return self.data[start : start + int(self.sizes[index])]
 
     def name_of(self, index: int) -> Name:
-        """The topic of a message that waits is its destination."""
+        """A pending message's topic is its destination."""
         topic, _ = self.keys[int(self.key_of[index])]
         if topic in BOUND_TOPIC_NAMES:
             topic = self._property(index, _REAL_TOPIC) or topic
@@ -63,7 +63,7 @@ class Intake(Run):
         return Name(topic, self._property(index, _UNIQ_KEY), token)
 
     def topic_queue(self, index: int) -> int:
-        """The queue in the topic that `name_of` gives."""
+        """The queue in the topic that `name_of` returns."""
         topic, queue = self.keys[int(self.key_of[index])]
         return int(self._property(index, _REAL_QID) or 0) if topic in BOUND_TOPIC_NAMES else queue
 
@@ -76,8 +76,8 @@ class Intake(Run):
         return value_of(self.properties(index), name)
 
     def name_entries(self, indices: Ints, lane: int, entries: Ints, dues: Ints) -> npt.NDArray[np.bool_]:
-        """Whether each record at `indices` ends, its CRC mark apart, with the property that names its entry of the lane
-        and the due time: recovery finds restored entries by it."""
+        """Whether each record at `indices` ends, apart from its CRC mark, with the property that names its entry of the
+        lane and the due time: recovery finds restored entries by it."""
         if self.entries is None:
             return np.zeros(len(indices), np.bool_)
         lanes, own, own_dues = self.entries[:, indices]
@@ -110,7 +110,7 @@ def parse(data: bytes, batches: Sequence[tuple[int, int]] = ()) -> Intake:
 
 
 def whole_bytes(data: bytes) -> int:
-    """How many bytes at the front of `data` are whole records, by their sizes."""
+    """The number of bytes at the front of `data` that are whole records, by their sizes."""
     at = 0
     while 0 < (size := layout.size_at(data, at)) <= len(data) - at:
         at += size

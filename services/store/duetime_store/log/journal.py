@@ -11,12 +11,12 @@ from duetime_format.names import GROUPS_TOPIC
 from duetime_format.ranges import RANGE
 from duetime_format.record import Record, encode
 
-# At most so many bytes of events in one record, but at least one event.
+# Maximum bytes of events in one record, but at least one event.
 RECORD_BYTES = 256 * 1024
 
 
 class Numbered(Protocol):
-    """A group's place in a queue, which events name by its number."""
+    """A group's place in a queue, with the number by which events name it."""
 
     @property
     def number(self) -> int: ...
@@ -27,7 +27,7 @@ class Numbered(Protocol):
 
 @dataclass(slots=True)
 class Entry:
-    """One event as it is logged, the place that it names, if any, and its index words."""
+    """One event as logged, the place that it names, if any, and its index words."""
 
     kind: int
     payload: bytes
@@ -36,7 +36,7 @@ class Entry:
 
 
 class Journal:
-    """Events that are not staged yet, and the waiters for them."""
+    """Events that are not staged yet, and their waiters."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
@@ -46,13 +46,13 @@ class Journal:
         self.entries.append(Entry(event.kind, event.payload(), place, _words_of(event, place)))
 
     def drain(self) -> "tuple[list[Entry], list[asyncio.Future[None]]]":
-        """All entries and waiters; the journal is empty then."""
+        """Removes and returns all entries and waiters."""
         drained = self.entries, self.waiters
         self.entries, self.waiters = [], []
         return drained
 
     def requeue(self, entries: Iterable[Entry], waiters: "Iterable[asyncio.Future[None]]") -> None:
-        """Drained entries were not stored: they come first next time, except settlements, whose records are gone."""
+        """Puts drained, unstored entries back in front, except settlements, whose records are gone."""
         kept = [entry for entry in entries if entry.kind not in (events.SETTLE, events.LETTER)]
         self.entries[:0] = kept
         self.waiters[:0] = waiters
@@ -86,7 +86,7 @@ def event_records(entries: list[Entry], now_ms: int, since: int) -> Iterator[byt
 
 
 def _words_of(event: events.Event, place: Numbered | None) -> list[str]:
-    """The index words of the messages that an event is about; none where traces do not show its kind."""
+    """The index words of an event's messages; none if traces do not show its kind."""
     match event:
         case events.Give() | events.End() | events.Change() | events.Back():
             runs = event.ranges

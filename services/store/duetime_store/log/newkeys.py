@@ -4,8 +4,8 @@
                                               start          published_end
 
 They are hashed while a put's records are in the processor's cache anyway, which saves the index from reading the log.
-Where more wait than there is room for, the oldest are let go: the log has them. Keys of a put that would take more room
-than its records, hundreds in each, are not kept at all.
+If there is no room for all, the oldest are dropped: the log has them. If a put's keys would take more room than its
+records, hundreds in each, they are not kept at all.
 """
 
 from collections import deque
@@ -15,11 +15,11 @@ import numpy as np
 from duetime_format.columns import Run
 from duetime_format.keys import ROW, Rows, rows_placed
 
-# Keys kept: 20 MiB. The index writes them long before, unless its disk does not take them.
+# Maximum keys kept: 20 MiB. The index writes them long before, unless its disk rejects them.
 KEYS_MAX = 1_048_576
-# What a part costs beside its rows, in rows.
+# Cost of a part beside its rows, in rows.
 _PART_ROWS = 16
-# Rows of small parts that are looked at together.
+# Rows of small parts that are read together.
 _JOINED_ROWS = 16_384
 
 # (end of the records, their keys; None: they are not kept).
@@ -47,7 +47,7 @@ class NewKeys:
         return rows_placed(run, placed, len(placed) // ROW.itemsize) if self._keys_max else None
 
     def publish(self, parts: Sequence[Part]) -> None:
-        """Records became visible, up to the end of the last part."""
+        """Notes that records became visible, up to the end of the last part."""
         for end, rows in parts:
             if rows is None:
                 self._parts.clear()
@@ -61,7 +61,7 @@ class NewKeys:
             self._drop()
 
     def drop_before(self, position: int) -> None:
-        """They are in the index, as far as `position`."""
+        """Drops keys that are in the index, as far as `position`."""
         while self._parts and self._parts[0][0] <= position:
             self._drop()
 
@@ -79,11 +79,11 @@ class NewKeys:
             if found >= count or end >= stop:
                 break
         rows = _join(parts)
-        # A step that failed may have taken a part's first ones.
+        # A failed step may have taken a part's first ones.
         low, high = np.searchsorted(rows["position"], [position, stop]).tolist()
         rows = rows[low:high]
         if len(rows) > count:
-            # Up to the record that the last of them has a part of, which comes first the next time.
+            # Stops before the record that the last key belongs to; it comes first the next time.
             taken = int(np.searchsorted(rows["position"], rows["position"][count]))
             taken = taken or int(np.searchsorted(rows["position"], rows["position"][0], "right"))
             if taken < len(rows):
@@ -96,7 +96,7 @@ class NewKeys:
 
 
 def _joined(parts: Sequence[Rows], start: int, stop: int) -> Iterator[Rows]:
-    """In pieces of some size."""
+    """Joins small parts into larger pieces."""
     waiting: list[Rows] = []
     count = 0
     for number, rows in enumerate(parts, 1):
@@ -111,5 +111,5 @@ def _joined(parts: Sequence[Rows], start: int, stop: int) -> Iterator[Rows]:
 
 
 def _join(parts: Sequence[Rows]) -> Rows:
-    # By their bytes: numpy would copy field by field.
+    # Joined by their bytes: numpy would copy field by field.
     return parts[0] if len(parts) == 1 else np.frombuffer(b"".join([part.data for part in parts]), ROW)

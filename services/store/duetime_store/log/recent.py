@@ -1,15 +1,15 @@
 """The window of the newest messages' ids: a second send of one of them is answered with the first one's place.
 
-Each id has a serial number. A ring has its hash, its log position and the serial of the one before it in its bucket; a
+Each id has a serial number. A ring has its hash, its log position and the serial of its predecessor in its bucket; a
 table has the newest serial of each bucket:
 
     heads   bucket ──▶ newest serial        ring   serial & mask ──▶ hash, position, serial before it in the bucket
                                                         │
                                                         └──▶ older one ──▶ … ──▶ one that is outside of the window
 
-What leaves the window is not taken out: chains go from newer to older, so a walk ends at the first serial that is too
-old, and the ring overwrites it. An id takes 16 bytes in the ring and 8 in the table (both rounded up to a power of two:
-48 at most). A hit is a hint: the record's own topic and id decide.
+Expired ids are not removed: chains go from newer to older, so a walk ends at the first serial that is too old, and the
+ring overwrites it. An id takes 16 bytes in the ring and 8 in the table (both rounded up to a power of two: 48 at most).
+A hit is a hint: the record's own topic and id decide.
 
 Source: the hash chains of LZ77 compressors (zlib, deflate.c).
 """
@@ -28,16 +28,16 @@ Ints = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.uint32]
 Value = TypeVar("Value", bound=np.generic)
 
-# Positions tried for one id: those of copies that have its topic and id too, and of ids with an equal hash.
+# Positions tried for one id: those of copies with the same topic and id, and of ids with an equal hash.
 CANDIDATES_MAX = 64
-# Ids that came within this time leave the window together; the record's own time decides meanwhile.
+# Ids that came within this time leave the window together; until then the record's own time decides.
 GRAIN_MS = 1_000
 _MIX = 0x9E37_79B1
 _U32 = 0xFFFF_FFFF
 
 
 def look(hashes: Ints, heads: Numbers, ring: Numbers, before: Numbers, following: int, count: int) -> list[int]:
-    """Indices of the hashes that are among the newest `count` of the window, or came before among `hashes`; -1 is none.
+    """Indices of the hashes that are among the newest `count` of the window, or repeated in `hashes`; -1: no id.
 
     Args:
         following: the next serial.
@@ -59,7 +59,7 @@ def look(hashes: Ints, heads: Numbers, ring: Numbers, before: Numbers, following
 
 
 def link(hashes: Ints, heads: Numbers, ring: Numbers, before: Numbers, following: int) -> None:
-    """Adds ids, as many as the ring holds at most; the first one gets the serial `following`."""
+    """Adds ids, at most as many as the ring holds; the first one gets the serial `following`."""
     serials = (np.arange(len(hashes)) + following).astype(np.uint32)
     at, buckets = serials & (len(ring) - 1), _buckets(hashes.astype(np.uint32), len(heads))
     order = np.argsort(buckets, kind="stable")
@@ -67,17 +67,17 @@ def link(hashes: Ints, heads: Numbers, ring: Numbers, before: Numbers, following
     olders = heads[buckets]
     olders[order[inner]] = serials[order[inner - 1]]
     ring[at], before[at] = hashes.astype(np.uint32), olders
-    # Of equal places the last assignment counts: the newest.
+    # The last assignment to a place counts: the newest.
     heads[buckets] = serials
 
 
 def _buckets(hashes: Numbers, count: int) -> Numbers:
-    """Of `count` buckets, a power of two from 2 on."""
+    """Buckets of hashes, out of `count`, a power of two from 2 on."""
     return cast("Numbers", (hashes * np.uint32(_MIX)) >> np.uint32(33 - count.bit_length()))
 
 
 def _repeated(hashes: Ints) -> Ints:
-    """Indices of those that another one before them equals."""
+    """Indices of hashes that equal an earlier one."""
     order = np.argsort(hashes, kind="stable")
     again: Ints = order[1:][hashes[order[1:]] == hashes[order[:-1]]]
     return again[hashes[again] >= 0]
@@ -90,7 +90,7 @@ quickest_link = link if _compiled is None else _compiled.link
 
 @dataclass(slots=True)
 class Grain:
-    """Ids that came within GRAIN_MS: the first one's serial, and when the first and the last came."""
+    """Ids that came within GRAIN_MS: the first one's serial, and the times of the first and the last."""
 
     serial: int
     first_ms: int
@@ -99,7 +99,7 @@ class Grain:
 
 @dataclass(frozen=True, slots=True)
 class Ids:
-    """Ids in the order of the log. `grains`: (when the last came, how many), one after the other."""
+    """Ids in the order of the log. `grains`: (time of the last id, count), one after the other."""
 
     hashes: Ints
     positions: Ints
@@ -113,7 +113,7 @@ class RecentIds:
         """`count_max` 0: nothing is remembered."""
         self.count_max = count_max
         self.window_ms = window_ms
-        # Powers of two. Pages that were never written to take no memory.
+        # Sizes are powers of two. Pages that were never written to take no memory.
         capacity = 1 << max(count_max - 1, 0).bit_length()
         self._hashes = np.empty(capacity, np.uint32)
         self._before = np.empty(capacity, np.uint32)
@@ -123,7 +123,7 @@ class RecentIds:
         self._next = capacity + 1
         self._first = self._next
         self._grains: deque[Grain] = deque()
-        # When the last id came that the count has pushed out.
+        # Time of the last id that the maximum count has pushed out.
         self._pushed_out_ms: int | None = None
 
     @property
@@ -132,7 +132,7 @@ class RecentIds:
         return self._next - self._first
 
     def reach_ms(self, now_ms: int) -> int:
-        """How far back a repeated send is known for certain."""
+        """The time within which a repeated send is certain to be recognized."""
         if not self.count_max:
             return 0
         if self._pushed_out_ms is None:
@@ -153,7 +153,7 @@ class RecentIds:
             self._add(id_hashes[at : at + self.count_max], positions[at : at + self.count_max])
 
     def _add(self, id_hashes: Ints, positions: Ints) -> None:
-        """As many as the window holds at most."""
+        """Adds at most as many as the window holds."""
         quickest_link(np.ascontiguousarray(id_hashes), self._heads, self._hashes, self._before, self._next)
         capacity, count = len(self._positions), len(positions)
         at = self._next & (capacity - 1)
@@ -165,7 +165,7 @@ class RecentIds:
             self._push_out(self._next - self.count_max)
 
     def _push_out(self, first: int) -> None:
-        """Only those from this serial on stay."""
+        """Drops the ids before this serial."""
         self._first = first
         grains = self._grains
         while len(grains) > 1 and grains[1].serial <= first:
@@ -176,7 +176,7 @@ class RecentIds:
             grains[0].serial = first
 
     def load(self, ids: Ids) -> None:
-        """Adds what a file has, to an empty window."""
+        """Adds a file's ids to an empty window."""
         if not self.count_max:
             return
         at = 0
@@ -193,7 +193,7 @@ class RecentIds:
             self._pushed_out_ms = self._grains[0].last_ms
 
     def expire(self, now_ms: int) -> None:
-        """Lets ids go whose time is over."""
+        """Drops expired ids."""
         grains = self._grains
         while grains and grains[0].last_ms + self.window_ms <= now_ms:
             grains.popleft()
@@ -202,7 +202,7 @@ class RecentIds:
             self._pushed_out_ms = None
 
     def cut(self, position: int) -> None:
-        """Takes ids back whose records lie at or after a position: they were not stored."""
+        """Removes ids whose records are at or after a position: they were not stored."""
         mask, shift = len(self._positions) - 1, 33 - len(self._heads).bit_length()
         while self._next > self._first and self._positions[(self._next - 1) & mask] >= position:
             self._next -= 1
@@ -212,13 +212,14 @@ class RecentIds:
             self._grains.pop()
 
     def look(self, id_hashes: Ints) -> list[int]:
-        """Indices of those that are in the window, or came before among these, ascending; -1 is no id."""
+        """Indices of those that are in the window, or repeated among these, ascending; -1: no id."""
         if not self.count_max:
             return []
         return list(quickest_look(id_hashes, self._heads, self._hashes, self._before, self._next, self.count))
 
     def find(self, id_hashes: Sequence[int]) -> dict[int, list[int]]:
-        """Where messages with these hashes may lie, oldest first, by hash: the newest CANDIDATES_MAX of each."""
+        """Possible positions of messages with these hashes, oldest first, by hash: the newest CANDIDATES_MAX of
+        each."""
         mask, shift = len(self._positions) - 1, 33 - len(self._heads).bit_length()
         found: dict[int, list[int]] = {}
         for value in set(id_hashes):
@@ -237,7 +238,7 @@ class RecentIds:
         return int(self._positions[self._first & (len(self._positions) - 1)]) if self.count else default
 
     def between(self, start: int, stop: int) -> Ids:
-        """Copies of those whose records lie at log positions in [start, stop)."""
+        """Copies of the ids whose records are at log positions in [start, stop)."""
         low, high = self._serial_at(start), self._serial_at(stop)
         serials = [max(grain.serial, low) for grain in self._grains] + [max(self._next, low)]
         sizes = [min(end, high) - min(begin, high) for begin, end in pairwise(serials)]
@@ -252,7 +253,7 @@ class RecentIds:
         return np.concatenate([column[at : at + room], column[: high - low - room]])
 
     def _serial_at(self, position: int) -> int:
-        """The first serial whose record lies at the position or after it."""
+        """The first serial whose record is at or after the position."""
         low, high, mask = self._first, self._next, len(self._positions) - 1
         while low < high:
             middle = (low + high) // 2

@@ -7,15 +7,15 @@ from pathlib import Path
 
 from duetime_store.files.disk import Buffer, Disk, next_data
 
-# Pages of a map stay in the process's resident set once touched. After this many bytes read they are released
-# (the page cache keeps them), so that memory does not grow with reading.
+# Pages of a map stay in the process's resident set once touched. After this many bytes read they are released (the page
+# cache keeps them), so that memory does not grow with reading.
 TOUCHED_BYTES_MAX = 32 * 1024 * 1024
-# The most buffers that one pwritev takes (IOV_MAX).
+# Maximum buffers of one pwritev (IOV_MAX).
 _BUFFERS_MAX = 1024
 
 
 def file_name(offset: int) -> str:
-    """A file of the log or of a queue is named by the offset of its first byte, in 20 digits."""
+    """The name of a file of the log or of a queue: the offset of its first byte, in 20 digits."""
     return f"{offset:020d}"
 
 
@@ -33,11 +33,11 @@ class Segment:
         try:
             if os.fstat(self._fd).st_size != size:
                 disk.truncate(self._fd, size)
-                # Before the next segment is made: only the last may be short.
+                # Flushed before the next segment is created: only the last may be short.
                 disk.sync(self._fd)
             if created:
                 disk.sync_directory(path.parent)
-            # Readers report what they read by `touch` and keep no buffer of it: an exported map can't be closed.
+            # Readers report their reads by `touch` and keep no buffer of the map: an exported map can't be closed.
             self.map = mmap.mmap(self._fd, size, prot=mmap.PROT_READ)
         except OSError:
             disk.close(self._fd)
@@ -56,7 +56,7 @@ class Segment:
         return self.base + self.size
 
     def write(self, position: int, buffers: Sequence[Buffer]) -> None:
-        """Writes buffers one after the other; all of it lies within the segment. Not durable before `flush`."""
+        """Writes buffers one after the other, all within the segment. Not durable before `flush`."""
         at = position - self.base
         for first in range(0, len(buffers), _BUFFERS_MAX):
             part = buffers[first : first + _BUFFERS_MAX]

@@ -1,7 +1,7 @@
-"""Records that lie all over the log, read by system calls.
+"""Records spread over the log, read by system calls.
 
-A map is right for records that lie together. Of one that is read here and there the kernel puts 64 KiB around each
-record into the process's resident set: 20,000 records at random are all of a segment of 1 GiB.
+A map suits records that are close together. For a record read here and there, the kernel puts 64 KiB around it into the
+process's resident set: 20,000 records at random are all of a segment of 1 GiB.
 """
 
 import os
@@ -11,12 +11,12 @@ import numpy as np
 from duetime_format.compiled import twin
 from duetime_format.units import Ints, Units
 
-# Fewer are not worth a look.
+# Fewer units are not checked.
 _FEW = 4
-# Reads that are kept, and how large one may be: two batches of a scheduler are under way, and others are read between.
+# Reads that are kept, and their maximum size: two batches of a scheduler are in progress, and others are read between.
 _READS = 4
 _READ_BYTES_MAX = 2 * 1024 * 1024
-# Records that take less than this part of the bytes between the first and the last lie all over the log.
+# Records that take less than this part of the bytes between the first and the last are spread.
 _DENSITY_MIN = 1 / 8
 
 
@@ -27,7 +27,7 @@ def span_bytes(units: Units) -> int:
 
 
 def are_spread(units: Units, segment_bytes: int) -> bool:
-    """Whether the records lie in several segments, or all over one."""
+    """Whether the records are in several segments, or spread over one."""
     positions = units["position"]
     first, last = int(positions.min()), int(positions.max())
     if first // segment_bytes != last // segment_bytes:
@@ -36,7 +36,7 @@ def are_spread(units: Units, segment_bytes: int) -> bool:
 
 
 def read_records(bases: Ints, files: Ints, segment_bytes: int, units: Units) -> tuple[bytes, Ints]:
-    """(bytes of the first units' records, back to back; where each begins). Ends before the first unit that names no
+    """(bytes of the first units' records, back to back; the start of each). Stops before the first unit that names no
     bytes of the segments: those that begin at `bases`, which ascend, and have these descriptors. In Python."""
     known = dict(zip(bases.tolist(), files.tolist(), strict=True))
     parts: list[bytes] = []
@@ -57,18 +57,18 @@ def read_records(bases: Ints, files: Ints, segment_bytes: int, units: Units) -> 
 
 
 class LastRead:
-    """What was read last: a due entry's record is read to be given out, and again to be compared with what is put."""
+    """The last reads: a due entry's record is read to be given out, and again to be compared with a put."""
 
     def __init__(self) -> None:
         self._reads: deque[tuple[Ints, Ints, bytes, Ints]] = deque(maxlen=_READS)
 
     def keep(self, units: Units, data: bytes, places: Ints) -> None:
-        """As `read_records` returned them."""
+        """Keeps results of `read_records`."""
         if 0 < len(data) <= _READ_BYTES_MAX:
             self._reads.append((*_places_of(units), data, places))
 
     def find(self, units: Units) -> tuple[bytes, Ints] | None:
-        """As `read_records`, if the units follow each other among those of one read."""
+        """As `read_records`, if the units are consecutive in one read."""
         positions, sizes = _places_of(units)
         for known, known_sizes, data, places in reversed(self._reads):
             at = int((known == positions[0]).argmax())
@@ -78,7 +78,7 @@ class LastRead:
         return None
 
     def forget(self) -> None:
-        """The log is cut back: other records will lie there."""
+        """Forgets all reads after a cut: other records will take their positions."""
         self._reads.clear()
 
 

@@ -1,4 +1,4 @@
-"""`duetime store`: commands on store directories. A plug-in of the `duetime` command, which prints as that does."""
+"""`duetime store`: commands on store directories. A plug-in of the `duetime` command, with the same output."""
 
 import json
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ from duetime_store.offline.verify import verify
 _LINES_AT_ONCE = 1_000
 _HELP = """Inspect, check, import, export store directories.
 
-RocketMQ's and DueTime's.
+Works on directories of RocketMQ and DueTime.
 
 \b
 Examples:
@@ -51,7 +51,7 @@ Levels = Annotated[
         "--delay-levels",
         envvar="DUETIME_DELAY_LEVELS",
         metavar="TABLE",
-        help="A broker's messageDelayLevel, where it is not RocketMQ's default. DueTime's directories state theirs.",
+        help="A broker's messageDelayLevel, if not RocketMQ's default. DueTime's directories contain theirs.",
     ),
 ]
 app.callback()(show_help)
@@ -62,12 +62,12 @@ def inspect(
     directory: Directory,
     topic: Annotated[str | None, typer.Option(metavar="NAME", help="This topic only.")] = None,
     as_json: Json = False,
-    as_units: Annotated[bool, typer.Option("--units", help="Each message of each queue.")] = False,
+    as_units: Annotated[bool, typer.Option("--units", help="List each message of each queue.")] = False,
     levels: Levels = DEFAULT_DELAY_LEVELS,
 ) -> None:
-    """Show what a store directory holds. Nothing is written and no lock taken: it may be in use.
+    """Show the contents of a store directory. Nothing is written and no lock taken: it may be in use.
 
-    Queues are shown as brought in line with the log: with messages that a killed broker had not yet dispatched.
+    Queues are shown in line with the log: with messages that a killed broker had not yet dispatched.
 
     \b
     Examples:
@@ -90,12 +90,12 @@ def inspect(
 
 @app.command("verify")
 def verify_directory(directory: Directory, as_json: Json = False, levels: Levels = DEFAULT_DELAY_LEVELS) -> None:
-    """Check every byte of a store directory.
+    """Check every byte of a store directory that the format can verify.
 
-    That is: all that the format can verify, in log, queues, index, config, checkpoint.
+    That covers log, queues, index, config and checkpoint.
 
-    Nothing is written and no lock taken: it may be in use. Each damage is a line: file, byte, what, which message.
-    Traces of a kill, such as a torn record at the end, are no damage; they are noted. Exits with 1 on damage.
+    Nothing is written and no lock taken: it may be in use. Prints a line for each damage: file, byte, fault, message.
+    Traces of a kill, such as a torn record at the end, are noted, and are not damage. Exits with 1 on damage.
 
     \b
     Examples:
@@ -127,10 +127,10 @@ def _print_report(directory: Path, report: Report) -> None:
 
 
 Data = Annotated[
-    Path, typer.Option("--data", metavar="DATA", help="The cluster's data directory, as `duetime up` has it.")
+    Path, typer.Option("--data", metavar="DATA", help="The cluster's data directory, as given to `duetime up`.")
 ]
 Shard = Annotated[int, typer.Option(min=0, max=65_535, help="The shard's number.")]
-AcceptDamage = Annotated[bool, typer.Option("--accept-damage", help="Go on where there is damage.")]
+AcceptDamage = Annotated[bool, typer.Option("--accept-damage", help="Continue despite damage.")]
 
 
 @app.command("import")
@@ -146,7 +146,7 @@ def import_shard(
 
     It becomes a shard. It is verified, then copied; DIR stays as it is.
 
-    Topics, groups, offsets and pending messages come along. A directory in use is taken as if its broker had been
+    Topics, groups, offsets and pending messages are included. A directory in use is copied as if its broker had been
     killed: stop the broker first to lose none of its further work.
 
     \b
@@ -177,7 +177,7 @@ def import_shard(
 
 
 class Broker(StrEnum):
-    """Versions of RocketMQ that differ in what they deliver."""
+    """Versions of RocketMQ with different timer support."""
 
     V5 = "5"
     V4_9 = "4.9"
@@ -185,16 +185,16 @@ class Broker(StrEnum):
 
 @app.command("export")
 def export_shard(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write; it may not hold anything.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The directory to write; must be empty or absent.")],
     data: Data,
     shard: Shard = 0,
     broker: Annotated[Broker, typer.Option("--for", help="The broker that is to open it.")] = Broker.V5,
     timers_to: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="With --for 4.9: write messages for any time there, as JSON lines."),
+        typer.Option(metavar="FILE", help="With --for 4.9: the file for messages for any time, as JSON lines."),
     ] = None,
     lose_delays: Annotated[
-        bool, typer.Option("--lose-delays", help="Open transactions may lose their delay, which brokers do not keep.")
+        bool, typer.Option("--lose-delays", help="Let open transactions lose their delay, which brokers do not keep.")
     ] = False,
     accept_damage: AcceptDamage = False,
     as_json: Json = False,
@@ -203,13 +203,13 @@ def export_shard(
 
     The store may be stopped or in use.
 
-    The settings that the broker needs for it are printed. The directory is verified before it gets its name.
+    Prints the settings that the broker needs for it. The directory is verified before it gets its name.
 
-    RocketMQ 5.x delivers pending messages for any time itself. 4.9 does not: where there are any, the export is
-    refused, unless --timers-to names a file for them.
+    RocketMQ 5.x delivers pending messages for any time itself. 4.9 does not: if there are any, the export is rejected,
+    unless --timers-to names a file for them.
 
-    The broker asks the producers of open transactions. It has no delay for them: where one has a delay, the export is
-    refused, unless --lose-delays has them delivered when they are committed.
+    The broker asks the producers of open transactions, but keeps no delay for them. If one has a delay, the export is
+    rejected, unless --lose-delays allows delivery on commit.
 
     \b
     Examples:
@@ -218,7 +218,7 @@ def export_shard(
     """
     source = shard_directory(data, shard)
     if timers_to is not None and (broker is Broker.V5 or timers_to.exists()):
-        why = "is there already" if timers_to.exists() else "is for --for 4.9: a 5.x broker delivers them itself"
+        why = "already exists" if timers_to.exists() else "is for --for 4.9: a 5.x broker delivers them itself"
         raise typer.BadParameter(why, param_hint="--timers-to")
     with errors_printed(), giving_way_in(source):
         table = DelayLevels.parse(DEFAULT_DELAY_LEVELS)

@@ -1,4 +1,4 @@
-"""Counts messages without a body: brokers take none from their producers, and stumble over those in a log."""
+"""Counts messages without a body: brokers reject them from producers, and fail on them in a log."""
 
 import numpy as np
 from duetime_core.ondisk.pending import PendingLane
@@ -12,7 +12,7 @@ _BODY_CRC = np.arange(8, 12)
 
 
 class EmptyBodies:
-    """Takes the records of a log. A pending message may lie in it several times, and counts once."""
+    """Takes the records of a log. A pending message may be in it several times, and counts once."""
 
     def __init__(self, lanes: dict[int, PendingLane]) -> None:
         self._lanes = lanes

@@ -1,8 +1,8 @@
-"""Writes a shard as a directory that a RocketMQ broker opens, from a store that is stopped or in use.
+"""Writes a shard as a directory for a RocketMQ broker, from a store that is stopped or in use.
 
-The directory has the state at one position of the log, its end when it was read: the log up to there, queues made
-anew from it, and the index; offsets are those from before. Topics, groups and all other files come along, except ours
-that a broker does not know. Files have their full size, as a broker demands: its configuration has to name the sizes,
+The directory has the state at one position of the log, its end when it was read: the log up to there, and queues and
+index rebuilt from it; the offsets were read earlier. Topics, groups and all other files are included, except ours that
+a broker does not know. Files have their full size, as a broker requires; its configuration must have the same sizes,
 which `Exported` has. At the end everything written is verified.
 """
 
@@ -56,12 +56,12 @@ _MADE = (
     "commitlog", "consumequeue", "index", "checkpoint", "abort", "timerwheel", "timerlog",
     queuetable.FILE, countfile.FILE, countfile.BACKUP, "timers", tablefile.FILE, tablefile.BACKUP,
 )  # fmt: skip
-# Of the wheel, which a broker makes anew.
+# Files of the wheel, which a broker rebuilds.
 _MADE_CONFIG = ("timercheck", "timermetrics")
 _CHECKPOINT = Struct(">qqq")
 _CHECKPOINT_BYTES = 4_096
 _QUEUE_FILE_BYTES = 300_000 * UNIT.size
-# A broker makes these by itself, and those that begin with `rmq_sys_`.
+# A broker creates these itself, and all that begin with `rmq_sys_`.
 _BROKERS_OWN = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC, "RMQ_SYS_TRACE_TOPIC"})
 _TIMERS = (TIMER_TOPIC, 0)
 _NO_UNITS = np.empty(0, UNIT_TYPE)
@@ -77,18 +77,18 @@ class Exported:
     # Messages without a body: pending ones, and all others in the log.
     empty_pending: int = 0
     empty_others: int = 0
-    # Pending timers, and entries that had ended and were rewritten so that a broker drops them.
+    # Pending timers, and ended entries rewritten so that a broker drops them.
     timers: int = 0
     silenced: int = 0
     # Open transactions, and how many of them have lost their delay.
     transactions: int = 0
     delays_lost: int = 0
-    # The verification of everything written; damage only where it was accepted.
+    # The verification of everything written. It has damage only if that was accepted.
     report: Report = field(default_factory=Report)
 
     @property
     def warnings(self) -> list[str]:
-        """Things that a broker will have trouble with."""
+        """Contents that will cause trouble for a broker."""
         found = []
         if self.empty_pending + self.empty_others:
             found.append(
@@ -109,7 +109,7 @@ class Target:
 
     # RocketMQ's 5.x delivers messages for any time; 4.9 does not.
     has_timers: bool = True
-    # Where they are written instead, as JSON lines (timerfile.py); None: nowhere.
+    # The file for them instead, as JSON lines (timerfile.py); None: nowhere.
     timers_to: Path | None = None
     # Whether open transactions may lose their delay, which a broker does not keep.
     may_lose_delays: bool = False
@@ -125,14 +125,13 @@ def export_directory(
     now_ms: int | None = None,
     progress: Progress = no_progress,
 ) -> Exported:
-    """Writes `target`, which is durable on return. `now_ms`: by the system's clock, if it is not given.
+    """Writes `target` durably. `now_ms`: default: the system clock.
 
     Raises:
-        InvalidArgument: the source is no store directory.
-        DueTimeError: the target holds something, there is no room, retention has taken the front of the log meanwhile,
-            a topic has a name that a broker does not take, there are timers that it would not deliver or
-            transactions whose delay it would not keep, or the log or the directory written is damaged and that is not
-            accepted.
+        InvalidArgument: the source is not a store directory.
+        DueTimeError: the target is not empty, there is no room, retention has taken the front of the log in the
+            meantime, a broker rejects a topic's name, would not deliver timers or would lose delays of
+            transactions, or the log or the directory written is damaged and that is not accepted.
     """
     check_empty(target)
     others = [(path, name) for path, name in source_files(source) if name.parts[0] not in _MADE]
@@ -144,7 +143,7 @@ def export_directory(
             places = "; ".join(f"{position}: {words}" for position, words in state.damaged[:3])
             raise DueTimeError(
                 f"the log of {source} is damaged in {len(state.damaged)} places ({places}), and a broker's recovery "
-                "ends there; --accept-damage writes it all the same"
+                "ends there; --accept-damage writes it anyway"
             )
         check_room(temporary, [(source / file.path, Path(file.path)) for file in state.log.files.values()])
         export = _Export(state, temporary, broker, SystemClock().now_ms() if now_ms is None else now_ms)
@@ -155,7 +154,7 @@ def export_directory(
             places = "; ".join(str(damage) for damage in made.report.damages[:3])
             raise DueTimeError(
                 f"the directory written is damaged in {made.report.damage_count} places ({places}), and is not kept; "
-                "--accept-damage keeps it all the same"
+                "--accept-damage keeps it anyway"
             )
         if broker.timers_to is not None:
             _write_timers(broker.timers_to, timerfile.lines(state, export.lanes))
@@ -163,7 +162,7 @@ def export_directory(
 
 
 def _check_names(state: State) -> None:
-    """Raises: DueTimeError: a broker refuses a name in the log or the configuration."""
+    """Raises: DueTimeError: a broker rejects a name in the log or the configuration."""
     config = state.config
     known = configs.table_of(configs.read(config, configs.TOPICS), "topicConfigTable")
     names = {topic for topic, _ in state.queues} | topics.read(config).counts.keys() | known.keys()
@@ -171,7 +170,7 @@ def _check_names(state: State) -> None:
     if unfit:
         listed = ", ".join(map(shown, unfit[:3]))
         raise DueTimeError(
-            f"{len(unfit)} topics have names that no broker takes: {listed}; names are 1 to {TOPIC_CHARS_MAX} "
+            f"{len(unfit)} topics have names that brokers reject: {listed}; names are 1 to {TOPIC_CHARS_MAX} "
             "characters of [%|a-zA-Z0-9_-]"
         )
 
@@ -203,9 +202,9 @@ class _Export:
         self._target = target
         self._disk = Disk()
         self._log_end = LogEnd(self._disk, target / "commitlog", state.log.segment_bytes, state.end)
-        # By queue, for some: where the record of its last unit lies now.
+        # The new position of the last unit's record, for some queues.
         self._moved: dict[tuple[str, int], int] = {}
-        # By queue: the offset of the first unit that was appended to it, and these units.
+        # The offset of the first appended unit, and the appended units, for some queues.
         self._appended: dict[tuple[str, int], tuple[int, Units]] = {}
         self._empty = EmptyBodies(self.lanes)
         self._hashes = TagHashes()
@@ -222,7 +221,7 @@ class _Export:
         if self._half_export.delayed_count and not broker.may_lose_delays:
             raise DueTimeError(
                 f"{self._half_export.delayed_count} open transactions have a delay, which a broker does not keep: end "
-                "them first, or --lose-delays has them delivered when they are committed"
+                "them first, or --lose-delays has them delivered on commit"
             )
         self._copy_log()
         self._write_pending()
@@ -252,7 +251,7 @@ class _Export:
         )
 
     def _write_pending(self) -> None:
-        """Appends to the copied log, and rewrites in it, what a broker needs to take up lanes and transactions."""
+        """Appends to the copied log, and rewrites in it, the records that a broker needs for lanes and transactions."""
         deferred, opened, end = self._lane_export, self._half_export, self._log_end
         if self._broker.has_timers:
             deferred.append(end)
@@ -273,7 +272,7 @@ class _Export:
         return list(queues.values())
 
     def check(self, report: Report) -> None:
-        """Adds to the report where a broker would not find the timers pending, or the transactions open, that are."""
+        """Reports timers and open transactions that a broker would not find as they are."""
         self._check_timers(report)
         self._half_export.check(LocalFiles(self._target), report)
 
@@ -290,7 +289,7 @@ class _Export:
         left = np.setdiff1d(found if found is not None else entries, np.union1d(ended.ended, ended.restored_entries))
         wrong = np.setxor1d(left, self._lane_export.expected())
         if len(wrong):
-            what = f"a broker would find {len(left)} timers pending, {len(wrong)} of which are not, or lacks them"
+            what = f"a broker would find {len(left)} timers pending; {len(wrong)} are wrong or missing"
             report.add(CHECK_FILE, 0, f"{what}; the first is entry {wrong[0]}")
         log.close()
 
@@ -303,7 +302,7 @@ class _Export:
                 made = folder / file_name(base)
                 copy_file(self._disk, self._state.root / file.path, made, end=self._state.end - base)
                 if not made.exists():
-                    raise DueTimeError(f"retention has taken {file.path} meanwhile; export it once more")
+                    raise DueTimeError(f"retention has removed {file.path} in the meantime; repeat the export")
 
     def _write_queue(self, queue: Queue) -> None:
         writer = QueueWriter(self._disk, self._target, queue, self._queue_bytes)
@@ -323,8 +322,7 @@ class _Export:
             writer.close()
 
     def _as_a_brokers(self, queue: Queue, offsets: Ints, units: Units) -> Units:
-        """Units with the tagsCodes that a broker has: due times of levels, hashes of tags of timers and half
-        messages."""
+        """Units with a broker's tagsCodes: due times of levels, hashes of tags of timers and half messages."""
         if queue.topic not in (*LANE_TOPICS, HALF_TOPIC):
             return units
         units = units.copy()
@@ -335,7 +333,7 @@ class _Export:
         return units
 
     def _write_index(self) -> tuple[int, int, Shape]:
-        """Returns the store times of the last record that is in the index, and of the last in the log."""
+        """Returns the store times of the last record in the index, and of the last in the log."""
         paths = file_paths(self._state.root / "index")
         index = IndexFiles(self._disk, self._target / "index", shape_of(paths[0])) if paths else None
         stored_at_ms = 0

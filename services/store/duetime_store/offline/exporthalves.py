@@ -1,20 +1,21 @@
-"""Half messages of an export, as a broker takes them up: it asks about those that are open, and about no other.
+"""Half messages of an export, written so that a broker asks about the open ones, and about no other.
 
-A broker reads half messages from its progress in their queue on, and takes for ended those that op records name from
-its progress in theirs on. DueTime's op records are those of brokers from 5.1 on; older ones can't read them. So a
-broker is to read none of them, and nothing but open half messages:
+A broker reads half messages from its progress in their queue, and counts as ended those named by op records from its
+progress in theirs. DueTime's op records have the format of brokers from 5.1 on; older ones can't read them. So a broker
+must read none of them, and only open half messages:
 
              half     0 ......... start ........... end ............... end + n
              open     appended ──────┼─ as it is ────┼──▶ copies ────────────▶
              ended    never read     │ there is none │
 
-A copy is what a broker appends when it asks: the half message again, with a new offset and TRANSACTION_CHECK_TIMES.
-Whoever reads the directory later takes the newest copy for the transaction (duetime_core.ondisk.halves).
+A copy is the record that a broker appends when it asks: the half message again, with a new offset and
+TRANSACTION_CHECK_TIMES. A later reader of the directory takes the newest copy for the transaction
+(duetime_core.ondisk.halves).
 
-Where a broker alone has ended transactions, and the target finds by its records what is open, all stays as it is.
+If only a broker has ended transactions, and the target finds the open ones by its records, all stays as it is.
 
-A delay would lose the message: a broker that asks defers the half message itself, and discards it when it falls due.
-So a copy has none, and its message is delivered when it is committed.
+A delay would lose the message: a broker that asks defers the half message itself, and discards it when it falls due. So
+a copy has none, and its message is delivered on commit.
 
 Source: RocketMQ 4.9.3, 5.3.3 TransactionalMessageServiceImpl.check; CommitLog.asyncPutMessage, HookUtils.
 """
@@ -63,7 +64,7 @@ class HalfExport:
         self.open = [half._replace(checks=max(half.checks, known.get(half.offset, 0))) for half in opened]
         queue = state.queues.get(KEY)
         self.start = self.end = queue.max_offset if queue is not None else 0
-        # The units of what was appended.
+        # Units of appended records.
         self.appended = np.empty(0, UNIT_TYPE)
         self.delayed_count = sum(_has_delay(self._read(half).properties) for half in self.open)
         self._stays = self._is_a_brokers(reads_many=reads_many)
@@ -96,7 +97,7 @@ class HalfExport:
         return record.decode(self._state.log.read(half.position, half.size), check_crc=False)
 
     def append(self, log_end: LogEnd) -> None:
-        """Appends those that a broker would not read where they are."""
+        """Appends those that a broker would not read at their place."""
         units: list[tuple[int, int, int]] = []
         for half in self.open:
             if half.offset < self.start:
@@ -108,8 +109,8 @@ class HalfExport:
         self.appended = np.array(units, UNIT_TYPE)
 
     def progress(self) -> dict[str, dict[int, int]]:
-        """A broker's progress, as consumerOffset.json has it; nothing where there never was a half message, or where it
-        stays as it is."""
+        """A broker's progress, in the form of consumerOffset.json. Empty: there never was a half message, or it
+        stays."""
         if self._stays:
             return {}
         queues = self._state.queues
@@ -118,8 +119,7 @@ class HalfExport:
         return {halves.progress_name(topic): {0: offset} for topic, offset in known.items()}
 
     def check(self, files: LocalFiles, report: Report) -> None:
-        """Adds to the report where a broker that opens the directory would ask about others than those that are
-        open."""
+        """Reports half messages that a broker opening the directory would ask about wrongly."""
         if KEY not in self._state.queues:
             return
         queue = QueueFiles(files, *KEY)
@@ -133,7 +133,7 @@ class HalfExport:
 
 
 def _heard(root: Path) -> dict[int, int]:
-    """Checks that were heard, by half message, as of the newest checkpoint; empty where there is no file of them."""
+    """Heard checks by half message, as of the newest checkpoint; empty without the file."""
     try:
         rows = tablefile.decode((root / tablefile.FILE).read_bytes()).rows
     except (OSError, Damaged):

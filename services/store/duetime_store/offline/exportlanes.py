@@ -1,23 +1,22 @@
-"""Lanes of an export, as a 5.x broker takes them up: what is pending it delivers, and nothing else.
+"""Lanes of an export, written so that a 5.x broker delivers the pending messages, and no others.
 
-    levels   a broker reads each from delayOffset.json's offset to its end: entries there that have ended are silenced
-    timers   a broker reads queue 0 from timercheck's offset to its end, into a wheel of its own that is empty at first:
+    levels   a broker reads each from delayOffset.json's offset to its end: ended entries there are silenced
+    timers   a broker reads queue 0 from timercheck's offset to its end, into its own, empty wheel:
 
              entry     0 ......... start ........... end ............... end + n
              pending   appended ──────┼─ as it is ────┼──▶ copies ────────────▶
              ended     never read     │ silenced      │
 
-Timers of other queues than 0, which brokers do not read, are appended as well. What is appended counts as rolled
-(TIMER_ROLL_TIMES): whoever reads the whole queue takes it for the one before. `start` is where the fewest entries have
-to be appended or silenced. There are no timerwheel and no timerlog: a broker makes them.
+Timers of other queues, which brokers do not read, are appended to queue 0 as well. An appended timer counts as rolled
+(TIMER_ROLL_TIMES): a reader of the whole queue takes it for the earlier one. `start` is the offset at which the fewest
+entries have to be appended or silenced. There are no timerwheel and no timerlog: a broker creates them.
 
-What was cancelled or replaced is silenced wherever it lies: a broker may lose its offsets. So are pending timers of
-other queues, which are in queue 0 as well, and for a broker that knows no timers all of them, which are written to a
-file: whoever reads the directory later, a 5.x broker or DueTime, delivers none of them a second time.
+Cancelled and replaced entries are silenced everywhere, because a broker may lose its offsets. So are pending timers of
+other queues, which are also in queue 0. For a broker without timers all of them are silenced, and written to a file.
+Thus no later reader, a 5.x broker or DueTime, delivers one of them a second time.
 
-In its first moments a broker puts a timer that is overdue into a slot that has passed, and reads the slots from
-timercheck's time on. So that lies before all of them, but not more than an hour back: what was due before then is due
-at that time.
+At its start a broker puts an overdue timer into a slot that has passed, and reads the slots from timercheck's time.
+That time is therefore before all pending timers, but at most an hour back; timers due earlier are due at that time.
 
 Source: RocketMQ 5.3.3 TimerMessageStore (recover, enqueue, dequeue), BrokerController.start.
 """
@@ -87,24 +86,24 @@ class LaneExport:
         self._now_ms = now_ms
         self._read_ms = self._first_slot()
         self.silenced_count = 0
-        # Of queue 0: the entry at which a broker begins, the end before this, and the units of what was appended.
+        # Queue 0: the first entry that a broker reads, the end before this, and the units of appended records.
         queue = state.queues.get((TIMER_TOPIC, 0))
         self.start = self.end = queue.max_offset if queue is not None else 0
         self.appended = np.empty(0, UNIT_TYPE)
 
     def _first_slot(self) -> int:
-        """The first slot that a broker reads: before all that is pending, or an hour ago."""
+        """The first slot that a broker reads: before all pending timers, or an hour ago."""
         earliest = min((int(own.dues[~own.gone].min()) for own in self._timers if not own.gone.all()), default=None)
         bound = self._now_ms - _OVERDUE_MS
         first = bound if earliest is None else max(earliest - _SLOT_MS, bound)
         return first - first % _SLOT_MS
 
     def _is_overdue(self, due_at_ms: int) -> bool:
-        """Whether a broker might pass over it; such a timer was due an hour ago."""
+        """Whether a broker might miss it; such a timer was due an hour ago."""
         return due_at_ms <= min(self._read_ms + _SLOT_MS, self._now_ms - _OVERDUE_MS + _SLOT_MS)
 
     def append(self, log_end: LogEnd) -> None:
-        """Appends the timers that a broker would not read where they are."""
+        """Appends the timers that a broker would not read at their place."""
         units: list[tuple[int, int, int]] = []
         for own in self._timers:
             chosen = ~own.gone
@@ -127,8 +126,7 @@ class LaneExport:
         return record.encode(moved), properties
 
     def silence(self, log_end: LogEnd, topics: Container[str], *, with_timers: bool) -> None:
-        """Rewrites records that have ended and that a broker may read, and gives overdue timers a slot that it
-        reads."""
+        """Rewrites ended records that a broker may read, and moves overdue timers to a future slot."""
         for lane in self._levels:
             first = lane.progress.first
             for entries, units, gone in lane.entries(0):
@@ -150,7 +148,7 @@ class LaneExport:
                     self._rewrite(log_end, unit[0], unit[1], lambda found: with_out(found.properties, self._read_ms))
 
     def _are_ended(self, lane: int, entries: Ints) -> Mask:
-        """Which were cancelled or replaced, by the log."""
+        """Whether entries were cancelled or replaced, by the log."""
         return np.isin(entries, self._state.ends.ends(lane).ended)
 
     def _silence(self, log_end: LogEnd, position: int, size: int, change: Change) -> None:
@@ -164,7 +162,7 @@ class LaneExport:
         return True
 
     def _read(self, position: int, size: int) -> tuple[bytes, Record] | None:
-        """A record; None: it has left, or is damaged, and brokers pass over it."""
+        """A record; None: it has left or is damaged, and brokers skip it."""
         data = self._state.log.read(position, size)
         try:
             found = record.decode(data)
@@ -184,7 +182,7 @@ class LaneExport:
 
 
 def _start(own: _Entries, end: int) -> int:
-    """From which entry on the queue is to be read, so that the fewest are appended or silenced."""
+    """The first entry to read, chosen so that the fewest are appended or silenced."""
     before = np.concatenate([[0], np.cumsum(~own.gone)])
     ended = np.concatenate([[0], np.cumsum(own.gone)])
     index = int(np.argmin(before + ended[-1] - ended))

@@ -1,13 +1,13 @@
 """Compares the marks of ended half messages, and the file of open transactions, with the records that ended them.
 
-    record                                          says of a half message
-    op record                                       its decision, a broker's that it has ended
+    record                                          end of the half message
+    op record                                       its decision; a broker's: ended
     committed record with DT_HALF, or its place     committed
     DT_HALF in TRANS_CHECK_MAX_TIME_TOPIC           given up
 
-A mark names the place of such a record, or of one that has left the log; a broker's takeover may name none. The other
-way round, a checkpoint counts what was marked: what a record before it ended has a mark. Later ones may lack it until
-the next start.
+A mark names the place of such a record, or of one that has left the log; after a broker's takeover it may name none.
+Conversely, a checkpoint guarantees marks: each half message ended by a record before it is marked. Marks for later
+records may be missing until the next start.
 """
 
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ class HalfCheck:
         self._found: list[_Rows] = [np.empty((3, 0), np.int64)]
 
     def see(self, item: object) -> None:
-        """Takes an item; those that are no intact records say nothing."""
+        """Takes an item; only intact records matter."""
         rows: list[tuple[int, int, int]] = []
         if isinstance(item, Run):
             for index in np.flatnonzero(may_say(item)).tolist():
@@ -59,16 +59,16 @@ class HalfCheck:
         try:
             yield from ((offset, code, found.position) for offset, code in said_by(found))
         except Damaged as error:
-            # What a broker can't read it ignores.
+            # A broker ignores records that it can't read.
             if halves.decision_of(found.properties) != halves.ENDED:
                 self._report_at(found.position, error.text)
 
     def run(self, point: Checkpoint | None) -> None:
-        """`point`: the checkpoint that a start would go by."""
+        """`point`: the checkpoint that a start would use."""
         queue = self._state.queues.get((HALF_TOPIC, 0))
         if queue is None:
             return
-        # A running store marks units once their ends are in the log, which has grown since it was walked.
+        # A running store marks units once their ends are in the log, which has grown since the walk.
         for item in scan_runs(self._state.log, self._state.end):
             self.see(item)
         said = np.concatenate(self._found, axis=1)
@@ -91,18 +91,18 @@ class HalfCheck:
             first, stop = np.searchsorted(said[0], [offset, offset + 1]).tolist()
             places = said[1:, first:stop]
             if not self._agrees(places, code, position) and not self._is_commit(offset, code, position):
-                what = f"unit says that the half message was {_NAMES[code]} at {position}, and no record there does"
+                what = f"unit says the half message was {_NAMES[code]} at {position}, but no record there does"
                 self._add(offset, what)
 
     @staticmethod
     def _agrees(places: Ints, code: int, position: int) -> bool:
-        """Whether the record there says so; a broker's op record does not say how."""
+        """Whether the record there says so; a broker's op record has no outcome."""
         codes = places[0][places[1] == position]
         return bool(np.isin(codes, (code, halves.ENDED)).any())
 
     def _is_commit(self, offset: int, code: int, position: int) -> bool:
-        """Whether a broker's commit lies there, or the message that it gave up: neither names the offset. An op record
-        of a copy may stand for the others."""
+        """Whether a broker's commit is there, or the message that it gave up: neither names the offset. An op record of
+        a copy may represent the others."""
         found = self._message(position)
         if found is None:
             return False
@@ -126,10 +126,10 @@ class HalfCheck:
         open_still = ~are_ended(units["tags"].astype(np.int64)) & (units["position"] >= self._state.min_position)
         open_still &= (units["size"] != FILLER_SIZE) & (units["size"] > 0)
         for offset, code, position in said[:, open_still].T.tolist():
-            self._add(offset, f"the record at {position} says it was {_NAMES[code]}, and its unit is not marked")
+            self._add(offset, f"the record at {position} says it was {_NAMES[code]}, but its unit is not marked")
 
     def _check_table(self, point: Checkpoint | None) -> None:
-        """The file that belongs to the checkpoint: what it has open was open then."""
+        """Checks the file that belongs to the checkpoint: its transactions were open then."""
         path = self._state.root / tablefile.FILE
         if not path.exists():
             return
@@ -146,7 +146,7 @@ class HalfCheck:
         tags = units_at(files, offsets)["tags"].astype(np.int64)
         before = are_ended(tags) & (ends_of(tags).positions < saved.position)
         for offset in offsets[before].tolist():
-            what = f"it has the transaction of half message {offset} as open, whose unit says that it had ended"
+            what = f"the transaction of half message {offset} is open, but its unit says it had ended"
             self._report.add(tablefile.FILE, 0, what, Message(HALF_TOPIC, 0, offset))
 
     def _add(self, offset: int, what: str) -> None:

@@ -1,7 +1,6 @@
-"""Checks index files against the records of the log: every entry names one that has its key, every chain is whole.
+"""Checks index files against the records of the log: every entry names a record with its key, every chain is whole.
 
-Entries stand in the order of the log, so that they are compared with it run by run. One that is out of this order is
-looked up by itself.
+Entries are in the order of the log, so they are compared with it run by run. One out of order is looked up by itself.
 """
 
 from collections.abc import Callable
@@ -23,12 +22,12 @@ from duetime_store.offline.report import Message, Report
 
 _ENTRIES_AT_ONCE = 65_536
 _HASH_BITS = 31
-# Wrong slots that are named one by one in a file; a wrong header makes many of them wrong.
+# Maximum wrong slots named one by one in a file; a wrong header makes many of them wrong.
 _SLOTS_NAMED_MAX = 100
 
 
 class _File:
-    """An index file, read from entry to entry; `slots` are those that its entries so far make."""
+    """An index file, read from entry to entry; `slots` are built from its entries so far."""
 
     def __init__(self, path: Path) -> None:
         self.name = f"index/{path.name}"
@@ -39,7 +38,7 @@ class _File:
         self.waiting = self.file.entries(1, 1)
 
     def fill(self, check: Callable[["_File", int, Entries], None]) -> bool:
-        """Reads on when nothing waits; False at the end."""
+        """Reads more entries when none waits; False at the end."""
         if not len(self.waiting):
             stop = min(self.next + _ENTRIES_AT_ONCE, self.file.header.next_entry)
             self.first_number, self.waiting = self.next, self.file.entries(self.next, stop)
@@ -48,12 +47,12 @@ class _File:
         return len(self.waiting) > 0
 
     def entry_at(self, number: int) -> int:
-        """Its byte in the file."""
+        """The byte offset of an entry in the file."""
         return self.file.shape.entries_at + number * ENTRY.size
 
 
 class IndexCheck:
-    """Takes the records of the log as they come."""
+    """Takes the records of the log in order."""
 
     def __init__(self, state: State, report: Report, is_known: Callable[[int], bool]) -> None:
         """`is_known`: whether a position is in a damaged part of the log, which is reported already."""
@@ -69,7 +68,7 @@ class IndexCheck:
         hashes: Ints | None = None
         while (file := self._file()) is not None:
             positions = file.waiting["position"].astype(np.int64)
-            # Until all that follow lie after the run: an entry out of order does not hold up the others.
+            # Stops once all following entries are after the run: one out of order does not delay the others.
             lowest = np.minimum.accumulate(positions[::-1])[::-1]
             count = int(np.searchsorted(lowest, run.end_position))
             if not count:
@@ -103,7 +102,7 @@ class IndexCheck:
             try:
                 self._current = _File(path)
             except FileNotFoundError:
-                continue  # it went meanwhile
+                continue  # it was deleted in the meantime
             except Damaged as error:
                 self._report.add(f"index/{path.name}", 0, error.text)
 
@@ -129,14 +128,14 @@ class IndexCheck:
             if position >= self._state.end and self._is_killed:
                 return  # written before its record was on disk
         elif int(entry["hash"]) not in _hashes(found):
-            what = f"entry {number} names the record at {position}, which has no key with hash {entry['hash']}"
+            what = f"entry {number} names the record at {position}, but that has no key with hash {entry['hash']}"
         elif not _times_fit(file, number, np.array([entry]), np.array([found.stored_at_ms]))[0]:
-            what = f"entry {number} says {entry['seconds']} s, which is not when the record at {position} was stored"
+            what = f"entry {number} says {entry['seconds']} s, but the record at {position} was stored at another time"
         if what:
             self._report.add(file.name, file.entry_at(number), what, message_of(found))
 
     def _check_chains(self, file: _File, first: int, entries: Entries) -> None:
-        """Each entry names the one before it in its slot."""
+        """Checks that each entry names the one before it in its slot."""
         if not len(entries):
             return
         slots = np.maximum(entries["hash"].astype(np.int64), 0) % file.file.shape.slot_count
@@ -154,11 +153,11 @@ class IndexCheck:
         file.slots[grouped[closes]] = numbers[closes]
 
     def _finish_file(self, file: _File) -> None:
-        """Slots and header, once all entries were seen."""
+        """Checks slots and header, once all entries were seen."""
         stored = file.file.slots()
         different = stored != file.slots
         if self._is_killed:
-            # An entry not counted yet does not count: a broker writes the slot before it counts.
+            # An uncounted entry is ignored: a broker writes the slot before it counts.
             different &= (stored < file.file.header.next_entry) | (stored >= file.file.shape.entry_count)
         wrong = np.flatnonzero(different)
         for slot in wrong[:_SLOTS_NAMED_MAX].tolist():
@@ -196,7 +195,7 @@ class IndexCheck:
 
 
 def _times_fit(file: _File, first: int, entries: Entries, stored_at_ms: Ints) -> npt.NDArray[np.bool_]:
-    """Whether entries, the first of which is number `first`, have the times when their records were stored.
+    """Whether the times of entries, the first being number `first`, equal the store times of their records.
 
     The first entry of a file counts from the file before.
     """

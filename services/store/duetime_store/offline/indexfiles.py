@@ -1,4 +1,4 @@
-"""Writes index files from the records of a log, from its beginning on."""
+"""Writes index files from the records of a log, from its beginning."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,7 +30,7 @@ class IndexFiles:
             rows = rows[room:]
 
     def _roll(self, at_ms: int) -> IndexWriter:
-        """Names are times that ascend."""
+        """Names the next file by an ascending time."""
         before = self._writer
         name = int(datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y%m%d%H%M%S%f")[:17])
         if before is not None:
@@ -54,7 +54,7 @@ class IndexFiles:
 
 
 def shape_of(path: Path) -> Shape:
-    """The shape of an existing index file; a broker's default where it is unknown."""
+    """The shape of an existing index file; a broker's default if that is unreadable."""
     try:
         file = IndexFile(path)
     except (OSError, Damaged):

@@ -1,8 +1,9 @@
 """Compares the marks of ended entries with the records that ended them.
 
-A unit with a negative due time says that its entry ended without being restored. A record of DT_CANCELLED, or one that
-took the entry's place, has to say so too, or a broker's files where the timers were a broker's. The other way round, a
-checkpoint counts what was marked: such a record before it has its mark. Later ones may lack it until the next start.
+A unit with a negative due time marks its entry as ended without being restored. A record of DT_CANCELLED, or one that
+replaced the entry, must confirm that, or a broker's files if the timers were a broker's. Conversely, a checkpoint
+guarantees marks: an entry ended by a record before it is marked. Marks for later records may be missing until the next
+start.
 """
 
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ _UNITS_AT_ONCE = 65_536
 
 
 class LaneCheck:
-    """See the module; `ends` of the state have what the whole log says."""
+    """See the module; `ends` of the state come from the whole log."""
 
     def __init__(self, state: State, report: Report, point: Checkpoint | None) -> None:
         self._state = state
@@ -38,7 +39,7 @@ class LaneCheck:
         }
         marked = {lane: self._marked(queue) for lane, queue in queues.items()}
         if any(len(entries) for entries in marked.values()):
-            # A running store marks units once their ends are in the log, which has grown since it was walked.
+            # A running store marks units once their ends are in the log, which has grown since the walk.
             for item in scan_runs(state.log, state.end):
                 state.ends.see(item)
         for position, what in state.ends.damaged:
@@ -50,7 +51,7 @@ class LaneCheck:
             self._check_rows(queue, "replaced", ends.replaced)
 
     def _marked(self, queue: Queue) -> Ints:
-        """Entries with a mark whose records are there."""
+        """Marked entries with existing records."""
         found = [_NONE]
         for entries, units in _units(queue):
             marked = are_ended(units["tags"].astype(np.int64)) & (units["position"] >= self._state.min_position)
@@ -62,10 +63,10 @@ class LaneCheck:
             state, parts = self._state, list(_units(queue))
             entries, units = np.concatenate([part for part, _ in parts]), joined(part for _, part in parts)
             pending = brokertimers.pending(state.files, entries, units, state.log.read, queue=place_of(lane)[1])
-            # A broker delivered, recalled or rolled what its files do not have as pending.
+            # A broker delivered, recalled or rolled every timer that its files do not have as pending.
             unexplained = unexplained if pending is None else np.intersect1d(unexplained, pending)
         for entry in unexplained.tolist():
-            what = "unit says that the entry has ended, and no record of the log does"
+            what = "unit says the entry has ended, but no record of the log does"
             self._report.add(*unit_place(queue.files, entry), what, Message(queue.topic, queue.queue, entry))
 
     def _check_rows(self, queue: Queue, kind: str, rows: Ints) -> None:
@@ -83,7 +84,7 @@ class LaneCheck:
             self._report_at(position, what, Message(queue.topic, queue.queue, entry))
         for index in np.flatnonzero(there & ~are_ended(tags) & (rows[2] < self._reached)).tolist():
             entry, _, position = rows[:, index].tolist()
-            what = f"the record at {position} has {kind} the entry, and its unit is not marked"
+            what = f"the record at {position} has {kind} the entry, but its unit is not marked"
             self._report.add(*unit_place(files, entry), what, Message(queue.topic, queue.queue, entry))
 
     def _report_at(self, position: int, what: str, message: Message | None = None) -> None:

@@ -1,12 +1,12 @@
-"""The end of an exported log: repeats the last entry of a lane where copies of earlier ones lie after it.
+"""The end of an exported log: repeats the last entry of a lane if copies of earlier ones come after it.
 
-A broker that starts dispatches again the records after the largest position that any queue's last unit names; after a
-kill, those in its last files. It drops a record that does not lie after the one of its queue's last unit, and one whose
-offset the queue has passed, which it does not check for offset 0. So a copy that retention has made of a lane's entry 0
-is dispatched again, as a new entry, and delivered twice.
+A starting broker dispatches again the records after the largest position in any queue's last unit; after a kill, those
+in its last files. It drops a record at or before the position in its queue's last unit, and one whose offset the queue
+has passed; it skips the second check for offset 0. So a copy of a lane's entry 0, made by retention, is dispatched
+again, as a new entry, and delivered twice.
 
     p1  p2  p3  copy of p0                before: the last unit names p3
-    p1  p2  p3  copy of p0  copy of p3    now it names the copy of p3, and nothing lies after that
+    p1  p2  p3  copy of p0  copy of p3    now it names the copy of p3, and nothing comes after that
 
 Source: RocketMQ 4.9.7 DefaultMessageStore.start, ConsumeQueue.putMessagePositionInfo.
 """
@@ -38,7 +38,7 @@ class LogEnd:
         self.end = end
 
     def append(self, data: bytes | bytearray, properties: bytes) -> int:
-        """Appends a record, which ends with `properties`, unchanged except for its position, which is returned."""
+        """Appends a record, which ends with `properties`, unchanged except for its position. Returns the position."""
         position = self._place(len(data))
         placed = bytearray(data)
         placed[layout.POSITION_AT : layout.POSITION_AT + 8] = position.to_bytes(8, "big")
@@ -47,7 +47,7 @@ class LogEnd:
         return position
 
     def rewrite(self, position: int, data: bytes, properties: bytes) -> None:
-        """The record at a position, `data`, gets other properties, as long as its own."""
+        """Gives the record at a position, `data`, other properties of the same length."""
         changed = bytearray(data)
         changed[len(data) - len(properties) :] = properties
         self._write(position, _sealed(changed, properties))
@@ -69,7 +69,7 @@ class LogEnd:
         self._disk.write(self._fd, data, position - base)
 
     def close(self) -> None:
-        """Flushes what was written."""
+        """Flushes the changes."""
         if self._fd >= 0:
             self._disk.sync(self._fd)
             self._disk.close(self._fd)
@@ -85,7 +85,7 @@ def _sealed(data: bytearray, properties: bytes) -> bytearray:
 
 
 def repeat_last_entries(state: State, log: LogFiles, end: LogEnd, others: Container[Key] = ()) -> dict[Key, int]:
-    """Appends the last entry of each queue that has records after it, but for `others`. Returns its new position by
+    """Appends the last entry of each queue that has records after it, except `others`. Returns its new position by
     queue. `log`: the copy."""
     moved = {}
     for key, newest in sorted(state.newest.items()):
@@ -113,7 +113,7 @@ def _last_record(log: LogFiles, queue: Queue) -> tuple[int, bytes, bytes] | None
 
 
 def moved_units(offsets: Ints, units: Units, last: int, position: int | None) -> Units:
-    """Units of which the one of offset `last` names `position`."""
+    """The units, with `position` in the one of offset `last`."""
     if position is None or not len(offsets) or offsets[-1] != last:
         return units
     units = units.copy()

@@ -1,9 +1,9 @@
-"""Checks what is derived of lanes and kept on disk: the orders of timer lanes, and the counts of pending messages.
+"""Checks data on disk that is derived from lanes: the orders of timer lanes, and the counts of pending messages.
 
 order    manifest and blocks against their CRCs, rows in order of due time and entry, each pending entry there once
-counts   the file against its CRC; where nothing came after its checkpoint, its sums against what is pending
+counts   the file against its CRC; if nothing came after its checkpoint, its sums against the pending messages
 
-A start makes both anew where they are missing or do not match their CRC: wrong rows that do match it would stay.
+A start rebuilds both if they are missing or do not match their CRC; wrong rows with a matching CRC would stay.
 """
 
 from pathlib import Path
@@ -47,7 +47,7 @@ class OrderCheck:
 
     @property
     def _is_still(self) -> bool:
-        """Whether all that the log says is in the checkpoint."""
+        """Whether the checkpoint covers the whole log."""
         return self._point is not None and self._point.position == self._state.end
 
     def _check_order(self, lane: PendingLane) -> None:
@@ -66,12 +66,12 @@ class OrderCheck:
         self._compare(folder, lane, found.end, merged([part for part in parts if part is not None]))
 
     def _rows(self, name: str, serial: int, count: int) -> Rows | None:
-        """All rows of a run; None: they are damaged, or a running store has merged them meanwhile."""
+        """All rows of a run; None: they are damaged, or a running store has merged them in the meantime."""
         try:
             run = Run(Disk(), self._state.root / name, serial)
         except FileNotFoundError:
             if not self._is_serving:
-                self._report.add(name, 0, "the manifest names it, and it is not there")
+                self._report.add(name, 0, "the manifest names it, but it is missing")
             return None
         except Damaged as error:
             self._report.add(name, 0, error.text)
@@ -137,7 +137,7 @@ class OrderCheck:
 
 
 def _falling(rows: Rows) -> int | None:
-    """The first row that does not lie after the one before it, where a tombstone may follow its row."""
+    """The first row that is not after its predecessor; a tombstone may follow its row."""
     same_due = rows.dues[1:] == rows.dues[:-1]
     wrong = (rows.dues[1:] < rows.dues[:-1]) | (same_due & (rows.entries[1:] < rows.entries[:-1]))
     found = np.flatnonzero(wrong)

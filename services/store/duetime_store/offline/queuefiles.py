@@ -1,4 +1,4 @@
-"""Queue files as a broker has them: written one after the other, from the first unit to the queue's end."""
+"""Queue files in a broker's form: written one after the other, from the first unit to the queue's end."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,14 +12,14 @@ from duetime_format.units import FILLER, UNIT, Units
 from duetime_store.files.disk import Disk
 from duetime_store.log.segment import file_name
 
-# The unit in place of a message that was deleted with the front of the log. Not a filler: where one is a queue's last
-# unit, a broker takes the log to be dispatched up to position 2^31. Nor a unit at position 0: for that it reads the
-# first file that there is, wherever it begins.
+# The unit in place of a message that was deleted with the front of the log. A filler would not do: if a filler is a
+# queue's last unit, a broker assumes that the log is dispatched up to position 2^31. Nor would a unit at position 0:
+# for that it reads the first existing file, regardless of its start.
 _GONE = UNIT.pack(1, 1, 0)
 
 
 class QueueWriter:
-    """Writes one queue's files from its first unit on; offsets without a record are held free, as a broker does."""
+    """Writes one queue's files from its first unit; offsets without a record are reserved, as a broker does."""
 
     def __init__(self, disk: Disk, target: Path, queue: Queue, file_bytes: int) -> None:
         self._disk = disk
@@ -28,22 +28,22 @@ class QueueWriter:
         self._fd = -1
         self._base = -1
         self._end = queue.max_offset
-        # The next offset; the first file begins with places held free. Where no message is left, that is the last file.
+        # The next offset; the first file begins with reserved places. If no message is left, that is the last file.
         first = min(queue.min_offset, max(queue.max_offset - 1, 0))
         self._next = first - first % (file_bytes // UNIT.size)
 
     def add(self, offsets: Ints, units: Units) -> None:
         if not len(offsets):
             return
-        # For each run of offsets without a gap.
+        # One write per run of consecutive offsets.
         for part in np.split(np.arange(len(offsets)), np.flatnonzero(np.diff(offsets) != 1) + 1):
             first = int(offsets[part[0]])
             self._write(FILLER * (first - self._next))
             self._write(units[part].tobytes())
 
     def add_gone(self) -> None:
-        """Adds places of messages that were deleted with the front of the log, up to the queue's end. So the next
-        message gets the offset that it would have got, and groups that wait for it get it."""
+        """Adds places of messages that were deleted with the front of the log, up to the queue's end. The next message
+        then gets its proper offset, and groups that wait for it receive it."""
         if self._next < self._end:
             self._write(_GONE * (self._end - self._next))
 
@@ -73,7 +73,7 @@ class QueueWriter:
 
 
 def all_units(queue: QueueFiles) -> Iterator[Units]:
-    """The units from the first that is no place held free."""
+    """The units from the first that is not a reserved place."""
     at = queue.min_offset
     while at < queue.max_offset:
         units = queue.read(at, queue.max_offset - at)

@@ -1,9 +1,9 @@
-"""The report of verify: damages, each with its place and its message, and notes on findings that are no damage."""
+"""The report of verify: damage with its place and message, and notes on findings that are not damage."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-# Damages named one by one; all are counted.
+# Maximum damages named one by one; all are counted.
 NAMED_MAX = 10_000
 
 
@@ -28,7 +28,7 @@ NONE = Message()
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """`position` is a byte of `file`, which is named from the directory on."""
+    """`position` is a byte of `file`, whose path is relative to the directory."""
 
     file: str
     position: int

@@ -1,14 +1,14 @@
-r"""Rewrites the records of entries that have ended, so that a broker that reads them delivers nothing. Pure bytes.
+r"""Rewrites the records of ended entries so that a broker that reads them delivers nothing. Pure bytes.
 
-A broker knows no ended entries: it reads all of a level from delayOffset.json's offset on, and all of the timers' queue
-from timercheck's. So in an export the record of such an entry becomes one that brokers drop, within its length:
+A broker has no ended entries: it reads all of a level from delayOffset.json's offset, and all of the timers' queue from
+timercheck's. So in an export the record of such an entry becomes one that brokers drop, within its length:
 
     level    REAL_TOPIC = RMQ_SYS_TRANS_HALF_TOPIC: discarded when it falls due
-    timer    TIMER_DEL_UNIQKEY = -: a mark that takes back a message which is not there; and a REAL_TOPIC of its length
-             that nobody reads
+    timer    TIMER_DEL_UNIQKEY = -: a mark that takes back a nonexistent message; and a REAL_TOPIC of the same length
+             without readers
 
-Room comes from properties that nobody needs any more, the CRC mark first; what is left over is filled up. A record
-without that much room gets such a REAL_TOPIC alone.
+Space comes from properties that are no longer needed, the CRC mark first; the rest is filled up. A record without
+enough space gets only such a REAL_TOPIC.
 
 Source: RocketMQ 4.9.3, 5.3.3 ScheduleMessageService.executeOnTimeup; 5.3.3 TimerMessageStore.dequeue, doPut.
 """
@@ -28,7 +28,7 @@ _REAL_TOPIC, _REAL_QID, _OUT = (name.encode() for name in (record.REAL_TOPIC, re
 _DELETED = DELETED_KEY.encode()
 _ROLLS = ROLLS.encode()
 _HALF = HALF_TOPIC.encode()
-# Properties that brokers need to read the record at all; ids and keys go last of the others.
+# Properties that brokers need to read the record at all; ids and keys are the last to be removed.
 _NEEDED = frozenset((_REAL_TOPIC, _REAL_QID, _OUT, record.DELAY.encode()))
 _LAST = (record.KEYS.encode(), record.UNIQ_KEY.encode())
 _FILL = b"FILL"
@@ -37,19 +37,18 @@ _PART_BYTES_MIN = len(_FILL) + 3
 
 def silenced_level(found: Record, topics: Container[str]) -> bytes:
     """Properties for the record of a level's entry, as long as they were, with the CRC mark unfilled if they have one.
-    `topics`: names that a topic that nobody reads may not have."""
+    `topics`: names not to be used for the topic without readers."""
     return _rewritten(found, {_REAL_TOPIC: _HALF}, topics)
 
 
 def silenced_timer(found: Record, out_ms: int, topics: Container[str]) -> bytes:
-    """As `silenced_level`, for the record of a timer, which a broker shall read when the clock is at `out_ms`."""
+    """As `silenced_level`, for the record of a timer, which a broker should read when the clock is at `out_ms`."""
     changes = {_DELETED: b"-", _OUT: b"%0*d" % (record.TIMER_OUT_DIGITS, out_ms)}
     return _rewritten(replace(found, properties=_unread(found, topics)), changes, topics)
 
 
 def with_roll(properties: bytes) -> bytes:
-    """The same properties, of a record that is put into the timers' queue once more; without a change where there is
-    no room for one."""
+    """The same properties, for a record that is put into the timers' queue once more. Unchanged if there is no room."""
     parts = dict(_parts(properties))
     rolls = parts.pop(_ROLLS, b"0")
     parts = {_ROLLS: b"%d" % (int(rolls) + 1 if rolls.isdigit() and len(rolls) <= 18 else 1), **parts}
@@ -59,7 +58,7 @@ def with_roll(properties: bytes) -> bytes:
 
 
 def with_out(properties: bytes, out_ms: int) -> bytes:
-    """The same properties with another TIMER_OUT_MS, where theirs has as many digits."""
+    """The same properties with another TIMER_OUT_MS, if theirs has as many digits."""
     return _replaced(properties, _OUT, b"%0*d" % (record.TIMER_OUT_DIGITS, out_ms))
 
 
@@ -84,14 +83,14 @@ def _droppable(parts: list[Part]) -> Iterator[Part]:
 
 
 def _unread(found: Record, topics: Container[str]) -> bytes:
-    """With a destination of the same length that is no topic."""
+    """Properties with a destination of the same length that is not a topic."""
     length = len(value_of(found.properties, _REAL_TOPIC))
     name = next(mark * length for mark in "_-|%" if mark * length not in topics)
     return _replaced(found.properties, _REAL_TOPIC, name.encode())
 
 
 def _replaced(properties: bytes, name: bytes, value: bytes) -> bytes:
-    """With another value of the property's length; as they are where its length is another one."""
+    """Properties with another value of the same length; unchanged if the lengths differ."""
     known = value_of(properties, name)
     if not known or len(known) != len(value):
         return properties
@@ -101,7 +100,7 @@ def _replaced(properties: bytes, name: bytes, value: bytes) -> bytes:
 
 
 def _parts(properties: bytes) -> Iterator[Part]:
-    """Without the CRC mark."""
+    """The properties without the CRC mark."""
     for part in record.without_crc_mark(properties).split(VALUE_END):
         name, _, value = part.partition(NAME_END)
         if name:

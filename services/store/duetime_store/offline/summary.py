@@ -1,4 +1,4 @@
-"""A directory's summary: one object, whose names are those that RocketMQ's tools and files use."""
+"""A directory's summary: one object, with the names of RocketMQ's tools and files."""
 
 from dataclasses import astuple
 from pathlib import Path
@@ -68,7 +68,7 @@ def _sizes(state: State, index_files: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def _checkpoint(root: Path) -> dict[str, Any] | None:
-    """RocketMQ's fields; ours too where the file has them."""
+    """RocketMQ's fields; also ours if the file has them."""
     try:
         data = (root / "checkpoint").read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -143,7 +143,7 @@ def _timer_lane(state: State, lane: PendingLane, pending: int, ended: int) -> di
         "max": lane.queue.max_offset,
         "pending": pending,
         "ended": ended,
-        # As of the checkpoint: all up to there, in order of due time, is restored or has ended.
+        # Taken from the checkpoint: all entries up to there, in order of due time, are restored or have ended.
         "dueAtMs": place.due_at_ms if place is not None else None,
         "entry": place.entry if place is not None else None,
     }

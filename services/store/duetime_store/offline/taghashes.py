@@ -1,4 +1,4 @@
-"""Hashes of tags, by offset: the tagsCodes that a broker has where DueTime has due times or ends."""
+"""Hashes of tags by offset: a broker's tagsCodes for records where DueTime has due times or ends."""
 
 import numpy as np
 from duetime_core.ondisk.levels import hash_of_tags
@@ -15,7 +15,7 @@ class TagHashes:
     TOPICS = frozenset(_TOPICS.values())
 
     def __init__(self) -> None:
-        # By topic and queue: offsets and hashes, in runs.
+        # Offsets and hashes, in runs, by topic and queue.
         self._found: dict[tuple[str, int], list[tuple[Ints, Ints]]] = {}
 
     def see(self, item: Item) -> None:
@@ -32,7 +32,7 @@ class TagHashes:
             self._found.setdefault((found.topic, found.queue), []).append(row)
 
     def of(self, topic: str, queue: int, offsets: Ints) -> Ints:
-        """The hash of each record's tag; 0 where there is none, or no record."""
+        """The hash of each record's tag; 0 without a tag or record."""
         hashes = np.zeros(len(offsets), np.int64)
         if not len(offsets):
             return hashes

@@ -1,10 +1,10 @@
-r"""Pending timers as JSON lines: for brokers that know none, to be sent again.
+r"""Pending timers as JSON lines, for resending to brokers without timers.
 
     {"topic":"orders","queue":3,"dueAtMs":1700000000000,"id":"7F..","keys":"k1 k2","tags":"t","body":"aGVsbG8=",
      "isCompressed":false,"flag":0,"bornAtMs":1690000000000,"properties":{"colour":"red"}}
 
-One line for each message, in order of due time. `body` is base64 of the bytes as stored: zlib's (or of another kind, by
-`sysFlag`) where `isCompressed`. `properties` are the sender's own.
+One line for each message, in order of due time. `body` is base64 of the bytes as stored: zlib's (or another kind, by
+`sysFlag`) if `isCompressed`. `properties` are the sender's own.
 """
 
 import base64
@@ -22,7 +22,7 @@ from duetime_format.record import Record
 
 
 def lines(state: State, lanes: dict[int, PendingLane]) -> Iterator[str]:
-    """A line, with its end, for each pending timer whose record can be read."""
+    """A line, with its end, for each pending timer with a readable record."""
     found = sorted(
         (due_at_ms, number, entry, position)
         for number, lane in lanes.items()

@@ -1,11 +1,11 @@
 """Copies a store directory into a cluster's data directory, where it becomes a shard.
 
-    DATA/.store-0.new/     made here, until all of it is on disk
+    DATA/.store-0.new/     filled here, until all of it is on disk
     DATA/store-0/          its name when it is whole
 
-A copy that was cut short is made again from its beginning. Files are copied in an order in which later ones cover
-earlier ones: offsets, then queues, then the log. So a directory in use comes out as one that was killed, and its log
-lacks nothing that its offsets name.
+An interrupted copy starts over. Files are copied in an order in which later ones cover earlier ones: offsets, then
+queues, then the log. So a directory in use is copied like a killed one, and its log has everything that its offsets
+name.
 """
 
 import errno
@@ -30,7 +30,7 @@ from duetime_store.offline.report import Report
 from duetime_store.offline.verify import verify
 
 _BYTES_AT_ONCE = 4 << 20
-# Files not named go between the second and the third.
+# Other files are copied between the second and the third.
 _LOG = "commitlog"
 _FIRST, _LAST = ("config", "checkpoint", "consumequeue"), ("timerlog", _LOG)
 # Files of the serving process, of no use to another.
@@ -38,7 +38,7 @@ _NOT_COPIED = frozenset(("lock", RESERVE))
 
 
 def shard_directory(data: Path, shard: int) -> Path:
-    """Where a shard lies in a cluster's data directory, as `duetime up` has it."""
+    """The path of a shard in a cluster's data directory, as `duetime up` has it."""
     return data / f"store-{shard}"
 
 
@@ -54,8 +54,8 @@ def import_directory(
     """Copies a directory to `target`, once it is verified; the source stays as it is. Returns the verification.
 
     Raises:
-        InvalidArgument: the source is no store directory.
-        DueTimeError: the target holds something, there is no room, or the source is damaged and that is not accepted;
+        InvalidArgument: the source is not a store directory.
+        DueTimeError: the target is not empty, there is no room, or the source is damaged and that is not accepted;
             nothing is copied.
     """
     check_empty(target)
@@ -70,9 +70,9 @@ def import_directory(
 
 
 def check_empty(target: Path) -> None:
-    """Raises: DueTimeError where something is there already."""
+    """Raises: DueTimeError: the target is not empty."""
     if target.exists() and (not target.is_dir() or listed(target)):
-        raise DueTimeError(f"{target} holds something already; nothing is written over")
+        raise DueTimeError(f"{target} is not empty; nothing is overwritten")
 
 
 @contextmanager
@@ -108,7 +108,7 @@ def made_whole(target: Path) -> Iterator[Path]:
 
 
 def source_files(root: Path) -> list[tuple[Path, Path]]:
-    """The files to copy, in order: path, and name from the root on."""
+    """The files to copy, in order: path, and path relative to the root."""
     places = {name: rank for rank, name in enumerate(_FIRST, -len(_FIRST))}
     places |= {name: rank for rank, name in enumerate(_LAST, 1)}
     tops = sorted(listed(root), key=lambda path: (places.get(path.name, 0), path.name))
@@ -129,15 +129,15 @@ def used_bytes(files: list[tuple[Path, Path]]) -> int:
 
 
 def check_room(target: Path, files: list[tuple[Path, Path]]) -> None:
-    """Raises: DueTimeError where the files would not fit."""
+    """Raises: DueTimeError: the files would not fit."""
     needed = used_bytes(files)
     free = Disk().space(target).free_bytes
     if needed > free:
-        raise DueTimeError(f"{needed:,} bytes are to be copied, and {free:,} are free at {target.parent}")
+        raise DueTimeError(f"{needed:,} bytes are to be copied, but {free:,} are free at {target.parent}")
 
 
 def copy_files(disk: Disk, files: list[tuple[Path, Path]], target: Path, progress: Progress = no_progress) -> None:
-    """Copies files, which are durable on return. Files deleted meanwhile are left out, and so are the bytes after the
+    """Copies files, which are durable on return. Leaves out files deleted in the meantime, and the bytes after the
     records of the log's last file: a running store may be writing there."""
     done = 0
     newest = max((name for _, name in files if name.parts[0] == _LOG and name.name.isdigit()), default=None)
@@ -153,7 +153,7 @@ def copy_files(disk: Disk, files: list[tuple[Path, Path]], target: Path, progres
 
 
 def records_bytes(path: Path) -> int | None:
-    """Where in a file of the log its records end now; None: it does not fit into its log."""
+    """The current end of the records in a file of the log; None: it does not fit into its log."""
     log = LogFiles(LocalFiles(path.parent.parent), _LOG)
     base = int(path.name)
     if base not in log.files:
@@ -191,7 +191,7 @@ def copy_file(disk: Disk, source: Path, target: Path, advance: Progress = no_pro
 
 
 def listed(directory: Path) -> list[Path]:
-    """The entries of a directory; none where there is no directory."""
+    """The entries of a directory; none if it does not exist."""
     try:
         return sorted(directory.iterdir())
     except (FileNotFoundError, NotADirectoryError):
@@ -199,7 +199,7 @@ def listed(directory: Path) -> list[Path]:
 
 
 def data_ranges(fd: int, size: int) -> Iterator[tuple[int, int]]:
-    """[first, stop) of each part of a file that is no hole."""
+    """[first, stop) of each part of a file that is not a hole."""
     at = 0
     while at < size:
         try:

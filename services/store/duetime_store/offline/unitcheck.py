@@ -1,9 +1,9 @@
-"""Checks queue units against the records of the log: each names where its record lies, and each record has one.
+"""Checks queue units against the records of the log: each names its record's place, and each record has one.
 
-A run of records is compared with the units at their offsets, column by column. Units without a record are checked when
-the log has been read: a place held free, a damaged record, one after the end, or nothing at all.
+A run of records is compared with the units at their offsets, column by column. Units without a record are checked after
+the log has been read: a reserved place, a damaged record, one after the end, or nothing at all.
 
-A message that retention has appended again has two records of one offset: the unit names one of them, which is enough.
+A message that retention has appended again has two records with one offset: the unit names one of them, which suffices.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,21 +32,21 @@ from duetime_store.queues.deletions import FILE, load
 _DELETED_KEY = (DELETED_TOPIC.encode(), 0)
 _UNIQ_KEY = record.UNIQ_KEY.encode()
 _UNITS_AT_ONCE = 65_536
-# Offsets within so many times their number are read in one go.
+# Offsets within this multiple of their number are read in one go.
 _SPREAD_MAX = 8
-# An address into consumequeue_ext stands where a hash could not.
+# Smaller values can't be hashes: they are addresses into consumequeue_ext.
 _HASH_MIN = -(1 << 31)
 
 
 @dataclass(slots=True)
 class Rows:
-    """Records of one queue, in the order of the log, and how their ids are found."""
+    """Records of one queue, in the order of the log, with the sources of their ids."""
 
     offsets: Ints
     positions: Ints
     sizes: Ints
     codes: Ints
-    # Hashes of their tags: what brokers have in the timers' queue.
+    # Hashes of their tags: a broker's tagsCodes in the timers' queue.
     hashes: Ints
     properties: list[bytes] | Run
     # Their rows in the run.
@@ -67,15 +67,15 @@ class _Checked:
     seen: int
     gaps: list[tuple[int, int]] = field(default_factory=list)
     reported: set[int] = field(default_factory=set)
-    # Offsets of records out of order: copies that retention has made.
+    # Offsets of records out of order: copies made by retention.
     late: list[Ints] = field(default_factory=list)
-    # Records that have no unit: number, and the first one's offset and position.
+    # Records without a unit: number, and the first one's offset and position.
     missing: int = 0
     first_missing: tuple[int, int] = (0, 0)
 
 
 class UnitCheck:
-    """Takes the records of the log as they come, then finds the units that are left over."""
+    """Takes the records of the log in order, then finds the units that are left over."""
 
     def __init__(self, state: State, report: Report, report_damage: Callable[[int, str, Message], None]) -> None:
         """`report_damage`: called with log position, damage and message."""
@@ -83,7 +83,7 @@ class UnitCheck:
         self._report_damage = report_damage
         self._codes = TagsCodes(state.history)
         self._has_ext = (state.root / "consumequeue_ext").is_dir()
-        # Queues of timers are a broker's, or were before a start made them anew.
+        # Queues of timers are a broker's, or were before a start rebuilt them.
         handover = known_handover(state.files)
         self._has_brokers_hashes = are_brokers(state.files) or (handover is not None and handover.position > 0)
         self._queues: dict[tuple[str, int], _Checked] = {}
@@ -120,7 +120,7 @@ class UnitCheck:
             self._delete(found)
 
     def _delete(self, found: Record) -> None:
-        """Records of a deleted topic have no units: its queues went with it."""
+        """Notes a deletion: records of the topic have no units, because its queues were deleted too."""
         try:
             topic = deletions.decode(found.body, found.position).topic
         except Damaged as error:
@@ -155,7 +155,7 @@ class UnitCheck:
             is_possible(rows.offsets, rows.positions) if is_queue(*key) else np.zeros(len(rows.offsets), np.bool_)
         )
         for row in np.flatnonzero(~possible).tolist():
-            what = f"its queue offset {rows.offsets[row]} or its queue is none that it can have"
+            what = f"its queue offset {rows.offsets[row]} or its queue is impossible"
             self._report_record(key, rows, row, what)
         checked = self._queues.get(key)
         if checked is None:
@@ -184,7 +184,7 @@ class UnitCheck:
             codes |= units["tags"] < _HASH_MIN
         wrong = ~(whole & codes)
         if key[0] in KEPT_TOPICS and not right.all():
-            # Another record of the offset has come or will come: if none does, the unit is left over.
+            # Another record of the offset has come or will come; if none does, the unit is left over.
             positions = rows.positions[which]
             wrong &= right | ((units["position"] < positions) & (offsets >= checked.seen)) | (units["size"] <= 0)
         for place in np.flatnonzero(wrong).tolist():
@@ -199,13 +199,13 @@ class UnitCheck:
     def _right_codes(self, topic: str, tags: Ints, rows: Rows, which: Ints) -> Mask:
         if topic not in LANE_TOPICS:
             same: Mask = tags == rows.codes[which]
-            # Marks of ends: halfcheck.py.
+            # Marks of ends are checked in halfcheck.py.
             return same | are_ended(tags) if topic == HALF_TOPIC else same
         right: Mask = dues_of(tags) == rows.codes[which]
         return right | (tags == rows.hashes[which]) if topic == TIMER_TOPIC and self._has_brokers_hashes else right
 
     def _follow(self, checked: _Checked, offsets: Ints) -> None:
-        """Remembers which offsets have their records."""
+        """Notes offsets that have their records."""
         if not len(offsets):
             return
         if int(offsets[0]) == checked.seen and bool((np.diff(offsets) == 1).all()):
@@ -228,7 +228,7 @@ class UnitCheck:
         self._report_damage(int(rows.positions[row]), what, Message(*key, int(rows.offsets[row]), rows.id_of(row)))
 
     def left_over(self) -> Iterator[tuple[QueueFiles, Ints, Units]]:
-        """Units that no record was found for, except those reported already and places held free."""
+        """Units without a record, except those reported already and reserved places."""
         for checked in self._queues.values():
             found = np.concatenate([np.array(list(checked.reported), np.int64), *checked.late])
             for first, stop in [*checked.gaps, (checked.seen, checked.files.max_offset)]:
@@ -254,7 +254,7 @@ def unit_place(files: QueueFiles, offset: int) -> tuple[str, int]:
 
 def _difference(unit: tuple[int, int, int], rows: Rows, row: int) -> str:
     if unit[1] == FILLER_SIZE:
-        return f"no unit for the record at {rows.positions[row]}, its place is held free"
+        return f"no unit for the record at {rows.positions[row]}, its place is reserved"
     names = ("position", "size", "tagsCode")
     wanted = (int(rows.positions[row]), int(rows.sizes[row]), int(rows.codes[row]))
     different = [
@@ -277,7 +277,7 @@ def _written_end(files: QueueFiles) -> int:
 
 
 def units_at(files: QueueFiles, offsets: Ints) -> Units:
-    """The unit at each of the offsets, which may be in any order; zeros where there is none."""
+    """The unit at each of the offsets, which may be in any order; zeros for missing ones."""
     low, high = int(offsets.min()), int(offsets.max()) + 1
     if high - low > _SPREAD_MAX * len(offsets) + 64:
         return joined(units_at(files, offsets[index : index + 1]) for index in range(len(offsets)))

@@ -1,9 +1,10 @@
-r"""One JSON line for each consume queue unit, with the record it points at, as RocketMQ's own decoder prints it.
+r"""One JSON line for each consume queue unit, with its record, in the form of RocketMQ's own decoder.
 
     {"topic":"T","queueId":0,"queueOffset":0,"physicalOffset":0,"size":183, ... ,"bodyLength":5,"bodySha256":"..."}
 
-Sorted by topic, queue, offset. ASCII: all else, control characters too, is \uXXXX. Properties are sorted by name. Hosts
-are as Java prints them, IPv6 in eight groups. A unit whose record can't be read has `damage` in place of its fields.
+Sorted by topic, queue, offset. ASCII only: other characters and control characters are \uXXXX. Properties are sorted by
+name. Hosts have Java's form, IPv6 in eight groups. A unit with an unreadable record has `damage` in place of its
+fields.
 """
 
 import hashlib
@@ -18,7 +19,7 @@ from duetime_format.errors import Damaged
 from duetime_format.properties import decode_properties
 
 _BYTES_AT_ONCE = 1 << 20
-# The size of larger records is checked first, as they are rare: a damaged unit may give any size.
+# The size of larger records is checked first, as they are rare: a damaged unit may have any size.
 _RECORD_BYTES_USUAL = 8 << 20
 _ESCAPED = re.compile(r"[^ !#-\[\]-~]")
 Reader = Callable[[int, int], bytes]
@@ -97,7 +98,7 @@ def host(packed: bytes) -> str:
 
 
 class _Buffered:
-    """Reads ahead: the records of a queue lie in order, often close to each other."""
+    """Reads ahead: the records of a queue are in order, often close to each other."""
 
     def __init__(self, state: State) -> None:
         self._log = state.log
@@ -110,7 +111,7 @@ class _Buffered:
         if size > _RECORD_BYTES_USUAL and self._log.read(position, 4) != size.to_bytes(4, "big"):
             return b""
         if at < 0 or at + size > len(self._data):
-            # Ahead as far as the last read-ahead was used.
+            # Reads ahead as far as the last read-ahead was used.
             near = 0 <= at <= 4 * len(self._data)
             self._ahead = min(2 * self._ahead, _BYTES_AT_ONCE) if near else 4_096
             self._start, self._data = position, self._log.read(position, max(size, self._ahead))

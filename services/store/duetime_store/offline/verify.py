@@ -7,8 +7,8 @@ config       JSON files, our checkpoint
 lanes        marks of ended entries against the records that ended them; orders and counts, as far as they are kept
 half messages    marks of ends against the records that ended them; the file of open transactions against the marks
 
-Traces of a kill are no damage, and are noted: a torn record at the end of the log, units of records that are not there,
-records that are not in their queues yet.
+Traces of a kill are noted, and are not damage: a torn record at the end of the log, units of missing records, records
+that are not in their queues yet.
 """
 
 from bisect import bisect_right
@@ -60,7 +60,7 @@ class _Bad:
 
 
 def verify(root: Path, levels: DelayLevels | LevelHistory, progress: Progress = no_progress) -> Report:
-    """Reads the whole directory; `levels` as in `state.load`. Raises: InvalidArgument: it is no store directory."""
+    """Reads the whole directory; `levels` as in `state.load`. Raises: InvalidArgument: it is not a store directory."""
     state = load(root, levels)
     report = Report()
     verifier = _Verifier(state, report)
@@ -162,7 +162,7 @@ class _Verifier:
                 elif self._is_repeated(files, offset, position, size):
                     repeated += 1
                 else:
-                    what = f"unit names position {position}, {size} bytes: no record lies there"
+                    what = f"unit names position {position}, {size} bytes: no record is there"
                     self._report.add(*unit_place(files, offset), what, message)
         if unwritten:
             self._report.notes.append(f"{unwritten} queue units of records that did not reach the disk before the kill")
@@ -170,8 +170,8 @@ class _Verifier:
             self._report.notes.append(f"{repeated} queue units repeat entries whose copies a broker dispatched again")
 
     def _is_repeated(self, files: QueueFiles, offset: int, position: int, size: int) -> bool:
-        """Whether the unit is one more of an entry that has a place before it. A broker makes it when it meets a copy
-        that retention has made, of a queue's offset 0: for that one it looks for no repeats."""
+        """Whether the unit repeats an entry that has a place before it. A broker makes it on meeting a copy, made by
+        retention, of a queue's offset 0: it does not check that one for repeats."""
         if files.topic not in KEPT_TOPICS:
             return False
         found = message(self._state, position)
@@ -187,7 +187,7 @@ class _Verifier:
             if self._killed and offset >= files.max_offset:
                 absent += count
                 continue
-            what = f"{count} records have no unit, the first lies at {position}"
+            what = f"{count} records have no unit, the first is at {position}"
             self._report.add(*unit_place(files, offset), what, Message(files.topic, files.queue, offset))
         if absent:
             self._report.notes.append(f"{absent} records are not in their queues yet; recovery puts them there")
@@ -240,7 +240,7 @@ def _check_config(state: State, report: Report) -> None:
         fault = configs.fault_of(path)
         if fault and path.exists():
             backup = configs.fault_of(path.with_name(f"{path.name}.bak"))
-            words = "there is no .bak that can be read" if backup else "its .bak can be read"
+            words = "its .bak can't be read either" if backup else "its .bak can be read"
             report.add(f"config/{path.name}", 0, f"{fault}; {words}")
     if damaged := topics.read(state.config)[1]:
         report.notes.append(f"config/{topics.FILE}: {damaged} lines were written in part, or are damaged")
@@ -250,7 +250,7 @@ def _check_config(state: State, report: Report) -> None:
 
 
 def _check_checkpoint(state: State, report: Report) -> Checkpoint | None:
-    """Returns the one that a start would go by, if it can be read."""
+    """Returns the one that a start would use, if it can be read."""
     try:
         data = (state.root / "checkpoint").read_bytes()
     except (FileNotFoundError, NotADirectoryError):

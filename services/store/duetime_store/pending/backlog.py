@@ -1,9 +1,9 @@
-"""Backlog: how many messages are pending, by due time. All numbers of an answer are of one moment.
+"""Backlog: the number of pending messages, by due time. All numbers of an answer are of one moment.
 
     near seconds, by ranks ──┐
     the present minute of a topic, by its entries ──┴──▶ one moment: a snapshot of the table ──▶ buckets, in turns
 
-What is counted before that moment is kept up to date until then.
+Counts made before that moment are kept up to date until then.
 """
 
 from collections.abc import Sequence
@@ -24,10 +24,10 @@ from duetime_store.pending.surveyor import Surveyor
 from duetime_store.reading.turns import Turns, Walk
 from duetime_store.writing.store import Store
 
-# An answer has at most so many; else they are made wider, as far as days.
+# Maximum buckets of an answer; if there are more, they are made wider, up to days.
 BUCKETS_MAX = 100_000
 BY_SECOND_MS = 10 * 60_000
-# Buckets written into an answer between two looks at the clock.
+# Buckets written into an answer between two reads of the clock.
 _PIECE = 256
 
 
@@ -46,15 +46,15 @@ class _Asked:
 
 @dataclass(frozen=True, slots=True)
 class _Overdue:
-    """Which entries of a lane count as overdue: those of whole spans within [first_ms, start_ms), and those of the
-    span that the present divides, within [start_ms, stop_ms)."""
+    """The overdue entries of a lane: those of whole spans within [first_ms, start_ms), and those of the span that the
+    present divides, within [start_ms, stop_ms)."""
 
     lane: Lane
     grain: Grain
     first_ms: int
     start_ms: int
     stop_ms: int
-    # Of a topic: counts the latter.
+    # Counts the latter for one topic.
     survey: Survey
 
     @classmethod
@@ -98,11 +98,9 @@ class Backlog:
         self._turns = turns
 
     async def answer(self, request: pending_pb2.BacklogRequest) -> pending_pb2.BacklogResponse:
-        """
-        Raises:
-            InvalidArgument: times that can't be, or more buckets than an answer has.
-            Unavailable: messages are still being counted after a start.
-        """
+        """Raises:
+        InvalidArgument: impossible times, or more buckets than an answer may have.
+        Unavailable: messages are still being counted after a start."""
         while True:
             asked = self._asked(request)
             response = pending_pb2.BacklogResponse(now_ms=asked.now_ms)
@@ -119,7 +117,7 @@ class Backlog:
                 # The moment of the answer.
                 snapshot = counts.snapshot()
                 if any(snapshot.grains[one.lane.number] != one.grain for one in overdue):
-                    # Spans were refined or folded meanwhile.
+                    # Spans were refined or folded in the meantime.
                     continue
                 response.overdue_count = sum(one.count(snapshot, asked.wanted.topic) for one in overdue)
             finally:
@@ -133,7 +131,7 @@ class Backlog:
             return response
 
     async def _count(self, asked: _Asked, seconds: Sequence[Seconds], overdue: Sequence[_Overdue]) -> None:
-        """Counts what the table does not have; it is kept up to date from then on."""
+        """Counts the parts that the table lacks, and keeps them up to date from then on."""
         if asked.is_by_second:
             with self._turns.walk() as walk:
                 walk.start()
@@ -150,7 +148,7 @@ class Backlog:
     def _asked(self, request: pending_pb2.BacklogRequest) -> _Asked:
         from_ms, before_ms = request.due_from_ms, request.due_before_ms or TIME_END * MINUTE_MS
         if not 0 <= from_ms < before_ms:
-            text = f"{before_ms} is not above due_from_ms, {from_ms}, and that not from 0 on"
+            text = f"{before_ms} is not above due_from_ms, {from_ms}, or that is below 0"
             raise InvalidArgument([Violation("due_before_ms", text)])
         now_ms, lanes = self._store.clock.now_ms(), list(self._store.lanes)
         together = request.all_topics_together and not request.topic
@@ -212,7 +210,7 @@ def _rows(buckets: Buckets) -> list[tuple[int, int, int, int, int]]:
 
 
 def _seconds(seconds: Sequence[Seconds], asked: _Asked) -> list[tuple[int, int, int, int, int]]:
-    """As `_rows`, of the near seconds within the request's range."""
+    """As `_rows`, for the near seconds within the request's range."""
     start_ms, wanted = asked.near[0] * MINUTE_MS, asked.wanted
     counts: dict[tuple[int, int], int] = {}
     for one in seconds:

@@ -1,9 +1,9 @@
 """Cancel: pending messages end without being delivered.
 
-    find (in turns) ──▶ judge, and stage one record with the ends of all that are pending ──▶ durable ──▶ answer
+    find (in turns) ──▶ judge, and stage one record with the ends of all pending ones ──▶ durable ──▶ answer
 
-Judging and staging are one step of the store's only writer, so a cancel and a restore of the same entry can't both
-win: whichever is staged first. The answer waits until all that it rests on is durable, a staged restore too.
+Judging and staging are one step of the store's only writer, so only one of a cancel and a restore of the same entry can
+win: the first to be staged. The answer waits until everything that it relies on is durable, including a staged restore.
 """
 
 from collections import Counter
@@ -88,7 +88,7 @@ class Cancelling:
     def _end(
         self, targets: Sequence[Target], results: dict[int, pending_pb2.CancelResult], indices: Sequence[int]
     ) -> list[int]:
-        """Ends those that are pending, and fills in results. Returns the indices of those to be sought again."""
+        """Ends the pending ones, and fills in results. Returns the indices of those to be looked up again."""
         unclear: list[int] = []
         pending: dict[Lane, dict[int, list[int]]] = {}
         errors: dict[int, DueTimeError] = {}

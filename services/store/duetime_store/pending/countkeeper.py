@@ -26,7 +26,7 @@ class CountKeeper:
         self._executor = executor
 
     def capture(self) -> Callable[[], Awaitable[None]] | None:
-        """None: lanes are to be counted anew, and the next start does that if this one does not."""
+        """None: lanes have to be recounted, which the next start does if this one does not."""
         if self._ledger.counts.suspects:
             return None
         snapshot, position = self._ledger.counts.snapshot(), self._store.published_end
@@ -40,7 +40,7 @@ class CountKeeper:
             try:
                 await asyncio.get_running_loop().run_in_executor(self._executor, work)
             except OSError as error:
-                # The checkpoint counts without it, and may be what a full disk waits for.
-                log.warning("counts of pending messages not saved: a start counts anew", error=str(error))
+                # The checkpoint is valid without it, and a full disk may need the checkpoint.
+                log.warning("counts of pending messages not saved: a start recounts", error=str(error))
 
         return write

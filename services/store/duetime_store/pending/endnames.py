@@ -1,4 +1,4 @@
-"""Names the ends of messages that were sent with `replace`: a lane marks a cancelled entry and a replaced one alike.
+"""Names the ends of messages sent with `replace`: a lane marks cancelled and replaced entries alike.
 
 A cancel has a row in a record of DT_CANCELLED; an entry without a row was replaced by another message.
 """
@@ -19,7 +19,7 @@ from duetime_store.writing.store import Store
 
 
 class EndNames:
-    """See the module. Reads only ends that are durable."""
+    """See the module. Reads only durable ends."""
 
     def __init__(self, store: Store, reader: Reader, finder: Finder, turns: Turns) -> None:
         self._store = store

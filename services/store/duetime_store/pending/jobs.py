@@ -1,4 +1,4 @@
-"""Replacements as a call asks for them, checked."""
+"""Requested replacements, checked."""
 
 from dataclasses import dataclass
 
@@ -27,9 +27,9 @@ class Rescheduling:
     target: Target
     asked: Asked
     body: bytes | None
-    # As its caller named it; empty: not at all.
+    # The caller's name for it; empty: none.
     request_id: str
-    # How often it was looked up.
+    # Number of lookups.
     rounds: int = 0
 
     @property
@@ -40,7 +40,7 @@ class Rescheduling:
 
 @dataclass(slots=True)
 class Upserting:
-    """A message that takes the place of the pending one of its name."""
+    """A message that replaces the pending one of its name."""
 
     name: Name
     message_id: str
@@ -70,7 +70,7 @@ def job_of(one: store_pb2.Replacement) -> Job:
 def _rescheduling(one: store_pb2.Replacement) -> Rescheduling:
     asked, faults = one.reschedule, []
     if one.max_wait_ms:
-        faults.append(Violation("max_wait_ms", "goes with a record"))
+        faults.append(Violation("max_wait_ms", "is only for a record"))
     value = asked.delay_ms if asked.WhichOneof("due") == "delay_ms" else asked.deliver_at_ms
     if asked.WhichOneof("due") is None:
         faults.append(Violation("reschedule.due", "neither delay_ms nor deliver_at_ms is set"))
@@ -94,7 +94,7 @@ def _rescheduling(one: store_pb2.Replacement) -> Rescheduling:
 def _upserting(one: store_pb2.Replacement) -> Upserting:
     faults = []
     if one.HasField("message"):
-        faults.append(Violation("message", "goes with reschedule; a record replaces by its topic and key"))
+        faults.append(Violation("message", "is only for reschedule; a record replaces by its topic and key"))
     if not 0 <= one.max_wait_ms <= DELAY_MS_MAX:
         faults.append(Violation("max_wait_ms", f"{one.max_wait_ms} is not within 0 and {DELAY_MS_MAX}"))
     if faults:
@@ -107,7 +107,7 @@ def _upserting(one: store_pb2.Replacement) -> Upserting:
     if lane is None or not is_timer_lane(lane):
         faults.append(Violation("record", f"goes to queue {found.queue} of {found.topic}, not to one of {TIMER_TOPIC}"))
     if asked is None:
-        faults.append(Violation("record", "says no due time"))
+        faults.append(Violation("record", "has no due time"))
     key, message_id, topic = (as_text(value_of(found.properties, name)) for name in (_KEYS, _UNIQ_KEY, _REAL_TOPIC))
     if not key or " " in key:
         faults.append(Violation("record", f"has {len(key.split())} keys, not 1"))

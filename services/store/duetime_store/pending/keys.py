@@ -1,10 +1,10 @@
-"""The pending messages that were sent with `replace`: one at most for each topic and key.
+"""The pending messages sent with `replace`: one at most for each topic and key.
 
-Each of them takes the place of the one before it, if that is still pending, in the same record. So of all records of a
-lane for any time with DT_UPSERT, a topic and a key, only the newest can be pending: it is sought like any key, in the
-index and in the tail of the log, and there is nothing else that a crash could leave out of step with the log.
+Each of them replaces its predecessor, if that is still pending, in the same record. So of all records of a lane for any
+time with DT_UPSERT, a topic and a key, only the newest can be pending. It is found like any key, in the index and in
+the tail of the log; no other state exists that a crash could leave out of step with the log.
 
-    staged ──(durable)──▶ known: the newest of some thousand names, so that few are sought
+    staged ──(durable)──▶ known: the newest of some thousand names, so that few are searched for
 """
 
 from collections import OrderedDict
@@ -27,17 +27,17 @@ Name = tuple[str, str]  # topic, key
 
 
 class Upsert(NamedTuple):
-    """The newest message of a name; whether it is pending is its lane's to say."""
+    """The newest message of a name; its lane has its state."""
 
     lane: int
     entry: int
     message_id: str
-    # By max_wait.
+    # The limit set by max_wait.
     latest_due_at_ms: int
 
 
 class WantedKey(Wanted):
-    """A name that is sought."""
+    """A name to find."""
 
     def __init__(self, name: Name) -> None:
         topic, key = name
@@ -73,7 +73,7 @@ class UpsertKeys:
         self._staged: dict[Name, Upsert] = {}
 
     async def learn(self, names: Sequence[Name]) -> None:
-        """Finds the newest messages of names of which nothing is known. Raises: as LogSearch.find."""
+        """Finds the newest messages of unknown names. Raises: as LogSearch.find."""
         missing = [name for name in dict.fromkeys(names) if not self.knows(name)]
         if not missing:
             return
@@ -82,7 +82,7 @@ class UpsertKeys:
             await walk.begin()
             await self._search.find(walk, list(wanted))
         for name, one in zip(missing, wanted, strict=True):
-            # A call that was faster may know better.
+            # A faster call may have newer results.
             if name not in self._known:
                 self._remember(name, one.newest)
 
@@ -90,14 +90,14 @@ class UpsertKeys:
         return name in self._staged or name in self._known
 
     def newest(self, name: Name) -> Upsert | None:
-        """The newest message of a name that is known; None: there was none, as far as the log goes back."""
+        """The newest message of a known name; None: there was none, as far as the log goes back."""
         if name in self._staged:
             return self._staged[name]
         self._known.move_to_end(name)
         return self._known[name]
 
     def stage(self, name: Name, upsert: Upsert) -> Callable[[bool], None]:
-        """A newer message is staged; the result is to be called with whether it became durable."""
+        """Notes a newer, staged message. Returns a callback for whether it became durable."""
         self._staged[name] = upsert
 
         def settle(durable: bool) -> None:

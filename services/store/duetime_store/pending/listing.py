@@ -1,12 +1,12 @@
 """ListPending: pending messages in order of due time, over all lanes of the shard, a page at a time.
 
-    lane 3     ████████░░░░        scanned up to a place; what matches waits for the others
+    lane 3     ████████░░░░        scanned up to a place; matches wait for the others
     lane 18    ██████░░░░░░░░
     lane 1000  █████████░░
-                    └─ all lanes were scanned up to here: what matches is given out, the lane is scanned on
+                    └─ all lanes were scanned up to here: matches are given out, the lane is scanned further
 
-Entries stand in the order of (due, lane, entry), and a page token is a place in it. A timer lane's rows say topic and
-key, so records are read of messages that may match only; of a level's lane every record is read that is looked at.
+Entries are in the order of (due, lane, entry), and a page token is a place in it. A timer lane's rows have topic and
+key, so records are read only for possible matches; in a level's lane every examined record is read.
 """
 
 import zlib
@@ -33,15 +33,15 @@ from duetime_store.reading.reader import Reader
 from duetime_store.reading.turns import Turns, Walk
 from duetime_store.writing.store import Store
 
-# Entries that one page looks at, about; then it ends, with what was found and a token.
+# Approximate number of entries that a page examines; then it ends, with its results and a token.
 LOOK_MAX = 65_536
-# How long one page takes, about, where little matches.
+# Approximate duration of a page with few matches.
 PAGE_S = 0.03
 # Entries scanned at once: rows, and those whose records have to be read.
 _CHUNK_ROWS, _CHUNK_RECORDS = 1_024, 256
-# Records read and written into the answer between two looks at the clock.
+# Records read and written into the answer between two reads of the clock.
 _PIECE = 16
-# The same of names only.
+# The same for names only.
 _PIECE_NAMED = 128
 _READ_BYTES = 1024 * 1024
 _ENTRY_LAST = (1 << 62) - 1
@@ -69,14 +69,14 @@ class Spot(NamedTuple):
     def of(cls, token: bytes) -> "Spot":
         """Raises: InvalidArgument."""
         if len(token) != _TOKEN.size or zlib.crc32(token[:-4]) != int.from_bytes(token[-4:], "big"):
-            raise InvalidArgument([Violation("page_token", "is none that this call has answered")])
+            raise InvalidArgument([Violation("page_token", "is not one that this call returned")])
         version, *spot, _ = _TOKEN.unpack(token)
         if version != _VERSION:
             raise InvalidArgument([Violation("page_token", f"is of version {version}, {_VERSION} is known")])
         return cls(*spot)
 
     def place_in(self, lane: int) -> Place:
-        """All entries of a lane up to it lie before this spot."""
+        """The place in a lane up to which all entries are before this spot."""
         if lane == self.lane:
             return Place(self.due_at_ms, self.entry)
         return Place(self.due_at_ms, _ENTRY_LAST if lane < self.lane else -1)
@@ -88,14 +88,14 @@ _END = Spot(_TIME_END, 0, 0)
 
 @dataclass(slots=True)
 class _Scan:
-    """A lane, scanned up to `place`; `rows` are entries that may match and are not given out yet."""
+    """A lane, scanned up to `place`; `rows` are possible matches not given out yet."""
 
     lane: Lane
     place: Place
     is_over: bool = False
     dues: Ints = field(default_factory=lambda: np.empty(0, np.int64))
     entries: Ints = field(default_factory=lambda: np.empty(0, np.int64))
-    # All that was scanned, in order.
+    # All scanned rows, in order.
     scanned: list[Rows] = field(default_factory=list)
 
     @property
@@ -103,7 +103,7 @@ class _Scan:
         return _END if self.is_over else Spot(self.place.due_at_ms, self.lane.number, self.place.entry)
 
     def take_to(self, spot: Spot) -> list[Spot]:
-        """Takes out what lies up to a spot."""
+        """Removes and returns the entries up to a spot."""
         count = _count_to(spot.place_in(self.lane.number), self.dues, self.entries)
         taken = zip(self.dues[:count].tolist(), self.entries[:count].tolist(), strict=True)
         self.dues, self.entries = self.dues[count:], self.entries[count:]
@@ -135,7 +135,7 @@ class _Wanted:
         return bool(self.name or self.key)
 
     def may_match(self, rows: Rows) -> Mask:
-        """By topics and keys of rows."""
+        """Possible matches by topics and keys of rows."""
         matching = np.ones(len(rows.entries), np.bool_)
         if self.topic is not None and rows.topics is not None:
             matching &= rows.topics == self.topic
@@ -156,10 +156,8 @@ class PendingList:
         self._turns = turns
 
     async def page(self, request: pending_pb2.ListPendingRequest) -> pending_pb2.ListPendingResponse:
-        """
-        Raises:
-            InvalidArgument: a count or times that can't be, or a token that is none.
-        """
+        """Raises:
+        InvalidArgument: an impossible count or time, or an invalid token."""
         count, start, wanted = self._asked(request)
         page = _Page(count, omit_bodies=request.omit_bodies, names_only=request.names_only)
         scans = [_Scan(lane, start.place_in(lane.number)) for lane in self._store.lanes]
@@ -181,7 +179,7 @@ class PendingList:
             violations.append(Violation("max_count", text))
         before_ms = asked.due_before_ms or _TIME_END
         if not 0 <= asked.due_from_ms < before_ms:
-            text = f"{before_ms} is not above due_from_ms, {asked.due_from_ms}, and that not from 0 on"
+            text = f"{before_ms} is not above due_from_ms, {asked.due_from_ms}, or that is below 0"
             violations.append(Violation("filter.due_before_ms", text))
         if violations:
             raise InvalidArgument(violations)
@@ -191,7 +189,7 @@ class PendingList:
         return request.max_count or limits.PENDING_COUNT_DEFAULT, max(start, Spot(asked.due_from_ms, 0, -1)), wanted
 
     async def _fill(self, page: "_Page", scans: list[_Scan], wanted: _Wanted, walk: Walk) -> None:
-        # Before all lanes were scanned no token goes further than the page's begin.
+        # Before all lanes were scanned no token is past the page's begin.
         unscanned = list(scans)
         while True:
             least = unscanned.pop() if unscanned else min(scans, key=lambda scan: scan.spot)
@@ -238,7 +236,7 @@ class PendingList:
         scan.entries = np.concatenate((scan.entries, rows.entries[matching]))
 
     def _read_matches(self, lane: Lane, rows: Rows, units: Units, wanted: _Wanted) -> Mask:
-        """By the records."""
+        """Matches by the records."""
         records, sizes, _, _ = self._reader.read(lane.queue, rows.entries, units)
         topics, keys = values(records, sizes, _NAMES)
         name, key = wanted.name.encode(), wanted.key.encode()
@@ -249,7 +247,7 @@ class PendingList:
         return np.array(matching, np.bool_)
 
     async def _give(self, page: "_Page", spots: Sequence[Spot], wanted: _Wanted, walk: Walk) -> bool:
-        """Adds messages of one lane; whether the page goes on."""
+        """Adds messages of one lane. Returns whether the page has room for more."""
         lane, at = self._store.lanes[spots[0].lane], 0
         while at < len(spots):
             entries = np.array([spot.entry for spot in spots[at:]], np.int64)
@@ -269,13 +267,13 @@ class PendingList:
 
 
 def _fitting(units: Units) -> int:
-    """How many records of the first units are read at once; 1 at least if there is one."""
+    """The number of leading units whose records are read at once; at least 1 if there is one."""
     sizes = np.where(units["size"] == FILLER_SIZE, 0, units["size"]).astype(np.int64)
     return max(int(np.searchsorted(sizes.cumsum(), _READ_BYTES, "right")), min(len(units), 1))
 
 
 class _Page:
-    """An answer that is being filled."""
+    """An answer being filled."""
 
     def __init__(self, count: int, *, omit_bodies: bool, names_only: bool) -> None:
         self.names_only = names_only
@@ -306,14 +304,14 @@ class _Page:
         return True
 
     def end(self) -> None:
-        """There may be more."""
+        """Sets the page token, as there may be more."""
         if self.reached is not None:
             self.response.next_page_token = self.reached.token()
             self.response.due_at_ms = self.reached.due_at_ms
 
 
 def _whole(records: bytes, sizes: list[int], spots: Sequence[Spot]) -> Iterator[tuple[Spot, PendingMessage]]:
-    """The messages of records that lie back to back; a size of 0 stands for a missing one."""
+    """The messages of records stored back to back; size 0: a missing one."""
     end = 0
     for size, spot in zip(sizes, spots, strict=True):
         data, end = records[end : end + size], end + size
@@ -322,7 +320,7 @@ def _whole(records: bytes, sizes: list[int], spots: Sequence[Spot]) -> Iterator[
 
 
 def _named(records: bytes, sizes: list[int], spots: Sequence[Spot]) -> Iterator[tuple[Spot, PendingMessage]]:
-    """As `_whole`, with no more than their names."""
+    """As `_whole`, with only their names."""
     columns = values(records, sizes, _OF_NAMED)
     for size, spot, message_id, topic, keys in zip(sizes, spots, *columns, strict=True):
         if size:
@@ -337,12 +335,12 @@ def _named(records: bytes, sizes: list[int], spots: Sequence[Spot]) -> Iterator[
 
 
 def _message(found: record.Record, spot: Spot) -> PendingMessage:
-    """The message as its consumers will see it; `offset` is the entry."""
+    """The message in the form that consumers will receive; `offset` is the entry."""
     properties = decode_properties(found.properties)
     message = stored_message(found)
     message.topic = properties.get(record.REAL_TOPIC, "")
     if is_group_topic(message.topic) and record.RETRY_TOPIC in properties:
-        # Whose retry it is: a group receives several topics.
+        # The origin of a retry: a group receives several topics.
         message.properties[record.RETRY_TOPIC] = properties[record.RETRY_TOPIC]
     queue = properties.get(record.REAL_QID, "")
     message.queue = int(queue) if queue.isdecimal() and len(queue) < 10 else 0

@@ -1,12 +1,12 @@
-"""Replace: a record takes a pending message's place in one step, which ends that one.
+"""Replace: a record replaces a pending message in one step, which ends that message.
 
     reschedule    the message's own record, with another due time and maybe another body; it keeps its id
     upsert        another message in the place of the pending one of the same topic and key, if there is one
 
-    look up (in turns) ──▶ judge, and stage the new record, which names the entry that it ends ──▶ durable ──▶ answer
+    look up (in turns) ──▶ judge, and stage the new record, which names the ended entry ──▶ durable ──▶ answer
 
-Judging and staging are one step of the store's only writer. The end is in the new record itself: after any crash either
-both are there or none is, and one of the two messages is pending.
+Judging and staging are one step of the store's only writer. The end is in the new record itself: after any crash both
+exist or neither, and one of the two messages is pending.
 """
 
 from collections import Counter
@@ -50,7 +50,7 @@ ALREADY_FIRED = pending_pb2.RESCHEDULE_STATUS_ALREADY_FIRED
 NOT_FOUND = pending_pb2.RESCHEDULE_STATUS_NOT_FOUND
 
 Result = store_pb2.ReplaceResult
-# Reschedules of one message that are followed back to its send.
+# Maximum reschedules of one message followed back to its send.
 CHAIN_MAX = 256
 _HALF_TOPIC = HALF_TOPIC.encode()
 
@@ -75,11 +75,11 @@ class Replacing:
         self._turns = turns
         self._metrics = metrics
         self._end_names = end_names
-        # Due times of entries that are staged and not published: their units say nothing yet.
+        # Due times of staged, unpublished entries, whose units do not have them yet.
         self._staged: dict[Place, int] = {}
 
     async def replace(self, request: store_pb2.ReplaceRequest) -> store_pb2.ReplaceResponse:
-        """Works the replacements of each key and of each message off in order; durable on return.
+        """Performs the replacements of each key and of each message in order; durable on return.
 
         Raises:
             InvalidArgument: no replacement, or too many.
@@ -115,7 +115,7 @@ class Replacing:
             counter.labels(label).inc(count)
 
     async def _work_all(self, jobs: Sequence[Job | Result]) -> list[Result]:
-        """Each round does what does not wait for another flush: one flush for all first jobs of their messages and
+        """Each round does the jobs that need no other flush first: one flush for all first jobs of their messages and
         keys, one for all second ones, and so on."""
         results = [job if isinstance(job, Result) else Result() for job in jobs]
         left = [(index, job) for index, job in enumerate(jobs) if not isinstance(job, Result)]
@@ -144,7 +144,7 @@ class Replacing:
     async def _work_round(
         self, jobs: Sequence[tuple[int, Job]], results: list[Result], errors: dict[int, DueTimeError]
     ) -> tuple[list[tuple[int, Job]], list[tuple[int, Job]]]:
-        """The jobs that are left for the next round, in order, and those of them that have to be looked up again."""
+        """The remaining jobs for the next round, in order, and those of them that have to be looked up again."""
         left: list[tuple[int, Job]] = []
         unclear: list[tuple[int, Job]] = []
         held, is_closed = set[Name | str](), False
@@ -173,7 +173,7 @@ class Replacing:
         return left, unclear
 
     def _try(self, job: Job) -> Result | None:
-        """The result, or None: something has to be looked up (again) before there can be one."""
+        """The result. None: a lookup has to come first (again)."""
         return self._reschedule(job) if isinstance(job, Rescheduling) else self._upsert(job)
 
     async def _look_again(self, jobs: Sequence[Job]) -> None:
@@ -181,7 +181,7 @@ class Replacing:
         upserts = [job for job in jobs if isinstance(job, Upserting)]
         targets = [job.target for job in jobs if isinstance(job, Rescheduling)]
         if targets or any(self._keys.knows(job.name) for job in upserts):
-            # The record that it repeats, or takes the place of, is staged, and can be found once it is published.
+            # The repeated or replaced record is staged, and can be found once it is published.
             await self._durable()
         if upserts:
             await self._keys.learn([job.name for job in upserts])
@@ -230,7 +230,8 @@ class Replacing:
         return self._put(found, job.asked, (lane.number, entry), latest, name, job.request_id)
 
     def hasten(self, lane: Lane, entry: int) -> message_pb2.Fault | None:
-        """Stages the record of a pending entry once more, due now. Returns why not; None: it is staged."""
+        """Stages the record of a pending entry once more, due now. Returns the fault if it can't; None: it is
+        staged."""
         try:
             result = self._put(self._read(lane, entry), Asked(0, is_delay=True), (lane.number, entry), None, ("", ""))
         except DueTimeError as error:
@@ -238,7 +239,8 @@ class Replacing:
         return result.fault if result.HasField("fault") else None
 
     def _done_before(self, job: Rescheduling) -> Result | None:
-        """The answer to a reschedule that was carried out before, and has been restored since; None: it is none."""
+        """The answer to a reschedule that was carried out before, and has been restored since; None: it is a new
+        one."""
         for copy in job.target.copies or () if job.request_id else ():
             if not copy.lane or state_of(self._store, copy.lane, copy.entry) != RESTORED:
                 continue
@@ -264,7 +266,8 @@ class Replacing:
             return None
         old = self._keys.newest(job.name)
         if old is not None and (old.lane, old.entry) in self._staged:
-            # A power cut might take it and leave the new one, which ends no other: the one before it would be pending.
+            # A power cut might lose it and keep the new one, which ends no other: its predecessor would be pending
+            # again.
             return None
         if old is not None and state_of(self._store, old.lane, old.entry) != PENDING:
             old = None
@@ -363,7 +366,7 @@ class Replacing:
         name: Name,
         request_id: str = "",
     ) -> Result:
-        """Stages the record, and the end of the entry in whose place it stands."""
+        """Stages the record, and the end of the entry that it replaces."""
         topic, queue = place_of(self._lane_for(found, place))
         entry = None if place is None else (*place, self._due_at_ms(*place))
         try:
@@ -395,7 +398,7 @@ class Replacing:
         return result
 
     def _lane_for(self, found: Record, place: Place | None) -> int:
-        """The lane for any time that a record goes to: the one that it names, or is in already, else by its id."""
+        """The lane for any time of a record: the one that it names, or is in already, else by its id."""
         own = lane_of(found.topic, found.queue)
         if own is not None and is_timer_lane(own) and own in self._store.lanes:
             return own

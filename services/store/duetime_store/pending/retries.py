@@ -1,6 +1,6 @@
-"""EndRetries: failed messages that wait for their next attempt are due now, or never.
+"""EndRetries: failed messages that wait for their next attempt are made due now, or discarded.
 
-A record that is due now takes a copy's place, as a reschedule does; a copy that is discarded is cancelled.
+A record that is due now replaces a copy, as in a reschedule; a discarded copy is cancelled.
 """
 
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ class RetryEnding:
         return response
 
     async def _hasten(self, found: Sequence[Waiting], response: store_pb2.EndStoredRetriesResponse) -> int:
-        """Stages records that take their places and are due now. Returns for how many that failed."""
+        """Stages records that replace them and are due now. Returns the number of failures."""
         self._store.gate.check_send()
         failed = 0
         with self._turns.walk() as walk:

@@ -9,12 +9,12 @@ from duetime_store.lanes.lane import Lane
 SECOND_MS = 1_000
 # Seconds counted in one piece of a step; a rank costs up to half a millisecond.
 PIECE_SECONDS = 8
-# As many rows cost less than a few ranks.
+# This many rows cost less than a few ranks.
 _ROWS_MAX = 2_048
 
 
 class Seconds:
-    """The entries that fall due in [start_ms, stop_ms), whole seconds. Told of changes by Counts.begin."""
+    """The entries that fall due in [start_ms, stop_ms), whole seconds. Counts.begin registers it for changes."""
 
     def __init__(self, lane: Lane, start_ms: int, stop_ms: int) -> None:
         self.lane = lane.number
@@ -24,7 +24,7 @@ class Seconds:
         self._done = 0
 
     def step(self) -> bool:
-        """Counts some seconds more; whether all are counted."""
+        """Counts some more seconds. Returns whether all are counted."""
         first, self._done = self._done, min(self._done + PIECE_SECONDS, len(self.counts))
         self._count(first, self._done, self._rank(first), self._rank(self._done))
         return self._done == len(self.counts)
@@ -53,6 +53,6 @@ class Seconds:
             self.counts[first:stop] = np.bincount((dues - start_ms) // SECOND_MS, minlength=stop - first)
 
     def change(self, entries: Ints, dues: Ints, topics: Ints, by: int) -> None:
-        """Entries have come (1) or left (-1): those in seconds that are counted already."""
+        """Applies entries that have come (1) or left (-1), in seconds already counted."""
         seconds = (dues - self._start_ms) // SECOND_MS
         np.add.at(self.counts, seconds[(seconds >= 0) & (seconds < self._done)], by)

@@ -1,4 +1,4 @@
-"""Whether a send with `replace` whose id is known repeats the first send, or would change the message.
+"""Distinguishes sends with `replace` and a known id: repeats of the first send, or changes of the message.
 
 A repeat has the body, due time, key and properties of the first send. The properties of tracing differ in each send.
 """
@@ -16,7 +16,7 @@ def is_same_send(sent: Record, again: Record, asked: Asked) -> bool:
     latest = latest_of(sent.properties)
     if latest is None or sent.body != again.body or _flags(sent) != _flags(again):
         return False
-    # A due time that max_wait has bounded is not stored as it was asked for.
+    # A due time bounded by max_wait is not stored as requested.
     is_bounded = latest != LATEST_MAX and asked_by(sent.properties) == Asked(latest, is_delay=False)
     return (is_bounded or asked_by(sent.properties) == asked) and _own(sent) == _own(again)
 

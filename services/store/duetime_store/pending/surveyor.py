@@ -1,6 +1,6 @@
-"""Tends the table of counts: merges and folds it, refines it as time passes, and counts lanes anew that do not add up.
+"""Tends the table of counts: merges, folds and refines it as time passes, and recounts lanes that do not add up.
 
-All of it in turns (reading/turns.py), so that nobody waits for it.
+All of it runs in turns (reading/turns.py), so no other call waits for it.
 """
 
 import structlog
@@ -15,7 +15,7 @@ from duetime_store.writing.store import Store
 
 log = structlog.get_logger()
 
-# How often it looks.
+# Interval between two runs.
 PERIOD_MS = 1_000
 
 
@@ -35,7 +35,7 @@ class Surveyor:
             await self._clock.sleep(PERIOD_MS)
 
     async def tend(self) -> None:
-        """Does all that is to be done now."""
+        """Does all that is due now."""
         counts = self._counts
         with self._turns.walk() as walk:
             if counts.is_full or counts.is_crowded:
@@ -71,7 +71,7 @@ class Surveyor:
             raise
 
     def _step(self, lane: Lane, survey: Survey, walk: Walk) -> bool:
-        """Looks at entries until the step is over; whether there are no more."""
+        """Reads entries until the step is over. Returns whether there are no more."""
         while True:
             rows = lane.scan(survey.place, survey.stop_ms, LOOK_ENTRIES)
             survey.look(rows.entries, rows.dues, self._ledger.topics_of(lane, rows.entries, rows.topics))

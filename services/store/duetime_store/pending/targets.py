@@ -1,12 +1,12 @@
-"""Which lane entry a reference to a pending message names, and what has become of it.
+"""The lane entry of a reference to a pending message, and the fate of that message.
 
-    place given ──▶ the entry's record has the id ──▶ its state; ended: maybe replaced, so
-    else        ──▶ the id, in the index and the tail of the log ──▶ the newest pending record, else what the others are
+    place given ──▶ the entry's record has the id ──▶ its state; if ended, perhaps replaced: as below
+    else        ──▶ the id, in the index and the tail of the log ──▶ the newest pending record, else the others' state
 
-A message is known by its topic and id. An id alone is sought in all topics, and refused where several have it.
+A message is known by its topic and id. An id alone is searched for in all topics, and rejected if several have it.
 
-Records are read beforehand, in turns; what becomes of them is judged in one step, together with whatever the caller
-stages, so that it races with nothing.
+Records are read beforehand, in turns. Their fate is judged in one step together with the caller's staging, so no race
+is possible.
 """
 
 import enum
@@ -35,7 +35,7 @@ from duetime_store.reading.turns import Turns, Walk
 from duetime_store.writing.ends import state_of
 from duetime_store.writing.store import Store
 
-# How often messages are sought whose place other calls are taking.
+# Maximum lookups of messages that other calls keep replacing.
 ROUNDS_MAX = 16
 # Records read in one piece of a step: a fraction of a millisecond.
 _PIECE = 128
@@ -51,13 +51,13 @@ Names = tuple[bytes | None, bytes | None, bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A record of a message. `lane`: the number of the lane that it is an entry of; 0: it lies in a topic."""
+    """A record of a message. `lane`: the number of its lane; 0: it is in a topic."""
 
     lane: int
     entry: int
     # It waits for a retry: the message has fired before.
     is_retry: bool
-    # It goes to a topic that only servers write to, as a broker's own timers do: it is not a user's to end.
+    # It goes to a topic that only servers write to, like a broker's own timers: users can't end it.
     is_system: bool = False
 
     @classmethod
@@ -67,15 +67,15 @@ class Copy:
 
 
 class WantedId(Wanted):
-    """A message sought by its id. `topic`: its destination; empty: any."""
+    """A message searched for by its id. `topic`: its destination; empty: any."""
 
     def __init__(self, store: Store, message_id: str, topic: str) -> None:
         super().__init__(message_id, _LANE_TOPICS)
         self._store = store
         self._topic = topic
-        # By store time, then log position.
+        # Keys are store time, then log position.
         self._found: dict[tuple[int, int], Copy] = {}
-        # Destinations of its records, but for topics that were deleted since.
+        # Destinations of its records, except topics deleted since.
         self.topics: set[str] = set()
 
     @property
@@ -91,7 +91,7 @@ class WantedId(Wanted):
         if destination := destination_of(self._store, seen):
             self.topics.add(destination)
         if found.topic in _HALF_TOPICS:
-            # A message that is not committed is neither pending nor in its topic.
+            # An uncommitted message is neither pending nor in its topic.
             return
         lane = lane_of(found.topic, found.queue) or 0
         copy = Copy.of(lane, found.queue_offset, seen.real_topic)
@@ -101,7 +101,7 @@ class WantedId(Wanted):
 
     @property
     def is_done(self) -> bool:
-        # An id alone is sought in all topics, since more than one may have it.
+        # An id alone is searched for in all topics, since more than one may have it.
         return bool(self._topic) and any(
             copy.lane and state_of(self._store, copy.lane, copy.entry) == PENDING for copy in self._found.values()
         )
@@ -114,18 +114,18 @@ class WantedId(Wanted):
 
 
 class Fate(enum.Enum):
-    """What has become of a message."""
+    """The fate of a message."""
 
     PENDING = enum.auto()
     # It is in its topic, or a record that restores it is staged, or it waits for a retry.
     FIRED = enum.auto()
     CANCELLED = enum.auto()
     NOT_FOUND = enum.auto()
-    # Another record may have taken its place: its id has to be sought (again).
+    # Another record may have replaced it: its id has to be searched for (again).
     UNCLEAR = enum.auto()
 
 
-# Of a message with several records, none of which is pending, the first of these counts.
+# If no record of a message is pending, the first of these counts.
 _WEIGHT = (Fate.UNCLEAR, Fate.FIRED, Fate.CANCELLED)
 
 
@@ -139,32 +139,32 @@ class Verdict(NamedTuple):
 
 @dataclass(slots=True)
 class Target:
-    """A message that a call names. Its `copies` are known once it was sought; `error`: nothing can be said of it."""
+    """A message that a call names. Its `copies` are known after a search; `error`: its state is unknown."""
 
     message_id: str
     topic: str
     lane: int
     entry: int
     copies: list[Copy] | None = None
-    # Of the entry at the place given, where the record there is its own.
+    # Due time of the entry at the given place, if the record there is its own.
     due_at_ms: int | None = None
-    # The place is not given, another message's, or that of an entry that has ended: maybe another record replaces it.
+    # The place is missing, another message's, or that of an ended entry: maybe another record replaces it.
     is_unclear: bool = True
-    # It was sought by its id.
+    # It was searched for by its id.
     is_sought: bool = False
     error: DueTimeError | None = None
-    # Those that have a message with the id, once it was sought.
+    # Topics that have a message with the id, known after a search.
     topics: Sequence[str] = ()
 
     def take(self, copies: list[Copy]) -> None:
-        """These are its records."""
+        """Sets its records."""
         self.copies = copies
         if copies and all(copy.is_system for copy in copies):
-            text = f"{shown(self.message_id)} goes to a system topic; only DueTime itself ends its wait"
+            text = f"{shown(self.message_id)} goes to a system topic; only DueTime itself can end its wait"
             self.error = InvalidArgument([Violation("message.message_id", text)])
 
     def forget(self) -> None:
-        """It has to be looked up again."""
+        """Resets it for another lookup."""
         self.copies, self.due_at_ms, self.is_unclear, self.is_sought = None, None, True, False
 
     @classmethod
@@ -178,29 +178,29 @@ class Target:
         if len(ref.topic) > TOPIC_CHARS_MAX:
             faults.append(Violation("message.topic", f"{len(ref.topic)} characters, {TOPIC_CHARS_MAX} at most"))
         if ref.lane < 0 or ref.entry < 0:
-            faults.append(Violation("message.entry", f"entry {ref.entry} of lane {ref.lane} can't be"))
+            faults.append(Violation("message.entry", f"entry {ref.entry} of lane {ref.lane} is impossible"))
         if faults:
             target.error = InvalidArgument(faults)
         return target
 
 
 def contended(target: Target) -> DueTimeError:
-    """The error for a message of which calls took the place again and again."""
-    return Unavailable(f"other calls replace message {shown(target.message_id)} all the time", reason="CONTENDED")
+    """The error for a message that other calls keep replacing."""
+    return Unavailable(f"other calls keep replacing message {shown(target.message_id)}", reason="CONTENDED")
 
 
 class Targets:
-    """Finds targets. Reads only what is published."""
+    """Finds targets. Reads only published records."""
 
     def __init__(self, store: Store, search: LogSearch, turns: Turns) -> None:
-        # Entries whose place a record takes that is staged, and so not to be found yet.
+        # Entries that a staged record replaces; that record can't be found yet.
         self.replacing: set[Place] = set()
         self._store = store
         self._search = search
         self._turns = turns
 
     async def find(self, targets: Sequence[Target]) -> None:
-        """Looks the targets up. On return `judge` knows all that is published, until the caller awaits something."""
+        """Looks the targets up. On return `judge` covers all published records, until the caller awaits something."""
         with self._turns.walk() as walk:
             walk.start_freely()
             await self._find_places(walk, [one for one in targets if one.error is None and one.copies is None])
@@ -211,7 +211,7 @@ class Targets:
                 await self._seek(walk, sought)
 
     async def _find_places(self, walk: Walk, targets: Sequence[Target]) -> None:
-        """Reads the records of given places: a call like any other, which only lets others go first now and then."""
+        """Reads the records of given places, like any other call: it only yields now and then."""
         by_lane: dict[int, list[Target]] = {}
         for one in targets:
             by_lane.setdefault(one.lane, []).append(one)
@@ -222,7 +222,7 @@ class Targets:
             entries = np.array([one.entry for one in own], np.int64)
             units = lane.units(entries)
             there = (entries >= lane.queue.min_offset) & (units["size"] > 0) & (units["size"] != FILLER_SIZE)
-            # By position in the log: neighbours share pages, and segments.
+            # Sorted by position in the log: neighbours share pages, and segments.
             order = np.flatnonzero(there)
             order = order[np.argsort(units["position"][order], kind="stable")]
             for start, stop in spans(units[order], _PIECE_BYTES, _PIECE):
@@ -245,14 +245,14 @@ class Targets:
             target.due_at_ms, target.is_unclear = dues[index], ended[index]
 
     def _read_names(self, lane: Lane, entries: Ints, units: Units) -> Iterator[tuple[int, Names]]:
-        """Index and names of the records that can be read plainly."""
+        """Index and names of the plainly readable records."""
         topic, number, done = lane.queue.topic.encode(), lane.queue.queue, 0
         while done < len(units):
             records, count = gather(self._store.log, units[done:], Expected(topic, number, entries[done:]))
             if count:
                 columns = values(records, units["size"][done : done + count].tolist(), _NAMES)
                 yield from enumerate(zip(*columns, strict=True), done)
-            # One that is damaged, or whose unit is: the index may know more.
+            # Skips a damaged record, or one with a damaged unit: the index may find it.
             done += count or 1
 
     async def _seek(self, walk: Walk, targets: Sequence[Target]) -> None:
@@ -272,7 +272,7 @@ class Targets:
             target.is_sought, target.due_at_ms = True, None
 
     def judge(self, targets: Sequence[Target]) -> list[Verdict]:
-        """What has become of each target now; an error of its own is the caller's to heed."""
+        """The present fate of each target; the caller handles errors of targets."""
         states = self._states(targets)
         return [self._verdict(one, states) for one in targets]
 

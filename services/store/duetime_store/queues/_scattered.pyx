@@ -1,4 +1,4 @@
-"""The compiled twin of scattered.read_file: units that lie anywhere in a file, a system call for those within 4 KiB.
+"""The compiled twin of scattered.read_file: units at any offsets in a file, one system call for those within 4 KiB.
 
 A head of a lane for any time names units all over its queue: in Python each costs some 9 µs, here 0.6 µs.
 """
@@ -43,7 +43,7 @@ def read_file(int fd, offsets, places, int64_t base, units):
 
 
 cdef int64_t fill(int fd, uint8_t *window, int64_t at) except -1:
-    """Reads as much of the file as the window holds; returns the bytes."""
+    """Reads as much of the file as the window holds; returns the number of bytes."""
     cdef ssize_t got
     while True:
         got = pread(fd, window, WINDOW_BYTES, at)

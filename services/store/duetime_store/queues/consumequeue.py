@@ -1,17 +1,17 @@
-"""A consume queue: units of 20 bytes that say where the records of one (topic, queue) lie in the log.
+"""A consume queue: units of 20 bytes with the places of the records of one (topic, queue) in the log.
 
     i64 physical position | i32 record size | i64 tagsCode
 
 Unit n of the queue is at byte 20 n. tagsCode is the hash of the tag, and in a lane the due time in ms. Files are
-pre-sized and named by their first byte; units after the end are zero. A filler unit (0, 0x7FFFFFFF, 0) holds the
-place of an offset whose record is missing.
+pre-sized and named by their first byte; units after the end are zero. A filler unit (0, 0x7FFFFFFF, 0) holds the place
+of an offset whose record is missing.
 
-Units are written when their records are durable. If the disk does not take them then, or the publish would open too
-many files, they are late: readers get them from memory until another thread has written them (`Late`). A crash loses
-them, and recovery rebuilds them from the log.
+Units are written when their records are durable. If the disk rejects them then, or the publish would open too many
+files, they are late: readers get them from memory until another thread has written them (`Late`). A crash loses them,
+and recovery rebuilds them from the log.
 
-A queue costs its shard some hundred bytes of memory: state that all queues share lies in QueueDisk, and state that
-few of them need is made on demand.
+A queue costs its shard some hundred bytes of memory: QueueDisk has the state shared by all queues, and rarely needed
+state is made on demand.
 
 Source: RocketMQ 4.9.3 ConsumeQueue.
 """
@@ -31,9 +31,9 @@ from duetime_store.queues.queuetable import Row
 from duetime_store.queues.rebuilt import Rebuilt, fillers_between
 from duetime_store.queues.scattered import read_scattered
 
-# New files have at least so many units (StoreSettings.queue_file_units).
+# Minimum units of new files (StoreSettings.queue_file_units).
 FILE_UNITS_MIN = 100
-# Rebuilt units are written once a queue has so many bytes of them.
+# Bytes of rebuilt units at which a queue writes them.
 _REBUILT_BYTES = 16 * 1024
 # Units read in one step.
 _STEP_UNITS = 4_096
@@ -41,7 +41,7 @@ _I64_MAX = (1 << 63) - 1
 
 
 class ConsumeQueue:
-    """The units of one queue. `next_offset` counts appended records, `max_offset` those that readers may see."""
+    """The units of one queue. `next_offset` counts appended records, `max_offset` those visible to readers."""
 
     __slots__ = (
         "_late",
@@ -67,9 +67,9 @@ class ConsumeQueue:
         self.topic = topic
         self.queue = queue
         self.min_offset = self.max_offset = self.next_offset = 0
-        # All records of the queue lie at or after this log position. 0: not looked up yet.
+        # All records of the queue are at or after this log position. 0: not looked up yet.
         self.oldest = 0
-        # How often published units were replaced or removed.
+        # Number of times that published units were replaced or removed.
         self.change_count = 0
         # Its topic was deleted.
         self.is_gone = False
@@ -82,7 +82,7 @@ class ConsumeQueue:
         # The last units before max_offset that are not in their file yet.
         self._late: bytearray | None = None
         self.file_bytes = file_bytes
-        # What is wrong with the files on disk, if anything: then the queue is rebuilt from the log.
+        # The fault of the files on disk, if any: then the queue is rebuilt from the log.
         self.fault = ""
 
     @property
@@ -119,7 +119,7 @@ class ConsumeQueue:
         self.listeners = tuple(one for one in self.listeners if one != listener)
 
     def load(self) -> None:
-        """Takes the state of a queue, of which nothing is known, from its files."""
+        """Loads the state of a new queue from its files."""
         files = self._files()
         if not files:
             return
@@ -153,7 +153,7 @@ class ConsumeQueue:
         return sorted(found, reverse=reverse)
 
     def _count(self, first: int) -> int:
-        """How many units are written in the file that begins with unit `first`; they are a prefix of it."""
+        """The number of units written in the file that begins with unit `first`; they are a prefix of it."""
         low, high = 0, self.file_bytes // UNIT.size
         while low < high:
             middle = (low + high) // 2
@@ -235,7 +235,7 @@ class ConsumeQueue:
         return Late(self, self.max_offset * UNIT.size - len(self._late), bytes(self._late))
 
     def settle(self, late: Late) -> None:
-        """The units were written; those that have changed meanwhile stay late."""
+        """Notes that the units were written; those changed in the meantime stay late."""
         if self._late is not None and self._late.startswith(late.units):
             del self._late[: len(late.units)]
             self._shared.late_bytes -= len(late.units)
@@ -292,7 +292,7 @@ class ConsumeQueue:
         return rebuilt
 
     def end(self) -> None:
-        """The topic was deleted: the queue holds nothing from now on, and who waits for messages is told."""
+        """Empties the queue of a deleted topic, and wakes its waiters."""
         self._shared.unit_count -= self.max_offset - self.min_offset
         self._shared.drop(self, self.late_bytes)
         self._late, self.is_gone = None, True
@@ -313,7 +313,7 @@ class ConsumeQueue:
         units = units[::-1][last]
         self.publish_all()
         if offsets[0] < self.min_offset:
-            # Of the units before `min_offset`, only copies are left.
+            # Only copies are left of the units before `min_offset`.
             first = int(offsets[0])
             self._write(first, fillers_between(self.topic, range(first, self.min_offset), offsets, units))
             self.min_offset, self.oldest = first, 0
@@ -339,7 +339,7 @@ class ConsumeQueue:
             self.publish(len(self.staged) // UNIT.size)
 
     def go_on_at(self, offset: int) -> None:
-        """The next unit gets at least this offset."""
+        """Gives the next unit at least this offset."""
         if offset > self.next_offset:
             self._skip_to(offset)
 
@@ -362,7 +362,7 @@ class ConsumeQueue:
             self._write(first, FILLER * (offset - first))
             self.min_offset, self.oldest = offset, 0
         else:
-            # Fillers of a level carry the newest due time, to stay in order; those of a timer lane count as gone.
+            # Fillers of a level have the newest due time, to stay in order; those of a timer lane count as gone.
             tags = due_of(self.newest_tags()) if self.topic == SCHEDULE_TOPIC else 0
             self._write(self.max_offset, UNIT.pack(0, FILLER_SIZE, tags) * (offset - self.max_offset))
         self.max_offset = self.next_offset = offset
@@ -387,12 +387,12 @@ class ConsumeQueue:
         return np.frombuffer(data, UNIT_TYPE, len(data) // UNIT.size)
 
     def read_at(self, offsets: Ints) -> Units:
-        """The units at offsets in any order; all zero where there is none."""
+        """The units at offsets in any order; all zero for missing ones."""
         end, files = self.max_offset - self.late_bytes // UNIT.size, self._shared.descriptors(self)
         return read_scattered(self.read, offsets, end, self.file_bytes // UNIT.size, files)
 
     def end_before(self, position: int) -> int:
-        """The offset after the last unit whose record lies before a log position.
+        """The offset after the last unit whose record is before a log position.
 
         Units are only nearly in the order of the log: those of copies that retention has made point further ahead.
         """
@@ -409,9 +409,9 @@ class ConsumeQueue:
         return end
 
     def cut(self, offset: int) -> None:
-        """Drops the units from `offset` on, and whatever a crash has left after them.
+        """Drops the units from `offset` on, including leftovers of a crash after them.
 
-        Files that hold only such units are removed. A file that was made since the last checkpoint may have any size.
+        Files that hold only such units are removed. A file created since the last checkpoint may have any size.
         """
         first_byte = offset * UNIT.size
         for path in self._files(reverse=True):
@@ -447,8 +447,8 @@ class ConsumeQueue:
             self._write(int(offsets[start]), units[start:stop].tobytes())
 
     def trim(self, position: int) -> list[Path]:
-        """Drops the first units, whose records lie before a log position. Returns the files that hold no other units,
-        for the caller to delete. The last file stays, so that the queue's offsets go on."""
+        """Drops the first units, with records before a log position. Returns the files that hold no other units, for
+        the caller to delete. The last file stays, so that the queue's offsets continue."""
         self.change_count += 1
         before, self.oldest = self.min_offset, position
         while len(units := self.read(self.min_offset, _STEP_UNITS)):

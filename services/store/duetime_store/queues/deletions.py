@@ -1,7 +1,7 @@
-"""Topics that were deleted on the shard: where queues of new ones of their names begin, and what of the log is theirs.
+"""Topics deleted on the shard: their records in the log, and the first offsets of new queues with their names.
 
-The log has each deletion as a record (duetime_format.deletions). A file has the newest of each topic for what comes
-after a checkpoint, and after retention has deleted the record: config/duetimeDeletedTopics.json.
+The log has each deletion as a record (duetime_format.deletions). A file has the newest of each topic, for the log after
+a checkpoint, and for when retention has deleted the record: config/duetimeDeletedTopics.json.
 
     {"topics": {"orders": [position of the record, generation, [first offset of a new queue 0, ...]], ...}}
 """
@@ -21,7 +21,8 @@ from duetime_store.files.directory import StoreDirectory
 from duetime_store.files.disk import Disk
 
 FILE = "duetimeDeletedTopics.json"
-# Beyond so many, those whose records retention deleted first are forgotten: nothing in the log is theirs any more.
+# Maximum deletions remembered. Those whose records retention deleted first are forgotten: the log has nothing of them
+# any more.
 REMEMBERED_MAX = 65_536
 
 
@@ -55,7 +56,7 @@ class Deletions:
         return 0 if known is None else known.begin(queue)
 
     def position(self, topic: str) -> int:
-        """Records of the topic before it are those of a deleted one; -1: none are."""
+        """The log position before which records of the topic belong to a deleted one; -1: none do."""
         known = self._known.get(topic)
         return -1 if known is None else known.position
 
@@ -64,7 +65,7 @@ class Deletions:
 
 
 def load(value: Mapping[str, Any] | None) -> Deletions:
-    """From the file's content; what can't be read is left out."""
+    """Reads the file's content, leaving out unreadable parts."""
     found: dict[str, Deletion] = {}
     topics = (value or {}).get("topics")
     for topic, row in (topics if isinstance(topics, dict) else {}).items():
@@ -101,8 +102,8 @@ class DeletionKeeper:
 
 
 def sweep(disk: Disk, directory: StoreDirectory, deletion: Deletion) -> int:
-    """Deletes the files of the deleted topic's queues. Those of a later one stay: it was made only once no file of the
-    old one was left. Blocking. Returns how many there were. Raises: OSError."""
+    """Deletes the files of the deleted topic's queues. Files of a later one stay: it was created only after all files
+    of the old one were gone. Blocking. Returns the number of deleted files. Raises: OSError."""
     folder, count = directory.queues / deletion.topic, 0
     if not folder.is_dir():
         return 0
@@ -124,7 +125,7 @@ def sweep(disk: Disk, directory: StoreDirectory, deletion: Deletion) -> int:
 
 
 def _has_units(path: Path, position: int) -> bool:
-    """Whether a file has units of records behind a log position."""
+    """Whether a file has units of records after a log position."""
     data = path.read_bytes()
     units = np.frombuffer(data, UNIT_TYPE, len(data) // UNIT.size)
     return bool(((units["position"] > position) & (units["size"] > 0)).any())

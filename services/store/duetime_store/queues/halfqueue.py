@@ -1,8 +1,8 @@
-"""The queue of half messages, as their units and what is on its way to them say: which are there, and which have ended.
+"""The queue of half messages: their units and pending marks, and so the existing messages and their ends.
 
     unit     i64 position | i32 size | i64 tagsCode: the hash of the tag, or the end (duetime_format.halves)
 
-A mark of an end is written once the end is durable in the log. One that the disk does not take waits in memory, and no
+A mark of an end is written once the end is durable in the log. If the disk rejects it, it waits in memory, and no
 checkpoint is made without it.
 """
 
@@ -21,18 +21,18 @@ _TOPIC = HALF_TOPIC.encode()
 
 
 class End(NamedTuple):
-    """How a half message ended, and the log position of the record that says so."""
+    """The end of a half message, and the log position of its record."""
 
     code: int
     position: int
 
 
 class HalfQueue:
-    """Belongs to the event loop's thread."""
+    """The half messages of a shard. Belongs to the event loop's thread."""
 
     def __init__(self, queues: Queues) -> None:
         self._queues = queues
-        # By offset: the tagsCodes that say how they ended.
+        # The tagsCodes of ends, by offset.
         self._staged: dict[int, int] = {}
         self._unwritten: dict[int, int] = {}
 
@@ -43,11 +43,11 @@ class HalfQueue:
 
     @property
     def is_even(self) -> bool:
-        """Whether all ends that are durable are marked."""
+        """Whether all durable ends are marked."""
         return not self._unwritten
 
     def units(self, offsets: Ints) -> Units:
-        """Published units at offsets in any order, with marks that wait; size 0 where there is no half message."""
+        """Published units at offsets in any order, with waiting marks; size 0: no half message."""
         queue = self.queue
         if queue is None or not len(offsets):
             return np.zeros(len(offsets), UNIT_TYPE)
@@ -59,7 +59,7 @@ class HalfQueue:
         return units
 
     def staged_positions(self, offsets: Sequence[int]) -> list[int]:
-        """Where the records of half messages lie, or will lie once they are durable; -1: there are none."""
+        """Positions of the records of half messages, staged ones included; -1: there are none."""
         queue = self.queue
         if queue is None or not offsets:
             return [-1] * len(offsets)
@@ -72,7 +72,7 @@ class HalfQueue:
         return found
 
     def tags(self, offsets: Ints, units: Units) -> Ints:
-        """The tagsCodes of `units`, with the ends that are staged."""
+        """The tagsCodes of `units`, including staged ends."""
         tags = units["tags"].astype(np.int64)
         for index in np.flatnonzero(self.are_staged(offsets)).tolist():
             tags[index] = self._staged[int(offsets[index])]
@@ -80,7 +80,7 @@ class HalfQueue:
 
     @staticmethod
     def ends(tags: Ints) -> list[End | None]:
-        """How half messages ended, by their tagsCodes; None: they are open."""
+        """The ends of half messages, by their tagsCodes; None: they are open."""
         ended, (codes, positions) = are_ended(tags), ends_of(tags)
         return [
             End(code, position) if is_ended else None
@@ -88,34 +88,34 @@ class HalfQueue:
         ]
 
     def end_at(self, offset: int) -> End | None:
-        """How a half message ended, or will have ended once what is staged is durable; None: it is open."""
+        """The end of a half message, including staged ones; None: it is open."""
         offsets = np.array([offset], np.int64)
         (end,) = self.ends(self.tags(offsets, self.units(offsets)))
         return end
 
     def published(self, offset: int) -> tuple[int, int, End | None]:
-        """Position and size of a half message, 0 if it is not there, and its durable end."""
+        """Position and size of a half message, 0 if it does not exist, and its durable end."""
         units = self.units(np.array([offset], np.int64))
         position, size, _ = units[0].item()
         (end,) = self.ends(units["tags"])
         return position, size, end
 
     def are_open(self, offsets: Ints) -> Mask:
-        """Which half messages are there and have no end, staged ones included."""
+        """Whether half messages exist and have no end, not even a staged one."""
         units = self.units(offsets)
         opened: Mask = (units["size"] > 0) & ~are_ended(units["tags"]) & ~self.are_staged(offsets)
         return opened
 
     def are_staged(self, offsets: Ints) -> Mask:
-        """Which half messages have an end that is staged."""
+        """Whether half messages have a staged end."""
         return np.isin(offsets, list(self._staged)) if self._staged else np.zeros(len(offsets), np.bool_)
 
     def stage(self, tags: Mapping[int, int]) -> None:
-        """Ends of half messages are staged, by offset: all who ask from now on get these answers."""
+        """Stages ends of half messages, by offset: all later answers contain them."""
         self._staged.update(tags)
 
     def publish(self, tags: Mapping[int, int]) -> None:
-        """Staged ends are durable. Raises: OSError: their marks wait in memory."""
+        """Makes staged ends permanent and marks them. Raises: OSError: their marks wait in memory."""
         self._unwritten.update(tags)
         staged = self._staged
         for offset, tag in tags.items():
@@ -125,11 +125,12 @@ class HalfQueue:
         self.write()
 
     def undo(self) -> None:
-        """All staged ends are taken back."""
+        """Takes back all staged ends."""
         self._staged.clear()
 
     def mark(self, ends: Mapping[int, End]) -> None:
-        """Recovery: half messages have ended, by the log. One that was given up may have ended otherwise later."""
+        """Recovery: marks half messages that have ended according to the log. One that was given up may have another
+        end later."""
         queue = self.queue
         offsets = np.array(sorted(ends), np.int64)
         units = self.units(offsets)
@@ -142,11 +143,11 @@ class HalfQueue:
                 self._unwritten[offset] = end_tag(*end)
 
     def mark_tags(self, offsets: Ints, tags: Ints) -> None:
-        """As `mark`, by tagsCodes of half messages that have no mark."""
+        """As `mark`, by tagsCodes of half messages without a mark."""
         self._unwritten.update(zip(offsets.tolist(), tags.tolist(), strict=True))
 
     def write(self) -> None:
-        """Writes the marks that wait. Raises: OSError: they still do."""
+        """Writes the waiting marks. Raises: OSError: they still wait."""
         queue = self.queue
         if not self._unwritten or queue is None:
             return
@@ -159,7 +160,7 @@ class HalfQueue:
         self._unwritten.clear()
 
     def reopen(self, offsets: Ints, tags: Ints) -> None:
-        """Recovery: marks whose records the log has lost are taken back. Raises: OSError."""
+        """Recovery: removes marks whose records the log has lost. Raises: OSError."""
         queue = self.queue
         if queue is not None and len(offsets):
             units = queue.read_at(offsets).copy()

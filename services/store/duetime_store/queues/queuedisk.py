@@ -1,11 +1,10 @@
-"""State that all queues of a shard share: the open files, and what the next checkpoint has to flush.
+"""State that all queues of a shard share: the open files, and the files for the next checkpoint to flush.
 
-A shard may have a hundred times more queues than its process may have descriptors. At most `files_max`
-files are open; the least recently used one is closed for the next. A file may be closed with units that
-no flush has covered. A flush of the whole file system then reports whether they reached the disk, on a
-descriptor that is open since the start: there Linux reports every write-back that has failed since, also
-for files that are closed and forgotten (5.8 and later; see syncfs(2)). Without such a flush, a file is
-flushed before it is closed: a descriptor that is opened later need not report earlier failures.
+A shard may have a hundred times more queues than its process may have descriptors. At most `files_max` files are open;
+the least recently used one is closed for the next. A closed file may have units that no flush has covered. A flush of
+the whole file system then reports whether they reached the disk, on a descriptor open since the start: there Linux
+reports every failed write-back since then, also for files closed and forgotten (5.8 and later; see syncfs(2)). Without
+such a flush, a file is flushed before it is closed: a descriptor opened later need not report earlier failures.
 
 Belongs to the event loop's thread, except `read` and `write_units`, which any thread may call.
 """
@@ -27,9 +26,9 @@ from duetime_store.files.gate import NO_FILES
 from duetime_store.log.segment import file_name
 from duetime_store.queues.queuetable import Row
 
-# At most so many files are opened by one publish; another thread writes units of further files.
+# Maximum files opened by one publish; another thread writes units of further files.
 OPENS_AT_ONCE = 16
-# With so many files and folders, one flush of the file system is cheaper than flushing each.
+# Number of files and folders from which one flush of the file system is cheaper than flushing each.
 _WHOLE_MIN = 256
 _FILES_MAX, _FILES_MIN = 4_096, 32
 # Share of the descriptors that is not for queues: log, index, connections, everything else.
@@ -37,7 +36,7 @@ _OTHERS_SHARE = 0.6
 
 
 class FileQueue(Protocol):
-    """What this module needs of a queue."""
+    """The parts of a queue that this module needs."""
 
     file_bytes: int
 
@@ -62,14 +61,14 @@ class Late:
 
 @dataclass(slots=True)
 class Written:
-    """What is still to be flushed after `write_units`."""
+    """Work for a flush after `write_units`."""
 
     folders: set[Path] = field(default_factory=set)
     closed_unflushed: bool = False
 
 
 def files_max_by(descriptors: int) -> int:
-    """How many queue files may be open in a process with so many descriptors."""
+    """The maximum number of open queue files in a process with that many descriptors."""
     return min(max(int(descriptors * (1 - _OTHERS_SHARE)), _FILES_MIN), _FILES_MAX)
 
 
@@ -83,27 +82,27 @@ class QueueDisk:
         # Size of new files.
         self.file_bytes = file_bytes
         self.files_max = files_max
-        # By queue and first byte, least recently used first.
+        # Keys are queue and first byte; least recently used first.
         self._open: dict[tuple[FileQueue, int], int] = {}
         self._dirty: set[tuple[FileQueue, int]] = set()
-        # A checkpoint is flushing them: they stay open.
+        # A checkpoint is flushing these: they stay open.
         self._flushing: set[tuple[FileQueue, int]] = set()
-        # Those of them that were removed meanwhile.
+        # Those of them that were removed in the meantime.
         self._doomed: set[tuple[FileQueue, int]] = set()
         # Opened before the first write: it does not report earlier failures.
         self._whole = disk.open_whole(root.parent)
-        # A file was closed with units that no flush has covered.
+        # Whether a file was closed with units that no flush has covered.
         self.closed_unflushed = False
         # Folders in which names have changed.
         self.folders: set[Path] = set()
-        # Queues that have changed since the last checkpoint; queues with late units, and the size of these.
+        # Queues changed since the last checkpoint; queues with late units, and the size of these.
         self.changed: dict[FileQueue, None] = {}
         self.late: dict[FileQueue, None] = {}
         self.late_bytes = 0
         self.late_added = asyncio.Event()
-        # Units of all queues; counted anew when recovery ends.
+        # Units of all queues; recounted when recovery ends.
         self.unit_count = 0
-        # How many files the current publish may still open; without a limit until the shard serves.
+        # Files that the current publish may still open; no limit until the shard serves.
         self.opens_at_once = OPENS_AT_ONCE
         self.opens_left = 1 << 62
 
@@ -114,7 +113,7 @@ class QueueDisk:
         return len(self._open)
 
     def begin_publish(self) -> None:
-        """A publish begins: it may open `opens_at_once` files."""
+        """Starts a publish, which may open `opens_at_once` files."""
         self.opens_left = self.opens_at_once
 
     def at_hand(self, queue: FileQueue, base: int) -> bool:
@@ -134,7 +133,7 @@ class QueueDisk:
         return fd
 
     def open(self, queue: FileQueue, base: int, *, create: bool) -> int | None:
-        """The descriptor of a file of full size; None: there is no such file. Raises: OSError."""
+        """The descriptor of a file of full size; None: the file does not exist. Raises: OSError."""
         fd = self.find(queue, base)
         if fd is not None:
             return fd
@@ -160,7 +159,7 @@ class QueueDisk:
         return open_sized(self.disk, path, size)
 
     def read(self, queue: FileQueue, base: int, at: int, length: int) -> bytes:
-        """Bytes of a file; empty if there is no such file. Raises: Overloaded: no descriptor is left."""
+        """Bytes of a file; empty if it does not exist. Raises: Overloaded: no descriptor is left."""
         is_own = get_ident() == self._thread
         fd = self.find(queue, base) if is_own else None
         if fd is not None:
@@ -176,8 +175,8 @@ class QueueDisk:
             raise
 
     def descriptors(self, queue: FileQueue) -> Callable[[int], int | None]:
-        """Finds the descriptor of a file that is to be read, by its first byte. None: there is no such file, or it
-        can't be opened, or another thread asks."""
+        """Finds the descriptor of a file to be read, by its first byte. None: it does not exist or can't be opened, or
+        another thread asks."""
         return partial(self._descriptor, queue)
 
     def _descriptor(self, queue: FileQueue, base: int) -> int | None:
@@ -195,7 +194,7 @@ class QueueDisk:
         self._dirty.add((queue, base))
 
     def forget(self, queue: FileQueue, base: int) -> None:
-        """The file was removed: none of it has to reach the disk."""
+        """Forgets a removed file, which needs no flush."""
         key = queue, base
         self._dirty.discard(key)
         fd = self._open.pop(key, None)
@@ -206,7 +205,7 @@ class QueueDisk:
             self.disk.close(fd)
 
     def drop(self, queue: FileQueue, late_bytes: int) -> None:
-        """The queue is gone: none of its files has to reach the disk, nor what is late of it."""
+        """Forgets a removed queue: neither its files nor its late units need a flush."""
         for base in [base for own, base in self._open if own is queue]:
             self.forget(queue, base)
         if self.late.pop(queue, 0) is None:
@@ -248,7 +247,7 @@ class QueueDisk:
     # --- flushing ---------------------------------------------------------------------------------------------------
 
     def capture(self) -> "Flush":
-        """Captures what has to be flushed now; the files stay open until `done`."""
+        """Captures the files to be flushed; they stay open until `done`."""
         dirty, self._dirty = self._dirty, set()
         self._flushing |= dirty
         folders, self.folders = self.folders, set()
@@ -265,12 +264,12 @@ class QueueDisk:
         return self._whole is not None
 
     def settle(self, late: Iterable[Late]) -> None:
-        """The units are in their files."""
+        """Notes that the units are in their files."""
         for one in late:
             one.queue.settle(one)
 
     def took(self, written: Written) -> None:
-        """Another thread has written units, which are to be flushed."""
+        """Notes that another thread has written units, which are to be flushed."""
         self.folders |= written.folders
         self.closed_unflushed |= written.closed_unflushed
 
@@ -290,7 +289,7 @@ class QueueDisk:
 
 @dataclass(slots=True)
 class Flush:
-    """What one checkpoint makes durable. `write` and `run` may be called from another thread."""
+    """The units that one checkpoint makes durable. `write` and `run` may be called from another thread."""
 
     disk: Disk
     whole_fd: int | None
@@ -299,7 +298,7 @@ class Flush:
     late: list[Late]
     whole: bool
     written: Written = field(default_factory=Written)
-    # The writes are done: if something fails now, it is a flush.
+    # The writes are done: a failure from now on is one of a flush.
     is_running: bool = False
 
     def write(self) -> None:
@@ -307,7 +306,7 @@ class Flush:
         write_units(self.disk, self.late, self.written, flush=self.whole_fd is None)
 
     def run(self) -> None:
-        """All units up to the capture, and the names of their files, are durable on return. Raises: OSError."""
+        """Makes all units up to the capture, and the names of their files, durable. Raises: OSError."""
         self.is_running = True
         folders = self.folders | self.written.folders
         whole = self.whole or self.written.closed_unflushed or len(self.fds) + len(folders) >= _WHOLE_MIN

@@ -17,7 +17,7 @@ _DLQ = DLQ_PREFIX.encode()
 
 
 class Queues:
-    """Queues are made when first written to; `counts` has the queue count of every known topic."""
+    """Queues are created when first written to; `counts` has the queue count of every known topic."""
 
     def __init__(
         self,
@@ -37,13 +37,13 @@ class Queues:
         self.dead: list[ConsumeQueue] = []
 
     def use_file_bytes(self, file_bytes: int) -> None:
-        """All queues have files of one size, as brokers require; a queue whose files differ gets a fault."""
+        """Sets one file size for all queues, as brokers require; a queue with other files gets a fault."""
         self.shared.file_bytes = file_bytes
         for queue in self.all():
             queue.use_file_bytes(file_bytes)
 
     def get_bytes(self, topic: bytes, queue: int) -> ConsumeQueue:
-        """The queue, which is made if needed."""
+        """The queue, which is created if needed."""
         found = self._queues.get((topic, queue))
         if found is None:
             # It may have files that were not loaded.
@@ -51,10 +51,10 @@ class Queues:
         return found
 
     def add(self, topic: str, queue: int, *, counted: bool = True) -> ConsumeQueue:
-        """Adds a queue that is not known yet, empty. Not `counted`: its topic has it only once it is written to."""
+        """Adds an unknown queue, empty. Not `counted`: its topic has it only once it is written to."""
         if not is_name(topic) or queue < 0:
             # Callers have to check names: they become part of a path.
-            raise ValueError(f"queue {queue} of topic {topic!r} is no valid queue")
+            raise ValueError(f"queue {queue} of topic {topic!r} is not a valid queue")
         made = ConsumeQueue(self.shared, topic, queue, self.shared.file_bytes)
         key = topic.encode(), queue
         self._queues[key] = made
@@ -75,8 +75,7 @@ class Queues:
         return found
 
     def drop(self, topic: str) -> list[ConsumeQueue]:
-        """The topic is deleted: its queues are gone for all readers; their files are the caller's to delete. Returns
-        them."""
+        """Drops the queues of a deleted topic for all readers, and returns them; the caller deletes their files."""
         name = topic.encode()
         gone = [queue for key, queue in self._queues.items() if key[0] == name]
         for queue in gone:
@@ -93,7 +92,7 @@ class Queues:
     def refuse_new(
         self, keys: Sequence[tuple[bytes, int]], wanted: Collection[int] | None = None
     ) -> dict[int, DueTimeError]:
-        """Errors for the keys whose queue does not exist and may not be made, by index; the others count as made.
+        """Errors for the keys whose queue does not exist and may not be created, by index; the others count as created.
 
         `wanted`: the indices to check; None: all.
         """
@@ -124,7 +123,7 @@ class Queues:
         return None
 
     def find(self, topic: str, queue: int) -> ConsumeQueue:
-        """The queue for a reader; an empty one if the topic has it but nothing was written yet.
+        """The queue for a reader; an empty one if the topic has it but it has no messages yet.
 
         Raises:
             NotFound: the shard does not know the topic, or the topic has no such queue.
@@ -153,7 +152,7 @@ class Queues:
         return self.shared.unit_count
 
     def count_units(self) -> None:
-        """Recovery is over: counts all units once; from now on the count follows their coming and going."""
+        """Counts all units once, at the end of recovery; from then on the count follows their coming and going."""
         self.shared.unit_count = sum(queue.max_offset - queue.min_offset for queue in self._queues.values())
 
     @property
@@ -166,10 +165,10 @@ class Queues:
 
 
 def unknown_topic(topic: str) -> NotFound:
-    """Of a topic that was never made on the shard, or is deleted."""
+    """The error for a topic that was never created on the shard, or is deleted."""
     return NotFound(f"topic {topic} is not known to this shard", reason="TOPIC_NOT_FOUND")
 
 
 def begin_at(queue: ConsumeQueue, offset: int) -> None:
-    """Recovery: what lies before is filled up only, in the place of what a deleted topic of this name had."""
+    """Recovery: counts earlier units as gone: they only fill the place of a deleted topic's units."""
     queue.min_offset = max(queue.min_offset, min(offset, queue.max_offset))

@@ -1,18 +1,18 @@
-"""`duetimeQueues`: where each queue begins and ends as of a checkpoint, so that a start need not open them all.
+"""`duetimeQueues`: begin and end of each queue as of a checkpoint, so that a start need not open them all.
 
-The file has one block for each checkpoint: the first has all queues, each later one those that have changed
-since. It is derived data: a start without a block of its checkpoint reads every queue.
+The file has one block for each checkpoint: the first has all queues, each later one those that have changed since. It
+is derived data: a start without a block of its checkpoint reads every queue.
 
     block   0 4s  "DTQ1", u32 CRC-32 of all from the serial on, u32 bytes of the block
            12 i64 serial and i64 position of the checkpoint that it belongs to
            28 i64 first position of the log     36 i64 bytes of a queue file     44 u8 1: all queues     45 i32 queues
     queue   0 i32 queue    4 i64 first offset    12 i64 next offset
-           20 i64 no record of the queue lies before this position of the log; 0: it is not known
-           28 i64 when the queue's last file was changed, in ns; 0: read the queue
+           20 i64 no record of the queue is before this position of the log; 0: unknown
+           28 i64 time of the last change of the queue's last file, in ns; 0: read the queue
            36 u8 bytes of the topic's name, and the name
 
-A file with the size and time of the table holds what the table says. The clock of a file system may be so coarse that a
-write right after the time was read leaves it unchanged: so 0 is written for a file that was changed just before.
+A file with the size and time in the table has the content in the table. The clock of a file system may be so coarse
+that a write right after the time was read leaves it unchanged: so 0 is written for a file changed just before.
 """
 
 import os
@@ -37,7 +37,7 @@ _HEAD = Struct(">qqqqBi")
 _QUEUE = Struct(">iqqqqB")
 # Clocks of file systems tick every 10 ms at most.
 _FRESH_NS = 20_000_000
-# The file is rewritten when it has so many more rows than twice the queues.
+# The file is rewritten when it has this many rows more than twice the queues.
 _SPARE = 10_000
 
 
@@ -152,7 +152,7 @@ class TableFile:
 
     @property
     def wants_all(self) -> bool:
-        """Whether the next block has to have all queues."""
+        """Whether the next block must have all queues."""
         return not self._is_whole
 
     def write(self, head: Head, rows: Iterable[Row]) -> None:
@@ -214,7 +214,7 @@ class TableFile:
 
 
 def is_unchanged(row: Row, file_bytes: int, queues: str) -> bool:
-    """Whether the queue's last file has the size and time that it had when the row was written."""
+    """Whether the queue's last file has the size and time recorded in the row."""
     if not row.changed_ns:
         return False
     try:

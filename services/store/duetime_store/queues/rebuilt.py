@@ -9,7 +9,7 @@ from duetime_format.units import FILLER_SIZE, UNIT_TYPE, Ints, Units, dues_of
 
 @dataclass(slots=True)
 class Rebuilt:
-    """The result for `count` units: indices of those whose offset has one already, and of those that can't be right."""
+    """The result for `count` units: indices of those whose offset is taken already, and of those that must be wrong."""
 
     count: int
     repeated: list[int] = field(default_factory=list)
@@ -17,10 +17,10 @@ class Rebuilt:
 
 
 def fillers_between(topic: str, gap: range, offsets: Ints, units: Units) -> bytes:
-    """Fillers for offsets of which the log has nothing but copies of others, at `offsets`.
+    """Fillers for offsets of which the log has only copies of others, at `offsets`.
 
-    Retention copies all that is pending: in a lane the others have ended, and say so by the due time of the copy after
-    them."""
+    Retention copies all pending messages: in a lane the others have ended, and their fillers show that by the due time
+    of the copy after them."""
     fillers = np.zeros(len(gap), UNIT_TYPE)
     fillers["size"] = FILLER_SIZE
     if topic in LANE_TOPICS:

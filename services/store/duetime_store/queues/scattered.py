@@ -1,6 +1,6 @@
-"""Reads units that lie anywhere in a queue, with one read for those that lie close together.
+"""Reads units at any offsets of a queue, with one read for neighbours.
 
-The units of a file that is open are read by a compiled twin where it is built.
+The units of an open file are read by a compiled twin if it is built.
 """
 
 import os
@@ -10,12 +10,12 @@ import numpy as np
 from duetime_format.compiled import twin
 from duetime_format.units import UNIT, UNIT_TYPE, Ints, Units
 
-# Units of one read, and those that are read in vain rather than with another call.
+# Units of one read, and unneeded units that are read to save another call.
 _STEP_UNITS = 4_096
 _NEAR_UNITS = 256
 
 
-# For so few units a descriptor is not looked for.
+# Numbers of units up to this do not look for a descriptor.
 _FEW = 4
 
 
@@ -26,12 +26,12 @@ def read_scattered(
     file_units: int = 1,
     descriptor: Callable[[int], int | None] = lambda _: None,
 ) -> Units:
-    """The units at offsets in any order, in an array of the caller's own; all zero where there is none.
+    """The units at offsets in any order, in an array of the caller's own; all zero for missing ones.
 
     Args:
-        read: the units from an offset on, at most so many; fewer at the end of the queue or of a file.
+        read: the units from an offset on, at most the given number; fewer at the end of the queue or of a file.
         end: units before it are in files of `file_units`.
-        descriptor: of the file that begins with a byte; None: its units are got by `read`.
+        descriptor: of the file that begins with a byte; None: `read` gets its units.
     """
     count = len(offsets)
     if count and offsets[0] >= 0 and bool((np.diff(offsets) == 1).all()):
@@ -65,8 +65,8 @@ def _files(ascending: Ints, start: int, end: int, file_units: int) -> Iterator[t
 
 
 def read_file(fd: int, offsets: Ints, places: Ints, base: int, units: Units) -> None:
-    """Fills the units at `places` with those at the offsets, which ascend, of a file that begins with unit `base`. For
-    those beyond its end nothing is changed. Raises: OSError."""
+    """Fills the units at `places` with those at the offsets, which ascend, of a file that begins with unit `base`.
+    Those beyond its end stay unchanged. Raises: OSError."""
     for offset, place in zip(offsets.tolist(), places.tolist(), strict=True):
         data = os.pread(fd, UNIT.size, (offset - base) * UNIT.size)
         if len(data) == UNIT.size:

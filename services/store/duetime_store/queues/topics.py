@@ -1,4 +1,4 @@
-"""The topics that a shard knows and their queue counts: limits, and how they get on disk.
+"""The topics that a shard knows and their queue counts: limits, and storage on disk.
 
 topics.json is RocketMQ's file and holds all topics: the cost of replacing it for each new topic would grow with their
 number. New topics go as lines into a file of our own (duetime_core.ondisk.topics), with one flush for all waiting
@@ -26,7 +26,7 @@ from duetime_store.files.gate import NO_FILES, NO_ROOM
 
 log = structlog.get_logger()
 
-# Up to so many topics are folded with each checkpoint; beyond, only once 1/_FOLD_SHARE of them is new.
+# Up to this number, topics are folded with each checkpoint; beyond, only once 1/_FOLD_SHARE of them is new.
 _FOLDED_AT_ONCE = 2_000
 _FOLD_SHARE = 8
 # A tenth beyond `queues_max` and `topics_max` is for retries and dead letters of groups: stored messages must be able
@@ -38,14 +38,14 @@ _NUMBERS = {name: number for number, name in enumerate(_TYPES)}
 
 
 class TopicsExhausted(Overloaded):
-    """The shard has as many topics as it may: only a higher limit helps."""
+    """The shard has reached its maximum of topics: only a higher limit helps."""
 
     reason = "TOPICS_EXHAUSTED"
     retriable = False
 
 
 class QueuesExhausted(Overloaded):
-    """The shard has as many queues as it may."""
+    """The shard has reached its maximum of queues."""
 
     reason = "QUEUES_EXHAUSTED"
     retriable = False
@@ -53,7 +53,7 @@ class QueuesExhausted(Overloaded):
 
 @dataclass(frozen=True, slots=True)
 class TopicLimits:
-    """How many topics a shard takes, and how many queues in total."""
+    """The maximum number of topics of a shard, and of queues in total."""
 
     topics_max: int
     queues_max: int
@@ -66,20 +66,20 @@ class TopicLimits:
 
 
 class Topics(Mapping[str, int]):
-    """Queue counts by topic. `changed` has the ones that are not on disk yet."""
+    """Queue counts by topic. `changed` has those not on disk yet."""
 
     def __init__(
         self, counts: Mapping[str, int], limits: TopicLimits, types: Mapping[str, str] = MappingProxyType({})
     ) -> None:
         self._counts = dict(counts)
-        # Message types of those that have one, by RocketMQ's names; a broker's may be none of ours.
+        # Message types, by RocketMQ's names, of those that have one; a broker's may be unknown here.
         self.types = dict(types)
         # Counts for all topics, and for those of groups alone.
         self.queue_count = sum(self._counts.values())
         self._of_groups = {name: count for name, count in self._counts.items() if is_group_topic(name)}
         self._group_queue_count = sum(self._of_groups.values())
         self.changed: dict[str, int] = {}
-        # Those that were removed and may still be in their files.
+        # Removed topics that may still be in their files.
         self.removed: set[str] = set()
         self.limits = limits
         self._group_limits = limits.widened()
@@ -94,7 +94,7 @@ class Topics(Mapping[str, int]):
         return len(self._counts)
 
     def grow(self, topic: str, count: int) -> None:
-        """The topic has at least so many queues. Checks no limit: they exist."""
+        """Raises the topic's queue count to `count`, without checking limits: the queues exist."""
         known = self._counts.get(topic)
         if known is None or count > known:
             self._counts[topic] = self.changed[topic] = count
@@ -104,8 +104,8 @@ class Topics(Mapping[str, int]):
                 self._group_queue_count += count - (known or 0)
 
     def put(self, topic: str, count: int, message_type: int) -> None:
-        """As `grow`, and the topic is for these messages, a number of duetime.v1.TopicType. ANY changes no topic that
-        there is: RocketMQ takes one without a type for one of normal messages, so a new one gets MIXED."""
+        """As `grow`, and sets the topic's message type, a number of duetime.v1.TopicType. ANY changes no existing
+        topic: RocketMQ treats a topic without a type as one of normal messages, so a new one gets MIXED."""
         is_new = topic not in self._counts
         self.grow(topic, count)
         kind = _TYPES[message_type] if message_type < len(_TYPES) else ""
@@ -114,11 +114,11 @@ class Topics(Mapping[str, int]):
             self.changed[topic] = self._counts[topic]
 
     def type_of(self, topic: str) -> int:
-        """A number of duetime.v1.TopicType: ANY also where none of ours is known."""
+        """A number of duetime.v1.TopicType; ANY also for a type unknown here."""
         return _NUMBERS.get(self.types.get(topic, ""), 0)
 
     def remove(self, topic: str) -> None:
-        """The topic was deleted."""
+        """Removes a deleted topic."""
         self.queue_count -= self._counts.pop(topic, 0)
         self._group_queue_count -= self._of_groups.pop(topic, 0)
         self.types.pop(topic, None)
@@ -126,7 +126,7 @@ class Topics(Mapping[str, int]):
         self.removed.add(topic)
 
     def set(self, counts: Mapping[str, int]) -> None:
-        """Recovery: these topics have exactly so many queues."""
+        """Recovery: sets the exact queue counts of these topics."""
         self._counts.update(counts)
         self.changed = {name: count for name, count in self.changed.items() if name not in counts}
         self.queue_count = sum(self._counts.values())
@@ -134,7 +134,7 @@ class Topics(Mapping[str, int]):
         self._group_queue_count = sum(self._of_groups.values())
 
     def check(self, topic: str, count: int) -> None:
-        """Checks that the topic may have so many queues.
+        """Checks that the topic may have `count` queues.
 
         Raises: InvalidArgument, TopicsExhausted, QueuesExhausted.
         """
@@ -171,7 +171,7 @@ class TopicFile:
         self._writing = asyncio.Lock()
         path = self._config / lines.FILE
         self._path = path
-        # How many topics its lines name, and where the next line goes.
+        # Number of topics in its lines, and the position of the next line.
         self._line_count = 0
         self._end = path.stat().st_size if path.exists() else 0
         if self._end:
@@ -187,7 +187,7 @@ class TopicFile:
         await self.write()
 
     async def put_all(self, wanted: Sequence[tuple[str, int, int]]) -> dict[int, DueTimeError]:
-        """As `put`, for many topics with one write. Returns the errors of refused ones, by index."""
+        """As `put`, for many topics with one write. Returns the errors of rejected ones, by index."""
         refused: dict[int, DueTimeError] = {}
         for index, (name, count, message_type) in enumerate(wanted):
             try:
@@ -201,7 +201,7 @@ class TopicFile:
         return refused
 
     async def write(self) -> None:
-        """New topics are durable on return. Raises: DiskFull, Overloaded, Unavailable: they are not."""
+        """Makes new topics durable. Raises: DiskFull, Overloaded, Unavailable: they are not."""
         async with self._writing:
             changed, self._topics.changed = self._topics.changed, {}
             if not changed:
@@ -231,9 +231,9 @@ class TopicFile:
             self._topics.removed -= removed
 
     def _append(self, counts: Mapping[str, int]) -> None:
-        """On the executor's thread."""
+        """Runs on the executor's thread."""
         if self._is_broken:
-            # A flush that succeeds after one that failed proves nothing: all topics go into a new file.
+            # A successful flush after a failed one proves nothing: all topics go into a new file.
             self._fold({**self._topics, **counts}, dict(self._topics.types))
             return
         created = not self._end
@@ -252,8 +252,8 @@ class TopicFile:
         self._line_count += len(counts)
 
     def _fold(self, counts: Mapping[str, int], types: Mapping[str, str], removed: Set[str] = frozenset()) -> None:
-        """On the executor's thread. A crash in the middle leaves lines that topics.json has too, or those of a deleted
-        topic, whose deletion recovery finds in the log then."""
+        """Runs on the executor's thread. A crash in the middle leaves lines that topics.json has too, or those of a
+        deleted topic; recovery then finds its deletion in the log."""
         known = configs.read(self._config, configs.TOPICS)
         changed = configs.with_topics(known, counts, self._clock.now_ms(), types, removed)
         if changed is not None:

@@ -1,12 +1,12 @@
 """The compiled twin of gather.copy: units in, their records out, one after the other.
 
-A first pass over the units alone finds how many of them lie within the segment, and so the largest size of the copy.
-A second one copies record by record and checks the copy (the log's page is read once); it ends at the first record
-that is not plainly right, which the caller inspects.
+A first pass over the units alone counts those within the segment, and so finds the largest size of the copy. A second
+pass copies record by record and checks the copy (the log's page is read once). It stops at the first record that is not
+plainly right, which the caller inspects.
 
-Units are read as the bytes they have on disk, 20 each: i64 position, i32 size, i64 tags. All arithmetic on positions
-is done so that it can't overflow: a position is compared with `base` before it is subtracted, a size with the rest.
-The segment's buffer is released before the call returns, whatever happens: an exported map can't be closed.
+Units are read in their form on disk, 20 bytes each: i64 position, i32 size, i64 tags. Arithmetic on positions can't
+overflow: a position is compared with `base` before it is subtracted, a size with the rest. The segment's buffer is
+always released before the call returns: an exported map can't be closed.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -35,7 +35,7 @@ cdef struct Expected:
     const int64_t *offsets
     const int64_t *delays_ms
     bint own_dues
-    # Where each record begins in the bytes that are given; NULL: at its position, less the base.
+    # Start of each record in the given bytes; NULL: its position minus the base.
     const int64_t *places
 
 
@@ -63,7 +63,7 @@ cdef tuple _copy(
     cdef int64_t total = 0, within = 0, copied = 0, count = 0
     cdef int64_t position
     cdef int32_t size
-    # A segment's base is never negative; were it, the difference of two positions could overflow.
+    # A segment's base is never negative; otherwise the difference of two positions could overflow.
     while within < unit_count and base >= 0:
         position, size = _place(units, within, expected), load32(units + within * UNIT_BYTES + 8)
         if position < base or size < SIZE_MIN or size > length or position - base > length - size:
@@ -83,7 +83,7 @@ cdef tuple _copy(
 
 
 cdef int64_t _place(const uint8_t *units, int64_t index, const Expected *expected) noexcept nogil:
-    """Where a record begins; with places the base is 0."""
+    """The start of a record; with places the base is 0."""
     return load64(units + index * UNIT_BYTES) if expected.places == NULL else expected.places[index]
 
 

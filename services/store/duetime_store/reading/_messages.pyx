@@ -3,9 +3,9 @@
     field 2, length | StoredMessage | field 2, length | StoredMessage | ...
 
 A record becomes a message here if its producer's host is IPv4, its parts fill it exactly, its topic is ASCII and its
-properties are UTF-8; the first that is not ends the run, and Python makes that message. Fields that have their default
-are left out, as protobuf does. Of equal property names the later one with a value wins: for a map's entries protobuf's
-readers see to that, for TAGS, KEYS and UNIQ_KEY the loop over the properties.
+properties are UTF-8. The first other record ends the run, and Python makes its message. Default values are left out, as
+in protobuf. Of equal property names the later one with a value wins: protobuf's readers apply that to a map's entries,
+and the loop over the properties to TAGS, KEYS and UNIQ_KEY.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -26,7 +26,7 @@ cdef enum:
     VALUE_END = 2
     ENTRY_BYTES = 9  # DT_ENTRY and the end of the name
     DIGITS_MAX = 18  # a longer number might not fit an int64
-    # All fields but body, topic and properties: tags, numbers of 10 bytes, a host of 26, lengths.
+    # All fields except body, topic and properties: tags, numbers of 10 bytes, a host of 26, lengths.
     FIELDS_BYTES_MAX = 256
     LENGTH_BYTES = 6  # a message's tag and length
 
@@ -44,7 +44,7 @@ for _name in _hidden_names[:128]:
 
 
 def write(bytes records, list sizes, int64_t index):
-    """(wire bytes, how many records from `index` on they stand for)."""
+    """(wire bytes, the number of records from `index` that they contain)."""
     cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(records)
     cdef int64_t left = PyBytes_GET_SIZE(records), size, number, count = 0, written = 0, room = 0, more, length
     cdef uint8_t *wire = NULL
@@ -83,10 +83,10 @@ def write(bytes records, list sizes, int64_t index):
 
 
 cdef int64_t _message(const uint8_t *at, const Parts *parts, uint8_t *start):
-    """Writes a record's message; returns how long it is with its tag and length, 0 for none.
+    """Writes a record's message; returns its length with tag and length, 0 for none.
 
     Takes at most the record's size, 4 times its properties, and FIELDS_BYTES_MAX: a property of n bytes, 3 at least, is
-    written as n + 5 and from 128 bytes on as n + 11 at most; a key of n bytes as n + 2, and as n + 4.
+    written in at most n + 5 bytes, n + 11 from 128 bytes on; a key of n bytes in n + 2, and n + 4.
     """
     cdef int32_t sys_flag = load32(at + SYS_FLAG_AT)
     if sys_flag & SYS_BORN_V6:
@@ -119,7 +119,7 @@ cdef int64_t _message(const uint8_t *at, const Parts *parts, uint8_t *start):
     to = _integer(to, 14, load32(at + parts.tail + ATTEMPTS_FROM_TAIL))
     to = _host(to, at + BORN_HOST_AT)
     to = _integer(to, 16, sys_flag)
-    # The length stands before the message and is known now.
+    # The length precedes the message and is known now.
     cdef int64_t length = to - start - LENGTH_BYTES
     start[0] = 2 << 3 | 2
     cdef uint8_t *content = put_varint(start + 1, length)
@@ -214,7 +214,7 @@ cdef bint _lane_entry(Span properties, int64_t *level, int64_t *due_at_ms) noexc
 
 
 cdef uint8_t *_keys(uint8_t *to, Span keys) noexcept nogil:
-    """The keys between white space, as str.split() finds it in ASCII."""
+    """The keys between white space, as separated by str.split() in ASCII."""
     cdef const uint8_t *at = keys.at
     cdef const uint8_t *end = at + keys.size
     cdef const uint8_t *first
@@ -261,5 +261,5 @@ cdef uint8_t *_text(uint8_t *to, int field, Span text) noexcept nogil:
 
 
 cdef int64_t _text_bytes(int64_t size) noexcept nogil:
-    """How many bytes _text writes for a field below 16."""
+    """The number of bytes that _text writes for a field below 16."""
     return 1 + (1 if size < 0x80 else 2 if size < 0x4000 else 3) + size

@@ -1,16 +1,15 @@
 """Conditions over message properties, evaluated for many messages at once.
 
-A property is text, or NULL if a message has none. Compared with a number it counts as the number that it spells;
-compared with TRUE and FALSE, as whether it spells `true`. What can't be decided for a message is unknown. A condition
-over n messages is a column of n small integers,
+A property is text, or NULL if a message has none. Compared with a number, it counts as the number that it spells;
+compared with TRUE and FALSE, as whether it spells `true`. Undecidable conditions are unknown. A condition over n
+messages is a column of n small integers,
 
     TRUE 1, UNKNOWN 0, FALSE -1        AND is the least, OR the greatest, NOT the negative
 
-so that single messages matter only where a property is compared with a value, and equal properties of a batch are
-compared once.
+so only comparing a property with a value works on single messages, and equal properties of a batch are compared once.
 
-Where RocketMQ has an answer, this one is the same, oddities included (docs/adr/0017). Where RocketMQ gives up on the
-message, since a text is no number or no integer, this compares as numbers, or the result is unknown.
+Where RocketMQ has a result, this one is the same, oddities included (docs/adr/0017). Where RocketMQ drops the message,
+because a text is not a number or not an integer, this module compares as numbers, or the result is unknown.
 
 Source: RocketMQ 5.x filter: ComparisonExpression, LogicExpression, UnaryExpression.
 """
@@ -35,7 +34,7 @@ Value = bytes | int | float | bool | None
 Judge = Callable[[Value, Value], int]
 
 _NUMBER = re.compile(rb"[+-]?(?:[0-9]+|((?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][+-]?[0-9]+)?))")
-# A longer text counts as no number: nobody has such a price, and it is costly to parse.
+# Longer texts do not count as numbers: no real value is so long, and parsing is costly.
 _NUMBER_BYTES_MAX = 64
 _NUMBERS_REMEMBERED = 4_096
 _OBJECTS: dict[int, bool | None] = {TRUE: True, UNKNOWN: None, FALSE: False}

@@ -1,4 +1,4 @@
-"""PullDue: what a scheduler is given of a lane's due entries."""
+"""PullDue: the answers that give a scheduler a lane's due entries."""
 
 import numpy as np
 from duetime.v1 import store_pb2
@@ -23,7 +23,7 @@ class DueEntries:
     async def answer(self, request: store_pb2.PullDueRequest) -> store_pb2.PullDueResponse:
         """Raises: as Reader.pull_due."""
         if not request.next:
-            # Nothing that was given out before is under way any more.
+            # Nothing given out before is in progress any more.
             self._kept.forget(request.lane)
         due = await self._reader.pull_due(
             request.lane,

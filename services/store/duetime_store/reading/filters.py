@@ -1,7 +1,7 @@
-"""Which messages of a topic a reader wants: by tags and by an SQL expression over properties; both must hold.
+"""Selection of a topic's messages by tags and by an SQL expression over properties; both must hold.
 
-The tag hash in the unit is checked before the record is read; the tag itself is compared in the record, so that a tag
-with an equal hash does not pass.
+The tag hash in the unit is checked before the record is read. The tag itself is then compared in the record, so another
+tag with the same hash does not pass.
 """
 
 from dataclasses import dataclass
@@ -28,12 +28,12 @@ _SHOWN_CHARS = 40
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Filter:
-    """Which messages pass; made by `parse`. Filters with the same parts in the same order have equal `text`."""
+    """A filter of messages, made by `parse`. Filters with the same parts in the same order have equal `text`."""
 
     text: str = ""
     # None: messages with any tag or none.
     tags: frozenset[bytes] | None = None
-    # Hashes of the tags, as units have them.
+    # Hashes of the tags, as in units.
     codes: Ints | None = None
     sql: "Sql | None" = None
 
@@ -48,15 +48,15 @@ class Filter:
 
     @staticmethod
     def known(tags: str, sql: str) -> "Filter | None":
-        """A filter that was parsed lately; None: it has to be parsed, which may take some milliseconds."""
+        """A recently parsed filter; None: it has to be parsed, which may take some milliseconds."""
         return _known.get((tags, sql))
 
     @staticmethod
     def parse(tags: str, sql: str = "") -> "Filter":
-        """`tags`: `a || b`, empty or `*` for all. `sql`: an expression, empty for all. Remembers what it has parsed.
+        """`tags`: `a || b`, empty or `*` for all. `sql`: an expression, empty for all. Remembers parsed filters.
 
         Raises:
-            InvalidArgument: a part is too long, or the expression is wrong; the violation says where.
+            InvalidArgument: a part is too long, or the expression is wrong; the violation has the place.
         """
         found = _known.get((tags, sql))
         if found is None:

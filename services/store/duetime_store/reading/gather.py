@@ -1,14 +1,14 @@
-"""Records that a row of units names, checked and copied out of the log one after the other.
+"""Records of a row of units, checked and copied out of the log one after the other.
 
     units    | p, 300 | p + 300, 310 | q, 290 | ...        of a queue, in order
     bytes    | record of 300 | record of 310 | record of 290 | ...
 
-A unit and its record have to agree on position and size; on topic, queue and queue offset, which a unit has by its own
-place; and in a lane on the due time, which is the record's store time plus the lane's delay, or the record's own. So
-neither a flipped bit of a record, which its CRC shows, nor one of a unit leads to another message or another time.
+A unit and its record must agree on position and size; on topic, queue and queue offset, which follow from the unit's
+own place; and in a lane on the due time: the record's store time plus the lane's delay, or the record's own due time.
+Thus neither a flipped bit of a record, which its CRC shows, nor one of a unit leads to another message or another time.
 
 Only plainly right records are copied, in one pass: a copy ends at the first unit whose record needs closer inspection
-(repair.py) or lies in another segment.
+(repair.py) or is in another segment.
 """
 
 from dataclasses import dataclass
@@ -32,23 +32,23 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(slots=True)
 class Expected:
-    """What the records of a row of units have to contain; the columns have one value for each unit."""
+    """The expected values of a row of records; the columns have one value for each unit."""
 
     topic: bytes
     queue: int
     offsets: Ints
-    # Lanes of levels: from store time to due time. None: the units' tags are no such due times.
+    # Lanes of levels: times from storing to falling due. None: the units' tags are no such due times.
     delays_ms: Ints | None = None
-    # Lanes for any time: the units' tags are what the records say.
+    # Lanes for any time: the units' tags are the due times in the records.
     own_dues: bool = False
 
     def before(self, count: int) -> "Expected":
-        """For the first units."""
+        """Expected values of the first `count` units."""
         delays_ms = self.delays_ms if self.delays_ms is None else self.delays_ms[:count]
         return Expected(self.topic, self.queue, self.offsets[:count], delays_ms, self.own_dues)
 
     def after(self, index: int) -> "Expected":
-        """For the units from `index` on."""
+        """Expected values of the units from `index` on."""
         delays_ms = self.delays_ms if self.delays_ms is None else self.delays_ms[index:]
         return Expected(self.topic, self.queue, self.offsets[index:], delays_ms, self.own_dues)
 
@@ -73,8 +73,8 @@ def gather(log: CommitLog, units: Units, expected: Expected) -> tuple[bytes, int
 def copy(
     data: mmap | bytes, base: int, units: Units, expected: Expected, places: Ints | None = None
 ) -> tuple[bytes, int]:
-    """As `gather`, from a segment's bytes, the first of which is at position `base`; in Python. `places`: from bytes of
-    which these are where the records begin."""
+    """As `gather`, from a segment's bytes, which begin at position `base`; in Python. `places`: starts of the records
+    within other bytes."""
     parts: list[bytes] = []
     offsets = expected.offsets.tolist()
     delays_ms = [None] * len(units) if expected.delays_ms is None else expected.delays_ms.tolist()
@@ -103,7 +103,7 @@ def copy(
 
 
 def intact(whole: bytes) -> Record | None:
-    """The record in these bytes; None: they are no single intact record."""
+    """The record in these bytes; None: they are not a single intact record."""
     try:
         found = record.decode(whole)
     except Damaged:

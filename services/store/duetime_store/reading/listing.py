@@ -29,7 +29,7 @@ async def list_queues(turns: Turns, queues: Queues, topic: str) -> store_pb2.Lis
 
 
 async def list_topics(turns: Turns, queues: Queues, names: Collection[str]) -> store_pb2.ListStoredTopicsResponse:
-    """Those of `names` that exist; all topics if `names` is empty."""
+    """The existing topics of `names`; all topics if `names` is empty."""
     response = store_pb2.ListStoredTopicsResponse()
     counts = queues.counts
     listed = {name: counts[name] for name in names if name in counts} if names else counts
@@ -55,7 +55,7 @@ async def list_groups(turns: Turns, groups: Iterable[consumer_pb2.Group]) -> con
 
 
 async def list_lanes(turns: Turns, store: Store, shard: int, by_ms: int) -> gateway_pb2.ListLanesResponse:
-    """Each lane as of one moment; `due_count` counts entries that are due by `by_ms`."""
+    """Each lane at one time; `due_count` counts entries that are due by `by_ms`."""
     response = gateway_pb2.ListLanesResponse()
     with turns.walk() as walk:
         walk.start()

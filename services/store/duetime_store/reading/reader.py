@@ -1,7 +1,7 @@
 """Reading: topic queues for consumers, due entries for schedulers. Waits by events, never by polling.
 
-Every record is checked against its CRC and its unit before it is given out, and so is the due time of an entry before
-it is waited for.
+Every record is checked against its CRC and its unit before it is given out. An entry's due time is checked before the
+reader waits for it.
 """
 
 import asyncio
@@ -32,23 +32,23 @@ log = sparing()
 # Units read by one piece of a filtered scan, and by one scan or pull in total.
 SCAN_UNITS = 4_096
 SCAN_UNITS_MAX = 65_536
-# How much one piece reads to judge it: bytes, and records by the filter's cost (Filter.cost). A piece takes some
-# 0.2 to 0.5 ms; a step can end only between pieces.
+# Maximum work of one piece: bytes, and the filter's cost of its records (Filter.cost). A piece takes some 0.2 to 0.5
+# ms; a step can end only between pieces.
 PIECE_BYTES = 256 * 1024
 PIECE_COST = 3_072
 PIECE_RECORDS_MAX = 512
 PIECE_RECORDS_MIN = 8
-# A record judged by an expression counts as so many units.
+# Units that a record judged by an expression counts as.
 SQL_UNITS = 8
 # Larger answers take turns: making, encoding and writing one holds the loop for some ms.
 MUCH_BYTES = 256 * 1024
-# Damaged records that are named in the log.
+# Maximum damaged records named in the log.
 NAMED_MAX = 1_000
 
 
 @dataclass(slots=True)
 class Scanned:
-    """Records of a queue that pass a filter, back to back, their offsets and sizes, and where the next scan starts."""
+    """Records of a queue that pass a filter, back to back, their offsets and sizes, and the start of the next scan."""
 
     next_offset: int
     offsets: Ints = field(default_factory=lambda: np.empty(0, np.int64))
@@ -74,7 +74,7 @@ class Pulled:
 
 @dataclass(slots=True)
 class _Budget:
-    """What a scan, or a pull over all its queues, may still take; the very first record is taken whatever its size."""
+    """The remaining limits of a scan, or of a pull over all its queues; the very first record may exceed them."""
 
     count: int
     size: int
@@ -84,7 +84,7 @@ class _Budget:
 
 @dataclass(slots=True)
 class _Piece:
-    """What one piece of a scan has found; it has passed so many units."""
+    """The result of one piece of a scan, over `passed` units."""
 
     passed: int
     judged: int = 0
@@ -109,7 +109,7 @@ class Due:
 
 
 class Reader:
-    """Serves pulls. Reads only what is published."""
+    """Serves pulls. Reads only published records."""
 
     def __init__(self, store: Store, alarm: Alarm, metrics: StoreMetrics, turns: Turns) -> None:
         self._store = store
@@ -130,11 +130,11 @@ class Reader:
         """Messages that pass the filter, from the given offset of each queue on, queue after queue up to the limits;
         waits for the first one in any of them. One answer for each queue, in order.
 
-        `max_bytes` says how large an answer may be now; it is called whenever there may be something to answer.
+        `max_bytes` returns the present limit of an answer; it is called whenever there may be something to answer.
 
         Raises:
             Overloaded: no answer may be made now.
-            NotFound: the topic was deleted meanwhile.
+            NotFound: the topic was deleted in the meantime.
         """
         clock = self._store.clock.clock
         give_up_ms = clock.monotonic_ms() + wait_ms
@@ -168,7 +168,8 @@ class Reader:
                 one.leave(future)
 
     async def _collect_all(self, pulled: Sequence[Pulled], wanted: Filter, budget: _Budget, walk: Walk) -> None:
-        """Collects what fits from the queues, in order. Found records are answered before a further step is awaited."""
+        """Collects records that fit from the queues, in order. Found records are answered before a further step is
+        awaited."""
         size = budget.size
         if wanted.passes_all and not self._turns.is_free and self._is_far_behind(pulled):
             await walk.begin()
@@ -187,8 +188,8 @@ class Reader:
             walk.charge(size - budget.size)
 
     def _is_far_behind(self, pulled: Sequence[Pulled]) -> bool:
-        """Whether so much was stored, in any queue, since the first message asked for that the answer may be large.
-        Readers that keep up get small answers, and take no turns for them."""
+        """Whether any queue has stored so much since the first requested message that the answer may be large. Readers
+        that keep up get small answers, and take no turns for them."""
         for one in pulled:
             units = one.queue.read(max(one.next_offset, one.queue.min_offset), 1)
             if len(units):
@@ -196,7 +197,7 @@ class Reader:
         return False
 
     def _collect(self, pulled: Pulled, wanted: Filter, budget: _Budget, walk: Walk) -> bool:
-        """Scans one queue; whether the step's time is up and there are more units to scan."""
+        """Scans one queue. Returns whether the step's time is up and there are more units to scan."""
         if not budget.count or pulled.sizes:
             return False
         scanned = self._scan(pulled.queue, pulled.next_offset, wanted, budget, walk)
@@ -210,17 +211,17 @@ class Reader:
     def scan(
         self, queue: ConsumeQueue, offset: int, wanted: Filter, max_count: int, max_bytes: int, walk: Walk
     ) -> Scanned:
-        """Intact records from `offset` on that pass the filter, up to the limits; the first one whatever its size.
+        """Intact records from `offset` on that pass the filter, up to the limits; the first one regardless of its size.
 
-        Stops when the walk's step is over, or after SCAN_UNITS_MAX units: with nothing found and `next_offset` below
-        the queue's `max_offset` there is more to scan. Offsets before `next_offset` that are not in `offsets` did not
-        pass the filter, or are damaged, which is counted and logged here, or are gone."""
+        Stops when the walk's step is over, or after SCAN_UNITS_MAX units: if nothing was found and `next_offset` is
+        below the queue's `max_offset`, there is more to scan. Offsets before `next_offset` missing in `offsets` did not
+        pass the filter, or are gone, or are damaged, which is counted and logged here."""
         return self._scan(queue, offset, wanted, _Budget(max_count, max_bytes, SCAN_UNITS_MAX), walk)
 
     def _scan(self, queue: ConsumeQueue, offset: int, wanted: Filter, budget: _Budget, walk: Walk) -> Scanned:
-        """Goes on piece by piece until the budget is used up, the queue ends, or the step is over. Without a filter it
+        """Scans piece by piece until the budget is used up, the queue ends, or the step is over. Without a filter it
         stops after the first piece that has records."""
-        # Retention may have passed a reader that waited.
+        # Retention may have passed a waiting reader.
         scanned = Scanned(max(offset, queue.min_offset))
         pieces: list[_Piece] = []
         while scanned.next_offset < queue.max_offset and budget.count and budget.units > 0:
@@ -274,8 +275,8 @@ class Reader:
         return piece
 
     def read(self, queue: ConsumeQueue, offsets: Ints, units: Units) -> tuple[bytes, list[int], dict[int, str], Units]:
-        """(records of the units, back to back; their sizes; by index, the faults of those of size 0; the units as
-        they are now)."""
+        """(records of the units, back to back; their sizes; the faults of those of size 0, by index; the present
+        units)."""
         expected = self._expected(queue, offsets, units)
         plain = self._plain(queue, units)
         parts: list[bytes] = []
@@ -299,7 +300,7 @@ class Reader:
         return b"".join(parts), sizes, damages, units
 
     def _plain(self, queue: ConsumeQueue, units: Units) -> Units:
-        """The units with due times as those of pending entries."""
+        """The units, with due times as in pending entries."""
         if self._store.lanes.of(queue) is None or not are_ended(units["tags"]).any():
             return units
         plain = units.copy()
@@ -346,7 +347,7 @@ class Reader:
 
         Raises:
             NotFound: no such lane.
-            InvalidArgument: `after` is no cursor of it.
+            InvalidArgument: `after` is not a cursor of it.
         """
         lane, clock = self._store.lanes[number], self._store.clock.clock
         asking = Asking(scheduler, after, has_lease)
@@ -405,14 +406,15 @@ class Reader:
         return Head(head.entries, units)
 
     def _due(self, lane: Lane, head: Head, until_ms: int, max_bytes: int) -> Due | int:
-        """The entries that are due by `until_ms` by their records; if there is none, when the first one is due."""
+        """The entries due by `until_ms` according to their records; if there are none, the due time of the first
+        one."""
         units = head.units[: _due_count(head.units, until_ms)]
         lengths = np.where(units["size"] == FILLER_SIZE, 0, units["size"])
         units = units[: _fitting(lengths.tolist(), max_bytes)]
         records, sizes, damages, units = self.read(lane.queue, head.entries[: len(units)], units)
         count, due_at_ms = _due_count(units, until_ms), int(units["tags"][0])
         if count < len(units):
-            # A unit named too early a due time.
+            # A unit's due time was too early.
             records, sizes, units = records[: sum(sizes[:count])], sizes[:count], units[:count]
             damages = {index: damage for index, damage in damages.items() if index < count}
         if not count:
@@ -439,7 +441,7 @@ class Reader:
 
 
 def _piece_budget(wanted: Filter, budget: _Budget) -> tuple[int, int]:
-    """How many records and bytes one piece of a filtered scan reads."""
+    """The number of records and bytes that one piece of a filtered scan reads."""
     if wanted.sql is None:
         # Nearly all of them pass, so no more are read than fit.
         return budget.count, max(min(budget.size, PIECE_BYTES), 1)
@@ -457,7 +459,7 @@ def _put_together(scanned: Scanned, pieces: list[_Piece]) -> None:
 
 
 def _picked(records: bytes, sizes: list[int], indices: Ints) -> bytes:
-    """The records at `indices` (ascending), from records that lie back to back."""
+    """The records at `indices` (ascending) among records stored back to back."""
     if len(indices) == len(sizes):
         return records
     starts = np.cumsum([0, *sizes])
@@ -479,13 +481,13 @@ def _consecutive(head: Head) -> Head:
 
 
 def _due_count(units: Units, until_ms: int) -> int:
-    """How many of the first units are due by then."""
+    """The number of leading units that are due by `until_ms`."""
     later = np.flatnonzero(units["tags"] > until_ms)
     return int(later[0]) if len(later) else len(units)
 
 
 def _fitting(sizes: list[int], max_bytes: int, least: int = 1) -> int:
-    """How many of the first sizes sum up to at most `max_bytes`; at least `least`."""
+    """The number of leading sizes that sum up to at most `max_bytes`; at least `least`."""
     if sum(sizes) <= max_bytes:
         return len(sizes)
     return max(bisect_right(list(accumulate(sizes)), max_bytes), least)

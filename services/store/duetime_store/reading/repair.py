@@ -1,16 +1,16 @@
-"""Inspects a unit whose record is not plainly the one it names: finds which of the two is wrong, and repairs the unit.
+"""Inspects a unit that does not plainly match its record: finds which of the two is wrong, and repairs the unit.
 
     the unit's own record is there, intact         the unit's size or due time is wrong: the unit is rewritten
     it is there, damaged                           it stays: a lane quarantines it, a topic's readers skip it
     it is at another place                         the unit's position is wrong: the unit is rewritten
     it is nowhere                                  as a damaged one
 
-A unit's own record is the one that names the unit's topic, queue and offset, and the position where it lies. Other
-places that are searched: positions that differ in one bit, then the log between the records of the two neighbours.
+A unit's own record names the unit's topic, queue and offset, and its own position. Other searched places: positions
+that differ in one bit, then the log between the records of the two neighbours.
 
-Due times: that of an intact record is right if its CRC covers its store time. In a record without such a CRC (a
-broker's), the store time itself may have changed: then the later of the two due times that lies between those of the
-neighbours counts, so that nothing fires early, and nothing never fires. That an entry has ended stays so.
+The due time of an intact record is right if its CRC covers its store time. In a record without such a CRC (a broker's),
+the store time itself may have changed. Then the later of the two due times between those of the neighbours counts, so
+that nothing fires early or never. An entry that has ended stays ended.
 """
 
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ from duetime_store.writing.store import Store
 
 log = sparing()
 
-# How much of the log is searched for one record: some milliseconds of the event loop's time.
+# Maximum log searched for one record: some milliseconds of the event loop's time.
 SEARCH_BYTES_MAX = 4 * 1024 * 1024
 # A damaged size may be larger than any record.
 _RECORD_BYTES_MAX = 64 * 1024 * 1024
@@ -42,7 +42,8 @@ Unit = tuple[int, int, int]  # position, size, tags
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """A unit as it is now, and its record. If that is damaged or gone, `data` is empty and `damage` says why."""
+    """A unit in its present state, and its record. If that is damaged or gone, `data` is empty and `damage` is the
+    reason."""
 
     unit: Unit
     data: bytes = b""
@@ -80,10 +81,10 @@ class Repair:
         return Inspection(right, data)
 
     def inspect_first(self, lane: Lane, entry: int, unit: Unit, now_ms: int) -> Inspection:
-        """As `inspect`, for an entry of a lane that is going to be waited for.
+        """As `inspect`, for an entry of a lane before a wait.
 
-        A damaged record does not say when it is due. If its unit names a time that no delay leads to, the entry is due
-        now, and quarantined, rather than never.
+        A damaged record has no due time. If no delay explains its unit's due time, the entry is due now, and
+        quarantined, rather than never.
         """
         found = self.inspect(lane.queue, entry, unit)
         if found.damage and unit[2] > lane.latest_due_at_ms(now_ms):
@@ -93,7 +94,7 @@ class Repair:
         return found
 
     def _record_at(self, queue: ConsumeQueue, offset: int, position: int) -> tuple[record.Record | None, str, bool]:
-        """(the unit's own record, if it lies there intact; else what is wrong; whether the record there is its own)."""
+        """(the unit's own record, if it is there intact; else the fault; whether the record there is its own)."""
         head = layout.head_of(self._store.log.read(position, layout.PREFIX_BYTES))
         if head is None:
             return None, "no record there", False
@@ -103,7 +104,7 @@ class Repair:
         except Damaged as error:
             return None, error.text, is_own
         if not is_own or found.topic != queue.topic:
-            there = f"message {found.queue_offset} of queue {found.queue} of {found.topic} lies there"
+            there = f"message {found.queue_offset} of queue {found.queue} of {found.topic} is there"
             return None, there, False
         return found, "", True
 
@@ -123,7 +124,7 @@ class Repair:
         return head is not None and (head.queue, head.queue_offset, head.position) == (queue.queue, offset, position)
 
     def _between(self, queue: ConsumeQueue, offset: int) -> tuple[int, int]:
-        """From the record of the previous unit to that of the next one, as far as their heads confirm them."""
+        """The log from the record of the previous unit to that of the next one, as far as their heads confirm them."""
         low, high = self._store.log.min_position, self._store.published_end
         before, after = _unit(queue, offset - 1), _unit(queue, offset + 1)
         if after and self._is_head(queue, offset + 1, after[0]):
@@ -160,7 +161,7 @@ def _unit(queue: ConsumeQueue, offset: int) -> Unit | None:
 
 
 def _heads(commit_log: CommitLog, position: int, end: int) -> Iterator[int]:
-    """Positions where records seem to begin, from `position` on, which may lie within a record."""
+    """Positions where records seem to begin, from `position` on, which may be within a record."""
     while position < end:
         data = commit_log.read(position, min(_STEP_BYTES, end + layout.BLANK_BYTES - position))
         if len(data) < layout.BLANK_BYTES or layout.blank_at(data) is not None:

@@ -1,14 +1,14 @@
-r"""SQL92 expressions over message properties, as RocketMQ has them: text in, a condition out.
+r"""SQL92 expressions over message properties, as in RocketMQ: text in, a condition out.
 
     a = 'x'   a <> 5   a > 1.5   >= < <=   a BETWEEN 1 AND 9   a IN ('x', 'y')   a IS NULL   a = TRUE
     NOT, AND, OR, parentheses;  NOT BETWEEN, NOT IN, IS NOT NULL;  -- and /* */ comments
 
-Errors name the place and what is expected there:
+Errors name the place and the expected words:
 
     line 1, column 7: LIKE where =, <>, ... is expected: color ⟨here⟩LIKE 'r%'
 
 The parser is table-driven and makes each part as soon as it is complete: no expression is too deep for the stack.
-Expressions deeper than SQL_DEPTH_MAX are refused, since conditions call each other.
+Expressions deeper than SQL_DEPTH_MAX are rejected, since conditions call each other.
 
 Source: RocketMQ 5.x filter: SelectorParser.jj, ComparisonExpression.
 """
@@ -47,7 +47,7 @@ from duetime_store.reading.conditions import (
 
 # System properties that expressions may use.
 USABLE = frozenset({record.TAGS, record.KEYS, record.UNIQ_KEY})
-# Nested parts, parentheses not counted.
+# Maximum nesting, not counting parentheses.
 SQL_DEPTH_MAX = 64
 
 _GRAMMAR = r"""
@@ -109,14 +109,14 @@ NUMBER: /([0-9]+\.[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|[0-9]+e[+-]?[0-9]+|(0|[1-9][0-
 %ignore /\/\*([^*]|\*+[^*\/])*\*+\//
 """
 
-# How errors show the terminals, in this order.
+# Names of the terminals in errors, in this order.
 _SHOWN = {
     "NAME": "a property", "NUMBER": "a number", "STRING": "a 'text'", "TRUE": "TRUE", "FALSE": "FALSE", "NULL": "NULL",
     "EQUAL": "=", "UNEQUAL": "<>", "GREATER": ">", "GREATER_EQUAL": ">=", "LESS": "<", "LESS_EQUAL": "<=",
     "_BETWEEN": "BETWEEN", "_IN": "IN", "_IS": "IS", "_NOT": "NOT", "_AND": "AND", "_OR": "OR",
     "_LPAR": "(", "_RPAR": ")", "_COMMA": ",", "_PLUS": "+", "MINUS": "-", "$END": "the end",
 }  # fmt: skip
-_HINTS = {"!": "not equal is <>", '"': "texts stand within '", "'": "the text has no end"}
+_HINTS = {"!": "not equal is <>", '"': "texts are enclosed in '", "'": "the text has no end"}
 _COMPARING = frozenset({"EQUAL", "UNEQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL", "_BETWEEN", "_IN", "_IS"})
 # Characters shown on each side of the place of an error.
 _EXCERPT_CHARS = 40
@@ -133,17 +133,17 @@ class Sql:
     text: str
     # Properties that it uses.
     names: tuple[bytes, ...]
-    # Its words.
+    # The number of its words.
     cost: int
     _condition: Condition
 
     def passing(self, columns: Columns, count: int) -> npt.NDArray[np.bool_]:
-        """For which of `count` messages it is true; there is a column for each of `names`."""
+        """Whether it is true, for each of `count` messages; there is a column for each of `names`."""
         return np.equal(self._condition.truth(columns, count), TRUE)
 
 
 def parse(text: str) -> Sql:
-    """Raises: InvalidArgument: with line, column, and what is expected there."""
+    """Raises: InvalidArgument: with line, column, and the expected words."""
     if len(text) > limits.FILTER_CHARS_MAX:
         raise refused("sql", f"has {len(text)} characters, more than {limits.FILTER_CHARS_MAX}")
     plain = _BLANKS.sub(lambda found: found[1] or " ", text).strip()
@@ -156,7 +156,7 @@ def parse(text: str) -> Sql:
         raise _wrong(text, *_misplaced(text, error.token, error.accepts or error.expected)) from None
     except UnexpectedCharacters as error:
         at = error.pos_in_stream or 0
-        hint = _HINTS.get(text[at], "no word begins so")
+        hint = _HINTS.get(text[at], "no word begins like this")
         raise _wrong(text, at, f"{text[at]!r} means nothing: {hint}") from None
     return Sql(plain, tuple(sorted(node.names)), cost, node)
 
@@ -177,8 +177,8 @@ def _cost(text: str) -> int:
 def _misplaced(text: str, token: Token, expected: set[str]) -> tuple[int, str]:
     ends = token.type == "$END"
     if token.type in _COMPARING and "_AND" in expected:
-        # To RocketMQ `NOT a = 1` is `(NOT a) = 1`, which is never true.
-        return token.start_pos or 0, "NOT applies only to the next operand: put parentheses around what it is to negate"
+        # RocketMQ reads `NOT a = 1` as `(NOT a) = 1`, which is never true.
+        return token.start_pos or 0, "NOT applies only to the next operand: put the negated part in parentheses"
     shown = ", ".join(shown for name, shown in _SHOWN.items() if name in expected)
     found = "the end" if ends else str(token)[:_EXCERPT_CHARS]
     return len(text) if ends else token.start_pos or 0, f"{found} where {shown} is expected"
@@ -205,7 +205,7 @@ def _truth_of(node: Node) -> Condition:
 
 def _shallow(condition: Condition) -> Condition:
     if condition.depth > SQL_DEPTH_MAX:
-        raise _WrongError(condition.at, f"conditions lie within conditions more than {SQL_DEPTH_MAX} deep")
+        raise _WrongError(condition.at, f"conditions are nested more than {SQL_DEPTH_MAX} deep")
     return condition
 
 
@@ -241,7 +241,7 @@ class _Maker(Transformer[Token, Node]):
         name = str(token)
         if name.startswith("DT_") or (name in record.RESERVED_PROPERTIES and name not in USABLE):
             usable = "users' properties, " + ", ".join(sorted(USABLE))
-            raise _WrongError(token.start_pos or 0, f"{name} is the system's own; an expression may use {usable}")
+            raise _WrongError(token.start_pos or 0, f"{name} is a system property; an expression may use {usable}")
         return named(token.start_pos or 0, name.encode())
 
     def negative(self, minus: Token, node: Node) -> Node:
@@ -259,7 +259,7 @@ class _Maker(Transformer[Token, Node]):
     def equal(self, left: Node, sign: Token, right: Node) -> Node:
         for node in (left, right):
             if isinstance(node, Constant) and node.value is None:
-                raise _WrongError(node.at, f"nothing is {sign} NULL: IS NULL and IS NOT NULL ask for it")
+                raise _WrongError(node.at, f"nothing is {sign} NULL: use IS NULL or IS NOT NULL")
         values = [node.value for node in (left, right) if isinstance(node, Constant)]
         if len(values) == 2 and isinstance(values[0], bool) != isinstance(values[1], bool):
             raise _WrongError(right.at, "TRUE and FALSE compare with each other and with properties")
@@ -287,7 +287,7 @@ class _Maker(Transformer[Token, Node]):
 
     def within(self, node: Node, *texts: Token) -> Condition:
         if not isinstance(node, Property):
-            raise _WrongError(node.at, "IN asks for a property")
+            raise _WrongError(node.at, "IN needs a property")
         return within(node, frozenset(_text_of(token).encode() for token in texts))
 
     def not_within(self, node: Node, *texts: Token) -> Node:

@@ -1,11 +1,11 @@
-"""Subscriptions: queues of a topic read in one stream, as far as the reader's credit goes.
+"""Subscriptions: queues of a topic read in one stream, within the reader's credit.
 
     published ──▶ the queue is ready, behind the others ──▶ looked at, as a Pull does ──▶ an answer, on credit
                           ▲                                      │
                           └───────── there is more in it ────────┘
 
-An answer is made only against credit: of a reader that is slow there is none in memory. Requests are read only where
-credit is lacking, so that a reader that keeps up costs no read that waits.
+An answer is made only against credit, so a slow reader has none in memory. Requests are read only when credit is
+lacking, so a reader that keeps up costs no waiting read.
 """
 
 import asyncio
@@ -33,9 +33,9 @@ from duetime_store.writing.store import Store
 
 T = TypeVar("T")
 
-# Queues that one look takes in: of more than that, an answer has room for few.
+# Queues per read: an answer has room for few of a larger number.
 LOOKED_AT_MAX = 64
-# How long a subscription waits for others' answers to go.
+# Maximum wait of a subscription for room taken by others' answers.
 ROOM_WAIT_MS_MAX = 5_000
 # Measures the network's work, so it is never a test's clock.
 _CLOCK = SystemClock()
@@ -43,7 +43,8 @@ _CLOCK = SystemClock()
 
 @dataclass(slots=True, eq=False)
 class _Reading:
-    """A queue of a subscription: its number in the topic, the next offset, and the one that the reader was told."""
+    """A queue of a subscription: its number in the topic, the next offset, and the offset last reported to the
+    reader."""
 
     number: int
     queue: ConsumeQueue
@@ -51,7 +52,7 @@ class _Reading:
     told: int
 
     def message(self, *, records: bytes = b"", in_range: bool = True) -> pb.QueueNews:
-        """What is told of it now."""
+        """The news of it now."""
         self.told = self.offset
         return pb.QueueNews(
             queue=self.number,
@@ -76,7 +77,7 @@ class Subscriptions:
         *,
         subscriptions_max: int,
     ) -> None:
-        """`answers`: the room for answers under way."""
+        """`answers`: the room for answers in progress."""
         self.store = store
         self.reader = reader
         self.turns = turns
@@ -95,13 +96,13 @@ class Subscriptions:
         self._waiting: set[asyncio.Task[object]] = set()
 
     def end(self) -> None:
-        """Subscriptions end, and none begins: a stop does not wait for them."""
+        """Ends all subscriptions and rejects new ones: a stop does not wait for them."""
         self._ending = True
         for task in self._waiting:
             task.cancel()
 
     async def unless_ended(self, awaited: Awaitable[T]) -> T:
-        """What is awaited. Raises: Unavailable: the store stops meanwhile."""
+        """The result of `awaited`. Raises: Unavailable: the store stops in the meantime."""
         task = asyncio.current_task()
         assert task is not None
         self._waiting.add(task)
@@ -124,7 +125,7 @@ class Subscriptions:
         """The answers to a stream of requests, encoded. They end when the requests have, and the credit is used up.
 
         Raises:
-            InvalidArgument: the filter, the credit, or there is no request.
+            InvalidArgument: the filter or credit is invalid, or there is no request.
             NotFound: no such topic or queue.
             Overloaded: the limit of subscriptions is reached, the shard's or the caller's; or there was no room for an
                 answer in time.
@@ -133,7 +134,7 @@ class Subscriptions:
         self.check_serving()
         request = await self.unless_ended(anext(requests, None))
         if request is None:
-            raise InvalidArgument([Violation("topic", "is not given: the stream has no first request")])
+            raise InvalidArgument([Violation("topic", "is missing: the stream has no first request")])
         find = self.store.queues.find
         readings = [
             _Reading(one.queue, find(request.topic, one.shard_queue), one.offset, one.offset) for one in request.queues
@@ -150,7 +151,7 @@ class Subscriptions:
 
 
 class _Subscription:
-    """One stream: what it reads, in whose turn, and the credit for it."""
+    """One stream: its queues, its caller, and its credit."""
 
     def __init__(
         self, shared: Subscriptions, readings: Sequence[_Reading], wanted: Filter, peer: str, untold_ms: int
@@ -162,7 +163,7 @@ class _Subscription:
         self._credit = Credit(limits.CREDIT_BYTES_MAX)
         # Queues with something to read, the next one first.
         self._ready: dict[_Reading, None] = {one: None for one in readings if one.offset != one.queue.max_offset}
-        # Queues whose positions have passed filtered messages only, and when they are told of (monotonic).
+        # Queues that only passed filtered messages, and when to report their positions (monotonic).
         self._untold: dict[_Reading, None] = {}
         self._tell_at_ms = 0.0
         self._arrival: asyncio.Future[None] | None = None
@@ -200,7 +201,7 @@ class _Subscription:
         return True
 
     async def _news(self) -> list[pb.QueueNews]:
-        """What is to be told next, after waiting for it."""
+        """The next news, after waiting for it."""
         while True:
             if self._untold and self._left_ms() <= 0 and (told := self._tell()):
                 return told
@@ -219,7 +220,7 @@ class _Subscription:
         return [one.message() for one in untold if one.offset != one.told]
 
     async def _wait(self) -> None:
-        """Returns when something has arrived, or it is time to tell."""
+        """Returns when something has arrived, or it is time to report."""
         self._arrival = asyncio.get_running_loop().create_future()
         try:
             if self._untold:
@@ -230,14 +231,14 @@ class _Subscription:
             self._arrival = None
 
     async def _rest(self) -> None:
-        """Between two looks that find nothing, others go on: a look is as long as one of a Pull, whose next call comes
-        over the network."""
+        """Yields between two reads that find nothing: a read takes as long as a Pull's, whose next call comes over the
+        network."""
         await turn()
         with self._shared.turns.walk() as walk:
             await walk.begin()
 
     async def _look(self) -> list[pb.QueueNews]:
-        """Reads on in the queues that are ready."""
+        """Reads on in the ready queues."""
         answers = self._shared.answers
         if answers.shares.room(self._peer) < COUNTED_BYTES_MIN:
             room = answers.wait(self._peer, COUNTED_BYTES_MIN, _CLOCK, ROOM_WAIT_MS_MAX)
@@ -255,11 +256,12 @@ class _Subscription:
         return [one for one in news if one is not None]
 
     def _take(self, reading: _Reading, found: Pulled) -> pb.QueueNews | None:
-        """Moves a queue's position and its place among those that are ready; what there is to tell at once."""
+        """Moves a queue's position and its place among the ready ones. Returns news to report at once."""
         if found.next_offset != reading.offset or found.next_offset == reading.queue.max_offset:
             del self._ready[reading]
             if found.next_offset != reading.queue.max_offset:
-                # Behind the others, also where nothing passed the filter: a look has so many messages for all of them.
+                # Put behind the others, even if nothing passed the filter: a read has a limited number of messages for
+                # all.
                 self._ready[reading] = None
         reading.offset = found.next_offset
         if found.sizes or not found.in_range:

@@ -1,14 +1,14 @@
-"""Shares out the event loop's time to scans: filters, searches, traces, long lists. Others wait for one step at most.
+"""Shares the event loop's time among scans: filters, searches, traces, long lists. Others wait for one step at most.
 
-    scan A: a step of 1 ms ──▶ a rest as long: due entries, sends, flushes go on ──▶ scan B: a step ──▶ a rest ──▶ ...
+    scan A: a step of 1 ms ──▶ a rest as long: due entries, sends, flushes run ──▶ scan B: a step ──▶ a rest ──▶ ...
 
-A shard has one event loop, and whoever holds it holds up everybody, due messages too. So a scan works in steps: it
-reads the clock between short pieces of a step, and asks for its next turn when the time is up. Turns are given first
-come, first served; however many scans there are, together they get half of the loop's time.
+A shard has one event loop, and a long callback delays every other, due messages too. So a scan works in steps: it reads
+the clock between short pieces of a step, and asks for its next turn when the time is up. Turns are first come, first
+served; all scans together get half of the loop's time.
 
-Measured with chains of eight callbacks, such as a send is: p50 2.7 ms alone, 5 ms beside steps of 1 or 2 ms, 45 ms
-beside a thread that scans, since with the GIL it keeps others waiting for 5 ms each time. With a switch interval of
-0.5 ms a thread costs 7 ms, takes 0.9 of the processor instead of half, and would need locks around all that it reads.
+Measured with chains of eight callbacks, like those of a send: p50 2.7 ms alone, 5 ms beside steps of 1 or 2 ms, 45 ms
+beside a thread that scans, since with the GIL it keeps others waiting for 5 ms each time. With a switch interval of 0.5
+ms a thread costs 7 ms, takes 0.9 of the processor instead of half, and would need locks around all data that it reads.
 """
 
 import asyncio
@@ -21,20 +21,20 @@ from typing import Protocol, Self
 from duetime_core.clock import turn
 
 STEP_S = 0.001
-# A scan's rest is its step times this: 1 is half of the loop's time.
+# Ratio of a scan's rest to its step: 1 is half of the loop's time.
 REST = 1.0
-# After a large answer, which is yet to be encoded and written, here and in a gateway. This leaves 250 MB/s per shard.
+# Rest after a large answer, still to be encoded and written, here and in a gateway. This leaves 250 MB/s per shard.
 REST_S_PER_BYTE = 4e-9
-# Rest that may be owed when the next turn begins. Without it reading one record would cost a timer, which takes whole
+# Rest that may be owed when the next turn begins. Without it, reading one record would cost a timer, which takes whole
 # ms.
 SLACK_S = 0.000_25
 _TIMER_S = 0.001
-# A scan that has found nothing for so long answers how far it is; its caller asks again.
+# A scan that has found nothing for this long answers its position; its caller asks again.
 LONG_S = 0.5
 
 
 class MessageFilter(Protocol):
-    """What turns need to know of a filter."""
+    """The parts of a filter that turns need."""
 
     @property
     def passes_all(self) -> bool: ...
@@ -47,7 +47,7 @@ class Turns:
     """Gives out the turns of one event loop."""
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
-        """`now`: a clock in seconds that goes on while the loop is held."""
+        """`now`: a clock in seconds that advances while the loop is busy."""
         self.now = now
         # The loop's time taken by all scans, and the turns given; for metrics.
         self.taken_s = 0.0
@@ -60,7 +60,7 @@ class Turns:
 
     @property
     def waiting_count(self) -> int:
-        """Scans that wait for their turn."""
+        """Scans waiting for their turn."""
         return sum(not one.done() for one in self._waiting)
 
     def walk(self) -> "Walk":
@@ -85,8 +85,8 @@ class Turns:
             raise
 
     def end(self, used_s: float, rest_s: float = 0.0, *, given: bool) -> None:
-        """A step has ended. `rest_s`: rest beyond that for the time used. `given`: the step was a turn, not the first
-        step of a scan."""
+        """Notes the end of a step. `rest_s`: rest beyond that for the time used. `given`: the step was a turn, not the
+        first step of a scan."""
         self.taken_s += used_s
         self.count += 1
         self._free_at = max(self._free_at, self.now()) + used_s * REST + rest_s
@@ -113,7 +113,7 @@ class Turns:
 
 
 class Walk:
-    """One scan. Between `begin` (or `start`) and `end` it has the loop, and awaits nothing but `turn`."""
+    """One scan. Between `begin` (or `start`) and `end` it has the loop, and awaits only `turn`."""
 
     __slots__ = ("_began", "_first_began", "_given", "_rest_s", "_running", "_turns", "_until", "turn_count")
 
@@ -123,7 +123,7 @@ class Walk:
         self._given = self._running = False
         # Rest beyond that for the time it took.
         self._rest_s = 0.0
-        # How often it has waited for its turn; others had theirs in between.
+        # Number of waits for its turn; others had theirs in between.
         self.turn_count = 0
 
     def start(self) -> None:
@@ -155,7 +155,7 @@ class Walk:
 
     @property
     def is_over(self) -> bool:
-        """Whether the step's time is up: then the scan answers what it has, or awaits `turn`."""
+        """Whether the step's time is up: then the scan answers its results so far, or awaits `turn`."""
         return self._turns.now() >= self._until
 
     @property
@@ -165,7 +165,7 @@ class Walk:
 
     @property
     def lasted_s(self) -> float:
-        """Seconds since the scan began, those of others' turns included."""
+        """Seconds since the scan began, including those of others' turns."""
         return self._turns.now() - self._first_began
 
     async def breathe(self) -> None:
@@ -175,7 +175,7 @@ class Walk:
         self._until = self._began + STEP_S
 
     def charge(self, size: int) -> None:
-        """So many bytes were given out that the step counts as a scan's, and the rest after it is longer."""
+        """Counts the step as a scan's, with a longer rest for the `size` bytes given out."""
         self._running = True
         self._rest_s = size * REST_S_PER_BYTE
 
@@ -186,7 +186,7 @@ class Walk:
         self.start()
 
     async def turn_if_over(self) -> None:
-        """Between two pieces of work."""
+        """Call it between two pieces of work."""
         if self.is_over:
             await self.turn()
 

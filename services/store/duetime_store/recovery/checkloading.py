@@ -1,4 +1,4 @@
-"""Counts checks of open transactions that the log says were heard."""
+"""Counts heard checks of open transactions from the log."""
 
 import numpy as np
 import structlog
@@ -17,7 +17,7 @@ _STEP_UNITS = 1_024
 
 
 def load_checks(store: Store, table: OpenTransactions, from_position: int) -> None:
-    """Applies the records from a position of the log on; what the table knows already changes nothing.
+    """Applies the records from a position of the log on; those already in the table change nothing.
 
     Raises:
         OSError.
@@ -33,7 +33,7 @@ def load_checks(store: Store, table: OpenTransactions, from_position: int) -> No
             try:
                 rows = checks.decode(record.decode(store.read_record(position, size)).body)
             except Damaged as error:
-                log.error("record of checks damaged: they count for nothing", position=position, damage=error.text)
+                log.error("record of checks damaged: its checks do not count", position=position, damage=error.text)
                 continue
             offsets, nexts, heard = (rows[name].astype(np.int64) for name in ("offset", "next", "checks"))
             table.replay_heard(offsets, heard, nexts)

@@ -22,7 +22,7 @@ __all__ = ["Checkpoint", "damaged_slots", "decode", "discard", "read", "next_ser
 
 
 def next_serial(path: Path) -> int:
-    """The serial of the checkpoint that `write` is going to write."""
+    """The serial of the next checkpoint that `write` writes."""
     return next((serial + 1 for serial, _ in read_slots(path)), 1)
 
 

@@ -37,7 +37,7 @@ class Keeper(Protocol):
 
 
 class Checkpointer:
-    """The loop that bounds how much of the log a recovery has to read."""
+    """The loop that bounds the log that a recovery has to read."""
 
     def __init__(
         self,
@@ -66,12 +66,12 @@ class Checkpointer:
         self._interval_ms = interval_ms
         self._log_bytes = log_bytes
         self._written: Checkpoint | None = None
-        # Rows that are not in the table of queues yet, as of the last attempt.
+        # Rows not in the table of queues yet, as of the last attempt.
         self._rows: dict[FileQueue, Row] = {}
-        # Where the log began then.
+        # The start of the log at that time.
         self._min_position = 0
         self._wanted = asyncio.Event()
-        # One at a time: a checkpoint counts what the one before it flushes.
+        # One at a time: a checkpoint relies on the flushes of its predecessor.
         self._writing = asyncio.Lock()
 
     async def run(self) -> None:
@@ -90,7 +90,7 @@ class Checkpointer:
         return self._written.position if self._written else -1
 
     def published(self) -> None:
-        """To be called after a publish: a checkpoint may be wanted before its time."""
+        """Call it after a publish: a checkpoint may be wanted before its time."""
         start = self._written.position if self._written else self._store.log.min_position
         if self._store.published_end - start >= self._log_bytes:
             self._wanted.set()
@@ -101,11 +101,11 @@ class Checkpointer:
         A failure is logged: the log has everything, and the next checkpoint replaces the files as a whole.
         """
         async with self._writing:
-            # In one step with the capture: the one before may have waited long for its flush.
+            # Checked in one step with the capture: the previous one may have waited long for its flush.
             return self._is_ready() and await self._write()
 
     def _is_ready(self) -> bool:
-        """Whether a checkpoint of the present moment says all that a recovery needs."""
+        """Whether a checkpoint of the present moment has all that a recovery needs."""
         store = self._store
         if store.read_only_reason:
             return False
@@ -131,7 +131,7 @@ class Checkpointer:
         same = last is not None and _state(last) == _state(point)
         if same and not store.queues.counts.changed:
             return True
-        # Recovery reads no plans before the checkpoint. What relied on them so far is flushed with it.
+        # Recovery reads no plans before the checkpoint. Records that relied on them so far are flushed with it.
         void_all(store)
         self._capture_rows()
         flush = store.queues.shared.capture()
@@ -163,7 +163,7 @@ class Checkpointer:
         return asyncio.get_running_loop().run_in_executor(self._executor, work)
 
     def _capture_rows(self) -> None:
-        """Captures rows for the table of queues: those that have changed, or all where there is no table yet."""
+        """Captures rows for the table of queues: the changed ones, or all if there is no table yet."""
         queues, self._min_position = self._store.queues, self._store.log.min_position
         changed, queues.shared.changed = queues.shared.changed, {}
         if self._table.wants_all:
@@ -172,7 +172,7 @@ class Checkpointer:
         self._rows |= {queue: queue.row() for queue in changed}
 
     async def _looked_rows(self) -> list[Row]:
-        """The captured rows with the times of their flushed files, without queues that were written to meanwhile."""
+        """The captured rows with the times of their flushed files, without queues written to in the meantime."""
         shared, rows = self._store.queues.shared, list(self._rows.values())
         looked = await self._run(lambda: self._table.with_times(rows, shared.file_bytes))
         return [
@@ -183,8 +183,8 @@ class Checkpointer:
     async def _flush_queues(self, flush: Flush) -> bool:
         """Whether all units up to the capture are durable, late ones included.
 
-        A flush that failed can't be tried again: the pages may be gone, and no checkpoint may count their units. One
-        that could not begin for want of room or of descriptors is tried with the next checkpoint.
+        A failed flush can't be repeated: the pages may be gone, and no checkpoint may count their units. If a flush
+        could not begin, for want of room or of descriptors, the next checkpoint tries again.
         """
         shared = self._store.queues.shared
         try:
@@ -207,7 +207,7 @@ class Checkpointer:
 
         def work() -> None:
             known = configs.read(config, configs.DELAY_OFFSETS)
-            # Only for brokers: the checkpoint and the log have the watermarks.
+            # Only brokers need it: the checkpoint and the log have the watermarks.
             content = configs.with_delay_offsets(known, offsets, point.now_ms)
             configs.write(disk, config, configs.DELAY_OFFSETS, content, durable=False)
             serial = checkpoint.next_serial(self._directory.checkpoint)

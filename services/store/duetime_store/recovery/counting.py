@@ -1,7 +1,7 @@
-"""Brings the counts of pending messages up to date: the table as of the checkpoint, and what the log has after it.
+"""Brings the counts of pending messages up to date: the table as of the checkpoint, and the log after it.
 
-Where there is no such table, and where its counts do not add up to what lanes have pending, lanes are counted anew:
-those with few entries at once, others by the surveyor (pending/surveyor.py) while the shard serves.
+If there is no such table, or its counts do not match the lanes' pending entries, lanes are recounted: those with few
+entries at once, others by the surveyor (pending/surveyor.py) while the shard serves.
 """
 
 import time
@@ -26,7 +26,7 @@ from duetime_store.recovery.checkpoint import Checkpoint
 
 log = structlog.get_logger()
 
-# Entries of all lanes that are counted before the shard serves: a tenth of a second.
+# Entries of all lanes counted before the shard serves: a tenth of a second.
 AT_ONCE_MAX = 50_000
 _STEP_ENTRIES = 8_192
 
@@ -35,7 +35,7 @@ Left = Mapping[int, Sequence[tuple[Ints, Ints]]]
 
 
 def make_ledger(directory: StoreDirectory, commit_log: CommitLog, now_ms: int) -> Ledger:
-    """With an empty table."""
+    """A ledger with an empty table."""
     numbers = TopicNumbers(directory.disk, directory.timers / "topics")
     return Ledger(Counts(now_ms, followed=numbers.retries), numbers, RecordTopics(commit_log, numbers))
 
@@ -46,7 +46,7 @@ def load_counts(
     """Fills the ledger's table.
 
     Args:
-        point: the checkpoint that the queues were brought to before the log was read.
+        point: the checkpoint to which the queues were brought before the log was read.
         ends: by lane, the entry after the last one at that checkpoint.
         left: entries that records after it restore or end.
     """
@@ -70,7 +70,7 @@ def load_counts(
     if wanted:
         entries = sum(lanes[number].pending_count for number in wanted)
         took_ms = int((time.perf_counter() - started) * 1000)
-        log.warning("pending messages are counted anew", reason=reason, lanes=wanted, entries=entries, took_ms=took_ms)
+        log.warning("recounting pending messages", reason=reason, lanes=wanted, entries=entries, took_ms=took_ms)
 
 
 def _few(lanes: Sequence[Lane]) -> list[Lane]:
@@ -93,8 +93,8 @@ def _come(ledger: Ledger, lane: Lane, first: int) -> None:
 
 
 def _leave(ledger: Ledger, lane: Lane, first: int, runs: Sequence[tuple[Ints, Ints]]) -> None:
-    """Takes entries off. When those before `first` were due the log says: a crash may have torn the mark of an end in
-    its unit. Later ones came as their new units say, also where their records are damaged or lost."""
+    """Subtracts entries. For those before `first` the log has the due times: a crash may have torn an end mark in the
+    unit. Later ones count as in their new units, even if their records are damaged or lost."""
     if not runs:
         return
     entries, once = np.unique(np.concatenate([run[0] for run in runs]), return_index=True)

@@ -1,8 +1,8 @@
 """Brings the ends of half messages and the table of open transactions in line with the log.
 
-units      marked with the ends that records after the checkpoint say; marks of records that the log has lost go
-table      that of the checkpoint, less those that have ended since, and what was prepared since; without a file,
-           what the log has open, which takes a walk from the first of them on
+units      marked with the ends in records after the checkpoint; marks of records that the log has lost are removed
+table      that of the checkpoint, less later ends, plus later prepares; without a file, the transactions open in
+           the log, found by a walk from the first of them
 op records missing ones are staged
 """
 
@@ -52,14 +52,14 @@ def load_transactions(
     """Fills an empty table.
 
     Args:
-        point: the checkpoint that the queues were brought to before the log was read.
+        point: the checkpoint to which the queues were brought before the log was read.
         first: the offset after the last half message at that checkpoint.
 
     Raises:
         OSError.
     """
     if replay.next_offset:
-        # A power cut in the async mode may have taken a half message and left its end: new ones get no such offset.
+        # A power cut in async mode may lose a half message and keep its end: new ones get no such offset.
         store.queues.get_bytes(_HALF_TOPIC, 0).go_on_at(replay.next_offset)
     queue = store.halves.queue
     if queue is None or queue.max_offset == 0:
@@ -79,7 +79,7 @@ def load_transactions(
     try:
         store.halves.write()
     except OSError as error:
-        # They wait in memory.
+        # The marks wait in memory.
         log.error("ends of half messages not written", error=str(error))
     now_ms = store.clock.now_ms()
     for code, offsets in replay.torn().items():
@@ -97,7 +97,7 @@ class _Loading:
         ends: Mapping[int, End],
         since: int,
     ) -> None:
-        """`ends`: all that the log has from position `since` on."""
+        """`ends`: all ends in the log from position `since` on."""
         self._ends = np.array(sorted(ends), np.int64)
         self._since = since
         self._store = store
@@ -121,7 +121,7 @@ class _Loading:
             self._add(self._open(np.arange(at, min(at + _STEP_UNITS, stop))))
 
     def _open(self, offsets: Ints) -> Ints:
-        """Those of these half messages that are open; marks whose records the log has lost are taken back."""
+        """The open ones of these half messages; removes marks whose records the log has lost."""
         store = self._store
         units = store.halves.units(offsets)
         tags = units["tags"].astype(np.int64)
@@ -139,7 +139,7 @@ class _Loading:
         return tags_code(value_of(found.properties, _TAGS))
 
     def _add(self, offsets: Ints) -> None:
-        """Adds half messages by their records; one that can't be read can't be committed either."""
+        """Adds half messages by their records; an unreadable one can't be committed either."""
         rows = []
         for offset, (position, size, _) in zip(
             offsets.tolist(), self._store.halves.units(offsets).tolist(), strict=True
@@ -172,7 +172,7 @@ class _Loading:
         )
 
     def judge(self, folder: Path) -> None:
-        """All of the queue, by the log: also what a broker has left."""
+        """Judges the whole queue by the log, including a broker's half messages."""
         queue, store = self._queue, self._store
         offsets = np.arange(queue.min_offset, queue.max_offset)
         for first in range(0, len(offsets), _STEP_UNITS):

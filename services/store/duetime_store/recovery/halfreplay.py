@@ -1,8 +1,8 @@
-"""What records after the checkpoint say of half messages: how they ended, and which ends a crash has torn.
+"""Ends of half messages in records after the checkpoint, and ends that a crash has torn.
 
-An end is a real record or a copy, and then its op record, in one batch. A log that ends between the two has decided all
-the same: the op record is only missing for brokers, and is appended at the start. An op record without its real record
-or copy, which a power cut may leave, has not decided: the message was not stored.
+An end is a real record or a copy, and then its op record, in one batch. A log that ends between the two has decided
+nevertheless: only brokers need the op record, and the start appends it. An op record without its real record or copy,
+left by a power cut, has not decided: the message was not stored.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ class HalfReplay:
     def __init__(self) -> None:
         # Positions of real records and of copies, by the offsets of their half messages.
         self._records: dict[int, dict[int, int]] = {COMMITTED: {}, GIVEN_UP: {}}
-        # By offset of a half message: decisions and the positions of their op records.
+        # Decisions and the positions of their op records, by offset of a half message.
         self._ops: dict[int, list[End]] = {}
 
     def see(self, item: Run | Found) -> None:
@@ -48,7 +48,7 @@ class HalfReplay:
             try:
                 offsets = halves.ended_by(found.body)
             except Damaged:
-                # A broker's, of no form that is known: it ends nothing.
+                # A broker's record of an unknown form ends nothing.
                 return
             end = End(halves.decision_of(found.properties), found.position)
             for offset in offsets:
@@ -62,24 +62,24 @@ class HalfReplay:
             self._records[code].setdefault(half, found.position)
 
     def ends(self) -> dict[int, End]:
-        """How half messages ended, by offset."""
+        """Ends of half messages, by offset."""
         found: dict[int, End] = {}
         for offset in {*self._ops, *self._records[COMMITTED], *self._records[GIVEN_UP]}:
             for end in self._ends_of(offset):
-                # What was given up may have been ended later; else the first counts.
+                # A given-up transaction may have been ended later; otherwise the first end counts.
                 if offset not in found or found[offset].code == GIVEN_UP:
                     found[offset] = end
         return found
 
     def _ends_of(self, offset: int) -> Iterator[End]:
-        """In the order of the log."""
+        """Ends in the order of the log."""
         of_records = [End(code, known[offset]) for code, known in self._records.items() if offset in known]
         decided = [end for end in self._ops.get(offset, ()) if end.code not in self._records]
         yield from sorted([*of_records, *decided], key=lambda end: end.position)
 
     @property
     def next_offset(self) -> int:
-        """After all half messages that are named; 0: none is."""
+        """The offset after all named half messages; 0: none is named."""
         return max([-1, *self._ops, *self._records[COMMITTED], *self._records[GIVEN_UP]]) + 1
 
     def torn(self) -> dict[int, list[int]]:

@@ -24,12 +24,12 @@ class IdKeeper:
         self._disk = disk
         self._folder = folder
         self._executor = executor
-        # Of the file as this process has written it: its bytes, its ids, and up to where in the log it has them; None:
-        # there is none that a block may be added to.
+        # The file as written by this process: its bytes, its ids, and the log position that they reach. None: no file
+        # to which a block may be added.
         self._written: tuple[int, int, int] | None = None
 
     def capture(self) -> Callable[[], Awaitable[None]] | None:
-        """As of everything published now: what came since the file was written, or the whole window."""
+        """Captures the ids as of now: those since the last write, or the whole window."""
         recent, stop = self._store.recent, self._store.published_end
         if not recent.count_max:
             return None
@@ -40,20 +40,20 @@ class IdKeeper:
         block = Block(recent.between(start, stop), start, stop)
 
         async def write() -> None:
-            # What a write that fails leaves there is not known.
+            # The file's content after a failed write is unknown.
             self._written = None
             try:
                 self._written = await asyncio.get_running_loop().run_in_executor(
                     self._executor, self._write, block, size, known
                 )
             except OSError as error:
-                # The checkpoint counts without it, and may be what a full disk waits for.
+                # The checkpoint is valid without it, and a full disk may need the checkpoint.
                 log.warning("ids of recent messages not saved: a start reads them from the log", error=str(error))
 
         return write
 
     def _write(self, block: Block, size: int, known: int) -> tuple[int, int, int]:
-        """On the checkpoints' thread; `size` 0: replaces the file."""
+        """Runs on the checkpoints' thread; `size` 0: replaces the file."""
         data = idfile.encode(block)
         if size:
             idfile.append(self._disk, self._folder, data, size)

@@ -1,4 +1,4 @@
-"""Saves the orders of timer lanes with each checkpoint, so that a start opens them instead of making them anew."""
+"""Saves the orders of timer lanes with each checkpoint, so that a start opens them without a rebuild."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -18,7 +18,7 @@ class OrderKeeper:
         self._executor = executor
 
     def capture(self) -> Callable[[], Awaitable[None]] | None:
-        """As of everything published now. A lane that never had an entry has nothing to save."""
+        """Captures everything published now. A lane that never had an entry has nothing to save."""
         position = self._store.published_end
         lanes = [lane for lane in self._store.lanes.timers() if lane.queue.max_offset]
         savings = [(lane.order, lane.order.capture(position, lane.queue.max_offset)) for lane in lanes]
@@ -42,7 +42,7 @@ class OrderKeeper:
 
 
 class Keepers:
-    """Several as one."""
+    """Several keepers as one."""
 
     def __init__(self, keepers: Sequence[Keeper]) -> None:
         self._keepers = keepers

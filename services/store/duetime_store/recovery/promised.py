@@ -1,17 +1,17 @@
-"""Keeps what plans have promised (writing/promises.py): the last step of a recovery.
+"""Keeps the promises of plans (writing/promises.py): the last step of a recovery.
 
-A reader may have seen a restored record that a power cut took. The plan is in the log, and so is the pending record: so
-the entry gets the place again that it had. It is not known whether it was seen, and it need not be: it was due.
+A reader may have seen a restored record that a power cut lost. The plan is in the log, and so is the pending record, so
+the entry gets the same place again. Whether a reader saw it is unknown and does not matter: it was due.
 
     the entry is restored or has ended             nothing to do: it has a place, or needs none
-    one before it in its lane is pending           it had no place yet
-    a later plan gives the place to another entry  the plan was given up, before the entry had it
-    a later plan gives the entry another place     as well
+    an earlier entry of its lane is pending        it had no place yet
+    a later plan gives the place to another entry  the plan was given up before the entry had it
+    a later plan gives the entry another place     likewise
     the place holds another record                 the entry had not got it
     the entry is not due                           it had no place yet
 
-"Due" is by the shard's clock. Where that was set back since, it goes on to the moment that the plan was made for, at
-most PLAN_MS_MAX after what the log has seen: the start alone has taken longer.
+"Due" is by the shard's clock. If that was set back since, it advances to the time of the plan, at most PLAN_MS_MAX
+after the log's latest time: the start alone has taken longer.
 """
 
 from collections.abc import Iterable, Iterator
@@ -45,13 +45,14 @@ class _Promised(NamedTuple):
 
 
 def keep_promises(store: Store, plans: Iterable[tuple[int, Plan]]) -> int:
-    """Gives entries the places again that readers may have seen them in. How many; all is durable on return.
+    """Gives entries the places again in which readers may have seen them. Returns their number; all is durable on
+    return.
 
     Raises:
         OSError: there is no room for them.
     """
     promised = list(_pending(store, plans))
-    # Of two plans for a place, or for an entry, the later counts.
+    # If two plans name one place, or one entry, the later counts.
     of_place = {(one.key, one.offset): index for index, one in enumerate(promised)}
     of_entry = {(one.lane.number, one.entry): index for index, one in enumerate(promised)}
     last = sorted(set(of_place.values()) & set(of_entry.values()))
@@ -61,19 +62,19 @@ def keep_promises(store: Store, plans: Iterable[tuple[int, Plan]]) -> int:
         for segment in store.log.write(batch.runs):
             segment.flush()
         store.publish(batch, store.clock.now_ms())
-        log.warning("messages written again in the places that they were given", count=count)
+        log.warning("messages written again in their promised places", count=count)
     return count
 
 
 def _pending(store: Store, plans: Iterable[tuple[int, Plan]]) -> Iterator[_Promised]:
-    """The rows of entries that are pending."""
+    """The rows of pending entries."""
     known = [(made_at_ms, plan) for made_at_ms, plan in plans if plan.lane in store.lanes]
     of_lane: dict[int, list[int]] = {}
     for index, (_, plan) in enumerate(known):
         of_lane.setdefault(plan.lane, []).append(index)
     rows = [plan.rows for _, plan in known]
     for number, own in of_lane.items():
-        # One look for all: nearly none is pending.
+        # One lookup for all: nearly none is pending.
         joined = np.concatenate([rows[index] for index in own])
         is_pending = store.lanes[number].states(joined["entry"].astype(np.int64)) == PENDING
         ends = np.cumsum([len(rows[index]) for index in own])
@@ -115,7 +116,7 @@ def _is_due(store: Store, due_at_ms: int, made_at_ms: int) -> bool:
 
 
 def _is_free(store: Store, queue: ConsumeQueue, offset: int) -> bool:
-    """Whether a place in the queue holds no record that can be read."""
+    """Whether a place in the queue holds no readable record."""
     if not queue.min_offset <= offset < queue.max_offset:
         return False
     position, size, _ = queue.read(offset, 1)[0].item()
@@ -127,7 +128,7 @@ def _is_free(store: Store, queue: ConsumeQueue, offset: int) -> bool:
 
 
 def _fill(store: Store, intake: Intake, one: _Promised, queue: ConsumeQueue, due_at_ms: int) -> None:
-    """Stages the record for a place that the queue has passed: a power cut took it and left what came after."""
+    """Stages the record for a place that the queue has passed: a power cut lost it and kept the records after it."""
     entries, offsets = np.array([one.entry]), np.array([one.offset])
     placed = place(intake, np.zeros(1, np.int64), offsets.tolist(), [0], store.clock.now_ms())
     store.move(queue, offsets, np.frombuffer(placed.units, UNIT_TYPE).copy(), bytes(placed.data))

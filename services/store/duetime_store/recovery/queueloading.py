@@ -1,8 +1,8 @@
-"""Finds out where every queue of a directory begins and ends.
+"""Finds the begin and the end of every queue of a directory.
 
-With a table of the newest checkpoint this takes a stat of each queue's last file: where size and time are unchanged,
-the queue is as the table says and is not opened. The others are read, as are all queues of a directory without a table:
-it was not ours, or was put together from a backup.
+With a table of the newest checkpoint this takes a stat of each queue's last file: if size and time are unchanged, the
+queue matches the table and is not opened. The others are read, as are all queues of a directory without a table: it was
+not ours, or was put together from a backup.
 """
 
 import os
@@ -22,7 +22,7 @@ from duetime_store.recovery.checkpoint import Checkpoint
 
 log = structlog.get_logger()
 
-# The last units of each queue that is read, taken before its end is rebuilt: the records that they name may be damaged.
+# The last units of each queue that is read, taken before its end is rebuilt: their records may be damaged.
 _TAIL_UNITS = 128
 
 Tail = tuple[ConsumeQueue, int, Units]
@@ -64,11 +64,11 @@ class QueueLoading:
         return None
 
     def _find_tails(self) -> list[Tail]:
-        """The tails of queues that were read, and of all lanes, whose newest entry's delay is checked."""
+        """The tails of queues that were read, and of all lanes, to check the newest entry's delay."""
         lanes = [queue for queue in self._queues.all() if queue.topic == SCHEDULE_TOPIC]
         return [(queue, *queue.last(_TAIL_UNITS)) for queue in dict.fromkeys([*self._read, *lanes])]
 
-    # --- by the table -----------------------------------------------------------------------------------------------
+    # --- table lookup -----------------------------------------------------------------------------------------------
 
     def _take(self, table: Table) -> None:
         queues, file_bytes = self._queues, table.head.file_bytes
@@ -90,8 +90,8 @@ class QueueLoading:
             self._trim()
 
     def _is_unchanged(self, row: Row, file_bytes: int, root: str) -> bool:
-        """Whether the queue need not be read. The last file vouches for itself only: the names show that the others are
-        there, and the room in it that no later one was begun."""
+        """Whether the queue need not be read. The last file proves only itself: the names show that the others exist,
+        and its remaining room that no later one was begun."""
         units = file_bytes // UNIT.size
         first, last, end = row.min_offset // units, (row.max_offset - 1) // units, row.max_offset // units
         if not queuetable.is_unchanged(row, file_bytes, root):
@@ -116,7 +116,7 @@ class QueueLoading:
         return self.table.head.min_position if self.table else 0
 
     def cut_to(self, point: Checkpoint) -> bool:
-        """Drops units written after the checkpoint. Returns whether the queues are as its table says."""
+        """Drops units written after the checkpoint. Returns whether the queues match its table."""
         for queue, row in self._read.items():
             wanted = row.max_offset if row else self._queues.deletions.begin(queue.topic, queue.queue)
             if not queue.fault and queue.max_offset >= wanted:
@@ -125,11 +125,11 @@ class QueueLoading:
             end = queue.max_offset if queue.fault else queue.end_before(point.position)
             if queue.fault or end != wanted or queue.max_offset != wanted:
                 fault = queue.fault or f"it ends at {end}, it had {wanted} at the checkpoint"
-                log.warning("the table of queues is not believed", topic=queue.topic, queue=queue.queue, fault=fault)
+                log.warning("the table of queues is not trusted", topic=queue.topic, queue=queue.queue, fault=fault)
                 return False
         return True
 
-    # --- by their files ---------------------------------------------------------------------------------------------
+    # --- reading the files ------------------------------------------------------------------------------------------
 
     def read_all(self) -> None:
         """Reads every queue from its own files."""
@@ -153,7 +153,7 @@ class QueueLoading:
                         yield topic, int(name)
 
     def _trim(self) -> None:
-        """Drops files that retention had let go of and a crash has left."""
+        """Drops files that retention had released and a crash has left."""
         if self._min_position:
             for queue in self._queues.all():
                 if queue.oldest < self._min_position:

@@ -1,10 +1,10 @@
 """Opens a store directory: the log is the truth, everything else is brought in line with it.
 
-1. The checkpoint says up to which position queues and watermarks are known to be on disk; of its two slots the newer
-   one counts whose units the queues hold. Without one the whole log is read.
-2. Units after that position are dropped and made again from the records; a record that carries a lane entry moves
-   that lane's watermark.
-3. After the last intact record the log is cut, unless a queue names a record there: damage at the end keeps its place
+1. The checkpoint has the position up to which queues and watermarks are known to be on disk. Of its two slots, the
+   newer one with all units in the queues counts. Without one the whole log is read.
+2. Units after that position are dropped and rebuilt from the records; a record with a lane entry moves that lane's
+   watermark.
+3. The log is cut after the last intact record, unless a queue names a record there: damage at the end keeps its place
    like all other damage. A batch that was not written whole is cut or erased whole (duetime_core.ondisk.batches).
 4. Missing files of the log stop the start, unless the operator has accepted their loss.
 """
@@ -70,14 +70,14 @@ class Report:
     from_position: int = 0
     records: int = 0
     rebuilt_units: int = 0
-    # Queues whose files were read, since no table vouched for them.
+    # Queues whose files were read because no table confirmed them.
     read_queues: int = 0
     # Records whose queue has another record at their offset.
     repeated: int = 0
     cut_bytes: int = 0
-    # Of records of which all are stored or none, not written whole.
+    # Records of batches that were not written whole.
     torn_batches: int = 0
-    # Records written again in the places that plans have given them.
+    # Records written again in the places given by plans.
     promised: int = 0
     # Missing log files.
     missing_bytes: int = 0
@@ -94,7 +94,7 @@ class Opened:
     store: Store
     report: Report
     transactions: OpenTransactions
-    # Table of the queues, as of the checkpoint that was trusted; None: it has to be written anew.
+    # Table of the queues as of the trusted checkpoint; None: it has to be rewritten.
     table: Table | None = None
 
 
@@ -191,8 +191,8 @@ class _Recovery:
         return Opened(store, report, table, self._loading.table)
 
     def _read_points(self) -> list[tuple[int, Checkpoint]]:
-        """Serials and checkpoints. One that knows of no timer lanes does not count where there is such a queue: its
-        units have no due times."""
+        """Serials and checkpoints. One without timer lanes does not count if such a queue exists: its units have no due
+        times."""
         slots = checkpoint.read_slots(self._directory.checkpoint)
         if not (self._directory.queues / TIMER_TOPIC).exists():
             return slots
@@ -229,14 +229,14 @@ class _Recovery:
         )
 
     def _sweep(self) -> None:
-        """Deletes the files of deleted topics that a crash has left, as far as no checkpoint counts their units."""
+        """Deletes leftover files of deleted topics after a crash, unless a checkpoint counts their units."""
         until = self._points[0].position if self._points else self._log.max_position
         for one in self._queues.deletions.all():
             if one.position < until:
                 deletions.sweep(self._directory.disk, self._directory, one)
 
     def _load_history(self) -> LevelHistory:
-        """Which level table was in force where; raises StartupError where the data's is not this process's."""
+        """The level tables by log position. Raises StartupError if the data's is not this process's."""
         accept = self._settings.accept_delay_levels
         history = LevelHistory.load(self._config(configs.STORE), self._levels, accept=accept)
         if history is None:
@@ -252,7 +252,7 @@ class _Recovery:
         return history or LevelHistory.of(self._levels)
 
     def _other_delay(self, queue: ConsumeQueue, first: int, units: Units) -> str:
-        """How the newest entry of a lane contradicts the level table; empty where it does not."""
+        """The contradiction between a lane's newest entry and the level table; empty: none."""
         if queue.topic != SCHEDULE_TOPIC or not len(units) or units["size"][-1] == FILLER_SIZE:
             return ""
         position, size, due_at_ms = units[-1].tolist()
@@ -265,12 +265,12 @@ class _Recovery:
         return "" if delay_ms == known_ms else f"entry {first + len(units) - 1} of level {level} waits {delay_ms} ms"
 
     def _check_end(self) -> None:
-        """Raises StartupError where the log's last files are missing: a checkpoint or two units name places there."""
+        """Raises StartupError if the log's last files are missing: a checkpoint or two units name places there."""
         log_end = self._log.max_position
         ends = np.concatenate([_ends(units) for _, _, units in self._loading.tails] or [np.empty(0, np.int64)])
         beyond = np.sort(ends[ends > log_end])
         known = max([point.position for point in self._points], default=0)
-        # One alone may be a damaged unit.
+        # A single one may be a damaged unit.
         if len(beyond) > 1:
             known = max(known, int(beyond[-2]))
         if known > log_end:
@@ -281,7 +281,7 @@ class _Recovery:
             self._log.continue_after(missing)
 
     def _trusted(self) -> Checkpoint | None:
-        """The newest checkpoint whose units the queues hold and that the log reaches; units after it are dropped."""
+        """The newest checkpoint within the log whose units the queues hold; units after it are dropped."""
         if self._loading.table is not None:
             point = self._points[0]
             if self._loading.cut_to(point):
@@ -299,13 +299,14 @@ class _Recovery:
                 if units == point.unit_count:
                     return point
                 reason = f"queues hold {units} units, the checkpoint counts {point.unit_count}"
-            # For good before queues are cut further: a crash on the way may leave the same number of other units.
+            # The checkpoint is discarded before queues are cut further: a crash on the way may leave the same number of
+            # other units.
             checkpoint.discard(self._directory.disk, self._directory.checkpoint, serial)
         if self._log.max_position > self._log.min_position:
             log.warning("reading the whole log", reason="; ".join(faults) or reason)
         self._report.whole_log = True
         if self._points:
-            # In the same way.
+            # The same reason applies here.
             disk = self._directory.disk
             disk.unlink(self._directory.checkpoint)
             disk.sync_directory(self._directory.root)
@@ -340,7 +341,7 @@ class _Recovery:
         self._log.flush_from(start)
 
     def _load_ids(self, point: Checkpoint) -> int:
-        """Loads the window of ids as of the checkpoint; where the log is to be read from for what the file lacks."""
+        """Loads the window of ids as of the checkpoint. Returns the log position from which to read missing ids."""
         start = point.position
         if not self._recent.count_max:
             return start
@@ -354,7 +355,7 @@ class _Recovery:
         return scan_start
 
     def _lane_ends(self) -> dict[int, int]:
-        """By lane, the entry after the last one so far."""
+        """The entry after the last one so far, by lane."""
         numbers = {lane_of(queue.topic, queue.queue): queue.next_offset for queue in self._queues.all()}
         return {number: end for number, end in numbers.items() if number is not None}
 
@@ -376,7 +377,7 @@ class _Recovery:
                     known_end = max(known_end, position + size)
         for point in self._points:
             if known_end < point.position and self._was_there(known_end, point.position - known_end):
-                self._replay.damage.add(known_end, f"all up to position {point.position}, where a checkpoint was")
+                self._replay.damage.add(known_end, f"everything up to position {point.position} of a checkpoint")
                 known_end = point.position
         return known_end
 
@@ -399,15 +400,15 @@ class _Recovery:
         self._log.end = end
 
     def _forget_units(self) -> None:
-        """Makes durable that queues name no record after the end of the log, before files of the log go: else units
-        that a power cut brings back would name files which then seem to be missing. In the async mode units may be on
-        disk before their records are."""
+        """Makes durable that queues name no record after the end of the log, before log files are deleted. Otherwise a
+        power cut could bring back units of files which then seem to be missing. In async mode units may reach the disk
+        before their records."""
         flush = self._queues.shared.capture()
         flush.run()
         self._queues.shared.done(flush, failed=False)
 
     def _make_timers(self, store: Store, point: Checkpoint | None) -> None:
-        """One lane for each queue that there is or that new messages go to."""
+        """Makes one lane for each queue that exists or that new messages go to."""
         existing = [queue.queue for queue in self._queues.all() if queue.topic == TIMER_TOPIC]
         count = max([self._settings.timer_lanes, *(queue + 1 for queue in existing)])
         places = dict(enumerate((point.places or ()) if point else ()))
@@ -430,7 +431,7 @@ class _Recovery:
             save_handover(handover, self._directory.disk, self._directory.config)
 
     def _ended_by_broker(self, queue: ConsumeQueue) -> Ended:
-        """Entries that are not pending by a broker's files, if it has left any."""
+        """Entries that are not pending according to a broker's files, if there are any."""
         files, offsets = LocalFiles(self._directory.root), np.arange(queue.min_offset, queue.max_offset)
         units = queue.read_at(offsets)
         pending = brokertimers.pending(files, offsets, units, self._log.read, queue=queue.queue)
@@ -442,7 +443,7 @@ class _Recovery:
         self._queues.counts.grow(SCHEDULE_TOPIC, max([18, self._levels.highest, *existing]))
         self._queues.counts.grow(QUARANTINE_TOPIC, 1)
         watermarks = dict(enumerate(point.watermarks, 1)) if point else {}
-        # Else nothing was ever cancelled or replaced here.
+        # Without either, nothing was ever cancelled or replaced here.
         endings = [queue for queue in self._queues.all() if queue.topic in (CANCELLED_TOPIC, TIMER_TOPIC)]
         may_have_ended = any(queue.max_offset for queue in endings)
         for level in range(1, max([self._levels.highest, *existing]) + 1):
@@ -459,12 +460,12 @@ class _Recovery:
 
 
 def _ends(units: Units) -> Ints:
-    """Where the record of each unit ends; 0 for a filler."""
+    """The end of each unit's record; 0 for a filler."""
     return np.where(units["size"] == FILLER_SIZE, 0, units["position"] + units["size"]).astype(np.int64)
 
 
 def _tail_bytes(commit_log: CommitLog, end: int) -> int:
-    """How far after `end` the last byte that is not zero lies, in the segment that holds `end`."""
+    """The distance from `end` to the last byte that is not zero, in the segment that holds `end`."""
     segment = commit_log.segment_at(end)
     if segment is None:
         return 0

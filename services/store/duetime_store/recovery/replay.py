@@ -2,9 +2,9 @@
 
 A run of plain records is processed as columns, sorted by queue; any other record is a row of the same columns.
 
-The fields of a damaged record that could do harm are ignored: its store time, which would move the clock, and its lane
-entry, which would move a watermark. It keeps the place in a queue that it names where that is the queue's next, until
-an intact record claims it; elsewhere a filler takes its place when the queue goes on.
+Dangerous fields of a damaged record are ignored: its store time would move the clock, its lane entry would
+move a watermark. If the place that it names is the queue's next, it keeps that place until an intact record
+claims it; otherwise a filler takes its place when the queue continues.
 """
 
 from collections import deque
@@ -46,15 +46,15 @@ _TIMER_TOPIC, _HALF_TOPIC = TIMER_TOPIC.encode(), HALF_TOPIC.encode()
 _CANCELLED_KEY, _PLANS_KEY, _DELETED_KEY = (
     (topic.encode(), 0) for topic in (CANCELLED_TOPIC, PLANS_TOPIC, DELETED_TOPIC)
 )
-# The newest rows of plans that are kept: far more than were ever promised and not durable.
+# Maximum rows of plans kept, the newest: far more than were ever promised and not durable.
 _PLANNED_MAX = 1 << 18
 # Topics whose records retention appends again.
 _KEPT_TOPICS = LANE_TOPIC_NAMES | {topic.encode() for topic in FOREIGN_TOPICS}
-# Damaged places that are named one by one; all are counted.
+# Maximum damaged places named one by one; all are counted.
 _NAMED_MAX = 1_000
-# Longest step from one store time to the next, when the shard has been idle.
+# Maximum step from one store time to the next, when the shard has been idle.
 _LEAP_MS_MAX = 86_400_000
-# Numbers above are damage: RocketMQ has no limit, but no broker has a topic of so many queues.
+# Larger numbers are damage: RocketMQ has no limit, but no broker has a topic with more queues.
 _QUEUE_ID_MAX = 65_535
 
 
@@ -74,28 +74,28 @@ class Damage:
 
 
 class Replay:
-    """Takes in the items of a scan. `before_ms`: the store time of the last record before those that are replayed."""
+    """Takes in the items of a scan. `before_ms`: the store time of the last record before the replayed ones."""
 
     def __init__(self, queues: Queues, history: LevelHistory, recent: RecentIds) -> None:
         self._queues = queues
         self._recent = recent
         self._history = history
         self._codes = TagsCodes(history)
-        # By lane, in runs: the entries that records restore, and those that they end without that; the position is 0
-        # for copies of retention, whose first records ended the entry.
+        # Entries restored, and entries ended, by lane and in runs; the position is 0 for copies of retention, whose
+        # first records ended the entry.
         self.restored: dict[int, list[Ints]] = {}
         self.ended: dict[int, list[Ended]] = {}
-        # By lane, in runs: the entries that leave it in either way after the checkpoint, and their due times.
+        # Entries that leave their lane in either way after the checkpoint, and their due times, by lane and in runs.
         self.left: dict[int, list[tuple[Ints, Ints]]] = {}
         # Ends of half messages after the checkpoint.
         self.halves = HalfReplay()
-        # The newest plans after the checkpoint, and when each was made.
+        # The newest plans after the checkpoint, and their times.
         self.plans: deque[tuple[int, Plan]] = deque()
         self._planned_count = 0
         self.before_ms = 0
         # The two largest store times.
         self._latest_ms = [0, 0]
-        # From this offset on only damaged records claim places in the queue so far.
+        # The first offset from which only damaged records claim places in the queue so far.
         self._doubtful: dict[Key, int] = {}
         # Places that damaged records hold.
         self._claimed: set[tuple[ConsumeQueue, int]] = set()
@@ -109,7 +109,7 @@ class Replay:
 
     @property
     def stored_at_ms(self) -> int:
-        """The largest store time, without one far from all others: that is a flipped bit which no CRC covers."""
+        """The largest store time, without one far from all others: a flipped bit that no CRC covers."""
         before, last = self._latest_ms
         return before if before and last - before > _LEAP_MS_MAX else last
 
@@ -132,7 +132,7 @@ class Replay:
             self.end = item.end_position
             self.record_count += item.count
             self._see(item.stored_at_ms)
-            # Restored records are no sends; those that name the entry whose place they take are.
+            # Restored records are not sends; those that name the entry they replace are.
             sent = item.id_hashes >= 0
             if item.entries is not None:
                 in_lanes = np.array([topic in LANE_TOPIC_NAMES for topic, _ in item.keys])
@@ -152,7 +152,7 @@ class Replay:
                 self._recent.add_all(np.array([hashed]), np.array([item.position]), self.stored_at_ms)
 
     def replay(self, item: Run | Found | Skipped | Blank) -> None:
-        """Takes an item after the checkpoint: its units are made again."""
+        """Takes an item after the checkpoint and rebuilds its units."""
         before_ms = self._now_ms
         self.remember(item)
         if isinstance(item, Run):
@@ -174,7 +174,7 @@ class Replay:
         older = run.stored_at_ms < np.maximum(np.maximum.accumulate(run.stored_at_ms), before_ms)
         copies, restored = older[order], _name_entries(run)[order]
         bounds = np.searchsorted(run.key_of[order], np.arange(len(run.keys) + 1)).tolist()
-        # Before the units: of a topic's records only those behind its deletion have any.
+        # Deletions come before the units: only records after its deletion have units in a topic.
         for found, position in _records_of(run, _DELETED_KEY):
             self._delete(found, position)
         for key, first, stop in zip(run.keys, bounds, bounds[1:], strict=False):
@@ -193,7 +193,7 @@ class Replay:
             numbers, entries, dues = run.entries[:, ~lanes]
             for number in np.unique(numbers[numbers >= 0]).tolist():
                 self._restore(number, entries[numbers == number], dues[numbers == number])
-            # What a record of a lane for any time names is the entry whose place it takes.
+            # A record of a lane for any time names the entry that it replaces.
             for index in np.flatnonzero(timers & (run.entries[0] >= 0)).tolist():
                 number, entry, due_at_ms = run.entries[:, index].tolist()
                 position = 0 if older[index] else int(positions[index])
@@ -229,7 +229,7 @@ class Replay:
             # Keeps the lane in the order of due times.
             code = self._history.due_at_ms(level_of(found.queue), item.position, self._now_ms)
         elif found.topic == TIMER_TOPIC:
-            # Its due time is unknown: it is put aside next. At 0 it would count as restored.
+            # Its due time is unknown: it is quarantined next. At 0 it would count as restored.
             code = max(self._now_ms, 1)
         unit = np.array([(item.position, found.size, code)], UNIT_TYPE)
         first = self._doubtful.pop(key, found.queue_offset)
@@ -262,7 +262,7 @@ class Replay:
             self._planned_count -= len(self.plans.popleft()[1].rows)
 
     def _delete(self, found: record.Record, position: int) -> None:
-        """Takes a record of DT_DELETED: the topic's queues are gone, with all that they have so far."""
+        """Takes a record of DT_DELETED, and drops the topic's queues with all their units so far."""
         try:
             deletion = deletions.decode(found.body, position)
         except Damaged as error:
@@ -282,7 +282,7 @@ class Replay:
             self.left.setdefault(lane, []).append((ended.entries, ended.dues))
 
     def _rebuild(self, key: Key, offsets: Ints, units: Units, copies: Mask, restored: Mask) -> None:
-        """Adds the units of a queue's records, in the order of the log; their store times tell copies apart.
+        """Adds the units of a queue's records, in the order of the log; their store times distinguish copies.
         `restored`: those that name an entry."""
         topic, queue_id = key
         name = topic.decode()
@@ -295,11 +295,11 @@ class Replay:
                 offsets, units, copies, restored = offsets[behind], units[behind], copies[behind], restored[behind]
             if not len(offsets):
                 return
-            # Every record that a queue has had took its place in the log.
+            # A queue can't have more records than fit in the log before this one.
             possible = (offsets >= 0) & (offsets <= units["position"] // layout.RECORD_BYTES_MIN)
             queue = self._queues.get_bytes(topic, queue_id)
             copies &= possible & (topic in _KEPT_TOPICS)
-            # Those that a recovery has written again, after others of the queue that come later in it.
+            # Records that a recovery has written again, after later ones of their queue.
             again = restored & possible & (offsets < np.maximum.accumulate(offsets)) & (topic not in _KEPT_TOPICS)
             first = np.flatnonzero(~(copies | again))
             doubtful = self._doubtful.pop(key, None)
@@ -325,7 +325,7 @@ class Replay:
             self.unit_count += len(offsets) - len(rebuilt.repeated) - len(rebuilt.strays)
             strays = first[rebuilt.strays].tolist()
         for index in strays:
-            text = f"it says that it is message {offsets[index]} of queue {queue_id} of {topic!r}, which can't be"
+            text = f"it claims to be message {offsets[index]} of queue {queue_id} of {topic!r}, which is impossible"
             self.damage.add(int(units["position"][index]), text)
 
     def _fill(self, queue: ConsumeQueue, offset: Ints, unit: Units) -> None:
@@ -350,12 +350,12 @@ def _records_of(run: Run, key: Key) -> Iterator[tuple[record.Record, int]]:
 
 
 def _name_entries(run: Run) -> Mask:
-    """Which records name an entry of a lane."""
+    """Whether records name an entry of a lane."""
     return run.entries[0] >= 0 if run.entries is not None else np.zeros(run.count, np.bool_)
 
 
 def _keep_marks(queue: ConsumeQueue, offsets: Ints, units: Units) -> None:
-    """Copies of half messages that were given up before do not open them again."""
+    """Keeps the marks of half messages given up before, so that copies do not reopen them."""
     queue.publish_all()
     tags = queue.read_at(offsets)["tags"]
     marked = are_ended(tags) & (offsets >= queue.min_offset)

@@ -8,9 +8,9 @@
                             3. a checkpoint: the units are on disk
                             4. the segment is deleted; queues and index forget its records
 
-A lane entry is one unit, and readers come by the unit: they meet the old record or its copy, never both. After a crash
-between any two steps the segment is still there, recovery points units to the newest copy of an entry, and cleaning
-begins again.
+A lane entry is one unit, and readers use the unit: they find the old record or its copy, never both. After a crash
+between any two steps the segment still exists, recovery points units to the newest copy of an entry, and cleaning
+restarts.
 
 Source: RocketMQ 4.9.3 CleanCommitLogService, which deletes pending messages.
 """
@@ -46,33 +46,33 @@ from duetime_store.writing.store import Store
 
 log = structlog.get_logger()
 
-# One step appends this much again, waits until it is durable, and lets others go first for a moment.
+# One step appends this much again, waits until it is durable, and yields for a moment.
 MOVE_COUNT = 256
 MOVE_BYTES = 256 * 1024
 MOVE_PAUSE_MS = 20
-# Units inspected in one piece of a step (turns.py), and bytes of the log.
+# Units, and bytes of the log, inspected in one piece of a step (turns.py).
 LOOK_UNITS = 32_768
 LOOK_BYTES = 64 * 1024
-# To get room, a segment is worth clearing only when at most this share of it has to be appended again.
+# A segment is worth clearing for room only if at most this share of it has to be appended again.
 FORCED_SHARE_MAX = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """When the oldest segment is deleted. Shares of the disk are 0 to 1."""
+    """The conditions for deleting the oldest segment. Shares of the disk are 0 to 1."""
 
     age_ms: int
-    # Of the whole log; 0: no budget.
+    # Size of the whole log; 0: no budget.
     log_bytes: int = 0
     # UTC hours in which expired segments are deleted; empty: all.
     hours: frozenset[int] = frozenset()
     # Above the first, expired segments that have been read are deleted at any hour; above the second, the oldest is
-    # deleted in any case. 1: never, since whoever fills the disk would decide which messages are deleted.
+    # deleted in any case. 1: never, so that filling the disk can't delete messages.
     disk_clean: float = 0.75
     disk_force: float = 1.0
 
     def reason(self, *, age_ms: int, log_bytes: int, hour: int, disk_used: float) -> str:
-        """Why the oldest segment is deleted now: "disk", "size" or "age"; "room": it may be once it has been read;
+        """The reason to delete the oldest segment now: "disk", "size" or "age"; "room": only once it has been read;
         empty: it stays."""
         if self.disk_force < 1 and disk_used >= self.disk_force:
             return "disk"
@@ -106,8 +106,8 @@ class Cleaner:
         dropped: Callable[[int], Iterator[None]],
     ) -> None:
         """`executor`: the checkpoints' one thread, so that no file is deleted while a checkpoint flushes it; `unread`
-        finds messages that groups have not read; `dropped` is called with the position where the log begins now, and
-        its result iterated over to the end."""
+        finds messages that groups have not read; `dropped` is called with the new start of the log, and its result is
+        iterated to the end."""
         self._store = store
         self._reader = reader
         self._disk = disk
@@ -121,7 +121,7 @@ class Cleaner:
         self._interval_ms = interval_ms
         self._unread = unread
         self._dropped = dropped
-        # Segments below it are full, and carry the time at which that was seen; those full at the start keep theirs.
+        # Segments below it are full, and their file time is when that was noticed; those full at the start keep theirs.
         self._full_below = store.log.min_position
         self._start = store.published_end
         self._is_blocked = False
@@ -164,7 +164,7 @@ class Cleaner:
             position = segment.end
 
     def _oldest(self) -> Segment | None:
-        """The first segment, if all of it lies before the last."""
+        """The first segment, if all of it is before the last."""
         segment = self._store.log.segment_at(self._store.log.min_position)
         return segment if segment is not None and segment.end <= self._store.published_end else None
 
@@ -178,7 +178,7 @@ class Cleaner:
         )
 
     async def _is_read(self, segment: Segment) -> bool:
-        """Whether no group has a place before a message in the segment."""
+        """Whether no group's offset is before a message in the segment."""
         with self._turns.walk() as walk:
             await walk.begin()
             for unread in self._unread(segment.end):
@@ -206,8 +206,8 @@ class Cleaner:
         return True
 
     async def _mend(self, segment: Segment) -> None:
-        """Inspects the units of the segment's pending records that point elsewhere: either at a copy, or they are
-        damaged and the reader mends them."""
+        """Inspects the units of the segment's pending records that point elsewhere: at a copy, or they are damaged and
+        the reader repairs them."""
         kept = {(queue.topic.encode(), queue.queue): (queue, gone) for queue, gone in self._kept_queues()}
         with self._turns.walk() as walk:
             await walk.begin()
@@ -220,7 +220,7 @@ class Cleaner:
                 await walk.turn_if_over()
 
     def _inspect(self, queue: ConsumeQueue, gone: Progress, offsets: Ints, positions: Ints) -> None:
-        # Copies and first records of a lane each ascend, and may lie between one another.
+        # Copies and first records of a lane ascend each, but may be interleaved.
         order = np.argsort(offsets)
         offsets, positions = offsets[order], positions[order]
         done = 0
@@ -236,7 +236,7 @@ class Cleaner:
             done += len(here)
 
     async def _pending(self, end: int) -> list[tuple[ConsumeQueue, Ints, Units]]:
-        """Offsets and units of the pending entries whose records lie before `end`."""
+        """Offsets and units of the pending entries whose records are before `end`."""
         found: list[tuple[ConsumeQueue, Ints, Units]] = []
         with self._turns.walk() as walk:
             await walk.begin()
@@ -252,7 +252,7 @@ class Cleaner:
         return found
 
     def _kept_queues(self) -> Iterator[tuple[ConsumeQueue, Progress]]:
-        """Every queue whose messages outlive retention, with those of its entries that do not."""
+        """Every queue whose messages outlive retention, with its progress."""
         for lane in self._store.lanes:
             yield lane.queue, lane.progress()
         for topic in sorted(FOREIGN_TOPICS):
@@ -266,7 +266,7 @@ class Cleaner:
     async def _move(self, queue: ConsumeQueue, offsets: Ints) -> None:
         lane = self._store.lanes.of(queue)
         if lane is not None:
-            # The end of an entry lies after all copies of its record, so that retention deletes it last.
+            # The end of an entry is after all copies of its record, so retention deletes it last.
             offsets = offsets[lane.states(offsets) == PENDING]
         elif queue is self._store.halves.queue:
             halves = self._store.halves
@@ -298,7 +298,7 @@ class Cleaner:
         paths = [segment.path]
         with self._turns.walk() as walk:
             await walk.begin()
-            # Before the records go: a reader that comes meanwhile must find none that is not there.
+            # Offsets move before the records are deleted: a reader must not find missing ones in the meantime.
             for queue in store.queues.all():
                 if queue.oldest < segment.end and queue.learn_oldest() < segment.end:
                     paths += queue.trim(segment.end)
@@ -313,7 +313,8 @@ class Cleaner:
         return True
 
     def _unlink(self, paths: list[Path]) -> None:
-        """Runs on the executor's thread. The log's file goes first: files that outlive it in a crash name nothing."""
+        """Runs on the executor's thread. The log's file is deleted first: files that outlive it in a crash name
+        nothing."""
         for path in paths:
             self._disk.unlink(path)
             self._disk.sync_directory(path.parent)

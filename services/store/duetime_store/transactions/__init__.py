@@ -1,11 +1,11 @@
-"""Transactions: half messages that are open, how they end, and who is asked about them.
+"""Transactions: open half messages, their ends, and the checks that ask their producers.
 
-table      the open ones, as columns; wheel: by the moment of their next check
+table      the open ones, as columns; wheel: by the time of their next check
 tablefile  the table beside a checkpoint; keeping: saves it
 preparing  Prepare
 ending     EndTransactions
-results    where a committed message is
+results    the place of a committed message
 looking    GetTransaction and ListTransactions
-checks     TakeChecks and ReportChecks; giving_up: what is asked about no more
-metrics    what is open, and what became of the others
+checks     TakeChecks and ReportChecks; giving_up: transactions past their last check
+metrics    counts of open and ended transactions
 """

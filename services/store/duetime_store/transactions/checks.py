@@ -1,12 +1,12 @@
-"""TakeChecks and ReportChecks: who asks the producers of open transactions, and how that went.
+"""TakeChecks and ReportChecks: gateways take checks of open transactions, ask the producers, and report the results.
 
     a check is due ──▶ ready ──▶ the first caller that waits for its group ──▶ heard: it counts, durably
                          ▲                        │                       └──▶ unheard: it does not
                          └── its next check is due, or nobody heard ──┘
 
-Callers wait in a line for each of their groups. A check that falls due wakes the first one of its group's line; one
-that has taken its fill and leaves others ready wakes the next. What a caller takes is its own until the next check is
-due: so one that dies costs a check its time, and nothing else.
+Callers wait in a line for each of their groups. A check that falls due wakes the first caller in its group's line. If
+that caller leaves others ready, it wakes the next. A caller owns the checks that it takes until the next check is due:
+one that dies only delays them.
 """
 
 import asyncio
@@ -74,15 +74,15 @@ class Checks:
         self._flusher = flusher
         self._metrics = metrics
         self._interval_ms = interval_ms
-        # Calls that wait, by group, in the order in which they came.
+        # Waiting calls, by group, in order of arrival.
         self.lines: dict[str, dict[_Waiter, None]] = {}
         self._earlier: asyncio.Future[None] | None = None
         table.changed = self._falls_due_earlier
 
-    # --- what falls due -----------------------------------------------------------------------------------------------
+    # --- waking waiters -----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Makes checks ready at their moments, and wakes who waits for them."""
+        """Makes checks ready when they fall due, and wakes their waiters."""
         while True:
             self._wake(self._table.turn(self._store.clock.now_ms()))
             self._giving_up.look()
@@ -131,7 +131,7 @@ class Checks:
         finally:
             if waiter is not None:
                 self._leave(waiter)
-            # Also where the call was ended after it was woken: others get what it was woken for.
+            # A call that ends after being woken must wake the next one.
             self._wake(group for group in groups if self._table.has_ready(group))
 
     def _line_up(self, waiter: _Waiter) -> None:
@@ -160,7 +160,7 @@ class Checks:
                 break
             record = store.read_record(position, length) if length else b""
             if not record:
-                # Its producer can't be asked: it is given up when its time is over.
+                # Its producer can't be asked: the transaction expires in time.
                 log.error("half message can't be read", offset=offset, position=position)
                 continue
             size += length
@@ -202,7 +202,7 @@ class Checks:
 def _check_take(request: store_pb2.TakeChecksRequest) -> None:
     found = []
     if len(request.gateway) > MEMBER_CHARS_MAX:
-        found.append(Violation("gateway", f"is not 0 to {MEMBER_CHARS_MAX} characters long"))
+        found.append(Violation("gateway", f"has more than {MEMBER_CHARS_MAX} characters"))
     if not 1 <= len(request.groups) <= CHECK_GROUPS_MAX:
         found.append(Violation("groups", f"{len(request.groups)} are not 1 to {CHECK_GROUPS_MAX}"))
     if not all(1 <= len(group) <= GROUP_CHARS_MAX for group in request.groups):

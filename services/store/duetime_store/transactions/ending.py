@@ -2,10 +2,10 @@
 
     read units and half records ──▶ judge, and stage real records, op records and ends ──▶ durable ──▶ answer
 
-All of it is done by columns, for the ends of a step together; what is not plain takes a closer look, one by one.
+The ends of a step are processed together, by columns; unusual ones are examined one by one.
 
-Judging and staging are one step of the store's only writer: whichever end of a transaction is staged first counts, and
-every other one, then or later, gets its result. The answer waits until all that it rests on is durable.
+Judging and staging are one step of the store's only writer: the first staged end of a transaction counts, and every
+other one, then or later, gets its result. The answer waits until everything that it relies on is durable.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ from duetime_store.writing.flusher import Flusher
 from duetime_store.writing.halves import Decided, Placed, end
 from duetime_store.writing.store import Store
 
-# Judged and staged in one step, which takes a few milliseconds; so many bytes of half messages at most, but always one.
+# Limits of a step, which takes a few milliseconds: ends, and bytes of half messages, but always at least one end.
 STEP_COUNT = 256
 STEP_BYTES = 4 * 1024 * 1024
 
@@ -56,7 +56,7 @@ STATES = {
     GIVEN_UP: transactions_pb2.TRANSACTION_STATE_GIVEN_UP,
 }
 OPEN = transactions_pb2.TRANSACTION_STATE_OPEN
-# In place of an offset or topic.
+# Marks a missing offset or topic.
 NOWHERE = -1
 
 
@@ -100,11 +100,11 @@ class Answer:
         return self._topics.setdefault(name, len(self._topics))
 
     def committed(self, index: int, topic: int, queue: int, offset: int) -> None:
-        """A message is in a queue of the topic with this number."""
+        """Notes a committed message in a queue of the topic with this number."""
         self._topic_of[index], self._queues[index], self._offsets[index] = topic, queue, offset
 
     def tell(self, index: int, result: Result) -> None:
-        """There is more to say than the columns do."""
+        """Sets a result that does not fit the columns."""
         self.states[index], self.others[index] = result.state, result
 
     def refuse(self, index: int, error: DueTimeError) -> None:
@@ -128,7 +128,7 @@ class Answer:
 
 
 class End(NamedTuple):
-    """An end that takes a closer look."""
+    """An end that needs a closer look."""
 
     offset: int
     position: int
@@ -172,7 +172,7 @@ class Ending:
         return asked, answer
 
     async def _end(self, asked: Asked, answer: Answer, steps: Sequence[range]) -> tuple[list[range], DiskFull | None]:
-        """Returns the steps that the disk had no room for, and the error."""
+        """Returns the steps for which the disk had no room, and the error."""
         durables: list[asyncio.Future[None] | None] = []
         with self._turns.walk() as walk:
             walk.start()
@@ -180,7 +180,7 @@ class Ending:
                 self._store.gate.check_write()
                 self.stage(asked, answer, step)
                 self._flusher.wake()
-                # In one step with the staging: another batch may be the newest one later.
+                # Asked in the same step as the staging: another batch may be the newest one later.
                 durables.append(self._store.when_durable())
                 await walk.turn_if_over()
         refused: list[range] = []
@@ -197,7 +197,7 @@ class Ending:
         return refused, error
 
     def stage(self, asked: Asked, answer: Answer, indices: Sequence[int]) -> None:
-        """Judges ends, stages those that are first, and fills in the answer, which holds once all of it is durable."""
+        """Judges ends, stages the first of each, and fills in the answer, which holds once all of it is durable."""
         own = np.array(indices, np.int64)
         _, firsts = np.unique(asked.offsets[own], return_index=True)
         later = np.delete(own, firsts)
@@ -260,7 +260,7 @@ class Ending:
             answer.tell(index, Result(state=STATES[COMMITTED], topic=topic, sent=sent))
 
     def _reals(self, found: Halves, commits: Sequence[int]) -> dict[int, bytes | Damaged]:
-        """The records of commits, or why there can't be one."""
+        """The records of commits, or the damage that prevents them."""
         quick = [at for at in commits if found.queues[at] is not None and at not in found.delayed]
         are_all = len(quick) == len(found.sizes)
         made = halves.quickest_run(
@@ -279,10 +279,10 @@ class Ending:
         self._table.end(np.array(offsets, np.int64))
 
     def _check(self, one: End, asked: Asked, part: "_Part", at: int, known: halfqueue.End | None) -> None:
-        """Returns if the end is that of this half message.
+        """Returns if the end belongs to this half message.
 
         Raises:
-            NotFound, PermissionDenied: the end is another transaction's.
+            NotFound, PermissionDenied: the end belongs to another transaction.
         """
         found = part.found
         if not found.sizes[at]:
@@ -299,11 +299,11 @@ class Ending:
             raise PermissionDenied(text, reason="TRANSACTION_OF_ANOTHER_GROUP")
 
     def _code(self, one: End, decision: int, known: halfqueue.End | None, *, given_up: bool) -> int | None:
-        """How the transaction ends now; None: it has ended before, or stays open.
+        """The code of the transaction's end; None: it has ended before, or stays open.
 
         Raises:
             FailedPrecondition: it was given up.
-            InvalidArgument: that is no decision.
+            InvalidArgument: the decision is unknown.
         """
         if decision == transactions_pb2.DECISION_UNKNOWN:
             return None
@@ -318,7 +318,7 @@ class Ending:
         return None
 
     def _real(self, data: bytes) -> bytes | Damaged:
-        """The record of a commit, or why there can't be one."""
+        """The record of a commit, or the damage that prevents it."""
         half = record.decode(data, check_crc=False)
         try:
             return halves.committed(half, self._store.levels.highest, self._store.timer_lane_count)
@@ -330,7 +330,7 @@ class Ending:
         if known is None:
             return Result(state=OPEN)
         if known.code == ENDED:
-            raise not_found(one.offset, ": a broker has ended it, and does not say how")
+            raise not_found(one.offset, ": a broker has ended it without recording the outcome")
         result = Result(state=STATES[known.code], duplicate=True)
         if known.code == COMMITTED:
             result.topic, sent = self._results.at(known.position, one.message_id)
@@ -340,7 +340,7 @@ class Ending:
 
 
 class _Part:
-    """Ends that are judged in one step, of a half message each, and what is known of these."""
+    """Ends that are judged in one step, at most one per half message, and the data about these."""
 
     def __init__(self, store: Store, asked: Asked, indices: Ints) -> None:
         offsets = asked.offsets[indices]
@@ -349,7 +349,7 @@ class _Part:
         self.units = store.halves.units(offsets)
         self.tags = store.halves.tags(offsets, self.units)
         self.found = found = read_halves(store, offsets, self.units)
-        # Of half messages that are open, by ids, groups and decisions that need no closer look.
+        # Ends of open half messages with ids, groups and decisions that need no closer look.
         ids, decisions = ([column[index] for index in self.indices] for column in (asked.ids, asked.decisions))
         self.are_plain = ~are_ended(self.tags) & (asked.positions[indices] <= self.units["position"])
         for columns in (

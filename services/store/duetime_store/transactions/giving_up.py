@@ -1,7 +1,7 @@
-"""Gives up open transactions whose producers were asked as often as is allowed, or that are too old.
+"""Gives up open transactions that are too old, or at their maximum number of checks.
 
-Their half messages are copied to TRANS_CHECK_MAX_TIME_TOPIC, and ended by this, in one step of the store's only writer:
-an end that was staged before counts, and one that comes later is refused, but for an operator's.
+Their half messages are copied to TRANS_CHECK_MAX_TIME_TOPIC and thereby ended, in one step of the store's only writer.
+An end that was staged earlier counts; a later one is rejected, except an operator's.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from duetime_store.writing.store import Store
 
 log = sparing()
 
-# What could not be stored is tried again after this.
+# Interval between attempts to store the ends.
 RETRY_MS = 10_000
 
 
@@ -54,7 +54,7 @@ class GivingUp:
         self._wakes_at_ms = NEVER
 
     def look(self) -> None:
-        """Wakes it if there are some to give up, or will be before it wakes by itself."""
+        """Wakes it if there are transactions to give up now, or before it would wake by itself."""
         if self._woken is None or self._woken.done():
             return
         if self._table.has_exhausted or self._table.next_expiry_ms(self._keep_ms) < self._wakes_at_ms:
@@ -75,7 +75,7 @@ class GivingUp:
             await self._woken
 
     async def _step(self) -> bool:
-        """Gives up some, durably; whether there were any.
+        """Gives up some, durably. Returns whether there were any.
 
         Raises:
             DueTimeError: they can't be stored now.
@@ -93,7 +93,7 @@ class GivingUp:
             if durable is not None:
                 self._flusher.wake()
                 await durable
-            # Ends of others have taken some away meanwhile, or they are not in the queue any more.
+            # Other ends may have come first, or the offsets have left the queue.
             self._table.end(part.offsets[~self._store.halves.are_open(part.offsets)])
             self._metrics.given_up.inc(count)
             if count:
@@ -101,7 +101,7 @@ class GivingUp:
         return bool(len(rows.offsets))
 
     def _stage(self, rows: Open, units: Units) -> int:
-        """Stages the ends of those that are open. Returns how many."""
+        """Stages the ends of the open ones. Returns their number."""
         chosen = np.flatnonzero(self._store.halves.are_open(rows.offsets))
         offsets = rows.offsets[chosen].tolist()
         columns = zip(offsets, rows.checks[chosen].tolist(), units[chosen].tolist(), strict=True)
@@ -118,7 +118,7 @@ class GivingUp:
         self._table.end(np.array(offsets, np.int64))
 
     def _copy(self, offset: int, position: int, size: int, checks: int) -> bytes:
-        """The record of the copy; empty: there can't be one."""
+        """The record of the copy; empty: impossible."""
         found = read_half(self._store, offset, position, size)
         try:
             if found is None:

@@ -39,7 +39,7 @@ class TransactionKeeper:
             try:
                 await asyncio.get_running_loop().run_in_executor(self._executor, work)
             except OSError as error:
-                # The checkpoint counts without it, and may be what a full disk waits for.
+                # The checkpoint is valid without it, and a full disk may need the checkpoint.
                 log.warning("open transactions not saved: a start finds them in the log", error=str(error))
 
         return write

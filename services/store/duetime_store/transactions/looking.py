@@ -1,7 +1,7 @@
-"""GetTransaction and ListTransactions: what is open, and what was given up. Nothing is changed.
+"""GetTransaction and ListTransactions: open and given-up transactions. Read only.
 
-Open ones are rows of the table, in order of half offsets; those given up are messages of TRANS_CHECK_MAX_TIME_TOPIC
-whose half messages still say so. A page token is the place of the next one: `o:17`, or `g:3`.
+Open ones are rows of the table, in order of half offsets; given-up ones are messages of TRANS_CHECK_MAX_TIME_TOPIC
+whose half messages are still marked so. A page token is the place of the next one: `o:17`, or `g:3`.
 """
 
 import re
@@ -30,10 +30,10 @@ from duetime_store.transactions.results import Results
 from duetime_store.transactions.table import OpenTransactions
 from duetime_store.writing.store import Store
 
-# Rows that are looked at in one piece of a step, and for one page; then it ends, with what was found and a token.
+# Rows read in one piece of a step, and the maximum for one page, which then ends with its results and a token.
 _PIECE = 64
 LOOK_MAX = 16_384
-# Records of one message that are looked at, to find its half message.
+# Maximum records of one message to read for its half message.
 _RECORDS_MAX = 256
 _TOKEN = re.compile(r"([og]):([0-9]{1,18})")
 _REAL_QID = record.REAL_QID.encode()
@@ -43,7 +43,7 @@ _GIVEN_UP = transactions_pb2.TRANSACTION_STATE_GIVEN_UP
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """What a page is asked for, and what it has so far."""
+    """The request for a page, and its results so far."""
 
     request: transactions_pb2.ListTransactionsRequest
     count: int
@@ -70,12 +70,13 @@ class Looking:
     # --- one --------------------------------------------------------------------------------------------------------
 
     async def get(self, request: store_pb2.GetHalfRequest) -> store_pb2.GetHalfResponse:
-        """
+        """Returns one transaction.
+
         Raises:
             NotFound: there is no such transaction, or it has left the log.
             InvalidArgument: the request names none.
-            Ambiguous: a message id is given without a topic, and transactions of several topics have it.
-            Unavailable, Unsupported: a message id is sought, and too little is indexed, or nothing.
+            Ambiguous: the request has a message id without a topic, and several topics have a transaction with it.
+            Unavailable, Unsupported: the request has a message id, and too little is indexed, or nothing.
         """
         if request.message_id:
             offset = await self._offset_of(request.message_id, request.topic)
@@ -98,7 +99,7 @@ class Looking:
         return response
 
     async def _offset_of(self, message_id: str, topic: str) -> int:
-        """Of the newest half message with this id for the topic; empty: for the only one that has it."""
+        """The offset of the newest half message with this id for the topic; empty: the only topic that has it."""
         try:
             seen, _ = await self._finder.records_of(message_id, HALF_TOPIC, _RECORDS_MAX)
         except NotFound:
@@ -146,10 +147,8 @@ class Looking:
     # --- pages ------------------------------------------------------------------------------------------------------
 
     async def page(self, request: transactions_pb2.ListTransactionsRequest) -> store_pb2.ListHalvesResponse:
-        """
-        Raises:
-            InvalidArgument: a state, size or token that can't be.
-        """
+        """Raises:
+        InvalidArgument: an invalid state, size or token."""
         kind, place, count = _asked(request)
         response = store_pb2.ListHalvesResponse()
         page = _Page(request, count, response.halves)
@@ -236,7 +235,7 @@ def _is_wanted(one: transactions_pb2.Transaction, request: transactions_pb2.List
 
 
 def _asked(request: transactions_pb2.ListTransactionsRequest) -> tuple[str, int, int]:
-    """Where a page begins, and how much it holds."""
+    """The start and the size of a page."""
     violations = []
     if request.state not in (_UNSPECIFIED, OPEN, _GIVEN_UP):
         violations.append(Violation("state", f"{request.state} is not OPEN, GIVEN_UP or UNSPECIFIED"))
@@ -245,7 +244,7 @@ def _asked(request: transactions_pb2.ListTransactionsRequest) -> tuple[str, int,
         violations.append(Violation("page_size", text))
     token = _TOKEN.fullmatch(request.page_token or ("g:0" if request.state == _GIVEN_UP else "o:0"))
     if token is None or (token[1] == "g" and request.state == OPEN) or (token[1] == "o" and request.state == _GIVEN_UP):
-        violations.append(Violation("page_token", "is none that this call has answered"))
+        violations.append(Violation("page_token", "is not one that this call returned"))
     if violations or token is None:
         raise InvalidArgument(violations)
     return token[1], int(token[2]), request.page_size or TRANSACTIONS_PAGE_DEFAULT

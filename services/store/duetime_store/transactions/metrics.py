@@ -22,7 +22,7 @@ _DECISIONS = {number: name.removeprefix("DECISION_") for name, number in transac
 
 
 class TransactionCollector(Collector):
-    """How many there are at the moment of a scrape, and how old the oldest is."""
+    """The number of open transactions at a scrape, and the age of the oldest."""
 
     def __init__(self, table: OpenTransactions, clock: ShardClock, *, transactions_max: int) -> None:
         self._table = table
@@ -36,7 +36,7 @@ class TransactionCollector(Collector):
             "duetime_store_transactions_open", "Transactions neither committed nor rolled back", len(self._table)
         )
         yield GaugeMetricFamily(
-            "duetime_store_transactions_open_max", "Open transactions that the shard takes", self._transactions_max
+            "duetime_store_transactions_open_max", "Maximum open transactions of the shard", self._transactions_max
         )
         yield GaugeMetricFamily(
             "duetime_store_transactions_oldest_seconds", "Age of the oldest open transaction", age_ms / 1000
@@ -49,7 +49,7 @@ def count_prepares(metrics: StoreMetrics, statuses: Iterable[int]) -> None:
 
 
 def count_ends(metrics: StoreMetrics, decisions: Sequence[int], answer: Answer) -> None:
-    """What was to be done, and how it stands."""
+    """Counts ends by decision and resulting state."""
     states: list[int | str] = list(answer.states)
     for index, result in answer.others.items():
         if result.duplicate:

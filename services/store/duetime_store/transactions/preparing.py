@@ -1,4 +1,4 @@
-"""Prepare: half messages are stored, and their transactions are open from then on."""
+"""Prepare: stores half messages, which opens their transactions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ _GROUP = (record.PRODUCER_GROUP.encode(),)
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """`outcome` has the half offsets; the columns have one value for each record, -1 for refused ones."""
+    """`outcome` has the half offsets; the columns have one value for each record, -1 for rejected ones."""
 
     outcome: Outcome
     positions: list[int]
@@ -86,7 +86,7 @@ class Preparing:
         return Prepared(outcome, positions, check_at_ms)
 
     def _check_at_ms(self, intake: Intake, outcome: Outcome, new: list[int]) -> list[int]:
-        """When new ones are checked first; 0 for others."""
+        """Times of the first checks of new ones; 0 for others."""
         found = [0] * intake.count
         asks = _IMMUNITY in intake.data
         for index in new:

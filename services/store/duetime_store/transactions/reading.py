@@ -40,13 +40,13 @@ class Halves:
     # Their destinations; a queue None: it names none.
     topics: list[bytes | None]
     queues: list[int | None]
-    # DELAY as it stands there.
+    # The raw values of DELAY.
     levels: list[bytes | None]
-    # Indices of those that have DELAY or a property of a timer.
+    # Indices of those with DELAY or a timer property.
     delayed: set[int]
 
     def records(self, chosen: Sequence[int]) -> list[bytes]:
-        """The bytes of some."""
+        """The bytes of the chosen ones."""
         ends = list(accumulate(self.sizes))
         return [self.data[ends[index] - self.sizes[index] : ends[index]] for index in chosen]
 
@@ -63,7 +63,7 @@ def read_halves(store: Store, offsets: Ints, units: Units) -> Halves:
         data, count = gather(store.log, units[part], Expected(_TOPIC, 0, offsets[part]))
         taken = part[: max(count, 1)]
         if not count:
-            # It lies elsewhere, or takes a closer look.
+            # It is not in this span, or needs a closer look.
             position, size, _ = units[part[0]].item()
             half = read_half(store, int(offsets[part[0]]), position, size)
             data = b"" if half is None else store.read_record(position, size)
@@ -76,7 +76,7 @@ def read_halves(store: Store, offsets: Ints, units: Units) -> Halves:
 
 def _columns(data: bytes, sizes: list[int]) -> Halves:
     ids, groups, topics, queues, *delays = values(data, sizes, _NAMES)
-    # Most are of few queues.
+    # Most have one of a few queues.
     numbers = {text: java_long(text) for text in set(queues) if text}
     delayed = {
         index
@@ -102,5 +102,5 @@ def read_half(store: Store, offset: int, position: int, size: int) -> Record | N
 
 
 def topic_of(found: Record) -> str:
-    """Where a half message goes."""
+    """The destination of a half message."""
     return as_text(value_of(found.properties, _REAL_TOPIC))

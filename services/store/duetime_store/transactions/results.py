@@ -1,4 +1,4 @@
-"""What is answered about a committed message: where it is, and when it falls due."""
+"""The answer for a committed message: its place and due time."""
 
 from typing import NamedTuple
 
@@ -17,13 +17,13 @@ _TIMER_TOPIC = TIMER_TOPIC.encode()
 
 
 class Place(NamedTuple):
-    """Where the real record of a committed message lies, and when it falls due; 0 outside of lanes."""
+    """The place of a committed transaction's real record, and its due time; 0 outside of lanes."""
 
     topic: bytes
     queue: int
     offset: int
     due_at_ms: int
-    # The time that it asks for was past.
+    # Whether the requested time was past.
     was_past: bool
 
 
@@ -35,7 +35,7 @@ class Results:
         self._shard = shard
 
     def sent(self, place: Place, message_id: str, queue: int | None, level: bytes | None) -> message_pb2.SendResult:
-        """Of a message whose half message names this queue and this level."""
+        """The result for a message whose half message names this queue and this level."""
         result = message_pb2.SendResult(message_id=message_id, shard=self._shard, offset=place.offset)
         if place.topic not in LANE_TOPIC_NAMES:
             result.queue = place.queue

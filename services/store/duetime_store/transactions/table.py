@@ -1,15 +1,15 @@
-"""The open transactions of a shard, as columns: which there are, whose they are, when they are asked about. Pure.
+"""The open transactions of a shard, as columns: their offsets, groups and check times. Pure.
 
     add ──▶ wheel ──(turn: its check is due)──▶ ready, by group ──(take)──▶ handed out ──▶ heard, or unheard
               ▲                                                                 │             │
               └──────────────────── its next check ─────────────────────────────┴─────────────┘
 
-A row is one open half message, in order of half offsets. One that has ended is a tombstone until enough of them are
-squeezed out. A row that was handed out is due again when its next check is, whatever has become of the caller. Once as
-many checks as are made were heard, the next due moment makes it exhausted instead of ready: it is to be given up.
+A row is one open half message, in order of half offsets. An ended one is a tombstone until enough of them are squeezed
+out. A row that was handed out is due again at its next check, regardless of the caller. Once the maximum number of
+checks was heard, the row becomes exhausted, not ready, at its next due time: it is to be given up.
 
-A report counts once for each time that a row was handed out. After a restart nobody knows what was; then the first
-report of each row counts.
+A report counts once for each time that a row was handed out. That is unknown after a restart; then the first report of
+each row counts.
 """
 
 from array import array
@@ -26,21 +26,21 @@ from duetime_format.units import Ints, Mask
 from duetime_store.settings import CHECKS_COUNTED_MAX
 from duetime_store.transactions.wheel import CODE, NEVER, Rows, Wheel, renumbered
 
-# Of `_marks`: checks heard, how often in a row nobody heard one, and whether the last one was reported.
+# Parts of `_marks`: checks heard, consecutive unheard checks, and whether the last one was reported.
 _CHECKS = CHECKS_COUNTED_MAX
 _UNHEARD_SHIFT, _UNHEARD_MAX = 12, 7
 _REPORTED = 1 << 15
-# The first time that nobody hears a check it is due at once again; then after this, and twice as long each time.
+# After the first unheard check the row is due again at once; then after this time, doubling each time.
 UNHEARD_MS = 1_000
 # Group number of a row that has ended.
 _NOBODY = 0xFFFF_FFFF
-# The line of those whose checks are used up, beside those of groups.
+# The line of exhausted rows, beside those of groups.
 _EXHAUSTED = -1
 # Number of the caller that nobody knows: of rows from before a start.
 _UNKNOWN = 0
 _ROWS_MIN = 1_024
 _GROWTH = 16
-# Rows that are looked at, at a time, for a page.
+# Rows read at a time for a page.
 _SCAN_ROWS = 65_536
 
 Marks = npt.NDArray[np.uint16]
@@ -55,7 +55,7 @@ class Open(NamedTuple):
     # Checks that were heard.
     checks: Ints
     next_check_at_ms: Ints
-    # When they were prepared, to the second.
+    # Times of the prepares, to the second.
     stored_at_ms: Ints
 
     def part(self, first: int, stop: int) -> "Open":
@@ -73,7 +73,7 @@ class Open(NamedTuple):
 class Snapshot:
     """The table at one moment; it does not change later."""
 
-    # Of groups, by number.
+    # Names of groups, by number.
     names: Sequence[str]
     offsets: Ints
     groups: Rows
@@ -114,17 +114,17 @@ class OpenTransactions:
         self._caller_numbers: dict[str, int] = {"": _UNKNOWN}
         self._caller_names = [""]
         self._wheel = Wheel(self._dues_of)
-        # By group number, or _EXHAUSTED: rows whose check is due, in order.
+        # Rows whose check is due, in order, by group number or _EXHAUSTED.
         self._ready: dict[int, array[int]] = {}
         self._turn = 0
 
-    # --- what there is ------------------------------------------------------------------------------------------------
+    # --- reading ------------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return self._used - self._ended
 
     def counts(self) -> dict[str, int]:
-        """Open transactions of each group that has some."""
+        """Open transactions of each group that has any."""
         return {name: count for name, number in self._numbers.items() if (count := int(self._counts[number]))}
 
     def group_name(self, number: int) -> str:
@@ -134,12 +134,12 @@ class OpenTransactions:
         return self._find(offsets)[1]
 
     def find(self, offsets: Ints) -> Open:
-        """Those of these that are open, in the order given."""
+        """The open ones among `offsets`, in the order given."""
         rows, found = self._find(offsets)
         return self._open(rows[found])
 
     def page(self, after: int, group: str, count: int) -> Open:
-        """The next ones after an offset, of a group or, if that is empty, of all."""
+        """The next ones after an offset, of one group or, if that is empty, of all."""
         number = self._numbers.get(group, _NOBODY) if group else None
         if number == _NOBODY:
             return self._open(np.empty(0, np.int64))
@@ -154,21 +154,21 @@ class OpenTransactions:
         return self._open(np.concatenate(parts) if parts else np.empty(0, np.int64))
 
     def oldest(self) -> Open:
-        """The one that was prepared first, if there is one."""
+        """The one prepared first, if there is any."""
         self._skip_ended()
         return self._open(np.arange(self._first, min(self._first + 1, self._used)))
 
     def expired(self, stored_before_ms: int, count: int) -> Open:
-        """The first ones that were prepared before a moment: to the second, so up to one later."""
+        """The first ones prepared before a time: to the second, so up to one later."""
         self._skip_ended()
-        # So many rows have `count` open ones.
+        # This many rows have `count` open ones.
         near = slice(self._first, min(self._first + count + self._ended, self._used))
         late = self._stored_s[near] < max(stored_before_ms, 0) // 1_000
         length = len(late) if late.all() else int(late.argmin())
         return self._open(np.flatnonzero(self._groups[near][:length] != _NOBODY)[:count] + self._first)
 
     def next_expiry_ms(self, keep_ms: int) -> int:
-        """When the oldest one is expired if it is kept so long."""
+        """The time at which the oldest one expires if each is kept for `keep_ms`."""
         oldest = self.oldest().stored_at_ms
         return int(oldest[0]) + 1_000 + keep_ms if len(oldest) else NEVER
 
@@ -194,7 +194,7 @@ class OpenTransactions:
             alive = self._groups[self._first : min(self._first + _SCAN_ROWS, self._used)] != _NOBODY
             self._first += int(alive.argmax()) if alive.any() else len(alive)
 
-    # --- what comes and goes ------------------------------------------------------------------------------------------
+    # --- changing -----------------------------------------------------------------------------------------------------
 
     def add(
         self,
@@ -228,7 +228,7 @@ class OpenTransactions:
         self._push(np.arange(rows.start, rows.stop, dtype=np.uint32))
 
     def end(self, offsets: Ints) -> None:
-        """These are open no more; those that are not known are passed over."""
+        """Removes those that have ended; unknown ones are skipped."""
         rows, found = self._find(np.unique(offsets))
         rows = rows[found]
         np.subtract.at(self._counts, self._groups[rows], 1)
@@ -268,11 +268,11 @@ class OpenTransactions:
         wanted = self._used + count
         if wanted > len(self._offsets):
             for column in self._columns():
-                # Nobody holds a view of a column.
+                # No view of a column exists.
                 column.resize(wanted + max(_ROWS_MIN, wanted // _GROWTH), refcheck=False)
 
     def _squeeze(self) -> None:
-        """Leaves out the rows that have ended, and the groups that have no others."""
+        """Drops the rows that have ended, and the groups without others."""
         alive = self._groups[: self._used] != _NOBODY
         numbers = (np.cumsum(alive) - 1).astype(np.uint32)
         self._wheel.renumber(numbers)
@@ -298,11 +298,11 @@ class OpenTransactions:
 
     @property
     def next_due_ms(self) -> int:
-        """No check that is not ready falls due earlier: `turn` then."""
+        """The earliest due time of a check that is not ready: call `turn` then."""
         return self._wheel.next_ms
 
     def turn(self, now_ms: int) -> list[str]:
-        """Makes all checks ready that are due. Returns the groups that have some more."""
+        """Makes all due checks ready. Returns the groups that got some."""
         due, firsts = np.unique(self._wheel.turn(now_ms), return_index=True)
         due = due[np.argsort(firsts)]
         lines = self._groups[due].astype(np.int64)
@@ -320,16 +320,16 @@ class OpenTransactions:
 
     @property
     def has_exhausted(self) -> bool:
-        """Whether some may be to give up (`take_exhausted`)."""
+        """Whether some may have to be given up (`take_exhausted`)."""
         return _EXHAUSTED in self._ready
 
     def has_ready(self, group: str) -> bool:
-        """Whether checks may be ready; those that have ended since count too, until they are taken."""
+        """Whether checks may be ready; ended ones count too until they are taken."""
         return self._numbers.get(group, _NOBODY) in self._ready
 
     def take(self, groups: Sequence[str], count: int, now_ms: int, again_at_ms: int) -> Open:
-        """Hands out checks that are ready, `count` at most, of all groups alike; each is due again at a later moment.
-        In no order."""
+        """Hands out ready checks, `count` at most, evenly over the groups; each is due again at a later time. In no
+        order."""
         lines = [number for group in groups if (number := self._numbers.get(group, _NOBODY)) in self._ready]
         self._turn += 1
         at = self._turn % max(1, len(lines))
@@ -346,7 +346,7 @@ class OpenTransactions:
         return taken
 
     def take_exhausted(self, count: int, now_ms: int, again_at_ms: int) -> Open:
-        """Hands out those that are to be given up; one that is still open later comes again. In no order."""
+        """Hands out those to be given up; each returns later if it is still open. In no order."""
         rows = self._pop([_EXHAUSTED] if _EXHAUSTED in self._ready else [], count, now_ms)
         taken = self._open(rows)
         self._dues[rows] = again_at_ms
@@ -354,7 +354,7 @@ class OpenTransactions:
         return taken
 
     def _pop(self, lines: list[int], count: int, now_ms: int) -> Rows:
-        """Rows of these lines that are due, from each the same number as far as it has them."""
+        """Due rows of these lines, the same number from each as far as possible."""
         found = np.empty(0, np.uint32)
         while lines and (left := count - len(found)) > 0:
             served, later = lines[:left], lines[left:]
@@ -369,14 +369,16 @@ class OpenTransactions:
         return found
 
     def heard(self, offsets: Ints) -> Open:
-        """Living producers have heard these checks. Returns those that count, with their checks after it."""
+        """Notes that living producers have heard these checks. Returns those that count, with their new number of
+        checks."""
         rows = self._unreported(offsets)
         checks = (self._marks[rows] & _CHECKS) + 1
         self._marks[rows] = np.minimum(checks, _CHECKS) | _REPORTED
         return self._open(rows)
 
     def unheard(self, offsets: Ints, now_ms: int) -> Open:
-        """Nobody has heard these checks: they do not count, and are due at once, or soon if it was so before."""
+        """Notes that nobody has heard these checks: they do not count, and are due at once, or soon after repeated
+        failures."""
         rows = self._unreported(offsets)
         times = (self._marks[rows] >> _UNHEARD_SHIFT & _UNHEARD_MAX).astype(np.int64)
         more = np.minimum(times + 1, _UNHEARD_MAX).astype(np.uint16)
@@ -387,14 +389,14 @@ class OpenTransactions:
         return self._open(rows)
 
     def give_back(self, offsets: Ints, now_ms: int) -> None:
-        """These were taken, and are handed out to nobody: they are due again."""
+        """Makes taken rows that are handed out to nobody due again."""
         rows, found = self._find(offsets)
         rows = rows[found]
         self._dues[rows] = now_ms
         self._push(rows.astype(np.uint32))
 
     def replay_heard(self, offsets: Ints, checks: Ints, next_check_at_ms: Ints) -> None:
-        """What a log says after a start: so many checks had been heard, and the next was due then."""
+        """Recovery: sets the number of heard checks and the next check from the log."""
         rows, found = self._find(offsets)
         checks = np.minimum(checks, _CHECKS)
         found[found] = checks[found] > self._marks[rows[found]] & _CHECKS
@@ -421,7 +423,7 @@ class OpenTransactions:
     # --- saving -------------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        """A plain copy of all columns: `rows` is to be called where there is time."""
+        """A plain copy of all columns; call `rows` when there is time."""
         used = slice(self._used)
         return Snapshot(
             list(self._names),
@@ -433,12 +435,12 @@ class OpenTransactions:
         )
 
     def load(self, rows: Open, names: Sequence[str]) -> None:
-        """Takes what was saved; nothing may be in the table yet. `names`: of the groups, by number."""
+        """Loads saved rows into the table, which must be empty. `names`: of the groups, by number."""
         names = [names[number] for number in rows.groups.tolist()]
         self.add(rows.offsets, names, rows.next_check_at_ms, rows.stored_at_ms, rows.checks)
 
     @property
     def nbytes(self) -> int:
-        """Memory of rows, but for the objects of buckets and groups."""
+        """Memory of rows, without the objects of buckets and groups."""
         ready = sum(len(rows) * rows.itemsize for rows in self._ready.values())
         return sum(column.nbytes for column in self._columns()) + sum(self._wheel.sizes()) + ready

@@ -1,12 +1,12 @@
 """The open transactions as a file, beside the checkpoint that it belongs to.
 
-    head     4s "DTTX", u32 CRC-32 of all that follows it, u16 version, u16 0, u32 groups, u32 transactions,
+    head     4s "DTTX", u32 CRC-32 of everything after it, u16 version, u16 0, u32 groups, u32 transactions,
              i64 position of the checkpoint
     group    u16 length, name; transactions number them in this order
     columns  i64 half offset of each, in order; then i64 0, once a position, i64 next check, u32 group, u32 second of
              the prepare, u16 checks that were heard
 
-Big-endian. The file is sealed, and kept beside its checkpoint, as duetime_store.files.derived says.
+Big-endian. duetime_store.files.derived describes the seal, and how the file is kept beside its checkpoint.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ _TYPES = (">i8", ">i8", ">i8", ">u4", ">u4", ">u2")
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A table as it was at a position of the log, for `OpenTransactions.load`."""
+    """A table at a position of the log, for `OpenTransactions.load`."""
 
     position: int
     names: Sequence[str]
@@ -74,7 +74,7 @@ def decode(data: bytes) -> Saved:
 
 
 def read(folder: Path, position: int) -> tuple[Saved | None, str]:
-    """(the table as of a position, why there is none)."""
+    """(the table as of a position, the reason for having none)."""
     return derived.read(folder, (FILE, BACKUP), decode, position)
 
 

@@ -1,9 +1,9 @@
-"""Row numbers by the moment at which they fall due: a wheel of buckets, none of them a Python object a row. Pure.
+"""Row numbers by due time: a wheel of buckets without a Python object per row. Pure.
 
     far buckets of 65 s ──▶ near buckets of 256 ms ──▶ current: in order of due time ──(turn)──▶ due
 
-A row is pushed whenever its due time changes, and its older places stay: a row counts where its due time, as `dues`
-tells it, lies in the bucket. So a change costs nothing but the push, and what has ended is dropped when it is reached.
+A row is pushed whenever its due time changes, and its older places stay: a row counts only in the bucket of its present
+due time, as returned by `dues`. A change therefore costs one push, and ended rows are dropped when reached.
 """
 
 import heapq
@@ -16,13 +16,13 @@ from duetime_format.units import Ints
 
 Rows = npt.NDArray[np.uint32]
 
-# Of the due time of a row that is none any more.
+# Due time of a row that has ended.
 NEVER = (1 << 63) - 1
 NEAR_MS = 256
 FAR_MS = 256 * NEAR_MS
-# Far buckets become near ones so long before they begin, at least.
+# Far buckets become near ones at least this long before they begin.
 _LEAD_MS = 2 * FAR_MS
-# Of array.array: unsigned, 4 bytes.
+# Typecode of array.array: unsigned, 4 bytes.
 CODE = "I"
 _NO_ROWS = np.empty(0, np.uint32)
 _NO_DUES = np.empty(0, np.int64)
@@ -32,21 +32,21 @@ class Wheel:
     """See the module."""
 
     def __init__(self, dues: Callable[[Rows], Ints]) -> None:
-        """`dues`: when rows fall due; NEVER for one that has ended."""
+        """`dues`: due times of rows; NEVER for one that has ended."""
         self._dues = dues
-        # By where they begin, and these moments as heaps.
+        # Buckets by their start, and these starts as heaps.
         self._near: dict[int, array[int]] = {}
         self._far: dict[int, array[int]] = {}
         self._near_starts: list[int] = []
         self._far_starts: list[int] = []
-        # What falls due before is in a near bucket, or current; before `_open_ms`, current.
+        # Rows due before `_near_ms` are in a near bucket, or current; those due before `_open_ms` are current.
         self._near_ms = 0
         self._open_ms = 0
         self._current, self._current_dues = _NO_ROWS, _NO_DUES
 
     @property
     def next_ms(self) -> int:
-        """No row falls due earlier."""
+        """The earliest due time."""
         first = int(self._current_dues[0]) if len(self._current_dues) else NEVER
         if self._near_starts:
             first = min(first, self._near_starts[0])
@@ -55,7 +55,7 @@ class Wheel:
         return first
 
     def push(self, rows: Rows, dues: Ints) -> None:
-        """These rows fall due then."""
+        """Adds rows with their due times."""
         is_open = dues < self._open_ms
         if is_open.any():
             self._merge([rows[is_open]], [dues[is_open]])
@@ -80,7 +80,7 @@ class Wheel:
             bucket.frombytes(rows[part].tobytes())
 
     def turn(self, now_ms: int) -> Rows:
-        """The rows that have fallen due, in order; they leave the wheel. One may come twice."""
+        """The rows that have fallen due, in order; they leave the wheel. One may appear twice."""
         near_ms = now_ms - now_ms % FAR_MS + FAR_MS + _LEAD_MS
         if near_ms > self._near_ms:
             self._near_ms = near_ms
@@ -115,8 +115,7 @@ class Wheel:
         self._current, self._current_dues = all_rows[order], all_dues[order]
 
     def renumber(self, numbers: Rows) -> None:
-        """Rows have other numbers now: `numbers`, by the old one. Those that have ended leave. Called before the due
-        times are told by the new numbers."""
+        """Renumbers rows: `numbers`, by the old one. Drops ended ones. Call it before `dues` uses the new numbers."""
         is_live = self._dues(self._current) != NEVER
         self._current, self._current_dues = numbers[self._current[is_live]], self._current_dues[is_live]
         for buckets in (self._near, self._far):

@@ -1,4 +1,4 @@
-"""The batches of a put: runs of its records of which all are stored or none."""
+"""The batches of a put: runs of records that are stored together or not at all."""
 
 from collections.abc import Sequence
 
@@ -19,12 +19,12 @@ def runs_of(flat: Sequence[int], count: int) -> list[tuple[int, int]]:
     """[first, stop) of each batch of a put of `count` records.
 
     Raises:
-        InvalidArgument: the numbers name no runs of its records, one after the other.
+        InvalidArgument: the numbers are not consecutive runs within the put.
     """
     runs, at = [], 0
     for first, size in zip(flat[::2], flat[1::2], strict=False):
         if not at <= first < first + size <= count:
-            text = f"{size} records from {first} on are no batch of {count} records after {at}"
+            text = f"{size} records from {first} on are not a batch of a put of {count} records after {at}"
             raise InvalidArgument([Violation("batches", text)], reason="RECORDS_INVALID")
         at = first + size
         runs.append((first, at))
@@ -34,7 +34,7 @@ def runs_of(flat: Sequence[int], count: int) -> list[tuple[int, int]]:
 
 
 def faults_of(intake: Intake, room: int) -> dict[int, str]:
-    """By index of its first record, what is wrong with a batch as such. `room`: the bytes that one segment takes."""
+    """Faults of whole batches, by index of the first record. `room`: the bytes that fit in one segment."""
     faults = {}
     most = min(room, BATCH_BYTES_MAX)
     for first, stop in intake.batches:
@@ -49,12 +49,12 @@ def faults_of(intake: Intake, room: int) -> dict[int, str]:
 
 
 def span_bytes(intake: Intake, first: int, stop: int) -> int:
-    """Of the records [first, stop)."""
+    """The size of the records [first, stop)."""
     return int(intake.starts[stop - 1] + intake.sizes[stop - 1] - intake.starts[first])
 
 
 def refuse_whole(intake: Intake, outcome: Outcome) -> None:
-    """Of a batch with a refused record, all are refused."""
+    """Rejects all records of a batch that has a rejected one."""
     for first, stop in intake.batches:
         refused = [index for index in range(first, stop) if outcome.statuses[index] == REFUSED]
         if refused and len(refused) < stop - first:
@@ -64,8 +64,8 @@ def refuse_whole(intake: Intake, outcome: Outcome) -> None:
 
 
 def refuse_partly_stored(intake: Intake, outcome: Outcome, twins: dict[int, int]) -> None:
-    """Refuses batches of which some records are stored and others are not: only another set of messages has their ids.
-    `twins`: records that repeat others of the put; those of refused ones leave it."""
+    """Rejects batches that are stored in part: their ids belong to another set of messages. Removes the rejected
+    records from `twins`, the records that repeat others of the put."""
     changed = True
     while changed:
         changed = False
@@ -73,7 +73,7 @@ def refuse_partly_stored(intake: Intake, outcome: Outcome, twins: dict[int, int]
             duplicates = sum(status == DUPLICATE for status in outcome.statuses[first:stop])
             stored = sum(status == OK for status in outcome.statuses[first:stop])
             if duplicates and stored:
-                text = f"{duplicates} of the {stop - first} messages of the batch are stored, and not the others"
+                text = f"{duplicates} of the {stop - first} messages of the batch are stored, the others are not"
                 _refuse(outcome, first, stop, FailedPrecondition(text, reason=PARTLY_STORED))
                 changed = True
         for index, original in list(twins.items()):
@@ -93,13 +93,13 @@ def _refuse(outcome: Outcome, first: int, stop: int, fault: str | DueTimeError) 
 
 
 def among(intake: Intake, chosen: Sequence[int]) -> list[tuple[int, int]]:
-    """The batches of `chosen` records, which have all records of a batch or none."""
+    """The batches among the `chosen` records, which are whole batches and single records."""
     place = {index: at for at, index in enumerate(chosen)}
     return [(place[first], place[first] + stop - first) for first, stop in intake.batches if first in place]
 
 
 def marks_of(intake: Intake, positions: Ints) -> Ints | None:
-    """What the records have in their heads (duetime_format.batches); None: there is no batch."""
+    """The batch marks in the records' heads (duetime_format.batches). None: there is no batch."""
     if not intake.batches:
         return None
     marks = np.zeros(intake.count, np.int64)

@@ -1,7 +1,7 @@
-"""Topics that take nothing more: those that are deleted, and those that are about to be.
+"""Topics that take no messages: deleted ones, and those about to be deleted.
 
-A gateway that has not heard of a deletion goes on sending. So a deleted topic takes nothing until it is announced by a
-higher generation than that of the deleted one, which only a topic that was made since has.
+A gateway keeps sending until it learns of a deletion. A deleted topic therefore stays closed until it is announced with
+a higher generation than the deleted one, which only a topic created since has.
 """
 
 from collections.abc import Iterable
@@ -14,17 +14,17 @@ from duetime_format.lanes import LANE_TOPIC_NAMES
 from duetime_store.log.intake import Intake
 from duetime_store.queues.queues import Queues
 
-# How long a topic stays closed without being deleted: a gateway may have died meanwhile.
+# A topic that is not deleted within this time reopens: the deleting gateway may have died.
 CLOSED_MS = 60_000
 
 
 class Closing:
-    """Belongs to the event loop's thread."""
+    """The closed and deleted topics of a shard. Belongs to the event loop's thread."""
 
     def __init__(self, queues: Queues, clock: Clock) -> None:
         self._queues = queues
         self._clock = clock
-        # Until when (monotonic).
+        # Monotonic time at which each topic reopens.
         self._closed: dict[str, float] = {}
 
     def close(self, topic: str) -> None:
@@ -34,11 +34,11 @@ class Closing:
         self._closed.pop(topic, None)
 
     def is_deleted(self, topic: str) -> bool:
-        """Whether it was deleted, and none of its name was made since."""
+        """Whether it was deleted and not created again."""
         return topic not in self._queues.counts and self._queues.deletions.get(topic) is not None
 
     def refusal(self, topic: str) -> DueTimeError | None:
-        """Why it takes no messages; None: it does."""
+        """The reason it takes no messages, if there is one."""
         until_ms = self._closed.get(topic)
         if until_ms is not None and self._clock.monotonic_ms() < until_ms:
             return Unavailable(f"topic {topic} is being deleted", reason="TOPIC_CLOSED")
@@ -47,14 +47,14 @@ class Closing:
         return deleted(topic) if self.is_deleted(topic) else None
 
     def announced(self, topic: str, generation: int) -> DueTimeError | None:
-        """Why a topic of this generation is not made; None: it may be."""
+        """The reason a topic of this generation may not be created, if there is one."""
         known = self._queues.deletions.get(topic)
         if known is not None and generation <= known.generation:
             return deleted(topic)
         return self.refusal(topic) if topic in self._closed else None
 
     def faults(self, intake: Intake) -> dict[int, DueTimeError]:
-        """By index of a put's record: why its topic, or its destination, takes no messages."""
+        """Errors of a put's records, by index: the topic or destination takes no messages."""
         if not self._closed and not self._queues.deletions:
             return {}
         found: dict[int, DueTimeError] = {}
@@ -66,7 +66,7 @@ class Closing:
         return found
 
     def deleted_faults(self, intake: Intake) -> dict[int, str]:
-        """As `faults`, of commits, which take a topic that is only about to be deleted for there."""
+        """As `faults`, for commits. A topic that is only about to be deleted still takes them."""
         found = self.faults(intake)
         return {index: error.text for index, error in found.items() if isinstance(error, NotFound)}
 
@@ -81,5 +81,5 @@ def _rows(column: "np.typing.NDArray[np.integer]", refused: dict[int, DueTimeErr
 
 
 def deleted(topic: str) -> NotFound:
-    """Of a topic that was deleted."""
+    """The error for a deleted topic."""
     return NotFound(f"topic {topic} was deleted", reason="TOPIC_NOT_FOUND")

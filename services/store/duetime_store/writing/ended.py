@@ -1,7 +1,7 @@
-"""Messages that ended without a delivery, and transactions that ended: refusals of sends that repeat their ids.
+"""Messages that ended without a delivery, and ended transactions: errors for sends that repeat their ids.
 
-A second send with the id of a message that ended is a late repeat of the first send, or a new message: the store can't
-tell. A receipt would promise a delivery, and storing it would revive a cancelled message, so both are refused.
+A second send with the id of an ended message is a late repeat of the first send, or a new message: the store can't
+know. A receipt would promise a delivery, and storing it would revive a cancelled message, so both are rejected.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ _UNDELIVERED = ("ROLLED_BACK", "GIVEN_UP")
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """An entry of a lane that ended, and the time from which the log has its end."""
+    """The lane entry of an ended message, and the store time at which the log may record its end."""
 
     lane: int
     entry: int
@@ -54,7 +54,7 @@ class EndFinder:
         self._halves = half_queue
 
     def of(self, first: FirstCopy) -> MessageEnded | None:
-        """The end of a message whose newest record this is; None: it is pending, delivered, or not decided."""
+        """The end of a message, given its newest record. None: it is pending, delivered or undecided."""
         topic, message_id = as_text(first.name.topic), as_text(first.name.message_id)
         if first.topic == _HALF_TOPIC:
             end = self._half_end(first.queue_offset)
@@ -70,7 +70,7 @@ class EndFinder:
         return UnsureEnd(topic, message_id, Ended(number, first.queue_offset, first.stored_at_ms))
 
     def of_transaction(self, first: FirstCopy) -> FailedPrecondition | None:
-        """The end of the transaction that prepared this record, or that committed it; None: it is open."""
+        """The end of the transaction that prepared or committed this record. None: it is open."""
         end = self._half_end(first.queue_offset) if first.topic == _HALF_TOPIC else "COMMITTED"
         if not end:
             return None
@@ -82,6 +82,6 @@ class EndFinder:
         return error
 
     def _half_end(self, offset: int) -> str:
-        """COMMITTED, ROLLED_BACK or GIVEN_UP; ENDED: by a broker, which does not say how; empty: it is open."""
+        """COMMITTED, ROLLED_BACK or GIVEN_UP. ENDED: ended by a broker, which records no outcome. Empty: it is open."""
         found = self._halves.end_at(offset)
         return "" if found is None else _ENDS.get(found.code, "ENDED")

@@ -1,7 +1,7 @@
 """Pending entries that end without being restored: cancelled, or replaced by another record. The steps of the writer.
 
 a cancel      rows of DT_CANCELLED, for entries of any lanes
-a replacing   one record of a lane for any time, which names the entry whose place it takes
+a replacing   one record of a lane for any time, with the entry that it replaces
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from duetime_store.lanes.lane import Lane
 from duetime_store.writing.staging import OK, Outcome
 from duetime_store.writing.store import Store
 
-# Most bytes of rows in one record.
+# Maximum bytes of rows in one record.
 RECORD_BYTES = 256 * 1024 // END_BYTES * END_BYTES
 
 
@@ -27,7 +27,7 @@ def state_of(store: Store, number: int, entry: int) -> int:
 
 
 def cancel(store: Store, ended: Sequence[tuple[Lane, Ints, Ints]]) -> None:
-    """Stages the ends of pending entries (lane, entries, due times), in one record if they are not very many.
+    """Stages the ends of pending entries (lane, entries, due times), in one record unless they exceed RECORD_BYTES.
 
     Raises:
         ReadOnly: nothing is staged.
@@ -45,7 +45,7 @@ def cancel(store: Store, ended: Sequence[tuple[Lane, Ints, Ints]]) -> None:
 
 
 def replace(store: Store, encoded: bytes, place: tuple[int, int] | None) -> Outcome:
-    """Stages a record, and the end of the pending entry that it names: `place` is its lane and number, None: none.
+    """Stages a record and the end of the pending entry that it replaces. `place`: that entry's lane and number, if any.
 
     Raises:
         As Store.admit.

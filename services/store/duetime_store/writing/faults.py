@@ -1,7 +1,7 @@
-"""Why records of a put are refused for good: the gateway's rules, for all who reach the store's port.
+"""Reasons to reject records of a put for good. They apply the gateway's rules to every caller of the store's port.
 
-Rules about topics are checked once for each (topic, queue), and the result is remembered; of single records, only
-their sizes and a few bits are checked.
+Topic rules are checked once per (topic, queue) and the result is remembered. For each record only its size and a few
+bits are checked.
 """
 
 from dataclasses import dataclass
@@ -37,21 +37,21 @@ from duetime_store.log.intake import Intake
 _LEVEL_TOPIC, _TIMER_TOPIC = SCHEDULE_TOPIC.encode(), TIMER_TOPIC.encode()
 _KEYS_REMEMBERED_MAX = 16_384
 _SHOWN_CHARS_MAX = 64
-# A broker's topic may have more queues than one of ours; a higher number is no broker's either.
+# A broker's topic may have more queues than one of ours; no broker's topic has more than this.
 QUEUE_ID_MAX_RESTORED = 65_535
 # The largest record that may be sent: the largest body and properties, and a record's other parts.
 SENT_BYTES_MAX = BODY_BYTES_MAX + PROPERTIES_BYTES_MAX + 256
 # No record may be restored to these: only a broker or the store itself fills them.
 _CLOSED = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_TOPIC})
 _OURS = "DT_"
-# Properties that the store alone gives, as they begin, and what all of these begin with.
+# Properties that only the store sets, with their separator, and the prefix common to all.
 OWN_PROPERTIES = tuple(name.encode() + b"\x01" for name in (record.LANE_ENTRY, record.UPSERT))
 _OWN_BEGINNING = b"DT_"
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What a shard takes: the highest level, how many lanes for any time, and the most bytes of a record."""
+    """Limits of a shard: the highest level, the number of lanes for any time, and the maximum bytes of a record."""
 
     highest: int
     timer_lanes: int
@@ -59,13 +59,13 @@ class Taken:
 
 
 def sent_faults(intake: Intake, taken: Taken, now_ms: int, *, replace: bool = False) -> dict[int, str]:
-    """Faults of records that are sent, by index. `replace`: the store itself has made them, to replace others."""
+    """Faults of sent records, by index. `replace`: the store made the records itself, to replace others."""
     faults = {} if replace else own_faults(intake, OWN_PROPERTIES)
     if not intake.count:
         return faults
     _add(faults, intake, [sent_key_fault(*key, taken.highest, taken.timer_lanes) for key in intake.keys])
     _add_timers(faults, intake, now_ms)
-    # Half messages of transactions, which no reader would see, and messages born before 1970.
+    # Rejects half messages of transactions, invisible to every reader, and messages born before 1970.
     odd = (intake.flags & layout.SYS_TRANSACTION) != 0
     odd |= (np.frombuffer(intake.data, np.uint8)[intake.starts + layout.BORN_AT] & 0x80) != 0
     if odd.any():
@@ -84,7 +84,7 @@ def restored_faults(intake: Intake, size_max: int) -> dict[int, str]:
 
 
 def ended_faults(intake: Intake, size_max: int) -> dict[int, str]:
-    """As `sent_faults`, for records that the store has made of half messages."""
+    """As `sent_faults`, for records that the store made from half messages."""
     faults: dict[int, str] = {}
     _add(faults, intake, ["" if key[0] in LANE_TOPIC_NAMES else _restored_key_fault(*key) for key in intake.keys])
     _add_sizes(faults, intake, size_max, size_max)
@@ -92,10 +92,10 @@ def ended_faults(intake: Intake, size_max: int) -> dict[int, str]:
 
 
 def own_faults(intake: Intake, names: tuple[bytes, ...]) -> dict[int, str]:
-    """Of records that have one of these properties, as they begin: all begin with DT_. They say what a record ends and
-    which is the newest of its key: whoever sent them would decide that."""
+    """Faults of records with one of these DT_ properties. They decide which entry a record ends and the newest record
+    of a key, so a sender must not set them."""
     faults: dict[int, str] = {}
-    # One search for all: hardly ever is there one.
+    # One search covers all: records hardly ever have one.
     for name in names if holds(intake.data, _OWN_BEGINNING) else ():
         if name in intake.data:
             for index in range(intake.count):
@@ -112,7 +112,7 @@ def _add(faults: dict[int, str], intake: Intake, of_keys: list[str]) -> None:
 
 
 def _add_timers(faults: dict[int, str], intake: Intake, now_ms: int) -> None:
-    """Records for any time have to leave room for their due time, ask for one time, and not for one too far ahead."""
+    """Records for any time must have room for their due time, ask for one time only, and not for one too far ahead."""
     are_timers = np.array([topic == _TIMER_TOPIC for topic, _ in intake.keys], np.bool_)
     if not are_timers.any():
         return
@@ -123,7 +123,7 @@ def _add_timers(faults: dict[int, str], intake: Intake, now_ms: int) -> None:
     rows = rows[has_room]
     values = timers.outs(intake, rows)
     for index in rows[~timers.agree(intake, rows)].tolist():
-        faults.setdefault(index, f"asks for another due time than {record.TIMER_OUT_MS} says, or for none")
+        faults.setdefault(index, f"asks for no due time, or another one than {record.TIMER_OUT_MS}")
     ahead = np.where(values < record.TIMER_OUT_MIN, values, values + 1 - now_ms)
     for at in np.flatnonzero(ahead > DELAY_MS_MAX).tolist():
         text = f"falls due {ahead[at]} ms ahead, {DELAY_MS_MAX} (ten years) at most"
@@ -166,7 +166,7 @@ def _restored_key_fault(topic: bytes, queue_id: int) -> str:
 
 
 def _name(topic: bytes) -> tuple[str, str]:
-    """The topic's name, and what is wrong with it."""
+    """The topic's name and its fault."""
     name = topic.decode("utf-8", "replace")
     if 1 <= len(topic) <= TOPIC_CHARS_MAX and is_name(name):
         return name, ""

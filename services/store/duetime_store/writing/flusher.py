@@ -1,12 +1,12 @@
 """Group commit: while one batch is flushed, the next collects; one write and one fdatasync serve all waiting callers.
 
-If a write finds no room, or no descriptor for a new file, the log is cut back to where it was before the
-batch, on the disk too: refused records must not come back with the next recovery. Only then do the callers
-get their errors. Any other failed write, and every failed fdatasync, ends all writing: the kernel may have
-dropped the pages, and a second attempt could succeed and prove nothing.
+If a write finds no room, or no descriptor for a new file, the log is cut back to its end before the batch, on disk too:
+the next recovery must not find rejected records. Only then do the callers get their errors. Any other failed write, and
+every failed fdatasync, ends all writing: the kernel may have dropped the pages, so a second attempt could succeed
+without having written them.
 
-A batch whose places are all promised (promises.py) is published once it is written: it is flushed with the next batch
-that is not, or with the checkpoint, or within FLUSH_LATER_MS.
+A batch whose places are all promised (promises.py) is published as soon as it is written. It is flushed with the next
+batch that needs a flush, with the checkpoint, or within FLUSH_LATER_MS.
 """
 
 import asyncio
@@ -30,15 +30,15 @@ log = structlog.get_logger()
 
 T = TypeVar("T")
 
-# Promised records are durable so long after they were published, if nothing is flushed before: their places are safe,
-# so it costs at most one flush a second that nothing else needs.
+# Maximum time from publishing promised records to flushing them. Their places are safe already, so this costs at most
+# one extra flush a second.
 FLUSH_LATER_MS = 1_000
-# A batch of so few bytes that needs no flush is written without a thread.
+# Batches up to this size that need no flush are written without a thread.
 QUICK_BYTES_MAX = 65_536
 
 
 class _NotWritten(Exception):
-    """The batch counts as not written, for lack of room or of descriptors."""
+    """The batch counts as not written, for lack of disk space or descriptors."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__()
@@ -69,11 +69,11 @@ class Flusher:
         self._staged = asyncio.Event()
         # Whether staged records become durable without further calls.
         self.is_running = False
-        # Written and not yet flushed: in async mode all, else what was promised.
+        # Segments written and not yet flushed: in async mode all, otherwise those with promised records.
         self._unflushed: dict[int, Segment] = {}
 
     def wake(self) -> None:
-        """Something was staged."""
+        """Call after staging anything."""
         self._staged.set()
 
     async def run(self) -> None:
@@ -89,23 +89,23 @@ class Flusher:
 
     @property
     def keeps_promises(self) -> bool:
-        """Whether promises gain anything: in async mode no record waits for its flush."""
+        """Whether promises are useful: in async mode no record waits for its flush."""
         return self._sync
 
     async def run_periodic(self) -> None:
-        """Flushes written segments, every interval."""
+        """Flushes written segments at each interval."""
         while True:
             await self._clock.sleep(FLUSH_LATER_MS if self._sync else self._interval_ms)
             await self.flush_written()
 
     async def flush_written(self) -> None:
-        """Everything published is durable on return, unless the shard takes no writes any more."""
+        """Everything published is durable on return, unless the shard is read-only."""
         store, end = self._store, self._store.published_end
         segments, self._unflushed = list(self._unflushed.values()), {}
         if self._sync and not segments and store.durable_end == end:
             return
         try:
-            # Even without segments: those that another call has taken are flushed when this returns.
+            # Necessary even without segments: another call may still be flushing those that it took.
             await self._on_disk(lambda: _flush_all(segments))
         except OSError as error:
             self._fail(error)
@@ -113,7 +113,7 @@ class Flusher:
             store.flushed(end)
 
     async def _on_disk(self, work: Callable[[], T]) -> T:
-        """Runs `work` on the executor's thread; the gate measures how long it takes."""
+        """Runs `work` on the executor's thread; the gate measures its duration."""
         gate = self._store.gate
         gate.begin()
         try:
@@ -139,10 +139,10 @@ class Flusher:
         if not flushes:
             self._unflushed.update((segment.base, segment) for segment in segments)
             if self._sync and not batch.is_promised:
-                # The promises became void meanwhile.
+                # Another call voided the promises in the meantime.
                 await self.flush_written()
         if self._store.read_only_reason:
-            # A flush of earlier writes has failed meanwhile, and the callers have their errors.
+            # A flush of earlier writes failed in the meantime; the callers have their errors.
             return
         for segment in owed:
             self._unflushed.pop(segment.base, None)
@@ -156,12 +156,12 @@ class Flusher:
             await self.units_late(trouble)
 
     def _is_quick(self, batch: FlushBatch) -> bool:
-        """Whether a batch that is not flushed is written to the kernel's cache sooner than handed to a thread: two
-        switches of threads, each of which waits for a processor on a busy machine."""
+        """Whether to write a batch without a flush on this thread: faster than two thread switches, each of which waits
+        for a processor on a busy machine."""
         return batch.size <= QUICK_BYTES_MAX and self._store.gate.is_idle and self._store.log.only_appends(batch.runs)
 
     def _write(self, batch: FlushBatch, owed: list[Segment], flushes: bool) -> list[Segment]:
-        """On the executor's thread, unless it is quick. `owed`: segments to be flushed with those that it writes to."""
+        """Runs on the executor's thread unless the batch is quick. `owed`: more segments to flush."""
         try:
             segments = self._store.log.write(batch.runs)
         except OSError as error:
@@ -174,7 +174,7 @@ class Flusher:
         return segments
 
     async def _take_back(self, why: OSError) -> None:
-        """Neither the batch nor anything staged after it is stored."""
+        """Takes back the batch and everything staged after it."""
         store, watch = self._store, self._watch
         is_full = why.errno in NO_ROOM
         if is_full:
@@ -182,7 +182,7 @@ class Flusher:
         callers = store.undo()
 
         def take_back() -> None:
-            # In this order: some file systems need room even to overwrite.
+            # Freeing room comes first: some file systems need it even to overwrite.
             if is_full:
                 watch.give_back()
             store.log.take_back(store.published_end)
@@ -195,7 +195,8 @@ class Flusher:
         refuse(callers, DiskFull(store.gate.full) if is_full else Overloaded(_text(why)))
 
     async def units_late(self, error: OSError) -> None:
-        """Queue units could not be written. Nothing is lost: the log has the records, and the queues will get them."""
+        """Handles units that could not be written. Nothing is lost: the log has the records, and the queues will get
+        them."""
         if error.errno in NO_FILES:
             self._metrics.flush_error(error)
             return
@@ -215,7 +216,7 @@ class Flusher:
 
 
 def _text(error: OSError) -> str:
-    """The error, for people."""
+    """The error as text for operators."""
     name = f" {error.filename}" if error.filename else ""
     return f"writing{name or ' the log'}: {error.strerror or error}"
 

@@ -1,4 +1,4 @@
-"""Why half messages are refused: what their commits would be refused for, found while their senders still listen."""
+"""Reasons to reject half messages: the faults that would reject their commits, found while the senders still wait."""
 
 import numpy as np
 from duetime_core.errors import DueTimeError
@@ -16,7 +16,7 @@ from duetime_store.writing.faults import OWN_PROPERTIES, SENT_BYTES_MAX, Taken, 
 from duetime_store.writing.store import Store
 
 _HALF_KEY = HALF_TOPIC.encode(), 0
-# What a commit adds to a record at most: DT_HALF, TIMER_OUT_MS and a longer topic.
+# Maximum bytes that a commit adds to a record: DT_HALF, TIMER_OUT_MS and a longer topic.
 COMMIT_BYTES_MAX = 256
 _OWN_PROPERTIES = (*OWN_PROPERTIES, halves.HALF.encode() + b"\x01")
 _NAMES = tuple(
@@ -32,7 +32,7 @@ Text = bytes | None
 
 
 def half_faults(store: Store, intake: Intake) -> dict[int, str | DueTimeError]:
-    """Faults of half records, and errors for new queues of their destinations, by index."""
+    """Faults of half records by index, and errors for new queues of their destinations."""
     taken, now_ms = (
         Taken(store.levels.highest, store.timer_lane_count, store.log.record_bytes_max),
         store.clock.now_ms(),
@@ -53,9 +53,9 @@ def half_faults(store: Store, intake: Intake) -> dict[int, str | DueTimeError]:
             target = judged[names] = _judge(names, taken.highest, now_ms)
         fault = own.get(index, "")
         if intake.keys[key] != _HALF_KEY:
-            fault = f"is no record of queue 0 of {HALF_TOPIC}"
+            fault = f"is not a record of queue 0 of {HALF_TOPIC}"
         elif is_odd:
-            fault = "has bits of a transaction in its sysFlag, or is born before 1970"
+            fault = "has transaction bits in its sysFlag, or was born before 1970"
         elif size > sizes_max:
             fault = f"record of {size} bytes; the most is {sizes_max}"
         fault = fault or (target if isinstance(target, str) else "") or _id_fault(message_id)
@@ -68,7 +68,7 @@ def half_faults(store: Store, intake: Intake) -> dict[int, str | DueTimeError]:
 
 
 def _add_crowded(store: Store, faults: dict[int, str | DueTimeError], targets: dict[int, tuple[bytes, int]]) -> None:
-    """A commit must find room for its queue: it is made now. A topic that is deleted gets none."""
+    """Creates the destination queues now, because commits must not fail for them. Deleted topics get none."""
     for index, (topic, _) in list(targets.items()):
         refusal = store.closing.refusal(as_text(topic))
         if refusal is not None:
@@ -81,14 +81,14 @@ def _add_crowded(store: Store, faults: dict[int, str | DueTimeError], targets: d
 
 
 def _judge(named: tuple[Text, ...], highest: int, now_ms: int) -> str | tuple[bytes, int]:
-    """What is wrong with the properties of a half message, but for its id; its destination, if nothing is."""
+    """The fault in a half message's properties, apart from its id. If there is none: the destination."""
     tran_msg, group, topic, queue, *delay = named
     fault = _name_fault(tran_msg, group, topic, queue) or _delay_fault(delay, highest, now_ms)
     return fault or (topic or b"", int(queue or b""))
 
 
 def _id_fault(message_id: Text) -> str:
-    """What is wrong with UNIQ_KEY."""
+    """The fault of UNIQ_KEY."""
     if message_id is not None and len(message_id) <= ID_CHARS_MAX:
         return ""
     count = len(as_text(message_id or b""))
@@ -96,14 +96,14 @@ def _id_fault(message_id: Text) -> str:
 
 
 def _name_fault(*named: Text) -> str:
-    """What is wrong with TRAN_MSG, PGROUP, REAL_TOPIC or REAL_QID."""
+    """The fault of TRAN_MSG, PGROUP, REAL_TOPIC or REAL_QID."""
     tran_msg, group, topic, queue = (as_text(text or b"") for text in named)
     if tran_msg != "true":
         return f"{record.TRAN_MSG} is {tran_msg[:32]!r}, not true"
     if not (1 <= len(group) <= GROUP_CHARS_MAX and is_name(group)):
         return f"{record.PRODUCER_GROUP} {group[:64]!r} is not 1 to {GROUP_CHARS_MAX} characters of [%|a-zA-Z0-9_-]"
     if not (queue.isascii() and queue.isdigit() and len(queue) <= 10):
-        return f"{record.REAL_QID} {queue[:32]!r} is no number of a queue"
+        return f"{record.REAL_QID} {queue[:32]!r} is not a queue number"
     if not topic:
         return f"{record.REAL_TOPIC} is missing"
     if topic in LANE_TOPICS:
@@ -112,7 +112,7 @@ def _name_fault(*named: Text) -> str:
 
 
 def _delay_fault(named: list[Text], highest: int, now_ms: int) -> str:
-    """What is wrong with the delay that is asked for."""
+    """The fault of the requested delay."""
     level, *timers = named
     asked = [(name.decode(), text) for name, text in zip(_TIMERS, timers, strict=True) if text is not None]
     if level is not None:
@@ -120,11 +120,11 @@ def _delay_fault(named: list[Text], highest: int, now_ms: int) -> str:
     if not asked:
         return ""
     if len(asked) > 1:
-        return f"asks for its delay twice: {asked[0][0]} and {asked[1][0]}"
+        return f"asks for two delays: {asked[0][0]} and {asked[1][0]}"
     ((name, text),) = asked
     number = java_long(text)
     if number is None or number < 0:
-        return f"{name} {text[:32].decode('utf-8', 'replace')!r} is no number from 0"
+        return f"{name} {text[:32].decode('utf-8', 'replace')!r} is not a number of at least 0"
     if name == record.DELAY:
         return "" if number <= highest else f"level {number} is above the highest, {highest}"
     if name == record.TIMER_DELIVER_MS:

@@ -1,7 +1,7 @@
 """Half messages of transactions, and their ends. The steps of the writer.
 
 a prepare     a record of the half topic
-an end        the real record of a committed one, or the copy of one that is given up; and a record of the op topic,
+an end        the real record of a committed one, or the copy of an expired one; and a record of the op topic,
               one for all ends of a call with one decision
 """
 
@@ -33,25 +33,25 @@ class Decided:
 
     offsets: list[int]
     codes: list[int]
-    # Of a commit the real record, of a give-up the copy; empty: there is none.
+    # A commit's real record, or the copy of an expired transaction; empty: none.
     records: list[bytes]
 
 
 @dataclass(slots=True)
 class Placed:
-    """Where the records of ends lie, as columns: one value for each that was stored."""
+    """Positions of the ends' stored records, as columns with one value per record."""
 
     # Indices of the ends.
     ends: list[int]
-    # Topics and queues, and which of them each record is in.
+    # Topics and queues, and the index of each record's own.
     keys: list[tuple[bytes, int]]
     key_of: list[int]
     offsets: list[int]
     # 0 outside of lanes.
     due_at_ms: list[int]
-    # Of records whose due time was past: indices of these columns.
+    # Indices within these columns of records whose due time was past.
     past: list[int]
-    # Why others can't be stored, by index of the end.
+    # Reasons to reject the others, by index of the end.
     refused: dict[int, str]
 
 
@@ -61,8 +61,8 @@ def prepare(
     faults: Mapping[int, str | DueTimeError],
     take: Callable[[int], None],
 ) -> tuple[Outcome, list[int]]:
-    """Stages half records that have no fault and were not prepared before. One that repeats an open transaction joins
-    it, one that repeats an ended transaction is refused. Returns also where each lies; -1: it is refused, or unknown.
+    """Stages half records without faults that were not prepared before. A repeat joins its transaction if that is open
+    and is rejected if it has ended. Also returns each record's position; -1: rejected or unknown.
 
     Args:
         take: takes a seat for the record of this index, or raises its refusal.
@@ -102,12 +102,12 @@ def prepare(
 
 def _sent_before(first: FirstCopy) -> AlreadyExists:
     topic, message_id = as_text(first.name.topic), as_text(first.name.message_id)
-    text = f"id {shown(message_id)} of topic {topic} is that of a message that was sent without a transaction"
+    text = f"id {shown(message_id)} of topic {topic} belongs to a message sent without a transaction"
     return AlreadyExists(text, reason="MESSAGE_SENT")
 
 
 def _positions(store: Store, outcome: Outcome, chosen: Sequence[int], staged: Sequence[int]) -> list[int]:
-    """Where the half records lie: those that were staged now, and those that were there."""
+    """Positions of the half records, both newly staged and existing ones."""
     positions = [_UNKNOWN] * len(outcome.statuses)
     for index, position in zip(chosen, staged, strict=True):
         positions[index] = position
@@ -119,10 +119,10 @@ def _positions(store: Store, outcome: Outcome, chosen: Sequence[int], staged: Se
 
 
 def end(store: Store, ends: Decided, ended: Callable[[Sequence[int]], None]) -> Placed:
-    """Stages ends of half messages, each of which is there once.
+    """Stages ends of half messages, at most one of each.
 
     Args:
-        ended: called with the offsets of those that are staged, ascending, once their ends are durable.
+        ended: called with the offsets of the staged ones, ascending, once their ends are durable.
     """
     placed, positions = _stage_records(store, ends)
     marks: dict[int, int] = {}
@@ -147,7 +147,7 @@ def end(store: Store, ends: Decided, ended: Callable[[Sequence[int]], None]) -> 
 
 
 def _stage_records(store: Store, ends: Decided) -> tuple[Placed, dict[int, int]]:
-    """Returns also where the records lie, by half offset."""
+    """Also returns the records' positions, by half offset."""
     owners = [index for index, record in enumerate(ends.records) if record]
     if not owners:
         return Placed([], [], [], [], [], [], {}), {}

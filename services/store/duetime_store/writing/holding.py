@@ -2,11 +2,11 @@
 
     PullDue (ahead) ──▶ scheduler restores ──▶ Restore ──▶ held ──(each at its due time)──▶ staged ──▶ durable
 
-So at the due moment only the write is left to do: no call lies between it and the log, and a busy lane needs a few
-large puts a second instead of one for every millisecond in which something falls due.
+At the due time only the write remains: no call lies between the record and the log. A busy lane needs a few large puts
+a second, not one for every millisecond in which a message falls due.
 
-Nothing is decided ahead but where a record goes, and that binds nobody (promises.py): when an entry falls due, the
-store judges its record as if it had just arrived. Held records are in memory only; a call that ends early drops its
+Only a record's place is decided ahead, and that promise is not binding (promises.py): when an entry falls due, the
+store judges its record as if it had just arrived. Held records are in memory only. A call that ends early drops its
 records, and they are restored again.
 """
 
@@ -28,8 +28,8 @@ from duetime_store.writing.promising import promise
 from duetime_store.writing.staging import CANCELLED, DUPLICATE, OK, Outcome
 from duetime_store.writing.store import Store
 
-# A lane that has staged so many records in a put lets them go to the disk before it stages its next put: a backlog,
-# several of whose batches are here at once, leaves other lanes their place in each flush.
+# A lane that has staged this many records in a put waits for the disk before its next put. A backlog with several
+# batches here at once therefore leaves room for other lanes in each flush.
 TURN_COUNT = 1_024
 # Far beyond the entries that a queue can have.
 ENTRY_MAX = 1 << 56
@@ -58,13 +58,13 @@ class Holding:
         *,
         is_own: bool = False,
     ) -> tuple[Outcome, "asyncio.Future[None] | None"]:
-        """Stages each record once its entry is due; all are staged or refused on return.
+        """Stages each record once its entry is due; all are staged or rejected on return.
 
-        Returns the outcome, and when it holds: when all staged records are durable; None: they are.
+        Returns the outcome, and a future that is done when all staged records are durable. None: they are.
 
         Args:
-            named: the entries, one for each record; empty: consecutive ones from `first_entry` on.
-            is_own: the store has made the records of the entries' own.
+            named: the entries, one for each record; empty: consecutive ones from `first_entry`.
+            is_own: the store itself made the records from their entries.
 
         Raises:
             As Store.restore; Overloaded also when too many bytes are held.
@@ -99,17 +99,17 @@ class Holding:
         dues = dues_of(units["tags"])
         parts: list[Outcome] = []
         done = promised = 0
-        # Whether no other pending entry comes before the next one: asked again when one may have come since.
+        # Whether no other pending entry comes before the next one: checked again when one may have arrived.
         is_next = False
         while True:
             self._store.gate.check_write()
             if parts and undone_count != self._store.undone_count:
-                raise DiskFull("there was no room for records of this put")
+                raise DiskFull("the disk had no room for records of this put")
             now_ms = self._store.clock.now_ms()
             are_later = dues[done:] > now_ms
             first_later = done + int(are_later.argmax()) if are_later.any() else intake.count
             is_near = first_later < intake.count and dues[first_later] <= now_ms + AHEAD_MS_MAX
-            # The store refuses records that are too early, or after a gap, together with all that are due.
+            # The store rejects records that are too early, or after a gap, together with the due ones.
             is_next = is_next or _may_come(lane, entries[done : done + 1])
             stop = first_later if is_near and is_next else intake.count
             has_staged = stop > done
@@ -126,7 +126,7 @@ class Holding:
                 held = Head(entries[done:], units[done:])
                 is_next = await self._until(lane, held, min(int(dues[done]), moment_ms))
             elif has_staged and (taken := self._store.when_taken()) is not None:
-                # In one batch with a plan they would wait for its flush.
+                # Records in the same batch as a plan would wait for its flush.
                 await taken
                 is_next = False
             else:
@@ -137,15 +137,15 @@ class Holding:
         return parts[0] if len(parts) == 1 else _joined(parts)
 
     def _promise_at_ms(self, dues: Ints, first: int) -> int:
-        """When the records from `first` on are to be promised their places."""
+        """The time at which to promise the records from `first` their places."""
         is_none = first == len(dues) or not self._flusher.keeps_promises
         return NEVER_MS if is_none else int(dues[first]) - PROMISE_BY_MS
 
     def _promise(self, intake: Intake, lane: Lane, entries: Ints, dues: Ints, done: int, first: int) -> int:
-        """Promises the records from `first` on their places, all that are due soon; those from `done` on to `first` are
-        promised theirs. Returns the first that it has not looked at."""
+        """Promises places to the records from `first` that are due soon; records from `done` to `first` have promises.
+        Returns the index of the first unexamined record."""
         by_ms = self._store.clock.now_ms() + PLAN_MS_MAX
-        # At least one: callers may name entries in any order.
+        # One at least: callers may name entries in any order.
         stop = first + max(int(np.searchsorted(dues[first:], by_ms, "right")), 1)
         gone = np.flatnonzero(~lane.fence(entries[done:stop]).is_next[first - done :])
         end = first + int(gone[0]) if len(gone) else stop
@@ -155,8 +155,8 @@ class Holding:
         return stop
 
     async def _until(self, lane: Lane, held: Head, at_ms: int) -> bool:
-        """Returns at that moment, or when an entry may have come that falls due before the first one that is held: the
-        scheduler has to be told of that at once, by the gap. Whether none has."""
+        """Waits until `at_ms`, or until an entry may have arrived that falls due before the first held one: the gap
+        then reports it to the scheduler at once. Returns whether none has."""
         moment = asyncio.get_running_loop().create_future()
         self._alarm.set(at_ms, moment)
         lane.wake_before(held, moment)

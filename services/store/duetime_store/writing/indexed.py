@@ -1,7 +1,7 @@
-"""From which record on the journals of a shard have index words (duetime_format.subjects).
+"""The first record on each journal of a shard with index words (duetime_format.subjects).
 
 A release before the words wrote records without them, and may have served the directory in between. So the newest
-record at a start decides: it says from where on all have words, or has none itself, and then those from now on do.
+record at a start decides: it holds the first offset with words, or has none itself, and then words begin with the next.
 """
 
 from duetime_format import record, subjects
@@ -22,11 +22,11 @@ class IndexedJournals:
 
     @property
     def groups_since(self) -> int:
-        """As `since`, of the events of groups."""
+        """As `since`, for the events of groups."""
         return self.since(GROUPS_TOPIC)
 
     def since(self, topic: str) -> int:
-        """The offset from which on all records of the journal have words. Asked before this process stages one."""
+        """The offset from which all records of the journal have words. Call it before this process stages one."""
         if topic not in self._since:
             self._since[topic] = self._read(topic)
         return self._since[topic]

@@ -2,9 +2,9 @@
 
     PullDue ──▶ entries, restored and kept ──▶ scheduler ──▶ Restore names them ──▶ held until due
 
-What an entry becomes is decided by its record alone (duetime_format.restore), so nothing is lost if whoever has the
-record makes it: it need not travel to the scheduler and back, nor be compared with the entry. The scheduler goes on to
-decide what is restored, when and in which order; entries that can't be restored the quick way travel as records.
+An entry's record alone decides its restored record (duetime_format.restore), so the store can make it: it need not
+travel to the scheduler and back, nor be compared with the entry. The scheduler still decides when entries are
+restored, and in which order. If the quick way fails for an entry, its record travels.
 """
 
 from dataclasses import dataclass
@@ -14,33 +14,33 @@ from duetime_core.errors import FailedPrecondition
 from duetime_format.restore import Entries, quickest_run
 from duetime_format.units import Ints
 
-# Of all lanes; of more, the records travel.
+# Limit over all lanes; beyond it, records travel.
 KEPT_BYTES_MAX = 32 * 1024 * 1024
 
 
 @dataclass(slots=True)
 class Batch:
-    """Entries of one pull, and what they become, back to back."""
+    """Entries of one pull, and their restored records, back to back."""
 
     entries: Ints
     records: bytes
 
 
 class Kept:
-    """All batches, by lane. A lane's go when its scheduler begins anew."""
+    """All batches, by lane. A lane's are dropped when its scheduler restarts the lane."""
 
     def __init__(self) -> None:
         self._batches: dict[int, list[Batch]] = {}
         self._bytes = 0
 
     def keep(self, entries: Entries) -> bool:
-        """Whether all of these entries are kept as what they become."""
+        """Restores and keeps these entries. Returns whether all are kept."""
         if not len(entries.numbers) or self._bytes + len(entries.records) > KEPT_BYTES_MAX:
             return False
         try:
             records, count = quickest_run(entries, 0)
         except Exception as error:
-            # The scheduler finds out which one it is.
+            # The scheduler finds the faulty one.
             defect(error, "restoring", lane=entries.lane, entry=int(entries.numbers[0]))
             return False
         if count < len(entries.numbers):
@@ -50,15 +50,15 @@ class Kept:
         return True
 
     def take(self, lane: int, first_entry: int, count: int) -> Batch:
-        """The batch of so many entries from this one on, which is kept no longer. Raises: FailedPrecondition."""
+        """Removes and returns the batch of `count` entries from `first_entry`. Raises: FailedPrecondition."""
         batches = self._batches.get(lane, [])
         for at, batch in enumerate(batches):
             if (int(batch.entries[0]), len(batch.entries)) == (first_entry, count):
                 self._bytes -= len(batch.records)
                 return batches.pop(at)
-        text = f"{count} entries from {first_entry} on are not kept in lane {lane}: pull them again"
+        text = f"no {count} entries from {first_entry} on are kept in lane {lane}: pull them again"
         raise FailedPrecondition(text, reason="NOT_KEPT")
 
     def forget(self, lane: int) -> None:
-        """What is kept of a lane goes."""
+        """Drops the lane's batches."""
         self._bytes -= sum(len(batch.records) for batch in self._batches.pop(lane, []))

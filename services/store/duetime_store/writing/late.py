@@ -15,9 +15,9 @@ from duetime_store.writing.store import Store
 
 log = structlog.get_logger()
 
-# Queues that one step writes: it takes another thread some ten milliseconds.
+# Queues written per step, which takes another thread some ten milliseconds.
 STEP_QUEUES = 256
-# How long it waits before the next attempt when no descriptor was left.
+# Pause before the next attempt when no descriptor was left.
 PAUSE_MS = 1_000
 
 
@@ -48,7 +48,7 @@ class LateWriter:
                 shared.late_added.set()
 
     async def write(self) -> None:
-        """Units that are late now are written on return. Raises: OSError: not all of them."""
+        """Writes the units that are late now. Raises: OSError: not all are written."""
         shared = self._store.queues.shared
         waiting = list(shared.late)
         for first in range(0, len(waiting), STEP_QUEUES):

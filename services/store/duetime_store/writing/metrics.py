@@ -25,14 +25,14 @@ class ShardCollector(Collector):
         store = self._store
         pending = GaugeMetricFamily("duetime_store_lane_pending_count", "Entries not yet restored", labels=["lane"])
         overdue = GaugeMetricFamily(
-            "duetime_store_lane_overdue_ms", "How long the oldest pending entry has been due", labels=["lane"]
+            "duetime_store_lane_overdue_ms", "Time since the oldest pending entry fell due", labels=["lane"]
         )
         restored = CounterMetricFamily("duetime_store_lane_restored", "Messages restored", labels=["lane"])
         late = HistogramMetricFamily(
-            "duetime_store_lane_late_ms", "Durable late: from due to durable in the topic, in ms", labels=["lane"]
+            "duetime_store_lane_late_ms", "Lateness: from due to durable in the topic, in ms", labels=["lane"]
         )
         unasked = GaugeMetricFamily(
-            "duetime_store_lane_unasked_seconds", "How long no scheduler has asked for due entries", labels=["lane"]
+            "duetime_store_lane_unasked_seconds", "Time since a scheduler last asked for due entries", labels=["lane"]
         )
         now_ms, monotonic_ms = store.clock.now_ms(), store.clock.clock.monotonic_ms()
         for lane in store.lanes:
@@ -56,7 +56,7 @@ class ShardCollector(Collector):
         yield kept
         yield CounterMetricFamily(
             "duetime_store_mismatched",
-            "Records refused because they differ from what their lane entries give",
+            "Records rejected because they differ from their lane entries",
             store.originals.mismatched_count,
         )
         yield CounterMetricFamily(
@@ -64,12 +64,12 @@ class ShardCollector(Collector):
         )
         topics = store.queues.counts
         yield GaugeMetricFamily("duetime_store_topics", "Topics that the shard knows", len(topics))
-        yield GaugeMetricFamily("duetime_store_topics_max", "Topics that the shard takes", topics.limits.topics_max)
+        yield GaugeMetricFamily("duetime_store_topics_max", "Maximum topics of the shard", topics.limits.topics_max)
         shared = store.queues.shared
         yield GaugeMetricFamily("duetime_store_queue_files_open", "Open files of queues", shared.open_count)
-        yield GaugeMetricFamily("duetime_store_queue_files_max", "Files of queues that may be open", shared.files_max)
+        yield GaugeMetricFamily("duetime_store_queue_files_max", "Maximum open files of queues", shared.files_max)
         yield GaugeMetricFamily("duetime_store_queues", "Queues of all topics", topics.queue_count)
-        yield GaugeMetricFamily("duetime_store_queues_max", "Queues that the shard takes", topics.limits.queues_max)
+        yield GaugeMetricFamily("duetime_store_queues_max", "Maximum queues of the shard", topics.limits.queues_max)
         yield GaugeMetricFamily(
             "duetime_store_log_bytes", "Bytes of log positions in use", store.log.end - store.log.min_position
         )
@@ -77,14 +77,16 @@ class ShardCollector(Collector):
             "duetime_store_clock_behind_ms", "How far the wall clock is behind the log's time", store.clock.behind_ms
         )
         read_only = int(bool(store.read_only_reason))
-        yield GaugeMetricFamily("duetime_store_read_only", "1: a write or flush failed; no writes are taken", read_only)
-        refusing = GaugeMetricFamily("duetime_store_refusing", "1: sends are refused", labels=["reason"])
+        yield GaugeMetricFamily(
+            "duetime_store_read_only", "1: a write or flush failed; all writes are rejected", read_only
+        )
+        refusing = GaugeMetricFamily("duetime_store_refusing", "1: sends are rejected", labels=["reason"])
         reasons = {refusal.reason for refusal in store.gate.refusals()}
         for reason in (DiskFull.reason, Stalled.reason, ReadOnly.reason):
             refusing.add_metric([reason], int(reason in reasons))
         yield refusing
         yield GaugeMetricFamily(
-            "duetime_store_stalled_seconds", "How long the disk has not answered", store.gate.stalled_ms / 1000
+            "duetime_store_stalled_seconds", "Time since the disk last answered", store.gate.stalled_ms / 1000
         )
         yield from self._recent(store.clock.now_ms())
         yield GaugeMetricFamily(
@@ -100,7 +102,7 @@ class ShardCollector(Collector):
         for lane in self._store.lanes:
             pending, count = lane.pending_count, 0
             for within, ms in HORIZONS_MS.items():
-                # Nothing is sought for lanes that are empty, or once all is counted.
+                # Empty lanes need no search, nor does a lane whose entries are all counted.
                 count = lane.count_due(now_ms + ms) if count < pending else pending
                 due.add_metric([str(lane.number), within], count)
             due.add_metric([str(lane.number), "any"], pending)
@@ -111,23 +113,23 @@ class ShardCollector(Collector):
         yield GaugeMetricFamily("duetime_store_count_cells", "Counts of pending messages in memory", counts.cell_count)
         yield GaugeMetricFamily("duetime_store_count_cells_max", "Counts above which they become coarser", CELLS_MAX)
         yield GaugeMetricFamily(
-            "duetime_store_counting_lanes", "Lanes whose pending messages are counted anew", len(counts.suspects)
+            "duetime_store_counting_lanes", "Lanes whose pending messages are being recounted", len(counts.suspects)
         )
 
     def _recent(self, now_ms: int) -> Iterable[GaugeMetricFamily]:
         recent = self._store.recent
         recent.expire(now_ms)
-        yield GaugeMetricFamily("duetime_store_recent_ids", "Ids by which repeated sends are known", recent.count)
+        yield GaugeMetricFamily("duetime_store_recent_ids", "Ids by which repeated sends are recognized", recent.count)
         yield GaugeMetricFamily(
             "duetime_store_recent_ids_seconds",
-            "How far back a repeated send is known: recent_ids_ms, or less where there are too many ids",
+            "Window in which repeated sends are recognized: recent_ids_ms, or less with too many ids",
             recent.reach_ms(now_ms) / 1000,
         )
 
     def _orders(self) -> Iterable[GaugeMetricFamily]:
         runs = GaugeMetricFamily("duetime_store_order_runs", "Sorted runs of a lane for any time", labels=["lane"])
         rows = GaugeMetricFamily(
-            "duetime_store_order_rows", "Rows of a lane for any time, those of ended entries included", labels=["lane"]
+            "duetime_store_order_rows", "Rows of a lane for any time, including ended entries", labels=["lane"]
         )
         size = GaugeMetricFamily("duetime_store_order_bytes", "Bytes of a lane's sorted runs", labels=["lane"])
         for lane in self._store.lanes:

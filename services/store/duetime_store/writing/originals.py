@@ -1,9 +1,9 @@
-"""Checks that a record put in an entry's place is the one that the entry gives, and no other message.
+"""Checks that a record put in an entry's place is that entry's restored record, and no other message.
 
-The log has the pending record, and the scheduler has no choice in what becomes of it (duetime_format.restore). So each
-restored record is compared with the one that its entry gives, byte for byte; nearly all pass in one compiled run. An
-entry may be quarantined only if it can't be restored: its record is unreadable, has no valid destination, or gives a
-record that this store does not take.
+The pending record in the log alone decides the restored one (duetime_format.restore); the scheduler has no choice. So
+each restored record is compared with the expected one, byte for byte; nearly all pass in one compiled run. An entry may
+be quarantined only if it can't be restored: its record is unreadable, has no valid destination, or yields a record that
+this store rejects.
 """
 
 from collections.abc import Callable
@@ -30,16 +30,16 @@ log = sparing()
 _QUARANTINE_TOPIC = QUARANTINE_TOPIC.encode()
 # The properties of a quarantine record.
 _ASIDE_PROPERTIES = {record.UNIQ_KEY, record.FAULT, record.LANE_ENTRY, record.CRC}
-# Of a refused record's topic or id, as shown in the answer.
+# Characters of a rejected record's topic or id shown in the answer.
 _SHOWN_CHARS_MAX = 64
 
-# Says why the store does not take a record; empty: it does.
+# Returns the reason to reject a record; empty: accepted.
 Refusal = Callable[[bytes], str]
 
 
 @dataclass(frozen=True, slots=True)
 class Original:
-    """An entry's own record. If it can't be read, `damage` says why, and `data` is whatever lies in its place."""
+    """An entry's own record. If it is unreadable, `damage` is the reason, and `data` holds the bytes in its place."""
 
     data: bytes
     damage: str = ""
@@ -51,12 +51,12 @@ class Originals:
     def __init__(self, log: CommitLog, refusal: Refusal) -> None:
         self._log = log
         self._refusal = refusal
-        # Records refused because they differ from what their entries give.
+        # Records rejected because they differ from their entries.
         self.mismatched_count = 0
 
     def genuine(self, intake: Intake, indices: Ints, lane: int, entries: Ints, units: Units) -> tuple[int, str]:
-        """(how many of the first records at `indices` are what these entries of the lane give, what is wrong with the
-        next). `units`: those of the entries."""
+        """Compares the records at `indices` with the lane's entries. Returns the number of matching records before the
+        first mismatch, and its fault. `units`: those of the entries."""
         # The ends of runs of consecutive records.
         ends = np.append(np.flatnonzero(np.diff(indices) != 1) + 1, len(units)).tolist()
         count = 0
@@ -74,7 +74,7 @@ class Originals:
         return count, ""
 
     def _count_matching(self, intake: Intake, index: int, lane: int, entries: Ints, units: Units) -> int:
-        """Ends also where the next record lies in another segment, unless they lie all over the log."""
+        """Stops also where the next record is in another segment, unless the records are spread over the log."""
         start = int(intake.starts[index])
         if are_spread(units, self._log.segment_bytes):
             data, places = self._log.read_spread(units)
@@ -96,7 +96,7 @@ class Originals:
         if topic == _QUARANTINE_TOPIC:
             return _aside_fault(data, original) if why else f"entry {entry} of lane {level} can be restored"
         if why:
-            return f"entry {entry} of lane {level} can't be restored, only put aside: {why}"
+            return f"entry {entry} of lane {level} can't be restored, only quarantined: {why}"
         return "" if data == expected else f"is not entry {entry} of lane {level}: {_difference(data, expected)}"
 
     def _original(self, level: int, entry: int, unit: tuple[int, int, int]) -> Original:
@@ -113,11 +113,11 @@ class Originals:
             or lane_of(found.topic, found.queue) != level
             or not is_entry(data, level, entry, position)
         ):
-            return Original(data, "another record lies there")
+            return Original(data, "another record is in its place")
         return Original(data)
 
     def _expected(self, entry: Entry, damage: str) -> tuple[bytes, str]:
-        """The record that belongs in the entry's place, or why there is none."""
+        """The record that belongs in the entry's place, or the reason for having none."""
         if damage:
             return b"", damage
         try:
@@ -125,7 +125,7 @@ class Originals:
         except Unrestorable as error:
             return b"", str(error)
         except Exception as error:
-            # A bug of ours, which schedulers have too: one odd entry must not hold up its lane for ever.
+            # A bug of ours, which schedulers have too: one odd entry must not block its lane.
             return b"", name_of(error)
         try:
             return expected, self._refusal(expected)
@@ -134,19 +134,19 @@ class Originals:
 
 
 def _aside_fault(data: bytes, original: Original) -> str:
-    """What is wrong with a record that puts an entry aside. The scheduler words its reason freely."""
+    """The fault of a record that quarantines an entry. The scheduler words its reason freely."""
     try:
         found = record.decode(data, check_crc=False)
     except Damaged as error:
         return error.text
     properties = decode_properties(found.properties)
     if found.queue != 0 or not properties.keys() <= _ASIDE_PROPERTIES:
-        return "is not a record that puts an entry aside"
+        return "is not a quarantine record"
     if found.body != original.data[: len(found.body)]:
-        return "puts aside other bytes than the entry's"
+        return "quarantines other bytes than the entry's"
     message_id, own = properties.get(record.UNIQ_KEY, ""), message_id_of(original.data)
     if message_id and message_id != own:
-        return f"puts aside message {_shown(message_id.encode())}, and the entry's is {_shown(own.encode())}"
+        return f"quarantines message {_shown(message_id.encode())}, but the entry's is {_shown(own.encode())}"
     return ""
 
 

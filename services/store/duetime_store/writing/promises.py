@@ -1,13 +1,13 @@
-"""Places that entries get when they fall due, decided and durable some ms before (duetime_format.plans).
+"""Places of entries in their queues, decided and made durable some ms before they fall due (duetime_format.plans).
 
     held ──(2 ms before it is due)──▶ promised ──(due)──▶ staged ──▶ written ──▶ published ──▶ flushed, some time later
 
-A restored record is published only when its place is durable. Its place is decided by the record itself, once that is
-flushed; or by a plan that was flushed before. So at the due moment no flush lies between the record and its readers.
-If a power cut takes the record, recovery gives the entry the same place again (recovery/promised.py).
+A restored record is published only when its place is durable. The record itself decides its place once it is flushed; a
+plan that was flushed earlier decides it before. So at the due time no flush lies between the record and its readers. If
+a power cut loses the record, recovery gives the entry the same place again (recovery/promised.py).
 
-A promise binds nobody: a message that is sent meanwhile gets the place if it comes first. Then the promise is void, and
-the entry gets the next place and waits for its own flush. So nothing waits for what is not due yet.
+A promise is not binding: a message sent in the meantime gets the place if it comes first. Then the promise is void, and
+the entry gets the next place and waits for its own flush. Nothing ever waits for an entry that is not yet due.
 """
 
 from collections import Counter
@@ -24,20 +24,20 @@ from duetime_store.lanes.lane import Lane
 from duetime_store.log.intake import Intake
 from duetime_store.queues.consumequeue import ConsumeQueue
 
-# An entry is promised once it is due within so many ms: a flush takes 0.5 to 1. Those that are due a little later are
-# promised with it (PLAN_MS_MAX), so that a busy lane needs one plan for several due moments.
+# Entries are promised their places this long before they are due: a flush takes 0.5 to 1 ms. Entries due a little later
+# are promised with them (PLAN_MS_MAX), so a busy lane needs one plan for several due times.
 PROMISE_BY_MS = 2
-# So many entries within a plan's time share the cost of their own flush.
+# This many entries within a plan's time share the cost of their own flush.
 PROMISE_COUNT_MAX = 512
-# How long a queue gets no promises after one was void: what is sent to it mixes with what falls due.
+# A queue gets no promises for this long after a void one: sent messages mix there with due ones.
 SHUN_MS = 1_000
-# No plan names so many queues.
+# Greater than the number of queues in any plan.
 NO_QUEUE = PROMISE_COUNT_MAX
 
 
 @dataclass(slots=True, eq=False)
 class Promise:
-    """One plan. `numbers`: by which its rows name queues. Rows before `at` have got their places."""
+    """One plan. `numbers`: the queue numbers of its rows. Rows before `at` have their places."""
 
     plan: Plan
     numbers: dict[ConsumeQueue, int]
@@ -46,29 +46,29 @@ class Promise:
 
     @property
     def count(self) -> int:
-        """Entries that have no place yet."""
+        """Entries without a place."""
         return len(self.plan.rows) - self.at
 
     def settle(self, is_durable: bool) -> None:
-        """For FlushBatch.settles."""
+        """A callback for FlushBatch.settles."""
         self.is_durable = is_durable
 
 
 @dataclass(slots=True)
 class Promises:
-    """Those that are not carried out yet, by lane and in order. Belongs to the event loop's thread."""
+    """Open promises, by lane and in order. Belongs to the event loop's thread."""
 
     monotonic_ms: Callable[[], float]
     _open: dict[int, list[Promise]] = field(default_factory=dict)
     _shunned: dict[ConsumeQueue, float] = field(default_factory=dict)
 
     def make(self, lane: Lane, intake: Intake, entries: Ints, queues: Sequence[ConsumeQueue | None]) -> Promise | None:
-        """Promises the next entries of a lane, whose records are `intake`, the places that follow what is staged and
-        promised. None where there is nothing to gain. If the first was promised a place before, all that the lane was
-        promised is void: of two plans for an entry the later counts.
+        """Promises the lane's next entries, whose records are `intake`, the places after the staged and promised ones.
+        None: there is nothing to gain. If the first entry already had a promise, all of the lane's earlier promises
+        become void: of two plans for an entry the later counts.
 
         Args:
-            queues: of each of the intake's keys; None: one that is not there yet.
+            queues: for each of the intake's keys; None: the queue does not exist yet.
         """
         count = self._count(intake, queues)
         if not 0 < count <= PROMISE_COUNT_MAX:
@@ -79,7 +79,7 @@ class Promises:
         named = [queue for key in keys.tolist() if (queue := queues[key]) is not None]
         promised = self._promised()
         firsts = np.array([queue.next_offset + promised.get(queue, 0) for queue in named])
-        # One after the other in each queue, in the order of the entries.
+        # Places are consecutive in each queue, in the order of the entries.
         order = np.argsort(number_of, kind="stable")
         offsets = np.empty(count, np.int64)
         offsets[order] = np.repeat(firsts - (np.cumsum(counts) - counts), counts) + np.arange(count)
@@ -90,7 +90,7 @@ class Promises:
         return promise
 
     def _count(self, intake: Intake, queues: Sequence[ConsumeQueue | None]) -> int:
-        """How many records come before the first that goes to a queue without promises: a lane's order is kept."""
+        """The number of records before the first one for a queue without promises: a lane keeps its order."""
         now_ms = self.monotonic_ms()
         fit = [
             queue is not None and queue.topic != QUARANTINE_TOPIC and self._shunned.get(queue, now_ms) <= now_ms
@@ -100,7 +100,7 @@ class Promises:
         return int(unfit[0]) if len(unfit) else intake.count
 
     def _promised(self) -> Counter[ConsumeQueue]:
-        """How many places of each queue are promised."""
+        """The number of promised places of each queue."""
         found: Counter[ConsumeQueue] = Counter()
         for promise in chain.from_iterable(self._open.values()):
             counts = np.bincount(promise.plan.rows["queue"][promise.at :], minlength=len(promise.numbers))
@@ -110,8 +110,8 @@ class Promises:
     def keep(
         self, lane: Lane, queues: Sequence[ConsumeQueue], key_of: Ints, entries: Ints, offsets: Sequence[int]
     ) -> list[Promise]:
-        """Entries of a lane have got these places. Returns the promises that this keeps; none if an entry has another
-        place than was promised, or was not promised one: then what is left of the lane's promises is void."""
+        """Checks these entries' places against the lane's promises. Returns the promises kept. If an entry has another
+        place than promised, or no promise, returns none and voids the rest of the lane's promises."""
         kept: list[Promise] = []
         given, done, left = np.array(offsets), 0, self._open.get(lane.number)
         while left and done < len(entries):
@@ -142,9 +142,9 @@ class Promises:
         self._shunned[queue] = now_ms + SHUN_MS
 
     def forget(self, lane: Lane) -> None:
-        """What the lane's entries were promised is void."""
+        """Voids the lane's promises."""
         self._open.pop(lane.number, None)
 
     def clear(self) -> None:
-        """All promises are void."""
+        """Voids all promises."""
         self._open.clear()

@@ -1,4 +1,4 @@
-"""The steps of the writer with plans: making one, and relying on none any more (promises.py)."""
+"""The writer's steps with plans: staging one, and voiding all (promises.py)."""
 
 from duetime_format.columns import Ints
 from duetime_format.names import PLANS_TOPIC
@@ -12,7 +12,8 @@ from duetime_store.writing.store import Store
 def promise(store: Store, intake: Intake, lane: Lane, entries: Ints) -> None:
     """Stages a plan that gives the lane's next entries, whose records are `intake`, their places.
 
-    None while the wall clock is behind the log, since nobody knows how soon they are due, and none on a full disk."""
+    Stages none on a full disk, or while the wall clock is behind the log, because the remaining time is then unknown.
+    """
     if store.clock.behind_ms or store.gate.full:
         return
     queues = [store.queues.known(*key) for key in intake.keys]
@@ -24,7 +25,7 @@ def promise(store: Store, intake: Intake, lane: Lane, entries: Ints) -> None:
 
 
 def void_all(store: Store) -> None:
-    """No record relies on a plan any more, staged ones included."""
+    """Voids all plans, including those of staged records."""
     store.promises.clear()
     for batch in store.unpublished:
         batch.promised_count = 0

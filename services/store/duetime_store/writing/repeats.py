@@ -1,15 +1,15 @@
-"""Repeated sends: a message that is stored already, or staged, is not stored again; the answer says where it is, or
-that it ended without a delivery (ended.py).
+"""Repeated sends: a message that is already stored or staged is not stored again. The answer has the first copy's
+place, or the error that it ended without a delivery (ended.py).
 
-A message repeats another one if topic and id are equal; the topic of one that waits is its destination. It is sought
+Two messages are the same if topic and id are equal; a pending message's topic is its destination. Repeats are found
 among
 
-    the newest ids   in `RecentIds`: durable, or staged, in which case the answer comes once they are durable
+    the newest ids   in `RecentIds`: durable ones, and staged ones, for which the answer waits until they are durable
     the same put     one that joins several callers' messages
 
-Every record of a put is looked up, by a hash. What is found is a hint; the records' own names decide, and the time of
-the newest: a message that was rescheduled has several. A group's copies (%RETRY%, %DLQ%) keep their message's id, so
-they repeat another only by the token of the call that made them.
+Every record of a put is looked up by a hash. A hit is a hint only: the records' own names decide, and the time of the
+newest, since a rescheduled message has several records. A group's copies (%RETRY%, %DLQ%) keep their message's id, so
+they count as repeats only if the token of the call that made them is equal too.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ _TIMER_TOPIC, _HALF_TOPIC = TIMER_TOPIC.encode(), HALF_TOPIC.encode()
 
 
 class Repeats:
-    """Answers repetitions. Belongs to the event loop's thread."""
+    """Answers repeated sends. Belongs to the event loop's thread."""
 
     def __init__(
         self,
@@ -55,17 +55,17 @@ class Repeats:
         self.ends = EndFinder(lanes, halves)
 
     def among(self, intake: Intake) -> list[int]:
-        """Indices of the records that may be repetitions, ascending: nearly always none."""
+        """Indices of the records that may be repeats, ascending: nearly always none."""
         return self._recent.look(intake.id_hashes)
 
     def answer(self, intake: Intake, outcome: Outcome, asked: Sequence[int], log: VisibleLog) -> None:
-        """Answers those of `asked` that are stored, durably or not: with their place, or with their end."""
+        """Answers those of `asked` that are stored or staged: with their place, or with their end."""
         asked = [index for index in asked if outcome.statuses[index] == OK]
         for index, first in self.find(intake, asked, log).items():
             self._answer_with(first, outcome, index)
 
     def find(self, intake: Intake, asked: Sequence[int], log: VisibleLog) -> dict[int, FirstCopy]:
-        """The newest records of those of `asked` that are stored, durably or not, and still count."""
+        """The newest records of those of `asked` that are stored or staged and not deleted."""
         hashes = intake.id_hashes.tolist()
         asked = [index for index in asked if hashes[index] >= 0]
         if not asked or not self._recent.count_max:
@@ -76,7 +76,7 @@ class Repeats:
         for index in asked:
             name = intake.name_of(index)
             candidates = found[hashes[index]] if name.is_one else ()
-            # The message of a committed transaction, and the record of a reschedule, are newer than what they follow.
+            # A committed transaction's message and a reschedule's record are newer than the records they follow.
             for one in (log.record_at(position) for position in reversed(candidates)):
                 if one and one.stored_at_ms > since_ms and one.name == name and not self._is_gone(one):
                     known[index] = one
@@ -107,14 +107,14 @@ class Repeats:
 
 
 def prepared_before(half: FirstCopy) -> AlreadyExists:
-    """The refusal of a send with the id of a half message: its place is another one, if it is ever committed."""
+    """The error for a send with the id of a half message, which has no place yet."""
     topic, message_id = as_text(half.name.topic), as_text(half.name.message_id)
-    text = f"id {shown(message_id)} of topic {topic} is that of a message that was prepared as a transaction"
+    text = f"id {shown(message_id)} of topic {topic} belongs to a message prepared in a transaction"
     return AlreadyExists(text, reason="MESSAGE_PREPARED")
 
 
 def find_twins(intake: Intake, outcome: Outcome, asked: Sequence[int]) -> dict[int, int]:
-    """Those of `asked` that repeat an earlier record of the put, and that record."""
+    """Maps each of `asked` that repeats an earlier record of the put to that record."""
     hashes = intake.id_hashes
     open_ones = [index for index in asked if outcome.statuses[index] == OK and hashes[index] >= 0]
     if not open_ones:
@@ -131,7 +131,7 @@ def find_twins(intake: Intake, outcome: Outcome, asked: Sequence[int]) -> dict[i
 
 
 def answer_twins(intake: Intake, outcome: Outcome, found: dict[int, int]) -> None:
-    """Fills in the answers of repetitions, once the first copies have their places."""
+    """Fills in the answers of repeats once the first copies have their places."""
     for index, first in found.items():
         outcome.queue_offsets[index], outcome.due_at_ms[index] = outcome.queue_offsets[first], outcome.due_at_ms[first]
         outcome.duplicate_queues[index] = intake.topic_queue(first)

@@ -1,22 +1,22 @@
-"""The disk space that pending messages need to be restored: each is appended a second time when it is due.
+"""Disk space reserved for restores: each pending message is appended a second time when it falls due.
 
-Sends are refused while less is free: otherwise a disk full of delayed messages could not deliver them.
+Sends are rejected while less is free: otherwise a disk full of delayed messages could not deliver them.
 """
 
 from duetime_store.writing.store import Store
 
-# A restored message's unit, its index entries, and the bytes by which its record may exceed the lane's.
+# A restored message's unit, its index entries, and the maximum growth of its record.
 EXTRA_BYTES = 128
-# Share added for bytes that files lose at their ends.
+# Share added for unused bytes at the ends of files.
 MARGIN = 1 / 32
 
 
 class RestoreRoom:
-    """What restoring all pending messages takes, as the lanes count it."""
+    """The space that restoring all pending messages takes, as counted by the lanes."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        # As of the last count.
+        # Values of the last count.
         self.needed_bytes = 0
         self.pending_count = 0
 

@@ -1,4 +1,4 @@
-"""Where the records of a put go: one after the other, and none over the end of a segment. Pure."""
+"""Positions for the records of a put: consecutive, and none across the end of a segment. Pure."""
 
 import numpy as np
 from duetime_format import layout
@@ -8,10 +8,10 @@ from duetime_store.log.intake import Intake
 
 
 def runs_in(log: CommitLog, end: int, intake: Intake) -> tuple[list[tuple[int, int, int]], int]:
-    """(runs, where the log ends after them), for records that begin at `end`.
+    """(runs, end of the log after them), for records that begin at `end`.
 
-    One run (start, stop, shift) for each segment: records [start, stop), each `shift` bytes further on in the log than
-    in the put. A batch lies within one.
+    Each run (start, stop, shift) is within one segment: records [start, stop), placed `shift` bytes further in the log
+    than in the put. A batch is within one run.
     """
     total = len(intake.data)
     if log.place(end, total) == end:

@@ -14,15 +14,15 @@ def settle_records(
     ended: Collection[int],
     settle: Callable[[int, str, int, int], Callable[[bool], None] | None],
 ) -> Outcome:
-    """Stages records, each of which is stored only together with the end of a lease.
+    """Stages records, each stored only together with the end of a lease.
 
-    The journal goes before them: in a log that ends between the two, the end of the lease does not count. A record
-    whose lease is still open can't occur.
+    The journal precedes them: in a log that ends between the two, the end of the lease does not count. A stored record
+    with an open lease is impossible.
 
     Args:
-        ended: indices of records whose lease has ended before; they are not stored.
-        settle: called with index, topic, queue and queue offset of each record that is stored; adds the event to
-            the journal, and returns a callback that is called with whether the record became durable, if any.
+        ended: indices of records without a lease any more; they are not stored.
+        settle: called with index, topic, queue and queue offset of each stored record; adds the event to the journal,
+            and may return a callback. That is called with whether the record became durable.
     """
     intake = store.admit(records)
     if ended and max(ended) >= intake.count:

@@ -29,13 +29,13 @@ class Outcome:
     statuses: list[int]
     queue_offsets: list[int] = field(default_factory=list)
     due_at_ms: list[int] = field(default_factory=list)
-    # By index, of REFUSED records.
+    # Faults of REFUSED records, by index.
     faults: dict[int, str] = field(default_factory=dict)
-    # By index, of REFUSED records that have no fault themselves.
+    # Errors of REFUSED records without a fault of their own, by index.
     errors: dict[int, DueTimeError] = field(default_factory=dict)
-    # By index of a repeated send: the topic's queue that has the first copy.
+    # The topic queue of a repeated send's first copy, by index.
     duplicate_queues: dict[int, int] = field(default_factory=dict)
-    # And the lane that it entered; 0: none.
+    # The lane of that copy; 0: none.
     duplicate_lanes: dict[int, int] = field(default_factory=dict)
     # Indices of records for any time whose due time was past.
     past: list[int] = field(default_factory=list)
@@ -44,29 +44,29 @@ class Outcome:
 
     @classmethod
     def of_nothing(cls, count: int, status: int, stored_at_ms: int) -> "Outcome":
-        """The outcome of records that have no places yet."""
+        """The outcome of records without places."""
         return cls([status] * count, [-1] * count, [0] * count, stored_at_ms=stored_at_ms)
 
     def mark(self, status: int, mask: Mask) -> None:
-        """Records where the mask is set have this status."""
+        """Sets the status of the records where the mask is set."""
         for index in np.flatnonzero(mask).tolist():
             self.statuses[index] = status
 
     def refuse(self, index: int, fault: str | DueTimeError) -> None:
-        """`fault`: what is wrong with the record, or an error that is not the record's fault."""
+        """`fault`: the record's fault, or an error of another cause."""
         self.statuses[index] = REFUSED
         if isinstance(fault, DueTimeError):
             self.errors[index] = fault
         self.faults[index] = fault if isinstance(fault, str) else fault.text
 
     def error_of(self, index: int) -> DueTimeError:
-        """Why a record is refused."""
+        """The error of a rejected record."""
         text = self.faults.get(index, "is not stored")
         refused = InvalidArgument([Violation("record", text)], reason="RECORD_REFUSED")
         return self.errors.get(index, refused)
 
     def place(self, placed: Placed, dues: list[int], key_of: Ints) -> None:
-        """The records have their places. `dues`: the due time of each key, 0 outside of lanes."""
+        """Sets the records' places. `dues`: the due time of each key, 0 outside of lanes."""
         self.queue_offsets, self.past = placed.offsets, placed.past
         if placed.dues:
             self.due_at_ms = placed.dues
@@ -91,7 +91,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class FlushBatch:
-    """What one flush makes durable. `runs` are (position, buffers) within one segment each."""
+    """The records that one flush makes durable. `runs` are (position, buffers) within one segment each."""
 
     runs: list[tuple[int, list[Buffer]]] = field(default_factory=list)
     end: int = 0
@@ -104,22 +104,22 @@ class FlushBatch:
     restored: list[Rows] = field(default_factory=list)
     # Entries that end without being restored.
     ended: list[tuple[Lane, Ints]] = field(default_factory=list)
-    # Units that replace those at these offsets; their records lie in this batch.
+    # Units that replace those at these offsets; their records are in this batch.
     moved: list[tuple[ConsumeQueue, Ints, Units]] = field(default_factory=list)
     moved_count: int = 0
     done: "list[asyncio.Future[None]]" = field(default_factory=list)
-    # Wait until it goes to the disk, or is dropped.
+    # Done when the batch goes to the disk, or is dropped.
     taken: "list[asyncio.Future[None]]" = field(default_factory=list)
     # Group events in this batch, and their waiters.
     entries: list[Entry] = field(default_factory=list)
     event_waiters: "list[asyncio.Future[None]]" = field(default_factory=list)
-    # Write marks of what ended into units; they raise OSError if these could not be written.
+    # Callbacks that write end marks into units; they raise OSError if these could not be written.
     marks: list[Callable[[], None]] = field(default_factory=list)
-    # Learn whether the batch became durable.
+    # Callbacks that learn whether the batch became durable.
     settles: list[Callable[[bool], None]] = field(default_factory=list)
     # Index keys of its records, put by put.
     keys: list[Part] = field(default_factory=list)
-    # Records that have the places that these promise.
+    # Records with places from these promises.
     promised_count: int = 0
     promises: list[Promise] = field(default_factory=list)
 
@@ -140,25 +140,25 @@ class FlushBatch:
 
     @property
     def lanes(self) -> set[Lane]:
-        """Those that it changes."""
+        """The lanes that it changes."""
         return {lane for changes in (self.added, self.restored, self.ended) for lane, *_ in changes}
 
     @property
     def changes_units(self) -> bool:
-        """Whether published units are written again: a power cut that leaves these must leave the records too."""
+        """Whether it rewrites published units: a power cut that keeps these must keep the records too."""
         return bool(self.moved or self.ended or self.marks)
 
     @property
     def is_promised(self) -> bool:
-        """Whether plans that are durable decide all of its places: readers may see it before it is durable."""
+        """Whether durable plans decide all of its places: readers may then see it before it is durable."""
         return self.promised_count == self.count and all(promise.is_durable for promise in self.promises)
 
     def repoint(self, may_have_ended: Callable[[ConsumeQueue], bool]) -> OSError | None:
-        """The copies are durable: units name them. Returns the error that kept units from being written; they go on
-        naming the first copies, which stay until the units are replaced.
+        """Points units to the copies, which are durable. Returns the error that kept units from being written. Such
+        units still name the first copies, which stay until the units are replaced.
 
         Args:
-            may_have_ended: whether entries of a queue end; they may have since the copies were staged.
+            may_have_ended: whether entries of a queue can end; they may have ended after the copies were staged.
         """
         trouble = None
         for queue, offsets, units in self.moved:
@@ -171,7 +171,7 @@ class FlushBatch:
         return trouble
 
     def end_entries(self) -> OSError | None:
-        """The ends are durable: their entries are marked. Returns the error that kept marks from being written."""
+        """Marks the entries whose ends are durable. Returns the error that kept marks from being written."""
         trouble = None
         for lane, entries in self.ended:
             try:
@@ -194,14 +194,14 @@ def refuse(callers: "Iterable[asyncio.Future[None]]", error: DueTimeError) -> No
 
 
 def waiter(waiters: "list[asyncio.Future[None]]") -> "asyncio.Future[None]":
-    """One more future among those that wait for something."""
+    """Adds a future to the waiters."""
     future = asyncio.get_running_loop().create_future()
     waiters.append(future)
     return future
 
 
 def wake(waiters: "Iterable[asyncio.Future[None]]") -> None:
-    """What they wait for has come."""
+    """Wakes the waiters."""
     for future in waiters:
         if not future.done():
             future.set_result(None)

@@ -1,4 +1,4 @@
-"""Gives due lanes that nobody asks for to the first scheduler that asks without a lease."""
+"""Gives due lanes without a scheduler to the first scheduler that asks without a lease."""
 
 from collections.abc import Collection
 
@@ -18,7 +18,7 @@ SPAN_MS_MAX = 600_000
 
 
 class StandIns:
-    """Answers StandIn calls. Knows only what happened since the store started."""
+    """Answers StandIn calls. Knows only events since the store started."""
 
     def __init__(self, store: Store, metrics: StoreMetrics) -> None:
         self._store = store
@@ -45,7 +45,7 @@ class StandIns:
             lanes[level].attendance.give(request.scheduler, now_ms)
         if take:
             self._metrics.orphaned.inc(len(take))
-            log.warning("lanes that nobody asked for given away", lanes=take, scheduler=request.scheduler)
+            log.warning("unowned lanes given to a stand-in", lanes=take, scheduler=request.scheduler)
         return store_pb2.StandInResponse(take=take, leave=leave)
 
     def _pause(self, paused: Collection[int], *, is_new: bool) -> None:

@@ -4,7 +4,7 @@
 
 `put` gives every record its place (queue offset, log position, store time) and stages it. `take` hands the staged
 records to the flusher as one FlushBatch; `publish` makes a durable batch visible. State that readers see (queue units,
-watermarks) moves only in `publish`; `undo` takes back whatever staging has changed.
+watermarks) changes only in `publish`; `undo` reverts all staged changes.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ from duetime_store.writing.visible import FirstCopy, VisibleLog
 
 
 class Store:
-    """See the module. Built by recovery, which fills queues, lanes and recent ids from the directory."""
+    """The state of a shard, built by recovery from the directory."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Store:
         self.repeats = Repeats(history, recent, clock, queues.deletions, self.lanes, self.halves)
         self.closing = Closing(queues, clock.clock)
         self.gate = Gate(clock.clock, flush_stall_ms)
-        # Events of consumer groups; they go into the log with the next batch.
+        # Events of consumer groups; the next batch writes them to the log.
         self.journal = Journal()
         self.indexed = IndexedJournals(queues, log)
         self._events_undone = False
@@ -95,9 +95,9 @@ class Store:
         self.quarantined_count = 0
         self._waiting_bytes_max = waiting_bytes_max
         self.promises = Promises(clock.clock.monotonic_ms)
-        # Everything before it is durable (async mode: written; or see promises.py), in its queues, and seen by readers.
+        # Records before it are durable (async mode: written; or see promises.py), in their queues and visible.
         self.published_end = log.end
-        # Where the published records begin that rely on promises. None: all are durable.
+        # Start of the published records that rely on promises. None: all are durable.
         self._owed_from: int | None = None
         # Store time of the last record before it.
         self.published_at_ms = 0
@@ -112,7 +112,7 @@ class Store:
         newest messages are answered with its place.
 
         Args:
-            batches: first record and count of each run of which all are stored or none.
+            batches: first record and count of each run that is stored as a whole or not at all.
 
         Raises:
             ReadOnly: a write or flush failed before.
@@ -129,7 +129,7 @@ class Store:
     def admit(self, records: bytes) -> Intake:
         """Parses records to be put. Raises as `put`."""
         if not records:
-            raise InvalidArgument([Violation("records", "there is none")], reason="RECORDS_INVALID")
+            raise InvalidArgument([Violation("records", "is empty")], reason="RECORDS_INVALID")
         self.gate.check_write()
         if self.queues.late_bytes > self._waiting_bytes_max:
             text = f"{self.queues.late_bytes} bytes of queue units wait for their files"
@@ -140,26 +140,26 @@ class Store:
 
     @property
     def read_only_reason(self) -> str:
-        """Why nothing is written until a restart; empty: the shard takes writes."""
+        """The reason for writing nothing until a restart; empty: the shard takes writes."""
         return self.gate.failed
 
     @property
     def timer_lane_count(self) -> int:
-        """How many lanes messages for any time are sent to; others that are there are emptied."""
+        """The number of lanes that new messages for any time are sent to; other existing lanes are emptied."""
         return sum(TIMER_LANE_FIRST + queue in self.lanes for queue in range(self._timer_lanes))
 
     def _refusal(self, restored: bytes) -> str:
-        """Why a restored record is not taken."""
+        """The reason to reject a restored record."""
         return next(iter(restored_faults(parse(restored), self.log.record_bytes_max).values()), "")
 
     def sent_faults(self, intake: Intake, *, replace: bool = False) -> dict[int, str | DueTimeError]:
-        """By index: faults of the records, and errors for new queues if the shard takes no more of them. Restored
-        records are not checked for that: their sends were accepted, with their topics."""
+        """Faults of the records by index, and errors for new queues beyond the shard's limit. Restored records are
+        exempt from that limit: their sends were accepted, with their topics."""
         most = Taken(self.levels.highest, self.timer_lane_count, self.log.record_bytes_max)
         own, closed = sent_faults(intake, most, self.clock.now_ms(), replace=replace), self.closing.faults(intake)
         faults: dict[int, str | DueTimeError] = {**own, **closed}
         key_of = intake.key_of.tolist() if faults else []
-        # Refused records make no queues.
+        # Rejected records create no queues.
         taken = {number for index, number in enumerate(key_of) if index not in faults} if faults else None
         if crowded := self.queues.refuse_new(intake.keys, taken):
             key_of = intake.key_of.tolist()
@@ -212,7 +212,7 @@ class Store:
 
     @property
     def staged(self) -> FlushBatch:
-        """The batch that collects what is staged now."""
+        """The batch that collects staged records now."""
         return self._staged
 
     @property
@@ -220,28 +220,27 @@ class Store:
         return [self._staged] if self._flushing is None else [self._staged, self._flushing]
 
     def first_copies(self, intake: Intake, asked: Sequence[int]) -> dict[int, FirstCopy]:
-        """By index: the newest records that some repeat, whose places hold once all that is staged is durable."""
+        """The newest records that some of `asked` repeat, by index; their places hold once all staged is durable."""
         return self.repeats.find(intake, asked, self.visible_log)
 
     @property
     def visible_log(self) -> VisibleLog:
-        """The log with what is staged now."""
+        """The log, including staged records."""
         return VisibleLog(self.log, self.published_end, (self._staged, self._flushing))
 
     def stage_sent(self, intake: Intake, outcome: Outcome) -> Ints:
-        """Stages records that have no fault (writing/faults.py). Returns their positions."""
+        """Stages records without faults (writing/faults.py). Returns their positions."""
         positions, hashes = self._stage(intake, outcome), intake.id_hashes
         named = slice(None) if intake.all_have_ids else hashes >= 0
         self.recent.add_all(hashes[named], positions[named], outcome.stored_at_ms)
         return positions
 
     def restore(self, intake: Intake, lane: Lane, entries: Ints, *, made_from: Units | None = None) -> Outcome:
-        """Stages the restored records of `entries`, one of each, strictly in order: after one that is not taken all
-        others are gaps, but for those that are restored or cancelled.
+        """Stages the restored records of `entries`, one of each, strictly in order: after a rejected one all others are
+        gaps, except those already restored or cancelled.
 
         Args:
-            made_from: the entries' units, from which the store itself has made the records. None: others have, and
-                each is compared with what its entry gives.
+            made_from: the entries' units, if the store made the records. None: each is compared with its entry.
         """
         outcome = Outcome.of_nothing(intake.count, GAP, self.clock.now_ms())
         if lane.are_next(entries):
@@ -259,10 +258,10 @@ class Store:
     def _restore(
         self, intake: Intake, outcome: Outcome, lane: Lane, chosen: Ints, entries: Ints, made_from: Units | None
     ) -> None:
-        """Stages the records at `chosen`, up to the first that can't be taken.
+        """Stages the records at `chosen`, up to the first that is rejected.
 
-        Each names the due time that the reader gave out after comparing it with the entry's record: if the unit says
-        the same, it is right."""
+        Each record holds the due time that the reader gave out after comparing it with the entry's record, so it is
+        right if the unit has the same."""
         now_ms = outcome.stored_at_ms
         units = lane.units(entries) if made_from is None else made_from
         dues = units["tags"].astype(np.int64)
@@ -379,15 +378,15 @@ class Store:
         return waiter(self._staged.taken) if self._staged.count else None
 
     def when_events_durable(self) -> "asyncio.Future[None] | None":
-        """Done when every group event so far is durable, even if they have to be written a second time because the disk
-        was full. None: all are durable."""
+        """Done when every group event so far is durable, even if a full disk makes a second write necessary. None: all
+        are durable."""
         for holder in (self.journal, self._staged, self._flushing):
             if holder is not None and holder.entries:
                 return waiter(holder.waiters if isinstance(holder, Journal) else holder.event_waiters)
         return None
 
     def next_publish(self) -> "asyncio.Future[None]":
-        """Done at the next publish, and when what was published is durable."""
+        """Done at the next publish, and when published records become durable."""
         return waiter(self._publish_waiters)
 
     def take(self) -> FlushBatch | None:
@@ -403,8 +402,8 @@ class Store:
         return self._flushing
 
     def publish(self, batch: FlushBatch, now_ms: float) -> OSError | None:
-        """The batch is durable: readers see it, watermarks move, waiting callers go on. Returns the error that kept
-        units from being written, if any; then they are late, and nothing else differs."""
+        """Publishes a durable batch: readers see it, watermarks move, waiting callers resume. Returns the error that
+        kept units from being written, if any; these are then late, and nothing else differs."""
         trouble = None
         self.queues.shared.begin_publish()
         for queue, count in batch.queues.items():
@@ -444,8 +443,8 @@ class Store:
         return self.lanes.of(queue) is not None or queue is self.halves.queue
 
     def undo(self) -> "list[asyncio.Future[None]]":
-        """Drops everything that is staged and not published. Returns the waiting callers, who have to get an error. The
-        log has to be cut back to `published_end` before the next batch is written."""
+        """Drops everything staged and not published. Returns the waiting callers, to be given an error. The log has to
+        be cut back to `published_end` before the next batch is written."""
         callers: list[asyncio.Future[None]] = []
         self.promises.clear()
         for batch in self.unpublished:
@@ -467,8 +466,8 @@ class Store:
         return callers
 
     def _undo_events(self, batch: FlushBatch) -> "list[asyncio.Future[None]]":
-        """Group events are not taken back: they are written with the next batch. Their waiters go on waiting, unless
-        this is the second time: then they are returned."""
+        """Keeps group events: the next batch writes them, and their waiters keep waiting. If this is their second
+        failure, returns the waiters."""
         if not batch.entries:
             return []
         refused = batch.event_waiters if self._events_undone or self.gate.failed else []
@@ -476,7 +475,7 @@ class Store:
         return refused
 
     def fail(self, reason: str) -> ReadOnly:
-        """The content of the disk is unknown: refuses all waiting callers and all later ones. Returns the error."""
+        """Ends all writing, as the disk's content is unknown: fails waiting and later callers. Returns the error."""
         self.gate.fail(reason)
         error = ReadOnly(f"the shard takes no writes: {reason}")
         refuse(self.undo(), error)
@@ -485,11 +484,11 @@ class Store:
 
     @property
     def durable_end(self) -> int:
-        """Readers see the log up to `published_end`, and a power cut leaves all before this (async mode: may not)."""
+        """A power cut keeps the log up to here (async mode: may not); readers see it up to `published_end`."""
         return self.published_end if self._owed_from is None else self._owed_from
 
     def flushed(self, end: int) -> None:
-        """All that is published before `end` is durable."""
+        """Notes that all published records before `end` are durable."""
         if self._owed_from is not None and end > self._owed_from:
             self._owed_from = end if end < self.published_end else None
             wake(self._publish_waiters)

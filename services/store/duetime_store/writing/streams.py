@@ -1,8 +1,8 @@
-"""Puts in a stream: each is staged as it comes, and answered once it is durable or refused.
+"""Puts in a stream: each is staged on arrival, and answered once it is durable or rejected.
 
     requests ──(one task reads)──▶ staged ──(flush)──▶ answered ──▶ the stream's answers
 
-A put makes no task: the flush that makes it durable hands on its answer.
+A put makes no task: the flush that makes it durable delivers its answer.
 """
 
 import asyncio
@@ -17,10 +17,10 @@ from duetime_store.writing.flusher import Flusher
 from duetime_store.writing.staging import Outcome
 from duetime_store.writing.store import Store
 
-# Puts of one stream that are staged, or answered and not taken by the caller. A gateway has three under way.
+# Maximum puts of a stream that are staged, or answered and not read by the caller. A gateway has three in flight.
 PUTS_UNDER_WAY_MAX = 64
 
-# A request's number, and what became of it.
+# A request's number and its result.
 Answer = tuple[int, Outcome | DueTimeError]
 
 
@@ -34,7 +34,7 @@ class PutStreams:
         self._readers: set[asyncio.Task[None]] = set()
 
     def end(self) -> None:
-        """Streams end once what they have taken is answered, and none begins."""
+        """Ends each stream once its accepted requests are answered; new streams are rejected."""
         self._ending = True
         for reader in self._readers:
             reader.cancel()
@@ -61,7 +61,7 @@ class PutStreams:
 
 
 class _Stream:
-    """One stream: its reader stages, and its answers wait to be taken."""
+    """One stream: its reader stages, and its answers wait for the caller."""
 
     def __init__(self, store: Store, flusher: Flusher, requests: AsyncIterator[store_pb2.PutRequest]) -> None:
         self._store = store
@@ -72,11 +72,11 @@ class _Stream:
         # Staged and not answered.
         self._staged_count = 0
         self._is_read = False
-        # Why no more requests are read; None: there are no more.
+        # The reason reading stopped. None: the requests ended.
         self._error: DueTimeError | None = None
 
     async def next(self) -> Answer | None:
-        """The next answer; None: there are no more. Raises: DueTimeError: why no more requests are read."""
+        """The next answer; None: there are no more. Raises: DueTimeError: the reason reading stopped."""
         answer = await self._answers.get()
         self._room.release()
         if answer is None and self._error is not None:
@@ -84,7 +84,7 @@ class _Stream:
         return answer
 
     async def read(self) -> None:
-        """Stages requests as they come, as long as there is room. Never raises."""
+        """Stages requests on arrival while there is room. Never raises."""
         try:
             await self._room.acquire()
             async for request in self._requests:
@@ -95,7 +95,7 @@ class _Stream:
         except DueTimeError as error:
             self._error = error
         except Exception as error:
-            # Here it would be lost with its task.
+            # Raised here, it would be lost with its task.
             self._error = defect(error, "PutStream")
         finally:
             self._is_read = True

@@ -40,7 +40,7 @@ class FirstCopy:
 
     @property
     def is_bound(self) -> bool:
-        """Whether it waits on its way to its topic."""
+        """Whether it is pending, on its way to its topic."""
         return self.topic in BOUND_TOPIC_NAMES
 
     @property
@@ -71,8 +71,7 @@ class VisibleLog:
                 start += len(buffer)
 
     def read(self, position: int, size: int) -> bytes:
-        """Fewer bytes where there are no more. Bytes after the durable end that are not staged do not count: they were
-        taken back."""
+        """Reads up to `size` bytes. Excludes bytes after the durable end that are not staged: they were taken back."""
         index = bisect_right(self._starts, position) - 1
         if index >= 0 and position < self._starts[index] + len(self._buffers[index]):
             at = position - self._starts[index]

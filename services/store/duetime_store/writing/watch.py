@@ -58,7 +58,7 @@ class DiskWatch:
             await self._clock.sleep(INTERVAL_MS)
 
     async def inspect(self) -> None:
-        """Refuses sends while the disk is too full; otherwise makes the reserve and takes sends again."""
+        """Rejects sends while the disk is too full; otherwise makes the reserve and takes sends again."""
         if self._giving_back:
             return
         fill_count = self._fill_count
@@ -70,7 +70,7 @@ class DiskWatch:
         self._metrics.disk_free_bytes.set(space.free_bytes)
         self._metrics.disk_used.set(space.used)
         self._metrics.disk_used_max.set(self._used_max)
-        # If a write has found no room meanwhile, this measurement is outdated.
+        # If a write has found no room in the meantime, this measurement is outdated.
         if fill_count == self._fill_count:
             self._store.gate.fill(await self._why_full(space, held=held))
 
@@ -83,7 +83,7 @@ class DiskWatch:
         if not held:
             return self._full_text(f"{space.free_bytes} bytes are free")
         try:
-            # No sends may add to late units while they wait in memory.
+            # Late units in memory must not grow: sends are rejected until they are written.
             await self._late.write()
         except OSError as error:
             if error.errno in NO_FILES:
@@ -104,7 +104,7 @@ class DiskWatch:
         return ""
 
     def fill(self, why: str) -> None:
-        """A write found no room: sends are refused. `give_back` comes next."""
+        """Rejects sends because a write found no room. `give_back` comes next."""
         self._fill_count += 1
         self._giving_back = True
         self._store.gate.fill(self._full_text(why))
@@ -115,12 +115,12 @@ class DiskWatch:
         self._giving_back = False
 
     def _full_text(self, why: str) -> str:
-        """Why sends are refused, and when they are taken again."""
+        """The reason why sends are rejected, and the condition for taking them again."""
         needed = self._reserve.free_bytes_needed
         return f"the disk of {self._root} is full ({why}); sends are taken again with {needed} bytes free"
 
     async def report(self, set_serving: Callable[[bool], Awaitable[None]]) -> None:
-        """Logs each change of state and sets health: a full shard serves, one that can't write does not."""
+        """Logs each change of state and sets health: a full shard serves, a failed one does not."""
         gate = self._store.gate
         reported: set[str] = set()
         serving = True

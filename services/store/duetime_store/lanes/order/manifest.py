@@ -1,10 +1,10 @@
-"""The file that says which runs make up the order, as of a log position. Pure. Integers are big-endian.
+"""The file that lists the runs of the order, as of a log position. Pure. Integers are big-endian.
 
-    "DTO1" | u32 CRC-32 of what follows | i64 position | i64 end | i64 next serial | u32 topics | u32 runs
+    "DTO1" | u32 CRC-32 of the rest | i64 position | i64 end | i64 next serial | u32 topics | u32 runs
     then for each run: i64 serial | i64 rows
 
-All that the log says before `position` is in the runs: entries of the lane before `end`, and tombstones of those that
-ended otherwise than by being restored. Their rows name no more than `topics` topics.
+The runs hold the log's content before `position`: entries of the lane before `end`, and tombstones of those that ended
+without being restored. Their rows name at most `topics` topics.
 """
 
 import zlib
@@ -34,7 +34,7 @@ class Manifest:
 
 
 def decode(data: bytes) -> Manifest | None:
-    """None: the bytes are no intact manifest."""
+    """None: the bytes are not an intact manifest."""
     if len(data) < _HEAD.size + _FIELDS.size:
         return None
     mark, crc = _HEAD.unpack_from(data)

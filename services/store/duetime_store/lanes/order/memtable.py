@@ -1,11 +1,11 @@
-"""Rows of the last seconds, in memory, in the order in which they came."""
+"""Rows of the last seconds, in memory, in order of arrival."""
 
 import numpy as np
 from duetime_format.lanes import Place
 
 from duetime_store.lanes.order.rows import END, GONE, NONE, Rows, settled, sort
 
-# New columns have room for so many rows, and grow from there: a quiet lane takes little memory.
+# Initial room in new columns, which then grow: a quiet lane takes little memory.
 _ROWS_MIN = 4_096
 
 
@@ -36,12 +36,12 @@ class Memtable:
         return self._room.part(0, self.count)
 
     def sorted(self) -> Rows:
-        """A sorted copy, without the pairs of a row and its tombstone. May run on another thread once nothing is added
-        any more."""
+        """A sorted copy, without the pairs of a row and its tombstone. May run on another thread once the table is
+        full."""
         return settled(sort(self.rows))
 
     def between(self, low: Place, high: Place, count: int) -> tuple[Rows, Place]:
-        """Sorted rows after `low` up to the second result: to `high`, or nearer, after some `count` rows."""
+        """Sorted rows after `low` up to the second result: `high`, or an earlier place after some `count` rows."""
         rows = self.rows.between(low, high)
         if rows.size > 2 * count:
             nearest = int(np.partition(rows.dues, count)[count])

@@ -1,7 +1,7 @@
-"""Makes one run of several, a piece at a time: memory stays the same, however long they are.
+"""Merges several runs into one, a piece at a time: memory stays constant, however long they are.
 
-Runs are merged by size: where FANOUT runs are of one tier, they become one of the next. So each row is written once for
-each tier, and there are at most FANOUT - 1 runs of a tier: some ten for 10 million rows, 13 for 100 million.
+Runs are merged by size: FANOUT runs of one tier become one of the next. So each row is written once per tier, and there
+are at most FANOUT - 1 runs of a tier: some ten for 10 million rows, 13 for 100 million.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,10 +17,10 @@ _PIECE_ROWS = 64 * 1_024
 
 
 def mergeable(sizes: Sequence[int], smallest: int) -> list[int]:
-    """Indices of runs that are to be merged; empty: none.
+    """Indices of runs to be merged; empty: none.
 
     Args:
-        sizes: rows of each run that are still ahead.
+        sizes: rows of each run after the progress.
         smallest: those of a memtable; all runs below FANOUT times that are of one tier.
     """
     tiers: dict[int, list[int]] = {}

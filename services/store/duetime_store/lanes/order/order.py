@@ -1,12 +1,12 @@
-"""The entries of a lane in the order of their due times: on disk as sorted runs, in memory as far as new or near.
+"""A lane's entries in the order of their due times: sorted runs on disk, new and near entries in memory.
 
     add, remove ──▶ memtable ──(full, or a checkpoint)──▶ run ──(FANOUT of a size)──▶ longer run
                         │                                              │
                         └──▶ window: the next rows ◀───────────────────┘  head
 
-Everything here is derived from the log, the lane's queue and its records. Threads write runs, and `tend` takes what
-they have finished: all else belongs to the caller's thread. Rows that a merge leaves out are those that a checkpoint
-has counted as ended: what a power cut takes back is never left out.
+Everything here is derived from the log, the lane's queue and its records. Threads write runs, and `tend` takes over the
+finished ones; all else belongs to the caller's thread. A merge leaves out only rows that a checkpoint has counted as
+ended, so a power cut can't bring back an omitted row.
 
 Source: O'Neil et al., The Log-Structured Merge-Tree (1996); tiers as in Cassandra's size-tiered compaction.
 """
@@ -37,15 +37,15 @@ from duetime_store.lanes.order.window import Window
 log = structlog.get_logger()
 
 MANIFEST = "manifest"
-# A memtable becomes a run with so many rows: 3 MB.
+# Rows at which a memtable becomes a run: 3 MB.
 MEMTABLE_ROWS = 131_072
-# With so many full ones the caller waits for the thread that writes them.
+# Full memtables at which the caller waits for the thread that writes them.
 _SEALED_MAX = 16
 _SCAN_ROWS = 1_024
 
 
 class OrderSize(NamedTuple):
-    """What an order takes: runs on disk, all rows with those in memory and with tombstones, and the runs' bytes."""
+    """The size of an order: runs on disk, all rows including those in memory and tombstones, and the runs' bytes."""
 
     run_count: int
     row_count: int
@@ -54,8 +54,8 @@ class OrderSize(NamedTuple):
 
 @dataclass(eq=False)
 class Saving:
-    """The order as of a checkpoint, on its way to disk: all that the log says before `position`, entries before
-    `end`. `last`: the newest memtable that it needs as a run, so no later one is a run yet when that is."""
+    """The order as of a checkpoint, on its way to disk: the log's content before `position`, entries before `end`.
+    `last`: the newest memtable that it needs as a run. Once that is a run, no later memtable is one yet."""
 
     position: int
     end: int
@@ -72,7 +72,7 @@ class Saving:
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """A run that a thread writes, and what it takes the place of."""
+    """The writing of a run by a thread, and the memtable or runs that it replaces."""
 
     result: "Future[Run | None]"
     memtable: Memtable | None = None
@@ -92,7 +92,7 @@ class Order:
         *,
         memtable_rows: int = MEMTABLE_ROWS,
     ) -> None:
-        """Empty; `open` reads what is on disk. `executor`: two threads, so that no run waits for a merge."""
+        """Empty; `open` reads the files. `executor`: two threads, so that no run waits for a merge."""
         self._disk = disk
         self._folder = folder
         self._topics = topics
@@ -111,26 +111,26 @@ class Order:
         self._merge: _Job | None = None
         self._saving: Saving | None = None
         self._next_serial = 1
-        # Log position and entry before which everything is in the runs that `open` has found.
+        # Log position and entry: the runs that `open` found hold everything before.
         self.covered = 0, 0
         # Serials that the manifest on disk names.
         self._kept: frozenset[int] = frozenset()
         self._drop_to = START
-        # What was found wrong with a run; empty: nothing.
+        # The fault found in a run; empty: none.
         self.damage = ""
-        # A run could not be written.
+        # Whether a run could not be written.
         self._is_stuck = False
-        # There may be something to merge.
+        # Whether runs may need merging.
         self._is_changed = True
 
     # --- opening ------------------------------------------------------------------------------------------------------
 
     def open(self, position: int, end: int, log_end: int) -> bool:
-        """Opens the runs that hold all before a log position. Returns whether they are to be had; if not, the order is
-        empty and so is its folder.
+        """Opens the runs that hold everything before a log position. Returns whether they are usable; if not, the order
+        and its folder are empty.
 
         Args:
-            position: of the checkpoint that is trusted.
+            position: of the trusted checkpoint.
             end: of the lane's queue.
             log_end: the end of the log that was recovered.
 
@@ -138,7 +138,7 @@ class Order:
             OSError: the disk can't be read.
         """
         found = self._read_manifest()
-        fault = "there is none" if found is None else self._misfit(found, position, end, log_end)
+        fault = "no manifest" if found is None else self._misfit(found, position, end, log_end)
         if found is not None and not fault:
             try:
                 self._take(found)
@@ -146,7 +146,7 @@ class Order:
                 fault = error.text if isinstance(error, Damaged) else f"{error.filename} is missing"
         if fault:
             if end:
-                log.warning("the order of a timer lane is made anew", folder=str(self._folder), reason=fault)
+                log.warning("rebuilding the order of a timer lane", folder=str(self._folder), reason=fault)
             self.clear()
             return False
         self._remove_others()
@@ -160,9 +160,9 @@ class Order:
 
     def _misfit(self, found: Manifest, position: int, end: int, log_end: int) -> str:
         if found.position < position:
-            return f"it is of position {found.position}, the checkpoint of {position}"
+            return f"its position is {found.position}, the checkpoint's {position}"
         if found.position > log_end or found.end > end:
-            return f"it knows of position {found.position} and entry {found.end}, the log ends before"
+            return f"it covers position {found.position} and entry {found.end}, the log ends earlier"
         if found.topics > self._topics.count:
             return f"it names {found.topics} topics, {self._topics.count} are known"
         return ""
@@ -184,17 +184,17 @@ class Order:
                 self._disk.unlink(path)
 
     def clear(self) -> None:
-        """Removes everything, to be made anew."""
+        """Removes everything, for a rebuild."""
         self.close()
         self._forget()
         if (self._folder / MANIFEST).exists():
-            # For good, before its runs go.
+            # The manifest goes for good before its runs.
             self._disk.unlink(self._folder / MANIFEST)
             self._disk.sync_directory(self._folder)
         self._remove_others()
 
     def close(self) -> None:
-        """Waits for the threads; what is not saved is lost."""
+        """Waits for the threads; unsaved rows are lost."""
         for job in (self._flush, self._merge):
             if job is not None and job.result.exception() is None and (run := job.result.result()) is not None:
                 run.close()
@@ -210,11 +210,11 @@ class Order:
         self._put(rows)
 
     def remove(self, dues: Ints, entries: Ints) -> None:
-        """Takes back rows that are there."""
+        """Removes existing rows."""
         self._put(tombstones(dues, entries))
 
     def advance(self, to: Place) -> None:
-        """All rows at or before the place have ended."""
+        """Notes that all rows at or before the place have ended."""
         self.progress = to
         self._window.drop(to)
 
@@ -242,7 +242,7 @@ class Order:
         return self._window.read(after, count, self._runs, self._memtables)
 
     def scan(self, after: Place, to: Place, count: int) -> Rows:
-        """As `head`, for those who read it once: at most `count` rows up to `to`. Raises: Damaged, OSError."""
+        """As `head`, for a single read: at most `count` rows up to `to`. Raises: Damaged, OSError."""
         self._check()
         walk, parts = Walk(max(after, self.progress)), []
         left = count
@@ -272,10 +272,10 @@ class Order:
     def _memtables(self) -> tuple[Memtable, ...]:
         return *self._sealed, self._memtable
 
-    # --- what threads do ----------------------------------------------------------------------------------------------
+    # --- background work ----------------------------------------------------------------------------------------------
 
     def tend(self) -> None:
-        """Takes runs that are written, and has the next ones written."""
+        """Takes over written runs, and starts writing the next ones."""
         while self._flush is not None and self._flush.result.done():
             self._take_flushed(self._flush)
             self._begin_flush()
@@ -314,7 +314,7 @@ class Order:
         try:
             run = job.result.result()
         except OSError as error:
-            # The rows stay in memory, until the next memtable or checkpoint tries again.
+            # The rows stay in memory until the next memtable or checkpoint retries.
             self._is_stuck = True
             log.error("a run of a timer lane can't be written", error=str(error))
             return
@@ -343,7 +343,7 @@ class Order:
         self._remove(frozenset(one.serial for one in job.runs))
 
     def _remove(self, serials: frozenset[int]) -> None:
-        """Has files removed that no manifest names."""
+        """Removes files that no manifest names."""
         named = self._kept if self._saving is None else self._kept | _serials(self._saving.manifest)
         paths = [self._path(serial) for serial in serials - named]
         if paths:
@@ -352,7 +352,7 @@ class Order:
     # --- saving -------------------------------------------------------------------------------------------------------
 
     def capture(self, position: int, end: int) -> Saving:
-        """Begins to save everything added so far, which is all that the log says before `position`. What follows:
+        """Begins to save everything added so far, which is the log's content before `position`. The steps that follow:
         `tend` until `is_ready`, waiting for `flushing` in between; `write`, on any thread; then `saved`."""
         if self._memtable.count:
             self._seal()
@@ -376,7 +376,7 @@ class Order:
         saving.manifest = Manifest(saving.position, saving.end, self._next_serial, saving.topics, runs)
 
     def write(self, saving: Saving) -> None:
-        """Makes it durable. Blocking. Raises: OSError: what was saved before counts."""
+        """Makes the manifest durable. Blocking. Raises: OSError: the previous one counts."""
         assert saving.manifest is not None
         disk, path = self._disk, self._folder / MANIFEST
         self._topics.save(saving.topics)
@@ -389,7 +389,7 @@ class Order:
         disk.sync_directory(self._folder)
 
     def saved(self, saving: Saving) -> None:
-        """It is durable: what the manifest before it named may go."""
+        """Notes that the manifest is durable: files that only the previous one names are removed."""
         before, self._kept, self._saving = self._kept, _serials(saving.manifest), None
         self._drop_to = saving.drop_to
         self._is_changed = True
@@ -408,7 +408,7 @@ def _write(disk: Disk, path: Path, serial: int, parts: Callable[[], Iterable[Row
 
 
 def _unlink(disk: Disk, paths: list[Path]) -> None:
-    """Runs on a thread. What stays is removed by the next start."""
+    """Runs on a thread. The next start removes any leftovers."""
     for path in paths:
         try:
             disk.unlink(path)

@@ -1,9 +1,9 @@
-"""Rows of the order: when an entry falls due, and what a listing has to know of it. Pure.
+"""Rows of the order: an entry's due time, and the fields that a listing needs. Pure.
 
     due i64 | entry i64 | topic u32 | key u32         24 bytes, sorted by (due, entry)
 
 A row with topic GONE is a tombstone: it takes back the row with the same place. A place occurs at most once as a row
-and at most once as a tombstone, so ranks are exact wherever the two lie: pending = rows - tombstones.
+and at most once as a tombstone, so ranks are exact in any mix of sources: pending = rows - tombstones.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ _I64_MAX = (1 << 63) - 1
 _KEY_BITS = 63
 
 
-# Places between two entries name no entry: these are before all entries, and after them.
+# Places without an entry: before all entries, and after them.
 START = Place(-1, -1)
 END = Place(_I64_MAX, _I64_MAX)
 
@@ -61,7 +61,7 @@ class Rows(NamedTuple):
         return Rows(self.dues[indices], self.entries[indices], self.topics[indices], self.keys[indices])
 
     def rank(self, place: Place) -> int:
-        """How many of the rows, which are sorted, lie at or before the place."""
+        """The number of rows, which are sorted, at or before the place."""
         low = int(self.dues.searchsorted(place.due_at_ms))
         if low == self.size or self.dues[low] != place.due_at_ms:
             return low
@@ -74,11 +74,11 @@ class Rows(NamedTuple):
         return self.part(first, self.size) if first else self
 
     def between(self, low: Place, high: Place) -> "Rows":
-        """A copy of those rows, sorted or not, that lie after `low` and not after `high`."""
+        """A copy of the rows, sorted or not, after `low` and not after `high`."""
         return self.at((self.dues >= low.due_at_ms) & (self.dues <= high.due_at_ms))._within(low, high)
 
     def _within(self, low: Place, high: Place) -> "Rows":
-        """Exact where the due times of the bounds occur."""
+        """Applies the bounds exactly where their due times occur."""
         out = (self.dues == low.due_at_ms) & (self.entries <= low.entry)
         out |= (self.dues == high.due_at_ms) & (self.entries > high.entry)
         return self.at(~out) if out.any() else self
@@ -92,7 +92,7 @@ NONE = _empty()
 
 
 def joined(parts: Sequence[Rows]) -> Rows:
-    """One after the other."""
+    """Concatenates the parts."""
     if len(parts) == 1:
         return parts[0]
     return Rows(*map(np.concatenate, zip(*parts, strict=True))) if parts else NONE
@@ -112,7 +112,7 @@ def merged(parts: Sequence[Rows]) -> Rows:
     if len(parts) < 2:
         return settled(joined(parts))
     rows = joined(parts)
-    # Timsort takes parts that are sorted already as they are.
+    # Timsort takes already sorted parts as they are.
     return settled(rows.at(_order(rows, "stable")))
 
 
@@ -130,7 +130,7 @@ def settled(rows: Rows) -> Rows:
 
 
 def _order(rows: Rows, kind: Literal["quicksort", "stable"]) -> npt.NDArray[np.int64]:
-    """The permutation that sorts by (due, entry): by one number where both fit, which takes half of the time."""
+    """The permutation that sorts by (due, entry): by one number where both fit, which halves the time."""
     if not rows.size:
         return np.empty(0, np.int64)
     dues, entries = rows.dues, rows.entries

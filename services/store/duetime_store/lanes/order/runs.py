@@ -2,9 +2,9 @@
 
     block 0 | block 1 | ... | block n - 1 | index | tail        blocks of BLOCK_ROWS rows, the last one of the rest
 
-    block   u32 CRC-32 of what follows | i64 due of each row | i64 entry of each | u32 topic of each | u32 key of each
+    block   u32 CRC-32 of the rest | i64 due of each row | i64 entry of each | u32 topic of each | u32 key of each
     index   i64 due of each block's last row | i64 entry of each | i64 tombstones of each
-    tail    "DTR1" | u32 CRC-32 of the index and of what follows here | i64 rows
+    tail    "DTR1" | u32 CRC-32 of the index and of the rest here | i64 rows
 
 Opening a run reads index and tail: 24 bytes for each 24 KiB. A rank takes a search there and one block.
 """
@@ -31,15 +31,15 @@ _STRIDE = _CRC.size + BLOCK_ROWS * ROW_BYTES
 
 
 class Run:
-    """A run that is open for reading, from any thread. `serial` is in the name of its file."""
+    """A run open for reading, from any thread. `serial` is in the name of its file."""
 
     def __init__(self, disk: Disk, path: Path, serial: int) -> None:
         """Raises: Damaged, OSError."""
         self._disk = disk
         self.path = path
         self.serial = serial
-        # The last two blocks that ranks were asked of: they ask for the same ones again and again. Replaced as a whole,
-        # since merges ask too, on their thread.
+        # The blocks of the last two ranks, which are often asked again. Replaced as a whole, since merges ask too, on
+        # their thread.
         self._cache: tuple[tuple[int, Rows], ...] = ()
         self._fd = disk.open(path, os.O_RDONLY)
         try:
@@ -67,7 +67,7 @@ class Run:
 
     @property
     def size(self) -> int:
-        """Bytes of its file."""
+        """The file's size in bytes."""
         return _bytes_of(self.count) + 24 * len(self._last_dues) + _TAIL.size
 
     @property
@@ -78,7 +78,7 @@ class Run:
         self._disk.close(self._fd)
 
     def read(self, first: int, count: int) -> Rows:
-        """Rows of whole blocks, from the block that begins with row `first` on; at least `count`, or all there are.
+        """Rows of whole blocks, beginning with row `first` of a block; at least `count`, or all there are.
 
         Raises:
             Damaged: a block does not match its CRC.
@@ -100,7 +100,7 @@ class Run:
         return Rows(wide[:count], wide[count:], narrow[:count], narrow[count:])
 
     def rank(self, place: Place) -> int:
-        """How many rows lie at or before the place, tombstones included. Raises: Damaged."""
+        """The number of rows at or before the place, including tombstones. Raises: Damaged."""
         return self._rank(place)[0]
 
     def pending_to(self, place: Place) -> int:
@@ -109,7 +109,7 @@ class Run:
         return count - 2 * gone
 
     def _rank(self, place: Place) -> tuple[int, int]:
-        # The first block whose last row lies after the place.
+        # The first block whose last row is after the place.
         low = int(np.searchsorted(self._last_dues, place.due_at_ms, "left"))
         high = int(np.searchsorted(self._last_dues, place.due_at_ms, "right"))
         block = low + int(np.searchsorted(self._last_entries[low:high], place.entry, "right"))
@@ -185,5 +185,5 @@ def _encode(rows: Rows, index: list[tuple[int, int, int]]) -> bytes:
 
 
 def _bytes_of(count: int) -> int:
-    """The size of the blocks of so many rows."""
+    """The size of the blocks of `count` rows."""
     return -(-count // BLOCK_ROWS) * _CRC.size + count * ROW_BYTES

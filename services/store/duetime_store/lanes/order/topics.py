@@ -1,4 +1,4 @@
-"""Numbers for the topics that rows name: a line of a file each, written before a manifest counts it.
+"""Numbers for the topics of rows: one line each in a file, written before a manifest counts it.
 
 8 hexadecimal digits: CRC-32 of the name | space | name | newline
 """
@@ -11,13 +11,13 @@ from duetime_format.names import RETRY_PREFIX
 
 from duetime_store.files.disk import Disk
 
-# Of records that name no topic.
+# The number for records without a topic.
 NO_TOPIC = 0
 _RETRIES = RETRY_PREFIX.encode()
 
 
 class TopicNumbers:
-    """The table of one shard. Numbers rise and are never given twice."""
+    """The table of one shard. Numbers rise and are never reused."""
 
     def __init__(self, disk: Disk, path: Path) -> None:
         """Reads the file as far as it is intact. Raises: OSError."""
@@ -28,7 +28,7 @@ class TopicNumbers:
         # Numbers of groups' retry topics, in order.
         self.retries = [number for number, name in enumerate(self.names) if name.startswith(_RETRIES)]
         self._saved_count = len(self.names)
-        # What comes after is damaged: it is written over.
+        # The rest is damaged: it is overwritten.
         self._bytes = sum(map(len, map(_line, self.names[1:])))
 
     @property
@@ -77,7 +77,7 @@ def _read(path: Path) -> list[bytes]:
     except FileNotFoundError:
         return []
     names: list[bytes] = []
-    # What follows the last newline is no line.
+    # Bytes after the last newline are not a line.
     for line in lines[:-1]:
         name = line[9:]
         if line != _line(name)[:-1]:

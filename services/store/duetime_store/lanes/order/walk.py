@@ -1,4 +1,4 @@
-"""Reads sorted runs as one sequence: each block once, and of each run only what is needed next."""
+"""Reads sorted runs as one sequence: each block once, and no more of a run than needed next."""
 
 from collections.abc import Sequence
 
@@ -8,12 +8,12 @@ from duetime_store.lanes.order.memtable import Memtable
 from duetime_store.lanes.order.rows import END, NONE, Rows, joined, merged
 from duetime_store.lanes.order.runs import BLOCK_ROWS, Run
 
-# Rows of one step where all have ended.
+# Maximum rows of a step where all have ended.
 _STEP_ROWS_MAX = 64 * 1024
 
 
 class Cursor:
-    """A place in a run, and the rows after it that are read already."""
+    """A place in a run, and the rows already read after it."""
 
     def __init__(self, run: Run, after: Place) -> None:
         self.run = run
@@ -26,11 +26,11 @@ class Cursor:
 
     @property
     def left(self) -> int:
-        """Rows that lie ahead."""
+        """Rows ahead."""
         return self._rows.size + self.run.count - self._next
 
     def read(self, count: int) -> None:
-        """Has at least `count` rows ready, or all that lie ahead."""
+        """Makes at least `count` rows ready, or all that are ahead."""
         if self._rows.size < count and self._next < self.run.count:
             rows = self.run.read(self._next, count - self._rows.size)
             self._next = min(self._next + rows.size, self.run.count)
@@ -38,27 +38,27 @@ class Cursor:
 
     @property
     def reach(self) -> Place:
-        """All rows up to here are ready."""
+        """The place up to which all rows are ready."""
         return END if self._next >= self.run.count else self._rows.last
 
     def take(self, to: Place) -> Rows:
-        """The rows that are ready up to the place; the cursor is after them."""
+        """Removes and returns the ready rows up to the place."""
         count = self._rows.rank(to)
         taken, self._rows = self._rows.part(0, count), self._rows.part(count, self._rows.size)
         return taken
 
 
 class Walk:
-    """Rows of runs and memtables after a place, in order, without pairs; `place` is how far it is."""
+    """Rows of runs and memtables after a place, in order, without pairs; `place` is its progress."""
 
     def __init__(self, after: Place) -> None:
         self.place = after
         self._cursors: list[Cursor] = []
 
     def next(self, runs: Sequence[Run], memtables: Sequence[Memtable], count: int, to: Place = END) -> Rows:
-        """Some `count` rows, more or fewer; none: there are none up to `to`, where the walk is then.
+        """Some `count` rows, more or fewer; none: the walk has reached `to`.
 
-        Runs and memtables may be others each time, as long as they hold the same rows, or more.
+        Runs and memtables may differ each time, if they hold at least the same rows.
 
         Raises:
             Damaged: a block of a run.
@@ -68,7 +68,7 @@ class Walk:
             rows = self._step(memtables, count, to)
             if rows.size:
                 return rows
-            # Very many have ended here: a step costs a look at each memtable, however few rows it takes.
+            # Very many have ended here: each step costs a read of each memtable, however few rows it takes.
             count = min(2 * count, max(count, _STEP_ROWS_MAX))
         return NONE
 

@@ -1,4 +1,4 @@
-"""The next rows in memory: the head of a lane is read many times before it moves, and rows come that fall due soon."""
+"""The next rows in memory: the head of a lane is read many times before it moves, and new rows may be due soon."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from duetime_store.lanes.order.rows import END, NONE, Rows, joined, merged, sort
 from duetime_store.lanes.order.runs import Run
 from duetime_store.lanes.order.walk import Walk
 
-# Rows read at once, and kept of those that are too many: after a reader went far ahead, or many came that are due soon.
+# Rows read at once, and rows kept when there are too many: after a reader went far ahead, or many near rows came.
 REFILL_ROWS = 8_192
 ROWS_MAX = 32_768
 
@@ -26,7 +26,7 @@ class Window:
         self._fresh_count = 0
 
     def add(self, rows: Rows) -> None:
-        """Rows or tombstones, in any order, were added to the memtable."""
+        """Adds rows or tombstones, in any order, that the memtable already has."""
         if self._walk.place < END:
             rows = rows.at(rows.dues <= self._walk.place.due_at_ms)
         if rows.size:
@@ -37,7 +37,7 @@ class Window:
                 self._trim()
 
     def drop(self, to: Place) -> None:
-        """Nobody asks for rows at or before the place any more."""
+        """Drops rows at or before the place; no reader needs them any more."""
         self._settle()
         self._after = to
         self._rows = self._rows.after(to)
@@ -47,8 +47,8 @@ class Window:
             self._trim()
 
     def _trim(self) -> None:
-        """Forgets the farthest rows of too many. A window that reaches the end of all rows would hold each that comes
-        until something falls due."""
+        """Drops the farthest rows if there are too many. Otherwise a window that reaches the end of all rows would hold
+        every new one until an entry falls due."""
         if self._rows.size > ROWS_MAX:
             # A copy: a part would keep all of them in memory.
             self._rows = self._rows.at(np.arange(REFILL_ROWS))
@@ -64,7 +64,7 @@ class Window:
         return self._rows.part(first, min(first + count, self._rows.size))
 
     def _settle(self) -> None:
-        """Merges what was added up to the window's end; the walk reads the rest from the memtable."""
+        """Merges added rows up to the window's end; the walk reads the rest from the memtable."""
         if self._fresh:
             fresh = sort(joined(self._fresh)).after(self._after)
             self._fresh, self._fresh_count = [], 0
