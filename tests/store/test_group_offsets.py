@@ -139,7 +139,7 @@ async def test_commit_that_was_not_written_is_refused_and_goes_on_later(tmp_path
         disk.fail("sync", errno.EIO, path=FILE)
         code, text = await refusal(store.commit({0: 2}))
         assert code is grpc.StatusCode.UNAVAILABLE
-        assert text == "offsets are not kept, consumerOffset.json was not written: Input/output error"
+        assert text == "offsets are not saved, consumerOffset.json was not written: Input/output error"
         assert store.file is None
         disk.mend()
         await store.commit({1: 3})

@@ -174,7 +174,7 @@ async def test_what_found_no_room_is_there_again(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("letter", "text"),
     [
-        ({"topic": "orders", "offset": 0}, "'orders' is no topic of dead letters"),
+        ({"topic": "orders", "offset": 0}, "'orders' is not a topic of dead letters"),
         ({"topic": DLQ, "offset": 1}, "1 is not within 0 and 0 of queue 0"),
         ({"topic": DLQ, "offset": -1}, "-1 is not within 0 and 0 of queue 0"),
         ({"topic": "%DLQ%other", "offset": 0}, "not known to this shard"),

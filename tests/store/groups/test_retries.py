@@ -160,7 +160,7 @@ async def test_a_reset_without_room_for_retries_that_stay_changes_nothing(tmp_pa
         await store.send("a", "b")
         await store.ack(*await store.receive())
         await store.put(*[copy("a", origin="0:0")] * 11, copy("b", origin="0:1"))
-        with pytest.raises(grpc.aio.AioRpcError, match="11 retries stay before others") as caught:
+        with pytest.raises(grpc.aio.AioRpcError, match="11 retries stay before retries") as caught:
             await store.reset(offset=1)
         assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
         assert (await store.describe()).queues[0].next_offset == 2

@@ -1,4 +1,4 @@
-"""Acks of messages by their lease and offsets: what `Groups.ack` does for receipts, without one for each message."""
+"""Acks of messages by their lease and offsets: as `Groups.ack` for receipts, but without one for each message."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from duetime_store.groups.offsets import check_group
 
 
 class Unacked(NamedTuple):
-    """Messages of a lease that are not done, and why: EXPIRED or UNKNOWN."""
+    """Messages of a lease that are not done, and the reason: EXPIRED or UNKNOWN."""
 
     status: int
     lease: bytes
@@ -26,7 +26,7 @@ def ack(groups: Groups, group: str, named: Sequence[leases_pb2.LeaseOffsets]) ->
     """Acknowledges messages; durable once the events so far are. Returns those that are not done.
 
     Raises:
-        InvalidArgument: offsets that are none, too many, or not ascending.
+        InvalidArgument: no offsets, too many, or not ascending.
     """
     check_group(group)
     _check(named)
@@ -51,14 +51,14 @@ def ack(groups: Groups, group: str, named: Sequence[leases_pb2.LeaseOffsets]) ->
 
 
 def wire(rest: Iterable[Unacked]) -> Iterable[leases_pb2.UnackedOffsets]:
-    """As they are answered."""
+    """The wire form of the answer."""
     for one in rest:
         messages = leases_pb2.LeaseOffsets(lease=one.lease, offsets=ranges(one.offsets))
         yield leases_pb2.UnackedOffsets(status=one.status, messages=messages)  # type: ignore[arg-type]
 
 
 def _are_open(lease: Lease, group: str, offsets: Sequence[int], now_ms: int) -> bool:
-    """Whether all can be ended: looked at by hold, as the messages of a lease share few."""
+    """Whether all can be ended: checked by hold, as the messages of a lease share few."""
     place = lease.place
     holds = set(map(place.entries.get, offsets))
     return (
@@ -79,7 +79,7 @@ def _unacked(lease: bytes, offsets: Sequence[int], each: Sequence[int | Open]) -
 def _check(named: Sequence[leases_pb2.LeaseOffsets]) -> None:
     """Raises: InvalidArgument."""
     try:
-        # Counted before anything is made of the ranges, which are small whatever they count.
+        # Counted before the ranges are expanded, because small ranges may have large counts.
         total = sum(count_of(one.offsets) for one in named)
         if not 1 <= total <= limits.RECEIPTS_MAX:
             raise InvalidArgument([Violation("acks.leases", f"{total} messages are not 1 to {limits.RECEIPTS_MAX}")])

@@ -18,13 +18,13 @@ from duetime_store.reading.turns import Turns, Walk
 from duetime_store.writing.flusher import Flusher
 from duetime_store.writing.store import Store
 
-# Receivers seen within this time are members, and keep the group from being deleted.
+# Receivers seen within these times are members, and keep the group from being deleted.
 MEMBER_MS = 600_000
 IN_USE_MS = 60_000
 
 
 class GroupAdmin:
-    """See proto/duetime/v1/store.proto for what each call promises."""
+    """See proto/duetime/v1/store.proto for the promises of each call."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class GroupAdmin:
         return count
 
     async def reset(self, request: consumer_pb2.ResetGroupRequest) -> consumer_pb2.ResetGroupResponse:
-        """Staged on return where the group receives the topic; durable where it commits offsets itself."""
+        """Staged on return if the group receives the topic; durable if it commits offsets itself."""
         check_group(request.name)
         wanted = request.WhichOneof("to")
         if wanted is None:
@@ -123,7 +123,7 @@ class GroupAdmin:
                 moves.append((number, await self._target(walk, request, queue)))
         superseded = Superseded(group, topic, {number.queue: offset for number, offset in moves})
         found = await self._superseding.find(superseded)
-        # Reset and ends are one step where the group receives the topic: no copy is delivered between the two.
+        # If the group receives the topic, reset and ends are one step: no copy is delivered between the two.
         if not request.dry_run:
             self._superseding.prepare(found)
         response = consumer_pb2.ResetGroupResponse()
@@ -181,8 +181,8 @@ class GroupAdmin:
                     reason="GROUP_IN_USE",
                 )
         self._groups.delete(request.name)
-        # A later group of this name does not get the messages that this one handled: copies in lanes end, and those in
-        # %RETRY%group count as read. Its leases are gone, so none comes after those that are staged now.
+        # A later group of this name must not get messages that this one handled: copies in lanes end, and those in
+        # %RETRY%group count as read. Its leases are gone, so no copy follows the staged ones.
         self._store.stage_events()
         await self._durable()
         self._retries.cancel(await self._retries.find(request.name))
@@ -193,7 +193,7 @@ class GroupAdmin:
         await forget(request.name)
 
     async def _durable(self) -> None:
-        """All that is staged is published."""
+        """Waits until everything staged is published."""
         durable = self._store.when_durable()
         if durable is not None:
             self._wake()

@@ -27,13 +27,13 @@ from duetime_store.writing.store import Store
 log = sparing()
 
 HISTORY_BYTES_MAX = 16 * 1024
-# Bytes of leased messages in one answer, the last one not counted; the caller asks again for the others.
+# Bytes of leased messages in one answer, not counting the last one; the caller asks again for the others.
 LEASED_BYTES_MAX = limits.PULL_BYTES_DEFAULT
 RECORDS = consumer_pb2.RECEIVE_ENCODING_RECORDS
 
 
 class GroupCalls:
-    """See proto/duetime/v1/store.proto for what each call promises."""
+    """See proto/duetime/v1/store.proto for the promises of each call."""
 
     def __init__(
         self,
@@ -57,10 +57,10 @@ class GroupCalls:
         self._shard = shard
 
     def check_commits(self, group: str, topic: str) -> None:
-        """Raises: FailedPrecondition: the group's offsets in the topic follow from what it acknowledges."""
+        """Raises: FailedPrecondition: the group's offsets in the topic follow from its acknowledgements."""
         if self._groups.receives(group, topic):
             raise FailedPrecondition(
-                f"group {group} receives {topic}: its offsets follow from what it acknowledges; reset it instead",
+                f"group {group} receives {topic}: its offsets follow from its acknowledgements; reset it instead",
                 reason="GROUP_RECEIVES",
             )
 
@@ -122,7 +122,7 @@ class GroupCalls:
         if request.invisible_ms:
             _check_invisible(request.invisible_ms)
             if request.not_attempted:
-                raise InvalidArgument([Violation("not_attempted", "goes with invisible_ms 0 only")])
+                raise InvalidArgument([Violation("not_attempted", "is only for invisible_ms 0")])
         statuses = self._groups.change(
             request.group, request.receipts, request.invisible_ms, not_attempted=request.not_attempted
         )
@@ -144,7 +144,7 @@ class GroupCalls:
             )
             response.leased.append(leased)
             size += leased.ByteSize()
-        # The answer may rest on events that are not durable yet.
+        # The answer may rely on events that are not durable yet.
         await self._receiver.durable()
         return response
 
@@ -167,7 +167,7 @@ class GroupCalls:
                 response.leased.append(leased)
                 size += leased.ByteSize()
             else:
-                # It can't be read, now or later: there is nothing to make a dead letter of.
+                # It is unreadable for good: nothing is left for a dead letter.
                 self._groups.ack(one.place.key.group, [receipt])
                 self._groups.lost_count += 1
         return response
@@ -190,7 +190,7 @@ class GroupCalls:
         return store_pb2.DeferResponse(statuses=statuses, deliver_at_ms=times)  # type: ignore[arg-type]
 
     def _leased(self, one: Open, receipt: bytes) -> store_pb2.LeasedRecord:
-        """The leased record; EXPIRED where it can't be read any more."""
+        """The leased record; EXPIRED if it can't be read any more."""
         key, hold, lease = one.place.key, one.hold, one.lease
         queue = self._store.queues.find(key.queue_topic, key.queue)
         try:
@@ -299,7 +299,7 @@ def asked_of(request: consumer_pb2.ReceiveRequest, peer: str, caller: str, wante
     if not 0 <= request.max_attempts <= limits.ATTEMPTS_MAX:
         faults.append(Violation("max_attempts", f"{request.max_attempts} is not within 0 and {limits.ATTEMPTS_MAX}"))
     if not request.queues and not request.retry_queues:
-        faults.append(Violation("queues", "there is none"))
+        faults.append(Violation("queues", "is empty"))
     if faults:
         raise InvalidArgument(faults)
     if request.invisible_ms:

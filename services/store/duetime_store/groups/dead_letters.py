@@ -1,4 +1,4 @@
-"""Dead letters as retry services see them: those still in a queue of %DLQ%group, oldest first."""
+"""Dead letters for retry services: those still in a queue of %DLQ%group, oldest first."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from duetime_store.writing.store import Store
 
 @dataclass(slots=True)
 class PulledLetters:
-    """Records, back to back, and the offset of each; the caller goes on at `next_offset`."""
+    """Records, back to back, and the offset of each; the caller continues at `next_offset`."""
 
     next_offset: int
     max_offset: int
@@ -30,10 +30,10 @@ class PulledLetters:
 def pull(
     reader: Reader, gone: GoneLetters, queue: ConsumeQueue, offset: int, max_count: int, max_bytes: int
 ) -> PulledLetters:
-    """Dead letters from an offset on, the first whatever its size; damaged ones are logged and passed over.
+    """Dead letters from an offset on, the first regardless of its size; damaged ones are logged and skipped.
 
-    Inspects SCAN_UNITS_MAX places at most: an answer without letters whose `next_offset` is below `max_offset` means
-    that the caller goes on.
+    Inspects SCAN_UNITS_MAX places at most: if an answer has no letters and its `next_offset` is below `max_offset`, the
+    caller should continue.
     """
     pulled = PulledLetters(min(max(offset, queue.min_offset), queue.max_offset), queue.max_offset)
     stop = min(pulled.next_offset + SCAN_UNITS_MAX, queue.max_offset)
@@ -64,7 +64,7 @@ def live_counts(store: Store, gone: GoneLetters) -> dict[str, int]:
 
 
 class DeadLetterCollector(Collector):
-    """The number of dead letters of each group at the moment of a scrape."""
+    """The number of dead letters of each group at a scrape."""
 
     def __init__(self, store: Store, gone: GoneLetters) -> None:
         self._store = store
@@ -80,13 +80,13 @@ class DeadLetterCollector(Collector):
 
 
 def check_topic(topic: str) -> None:
-    """Raises: InvalidArgument: it is no topic of dead letters."""
+    """Raises: InvalidArgument: it is not a topic of dead letters."""
     if not topic.startswith(DLQ_PREFIX):
-        raise InvalidArgument([Violation("topic", f"{shown(topic)} is no topic of dead letters: {DLQ_PREFIX}GROUP")])
+        raise InvalidArgument([Violation("topic", f"{shown(topic)} is not a topic of dead letters: {DLQ_PREFIX}GROUP")])
 
 
 def check_place(store: Store, topic: str, queue: int, offset: int) -> None:
-    """Raises: InvalidArgument: no dead letter is there, or was. NotFound: no such queue."""
+    """Raises: InvalidArgument: no dead letter is or was there. NotFound: no such queue."""
     check_topic(topic)
     found = store.queues.find(topic, queue)
     if not 0 <= offset < found.max_offset:

@@ -1,10 +1,10 @@
-"""One fetch of messages for a group: returned messages and retries first, in turn with new ones, queue after queue.
+"""One fetch of messages for a group: returned messages and retries, alternating with new ones, queue after queue.
 
     again   returned messages of all places, then new records of %RETRY%group
     fresh   new messages of the topic
 
-A call begins with `again`; where that alone fills it, the next one begins with `fresh`, so that neither waits for ever.
-Both go round the queues, each call from the next one on. A fetch awaits nothing: it ends when its step of the event
+A call begins with `again`. If that alone fills it, the next call begins with `fresh`, so that neither starves. Both
+rotate over the queues, each call starting with the next one. A fetch awaits nothing: it ends when its step of the event
 loop's time is over (turns.py), and another one continues.
 """
 
@@ -35,7 +35,7 @@ _I64_DIGITS_MAX = 18
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A Receive whose fields are valid."""
+    """A Receive with valid fields."""
 
     group: str
     topic: str
@@ -51,7 +51,7 @@ class Asked:
     ordered: bool
     start_at_ms: int
     member: str
-    # Whom its messages count for.
+    # The caller that its messages count for.
     caller: str
 
 
@@ -74,9 +74,9 @@ class Fetched:
     asked: Asked
     count: int
     size: int
-    # How many more messages may be outstanding.
+    # Remaining number of messages that may become outstanding.
     fresh: int
-    # Leases nothing: only asks whether there is something.
+    # Leases nothing: only checks for messages.
     peek: bool
     walk: Walk
     given: list[Given] = field(default_factory=list)
@@ -110,7 +110,7 @@ class Columns:
 
 
 class Fetcher:
-    """Fetches the messages that are there for a group."""
+    """Fetches available messages for a group."""
 
     def __init__(self, store: Store, reader: Reader, groups: Groups) -> None:
         self._store = store
@@ -147,7 +147,7 @@ class Fetcher:
         return fetched
 
     def _again(self, fetched: Fetched, place: Place) -> None:
-        """Takes messages that came back."""
+        """Takes returned messages."""
         if fetched.asked.ordered and place.is_blocked:
             return
         while place.available and not fetched.is_over:
@@ -177,7 +177,7 @@ class Fetcher:
                 return
 
     def _read(self, place: Place, offsets: list[int]) -> tuple[list[int], bytes, list[int]]:
-        """Offsets, records and sizes of outstanding messages; those that are gone or damaged are done."""
+        """Offsets, records and sizes of outstanding messages; ends deleted and damaged ones."""
         queue = self.queue(place)
         kept: list[int] = []
         parts: list[bytes] = []
@@ -245,8 +245,8 @@ class Fetcher:
     def _others_pass(self, place: Place, offsets: Sequence[int], topics: Sequence[bytes | None], stop: int) -> None:
         """Moves the places of the group's other topics past records of %RETRY%group before `stop` that are not theirs.
 
-        Those records are about to be this place's, or nobody's; only places that are as far move, up to their own
-        records. So a topic that the group no longer receives holds up nothing.
+        Those records are about to belong to this place, or to none; only places that are as far move, up to their own
+        records. So a topic that the group no longer receives blocks nothing.
         """
         for other in self._groups.progress.retries[place.key.queue_topic, place.key.queue]:
             if other is not place and place.frontier <= other.frontier < stop:
@@ -255,7 +255,7 @@ class Fetcher:
                 self._pass(other, min(next(own, stop), stop))
 
     def _retried(self, fetched: Fetched, place: Place) -> None:
-        """Takes new records of %RETRY%group that are for this topic; those whose time is still ahead wait for it."""
+        """Takes new records of %RETRY%group for this topic; those that are not due yet wait for their time."""
         if fetched.asked.ordered and place.entries:
             return
         queue = self.queue(place)
@@ -316,7 +316,7 @@ class Fetcher:
         after: int,
         held: "Columns",
     ) -> None:
-        """Makes one lease over messages of a place; each of the parts has an attempt and a past of its own."""
+        """Makes one lease over messages of a place; each of the parts has its own attempt and past."""
         asked, groups = fetched.asked, self._groups
         now_ms = self._store.clock.now_ms()
         until_ms, before = now_ms + asked.invisible_ms, place.frontier
@@ -346,7 +346,7 @@ def _number(value: bytes | None) -> int:
 
 
 def _fitting(sizes: list[int], size: int, least: int) -> int:
-    """How many messages from the first on take at most `size` bytes together; `least` at least."""
+    """The number of leading messages that take at most `size` bytes together; at least `least`."""
     if sum(sizes) <= size:
         return len(sizes)
     total = 0

@@ -1,6 +1,6 @@
 """The registry of a shard's groups: checks receipts, changes the state, journals the change, wakes waiters.
 
-Every method is synchronous; its change is durable once `Store.when_events_durable` says so, which callers await.
+Every method is synchronous. Its change is durable once `Store.when_events_durable` says so, which callers await.
 """
 
 import asyncio
@@ -74,7 +74,7 @@ class Activity:
     acks: Rate = field(default_factory=Rate)
     acked_count: int = 0
     receives: Rate = field(default_factory=Rate)
-    # When they received, by name and topic; the latest last.
+    # Times of receives, by name and topic; the latest last.
     members: dict[tuple[str, str], int] = field(default_factory=dict)
 
 
@@ -96,7 +96,7 @@ class Groups:
         self.store = store
         self.journal = GroupJournal(store.journal)
         self.progress = progress
-        # Which dead letters are gone.
+        # The dead letters that are gone.
         self.gone = gone
         self.shard = shard
         self.leases_max = leases_max
@@ -113,7 +113,7 @@ class Groups:
     # --- receipts ---------------------------------------------------------------------------------------------------
 
     def _inspect(self, group: str, receipt: bytes, now_ms: int) -> int | Open:
-        """The message under a receipt, or the status that tells why there is none: EXPIRED, UNKNOWN or done."""
+        """The message under a receipt, or the status if there is none: EXPIRED, UNKNOWN or done."""
         parsed = receipts.parse(receipt)
         if parsed is None or parsed.shard != self.shard:
             return UNKNOWN
@@ -140,8 +140,8 @@ class Groups:
         return Open(place, lease, offset, hold)
 
     def _open(self, group: str, names: Sequence[bytes], done: int) -> tuple[list[int], dict[Lease, list[int]]]:
-        """A status for each receipt, and the offsets of those that are OK, ascending, by lease; `done` is the status of
-        those whose message is done."""
+        """A status for each receipt, and the offsets of the OK ones, ascending, by lease; `done` is the status of
+        messages already done."""
         now_ms = self.store.clock.now_ms()
         statuses: list[int] = []
         found: dict[Lease, list[int]] = {}
@@ -168,7 +168,7 @@ class Groups:
         return statuses
 
     def end(self, group: str, found: Mapping[Lease, list[int]]) -> None:
-        """Ends messages that are under leases of a group: they are done."""
+        """Ends messages under leases of a group: they are done."""
         count = 0
         for lease, offsets in found.items():
             place = lease.place
@@ -194,7 +194,8 @@ class Groups:
         return statuses
 
     def give_back(self, lease: Lease, offsets: list[int], now_ms: int, *, counted: bool) -> None:
-        """Gives messages back. Of an ordered lease, all later ones come back too, uncounted: they were not reached."""
+        """Gives messages back. With an ordered lease all later ones are given back too, uncounted: they were not
+        reached."""
         later = self.progress.later_of(lease, offsets[0]) if lease.ordered else []
         self._back(lease, offsets, now_ms, counted=counted)
         self._back(lease, [offset for offset in later if offset not in offsets], now_ms, counted=False)
@@ -206,7 +207,7 @@ class Groups:
             self.progress.give_back(lease.place, lease.id, offsets, now_ms, counted=counted)
 
     def not_received(self, leased: Iterable[tuple[Lease, list[int]]]) -> None:
-        """Gives back, at once and uncounted, the messages of leases whose caller went away before it was answered."""
+        """Gives back, at once and uncounted, the messages of leases whose caller left before it was answered."""
         for lease, offsets in leased:
             get = lease.place.entries.get
             still = [offset for offset in offsets if (hold := get(offset)) is not None and hold.lease is lease]
@@ -214,7 +215,7 @@ class Groups:
                 self.give_back(lease, sorted(still), self.store.clock.now_ms(), counted=False)
 
     def defer(self, group: str, deferrals: Sequence[tuple[bytes, int, bytes]]) -> tuple[list[int], list[int]]:
-        """`deferrals`: receipt, delay in ms and history of each. Returns statuses, and when each comes back."""
+        """`deferrals`: receipt, delay in ms and history of each. Returns statuses, and the time of each redelivery."""
         self.store.gate.check_write()
         now_ms = self.store.clock.now_ms()
         statuses, times = [], []
@@ -253,7 +254,7 @@ class Groups:
     # --- dead letters -----------------------------------------------------------------------------------------------
 
     def settle_letter(self, letter: Letter, copy: Letter) -> Callable[[bool], None]:
-        """As `settle`, for a dead letter that is there."""
+        """As `settle`, for an existing dead letter."""
         self.gone.take(letter)
         self.journal.letter(letter, copy)
 
@@ -307,7 +308,7 @@ class Groups:
         self.progress.give(lease, offsets, until_ms, attempt, after, expired=expired, history=history)
 
     def hide(self, place: Place, hidden: Mapping[tuple[int, int], list[int]], after: int, caller: str = "") -> None:
-        """Adds messages that come back at their time, by time and attempt; the place's frontier becomes `after`."""
+        """Adds messages hidden until their time, by time and attempt; the place's frontier becomes `after`."""
         before = place.frontier
         for number, ((until_ms, attempt), offsets) in enumerate(hidden.items(), 1):
             # The last event moves the frontier: if the log ends before it, the messages are scanned again.
@@ -316,7 +317,7 @@ class Groups:
             self.progress.hide(place, offsets, until_ms, attempt, reached, caller)
 
     def move(self, place: Place, frontier: int) -> None:
-        """No message before `frontier` is for the group."""
+        """Moves the frontier: no message before it is for the group."""
         self.journal.scan(place, place.frontier, frontier)
         place.frontier = frontier
 
@@ -341,12 +342,12 @@ class Groups:
         self.lost_count += self.progress.end(place, 0, offsets)
 
     def drop_before(self, place: Place, offset: int) -> None:
-        """Retention has deleted the messages before `offset`."""
+        """Drops messages before `offset`, which retention has deleted."""
         if place.least < offset:
             count = self.progress.drop_before(place, offset)
             if count:
                 self.lost_count += count
-                log.warning("retention took unacknowledged messages", **place.key._asdict(), count=count)
+                log.warning("retention deleted unacknowledged messages", **place.key._asdict(), count=count)
 
     def segment_left(self) -> Iterator[None]:
         """Drops messages of a segment that retention has deleted, place after place."""
@@ -389,11 +390,11 @@ class Groups:
         self._lines.end(group)
 
     def delete_topic(self, topic: str) -> None:
-        """The topic is gone, and so are its groups' places in it. Those in retry topics stay, behind all that is there:
-        a topic of this name that is made anew gets no retries of the old one."""
+        """Removes the groups' places in a deleted topic. Those in retry topics stay, after all existing retries: a new
+        topic with this name gets no retries of the old one."""
         for place in [place for place in self.progress.places.values() if place.key.topic == topic]:
             if place.key.queue_topic == topic:
-                # Recovery knows by the deletion.
+                # Recovery learns it from the deletion.
                 self.progress.reset(place, 0)
                 self.progress.forget(place)
             else:
@@ -411,7 +412,7 @@ class Groups:
     # --- time -------------------------------------------------------------------------------------------------------
 
     def expire(self, limit: int = EXPIRE_STEP) -> bool:
-        """Ends leases and waits whose time has come. Returns whether there is more to do."""
+        """Ends expired leases and waits. Returns whether there is more to do."""
         now_ms = self.store.clock.now_ms()
         touched = self.progress.expire(now_ms, limit)
         if touched:
@@ -447,7 +448,7 @@ class Groups:
         return deadline, self._deadline_changed
 
     def armed(self) -> None:
-        """Deadlines may have been set."""
+        """Notes that deadlines may have been set."""
         waiting = self._deadline_changed
         if waiting is not None and not waiting.done():
             deadline = self.progress.next_deadline_ms

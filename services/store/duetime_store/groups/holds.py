@@ -1,4 +1,4 @@
-"""Places of groups, and leases and holds of the messages that are outstanding there. Pure: `state` changes them."""
+"""Places of groups, and the leases and holds of their outstanding messages. Pure: `state` changes them."""
 
 import heapq
 from collections.abc import Iterable
@@ -35,20 +35,20 @@ class Lease:
         is_taken: bool,
         caller: str = "",
     ) -> None:
-        # Empty: unknown, as of a lease from before a start.
+        # Empty: unknown, as for a lease from before a start.
         self.caller = caller
         self.id = lease_id
         self.place = place
         self.received_at_ms = received_at_ms
         self.max_attempts = max_attempts
         self.ordered = ordered
-        # Taken by a retry service, to be made dead letters.
+        # Whether a retry service took it, to make dead letters.
         self.is_taken = is_taken
-        # Offsets still leased.
+        # Number of offsets still leased.
         self.open = 0
-        # Offsets that came back. None: none did.
+        # Returned offsets. None: none returned.
         self.returned: set[int] | None = None
-        # For ordered leases.
+        # Holds, for ordered leases.
         self.holds: list[Hold] | None = [] if ordered else None
 
     def came_back(self, offsets: Iterable[int]) -> None:
@@ -75,14 +75,14 @@ class Hold:
         history: bytes = b"",
         caller: str = "",
     ) -> None:
-        """`caller`: whom the offsets count for; those of a lease count for its caller."""
+        """`caller`: the caller that the offsets count for; those of a lease count for its caller."""
         self.place = place
         self.caller = lease.caller if lease is not None else caller
         self.state = state
         # Some may have moved to another hold.
         self.offsets = offsets
         self.open = len(offsets)
-        # Leased, exhausted: number of this delivery. Else: of the next.
+        # Leased, exhausted: number of this delivery. Otherwise: of the next.
         self.attempt = attempt
         self.until_ms = until_ms
         self.lease = lease
@@ -121,29 +121,29 @@ class Place:
         # Identifies it in the journal while the process runs.
         self.number = number
         self.frontier = frontier
-        # One lease at a time.
+        # Whether only one lease is allowed at a time.
         self.ordered = False
-        # The outstanding.
+        # Outstanding offsets.
         self.entries: dict[int, Hold] = {}
-        # How many of them are returned.
+        # Number of returned ones.
         self.available = 0
-        # How many of them are leased.
+        # Number of leased ones.
         self.leased = 0
         # The first offset that retention has left, as last seen.
         self.least = 0
         # A heap of returned offsets; some may no longer be returned.
         self.again: list[int] = []
-        # Leased, with a record that ends the lease on its way to the disk.
+        # Leased offsets with a record that ends the lease on its way to the disk.
         self.settling: set[int] = set()
 
     @property
     def committed(self) -> int:
-        """All below it is done."""
+        """The offset below which all messages are done."""
         return min(self.entries, default=self.frontier)
 
     @property
     def is_blocked(self) -> bool:
-        """Whether an ordered place has a message given out that has to end first."""
+        """Whether an ordered place has a delivered message that has to end first."""
         return len(self.entries) != self.available
 
     def take_again(self, count: int) -> list[int]:

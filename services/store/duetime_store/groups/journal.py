@@ -57,13 +57,13 @@ class GroupJournal:
         self._journal.add(events.Delete(group))
 
     def taken(self, topic: str, queue: int, offsets: list[int]) -> None:
-        """Dead letters are gone."""
+        """Marks dead letters as gone."""
         self._journal.add(events.Taken(topic, queue, ranges(offsets)))
 
     def left(self, topic: str, queue: int, offsets: list[int]) -> None:
-        """Dead letters are there, whatever earlier events say."""
+        """Marks dead letters as existing, regardless of earlier events."""
         self._journal.add(events.Left(topic, queue, ranges(offsets)))
 
     def letter(self, letter: Letter, copy: Letter) -> None:
-        """A dead letter is gone if the copy is there."""
+        """Marks a dead letter as gone if the copy exists."""
         self._journal.add(events.LetterSettle(letter, copy))

@@ -1,7 +1,7 @@
 """The waiters for messages of each (group, topic).
 
 Waiters of one (group, topic) form a line. An arrival wakes the first; a waiter that got something and left more wakes
-the next. So one message costs one wake-up, however many wait.
+the next. So one message costs one wake-up, regardless of the number of waiters.
 """
 
 import asyncio
@@ -22,10 +22,10 @@ class Waiter:
 
 @dataclass(eq=False, slots=True)
 class Line:
-    """The waiters of one (group, topic), and whose turn it is."""
+    """The waiters of one (group, topic), and the next turn."""
 
     waiters: deque[Waiter] = field(default_factory=deque)
-    # Says which queue comes first.
+    # Determines the first queue.
     turn: int = 0
     fresh_first: bool = False
     filter_text: str = ""
@@ -61,18 +61,18 @@ class Lines:
         return self._lines.setdefault((group, topic), Line())
 
     def wake(self, group: str, topic: str) -> None:
-        """Wakes the line, if there is one: something came back to the group."""
+        """Wakes the line, if there is one, for messages returned to the group."""
         line = self._lines.get((group, topic))
         if line is not None:
             line.wake()
 
     def end(self, group: str) -> None:
-        """Ends the lines of a deleted group: they stop listening, and waiters get an empty answer. The next call makes
-        the group anew."""
+        """Ends the lines of a deleted group: they stop listening, and waiters get an empty answer. The next call
+        recreates the group."""
         self._end([key for key in self._lines if key[0] == group])
 
     def end_topic(self, topic: str) -> None:
-        """As `end`, of a deleted topic; waiters are told so."""
+        """As `end`, for a deleted topic; its waiters get an error."""
         self._end([key for key in self._lines if key[1] == topic])
 
     def _end(self, keys: list[tuple[str, str]]) -> None:

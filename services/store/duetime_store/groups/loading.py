@@ -1,13 +1,13 @@
 """Loads groups at a start: the snapshot, then the journal's events since.
 
-1. The snapshot is read; where it is missing or damaged, nothing.
-2. The journal's records are applied from the snapshot's offset on, or all there are. A place whose first event is gone
-   begins with its offset in consumerOffset.json, or with the first message that is left.
-3. Offsets outside the queues as the log has them are dropped.
-4. Where a broker wrote consumerOffset.json last, all before its offsets is done: in each queue the later of the two
-   counts, and none goes back. That is journaled.
-5. Leases and dead letters that were ended by a record which the log does not have are reopened. That is journaled at
-   once, before everything else, since another record takes that record's place in its queue now.
+1. The snapshot is read; a missing or damaged one counts as empty.
+2. The journal's records are applied from the snapshot's offset on, or all there are. A place without its first event
+   begins with its offset in consumerOffset.json, or with the first remaining message.
+3. Offsets outside the queues as they are in the log are dropped.
+4. If a broker wrote consumerOffset.json last, all messages before its offsets are done: in each queue the later of the
+   two counts, and none moves back. That is journaled.
+5. Leases and dead letters ended by a record that the log lacks are reopened. That is journaled at once, before
+   everything else, since another record now takes that record's place in its queue.
 """
 
 from dataclasses import dataclass
@@ -72,7 +72,7 @@ def load(path: Path, store: Store, offsets: GroupOffsets) -> State:
         _go_on(store, progress, offsets)
     _open_again(store, progress, gone, replay)
     if replay.found.lost_range:
-        log.warning("events of groups are lost: messages come back", messages=replay.found.lost_range)
+        log.warning("events of groups are lost: messages are redelivered", messages=replay.found.lost_range)
     return State(progress, gone, replay.found.events, faults)
 
 
@@ -86,7 +86,7 @@ def _start(offsets: GroupOffsets, key: Key) -> int:
 
 
 def _replay(store: Store, queue: ConsumeQueue, first: int, replay: Replay) -> int:
-    """Applies the journal from an offset on. Returns how many of its records can't be read."""
+    """Applies the journal from an offset on. Returns the number of unreadable records."""
     faults = 0
     offset = max(min(first, queue.max_offset), queue.min_offset)
     if offset > first:
@@ -95,7 +95,7 @@ def _replay(store: Store, queue: ConsumeQueue, first: int, replay: Replay) -> in
         for index, (position, size, _) in enumerate(units.tolist()):
             try:
                 if size == FILLER_SIZE:
-                    raise Damaged("it is gone")
+                    raise Damaged("it is missing")
                 replay.apply(record.decode(store.read_record(position, size)).body)
             except Damaged as error:
                 faults += 1
@@ -110,7 +110,7 @@ def _fit(store: Store, progress: Progress) -> None:
             progress.forget(place)
             continue
         if place.frontier < store.queues.deletions.begin(key.queue_topic, key.queue):
-            # Of a topic that was deleted, or of the one before this.
+            # The topic was deleted, or this place is one of its predecessor.
             progress.reset(place, 0)
             progress.forget(place)
             continue

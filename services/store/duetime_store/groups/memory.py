@@ -1,15 +1,15 @@
-"""Leases that have ended, remembered for a while, so that a repeated Ack is answered as the first one was."""
+"""Ended leases, remembered for a while, so that a repeated Ack gets the same answer as the first."""
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-# The most remembered: leases that have ended, and the offsets that came back from them, together.
+# Maximum remembered: ended leases, and the offsets returned from them, together.
 ENDED_MAX = 65_536
 
 
 @dataclass(slots=True)
 class Ended:
-    """What is remembered of one lease that has ended."""
+    """The remembered data of one ended lease."""
 
     group: str
     returned: frozenset[int] = frozenset()
@@ -18,9 +18,9 @@ class Ended:
 
 @dataclass(slots=True)
 class Memory:
-    """The leases that ended last; of a lease that is not known, all messages came back."""
+    """The leases that ended last; for an unknown lease, all messages count as returned."""
 
-    # A plain dict finds its first key only after the places of all keys removed before it.
+    # An OrderedDict, because a plain dict skips the places of removed keys to find its first.
     leases: OrderedDict[int, Ended] = field(default_factory=OrderedDict)
     size: int = 0
 

@@ -1,4 +1,4 @@
-"""Numbers of a shard's groups for Prometheus, at the moment of a scrape."""
+"""Prometheus metrics of a shard's groups, read when scraped."""
 
 from collections.abc import Iterable
 
@@ -10,7 +10,7 @@ from duetime_store.groups.retries import WaitingRetries
 
 
 class GroupCollector(Collector):
-    """Outstanding messages of all groups, and those that were lost; waiting retries and acknowledgements of each."""
+    """Outstanding messages of all groups, and lost ones; waiting retries and acknowledgements of each."""
 
     def __init__(self, groups: Groups, retries: WaitingRetries) -> None:
         self._groups = groups
@@ -19,7 +19,7 @@ class GroupCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         yield GaugeMetricFamily(
             "duetime_store_outstanding_messages",
-            "Messages that are leased, waiting, or to come back, of all groups",
+            "Messages of all groups leased, waiting, or returned",
             self._groups.progress.outstanding,
         )
         yield GaugeMetricFamily(
@@ -27,19 +27,19 @@ class GroupCollector(Collector):
         )
         yield CounterMetricFamily(
             "duetime_store_lost_outstanding_messages",
-            "Outstanding messages that were deleted or damaged before a group was done with them",
+            "Outstanding messages deleted or damaged before a group was done with them",
             self._groups.lost_count,
         )
         waiting = GaugeMetricFamily(
             "duetime_store_waiting_retries",
-            "Failed messages that wait in lanes for their next attempt",
+            "Failed messages waiting in lanes for their next attempt",
             labels=["group"],
         )
         for group, count in sorted(self._retries.counts().items()):
             waiting.add_metric([group], count)
         yield waiting
         acknowledged = CounterMetricFamily(
-            "duetime_store_acknowledged", "Messages that groups have acknowledged", labels=["group"]
+            "duetime_store_acknowledged", "Messages acknowledged by groups", labels=["group"]
         )
         # The list is made at once: this is another thread.
         for group, active in list(self._groups.activity.items()):

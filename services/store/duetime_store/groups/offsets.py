@@ -1,9 +1,9 @@
-"""How far consumer groups have read: config/consumerOffset.json, RocketMQ's file.
+"""Committed offsets of consumer groups: config/consumerOffset.json, RocketMQ's file.
 
     "offsetTable": {"topic@group": {queue: next offset, ...}, ...}
 
 A commit replaces the whole file, and is durable when it returns; commits that come while the file is being written
-share the next write. Queues are numbered as on this shard. A broker's other fields in the file are kept: 5.x's
+share the next write. Queues have this shard's numbers. A broker's other fields in the file are kept: 5.x's
 `dataVersion` as it is, its `groupTopicMap` (group to topics) with additions. Offsets are visible at once: a reader that
 loses them in a crash reads messages again.
 
@@ -31,7 +31,7 @@ from duetime_store.queues.queues import Queues
 from duetime_store.writing.watch import DiskWatch
 
 log = structlog.get_logger()
-# For log lines that callers cause.
+# Rate-limited, for log lines that callers can cause.
 often = sparing()
 
 _TABLE, _TOPICS = "offsetTable", "groupTopicMap"
@@ -46,11 +46,11 @@ class GroupOffsets:
         self._executor = executor
         loaded = configs.load(directory.config, configs.CONSUMER_OFFSETS)
         content = loaded.value
-        # Whether a broker has served the directory since: its offsets are news for groups that receive.
+        # Whether a broker wrote the file last: its offsets are then new for groups that receive.
         self.is_brokers = content is not None and not loaded.is_ours
         if content is None and (directory.config / configs.CONSUMER_OFFSETS).exists():
-            log.error("group offsets can not be read: groups start anew", file=configs.CONSUMER_OFFSETS)
-        # Kept as they are, beside the table. Inner values are never changed in place: the writer has them too.
+            log.error("group offsets can't be read: groups start like new ones", file=configs.CONSUMER_OFFSETS)
+        # Other fields are kept as they are. Inner values are never changed in place: the writer has them too.
         self._rest = dict(content or {})
         table = self._rest.pop(_TABLE, None)
         self._table = {
@@ -65,8 +65,8 @@ class GroupOffsets:
         self._writing = asyncio.Lock()
 
     def fit(self, queues: Queues) -> None:
-        """Takes offsets behind the end of their queue back to it: a power cut has taken messages that were read before
-        they were on disk, and others get their offsets. A broker's own progress stays: behind the end it says nothing.
+        """Moves offsets beyond the end of their queue back to it: a power cut lost messages that were read before they
+        were on disk, and others get their offsets. A broker's own progress stays: beyond the end it means nothing.
         Durable with the next checkpoint."""
         for group, topic, number, offset in list(self.all()):
             queue = queues.known(topic.encode(), number)
@@ -78,11 +78,11 @@ class GroupOffsets:
 
     @property
     def is_news(self) -> bool:
-        """Whether the file has to be written for what the start has found in it."""
+        """Whether the file has to be written because of changes at the start."""
         return self.is_brokers or self._is_fitted
 
     def find(self, group: str, topic: str) -> dict[int, int]:
-        """Next offset by queue, where one was committed.
+        """Next offset by queue, for queues with a commit.
 
         Raises:
             InvalidArgument: it is not a group's name.
@@ -143,8 +143,8 @@ class GroupOffsets:
                 await self._replace({**self._rest, _TABLE: dict(self._table)})
 
     async def adopt(self) -> None:
-        """Makes a broker's file ours: its offsets have been applied, and must not count again once groups have moved on
-        from them, or back. Makes durable what `fit` has changed.
+        """Takes over a broker's file: its offsets have been applied, and must not be applied again after groups have
+        moved. Makes the changes of `fit` durable.
 
         Raises: OSError.
         """
@@ -153,7 +153,7 @@ class GroupOffsets:
                 await self._replace({**self._rest, _TABLE: dict(self._table)})
 
     async def delete(self, group: str, left: Mapping[str, Mapping[int, int]]) -> None:
-        """Removes the group's offsets but those `left` by topic; durable on return.
+        """Removes the group's offsets except those `left`, by topic; durable on return.
 
         Raises:
             DiskFull, Unavailable: as `commit`.
@@ -212,12 +212,12 @@ class GroupOffsets:
             except OSError as error:
                 if error.errno not in NO_ROOM:
                     raise
-                # Groups must not read messages again because others have filled the disk.
+                # Groups must not reread messages because others have filled the disk.
                 self._watch.fill(f"writing group offsets: {error.strerror}")
                 await run(self._executor, self._watch.give_back)
                 await self._replace(content)
         except OSError as error:
-            why = f"offsets are not kept, {configs.CONSUMER_OFFSETS} was not written: {error.strerror or error}"
+            why = f"offsets are not saved, {configs.CONSUMER_OFFSETS} was not written: {error.strerror or error}"
             often.error("group offsets not written", error=str(error))
             raise (DiskFull(why) if error.errno in NO_ROOM else Unavailable(why, reason="OFFSETS_NOT_KEPT")) from error
         self._commits_durable = commits
@@ -245,10 +245,10 @@ def check_offsets(queues: Queues, topic: str, positions: Sequence[gateway_pb2.Qu
 
     Raises:
         NotFound: no such topic or queue.
-        InvalidArgument: there are none, or one does not lie within its queue.
+        InvalidArgument: there are none, or one is not within its queue.
     """
     if not positions:
-        raise InvalidArgument([Violation("queues", "there is none")])
+        raise InvalidArgument([Violation("queues", "is empty")])
     found, faults = {}, []
     for position in positions:
         queue = queues.find(topic, position.shard_queue)

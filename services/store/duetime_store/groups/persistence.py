@@ -1,8 +1,8 @@
 """Writes the state of groups at checkpoints: the snapshot, and for brokers config/consumerOffset.json.
 
-The snapshot is captured at once and written when all events that it includes are durable: so the journal alone, as
-far as retention has left it, always leads to the same state, and a snapshot that is damaged later costs nothing that a
-caller was answered. A start and a stop do not wait for that: no caller was answered for the events staged then.
+The snapshot is captured at once and written when all events that it includes are durable. So the journal alone, as far
+as retention has left it, always leads to the same state, and later damage of the snapshot loses nothing that was
+answered. A start and a stop do not wait for that: the events staged then were not answered.
 """
 
 import asyncio
@@ -69,7 +69,8 @@ class GroupKeeper:
         return write
 
     def _still(self, captured: snapshot.Captured, firsts: list[int]) -> dict[tuple[str, str], dict[int, int]]:
-        """Committed offsets by group and topic, retry topics included. A group may be deleted since the capture."""
+        """Committed offsets by group and topic, retry topics included. A group may have been deleted since the
+        capture."""
         found: dict[tuple[str, str], dict[int, int]] = {}
         for (place, _, _), first in zip(captured.places, firsts, strict=True):
             key = place.key

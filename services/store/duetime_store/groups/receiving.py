@@ -1,4 +1,4 @@
-"""Receive, AwaitMessages and TakeExhausted: waiting for messages, leasing them, and what happens when callers leave."""
+"""Receive, AwaitMessages and TakeExhausted: waiting for messages, leasing them, and callers that leave."""
 
 import asyncio
 from collections.abc import Callable
@@ -28,22 +28,22 @@ from duetime_store.writing.store import Store
 
 log = sparing()
 
-# Another filter of a group is refused for this long after the last use of the first.
+# Another filter of a group is rejected for this long after the last use of the first.
 FILTER_MS = 60_000
-# Characters of each filter that the error shows.
+# Characters of each filter shown in the error.
 FILTER_SHOWN_CHARS = 256
 
 
 class AnswerRoom(Protocol):
-    """Room for the answer that a call gets, asked for and counted in the step in which messages are leased: other calls
-    of its caller may have waited for the same messages."""
+    """Room for a call's answer, reserved in the step in which messages are leased: other calls of its caller may have
+    waited for the same messages."""
 
     def left(self, wanted: int) -> int:
-        """How many of the `wanted` bytes there is room for. Raises: Overloaded: for too few."""
+        """The number of `wanted` bytes for which there is room. Raises: Overloaded: too few."""
         ...
 
     def take(self, size: int) -> None:
-        """So many bytes are leased."""
+        """Counts leased bytes."""
         ...
 
 
@@ -84,7 +84,7 @@ class Receiver:
     # --- calls ------------------------------------------------------------------------------------------------------
 
     async def receive(self, asked: Asked, room: AnswerRoom | None = None) -> list[Given]:
-        """Leases messages, after waiting for the first; durable on return. A caller that goes away meanwhile gives
+        """Leases messages, after waiting for the first; durable on return. If the caller leaves in the meantime, gives
         them back.
 
         Raises:
@@ -144,7 +144,7 @@ class Receiver:
             await future
 
     async def _until_found(self, asked: Asked, take: Callable[[Line, Walk], Fetched]) -> bool:
-        """Fetches whenever it is this call's turn, until it finds something or its time is over."""
+        """Fetches at each turn of this call, until it finds something or its time is over."""
         self._store.gate.check_write()
         line = self._line(asked)
         await self._make_places(asked, line)
@@ -195,7 +195,7 @@ class Receiver:
         return False
 
     def _check_there(self, asked: Asked) -> None:
-        """Of a line that has ended. Raises: NotFound: since its topic was deleted."""
+        """For a line that has ended. Raises: NotFound: its topic was deleted."""
         if self._store.closing.is_deleted(asked.topic):
             raise unknown_topic(asked.topic)
 
@@ -207,7 +207,7 @@ class Receiver:
             other, this = (shown(one or "*", FILTER_SHOWN_CHARS) for one in (line.filter_text, text))
             raise FailedPrecondition(
                 f"group {asked.group} received {asked.topic} with filter {other} less than {FILTER_MS // 1000} s "
-                f"ago, and {this} is another: what one filter drops, the other never gets",
+                f"ago, and {this} differs: messages dropped by one filter never reach the other",
                 reason="FILTER_CONFLICT",
             )
         line.filter_text, line.filter_used_ms = text, now_ms
@@ -236,7 +236,7 @@ class Receiver:
                 queue = self._store.queues.get_bytes(back.encode(), queue_id)
                 self._make(key, queue, await self._start(walk, key, queue, 0), line, asked.caller)
         if len(line.queues) < len(asked.queues) + len(asked.retry_queues):
-            # After a start there are places that no line listens to yet.
+            # After a start there are places without a listening line.
             for name, queue_ids in ((topic, asked.queues), (back, asked.retry_queues)):
                 for queue_id in queue_ids:
                     line.listen(self._store.queues.get_bytes(name.encode(), queue_id))
@@ -250,7 +250,7 @@ class Receiver:
             log.info("group begins in a queue", **key._asdict(), offset=offset)
 
     async def _start(self, walk: Walk, key: Key, queue: ConsumeQueue, start_at_ms: int) -> int:
-        """Where a group begins: at its own committed offset, or by time, or with the first message."""
+        """The first offset of a group: its own committed one, or by time, or the first message."""
         known = self._offsets.find(key.group, key.queue_topic).get(key.queue)
         if known is not None:
             return min(max(known, queue.min_offset), queue.max_offset)

@@ -17,12 +17,12 @@ class Replayed:
     """Findings of a replay."""
 
     events: int = 0
-    # Messages that come back because events are lost.
+    # Messages redelivered because events are lost.
     lost_range: int = 0
     faults: list[str] = field(default_factory=list)
-    # Settles whose copy is not there: (place, lease, offset).
+    # Settles without their copy: (place, lease, offset).
     open_again: list[tuple[Place, int, int]] = field(default_factory=list)
-    # Dead letters whose copy is not there.
+    # Dead letters without their copy.
     left: list[Letter] = field(default_factory=list)
 
 
@@ -36,8 +36,8 @@ class Replay:
         ends: Callable[[str, int], tuple[int, int]],
         start: Callable[[Key], int],
     ) -> None:
-        """`ends`: min and max offset of a topic's queue on the shard; `start`: the offset of a place of which nothing
-        else is known; -1: unknown."""
+        """`ends`: min and max offset of a topic's queue on the shard; `start`: the offset of an otherwise unknown
+        place; -1: unknown."""
         self._progress = progress
         self._gone = gone
         self._ends = ends
@@ -130,8 +130,8 @@ class Replay:
             )
 
     def _end_before(self, place: Place, lease: Lease, offsets: list[int]) -> None:
-        """Ends the leases that messages were under before they were given again: they expired, which is no event. Of an
-        ordered one, messages after the first of these came back too, uncounted."""
+        """Ends the earlier leases of messages that were given again: they expired, without an event. With an
+        ordered one, messages after the first of these were returned too, uncounted."""
         firsts: dict[Lease, int] = {}
         for offset in offsets:
             hold = place.entries.get(offset)
@@ -142,8 +142,8 @@ class Replay:
             self._progress.give_back(place, expired.id, later, lease.received_at_ms, counted=False)
 
     def _reach(self, place: Place, before: int) -> None:
-        """Brings the frontier to where the event found it. The fate of the messages in between is unknown: they come
-        back. For a place of which nothing is known, that is everything from its start on."""
+        """Moves the frontier to its value in the event. The fate of the messages in between is unknown: they are
+        redelivered. For an unknown place, that is everything from its start on."""
         if place.frontier < 0:
             place.frontier = self._ends(place.key.queue_topic, place.key.queue)[0]
         if place.frontier < before:

@@ -1,7 +1,7 @@
 """Failed messages that wait in lanes for their next attempt: copies on their way to %RETRY%group.
 
-Their number is known without a look (counting/counts.py). The lanes that have some are scanned for the first due time,
-and for copies that end before it: with their topic, by a reset of their group, or by hand.
+Their number is known without reading (counting/counts.py). Lanes that have some are scanned for the first due time, and
+for copies that end before it: with their topic, by a reset of their group, or by hand.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ from duetime_store.writing.store import Store
 
 _BEFORE_ALL = Place(-(1 << 62), -1)
 _AFTER_ALL_MS = 1 << 62
-# Records read between two looks at the clock.
+# Records read between two reads of the clock.
 _PIECE = 32
 
 # Whether a copy with these properties is wanted.
@@ -33,7 +33,7 @@ Judge = Callable[[Mapping[str, str]], bool]
 
 
 class Waiting(NamedTuple):
-    """Copies in one lane, and when they are due."""
+    """Copies in one lane, and their due times."""
 
     lane: Lane
     entries: Ints
@@ -51,7 +51,7 @@ class WaitingRetries:
 
     @property
     def is_counting(self) -> bool:
-        """Whether lanes are counted anew after a start: until then counts are too small."""
+        """Whether lanes are being recounted after a start: until then counts are too small."""
         return bool(self._store.ledger.counts.suspects)
 
     def count(self, group: str) -> int:
@@ -59,7 +59,7 @@ class WaitingRetries:
         return 0 if number is None else self._store.ledger.counts.of_topic(number)
 
     def counts(self) -> dict[str, int]:
-        """By group, of all that ever had one. Other threads call it too."""
+        """Counts by group, of all groups that ever had a copy. Other threads call it too."""
         ledger = self._store.ledger
         numbers = list(ledger.numbers.retries)
         return {ledger.numbers.names[one].decode()[len(RETRY_PREFIX) :]: ledger.counts.of_topic(one) for one in numbers}
@@ -74,7 +74,7 @@ class WaitingRetries:
         return [lane for lane in self._store.lanes if by_lane.get(lane.number) or lane.number in counts.suspects]
 
     async def first_due_at_ms(self, group: str) -> int:
-        """When the group's first copy is due; 0: none waits."""
+        """The due time of the group's first copy; 0: none waits."""
         number = self._number(group)
         if number is None or not self.count(group):
             return 0
@@ -106,7 +106,7 @@ class WaitingRetries:
     async def find(
         self, group: str, wanted: Judge | None = None, before: Mapping[int, int] | None = None
     ) -> list[Waiting]:
-        """The group's copies, those that are wanted; None: all. `before`: first entry of each lane that is left out."""
+        """The wanted copies of the group; None: all. `before`: for each lane, the first entry to leave out."""
         found: list[Waiting] = []
         number = self._number(group)
         if number is None:
@@ -168,7 +168,7 @@ class WaitingRetries:
     # --- ending -----------------------------------------------------------------------------------------------------
 
     def cancel(self, found: Sequence[Waiting]) -> int:
-        """Stages the end of those that still wait. Returns how many. Raises: ReadOnly."""
+        """Stages the ends of those that still wait. Returns their number. Raises: ReadOnly."""
         ended = []
         for lane, entries, dues in found:
             still = np.flatnonzero(lane.states(entries) == PENDING)
@@ -181,7 +181,7 @@ class WaitingRetries:
 
 
 async def _first_span_ms(walk: Walk, snapshot: Snapshot, lane: int, topic: int) -> int:
-    """Where the first span of a lane begins in which a copy of the topic is due."""
+    """The start of the first span of a lane in which a copy of the topic is due."""
     for piece in pieces(snapshot.columns, *lane_keys(lane)):
         own = piece.keys[topics_of(piece.keys) == topic]
         if len(own):

@@ -1,15 +1,15 @@
 """The state of all groups as one file, so that a start replays only the journal's end.
 
-    head, ended leases, dead letters that are gone (duetime_format.group_file), places
+    head, ended leases, gone dead letters (duetime_format.group_file), places
 
     place     i32 queue, u8 ordered, i64 frontier, u32 leases, u32 holds, three names (u8 length each): group, topic,
               queue's topic
-    lease     u64 id, i64 received, u16 most attempts, u8 flags (1 ordered, 2 taken), u32 count, ranges that came back
+    lease     u64 id, i64 received, u16 most attempts, u8 flags (1 ordered, 2 taken), u32 count, returned ranges
     hold      u8 state, u64 lease (0: none), u32 attempt, i64 until, u8 expired deliveries, u32 bytes of history,
               u32 ranges; expired (i64, i64), history, ranges (duetime_format.ranges)
 
-Big-endian. The file may be ahead of the log: events are absolute, and the log's end has the rest. It is captured in
-one step, by copying the dicts of outstanding messages, and written at leisure on another thread.
+Big-endian. The file may be ahead of the log: events are absolute, and the log's end has the rest. It is captured in one
+step, by copying the dicts of outstanding messages, and written on another thread.
 """
 
 import struct
@@ -37,21 +37,21 @@ _LEASE = Struct(">QqHB")
 _HOLD = Struct(">BQIqBII")
 _PAIR = Struct(">qq")
 _ORDERED, _TAKEN = 1, 2
-# What a file may name of messages: more than any shard has memory for.
+# Maximum messages named in a file: more than any shard has memory for.
 _OFFSETS_MAX = 1 << 23
 
 
 @dataclass(slots=True)
 class Captured:
-    """The event loop's copy of the state; nothing of it changes any more."""
+    """The event loop's copy of the state, which does not change any more."""
 
     journal_offset: int
     last_lease_id: int
     ended: list[tuple[int, Ended]]
     gone: bytes
-    # Each with its frontier and outstanding.
+    # Each with its frontier and outstanding messages.
     places: list[tuple[Place, int, dict[int, Hold]]]
-    # Returned offsets by lease, of leases from which something came back.
+    # Returned offsets by lease, for leases with any.
     returned: dict[int, list[int]]
 
 
@@ -74,7 +74,7 @@ def capture(progress: Progress, gone: GoneLetters, journal_offset: int) -> Captu
 
 
 def committed(captured: Captured) -> list[int]:
-    """The committed offset of each place: all before it is done."""
+    """The committed offset of each place: all messages before it are done."""
     return [min(entries, default=frontier) for _, frontier, entries in captured.places]
 
 

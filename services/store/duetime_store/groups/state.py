@@ -1,4 +1,4 @@
-"""Outstanding messages of groups, and every change of them. Pure: no I/O, no waiting; the caller gives the time.
+"""Outstanding messages of groups, and every change of them. Pure: no I/O, no waiting; the caller passes the time.
 
     frontier      the next offset to scan: all below it is done, except the outstanding
     outstanding   leased (until), waiting (hidden until), returned (available), exhausted (hidden until taken)
@@ -9,12 +9,12 @@
     returned    leased
     exhausted   taken: leased, without counting an attempt
 
-Offsets that share a state share one `Hold`, which never changes: a lease of 1,000 messages is one object, and a change
+Offsets with the same state share one `Hold`, which never changes: a lease of 1,000 messages is one object, and a change
 of some of them makes another one for those. So an outstanding message costs an entry of a dict, and a snapshot is a
 copy of the dict.
 
 Changes are absolute: applied again, in order, to a state that has some of them already, they lead to the same state.
-Expiry is no event: it follows from the hold and the time, and the next lease records the expired deliveries.
+Expiry is not an event: it follows from the hold and the time, and the next lease records the expired deliveries.
 """
 
 import heapq
@@ -28,7 +28,7 @@ from duetime_format.events import Key, Pairs
 from duetime_store.groups.holds import EXHAUSTED, LEASED, RETURNED, WAITING, Hold, Lease, Place
 from duetime_store.groups.memory import Ended, Memory
 
-# Expired deliveries remembered for one message: the latest.
+# Maximum expired deliveries remembered for one message: the latest.
 EXPIRED_MAX = 64
 # Stale deadlines before they are sorted out.
 _STALE_MIN = 4_096
@@ -39,7 +39,7 @@ class Progress:
 
     def __init__(self) -> None:
         self.places: dict[Key, Place] = {}
-        # By queue of a retry topic: one place for each topic that its group receives.
+        # Keys are queues of retry topics: one place for each topic that the group receives.
         self.retries: dict[tuple[str, int], list[Place]] = {}
         self.leases: dict[int, Lease] = {}
         self.ended = Memory()
@@ -73,8 +73,8 @@ class Progress:
         self.shares.bound(leases_max, max(leases_max // 4, 1))
 
     def room(self, group: str, caller: str) -> int:
-        """How many more entries the caller may take in the group. The last tenth of a caller's share is for its groups
-        that hold little."""
+        """The number of further entries that the caller may take in the group. The last tenth of a caller's share is
+        for its groups that hold little."""
         left, own = self.callers.room(caller), self.shares.held(group)
         most = min(left - self.callers.share // 10, self.shares.share - own)
         return max(0, most, min(left, self.shares.little - own))
@@ -149,7 +149,7 @@ class Progress:
         expired: Pairs = (),
         history: bytes = b"",
     ) -> None:
-        """Leases offsets, new ones or outstanding ones; the place's frontier is `frontier` then."""
+        """Leases offsets, new ones or outstanding ones; the place's frontier becomes `frontier`."""
         place = lease.place
         place.frontier = frontier
         place.ordered |= lease.ordered
@@ -158,7 +158,7 @@ class Progress:
         if lease.id in self.ended.leases:
             self.ended.forget(lease.id)
         if lease.returned:
-            # Recovery: an event that the snapshot includes is applied once more.
+            # Recovery applies an event once more that the snapshot includes.
             lease.returned.difference_update(offsets)
         hold = Hold(place, LEASED, offsets, attempt=attempt, until_ms=until_ms, lease=lease)
         hold.expired, hold.history = expired, history
@@ -167,17 +167,17 @@ class Progress:
     def hide(
         self, place: Place, offsets: list[int], until_ms: int, attempt: int, frontier: int, caller: str = ""
     ) -> None:
-        """Adds new messages that are given out only after their time."""
+        """Adds new messages that are hidden until their time."""
         place.frontier = frontier
         self.hold(Hold(place, WAITING, offsets, attempt=attempt, until_ms=until_ms, caller=caller))
 
     def put_back(self, place: Place, offsets: list[int], attempt: int, frontier: int) -> None:
-        """Adds messages of which only this is known: they are not done."""
+        """Adds messages that are not done; nothing else is known of them."""
         place.frontier = frontier
         self.hold(Hold(place, RETURNED, offsets, attempt=attempt))
 
     def end(self, place: Place, lease_id: int, offsets: Sequence[int]) -> int:
-        """Ends messages that are under this lease (0: under none); `offsets` has each once. Returns how many."""
+        """Ends messages under this lease (0: without one); `offsets` has each once. Returns their number."""
         entries, settling = place.entries, place.settling
         holds = [entries.get(offset) for offset in offsets]
         ended = {
@@ -195,7 +195,7 @@ class Progress:
         return sum(ended.values())
 
     def end_whoever(self, place: Place, offsets: Iterable[int]) -> None:
-        """Recovery: ends messages whatever is known of them."""
+        """Recovery: ends messages in any state."""
         for offset in offsets:
             hold = place.entries.pop(offset, None)
             if hold is not None:
@@ -212,12 +212,12 @@ class Progress:
     def give_back(
         self, place: Place, lease_id: int, offsets: Iterable[int], ended_at_ms: int, *, counted: bool
     ) -> None:
-        """Returns messages at once: `counted` as deliveries that expired at that moment, or as if never given."""
+        """Returns messages at once: `counted` as deliveries that expired at that time, or as if never given."""
         for hold, held in self._under(place, lease_id, offsets):
             self._return(hold, held, ended_at_ms, counted=counted)
 
     def defer(self, place: Place, lease_id: int, offset: int, until_ms: int, history: bytes) -> None:
-        """Keeps the message in its place until it comes back at `until_ms`; the delivery counts."""
+        """Keeps the message in its place until its redelivery at `until_ms`; the delivery counts."""
         for hold, held in self._under(place, lease_id, [offset]):
             assert hold.lease is not None
             hold.lease.came_back(held)
@@ -254,8 +254,8 @@ class Progress:
             self.forget(place)
 
     def drop_before(self, place: Place, offset: int) -> int:
-        """Retention has deleted the messages before `offset`: they count as done, and their leases as expired. Returns
-        how many were outstanding."""
+        """Drops messages before `offset`, which retention has deleted: they count as done, and their leases as expired.
+        Returns the number of outstanding ones."""
         place.least = offset
         place.frontier = max(place.frontier, offset)
         gone = [one for one in place.entries if one < offset]
@@ -269,7 +269,7 @@ class Progress:
         return len(gone)
 
     def drop_from(self, place: Place, offset: int) -> None:
-        """Drops everything from `offset` on, where the queue ends: it was about messages that others replace."""
+        """Drops everything from `offset` on, the end of the queue: it was about messages that others replace."""
         for one in [one for one in place.entries if one >= offset]:
             self._leave(place.entries.pop(one), 1)
             self.shares.give(place.key.group, 1)
@@ -279,15 +279,15 @@ class Progress:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When `expire` has something to do next."""
+        """The time at which `expire` has something to do next."""
         deadlines = self._deadlines
         while deadlines and not deadlines[0][2].open:
             heapq.heappop(deadlines)
         return deadlines[0][0] if deadlines else None
 
     def expire(self, now_ms: int, limit: int = 1 << 62) -> set[Place]:
-        """Ends leases and waits that are over, of about `limit` messages at most. Returns the places in which something
-        came back."""
+        """Ends expired leases and waits, of about `limit` messages at most. Returns the places with returned
+        messages."""
         touched: set[Place] = set()
         deadlines = self._deadlines
         while deadlines and limit > 0 and deadlines[0][0] <= now_ms:
@@ -297,7 +297,7 @@ class Progress:
             place = hold.place
             held = hold.held()
             if place.settling:
-                # Their end, or giving them up, checks the time again.
+                # Their end, or its undoing, checks the time again.
                 held = [offset for offset in held if offset not in place.settling]
             if not held:
                 continue
@@ -324,7 +324,7 @@ class Progress:
         self.give_back(hold.place, lease.id, later, hold.until_ms, counted=False)
 
     def later_of(self, lease: Lease, offset: int) -> list[int]:
-        """Offsets after `offset` that are open under an ordered lease, except those that are settling."""
+        """Offsets after `offset` that are open under an ordered lease, except settling ones."""
         place = lease.place
         found = [one for hold in lease.holds or () for one in hold.held() if hold.open and one > offset]
         return sorted(one for one in found if one not in place.settling)
@@ -367,7 +367,7 @@ class Progress:
         self.hold(back)
 
     def _under(self, place: Place, lease_id: int, offsets: Iterable[int]) -> Iterator[tuple[Hold, list[int]]]:
-        """The offsets that are under a lease, by hold."""
+        """The offsets under a lease, by hold."""
         found: dict[int, tuple[Hold, list[int]]] = {}
         get = place.entries.get
         for offset in offsets:
@@ -403,7 +403,7 @@ class Progress:
             self._set_deadline(hold)
 
     def _leave_all(self, place: Place, offsets: Sequence[int], lease: Lease | None) -> None:
-        """Takes offsets from their holds, which go to another one under `lease`."""
+        """Removes offsets from their holds; they move to another one under `lease`."""
         if not place.entries:
             return
         get = place.entries.get
@@ -411,7 +411,7 @@ class Progress:
             hold = get(offset)
             if hold is not None:
                 if hold.lease is not None and hold.lease is not lease:
-                    # Recovery: the lease ended in between, which is no event.
+                    # Recovery: the lease ended in between, which is not an event.
                     hold.lease.came_back((offset,))
                 self._leave(hold, 1)
 
@@ -427,7 +427,7 @@ class Progress:
             hold.place.leased -= count
             lease.open -= count
             if not lease.open and self.leases.pop(lease.id, None) is not None:
-                # `give` takes this back where the snapshot already includes what follows.
+                # `give` reverts this if the snapshot already includes later events.
                 self.ended.add(lease.id, Ended(hold.place.key.group, frozenset(lease.returned or ())))
 
     def _set_deadline(self, hold: Hold) -> None:

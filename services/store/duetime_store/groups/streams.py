@@ -1,7 +1,7 @@
-"""ReceiveStream: a take is a Receive and an ack an Ack, of which `receiving` and `groups` keep the promises.
+"""ReceiveStream: a take is a Receive and an ack an Ack; `receiving` and `groups` keep their promises.
 
-What one request brings is staged together, acks first, and made durable by one flush. Leases of an answer that was not
-written go back.
+The changes of one request are staged together, acks first, and made durable by one flush. Leases of an unwritten answer
+are given back.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from duetime_store.writing.flusher import Flusher
 
 @dataclass(frozen=True, slots=True)
 class StreamParts:
-    """What all streams work with."""
+    """The parts that all streams use."""
 
     groups: Groups
     receiver: Receiver
@@ -52,7 +52,7 @@ class ReceiveStreams:
         parts.metrics.receive_streams.set_function(lambda: self._streams.count)
 
     def end(self) -> None:
-        """Streams end once what they have taken is answered, and none begins."""
+        """Ends streams once their accepted requests are answered, and rejects new ones."""
         self._streams.end()
 
     def responses(self, requests: Requests, peer: str, caller: str) -> AsyncIterator[leases_pb2.ReceiveStreamResponse]:
@@ -62,7 +62,7 @@ class ReceiveStreams:
 
 @dataclass(frozen=True, slots=True)
 class _Subscription:
-    """What takes have in common."""
+    """The values that takes have in common."""
 
     asked: Asked
     # Public numbers of queues, by whether they are the retry topic's, and their number here.
@@ -70,7 +70,7 @@ class _Subscription:
 
 
 class _TakeRoom:
-    """What one take holds of the room for its connection's answers, until its answer is written."""
+    """One take's share of the room for its connection's answers, until its answer is written."""
 
     def __init__(self, answers: Room, peer: str) -> None:
         self._answers = answers
@@ -90,7 +90,7 @@ class _TakeRoom:
 
 
 class _Stream(LeaseStream):
-    """One receiver's."""
+    """The stream of one receiver."""
 
     def __init__(self, parts: StreamParts, peer: str, caller: str) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class _Stream(LeaseStream):
         )
 
     def begun(self) -> None:
-        """The flusher wakes after the tasks of takes have had their first turn: one flush is for all."""
+        """The flusher wakes after the first turn of the tasks of takes: one flush is for all."""
         self._parts.flusher.wake()
 
     def ack(self, ack: leases_pb2.AckLeases) -> None:

@@ -1,9 +1,9 @@
 """The groups known to this shard: config/subscriptionGroup.json, RocketMQ's file.
 
-It is for brokers, which read from it how often a group retries, and for gateways, which read from it the groups of a
-broker's directory. A broker's content is kept as it is. The file is replaced with each change, durable when a call
-returns. Calls that come while it is being written share the next write, and after a long write the next one waits a
-while: with 10,000 groups it takes a third of a second, and many groups may be made in one.
+Brokers read from it the number of retries of a group; gateways read from it the groups of a broker's directory. A
+broker's content is kept as it is. The file is replaced with each change, durable when a call returns. Calls that come
+while it is being written share the next write, and after a long write the next one waits a while: with 10,000 groups a
+write takes a third of a second, and many groups may be created in one.
 
 Source: RocketMQ 4.9.3 and 5.3 SubscriptionGroupManager, SubscriptionGroupConfig.
 """
@@ -40,17 +40,17 @@ class SubscriptionGroups:
         loaded = configs.load(directory.config, configs.GROUPS)
         if loaded.fault:
             log.error("groups' file is damaged", file=configs.GROUPS, why=loaded.fault)
-        # As it is on disk; never changed in place: the writer has it too.
+        # The content on disk; never changed in place: the writer has it too.
         self._content = loaded.value
         # Changes to be written: retries and order by group; None: the group is removed.
         self._changes: dict[str, tuple[int, bool] | None] = {}
-        # Changes that are being written.
+        # Changes being written.
         self._under_way: dict[str, tuple[int, bool] | None] = {}
         self._writing = asyncio.Lock()
         self._next_at_ms = 0.0
 
     def list(self) -> Iterator[consumer_pb2.Group]:
-        """Groups by name, with the settings that the file has."""
+        """Groups by name, with the settings in the file."""
         for name, entry in sorted(configs.groups(self._changed(self._under_way | self._changes)).items()):
             yield consumer_pb2.Group(
                 name=name,
@@ -95,7 +95,7 @@ class SubscriptionGroups:
                 self._content = await run(self._executor, self._replace, changes)
             except OSError as error:
                 self._changes = changes | self._changes
-                why = f"the group is not kept, {configs.GROUPS} was not written: {error.strerror or error}"
+                why = f"the group is not saved, {configs.GROUPS} was not written: {error.strerror or error}"
                 full = error.errno in NO_ROOM
                 raise (DiskFull(why) if full else Unavailable(why, reason="GROUP_NOT_KEPT")) from error
             finally:
@@ -113,7 +113,7 @@ class SubscriptionGroups:
 
 
 def _max_attempts(retries: object) -> int:
-    """The most attempts by `retryMaxTimes`: brokers take any number, and one below 0 as RocketMQ's default."""
+    """The maximum attempts by `retryMaxTimes`: brokers accept any number, and one below 0 as RocketMQ's default."""
     if not isinstance(retries, int) or retries < 0:
         return limits.DELIVERIES_DEFAULT
     return min(retries + 1, limits.ATTEMPTS_MAX)

@@ -1,12 +1,12 @@
-"""Ends the copies of messages that a reset delivers again, so that no message is with two receivers.
+"""Ends the copies of messages that a reset redelivers, so that no message has two receivers.
 
     copy                                         its end
     waits in a lane                              cancelled
-    in %RETRY%group, received or came back       given back without an attempt, then done
-    in %RETRY%group, not received yet            the place's frontier moves behind the last of them; other copies
-                                                 before it come back
+    in %RETRY%group, received or returned        given back without an attempt, then done
+    in %RETRY%group, not received yet            the place's frontier moves past the last of them; other copies
+                                                 before it count as returned
 
-A copy names its message in DT_ORIGIN. Copies without it, as of a broker, stay.
+A copy names its message in DT_ORIGIN. Copies without it, such as a broker's, stay.
 """
 
 from collections import Counter
@@ -31,25 +31,25 @@ from duetime_store.reading.turns import Turns
 from duetime_store.writing.flusher import Flusher
 from duetime_store.writing.store import Store
 
-# Units read at once, and records read between two looks at the clock.
+# Units read at once, and records read between two reads of the clock.
 _PIECE, _LOOK = 4_096, 32
 _I64_DIGITS_MAX = 18
 
 
 class Superseded:
-    """The copies of a topic's messages that a reset delivers again. `to`: offsets by queue as users number it."""
+    """The copies of a topic's messages that a reset redelivers. `to`: offsets by public queue number."""
 
     def __init__(self, group: str, topic: str, to: Mapping[int, int]) -> None:
         self.group = group
         self.topic = topic
-        # Retries that are reset themselves are no copies of anything there.
+        # Retries that are reset themselves have no copies there.
         self.can_be = not is_group_topic(topic)
         self._to = to
-        # Queue and offset of each message with a copy that ends: a copy may move on while others are sought.
+        # Queue and offset of each message with an ending copy: a copy may move while others are searched for.
         self._origins: set[tuple[int, int]] = set()
 
     def counts(self) -> Counter[int]:
-        """By queue."""
+        """Counts by queue."""
         return Counter(queue for queue, _ in self._origins)
 
     def judge(self, properties: Mapping[str, str]) -> bool:
@@ -66,13 +66,13 @@ class Superseded:
 
 @dataclass(slots=True)
 class Marks:
-    """The ends of lanes and of the queues of %RETRY%group at a reset: copies behind them are of later deliveries."""
+    """The ends of lanes and of the queues of %RETRY%group at a reset: copies after them are of later deliveries."""
 
     lanes: dict[int, int]
     queues: dict[int, int]
 
     def has(self, queue: int, offset: int, properties: bytes) -> bool:
-        """Whether a copy in a queue of %RETRY%group, or in its lane before that, was there at the reset."""
+        """Whether a copy in a queue of %RETRY%group, or before that in its lane, existed at the reset."""
         entry = record.find_lane_entry(properties)
         return offset < self.queues.get(queue, 0) or (entry is not None and entry[1] < self.lanes.get(entry[0], 0))
 
@@ -84,11 +84,11 @@ class _Due:
     key: Key
     queue: ConsumeQueue
     superseded: list[int] = field(default_factory=list)
-    # Not received yet: (offset, time from which it is delivered, attempt).
+    # Not received yet: (offset, earliest delivery time, attempt).
     staying: list[tuple[int, int, int]] = field(default_factory=list)
 
     def before_last(self, place: Place) -> list[tuple[int, int, int]]:
-        """The copies that stay, and that the frontier passes."""
+        """The copies that stay although the frontier passes them."""
         last = max(self.superseded, default=-1)
         return [one for one in self.staying if place.frontier <= one[0] < last]
 
@@ -121,7 +121,7 @@ class Superseding:
         self._turns = turns
 
     async def find(self, superseded: Superseded, marks: Marks | None = None) -> Found:
-        """Those that were there at the marks; None: all."""
+        """The copies that existed at the marks; None: all."""
         found = Found()
         if superseded.can_be:
             lanes = None if marks is None else marks.lanes
@@ -154,7 +154,7 @@ class Superseding:
         return found
 
     def _copies(self, due: _Due) -> Iterator[tuple[int, record.Record]]:
-        """The records of the queue that are not done for the topic, with those of other topics not received yet."""
+        """The queue's records that are not done for the topic, including unreceived ones of other topics."""
         place, queue = self._groups.progress.places.get(due.key), due.queue
         at = max(self._begin(due) if place is None else place.committed, queue.min_offset)
         while len(units := queue.read(at, _PIECE)):
@@ -164,23 +164,23 @@ class Superseding:
                     try:
                         yield offset, record.decode(self._store.read_record(position, size))
                     except Damaged:
-                        # It is delivered to nobody.
+                        # It is never delivered.
                         continue
             at += len(units)
 
     def _begin(self, due: _Due) -> int:
-        """Where a place that is missing begins, as for a Receive."""
+        """The start of a missing place, as for a Receive."""
         known = self._offsets.find(due.key.group, due.key.queue_topic).get(due.key.queue, 0)
         return min(max(known, due.queue.min_offset), due.queue.max_offset)
 
     # --- ending -----------------------------------------------------------------------------------------------------
 
     def prepare(self, found: Found) -> None:
-        """Makes the places that are missing.
+        """Creates the missing places.
 
         Raises:
             ReadOnly
-            Overloaded: the shard has the most places, or no room for the copies that come back.
+            Overloaded: the shard has the maximum of places, or no room for the returned copies.
         """
         self._store.gate.check_write()
         progress = self._groups.progress
@@ -192,7 +192,7 @@ class Superseding:
             staying[due.key.group] += len(due.before_last(progress.places[due.key]))
         for group, count in staying.items():
             if count > (room := progress.room(group, "")):
-                text = f"{count} retries stay before others that the reset ends: group {group} may have {room} more "
+                text = f"{count} retries stay before retries ended by the reset: group {group} may have {room} more "
                 raise Overloaded(text + "messages outstanding", reason="LEASES_EXHAUSTED")
 
     def end(self, found: Found, group: str) -> Marks:
@@ -210,7 +210,7 @@ class Superseding:
     def _end_due(self, due: _Due) -> None:
         place = self._groups.progress.places.get(due.key)
         if place is None:
-            # The topic was deleted meanwhile.
+            # The topic was deleted in the meantime.
             return
         is_open = [offset in place.entries or offset >= place.frontier for offset in due.superseded]
         self._groups.supersede(place, list(compress(due.superseded, is_open)))
@@ -226,7 +226,7 @@ class Superseding:
             self._groups.armed()
 
     async def end_later(self, superseded: Superseded, marks: Marks) -> None:
-        """Ends the copies that came while those before them were sought. Raises: as `prepare`."""
+        """Ends copies that came during the search for earlier ones. Raises: as `prepare`."""
         durable = self._store.when_durable()
         if durable is not None:
             self._wake()

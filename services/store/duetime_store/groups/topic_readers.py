@@ -1,4 +1,4 @@
-"""What the groups of a shard have left of one topic, and the end of it."""
+"""The unread and waiting messages of one topic for a shard's groups, and their end."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _PIECE = 256
 
 @dataclass(slots=True)
 class Left:
-    """What one group has left of the topic."""
+    """One group's remaining messages of the topic."""
 
     unread: int = 0
     in_flight: int = 0
@@ -29,7 +29,7 @@ class Left:
 
 
 class TopicReaders:
-    """Belongs to the event loop's thread."""
+    """The groups that read a topic. Belongs to the event loop's thread."""
 
     def __init__(self, store: Store, groups: Groups, offsets: GroupOffsets, turns: Turns) -> None:
         self._store = store
@@ -38,7 +38,8 @@ class TopicReaders:
         self._turns = turns
 
     async def left(self, topic: str) -> dict[str, Left]:
-        """By group: of those that receive the topic, and of those that only commit offsets in it."""
+        """Remaining messages by group: for groups that receive the topic, and for those that only commit offsets in
+        it."""
         found: dict[str, Left] = {}
         places = [place for place in self._groups.progress.places.values() if place.key.topic == topic]
         with self._turns.walk() as walk:
@@ -64,7 +65,7 @@ class TopicReaders:
         return 0 if queue is None else max(queue.max_offset - max(offset, queue.min_offset), 0)
 
     async def _unread_retries(self, place: Place, topic: str, walk: Walk) -> int:
-        """Retries of the topic in %RETRY%group that were not received yet: the queue has those of other topics too."""
+        """Retries of the topic in %RETRY%group that were not received yet; the queue has those of other topics too."""
         count, wanted = 0, topic.encode()
         for names in self._retry_topics(place):
             count += sum(name == wanted for name in names)
@@ -81,14 +82,14 @@ class TopicReaders:
             try:
                 yield values(b"".join(records), [len(data) for data in records], (_RETRY_TOPIC,))[0]
             except Damaged:
-                # They are given to nobody.
+                # They are never delivered.
                 continue
 
     def gone(self, topic: str) -> None:
-        """In the step in which the topic's queues go: no group has a place in it any more, or retries of it."""
+        """Removes all places of groups in the topic, and retries of it, in the step that removes its queues."""
         self._groups.delete_topic(topic)
 
     async def end(self, topic: str) -> None:
-        """As `gone`, and nothing is known of groups that only commit offsets. Idempotent. Raises: DueTimeError."""
+        """As `gone`, and also removes committed offsets in the topic. Idempotent. Raises: DueTimeError."""
         self._groups.delete_topic(topic)
         await self._offsets.delete_topic(topic)

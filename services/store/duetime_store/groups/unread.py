@@ -22,8 +22,8 @@ FindUnread = Callable[[int], Iterator[Unread | None]]
 
 
 def unread(queues: Queues, progress: Progress, offsets: GroupOffsets) -> FindUnread:
-    """The function that finds unread messages of groups that receive, and of those that only commit offsets. A group
-    without a place in a queue is not known here: it has no messages of it to lose."""
+    """The function that finds unread messages of groups that receive, and of those that only commit offsets. Groups
+    without a place in a queue are unknown here: they have no messages in it to lose."""
 
     def find(end: int) -> Iterator[Unread | None]:
         for group, topic, queue, offset in _places(progress, offsets):
@@ -42,7 +42,7 @@ def _places(progress: Progress, offsets: GroupOffsets) -> Iterator[Unread]:
     for key, place in list(progress.places.items()):
         receiving.add((key.group, key.queue_topic, key.queue))
         yield Unread(key.group, key.queue_topic, key.queue, place.committed)
-    # For groups that receive, the file has only the state of the last checkpoint.
+    # The file has only the state of the last checkpoint for groups that receive.
     for group, topic, queue, offset in offsets.all():
         if (group, topic, queue) not in receiving:
             yield Unread(group, topic, queue, offset)

@@ -77,9 +77,7 @@ class ShardCollector(Collector):
             "duetime_store_clock_behind_ms", "How far the wall clock is behind the log's time", store.clock.behind_ms
         )
         read_only = int(bool(store.read_only_reason))
-        yield GaugeMetricFamily(
-            "duetime_store_read_only", "1: a write or flush failed; all writes are rejected", read_only
-        )
+        yield GaugeMetricFamily("duetime_store_read_only", "1: read-only after a failed write or flush", read_only)
         refusing = GaugeMetricFamily("duetime_store_refusing", "1: sends are rejected", labels=["reason"])
         reasons = {refusal.reason for refusal in store.gate.refusals()}
         for reason in (DiskFull.reason, Stalled.reason, ReadOnly.reason):
