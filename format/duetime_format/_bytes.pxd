@@ -75,7 +75,7 @@ cdef extern from *:
     #define DT_FOLD(x, by, next) _mm_xor_si128(_mm_loadu_si128((const __m128i *)(next)), \
         _mm_xor_si128(_mm_clmulepi64_si128(x, by, 0x00), _mm_clmulepi64_si128(x, by, 0x11)))
 
-    /* Of 64 bytes and more, a multiple of 16: folds them to 16, which have the CRC of all, begun at 0. */
+    /* Folds 64 bytes or more, a multiple of 16, to 16 bytes with the same CRC, started at 0. */
     __attribute__((target("pclmul,sse4.1")))
     static void dt_crc_fold(const uint8_t *at, int64_t size, uint8_t folded[16]) {
         const __m128i by_64 = _mm_set_epi64x(0x1c6e41596, 0x154442bd4);
@@ -145,14 +145,15 @@ cdef extern from *:
     int64_t load64 "dt_load64"(const uint8_t *at) nogil
     void store32 "dt_store32"(uint8_t *at, int32_t value) nogil
     void store64 "dt_store64"(uint8_t *at, int64_t value) nogil
-    # Protobuf's varint, and decimal digits; both return where the number ends.
+    # Protobuf's varint, and decimal digits; both return the end of the number.
     uint8_t *put_varint "dt_put_varint"(uint8_t *to, uint64_t number) nogil
     uint8_t *put_decimal "dt_put_decimal"(uint8_t *to, uint64_t number) nogil
-    # Once in each module that takes CRCs, when it is imported.
+    # Called once in each module that computes CRCs, on import.
     void crc_init "dt_crc_start"() nogil
     # As zlib.crc32; the log keeps its lower 31 bits.
     uint32_t crc32 "dt_crc32"(const uint8_t *at, int64_t size) nogil
-    # How many bytes of the mark differ at the end of properties, which end at `end` and have `size` bytes (1 or more).
+    # The number of bytes of the mark that differ at the end of properties, which end at `end` and have `size` bytes
+    # (1+).
     int mark_faults "dt_mark_faults"(const uint8_t *end, int64_t size) nogil
     # Whether the properties end with a CRC mark after others: its 21 bytes, with the 0x02 in front.
     bint has_crc_mark "dt_has_crc_mark"(const uint8_t *properties, int64_t size) nogil

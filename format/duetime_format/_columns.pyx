@@ -1,13 +1,13 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """The compiled twin of columns.py: records as columns, each checked before it is taken.
 
-    take, parse   the walk runs over sizes and magics first, which bounds the count; then each record is followed front
-                  to back, every length checked against the record's end before it is used. The first invalid record
-                  ends the run. Topic and queue come from a small table of those seen last; others go to a dict
+    take, parse   the walk reads sizes and magics first, which bounds the count; then each record is parsed front to
+                  back, every length checked against the record's end before it is used. The first invalid record ends
+                  the run. Topic and queue come from a small table of recent ones; others go to a dict
     values        one walk over a record's properties finds all given names, each by its hash; a value equal to that of
                   the previous record is the same object
 
-Of equal names the last with a value counts, everywhere (properties.py).
+The last of equal names with a value counts, everywhere (properties.py).
 """
 
 from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -31,7 +31,7 @@ crc_init()
 
 cdef enum:
     DIGITS_MAX = 19, DELAY_DIGITS_MAX = 18, SLOTS = 64
-    # Most names of properties in one call: more than an SQL expression has room for (limits.SQL_WORDS_MAX).
+    # Maximum property names in one call: more than an SQL expression has room for (limits.SQL_WORDS_MAX).
     NAMES_MAX = 264, BUCKETS = 256
 
 cdef int64_t SEVERAL_KEYS = 0xFFFFFFFF
@@ -41,7 +41,7 @@ cdef object tags_code = record.tags_code
 cdef bytes LEVEL_TOPIC = SCHEDULE_TOPIC.encode(), TIMERS_TOPIC = TIMER_TOPIC.encode()
 cdef bytes HALVES_TOPIC = HALF_TOPIC.encode()
 
-# The properties that are sought; `begin` is -1 if there is none.
+# The properties to find; `begin` is -1 if there is none.
 cdef struct Named:
     Span tags
     Span message_id
@@ -49,7 +49,7 @@ cdef struct Named:
     Span real_topic
     Span delay
     Span entry
-    # Of a record of TIMER_TOPIC: the value of TIMER_OUT_MS.
+    # The value of TIMER_OUT_MS in a record of TIMER_TOPIC.
     Span timer
 
 # A key seen before: a topic in the bytes, a queue, and its number, counted from 1; 0: the slot is free.
@@ -58,13 +58,13 @@ cdef struct Slot:
     int32_t queue
     int64_t number
     uint32_t hashed
-    # Its messages are known by the topic that they go to.
+    # Whether its messages are known by their destination topic.
     bint is_bound
     bint is_timer
 
 
 cdef int64_t count_records(const uint8_t *data, int64_t at, int64_t length, bint is_put) noexcept nogil:
-    """How many records seem to lie there, by their sizes and magics."""
+    """The number of records that seem to be there, by their sizes and magics."""
     cdef int64_t count = 0, size
     cdef int32_t magic
     while length - at >= RECORD_BYTES_MIN:
@@ -90,7 +90,8 @@ cdef inline bint begins(const uint8_t *data, int64_t at, int64_t end, const char
 
 
 cdef void find_named(const uint8_t *data, int64_t at, int64_t end, int64_t last, Named *named) noexcept nogil:
-    """The last of equal names counts, as for RocketMQ's readers; `last`: where the last property but the CRC ends."""
+    """Finds properties; the last of equal names counts, as in RocketMQ's readers. `last`: the end of the last property
+    before the CRC."""
     cdef const uint8_t *mark
     cdef int64_t stop
     named.tags.begin = named.message_id.begin = named.real_topic.begin = named.delay.begin = named.entry.begin = -1
@@ -120,7 +121,7 @@ cdef void find_named(const uint8_t *data, int64_t at, int64_t end, int64_t last,
 
 
 cdef void find_timer_out(const uint8_t *data, int64_t at, int64_t end, Named *named) noexcept nogil:
-    """In a record of TIMER_TOPIC the lane entry that counts is that right before TIMER_OUT_MS."""
+    """Finds the lane entry that counts in a record of TIMER_TOPIC: the one right before TIMER_OUT_MS."""
     cdef const uint8_t *mark
     cdef int64_t stop, before = at, before_stop = at
     named.timer.begin = named.entry.begin = -1
@@ -136,7 +137,7 @@ cdef void find_timer_out(const uint8_t *data, int64_t at, int64_t end, Named *na
 
 
 cdef int64_t digits_at(const uint8_t *data, Span span) noexcept nogil:
-    """Where the digits of a TIMER_OUT_MS begin that the store fills in; -1: it has others, or none."""
+    """Start of the digits of a TIMER_OUT_MS that the store fills in; -1: it has others, or none."""
     cdef int64_t at
     if span.begin < 0 or span.end - span.begin != TIMER_OUT_DIGITS:
         return -1
@@ -215,7 +216,7 @@ cdef class Keys:
         cdef uint32_t mixed = <uint32_t>queue
         cdef Slot *slot
         if length:
-            # Topics of one system begin alike.
+            # Topics of one system have the same beginning.
             mixed += 7 * data[topic.end - 1] + 3 * data[topic.begin + length // 2]
         slot = &self.slots[mixed % SLOTS]
         cdef bint hit = slot.number and slot.queue == queue and slot.topic.end - slot.topic.begin == length
@@ -235,7 +236,7 @@ cdef class Keys:
         return slot.number - 1
 
     cdef int64_t id_hash(self, const uint8_t *data, Named *named) noexcept:
-        """The hash of a message id and the topic of the last key, or the destination of one that waits."""
+        """The hash of a message id and the topic of the last key, or the destination of a pending message."""
         cdef uint32_t hashed = self.last.hashed
         if named.message_id.begin < 0:
             return -1
@@ -262,7 +263,7 @@ cdef class Numbers:
 
 
 def take(bytes records not None, int64_t at, int64_t position):
-    """(end, keys, columns, entries) of columns.Run; `position` is where `records` lies in the log."""
+    """(end, keys, columns, entries) of columns.Run; `position` is the log position of `records`."""
     if not 0 <= at <= PyBytes_GET_SIZE(records):
         raise ValueError(f"index {at} is not within {PyBytes_GET_SIZE(records)} bytes")
     return walk(records, at, position, False)
@@ -340,8 +341,7 @@ cdef struct Text:
     const uint8_t *at
     int64_t size
 
-# The names that are sought: for each bucket the number of its first name, for each name the next one in its bucket;
-# -1: none.
+# The names to find: for each bucket the number of its first name, for each name the next one in its bucket; -1: none.
 cdef struct NameTable:
     Text names[NAMES_MAX]
     int following[NAMES_MAX]
@@ -350,7 +350,7 @@ cdef struct NameTable:
 
 
 def holds(bytes data not None, bytes three not None):
-    """See columns.holds. Sixteen places a step, as a compiler makes of the inner loop."""
+    """See columns.holds. Sixteen places a step, by the compiler's vectorization of the inner loop."""
     cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(data)
     cdef int64_t left = PyBytes_GET_SIZE(data) - 2, step, index
     cdef uint8_t first, second, third, found

@@ -50,7 +50,7 @@ def committed_run(bytes records not None, list sizes not None, list topics not N
 cdef int64_t _committed(
     const uint8_t *at, int64_t size, const uint8_t *topic, int64_t topic_bytes, int64_t queue, uint8_t *to
 ) noexcept nogil:
-    """Writes the real record, at most size + GROWTH_BYTES_MAX; returns how long it is, 0 for none."""
+    """Writes the real record, at most size + GROWTH_BYTES_MAX; returns its size, 0 for none."""
     cdef Parts parts
     if load32(at) != size or load32(at + MAGIC_AT) != MAGIC_V1 or not find_parts(at, 0, size, &parts):
         return 0
@@ -87,8 +87,8 @@ cdef int64_t _committed(
 
 
 cdef bint _are_plain(const uint8_t *properties, int64_t size) noexcept nogil:
-    """Whether a real record inherits all of these properties as they are: no part is empty, and none has a name that it
-    must not have."""
+    """Whether a real record inherits all of these properties as they are: no part is empty, and none has a forbidden
+    name."""
     cdef int64_t begin = 0, index
     if size == 0 or properties[size - 1] == 2:
         return False

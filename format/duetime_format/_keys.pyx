@@ -80,7 +80,7 @@ cdef uint32_t hash_word(const uint8_t *data, int64_t begin, int64_t end, uint32_
 
 
 cdef int64_t end_of(const uint8_t *data, int64_t at, int64_t end, int mark) noexcept nogil:
-    """Where the mark stands, or the end."""
+    """Position of the mark, or the end."""
     cdef const uint8_t *found = <const uint8_t *>memchr(data + at, mark, end - at)
     return end if found == NULL else found - data
 

@@ -44,7 +44,7 @@ cdef struct Place:
     int64_t count
     int64_t next_offset
     int64_t due
-    # Where the next unit of the key goes.
+    # Position of the key's next unit.
     int64_t unit_at
 
 
@@ -75,7 +75,7 @@ def place(
 
 
 cdef int count_keys(int64_t length, const int64_t *column, int64_t count, Place *places, int64_t keys) except -1:
-    """Counts the records of each key, and checks all indices that `fill_in` is going to use."""
+    """Counts the records of each key, and checks all indices that `fill_in` uses."""
     cdef int64_t index, key, before = 0
     for index in range(count):
         key = column[KEY_OF * count + index]
@@ -102,7 +102,7 @@ cdef int count_keys(int64_t length, const int64_t *column, int64_t count, Place 
 
 
 cdef int64_t fill_due(uint8_t *digits, int64_t now_ms, bint *is_past) noexcept nogil:
-    """Writes the last ms before the due time in the place of what the sender wrote; returns the due time."""
+    """Writes the last ms before the due time over the sender's value; returns the due time."""
     cdef int64_t value = 0, due_at_ms, index
     for index in range(TIMER_OUT_DIGITS):
         value = 10 * value + (digits[index] - c"0")

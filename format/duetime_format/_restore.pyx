@@ -1,16 +1,16 @@
-"""The compiled twin of restore.restore_run: due lane entries in, their restored records out, back to back. And of
-restore.count_restored: how many given records are those that the log's own entries give.
+"""The compiled twin of restore.restore_run (due lane entries in, their restored records out, back to back) and of
+restore.count_restored (counts given records that equal those of the log's own entries).
 
-An entry is restored here if all of this holds; the first one for which it does not ends the run:
+An entry is restored here if all of this holds; the first other one ends the run:
 
-    head          V1, the size that `sizes` says
+    head          V1, the size in `sizes`
     topic         the lane's
-    properties    reach exactly to the end and close with REAL_TOPIC 0x01 topic 0x02 REAL_QID 0x01 number, a topic that
-                  may be restored to and a number as Python prints it, and a CRC mark or none after it; before that
-                  at most one DT_ENTRY has to be left out, and nothing else (__CRC32#, empty parts); DT_ENTRY and a
-                  mark fit in
+    properties    fill the record exactly and close with REAL_TOPIC 0x01 topic 0x02 REAL_QID 0x01 number, a topic that
+                  may be restored to and a number in Python's form, and optionally a CRC mark after it; before that at
+                  most one DT_ENTRY has to be left out, and nothing else (__CRC32#, empty parts); DT_ENTRY and a mark
+                  fit in
 
-So the target is read backwards from the end, and everything else is copied. The largest size of the copy is known
+So the target is read backwards from the end, and everything else is copied. The maximum size of the copy is known
 before: the records themselves, and a longer topic and DT_ENTRY for each.
 """
 
@@ -62,7 +62,7 @@ cdef struct Target:
     const uint8_t *topic
     int64_t topic_bytes
     int32_t queue
-    # The property [begin, end) that is left out, the 0x02 after it included; begin == end: none is.
+    # The property [begin, end) to leave out, including the 0x02 after it; begin == end: none.
     int64_t skip_begin
     int64_t skip_end
 
@@ -121,7 +121,7 @@ def count_restored(
     for number in range(unit_count):
         largest = max(largest, load32(unit.at + number * UNIT_BYTES + 8))
     if largest > log.view.len:
-        # A filler, or a wrong one: none that is restored is larger than its restored record.
+        # A filler or a wrong unit may be larger; no restored entry is larger than its restored record.
         largest = min(largest, length)
     scratch = PyBytes_FromStringAndSize(NULL, largest + GROWTH_BYTES_MAX)
     cdef uint8_t *to = <uint8_t *>PyBytes_AS_STRING(scratch)
@@ -149,7 +149,7 @@ def count_restored(
 cdef int64_t _restore(
     const uint8_t *at, int64_t size, int64_t lane, int64_t entry, int64_t due_at_ms, uint8_t *to
 ) noexcept nogil:
-    """Writes the restored record, at most size + GROWTH_BYTES_MAX; returns how long it is, 0 for none."""
+    """Writes the restored record, at most size + GROWTH_BYTES_MAX; returns its size, 0 for none."""
     cdef Parts parts
     cdef Target target
     cdef const char *lane_topic = TIMERS_TOPIC if is_timer_lane(lane) else LEVEL_TOPIC
@@ -197,8 +197,8 @@ cdef int64_t _restore(
 
 
 cdef bint _find_target(const uint8_t *properties, int64_t size, Target *target) noexcept nogil:
-    """Whether the properties end with a target, and contain nothing before it that a restored record must not have but
-    a DT_ENTRY, which is to be left out."""
+    """Whether the properties end with a target, and contain nothing before it that a restored record must not have,
+    except a DT_ENTRY, which is left out."""
     cdef int64_t at = size, queue = 0, scale = 1, index
     while at > 0 and size - at < QUEUE_DIGITS_MAX and c'0' <= properties[at - 1] <= c'9':
         at -= 1
@@ -228,7 +228,7 @@ cdef bint _find_target(const uint8_t *properties, int64_t size, Target *target) 
             if memcmp(properties + index - NAME_BYTES, b"__CRC32#", NAME_BYTES) == 0:
                 return False
             if memcmp(properties + index - NAME_BYTES, b"DT_ENTRY", NAME_BYTES) == 0:
-                # Not at the end of another name, nor the second one, which Python has to judge.
+                # Rejects one at the end of another name, and a second one, which Python has to judge.
                 if target.skip_end or (index > NAME_BYTES and properties[index - NAME_BYTES - 1] != 2):
                     return False
                 target.skip_begin, target.skip_end = index - NAME_BYTES, -1

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """The compiled twin of view.View: the same fields of the same bytes, at places found once.
 
-What has not a record's structure, and what is odd in one that has, PythonView reads.
+PythonView reads bytes without a record's structure, and unusual parts of records.
 """
 
 import copyreg
@@ -39,13 +39,13 @@ cdef tuple _no_arguments = ()
 cdef class View:
     """A view of the bytes of one record. Times are Unix ms.
 
-    A class on top of it says what a compressed body is.
+    A subclass decompresses the body.
     """
 
     cdef bytes _record
     cdef int64_t _number
     cdef bint _is_numbered
-    # Whether the record has its structure; if not, none of the places counts.
+    # Whether the record has its structure; if not, none of the places is valid.
     cdef bint _is_whole
     cdef int32_t _stored_at, _tail_at, _body_at, _body_end, _topic_at, _topic_end, _properties_at
 
@@ -55,7 +55,7 @@ cdef class View:
 
     @property
     def id(self):
-        """The id that the sender knows; if it has none, RocketMQ's: its place in the log."""
+        """The sender's id; without one, RocketMQ's: its place in the log."""
         return (_text(self, b"UNIQ_KEY", 8) if self._is_whole else self.text_of(b"UNIQ_KEY")) or self._place
 
     @property
@@ -95,14 +95,14 @@ cdef class View:
 
     @property
     def stored_body(self):
-        """As it is in the log."""
+        """The body as it is in the log."""
         if not self._is_whole:
             return _python(self).stored_body
         return PyBytes_FromStringAndSize(<char *>_at(self) + self._body_at, self._body_end - self._body_at)
 
     @property
     def body(self):
-        """The body as sent, decompressed where necessary.
+        """The body as sent, decompressed if necessary.
 
         Raises:
             Damaged: of the SDK; compressed by an algorithm other than zlib, or not decompressible.
@@ -126,17 +126,17 @@ cdef class View:
 
     @property
     def born_at_ms(self):
-        """The producer's clock."""
+        """The creation time, by the producer's clock."""
         return load64(_at(self) + BORN_AT) if self._is_whole else _python(self).born_at_ms
 
     @property
     def stored_at_ms(self):
-        """The server's clock: when it entered this queue."""
+        """The time at which it entered this queue, by the server's clock."""
         return load64(_at(self) + self._stored_at) if self._is_whole else _python(self).stored_at_ms
 
     @property
     def lane_entry(self):
-        """(level, offset, due time) of the entry that it was restored from; None: it was not delayed."""
+        """(level, offset, due time) of its lane entry; None: it was not delayed."""
         cdef Numbers numbers
         cdef Entry found = _find_entry(self, &numbers)
         if found == ODD_ENTRY:
@@ -145,7 +145,7 @@ cdef class View:
 
     @property
     def late_ms(self):
-        """From due to stored in its topic, 0 or more; None: it was not delayed."""
+        """The time from due to stored in its topic, 0 or more; None: it was not delayed."""
         cdef Numbers numbers
         cdef Entry found = _find_entry(self, &numbers)
         if found == ODD_ENTRY:
@@ -154,11 +154,11 @@ cdef class View:
 
     @property
     def attempt(self):
-        """How often it was sent back to be retried."""
+        """The number of times it was sent back to be retried."""
         return load32(_at(self) + self._tail_at + ATTEMPTS_FROM_TAIL) if self._is_whole else _python(self).attempt
 
     def text_of(self, bytes name not None):
-        """The value of one property, empty: it has none; the others are not decoded."""
+        """The value of one property; empty: it has none. The others are not decoded."""
         if self._is_whole and b"\2" not in name:
             return _text(self, PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
         return _python(self).text_of(name)
@@ -171,7 +171,7 @@ cdef class View:
         return _python(self)._place
 
     def __getstate__(self):
-        """As PythonView's, so that either reads what the other has pickled."""
+        """The state in PythonView's form, so that either can unpickle the other's."""
         slots = {name: getattr(self, name) for name in copyreg._slotnames(type(self)) if hasattr(self, name)}
         slots |= {"_record": self._record, "_queue": self._number if self._is_numbered else None, "_encoded": None}
         return getattr(self, "__dict__", None), slots
@@ -212,7 +212,7 @@ def views(type kind not None, bytes records not None, queue=None):
         size = _size(at, left)
         if size == 0:
             return _book().views(kind, records, queue)
-        # Without its __init__.
+        # Skips its __init__.
         one = <View?>(<PyTypeObject *>kind).tp_new(kind, <PyObject *>_no_arguments, NULL)
         _see(one, PyBytes_FromStringAndSize(at, size))
         _number(one, queue)
@@ -223,14 +223,14 @@ def views(type kind not None, bytes records not None, queue=None):
 
 
 cdef inline int64_t _size(const char *at, int64_t left) noexcept nogil:
-    """How long the whole record is that begins there; 0: none does, which Python says."""
+    """The size of the whole record that begins there; 0: none does, which Python reports."""
     cdef const uint8_t *data = <const uint8_t *>at
     cdef int64_t size = load32(data) if left >= RECORD_BYTES_MIN else 0
     return size if RECORD_BYTES_MIN <= size <= left and is_record_magic(load32(data + 4)) else 0
 
 
 cdef object _book():
-    # It may be what loads this module.
+    # Imported late: it may be the module that loads this one.
     from duetime_format import view
     return view
 
@@ -268,7 +268,7 @@ cdef int _see(View self, bytes record) except -1:
 
 
 cdef str _text(View self, const char *name, int64_t name_bytes):
-    """Of equal names the last with a value counts."""
+    """The last of equal names with a value counts."""
     cdef const uint8_t *at = _at(self) + self._properties_at
     cdef const uint8_t *end = _at(self) + PyBytes_GET_SIZE(self._record)
     cdef const uint8_t *stop

@@ -1,8 +1,8 @@
-"""The rules for messages that are sent: every rule, and every breach of them at once. Pure.
+"""The rules for sent messages: finds every violation at once. Pure.
 
-The SDK and the outbox judge by them before they send, a gateway before it stores. A gateway also knows the topic's
-queues and longest delay and the cluster's delay levels (`Terms`). The gateway's encoder and the SDK have a cheap test
-for messages that are plainly right and call these functions about the others only, so these may take their time.
+The SDK and the outbox apply them before they send, a gateway before it stores. A gateway also knows the topic's queues
+and longest delay and the cluster's delay levels (`Terms`). The gateway's encoder and the SDK have a cheap test for
+messages that are plainly right and call these functions only for others, so speed does not matter here.
 """
 
 import json
@@ -20,10 +20,10 @@ from duetime_format.texts import shown
 _UNFIT_IN_WORD = re.compile(r"[\s\x00-\x1f\x7f-\x9f]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
-# How far a due time may lie beyond ten years by the clock of the process that judges: the shard's decides.
+# Tolerance for due times beyond ten years by the clock of the checking process: the shard's decides.
 CLOCKS_APART_MS = 60_000
 
-# Which field to use instead of a property that RocketMQ gives a meaning to.
+# The field to use instead of a property that RocketMQ gives a meaning to.
 FIELD_INSTEAD = {
     record.TAGS: "tags",
     record.KEYS: "keys",
@@ -41,9 +41,9 @@ FIELD_INSTEAD = {
 
 @dataclass(slots=True)
 class Draft:
-    """A message that somebody wants sent; `admission` says which values are right. Texts have no lone surrogates.
+    """A message to be sent; `admission` checks the values. Texts have no lone surrogates.
 
-    Of the three fields that delay it at most one is set: `delay_level` 0 and `delay_ms` 0 are no delay, and
+    At most one of the three fields that delay it is set: `delay_level` 0 and `delay_ms` 0 are no delay, and
     `deliver_at_ms`, Unix milliseconds, may be past.
     """
 
@@ -58,22 +58,22 @@ class Draft:
     delay_level: int = 0
     delay_ms: int = 0
     deliver_at_ms: int | None = None
-    # Empty: one is made.
+    # Empty: one is generated.
     id: str = ""
-    # 0: when it arrived.
+    # 0: the time of its arrival.
     born_at_ms: int = 0
     flag: int = 0
     # None: the group's.
     retry: policy.Policy | None = None
-    # Whether it takes the place of the pending message with its key that was sent so.
+    # Whether it replaces the pending message with its key that was sent with `replace`.
     replace: bool = False
-    # With `replace`: how long after the first one that was replaced it falls due at most; 0: no limit.
+    # The maximum time from the first replaced message to the due time, with `replace`; 0: no limit.
     max_wait_ms: int = 0
 
 
 class Terms(NamedTuple):
-    """What a draft is judged by beside the levels. `queue_count` None: the topic is not known; `max_delay_ms` 0: it has
-    no limit of its own. `is_half`: it is a half message of a transaction."""
+    """The topic's rules for a draft. `queue_count` None: the topic is not known; `max_delay_ms` 0: it has no limit of
+    its own. `is_half`: it is a half message of a transaction."""
 
     queue_count: int | None
     now_ms: int
@@ -83,12 +83,12 @@ class Terms(NamedTuple):
 
 
 def is_word(text: str) -> bool:
-    """Whether the text is not empty and holds neither blanks nor control characters."""
+    """Whether the text is not empty and has neither blanks nor control characters."""
     return bool(text) and _UNFIT_IN_WORD.search(text) is None
 
 
 def is_tag(text: str) -> bool:
-    """Whether the text may stand in `tags`; the empty one may."""
+    """Whether the text is allowed in `tags`; the empty one is."""
     return not list(_tags(text))
 
 
@@ -117,7 +117,7 @@ def violations(draft: Draft, levels: DelayLevels | None, terms: Terms) -> list[V
     if draft.retry is not None:
         found.extend(Violation(f"retry.{name}", text) for name, text in policy.faults(draft.retry))
     if terms.is_half and draft.replace:
-        found.append(Violation("replace", "is set: a transaction's message can't take the place of another"))
+        found.append(Violation("replace", "is set: a transaction's message can't replace another"))
     else:
         found.extend(_replace(draft))
     return found
@@ -134,10 +134,10 @@ def topic_violations(field: str, topic: str, *, system: bool = False) -> Iterato
 
 
 def body_violations(body: bytes, least: int = 0) -> Iterator[Violation]:
-    """Violations of a body. `least`: its bytes at least."""
+    """Violations of a body. `least`: its minimum number of bytes."""
     if len(body) < least:
         yield Violation(
-            "body", f"{len(body)} bytes are below the least, {least}: RocketMQ's brokers take no empty body"
+            "body", f"{len(body)} bytes are below the least, {least}: RocketMQ's brokers reject empty bodies"
         )
     if len(body) > limits.BODY_BYTES_MAX:
         yield Violation("body", f"{len(body)} bytes are above the most, {limits.BODY_BYTES_MAX}")
@@ -151,7 +151,7 @@ def _properties(draft: Draft, levels: DelayLevels | None, terms: Terms) -> Itera
         if not value:
             yield Violation(field, "the value is empty")
         if "\x01" in name or "\x02" in name or "\x01" in value or "\x02" in value:
-            yield Violation(field, "U+0001 and U+0002 separate properties and may stand in neither name nor value")
+            yield Violation(field, "U+0001 and U+0002 separate properties and are not allowed in names or values")
         if name in record.RESERVED_PROPERTIES:
             instead = FIELD_INSTEAD.get(name)
             hint = f"use the field {instead}" if instead else "no field sets it"
@@ -174,7 +174,7 @@ def properties_bytes(draft: Draft) -> int:
 
 
 def _half_bytes(draft: Draft) -> int:
-    # The id stands there once more, and the limit counts its characters.
+    # The id is stored once more in it, and the limit counts its characters.
     return limits.HALF_BYTES_MAX + len(draft.id.encode()) - len(draft.id)
 
 
@@ -229,7 +229,7 @@ def _due(draft: Draft, levels: DelayLevels | None, terms: Terms) -> Iterator[Vio
     given = ("delay_level", level != 0), ("delay_ms", delay_ms != 0), ("deliver_at_ms", deliver_at_ms is not None)
     asked = [name for name, is_given in given if is_given]
     for name in asked[1:]:
-        yield Violation(name, f"is set beside {asked[0]}; give one")
+        yield Violation(name, f"is set in addition to {asked[0]}; give one")
     if level < 0:
         highest = levels.highest if levels else LEVEL_COUNT_MAX
         yield Violation("delay_level", f"{level} is below 0; levels are 1 to {highest}, 0 is none")
@@ -252,14 +252,14 @@ def delay_violations(field: str, delay_ms: int, topic: str, max_delay_ms: int) -
 
 
 def due_violations(field: str, due_at_ms: int, now_ms: int, topic: str, max_delay_ms: int) -> Iterator[Violation]:
-    """Violations of a due time. A topic's own limit is the gateway's to keep, so it is kept to the millisecond."""
+    """Violations of a due time. The gateway enforces a topic's own limit, to the millisecond."""
     ahead_ms = due_at_ms - now_ms
     if due_at_ms < 0:
         yield Violation(field, f"{due_at_ms} is below 0; it counts Unix milliseconds")
     elif ahead_ms > DELAY_MS_MAX + CLOCKS_APART_MS:
-        yield Violation(field, f"{due_at_ms} lies {ahead_ms} ms ahead; the most is {DELAY_MS_MAX} ms (ten years)")
+        yield Violation(field, f"{due_at_ms} is {ahead_ms} ms ahead; the most is {DELAY_MS_MAX} ms (ten years)")
     elif 0 < max_delay_ms < ahead_ms:
-        text = f"{due_at_ms} lies {ahead_ms} ms ahead; the most of topic {topic} is {max_delay_ms} ms"
+        text = f"{due_at_ms} is {ahead_ms} ms ahead; the most of topic {topic} is {max_delay_ms} ms"
         yield Violation(field, text)
 
 
@@ -271,7 +271,7 @@ def _replace(draft: Draft) -> Iterator[Violation]:
             yield Violation("replace", f"needs exactly one key; there are {len(draft.keys)}")
         for name in ("queue", "sharding_key"):
             if getattr(draft, name) not in (None, ""):
-                yield Violation("replace", f"may not stand beside {name}: the key chooses the queue")
+                yield Violation("replace", f"can't be combined with {name}: the key chooses the queue")
     if draft.max_wait_ms and not draft.replace:
         yield Violation("max_wait_ms", "is set without replace")
     yield from delay_violations("max_wait_ms", draft.max_wait_ms, draft.topic, 0)

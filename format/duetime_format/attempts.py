@@ -1,16 +1,16 @@
-"""A message's failed deliveries as a property carries them: DT_ATTEMPTS, compact JSON of a bounded size. Pure.
+"""A message's failed deliveries in its property DT_ATTEMPTS: compact JSON of a bounded size. Pure.
 
     {"attempts":[[n,received_at_ms,failed_at_ms,"type","message","trace"],...],"shortened":2,"left_out":3}
 
-Oldest first. If the whole does not fit into its room, parts of it are given up, in this order:
+Oldest first. If the whole does not fit into its room, parts of it are dropped, in this order:
 
-    1. traces, then messages, of all but the first and the last attempt, oldest first     null stands in their place
+    1. traces, then messages, of all but the first and the last attempt, oldest first     replaced by null
     2. those attempts themselves, oldest first                                            `left_out` counts them
-    3. trace and message of the first attempt; the last one's trace is halved (its end is kept), then goes, then its
+    3. trace and message of the first attempt; the last one's trace is halved (its end is kept), then dropped, then its
        message; then the first attempt, then the last one
 
-`shortened` counts the attempts that lack something; counts of 0 are absent. The order keeps the parts that people look
-for first: the last failure, and the first one.
+`shortened` counts the attempts that lack something; counts of 0 are absent. The order keeps the most useful parts: the
+last failure, and the first one.
 """
 
 import json
@@ -22,7 +22,7 @@ TYPE_CHARS_MAX = 256
 MESSAGE_CHARS_MAX = 1_024
 TRACE_CHARS_MAX = 4_096
 LEASE_EXPIRED = "LeaseExpired"
-# The type of the one attempt that stands for an unreadable history.
+# The type of the single attempt that replaces an unreadable history.
 UNREADABLE = "HistoryUnreadable"
 _TRACE_CHARS_MIN = 64
 _BRACKETS_BYTES = len('{"attempts":[]}')
@@ -31,7 +31,7 @@ _COUNTS_BYTES_MAX = len(',"shortened":1000,"left_out":1000000000')
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A delivery that failed. `message`, `trace`: None if given up for room; `cut`: part of the trace was given up."""
+    """A failed delivery. `message`, `trace`: None if dropped for room; `cut`: part of the trace was dropped."""
 
     number: int
     received_at_ms: int
@@ -45,7 +45,8 @@ class Attempt:
     def of_error(
         cls, number: int, received_at_ms: int, failed_at_ms: int, kind: str, message: str, trace: str
     ) -> "Attempt":
-        """From a handler's error, cut to the limits: the beginnings of kind and message, the end of the trace."""
+        """An attempt from a handler's error, cut to the limits: the beginnings of kind and message, the end of the
+        trace."""
         kind, message = kind[:TYPE_CHARS_MAX], message[:MESSAGE_CHARS_MAX]
         return cls(number, received_at_ms, failed_at_ms, kind, message, trace[-TRACE_CHARS_MAX:])
 
@@ -56,7 +57,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Failed deliveries, oldest first, and how many others were left out."""
+    """Failed deliveries, oldest first, and the number of those left out."""
 
     attempts: tuple[Attempt, ...] = ()
     left_out: int = 0
@@ -66,7 +67,7 @@ class History:
         return self.attempts[-1].number if self.attempts else self.left_out
 
     def with_attempts(self, further: Sequence[Attempt]) -> "History":
-        """After a redrive deliveries are counted anew, but their numbers here go on."""
+        """Appends attempts. After a redrive deliveries are counted from 1 again, but their numbers here continue."""
         attempts, last = list(self.attempts), self.last_number
         for one in further:
             last = max(last + 1, one.number)
@@ -84,7 +85,7 @@ def encode(history: History, room: int = HISTORY_BYTES_MAX) -> str | None:
 
 
 def decode(text: str) -> History:
-    """Reads what `encode` wrote. An unreadable text gives one attempt of the type HistoryUnreadable."""
+    """Reads text from `encode`. An unreadable text gives one attempt of the type HistoryUnreadable."""
     try:
         parsed = json.loads(text)
         return History(tuple(_attempt(fields) for fields in parsed["attempts"]), int(parsed.get("left_out", 0)))
@@ -98,7 +99,7 @@ def _attempt(fields: list[object]) -> Attempt:
     if not all(type(one) is int for one in numbers) or not isinstance(kind, str):
         raise TypeError(f"attempt {fields!r:.100} does not begin with three numbers and a text")
     if not all(one is None or isinstance(one, str) for one in texts):
-        raise TypeError(f"attempt {fields!r:.100} has a message or trace that is no text")
+        raise TypeError(f"attempt {fields!r:.100} has a message or trace that is not text")
     return Attempt(*numbers, kind, *texts, bool(cut))  # type: ignore[arg-type]
 
 

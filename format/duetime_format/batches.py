@@ -1,14 +1,14 @@
-"""Batches: runs of records of which all are stored or none, as the log shows them.
+"""Batches: runs of records stored together or not at all, as marked in the log.
 
-Every record of a batch says in preparedTransactionOffset, which is 0 in other records without a transaction, where its
-batch begins and how large it is; so whatever a crash has left of a batch tells how much of it is missing:
+Every record of a batch has the batch's start and size in preparedTransactionOffset, which is 0 in other records without
+a transaction. So any remains of a batch after a crash show how much of it is missing:
 
     bits 56-63   0x44, which no offset has
     bits 32-55   the batch's bytes
     bits  0-31   the low bits of the position of its first record
 
-A batch lies within one segment. The store fills this in with the records' places; a copy of a record, wherever it goes,
-is no part of a batch. RocketMQ's brokers look at the field in records of transactions only.
+A batch is within one segment. The store fills this in with the records' places; a copy of a record is never part of a
+batch. RocketMQ's brokers read the field in records of transactions only.
 """
 
 import numpy as np
@@ -23,12 +23,12 @@ _TAG = 0x44
 _TAG_SHIFT, _SIZE_SHIFT = 56, 32
 _SIZE_MASK, _START_MASK = (1 << 24) - 1, (1 << 32) - 1
 assert BATCH_BYTES_MAX <= _SIZE_MASK
-# How much further it lies after an IPv6 host.
+# Distance that an IPv6 host adds.
 _WIDER = layout.tail_at(layout.SYS_BORN_V6) - layout.tail_at(0)
 
 
 def mark(start: int, size: int) -> int:
-    """What the records of a batch of `size` bytes at position `start` have in preparedTransactionOffset."""
+    """The value of preparedTransactionOffset in the records of a batch of `size` bytes at position `start`."""
     return _TAG << _TAG_SHIFT | size << _SIZE_SHIFT | start & _START_MASK
 
 
@@ -60,7 +60,7 @@ def spans_of(run: Run) -> tuple[Ints, Ints, Ints]:
 
 
 def _fields(run: Run) -> Ints:
-    """Where preparedTransactionOffset lies in the run's data, of each record."""
+    """The index of preparedTransactionOffset in the run's data, for each record."""
     wide = (run.flags & layout.SYS_BORN_V6 != 0).astype(np.int64) + (run.flags & layout.SYS_STORE_V6 != 0)
     fields: Ints = run.starts + (layout.tail_at(0) + layout.PREPARED_FROM_TAIL) + wide * _WIDER
     return fields

@@ -1,9 +1,9 @@
-"""Bodies that a broker's client has compressed, unpacked: the one place where that is done. Pure.
+"""Decompresses bodies that a broker's client has compressed: the one place for that. Pure.
 
     sysFlag | bit 0: compressed | bits 8-10: the algorithm; 0 and 3: zlib, 1: LZ4's frames, 2: ZSTD
 
-Nothing here packs: what DueTime stores is what came. LZ4 and ZSTD take packages that are loaded with the first body
-that needs them, and that the client alone does not bring.
+Nothing here compresses: DueTime stores bodies as received. LZ4 and ZSTD need packages that are loaded with the first
+such body. The client alone does not install them.
 
 Source: RocketMQ 5.3.3 MessageSysFlag, CompressionType, ZlibCompressor, Lz4Compressor, ZstdCompressor.
 """
@@ -19,35 +19,35 @@ from duetime_format.layout import SYS_COMPRESSED
 _SHIFT, _MASK = 8, 7
 # Windows of more than 8 MiB are for levels that no client of a broker has; each body would take that memory at once.
 _WINDOW_LOG_MAX = 23
-# Python's own from 3.14 on.
+# Part of Python from 3.14 on.
 _ZSTD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
-# Takes so many bytes at most; raises ValueError, with a clause, for what is not packed so.
+# Returns at most the given number of bytes; raises ValueError, with a clause, for bytes that are not in its format.
 _Unpack = Callable[[bytes, int], bytes]
 
 
 class NotUnpacked(Exception):
-    """A body stays as it is; `text` says why, in a lower-case clause."""
+    """A body stays as it is; `text` is the reason, a lower-case clause."""
 
     def __init__(self, text: str, *, is_damaged: bool = False) -> None:
-        """`is_damaged`: it is not what its record says. Else it is too large, or packed in a way that is not known
-        here."""
+        """`is_damaged`: it does not match its record. Otherwise it is too large, or compressed by an unknown
+        algorithm."""
         super().__init__(text)
         self.text = text
         self.is_damaged = is_damaged
 
 
 def unpacked(body: bytes, sys_flag: int, bytes_max: int) -> bytes:
-    """A stored body as its sender sent it; memory is taken for so many bytes at most.
+    """A stored body as its sender sent it; uses memory for at most `bytes_max` bytes.
 
     Raises:
-        NotUnpacked: it can't be had.
+        NotUnpacked: it can't be decompressed.
     """
     if not sys_flag & SYS_COMPRESSED:
         return body
     algorithm = sys_flag >> _SHIFT & _MASK
     unpack = _UNPACKERS.get(algorithm)
     if unpack is None:
-        raise NotUnpacked(f"the body is compressed by algorithm {algorithm}, which is not known")
+        raise NotUnpacked(f"the body is compressed by unknown algorithm {algorithm}")
     try:
         found = unpack(body, bytes_max + 1)
     except ValueError as error:
@@ -58,7 +58,8 @@ def unpacked(body: bytes, sys_flag: int, bytes_max: int) -> bytes:
 
 
 def inflated(body: bytes, bytes_max: int, *, any_head: bool = False) -> bytes:
-    """What zlib packed, or with `any_head` gzip too: up to so many bytes. Raises: ValueError: it is not packed so."""
+    """Decompresses zlib data, or with `any_head` also gzip: at most `bytes_max` bytes. Raises: ValueError: not in that
+    format."""
     inflater = zlib.decompressobj(wbits=47 if any_head else zlib.MAX_WBITS)
     try:
         found = inflater.decompress(body, bytes_max)
@@ -92,7 +93,7 @@ def _package(module: str, algorithm: str, package: str) -> Any:
     try:
         return import_module(module)
     except ImportError as error:
-        text = f"the body is compressed by {algorithm}, which takes the package {package}: duetime[unpack] brings it"
+        text = f"the body is compressed by {algorithm}, which needs the package {package}: install duetime[unpack]"
         raise NotUnpacked(text) from error
 
 

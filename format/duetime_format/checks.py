@@ -2,7 +2,7 @@
 
     i64 half offset | i64 next check, Unix ms | u16 checks heard so far        18 bytes, big-endian, back to back
 
-A row says how things stand after the check: whoever reads rows twice, or only the last of them, knows the same.
+A row has the state after the check, so reading rows twice, or only the last of them, gives the same result.
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ Heard = npt.NDArray[Any]
 
 
 def heard_record(offsets: Ints, next_check_at_ms: Ints, checks: Ints, now_ms: int, since: int) -> bytes:
-    """The record which says that these half messages' checks were heard. `since`: see subjects.py."""
+    """The record of heard checks for these half messages. `since`: see subjects.py."""
     rows = np.empty(len(offsets), CHECK_TYPE)
     rows["offset"], rows["next"], rows["checks"] = offsets, next_check_at_ms, checks
     words = subjects.words_of(HALF_TOPIC, 0, ranges(sorted(set(offsets.tolist()))))

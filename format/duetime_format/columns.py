@@ -1,8 +1,8 @@
-"""Records as columns: fields that stores, recovery and offline readers use of many records, a chunk or put at a time.
+"""Records as columns: fields of many records at a time, for stores, recovery and offline readers.
 
-`take` reads records of a log that lie back to back, as long as they are plainly intact: structure, own position, and
-CRC: the whole record's if it carries one (`__CRC32#`), else the body's. It stops before anything else, a BLANK mark and
-a record cut by the end of the bytes included; scan.py judges the bytes there.
+`take` reads records of a log stored back to back, as long as they are plainly intact: structure, own position, and CRC:
+the whole record's if it has one (`__CRC32#`), else the body's. It stops before anything else, including a BLANK mark
+and a record cut by the end of the bytes; scan.py judges the bytes there.
 
 `parse` reads the records of a put: V1 records that have no place yet and fill the bytes. It checks only their
 structure: the encoder is responsible for the body's CRC, and that of the whole record is filled in with its place.
@@ -37,7 +37,7 @@ _UNIQ_KEY, _TAGS, _KEYS, _DELAY, _REAL_TOPIC = (
 Ints = npt.NDArray[np.int64]
 Key = tuple[bytes, int]  # topic, queue id
 ROWS = 15
-# In place of the CRC-32 of a key: there are several, or the CRC is this number.
+# Replaces the CRC-32 of a key: there are several, or the CRC is this number.
 SEVERAL_KEYS = 0xFFFF_FFFF
 
 
@@ -45,22 +45,22 @@ SEVERAL_KEYS = 0xFFFF_FFFF
 class Run:
     """Records back to back. Rows of `columns` have one value for each.
 
-    starts         where it begins in `data`; `position` says where `data` lies in the log
+    starts         its index in `data`; `position` is the log position of `data`
     sizes          bytes
-    key_of         which of `keys` it has
+    key_of         index of its key in `keys`
     offsets        its queue offset
     flags          its sysFlag
     stored_at_ms   its store time
     tags_codes     the hash of its tag, 0 without one
     levels         the number in its DELAY property, -1 without a plain one
     id_hashes      of its topic and message id (record.id_hash), -1 without an id
-    properties_at  where its properties begin in `data`; they end with the record
-    real_of        which of `destinations` it goes to by REAL_TOPIC, -1 without one
+    properties_at  index of its properties in `data`; they end with the record
+    real_of        index in `destinations` of its REAL_TOPIC, -1 without one
     key_crcs       CRC-32 of its KEYS, or SEVERAL_KEYS; 0 without KEYS or REAL_TOPIC
-    timer_at       of TIMER_TOPIC: where the 13 digits of TIMER_OUT_MS begin in `data`; -1 in other topics, and without
+    timer_at       of TIMER_TOPIC: index of the 13 digits of TIMER_OUT_MS in `data`; -1 in other topics, and without
                    such digits
-    id_at          where its message id begins in `data`, -1 without one
-    keys_at        where the value of its KEYS begins in `data`, -1 without one
+    id_at          index of its message id in `data`, -1 without one
+    keys_at        index of the value of its KEYS in `data`, -1 without one
     """
 
     data: bytes
@@ -70,10 +70,10 @@ class Run:
     # Distinct, in order of appearance.
     keys: list[Key]
     columns: Ints
-    # Rows lane, entry, due of the lane entry that each record names, -1 if it names none; None: no record does. A
-    # record of TIMER_TOPIC names the one whose place it takes, right before TIMER_OUT_MS; others, last, their own.
+    # Rows lane, entry, due of the lane entry that each record names, -1: none; None: no record names one. A record of
+    # TIMER_TOPIC names the entry that it replaces, right before TIMER_OUT_MS; others, last, their own.
     entries: Ints | None
-    # Topics in REAL_TOPIC: distinct, in order of appearance.
+    # Distinct topics in REAL_TOPIC, in order of appearance.
     destinations: list[bytes] = field(default_factory=list)
 
     @property
@@ -150,7 +150,7 @@ class Run:
 
     @property
     def queued(self) -> npt.NDArray[np.bool_]:
-        """Whether each has a unit in a queue: half messages that were not committed and roll-backs have none."""
+        """Whether each has a unit in a queue: uncommitted half messages and roll-backs have none."""
         return cast("npt.NDArray[np.bool_]", (self.flags & layout.SYS_TRANSACTION_PREPARED) == 0)
 
     def properties(self, index: int) -> bytes:
@@ -159,7 +159,7 @@ class Run:
 
 
 def take(data: bytes, at: int, position: int) -> Run:
-    """The intact records from index `at` on, maybe none; `position` is where `data` lies in the log."""
+    """The intact records from index `at` on, maybe none; `position` is the log position of `data`."""
     if _twin is not None:
         return Run(data, position, *_twin.take(data, at, position))
     rows = _Rows(at)
@@ -184,16 +184,16 @@ def parse(data: bytes) -> Run:
 
 
 def holds(data: bytes, three: bytes) -> bool:
-    """Whether these three bytes stand anywhere in `data`. A record costs 0.01 µs, a tenth of what it costs `in`."""
+    """Whether `data` contains these three bytes. A record costs 0.01 µs, a tenth of the cost of `in`."""
     if _twin is not None:
         return bool(_twin.holds(data, three))
     return three in data
 
 
 def values(records: bytes, sizes: list[int], names: tuple[bytes, ...]) -> list[list[bytes | None]]:
-    """For each name, its value in each of the records, which lie back to back and are intact; None: it has no value.
+    """For each name, its value in each of the records, which are stored back to back and intact; None: no value.
 
-    A size of 0 stands for a missing record.
+    A size of 0 means a missing record.
     """
     if _twin is not None:
         found: list[list[bytes | None]] | None = _twin.values(records, sizes, names)
@@ -209,7 +209,8 @@ def values(records: bytes, sizes: list[int], names: tuple[bytes, ...]) -> list[l
 
 
 def retries(records: bytes, sizes: list[int]) -> list[int]:
-    """How often each record was sent back to be retried; the records lie back to back and are intact."""
+    """The number of times that each record was sent back to be retried; the records are stored back to back and
+    intact."""
     found, at = [], 0
     for size in sizes:
         place = at + layout.tail_at(records[at + layout.SYS_FLAG_AT + 3])

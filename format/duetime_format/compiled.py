@@ -1,4 +1,4 @@
-"""Which hot loops are compiled: a module `_NAME` beside the Python that is its reference (docs/adr/0006).
+"""Compiled hot loops: a module `_NAME` beside the Python that is its reference (docs/adr/0006).
 
 Both give the same results; DUETIME_COMPILED=0 uses the Python everywhere.
 """
@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from types import ModuleType
 
 ENABLED = os.environ.get("DUETIME_COMPILED", "1") != "0"
-# Full names of the twins that this process has loaded.
+# Full names of the twins loaded by this process.
 in_use: list[str] = []
 
 

@@ -2,9 +2,9 @@
 
     {"topic": "orders", "generation": 3, "begins": [1700, 0]}
 
-All that the log has of the topic before the record is gone with it. A queue of a topic that is made anew goes on where
-the old one ended: `begins` has its first offset, by queue; queues beyond begin at 0. So no reader's place in the old
-queue lies within the new one, and no offset is higher than the log is long.
+The deletion covers all records of the topic before it in the log. A queue of a new topic with the same name continues
+where the old one ended: `begins` has its first offset, by queue; further queues begin at 0. So no reader's offset in
+the old queue is within the new one, and no offset is higher than the log is long.
 """
 
 import json
@@ -14,7 +14,7 @@ from duetime_format.errors import Damaged
 
 
 class Deletion(NamedTuple):
-    """What a record says. `position` is where it lies in the log; `generation` is the deleted topic's."""
+    """One deletion. `position` is the record's log position; `generation` is the deleted topic's."""
 
     topic: str
     generation: int
@@ -22,7 +22,7 @@ class Deletion(NamedTuple):
     position: int = 0
 
     def begin(self, queue: int) -> int:
-        """The first offset of a queue of a topic that is made anew."""
+        """The first offset of a queue of a new topic with this name."""
         return self.begins[queue] if queue < len(self.begins) else 0
 
     def encode(self) -> bytes:
@@ -30,14 +30,14 @@ class Deletion(NamedTuple):
 
 
 def decode(body: bytes, position: int) -> Deletion:
-    """Raises: Damaged: the bytes are no deletion."""
+    """Raises: Damaged: the bytes are not a deletion."""
     try:
         found = json.loads(body)
         topic, generation, begins = found["topic"], found["generation"], found["begins"]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise Damaged("it is no deletion of a topic") from error
+        raise Damaged("it is not a deletion of a topic") from error
     if type(topic) is not str or not topic or not isinstance(begins, list) or not _are_numbers(generation, *begins):
-        raise Damaged("it is no deletion of a topic")
+        raise Damaged("it is not a deletion of a topic")
     return Deletion(topic, generation, tuple(begins), position)
 
 

@@ -2,8 +2,8 @@
 
     i32 lane | u8 reason | 3 bytes 0 | i64 entry | i64 due        24 bytes, big-endian, back to back
 
-An entry ends here at most once, and never after it was restored. A record that takes an entry's place has no row: it
-names that entry itself, by DT_ENTRY.
+An entry ends here at most once, and never after it was restored. A record that replaces an entry has no row: it names
+that entry itself, by DT_ENTRY.
 """
 
 from typing import Any

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 class Damaged(Exception):
-    """Bytes are not as they were written; `text` says what is wrong with them, in a lower-case clause."""
+    """Bytes are not as they were written; `text` is the reason, a lower-case clause."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)

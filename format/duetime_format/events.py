@@ -63,19 +63,19 @@ _RESET = Struct(">Iq")
 _TAKEN = Struct(">iB")
 _LETTER = Struct(">iqqiB")
 
-# Where the ranges begin in events without fields of variable length before them.
+# Start of the ranges in events without fields of variable length before them.
 _RANGES_AT = {END: _END.size, CHANGE: _CHANGE.size, BACK: _BACK.size}
 # Bytes that framing adds to each event.
 EVENT_BYTES = _EVENT.size
 
 # Topic, queue, offset.
 Letter = tuple[str, int, int]
-# When deliveries were received and when they ended, in Unix ms.
+# Times at which deliveries were received and ended, in Unix ms.
 Pairs = tuple[tuple[int, int], ...]
 
 
 class Key(NamedTuple):
-    """Names a place. `queue_topic` is `topic`, or the group's retry topic for messages that come back to `topic`."""
+    """Names a place. `queue_topic` is `topic`, or the group's retry topic for messages that return to `topic`."""
 
     group: str
     topic: str
@@ -101,12 +101,12 @@ class Give(NamedTuple):
     until_ms: int
     max_attempts: int
     ordered: bool
-    # Given to a retry service, whose deliveries are no attempts.
+    # Given to a retry service, whose deliveries are not attempts.
     is_taken: bool
     attempt: int
     before: int
     after: int
-    # Deliveries before this one whose leases ended.
+    # Earlier deliveries whose leases ended.
     expired: Pairs
     ranges: bytes
 
@@ -153,7 +153,7 @@ class End(NamedTuple):
 
 
 class Change(NamedTuple):
-    """The lease of messages ends at another moment."""
+    """The lease of messages ends at another time."""
 
     place: int
     lease: int
@@ -174,7 +174,7 @@ class Change(NamedTuple):
 
 
 class Back(NamedTuple):
-    """Messages came back: their lease ended at `ended_at_ms`, and the delivery counted as an attempt or not."""
+    """Messages were returned: their lease ended at `ended_at_ms`, and the delivery counted as an attempt or not."""
 
     place: int
     lease: int
@@ -259,7 +259,7 @@ class Scan(NamedTuple):
 
 
 class Hide(NamedTuple):
-    """Existing messages are given to nobody before a moment."""
+    """Existing messages are hidden until a given time."""
 
     place: int
     until_ms: int
@@ -282,7 +282,7 @@ class Hide(NamedTuple):
 
 
 class Reset(NamedTuple):
-    """The place goes on at an offset."""
+    """The place continues at an offset."""
 
     place: int
     offset: int
@@ -336,7 +336,7 @@ class Taken(NamedTuple):
 
 
 class Left(NamedTuple):
-    """Dead letters exist, whatever earlier events say."""
+    """Dead letters exist, regardless of earlier events."""
 
     topic: str
     queue: int
@@ -415,7 +415,7 @@ def _letters_of(payload: bytes) -> tuple[str, int, bytes]:
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """Turns errors from bytes that are no events into Damaged."""
+    """Turns errors from bytes that are not events into Damaged."""
     try:
         yield
     except (struct.error, KeyError, IndexError, UnicodeDecodeError) as error:
@@ -432,12 +432,12 @@ def begin_body(places: dict[int, Key]) -> bytes:
 
 
 def framed(kind: int, payload: bytes) -> bytes:
-    """An event as it stands in a record."""
+    """An event in its form in a record."""
     return _EVENT.pack(kind, len(payload)) + payload
 
 
 def keys_of(body: bytes) -> tuple[dict[int, Key], int]:
-    """Places by their numbers, and where the events begin. Raises: Damaged: another version."""
+    """Places by their numbers, and the start of the events. Raises: Damaged: another version."""
     version, count = _HEAD.unpack_from(body)
     if version != VERSION:
         raise Damaged(f"version {version} of group events is not known")
@@ -455,7 +455,7 @@ def keys_of(body: bytes) -> tuple[dict[int, Key], int]:
 
 
 def events_in(body: bytes, at: int) -> Iterator[tuple[int, bytes]]:
-    """Kind and payload of each, from where the events begin. Raises: Damaged: one is cut short."""
+    """Kind and payload of each event, from the start of the events. Raises: Damaged: one is cut short."""
     while at < len(body):
         kind, length = _EVENT.unpack_from(body, at)
         at += _EVENT.size + length

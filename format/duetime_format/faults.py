@@ -1,9 +1,9 @@
-"""Faults that pydantic found, in the words of this project. Pure."""
+"""Faults found by pydantic, in the words of this project. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
 
-# By the type of the fault; `{}` takes the limit, or the accepted values, from its context.
+# Texts by the type of the fault; `{}` takes the limit, or the accepted values, from its context.
 _TEXTS = {
     "missing": "is missing",
     "extra_forbidden": "no such field",
@@ -20,7 +20,7 @@ _TEXTS = {
     "too_short": "has fewer than {min_length} entries",
     "too_long": "has more than {max_length} entries",
 }
-# By the first word of the type.
+# Texts by the first word of the type.
 _KINDS = {
     "int": "is not a whole number",
     "float": "is not a number",

@@ -1,10 +1,10 @@
-"""The file in which a shard keeps the state of its groups: its head, and the dead letters that are gone.
+"""The file with the state of a shard's groups: its head, and the gone dead letters.
 
-    0 4s "DTG1"   4 u32 CRC-32 of all after it   8 i64 journal offset from which events are to be replayed
-    16 u64 last lease   24 u32 leases that ended   28 u32 bytes of dead letters that are gone   32 u32 places
-    then: ended leases, dead letters that are gone (duetime_core.ondisk.gone), places (duetime_store.groups.snapshot)
+    0 4s "DTG1"   4 u32 CRC-32 of everything after it   8 i64 journal offset from which events are to be replayed
+    16 u64 last lease   24 u32 ended leases   28 u32 bytes of gone dead letters   32 u32 places
+    then: ended leases, gone dead letters (duetime_core.ondisk.gone), places (duetime_store.groups.snapshot)
 
-    ended     u64 lease, u8 flags (1 reset), u8 length, group, u32 count, ranges that came back
+    ended     u64 lease, u8 flags (1 reset), u8 length, group, u32 count, returned ranges
 
 Big-endian.
 """
@@ -55,14 +55,14 @@ def read_head(data: bytes) -> Head:
 
 
 def check_crc(data: bytes) -> None:
-    """Checks a whole file, whose head can be read. Raises: Damaged."""
+    """Checks a whole file with a readable head. Raises: Damaged."""
     _, crc = _MARK_CRC.unpack_from(data)
     if zlib.crc32(memoryview(data)[_MARK_CRC.size :]) != crc:
         raise Damaged("it does not match its CRC")
 
 
 def gone_letters(data: bytes) -> tuple[int, bytes]:
-    """The journal offset from which events are to be replayed, and the bytes of the dead letters that are gone.
+    """The journal offset from which events are to be replayed, and the bytes of the gone dead letters.
 
     The CRC is not checked. Raises: Damaged.
     """

@@ -1,12 +1,12 @@
-r"""Half messages of transactions: what a commit makes of them, what ends them, and how their units say so. Pure bytes.
+r"""Half messages of transactions: the records of their commits and ends, and the end marks of their units. Pure bytes.
 
-    half record   RMQ_SYS_TRANS_HALF_TOPIC, queue 0   REAL_TOPIC, REAL_QID, TRAN_MSG, PGROUP, a delay as asked for
+    half record   RMQ_SYS_TRANS_HALF_TOPIC, queue 0   REAL_TOPIC, REAL_QID, TRAN_MSG, PGROUP, a delay as requested
     real record   its topic, or its delay's lane      the half's properties, DT_HALF = the half's offset
     op record     RMQ_SYS_TRANS_OP_HALF_TOPIC         TAGS d, DT_DECISION, body `17,18,25,`: ended halves
     given up      TRANS_CHECK_MAX_TIME_TOPIC          the half message, DT_HALF, TRANSACTION_CHECK_TIMES
 
-The tagsCode of an open half message's unit is the hash of its tag, which is an i32. Once it has ended, it says how, and
-where the log has the real record, the op record or the copy of one given up:
+The tagsCode of an open half message's unit is the hash of its tag, an i32. After the end it has the outcome, and the
+log position of the real record, the op record or the copy of one given up:
 
     tagsCode = END_TAG_MAX - (position << 2 | code)
 
@@ -34,19 +34,19 @@ from duetime_format.restore import Unrestorable, target_of
 from duetime_format.timers import java_long
 from duetime_format.units import Ints, Mask
 
-# The offset of the half message that a record commits, or of the one that was given up.
+# The offset of the half message that a record commits or gives up.
 HALF = "DT_HALF"
-# What an op record says of its half messages.
+# An op record's decision for its half messages.
 DECISION = "DT_DECISION"
-# Of a half message's end: by a broker, which does not say how; and ours.
+# Codes of a half message's end: a broker's, which does not record the outcome; and ours.
 ENDED, COMMITTED, ROLLED_BACK, GIVEN_UP = range(4)
 DECISIONS = {COMMITTED: "commit", ROLLED_BACK: "rollback", GIVEN_UP: "give_up"}
 _CODES = {text.encode(): code for code, text in DECISIONS.items()}
 
-# No tagsCode of an ended one is above it; those of open ones are i32s.
+# Maximum tagsCode of ended ones; those of open ones are i32s.
 END_TAG_MAX = -(1 << 33) - 1
 _POSITION_SHIFT, _CODE_MASK = 2, 3
-# Of an op record's body, as RocketMQ's transactionOpMsgMaxSize.
+# Maximum size of an op record's body, as RocketMQ's transactionOpMsgMaxSize.
 OP_CHARS_MAX = 4_096
 _OP_TAG = "d"
 _OFFSET_DIGITS_MAX = 19
@@ -58,19 +58,19 @@ _HALF, _DECISION, _DELAY, _GROUP, _UNIQ_KEY, _IMMUNITY, _CHECKS, _REAL_TOPIC, _R
         *(record.CHECK_IMMUNITY_S, record.CHECK_TIMES, record.REAL_TOPIC, record.REAL_QID),
     )
 )
-# What the real record does not inherit: names of the store's own, and the checksum of a record that is another one.
+# Properties that the real record does not inherit: names of the store's own, and the checksum of another record.
 _NOT_KEPT = frozenset((_HALF, b"DT_ENTRY", b"DT_UPSERT", b"__CRC32#"))
-# These it has at its end if it is delayed, where restores look for them.
+# Properties at its end if it is delayed, where restores look for them.
 _ENDING = frozenset(
     (b"TIMER_OUT_MS", b"TIMER_ROLL_TIMES", b"TIMER_ENQUEUE_MS", b"TIMER_DEQUEUE_MS", *(_REAL_TOPIC, _REAL_QID))
 )
 
 
 class Ends(NamedTuple):
-    """How half messages ended, as columns."""
+    """Ends of half messages, as columns."""
 
     codes: Ints
-    # Of the record that the end has in the log.
+    # Log positions of the ends' records.
     positions: Ints
 
 
@@ -80,13 +80,13 @@ def end_tag(code: int, position: int) -> int:
 
 
 def are_ended(tags: Ints) -> Mask:
-    """Which half messages have ended, by the tagsCodes of their units."""
+    """Whether half messages have ended, by the tagsCodes of their units."""
     ended: Mask = tags <= END_TAG_MAX
     return ended
 
 
 def ends_of(tags: Ints) -> Ends:
-    """How ended half messages (`are_ended`) ended, by the tagsCodes of their units."""
+    """The ends of ended half messages (`are_ended`), by the tagsCodes of their units."""
     values = END_TAG_MAX - tags.astype(np.int64)
     return Ends(values & _CODE_MASK, values >> _POSITION_SHIFT)
 
@@ -107,10 +107,10 @@ def op_bodies(offsets: Sequence[int]) -> Iterator[bytes]:
 
 
 def ended_by(body: bytes) -> list[int]:
-    """The offsets in an op record's body, a broker's or ours; empty parts between commas count for nothing.
+    """The offsets in an op record's body, a broker's or ours; empty parts between commas are ignored.
 
     Raises:
-        Damaged: a part is no offset; none of them counts then.
+        Damaged: a part is not an offset; none of them counts then.
     """
     offsets = []
     for part in body.split(b","):
@@ -118,16 +118,16 @@ def ended_by(body: bytes) -> list[int]:
         if not text:
             continue
         if not text.isdigit() or len(text) > _OFFSET_DIGITS_MAX:
-            raise Damaged(f"{text[:32]!r} in an op record is no offset of a half message")
+            raise Damaged(f"{text[:32]!r} in an op record is not an offset of a half message")
         offsets.append(int(text))
     return offsets
 
 
 def op_record(body: bytes, code: int, now_ms: int, host: bytes = bytes(8)) -> bytes:
-    """The record that ends half messages with this decision; ENDED: as a broker's, which does not say it.
+    """The record that ends half messages with this decision; ENDED: a broker's form, without the outcome.
 
     Args:
-        host: of who writes it, as records carry hosts.
+        host: of the writer, in the form of records.
     """
     named = {record.TAGS: _OP_TAG}
     if code != ENDED:
@@ -137,7 +137,7 @@ def op_record(body: bytes, code: int, now_ms: int, host: bytes = bytes(8)) -> by
 
 
 def decision_of(properties: bytes) -> int:
-    """What an op record decides: COMMITTED, ROLLED_BACK, GIVEN_UP, or ENDED if it does not say."""
+    """The decision of an op record: COMMITTED, ROLLED_BACK, GIVEN_UP, or ENDED if it has none."""
     return _CODES.get(value_of(properties, _DECISION), ENDED)
 
 
@@ -157,15 +157,15 @@ def half_of(properties: bytes) -> int | None:
 
 
 def checks_of(properties: bytes) -> int:
-    """How often a half message was asked about, as a broker or a give-up has written."""
+    """The number of checks of a half message, as written by a broker or a give-up."""
     text = value_of(properties, _CHECKS)
     return int(text) if text.isdigit() and len(text) <= _OFFSET_DIGITS_MAX else 0
 
 
 def commits(sys_flag: int, properties: bytes) -> int | None:
-    """The offset of the half message whose commit stored this record; None: it is no such record.
+    """The offset of the half message whose commit stored this record; None: not a commit.
 
-    A record that was restored or that took another one's place keeps DT_HALF, and names its lane entry besides.
+    A restored or replacing record keeps DT_HALF, and names its lane entry too.
     """
     if sys_flag & layout.SYS_TRANSACTION != layout.SYS_TRANSACTION_COMMIT:
         return None
@@ -173,7 +173,7 @@ def commits(sys_flag: int, properties: bytes) -> int | None:
 
 
 def immunity_ms(properties: bytes, timeout_ms: int) -> int:
-    """How long after it was stored a half message is not checked: the length that it asks for, else `timeout_ms`.
+    """The time after its storing during which a half message is not checked: its own request, else `timeout_ms`.
 
     As in RocketMQ 4.9.3; 5.x waits for its own timeout at least.
     """
@@ -186,8 +186,8 @@ def committed(found: Record, highest: int, timer_lanes: int) -> bytes:
 
     Args:
         found: the half record, with its place in the log.
-        highest: the highest delay level, which those above it become.
-        timer_lanes: how many lanes for any time there are, one at least.
+        highest: the highest delay level; those above are reduced to it.
+        timer_lanes: the number of lanes for any time, one at least.
 
     Raises:
         Damaged: it names no valid topic or queue, or its properties leave no room.
@@ -219,8 +219,8 @@ def committed(found: Record, highest: int, timer_lanes: int) -> bytes:
 
 
 def committed_run(records: bytes, sizes: list[int], topics: list[bytes], queues: list[int]) -> list[bytes | None]:
-    """As `committed`, of half messages without a delay: their intact records lie back to back, their destinations are
-    known. None: one of them takes a closer look."""
+    """As `committed`, for half messages without a delay: their intact records are stored back to back, their
+    destinations are known. None: one of them needs a closer look."""
     found: list[bytes | None] = []
     at = 0
     for size, topic, queue in zip(sizes, topics, queues, strict=True):

@@ -1,4 +1,4 @@
-"""Hosts as addresses name them."""
+"""Hosts in addresses."""
 
 import ipaddress
 

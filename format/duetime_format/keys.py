@@ -43,11 +43,11 @@ def rows_of(run: Run) -> Rows:
 
 
 def rows_placed(run: Run, placed: bytes | bytearray, count_max: int = _I32_MAX) -> Rows | None:
-    """As `rows_of`, of the records of a put.
+    """As `rows_of`, for the records of a put.
 
     Args:
         placed: the run's bytes, with the records' places filled in (placing.py).
-        count_max: None is returned where there are more keys, maybe without looking at the rest.
+        count_max: None is returned if there are more keys, maybe without reading the rest.
     """
     if _twin is not None:
         found = _twin.rows_of(placed, run.columns, run.keys, count_max)

@@ -15,13 +15,13 @@ TIMER_LANE_FIRST = 1_000
 TIMER_LANES_MAX = 16
 LANE_TOPICS = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
 LANE_TOPIC_NAMES = frozenset(topic.encode() for topic in LANE_TOPICS)
-# Messages in them are known by the topic that they go to (REAL_TOPIC).
+# Messages in them are known by their destination topic (REAL_TOPIC).
 BOUND_TOPICS = LANE_TOPICS | {HALF_TOPIC}
 BOUND_TOPIC_NAMES = frozenset(topic.encode() for topic in BOUND_TOPICS)
 
 
 class Place(NamedTuple):
-    """Where an entry stands in a lane: entries fall due in this order."""
+    """The place of an entry in a lane: entries fall due in this order."""
 
     due_at_ms: int
     entry: int
@@ -33,12 +33,12 @@ def queue_of(level: int) -> int:
 
 
 def level_of(queue: int) -> int:
-    """The level whose lane is this queue."""
+    """The level of the lane with this queue."""
     return queue + 1
 
 
 def lane_of(topic: str, queue: int) -> int | None:
-    """The number of the lane whose entries a queue holds; None: it is no lane's."""
+    """The number of the lane whose entries a queue holds; None: it is not a lane's."""
     if topic == SCHEDULE_TOPIC:
         return level_of(queue) if 0 <= queue < LEVEL_COUNT_MAX else None
     if topic == TIMER_TOPIC:

@@ -14,7 +14,7 @@ cdef enum:
     SYS_FLAG_AT = 36, BORN_AT = 40, BORN_HOST_AT = 48
     SYS_TRANSACTION_ROLLBACK = 0xC
     UNIT_BYTES = 20  # of a queue (units.py)
-    # After the two hosts: reconsumeTimes, preparedTransactionOffset, bodyLength.
+    # Offsets after the two hosts: reconsumeTimes, preparedTransactionOffset, bodyLength.
     ATTEMPTS_FROM_TAIL = 0, PREPARED_FROM_TAIL = 4, BODY_LENGTH_FROM_TAIL = 12
     SYS_BORN_V6 = 0x10, SYS_STORE_V6 = 0x20
 
@@ -90,7 +90,7 @@ cdef inline uint8_t *put_head(
     uint8_t *to, int64_t size, int32_t queue, int32_t flag, int64_t born_at_ms, Host born, Host store,
     const uint8_t *body, int64_t body_bytes
 ) noexcept nogil:
-    """Writes the bytes before a V1 record's body; returns where that goes. The store fills in the record's place."""
+    """Writes the bytes before a V1 record's body; returns the body's start. The store fills in the record's place."""
     store32(to, <int32_t>size)
     store32(to + MAGIC_AT, MAGIC_V1)
     store32(to + BODY_CRC_AT, <int32_t>(crc32(body, body_bytes) & 0x7FFFFFFF))

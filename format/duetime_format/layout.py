@@ -1,4 +1,4 @@
-r"""Where the parts of a record lie: every magic, offset and size, once; `layout.pxd` says the same to compiled twins.
+r"""The positions of a record's parts: every magic, offset and size, once; `layout.pxd` repeats it for compiled twins.
 
 Layout (big-endian; B and S are 8 for an IPv4 host, 20 for IPv6; offsets for 8 and 8):
 
@@ -8,7 +8,7 @@ Layout (big-endian; B and S are 8 for an IPv4 host, 20 for IPv6; offsets for 8 a
     12 i32 queueId             40 i64 bornTimestamp    72 i32 reconsumeTimes     .. i16 propertiesLength, properties
     16 i32 flag
 
-A segment ends with a BLANK mark: the bytes that are left, i32, and its magic.
+A segment ends with a BLANK mark: the remaining bytes, i32, and its magic.
 
 Source: RocketMQ 4.9.3 CommitLog, MessageDecoder; 5.x MessageVersion (V2).
 """
@@ -40,7 +40,7 @@ I64 = Struct(">q")
 RECORD_BYTES_MIN = 91
 # A record without hosts, body, topic with its length, and properties.
 FIXED_BYTES = 74
-# Up to the body, with two IPv6 hosts.
+# Maximum bytes before the body, with two IPv6 hosts.
 HEAD_BYTES_MAX = 112
 PREFIX_BYTES = PREFIX.size
 BLANK_BYTES = SIZE_MAGIC.size
@@ -50,7 +50,7 @@ PROPERTIES_BYTES_MAX = 0x7FFF
 
 QUEUE_ID_AT, FLAG_AT, QUEUE_OFFSET_AT, POSITION_AT, SYS_FLAG_AT = 12, 16, 20, 28, 36
 BODY_CRC_AT, BORN_AT, BORN_HOST_AT = 8, 40, 48
-# Of preparedTransactionOffset.
+# Offset of preparedTransactionOffset.
 PREPARED_FROM_TAIL = 4
 _HOST_BYTES, _HOST_BYTES_V6 = 8, 20
 _MAGIC_BYTES = tuple(I32.pack(magic) for magic in (MAGIC_V1, MAGIC_V2))
@@ -58,17 +58,17 @@ _MAGIC_AT = 4
 
 
 def stored_at(sys_flag: int) -> int:
-    """Where a record's store time lies, counted from its first byte."""
+    """The index of a record's store time."""
     return BORN_HOST_AT + (_HOST_BYTES_V6 if sys_flag & SYS_BORN_V6 else _HOST_BYTES)
 
 
 def tail_at(sys_flag: int) -> int:
-    """Where reconsumeTimes, preparedTransactionOffset and bodyLength lie."""
+    """The index of reconsumeTimes, preparedTransactionOffset and bodyLength."""
     return stored_at(sys_flag) + I64.size + (_HOST_BYTES_V6 if sys_flag & SYS_STORE_V6 else _HOST_BYTES)
 
 
 class Head(NamedTuple):
-    """The first fields of a record, and where its parts lie, counted from its first byte."""
+    """The first fields of a record, and the indices of its parts."""
 
     size: int
     magic: int
@@ -82,7 +82,7 @@ class Head(NamedTuple):
 
     @property
     def stored_at(self) -> int:
-        """Where the store time lies."""
+        """The index of the store time."""
         return stored_at(self.sys_flag)
 
     @property
@@ -112,7 +112,7 @@ class Head(NamedTuple):
 
 
 def head_of(data: bytes | bytearray | memoryview, at: int = 0) -> Head | None:
-    """The head, whatever the bytes are (see `is_message`); None: they are too few."""
+    """The head of any bytes (see `is_message`); None: they are too few."""
     return Head._make(PREFIX.unpack_from(data, at)) if len(data) - at >= PREFIX_BYTES else None
 
 
@@ -132,7 +132,7 @@ def size_at(data: bytes | bytearray | memoryview, at: int = 0) -> int:
 
 
 def blank_at(data: bytes | bytearray | memoryview, at: int = 0) -> int | None:
-    """How many bytes the BLANK mark there closes; None: there is none."""
+    """The number of bytes closed by the BLANK mark there; None: there is none."""
     if len(data) - at < BLANK_BYTES:
         return None
     size, magic = SIZE_MAGIC.unpack_from(data, at)
@@ -145,6 +145,6 @@ def blank(room: int) -> bytes:
 
 
 def next_start(data: bytes, at: int, end: int | None = None) -> int:
-    """The first index from `at` on where a record may begin, by its magic; -1: none in these bytes."""
+    """The first index from `at` on at which a record may begin, by its magic; -1: none in these bytes."""
     found = [hit - _MAGIC_AT for magic in _MAGIC_BYTES if (hit := data.find(magic, at + _MAGIC_AT, end)) >= 0]
     return min(found, default=-1)

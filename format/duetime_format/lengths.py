@@ -1,16 +1,16 @@
-"""Lengths of time as people and programs write them: the one parser.
+"""Lengths of time as written by people and programs: the one parser.
 
     "1h30m"  "90s"  "500ms"  "1.5h"  "30min"  "2w"          timedelta(minutes=30)
 
 Numbers of w, d, h, m (or min), s and ms, each unit once and the largest first; a number may have decimals. A bare
-number is rejected: nobody sees whether it has seconds or milliseconds.
+number is rejected: it does not show whether it is seconds or milliseconds.
 """
 
 import re
 from datetime import timedelta
 from fractions import Fraction
 
-# By unit, the largest first.
+# Milliseconds by unit, the largest first.
 _UNIT_MS = {"w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
 _NAMES = {"w": "w", "d": "d", "h": "h", "m": "m(?:in)?(?!s)", "s": "s", "ms": "ms"}
 _LENGTH = re.compile("".join(rf"(?:([0-9]{{1,15}}(?:\.[0-9]{{1,9}})?){_NAMES[unit]})?" for unit in _UNIT_MS))
@@ -21,7 +21,7 @@ Length = str | timedelta
 
 
 def parse_ms(text: str) -> Fraction | None:
-    """Milliseconds, exact; None: it is no length."""
+    """Milliseconds, exact; None: it is not a length."""
     match = _LENGTH.fullmatch(text)
     if match is None or not text:
         return None
@@ -33,7 +33,7 @@ def whole_ms(length: Length) -> int:
     """Milliseconds; a timedelta is rounded up, as due times are: `appointment - now` has microseconds.
 
     Raises:
-        ValueError: it is no length, has no unit, is negative, or is a text with a fraction of a millisecond.
+        ValueError: it is not a length, has no unit, is negative, or is a text with a fraction of a millisecond.
     """
     if isinstance(length, timedelta):
         if length < timedelta(0):

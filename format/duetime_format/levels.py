@@ -20,7 +20,7 @@ def parse_delay_ms(text: str) -> int:
     number, unit = text[:-1], text[-1:]
     if unit not in UNIT_MS or not (number.isascii() and number.isdigit()) or not number.strip("0"):
         raise ValueError(f"delay {text!r} is not a whole number above 0 followed by s, m, h or d")
-    # Python refuses to read numbers of thousands of digits.
+    # Python rejects numbers of thousands of digits.
     delay_ms = int(number) * UNIT_MS[unit] if len(number) <= DELAY_DIGITS_MAX else DELAY_MS_MAX + 1
     if delay_ms > DELAY_MS_MAX:
         raise ValueError(f"delay {text!r} is longer than ten years")
@@ -35,7 +35,7 @@ class DelayLevels:
 
     @classmethod
     def parse(cls, text: str) -> "DelayLevels":
-        """From `1s 5s 10s`, separated by blanks.
+        """Parses `1s 5s 10s`, separated by blanks.
 
         Raises:
             ValueError: no level, too many, a malformed one, or the same delay twice.
@@ -65,7 +65,7 @@ class DelayLevels:
         return self.delays_ms[level - 1]
 
     def delay_at_most_ms(self, level: int) -> int:
-        """As `delay_ms`; of a level above `highest`, the highest's."""
+        """As `delay_ms`; for a level above `highest`, the highest's."""
         return self.delay_ms(min(level, self.highest))
 
     def level_of(self, delay_ms: int) -> int | None:

@@ -7,30 +7,30 @@ GROUP_CHARS_MAX = 120
 GROUPS_MAX = 10_000
 ID_CHARS_MAX = 255
 QUEUE_COUNT_MAX = 1_024
-# Of the cluster, and of a shard.
+# Topics of the cluster, and of a shard.
 TOPICS_MAX_DEFAULT = 100_000
 QUEUES_MAX_DEFAULT = 200_000
 SEND_COUNT_MAX = 4_096
-# Of the records of a batch of which all are stored or none: a batch of the largest message fits.
+# Records of a batch stored together or not at all: a batch of the largest message fits.
 BATCH_BYTES_MAX = BODY_BYTES_MAX + 64 * 1024
 # Topics in one PutTopics.
 TOPICS_PUT_MAX = 10_000
 PULL_COUNT_DEFAULT = 32
 PULL_COUNT_MAX = 1_024
-# Bytes of one answer: a larger one would hold up all others while it is made and written.
+# Bytes of one answer: a larger one would delay all others while it is made and written.
 PULL_ANSWER_BYTES_MAX = 4 * 1024 * 1024
 PULL_BYTES_DEFAULT = PULL_ANSWER_BYTES_MAX
 PULL_BYTES_MAX = 16 * 1024 * 1024
-# One answer of a subscription, the credit that one may have left, and how soon positions are told that have passed
-# filtered messages only.
+# One answer of a subscription, its maximum remaining credit, and the interval at which positions past filtered messages
+# are reported.
 SUBSCRIPTION_COUNT_MAX = 4_096
 SUBSCRIPTION_ANSWER_BYTES_MAX = 1024 * 1024
 CREDIT_BYTES_MAX = 16 * 1024 * 1024
 UNTOLD_MS_DEFAULT = 1_000
-# Of a filter, its tags and its SQL each.
+# Characters of a filter, its tags and its SQL each.
 FILTER_CHARS_MAX = 2_048
-# Of its SQL: names, values, signs, keywords and parentheses, which cost some 10 us each to parse; and comparisons, each
-# of which costs up to a microsecond of every message. IN is one comparison, BETWEEN is two.
+# Words of SQL: names, values, signs, keywords and parentheses, which cost some 10 us each to parse; and comparisons,
+# each costing up to a microsecond per message. IN is one comparison, BETWEEN is two.
 SQL_WORDS_MAX = 512
 SQL_COMPARISONS_MAX = 64
 QUERY_COUNT_DEFAULT = 32
@@ -40,67 +40,67 @@ CANCEL_COUNT_MAX = 4_096
 REPLACE_COUNT_MAX = 1_024
 # The name that a caller gives to a reschedule.
 REQUEST_ID_CHARS_MAX = 32
-# What names a SendBack.
+# Names of SendBack calls.
 SEND_BACK_TOKEN_CHARS_MAX = 64
 PENDING_COUNT_DEFAULT = 100
 PENDING_COUNT_MAX = 1_000
 # Events on a page of the audit log.
 AUDIT_COUNT_DEFAULT = 100
 AUDIT_COUNT_MAX = 1_000
-# Checks of open transactions: groups whose checks one call takes, checks that it takes, and that a call reports.
+# Checks of open transactions per call: groups, checks taken, and checks reported.
 CHECK_GROUPS_MAX = 1_024
 CHECKS_TAKEN_MAX = 1_024
 CHECKS_REPORTED_MAX = 4_096
 PULL_DUE_COUNT_MAX = 4_096
 WAIT_MS_MAX = 30_000
-# How long before their due time entries may be given out, and restored records be taken and held.
+# Time before their due time in which entries may be given out, and restored records accepted and held.
 AHEAD_MS_MAX = 100
 # One gRPC message, either way: a Send of 32 MiB and its envelope fit.
 REQUEST_BYTES_MAX = 32 * 1024 * 1024
 GRPC_MESSAGE_BYTES_MAX = REQUEST_BYTES_MAX + 1024 * 1024
 # Bytes that DueTime itself adds to a message's properties: __CRC32#.
 CHECKSUM_BYTES = 21
-# And to a delayed message's on its way: DELAY, REAL_TOPIC, REAL_QID, DT_ENTRY, __CRC32#.
+# Bytes added to a delayed message's on its way: DELAY, REAL_TOPIC, REAL_QID, DT_ENTRY, __CRC32#.
 DEFERRAL_BYTES_MAX = 320
-# And to one for any time: what it was asked by, DT_REQUEST, DT_UPSERT and DT_ENTRY of the one it replaces,
+# Bytes added to one for any time: its requested delay, DT_REQUEST, DT_UPSERT and DT_ENTRY of the one it replaces,
 # TIMER_OUT_MS, REAL_TOPIC, REAL_QID, DT_ENTRY, __CRC32#.
 TIMER_BYTES_MAX = 450
-# And to a half message, from its prepare until the committed message leaves its lane: TRAN_MSG, PGROUP,
-# __transactionId__, CHECK_IMMUNITY_TIME_IN_SECONDS, TRANSACTION_CHECK_TIMES, DT_HALF, and what any delay adds.
+# Bytes added to a half message, from its prepare until the committed message leaves its lane: TRAN_MSG, PGROUP,
+# __transactionId__, CHECK_IMMUNITY_TIME_IN_SECONDS, TRANSACTION_CHECK_TIMES, DT_HALF, and the bytes of any delay.
 HALF_BYTES_MAX = 1_000
-# Transactions: ends in one call, transactions on a page, groups of producers, how long no check may be asked for (as
-# long as stores keep them), and characters of an id.
+# Transactions: ends in one call, transactions on a page, groups of producers, maximum time without checks (as long as
+# stores keep them), and characters of an id.
 ENDS_COUNT_MAX = 4_096
 TRANSACTIONS_PAGE_DEFAULT = 100
 TRANSACTIONS_PAGE_MAX = 1_000
 PRODUCER_GROUPS_MAX = 10_000
 CHECK_IMMUNITY_S_MAX = 72 * 3_600
 TRANSACTION_ID_CHARS_MAX = 400
-# Of SendBack, which counts retries.
+# Retries counted by SendBack.
 ATTEMPTS_DEFAULT = 16
 ATTEMPTS_MAX = 1_000
-# Of retry policies, which count deliveries, the first one included.
+# Deliveries counted by retry policies, including the first one.
 DELIVERIES_DEFAULT = ATTEMPTS_DEFAULT + 1
 BACKOFF_MS_MAX = 12 * 3_600_000
 BACKOFF_FACTOR_DEFAULT = 2.0
 BACKOFF_FACTOR_MAX = 10.0
 BACKOFF_JITTER_DEFAULT = 0.2
 BACKOFF_INTERVALS_MAX = 64
-# Leases: how many one Receive makes, and one call names.
+# Leases: made by one Receive, and named in one call.
 RECEIVE_COUNT_DEFAULT = PULL_COUNT_DEFAULT
 RECEIVE_COUNT_MAX = PULL_COUNT_MAX
 RECEIPTS_MAX = 4_096
 NACKS_MAX = 1_024
-# Of a ReceiveStream: takes and acks that are worked on at once.
+# Takes and acks of a ReceiveStream in progress at once.
 TAKES_MAX = 64
 ACKS_UNDER_WAY_MAX = 64
 INVISIBLE_MS_DEFAULT = 60_000
 INVISIBLE_MS_MIN = 10
 INVISIBLE_MS_MAX = 12 * 3_600_000
 MEMBER_CHARS_MAX = 255
-# How far ahead ListLanes counts: 366 days.
+# Maximum time ahead counted by ListLanes: 366 days.
 LANES_AHEAD_MS_MAX = 366 * 86_400_000
-# Of an error as it is answered, so that a status stays below 4 KiB of headers (duetime_core.bounds): its text in gRPC's
+# Sizes of an answered error, so that a status stays below 4 KiB of headers (duetime_core.bounds): its text in gRPC's
 # percent-encoding, the violations in its details, one violation's field and description, and the reason.
 ERROR_TEXT_BYTES_MAX = 1_024
 ERROR_VIOLATIONS_BYTES_MAX = 1_024

@@ -1,11 +1,11 @@
-"""Makes records of their parts, many for one pair of hosts; the gateway's compiled twin uses `layout.pxd` for it."""
+"""Makes records from their parts, many for one pair of hosts; the gateway's compiled twin uses `layout.pxd` for it."""
 
 from struct import Struct
 
 from duetime_format import layout
 from duetime_format.record import body_crc
 
-# By length of born host and store host: the record up to its body, and the sysFlag bits for these lengths.
+# Heads by length of born host and store host: the record up to its body, and the sysFlag bits for these lengths.
 _HEADS = {
     (8, 8): (layout.HEAD_V4, 0),
     (20, 8): (Struct(">iiiiiqqiq20sq8siqi"), layout.SYS_BORN_V6),
@@ -15,20 +15,20 @@ _HEADS = {
 
 
 def topic_field(topic: str) -> bytes:
-    """The topic as it stands in a record, with its length before it."""
+    """The topic's bytes in a record, preceded by its length."""
     encoded = topic.encode()
     return bytes([len(encoded)]) + encoded
 
 
 class Maker:
-    """Makes V1 records; their places are the store's to fill in."""
+    """Makes V1 records without places, which the store fills in."""
 
     __slots__ = ("_born_host", "_fixed_bytes", "_pack", "_store_host", "_sys_flag")
 
     def __init__(self, born_host: bytes, store_host: bytes) -> None:
         head, self._sys_flag = _HEADS[len(born_host), len(store_host)]
         self._pack = head.pack
-        # With the length of the properties; the topic counts its own.
+        # Size with the length of the properties; the topic counts its own.
         self._fixed_bytes = head.size + 2
         self._born_host = born_host
         self._store_host = store_host

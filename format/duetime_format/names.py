@@ -21,12 +21,12 @@ DLQ_PREFIX = "%DLQ%"
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 TIMER_TOPIC = "rmq_sys_wheel_timer"
-# Half messages whose producers were asked too often.
+# Half messages past their maximum number of checks.
 GIVEN_UP_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
-# Topics in which a broker defers messages by means that are no lanes; kept as they are.
+# Topics in which a broker defers messages without lanes; kept as they are.
 FOREIGN_TOPICS = frozenset({HALF_TOPIC})
 
-# RocketMQ's own topics, which a broker makes or fills by itself, and ours.
+# RocketMQ's own topics, which a broker creates or fills by itself, and ours.
 SYSTEM_TOPICS = frozenset(
     {
         SCHEDULE_TOPIC,
@@ -54,7 +54,7 @@ _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
 def is_name(text: str) -> bool:
-    """Whether all characters may stand in a topic or group name; the length is the caller's to check."""
+    """Whether all characters are allowed in a topic or group name; the caller checks the length."""
     return _NAME.fullmatch(text) is not None
 
 

@@ -1,5 +1,5 @@
-"""Gives the records of a put their places: queue offset, position, store time and CRC, written into a copy of them; and
-the due time, into those of lanes for any time (timers.py).
+"""Gives the records of a put their places: writes queue offset, position, store time and CRC into a copy of them, and
+the due time into those of lanes for any time (timers.py).
 
 The compiled twin does it in one pass over the bytes.
 """
@@ -14,13 +14,13 @@ from duetime_format.units import UNIT
 
 _twin = twin("duetime_format._placing")
 
-# In place of a key's due time: each record has its own.
+# Replaces a key's due time: each record has its own.
 OWN_DUE = -1
 
 
 @dataclass(slots=True)
 class Placed:
-    """Records that have their places."""
+    """Records with their places."""
 
     data: bytearray
     # Queue offsets, by record.
@@ -28,7 +28,7 @@ class Placed:
     # Consume queue units, grouped by key: `counts` has the number of each.
     units: bytes
     counts: list[int]
-    # Due times, by record, and indices of records that name a past one; empty where no key has OWN_DUE.
+    # Due times by record, and indices of records with a past one; empty if no key has OWN_DUE.
     dues: list[int]
     past: list[int]
 
@@ -39,11 +39,11 @@ def place(
     """Gives every record its place; the other lists have a value for each key.
 
     Args:
-        positions: where the records lie in the log.
-        next_offsets: the offset that the first record of a key gets.
+        positions: log positions of the records.
+        next_offsets: the offset of the first record of a key.
         dues: the due time that replaces the tags' hash in the units of a key; 0: none does; OWN_DUE: that of each
-            record, which has to have TIMER_OUT_MS as a sender writes it (`Run.timer_at`).
-        marks: of the batch that each record is part of (batches.py); 0: of none. None: all are of none.
+            record, which must have TIMER_OUT_MS in the sender's form (`Run.timer_at`).
+        marks: of each record's batch (batches.py); 0: none. None: no record is in a batch.
     """
     if _twin is not None:
         return Placed(*_twin.place(run.data, run.columns, positions, next_offsets, dues, now_ms, marks))
@@ -73,7 +73,8 @@ def place(
 
 
 def reposition(run: Run, positions: Ints) -> bytearray:
-    """The records unchanged, except for their position in the log and the CRC. They are no part of a batch any more."""
+    """The records unchanged, except for their position in the log and the CRC. They are not part of a batch any
+    more."""
     data = bytearray(run.data)
     for row in batches.spans_of(run)[0].tolist():
         at = int(run.starts[row]) + layout.tail_at(int(run.flags[row])) + layout.PREPARED_FROM_TAIL
@@ -86,7 +87,7 @@ def reposition(run: Run, positions: Ints) -> bytearray:
 
 
 def _fill_due(data: bytearray, timer_at: int, now_ms: int) -> tuple[int, bool]:
-    """(the due time, which is written into the record; whether the sender named a past one)."""
+    """(the due time, which is written into the record; whether the sender's was past)."""
     if timer_at < 0:
         raise ValueError("a record has no TIMER_OUT_MS to fill in")
     end = timer_at + record.TIMER_OUT_DIGITS

@@ -1,12 +1,12 @@
-"""Plans: the places that entries of a lane get when they fall due. The body of a record of DT_PLANS, queue 0.
+"""Plans: future places of a lane's entries in their queues. The body of a record of DT_PLANS, queue 0.
 
     body    | u8 version | i32 lane | u16 count | queue ... | row ... |
     queue   | i32 queue | u8 length, topic |
     row     | u16 queue of this body | i64 entry | i64 queue offset |        18 bytes; all big-endian
 
-An entry that has its place by a plan may be read before its own record is durable: after a power cut that took the
-record it gets the place again. A plan binds nobody who gives an entry another place: of two rows that name one place
-the later one counts, and none of an entry that is gone, or of a place that is taken.
+An entry that has its place by a plan may be read before its own record is durable: after a power cut that lost the
+record it gets the place again. A plan is not binding, and an entry may get another place. If two rows name one place,
+the later one counts. Rows for gone entries or taken places do not count.
 """
 
 import struct
@@ -20,7 +20,7 @@ import numpy.typing as npt
 from duetime_format.columns import Ints, Key
 from duetime_format.errors import Damaged
 
-# No entry falls due later than so many ms after the plan that has it.
+# Maximum time from a plan to the due times of its entries, in ms.
 PLAN_MS_MAX = 5
 VERSION = 1
 ROW_TYPE = np.dtype([("queue", ">u2"), ("entry", ">i8"), ("offset", ">i8")])
@@ -55,7 +55,7 @@ def decode(body: bytes) -> Plan:
     """The plan of a record.
 
     Raises:
-        Damaged: the bytes are no plan; none of its rows counts then.
+        Damaged: the bytes are not a plan; none of its rows counts then.
     """
     try:
         version, lane, count = _HEAD.unpack_from(body)
@@ -69,7 +69,7 @@ def decode(body: bytes) -> Plan:
     except struct.error as error:
         raise Damaged(f"a plan of {len(body)} bytes is cut short") from error
     if at > len(body) or (len(body) - at) % ROW_TYPE.itemsize:
-        raise Damaged(f"{len(body)} bytes are no plan of whole rows")
+        raise Damaged(f"{len(body)} bytes are not a plan of whole rows")
     rows = np.frombuffer(body[at:], ROW_TYPE)
     if ((rows["queue"] >= count) | (rows["entry"] < 0) | (rows["offset"] < 0)).any():
         raise Damaged("a row of a plan names no place")

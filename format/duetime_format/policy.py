@@ -1,16 +1,16 @@
-"""When a failed message comes back, and how often: a retry policy as text, and the limits of its fields. Pure.
+"""Redelivery times and attempts of a failed message: a retry policy as text, and the limits of its fields. Pure.
 
 Parts are separated by commas; the first one is the kind of backoff:
 
     levels                                    after failure n, the delay of level 2 + n: RocketMQ's table
     exponential:1s..10m                       1 s, then twice the previous delay, 10 min at most
-    exponential:1s..10m,factor=3,jitter=0.1   three times; each delay is shortened by up to a tenth, by chance
+    exponential:1s..10m,factor=3,jitter=0.1   three times; each delay is randomly shortened by up to a tenth
     1s,5s,30s                                 these, then the last one again and again
     ...,max=5                                 after any of them: five deliveries in total
     max=5                                     alone: levels
 
 Delays are lengths (`lengths.py`) in whole milliseconds. A policy is text in a message's property DT_RETRY, in a group's
-row of the metadata database, and where people write it. Omitted parts have their defaults.
+row of the metadata database, and in user input. Omitted parts have their defaults.
 """
 
 from typing import Any
@@ -29,10 +29,10 @@ Policy = Any
 
 
 def fill(policy: Policy, text: str) -> None:
-    """Reads the text into an empty policy; it is within all limits then.
+    """Parses the text into an empty policy, which is then within all limits.
 
     Raises:
-        ValueError: the text is no policy, or breaks a limit; the error says where.
+        ValueError: the text is not a policy, or breaks a limit; the error has the place.
     """
     parts = [part.strip() for part in text.split(",")]
     options: dict[str, str] = {}
@@ -40,12 +40,12 @@ def fill(policy: Policy, text: str) -> None:
         name, _, value = parts.pop().partition("=")
         name = name.strip()
         if name in options:
-            raise ValueError(f"retry policy {text!r} says {name} twice")
+            raise ValueError(f"retry policy {text!r} has {name} twice")
         options[name] = value.strip()
     if "max" in options:
         policy.max_attempts = _whole("max", options.pop("max"))
         if not policy.max_attempts:
-            raise ValueError(f"retry policy {text!r}: max=0 is no number of deliveries")
+            raise ValueError(f"retry policy {text!r}: max=0 is not a number of deliveries")
     if parts and parts[0].startswith(_EXPONENTIAL):
         _parse_exponential(policy.exponential, parts.pop(0).removeprefix(_EXPONENTIAL), options)
     elif parts == ["levels"]:
@@ -55,9 +55,9 @@ def fill(policy: Policy, text: str) -> None:
         policy.intervals.delays_ms.extend(_parse_delay(part, text) for part in parts)
         parts.clear()
     elif not policy.max_attempts:
-        raise ValueError(f"retry policy {text!r} is none of {_FORMS}")
+        raise ValueError(f"retry policy {text!r} is not one of {_FORMS}")
     if parts:
-        raise ValueError(f"retry policy {text!r}: {parts[0]!r} has no place after {_EXPONENTIAL}FIRST..MOST")
+        raise ValueError(f"retry policy {text!r}: {parts[0]!r} is not allowed after {_EXPONENTIAL}FIRST..MOST")
     if options:
         raise ValueError(f"retry policy {text!r}: option {next(iter(options))!r} does not belong to it")
     found = faults(policy)
@@ -80,13 +80,13 @@ def _parse_delay(text: str, whole: str) -> int:
     delay_ms = parse_ms(text)
     if delay_ms is None or delay_ms.denominator != 1:
         where = f" in {whole!r}" if whole != text else ""
-        raise ValueError(f"{text!r}{where} is none of {_FORMS}, in whole milliseconds")
+        raise ValueError(f"{text!r}{where} is not one of {_FORMS}, in whole milliseconds")
     return min(delay_ms.numerator, (1 << 63) - 1)
 
 
 def _whole(name: str, text: str) -> int:
     if not (text.isascii() and text.isdigit()) or len(text) > 9:
-        raise ValueError(f"{name}={text} is no whole number up to {limits.ATTEMPTS_MAX}")
+        raise ValueError(f"{name}={text} is not a whole number up to {limits.ATTEMPTS_MAX}")
     return int(text)
 
 
@@ -94,7 +94,7 @@ def _number(name: str, text: str) -> float:
     try:
         return float(text)
     except ValueError as error:
-        raise ValueError(f"{name}={text} is no number") from error
+        raise ValueError(f"{name}={text} is not a number") from error
 
 
 def render(policy: Policy) -> str:
@@ -115,7 +115,7 @@ def render(policy: Policy) -> str:
 
 
 def _delay_text(delay_ms: int) -> str:
-    """In the largest unit that gives a whole number, up to hours."""
+    """The delay in the largest unit with a whole number, up to hours."""
     for unit in ("h", "m", "s"):
         if delay_ms and delay_ms % _UNIT_MS[unit] == 0:
             return f"{delay_ms // _UNIT_MS[unit]}{unit}"
@@ -127,7 +127,7 @@ def _number_text(number: float) -> str:
 
 
 def faults(policy: Policy) -> list[tuple[str, str]]:
-    """All faults of a policy: the field, and what is wrong with it."""
+    """All faults of a policy, with their fields."""
     found: list[tuple[str, str]] = []
     if not 0 <= policy.max_attempts <= limits.ATTEMPTS_MAX:
         found.append(("max_attempts", f"{policy.max_attempts} is not within 1 and {limits.ATTEMPTS_MAX}"))

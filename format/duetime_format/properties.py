@@ -1,8 +1,8 @@
 r"""A record's properties: `name 0x01 value 0x02 name 0x01 value ...`, the last 0x02 optional. Pure bytes.
 
-All readers share one rule for equal names and for parts that are no properties: parts without a name or a value are
-left out, and of equal names the last one counts. RocketMQ's brokers and clients make their map so, and a broker finds a
-message's tag and keys by that map.
+All readers share one rule for equal names and malformed parts: parts without a name or a value are left out, and of
+equal names the last one counts. RocketMQ's brokers and clients build their map in the same way, and a broker takes a
+message's tag and keys from that map.
 
 Source: RocketMQ 4.9.3, 5.x MessageDecoder.string2messageProperties.
 """
@@ -18,7 +18,7 @@ _SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """Without the last 0x02, as brokers 4.9.1 to 5.1.4 write them."""
+    """Without the last 0x02, as written by brokers 4.9.1 to 5.1.4."""
     return "\x02".join([f"{name}\x01{value}" for name, value in properties.items()]).encode()
 
 
@@ -39,7 +39,7 @@ def value_of(encoded: bytes, name: bytes) -> bytes:
 
 
 def value_at(encoded: bytes, name: bytes) -> int:
-    """Where the value of one property begins; -1: there is none."""
+    """The index of one property's value; -1: there is none."""
     mark = name + NAME_END
     stop = len(encoded)
     while (at := encoded.rfind(VALUE_END + mark, 0, stop)) >= 0:
@@ -53,7 +53,7 @@ def value_at(encoded: bytes, name: bytes) -> int:
 
 
 def as_text(encoded: bytes) -> str:
-    """Bytes of properties as text, as RocketMQ's readers see it: bytes that are not UTF-8 become U+FFFD."""
+    """Bytes of properties as text, as in RocketMQ's readers: bytes that are not UTF-8 become U+FFFD."""
     try:
         return encoded.decode()
     except UnicodeDecodeError:
@@ -61,6 +61,6 @@ def as_text(encoded: bytes) -> str:
 
 
 def _end_of(encoded: bytes, at: int) -> int:
-    """Where a value ends that begins at `at`."""
+    """The end of a value that begins at `at`."""
     end = encoded.find(VALUE_END, at)
     return len(encoded) if end < 0 else end

@@ -6,7 +6,7 @@ from struct import Struct
 from duetime_format.errors import Damaged
 
 RANGE = Struct(">qI")
-# Twelve bytes may name four thousand million offsets. A lease has RECEIVE_COUNT_MAX, an event no more than a look does.
+# Twelve bytes may name four thousand million offsets. A lease has RECEIVE_COUNT_MAX, an event no more than one scan.
 OFFSETS_MAX = 1 << 20
 
 
@@ -46,14 +46,14 @@ def offsets_of(data: bytes) -> list[int]:
 
 
 def count_of(data: bytes) -> int:
-    """How many offsets the ranges have. Raises: Damaged."""
+    """The number of offsets in the ranges. Raises: Damaged."""
     if len(data) == RANGE.size:
         return int.from_bytes(data[8:], "big")
     return sum(count for _, count in ranges_of(data))
 
 
 def are_ascending(data: bytes) -> bool:
-    """Whether each range begins behind the one before it, and has offsets, from 0 on. Raises: Damaged."""
+    """Whether each range begins after its predecessor, and has offsets, from 0 on. Raises: Damaged."""
     end = 0
     for first, count in ranges_of(data):
         if first < end or not count:

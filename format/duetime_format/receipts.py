@@ -2,8 +2,9 @@
 
     | 0 u16 shard | 2 u64 lease | 10 u64 offset | 18 u16 check |       20 bytes, big-endian
 
-A lease covers the messages of one queue that one Receive gave; the offset says which of them. Routers read the first
-two bytes. The check, CRC-16/XMODEM of all before it, finds bytes that never were a receipt; it is no signature.
+A lease covers the messages of one queue that one Receive gave; the offset identifies the message. Routers read the
+first two bytes. The check, CRC-16/XMODEM of everything before it, finds bytes that never were a receipt; it is not a
+signature.
 
 The first ten bytes name the lease. Streams give and acknowledge a lease's messages by that name and their offsets.
 """
@@ -21,7 +22,7 @@ _CHECKED = RECEIPT_BYTES - 2
 
 
 class Receipt(NamedTuple):
-    """One delivery, taken apart."""
+    """The parts of one receipt."""
 
     shard: int
     lease: int
@@ -34,12 +35,12 @@ def pack(shard: int, lease: int, offsets: Iterable[int]) -> list[bytes]:
 
 
 def lease_name(shard: int, lease: int) -> bytes:
-    """What the receipts of a lease begin with."""
+    """The common beginning of a lease's receipts."""
     return _SHARD_LEASE.pack(shard, lease)
 
 
 def parse_lease(name: bytes) -> tuple[int, int] | None:
-    """Shard and lease; None: this is no name of a lease."""
+    """Shard and lease; None: not the name of a lease."""
     if len(name) != LEASE_BYTES:
         return None
     shard, lease = _SHARD_LEASE.unpack(name)

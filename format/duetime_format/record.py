@@ -1,7 +1,7 @@
-r"""One message as RocketMQ writes it to the commit log: encode, decode, check. Pure bytes, no I/O.
+r"""One message in RocketMQ's commit log format: encode, decode, check. Pure bytes, no I/O.
 
-Properties are `name 0x01 value 0x02 ...`, the last 0x02 optional. What DueTime writes ends with RocketMQ 5.2's
-mark, the CRC of the whole record before it (docs/adr/0009):
+Properties are `name 0x01 value 0x02 ...`, the last 0x02 optional. DueTime's records end with RocketMQ 5.2's mark, the
+CRC of the whole record before it (docs/adr/0009):
 
     ... | __CRC32# 0x01 | ten digits, the least significant first, padded with '0' | 0x02 |      20 bytes
 
@@ -24,19 +24,19 @@ UNIQ_KEY = "UNIQ_KEY"
 DELAY = "DELAY"
 REAL_TOPIC = "REAL_TOPIC"
 REAL_QID = "REAL_QID"
-# When a message for any time falls due, as its sender asks for it; of several, RocketMQ takes the first of these.
+# The sender's requested due time of a message for any time; of several, RocketMQ takes the first of these.
 TIMER_DELAY_SEC = "TIMER_DELAY_SEC"
 TIMER_DELAY_MS = "TIMER_DELAY_MS"
 TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
-# The last Unix ms before it falls due, in 13 digits; what a sender writes there the store replaces (`timer_out`).
+# The last Unix ms before the due time, in 13 digits; the store replaces the sender's value (`timer_out`).
 TIMER_OUT_MS = "TIMER_OUT_MS"
 TIMER_OUT_DIGITS = 13
 # Lower values in its place are delays in ms.
 TIMER_OUT_MIN = 10**12
-# Of `id_hash`: odd, so that no two CRCs become one.
+# Factor of `id_hash`: odd, so that no two CRCs become one.
 _TOPIC_FACTOR = 0x85EB_CA6B
-# Of a half message: that it is one, its producer group, the transaction (the message's id), for how many seconds it is
-# not checked, and how often it was asked about.
+# Properties of a half message: its mark, its producer group, the transaction (the message's id), the seconds without
+# checks, and the number of checks.
 TRAN_MSG = "TRAN_MSG"
 PRODUCER_GROUP = "PGROUP"
 TRANSACTION_ID = "__transactionId__"
@@ -44,13 +44,13 @@ CHECK_IMMUNITY_S = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
 RETRY_TOPIC = "RETRY_TOPIC"
 ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
-# The lane entry that a restored record came from, `level:offset:due`: always the last property before the CRC mark.
+# The lane entry of a restored record, `level:offset:due`: always the last property before the CRC mark.
 LANE_ENTRY = "DT_ENTRY"
-# Properties of a message that a group could not handle. RocketMQ's: where a dead letter came from.
+# RocketMQ's properties for messages that a group failed to handle: the origin of a dead letter.
 DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
 DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
-# Ours: the message's own retry policy; the time (Unix ms) before which a retry is given to nobody; `queue:offset` of
-# its first place; its failed deliveries; why it is dead; how often it was redriven.
+# Ours: the message's own retry policy; the time (Unix ms) until which a retry is hidden; `queue:offset` of its first
+# place; its failed deliveries; the reason of its death; the number of redrives.
 RETRY = "DT_RETRY"
 VISIBLE_AT = "DT_VISIBLE_AT"
 ORIGIN = "DT_ORIGIN"
@@ -59,14 +59,14 @@ DEAD_REASON = "DT_DEAD_REASON"
 REDRIVEN = "DT_REDRIVEN"
 # The latest due time of a message sent with `replace`, 13 digits.
 UPSERT = "DT_UPSERT"
-# The reschedule that made this record, as its caller named it: a repeated one is answered as the first was.
+# The caller's name for the reschedule that made this record: a repeated one gets the first one's answer.
 REQUEST = "DT_REQUEST"
-# Of a group's copy: the token of the SendBack that made it; a repeated one is answered as the first was.
+# The token of the SendBack that made a group's copy; a repeated one gets the first one's answer.
 SEND_BACK = "DT_SEND_BACK"
-# Of a journal's record: the offset of its queue from which on all records have index words (subjects.py).
+# The offset of a journal's queue from which all records have index words (subjects.py), in its records.
 INDEXED = "DT_INDEXED"
 
-# Names that RocketMQ's broker and clients, or DueTime, give a meaning to; users may not set them.
+# Names with a meaning to RocketMQ's broker and clients, or to DueTime; users may not set them.
 RESERVED_PROPERTIES = frozenset(
     "KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP MIN_OFFSET MAX_OFFSET BUYER_ID "
     "ORIGIN_MESSAGE_ID TRANSFER_FLAG CORRECTION_FLAG MQ2_FLAG RECONSUME_TIME MSG_REGION TRACE_ON UNIQ_KEY "
@@ -85,7 +85,7 @@ _CRC_NAME = CRC.encode() + NAME_END
 CRC_DIGITS = 10
 _CRC_UNFILLED = b"0" * CRC_DIGITS
 CRC_MARK = _CRC_NAME + _CRC_UNFILLED + VALUE_END
-# As it stands after other properties.
+# The mark after other properties.
 CRC_ENDING = VALUE_END + CRC_MARK
 
 
@@ -118,7 +118,8 @@ def body_crc(body: bytes | bytearray | memoryview) -> int:
 
 
 def id_hash(topic: bytes, message_id: bytes) -> int:
-    """Messages are looked up by it; the topic of a delayed one is its destination. Rarely equal for different ids."""
+    """The hash for looking up messages; the topic of a delayed one is its destination. Rarely equal for different
+    ids."""
     # CRCs are linear: without the product those of `orders-17` and `17` would differ by the same for every number.
     return zlib.crc32(topic) * _TOPIC_FACTOR & 0xFFFF_FFFF ^ zlib.crc32(message_id)
 
@@ -140,7 +141,8 @@ def has_crc_mark(properties: bytes | bytearray) -> bool:
 
 
 def _mark_faults(ending: bytes | bytearray) -> int:
-    """How many bytes of a mark, digits not counted, differ in the last 21 bytes of the properties, or in all 20."""
+    """The number of bytes of a mark, without its digits, that differ in the last 21 bytes of the properties, or in all
+    20."""
     ending = ending.rjust(len(CRC_ENDING), VALUE_END)
     before, name, last = ending[:1], ending[1 : -CRC_DIGITS - 1], ending[-1:]
     if name == _CRC_NAME and before == last == VALUE_END:
@@ -155,10 +157,10 @@ def crc_digits(data: bytes | bytearray | memoryview) -> bytes:
 
 
 def matches_crc_mark(record: bytes | bytearray | memoryview, properties_bytes: int) -> bool | None:
-    """Whether a whole record, with so many bytes of properties, matches its mark; None: it has no mark.
+    """Whether a whole record, with `properties_bytes` of properties, matches its mark; None: it has no mark.
 
-    A mark that was not filled in counts as none. One with a single wrong byte is a damaged mark and no other property:
-    no permitted name looks like it.
+    A mark that was not filled in counts as none. One with a single wrong byte is a damaged mark and not another
+    property: no permitted name looks like it.
     """
     if properties_bytes < len(CRC_MARK):
         return None
@@ -179,7 +181,7 @@ def encode(record: Record) -> bytes:
     """The record's bytes; size, body CRC and the IPv6 bits of sysFlag are computed, magic as given.
 
     Raises:
-        OverflowError: the topic or the properties are longer than their length field can say.
+        OverflowError: the topic or the properties are longer than their length field allows.
     """
     topic = record.topic.encode()
     sys_flag = record.sys_flag & ~(layout.SYS_BORN_V6 | layout.SYS_STORE_V6)
@@ -216,7 +218,7 @@ def decode(buffer: bytes | bytearray | memoryview, at: int = 0, *, check_crc: bo
     """The record that starts at `at`.
 
     Raises:
-        Damaged: the bytes are no record, are cut short, or do not match their CRC: the whole record's if it has the
+        Damaged: the bytes are not a record, are cut short, or do not match their CRC: the whole record's if it has the
             mark, else the body's.
     """
     room = len(buffer) - at
@@ -289,7 +291,7 @@ _TAGS_CODES_MAX = 16_384
 
 
 def tags_code(tags: bytes) -> int:
-    """The tagsCode of a tag in consume queue units; 0 for none. Remembers the tags it has seen."""
+    """The tagsCode of a tag in consume queue units; 0 for none. Caches tags."""
     code = _tags_codes.get(tags)
     if code is None:
         if len(_tags_codes) >= _TAGS_CODES_MAX:
@@ -299,7 +301,7 @@ def tags_code(tags: bytes) -> int:
 
 
 def host_bytes(address: str, port: int) -> bytes:
-    """Address (4 or 16 bytes) and port (4 bytes), as records carry a host."""
+    """Address (4 or 16 bytes) and port (4 bytes): the form of a host in records."""
     return ipaddress.ip_address(address).packed + layout.I32.pack(port)
 
 
@@ -320,9 +322,9 @@ def deferral(level: int, topic: str, queue: int) -> dict[str, str]:
 
 
 def timer_out(*, delay_ms: int | None = None, deliver_at_ms: int = 0) -> bytes:
-    """What the sender of a message for any time writes into TIMER_OUT_MS: its delay, or the last ms before its time.
+    """A sender's TIMER_OUT_MS for a message for any time: its delay, or the last ms before its due time.
 
-    A time so long past that it would read as a delay becomes the first that does not: it is past all the same.
+    A time that would read as a delay becomes the first that does not: both are past.
     """
     value = max(deliver_at_ms - 1, TIMER_OUT_MIN) if delay_ms is None else delay_ms
     return b"%0*d" % (TIMER_OUT_DIGITS, value)
@@ -341,7 +343,7 @@ _I64_DIGITS_MAX = 19
 
 
 def find_lane_entry(properties: bytes) -> tuple[int, int, int] | None:
-    """(level, offset, due_at_ms) if the properties end with DT_ENTRY, the CRC mark apart; None otherwise."""
+    """(level, offset, due_at_ms) if the properties end with DT_ENTRY, apart from the CRC mark; None otherwise."""
     properties = without_crc_mark(properties)
     at = properties.rfind(_LANE_ENTRY_MARK, max(0, len(properties) - _LANE_ENTRY_BYTES_MAX))
     if at >= 0:
@@ -354,7 +356,7 @@ def find_lane_entry(properties: bytes) -> tuple[int, int, int] | None:
 
 
 def _read_entry(text: bytes) -> tuple[int, int, int] | None:
-    """The numbers of `lane:entry:due`; None: the text is no such thing."""
+    """The numbers of `lane:entry:due`; None: the text has another form."""
     fields = text.split(b":")
     if len(fields) != 3:
         return None
@@ -367,12 +369,12 @@ def _read_entry(text: bytes) -> tuple[int, int, int] | None:
 
 
 def find_timer_out(properties: bytes) -> tuple[int, tuple[int, int, int] | None]:
-    """Of a record of TIMER_TOPIC: (where the 13 digits of its TIMER_OUT_MS begin, -1 if it has others or none; the lane
-    entry that the property right before it names, whose place the record takes, if there is one)."""
+    """For a record of TIMER_TOPIC: (start of the 13 digits of its TIMER_OUT_MS, -1 if it has others or none; the lane
+    entry that it replaces, named by the property right before, if there is one)."""
     at, before = 0, b""
     found: tuple[int, tuple[int, int, int] | None] = (-1, None)
     for part in properties.split(VALUE_END):
-        # Of equal names the last with a value counts.
+        # The last of equal names with a value counts.
         if part.startswith(_TIMER_OUT) and len(part) > len(_TIMER_OUT):
             digits = part[len(_TIMER_OUT) :]
             is_whole = len(digits) == TIMER_OUT_DIGITS and digits.isdigit()

@@ -1,9 +1,9 @@
-r"""The record that takes a pending message's place in a lane for any time. Pure bytes.
+r"""The record that replaces a pending message in a lane for any time. Pure bytes.
 
     user's properties | asked by | DT_REQUEST | DT_UPSERT | DT_ENTRY | TIMER_OUT_MS | REAL_TOPIC | REAL_QID | __CRC32#
                                    |            |           └ the lane entry that ends when this record is stored
                                    |            └ the latest due time that max_wait allows; only with `replace`
-                                   └ of a reschedule, as its caller named it
+                                   └ of a reschedule: the caller's name for it
 
 The store fills in the place, the store time, TIMER_OUT_MS' digits and the CRC.
 """
@@ -15,10 +15,10 @@ from duetime_format import layout, record
 from duetime_format.properties import VALUE_END, as_text, value_of
 from duetime_format.record import Record
 
-# No limit by max_wait.
+# The value without a limit by max_wait.
 LATEST_MAX = 9_999_999_999_999
 _DIGITS = record.TIMER_OUT_DIGITS
-# Properties that say when a message falls due, or where its lane record came from.
+# Properties with a message's due time, or the origin of its lane record.
 DEFERRAL = (
     *(b"DELAY", b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS", b"TIMER_DELIVER_MS", b"TIMER_OUT_MS", b"TIMER_ROLL_TIMES"),
     *(b"TIMER_ENQUEUE_MS", b"TIMER_DEQUEUE_MS", b"TIMER_DELAY_LEVEL", b"REAL_TOPIC", b"REAL_QID"),
@@ -33,7 +33,7 @@ LaneEntry = tuple[int, int, int]
 
 
 class Asked(NamedTuple):
-    """When a message is to fall due: in `value` ms, or at that Unix ms."""
+    """A requested due time: in `value` ms, or at that Unix ms."""
 
     value: int
     is_delay: bool
@@ -43,7 +43,7 @@ class Asked(NamedTuple):
 
 
 def asked_by(properties: bytes) -> Asked | None:
-    """What the record of a lane for any time asks for, by RocketMQ's precedence; None: nothing that can be read."""
+    """The due time requested by the record of a lane for any time, by RocketMQ's precedence; None: nothing readable."""
     for name, scale, is_delay in (
         (record.TIMER_DELAY_SEC, 1_000, True),
         (record.TIMER_DELAY_MS, 1, True),
@@ -56,13 +56,13 @@ def asked_by(properties: bytes) -> Asked | None:
 
 
 def latest_of(properties: bytes) -> int | None:
-    """The latest due time of a message sent with `replace`; None: it was not sent so."""
+    """The latest due time of a message sent with `replace`; None: it was sent without."""
     text = value_of(properties, record.UPSERT.encode())
     return int(text) if text.isdigit() and len(text) <= _DIGITS else None
 
 
 def request_of(properties: bytes) -> str:
-    """What the caller named the reschedule that made the record; empty: it has no name, or is none."""
+    """The caller's name for the reschedule that made the record; empty: none."""
     return as_text(value_of(properties, record.REQUEST.encode()))
 
 
@@ -80,12 +80,12 @@ def replacing(
 
     Args:
         found: the message with its destination in REAL_TOPIC and REAL_QID; its body is taken as it is.
-        entry: the lane entry whose place it takes.
+        entry: the lane entry that it replaces.
         latest: goes into DT_UPSERT.
         request_id: goes into DT_REQUEST.
 
     Raises:
-        OverflowError: the properties are longer than their length field can say.
+        OverflowError: the properties are longer than their length field allows.
     """
     parts = [part for part in found.properties.split(VALUE_END) if part and part.split(b"\x01", 1)[0] not in DEFERRAL]
     if asked.is_delay:
@@ -111,7 +111,7 @@ def replacing(
             topic=topic,
             queue=queue,
             properties=properties,
-            # What takes the place of a committed message is a plain one: no half message stands behind it.
+            # The replacement of a committed message is a plain one, without a half message.
             sys_flag=found.sys_flag & ~layout.SYS_TRANSACTION,
             stored_at_ms=0,
             prepared_transaction_offset=0,

@@ -1,8 +1,8 @@
-r"""The record that takes the place of a due lane entry: its restored record, or a quarantine record. Pure bytes.
+r"""The record that replaces a due lane entry: its restored record, or a quarantine record. Pure bytes.
 
-Schedulers make these records, and stores take no others: both use this module, so a store refuses the records of a
-scheduler whose version makes different ones. So its output for an entry must never change, unless stores go on to take
-the old form too.
+Schedulers make these records, and stores accept no others: both use this module, so a store rejects records made by
+another version that differ. Its output for an entry must therefore never change, unless stores still accept the old
+form too.
 
 The restored record differs from the lane's in
 
@@ -13,9 +13,9 @@ The restored record differs from the lane's in
     properties                  + DT_ENTRY, the lane entry it comes from, as the last one
                                 a CRC mark of its own after them, for the store to fill in
 
-DELAY, TIMER_OUT_MS, REAL_TOPIC and REAL_QID stay, as RocketMQ leaves them; the DT_ENTRY of an entry whose place the
-lane's record took does not. An entry that can't be restored gives a record of DT_QUARANTINE that holds the original's
-bytes and the reason, and ends so too: the watermark passes it.
+DELAY, TIMER_OUT_MS, REAL_TOPIC and REAL_QID stay, as in RocketMQ; the DT_ENTRY of an entry replaced by the lane's
+record does not. An entry that can't be restored becomes a record of DT_QUARANTINE with the original's bytes and the
+reason, and the same ending: the watermark passes it.
 """
 
 from dataclasses import dataclass, replace
@@ -32,24 +32,23 @@ from duetime_format.names import HALF_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC, T
 from duetime_format.properties import VALUE_END, decode_properties, encode_properties
 from duetime_format.units import Ints, Units
 
-# A quarantine record holds the original as its body, which has to stay below the body's limit.
+# A quarantine record has the original as its body, which must stay below the body's limit.
 QUARANTINE_BODY_BYTES_MAX = BODY_BYTES_MAX - 64 * 1024
 FAULT_CHARS_MAX = 1_000
 
-# Properties that a restored record does not inherit: an older lane entry, and the checksum of a record that is no
-# longer the same.
+# Properties that a restored record does not inherit: an older lane entry, and the checksum of a changed record.
 _NOT_KEPT = (b"DT_ENTRY\x01", b"__CRC32#\x01")
-# Left out if the lane entry would not fit otherwise: nobody needs them any more.
+# Left out if the lane entry would not fit otherwise: they are no longer needed.
 _DEFERRAL = (b"DELAY\x01", b"REAL_TOPIC\x01", b"REAL_QID\x01")
 
 _QUEUE_ID_MAX = 2**31 - 1
-# A half message that was delayed has lost its topic, and nothing would ever commit it; a broker's timer that was put
-# back has not.
+# A delayed half message has lost its topic, and nothing would ever commit it; a broker's timer that was put back has
+# not.
 _NO_TARGETS = (SCHEDULE_TOPIC, TIMER_TOPIC, QUARANTINE_TOPIC, HALF_TOPIC)
 
 
 class Unrestorable(Exception):
-    """The entry can't be restored; the text says why."""
+    """The entry can't be restored; the text is the reason."""
 
 
 @dataclass(slots=True)
@@ -67,7 +66,7 @@ class Entries:
     """Entries of a lane as the store gave them: `records` back to back, no bytes for an entry of size 0."""
 
     lane: int
-    # Of each entry, an i64 array.
+    # Entry numbers, an i64 array.
     numbers: Ints
     records: bytes
     sizes: list[int]
@@ -80,9 +79,9 @@ class Entries:
 
 
 def restore_run(entries: Entries, index: int) -> tuple[bytes, int]:
-    """Restored records of the entries from `index` on, back to back, and how many they are.
+    """Restored records of the entries from `index` on, back to back, and their number.
 
-    The run ends at the first entry that `restore` has to judge; the compiled one ends sooner than this.
+    The run ends at the first entry that `restore` has to judge; the compiled one may end sooner.
     """
     restored: list[bytes] = []
     at = sum(entries.sizes[:index])
@@ -107,13 +106,13 @@ def count_restored(
     start: int,
     places: Ints | None = None,
 ) -> int:
-    """How many of a lane's units have their restored records in `records`, back to back from byte `start` on. Ends at
-    the first that has another one there, or that `restore` has to judge.
+    """The number of a lane's units with their restored records in `records`, back to back from byte `start` on. Stops
+    at the first mismatch, or the first one that `restore` has to judge.
 
     Args:
-        log: a segment's bytes, the first of which is at position `base`.
+        log: a segment's bytes, beginning at position `base`.
         numbers: of the units' entries, an i64 array.
-        places: where the units' records begin in `log`, which then holds just these, and `base` is 0.
+        places: starts of the units' records in `log`, which then has just these, and `base` is 0.
     """
     at = start
     begins = units["position"].astype(np.int64) - base if places is None else places
@@ -148,7 +147,7 @@ def restore(entry: Entry) -> bytes:
     """The entry's restored record.
 
     Raises:
-        Unrestorable: it names no valid topic or queue, or its bytes are no record.
+        Unrestorable: it names no valid topic or queue, or its bytes are not a record.
     """
     try:
         found = record.decode(entry.data, check_crc=False)
@@ -171,15 +170,15 @@ def restore(entry: Entry) -> bytes:
 
 
 def target_of(properties: bytes) -> tuple[str, int]:
-    """Topic and queue that the properties name. Raises: Unrestorable."""
+    """Topic and queue named by the properties. Raises: Unrestorable."""
     named = decode_properties(properties)
     topic, queue = named.get(record.REAL_TOPIC, ""), named.get(record.REAL_QID, "")
     if not topic:
         raise Unrestorable("it has no REAL_TOPIC")
     if not is_name(topic) or len(topic) > TOPIC_CHARS_MAX or topic in _NO_TARGETS:
-        raise Unrestorable(f"REAL_TOPIC {topic!r} is no topic to restore to")
+        raise Unrestorable(f"REAL_TOPIC {topic!r} is not a topic to restore to")
     if not (queue.isascii() and queue.isdigit() and len(queue) <= 10 and int(queue) <= _QUEUE_ID_MAX):
-        raise Unrestorable(f"REAL_QID {queue!r} is no queue")
+        raise Unrestorable(f"REAL_QID {queue!r} is not a queue")
     return topic, int(queue)
 
 
@@ -199,7 +198,7 @@ def _restored_properties(properties: bytes, entry: Entry) -> bytes:
 
 
 def quarantine(entry: Entry, reason: str, *, keep_body: bool = True) -> bytes:
-    """The record that stands for an entry that can't be restored; the original is its body."""
+    """The record that replaces an entry that can't be restored, with the original as its body."""
     body = entry.data[:QUARANTINE_BODY_BYTES_MAX] if keep_body else b""
     if len(body) < len(entry.data) and len(entry.data) >= layout.PREFIX_BYTES:
         position = layout.PREFIX.unpack_from(entry.data)[6]
@@ -222,7 +221,7 @@ def quarantine(entry: Entry, reason: str, *, keep_body: bool = True) -> bytes:
 
 
 def message_id_of(data: bytes) -> str:
-    """The id of the message, where its record is whole enough to say."""
+    """The id of the message, if its record is whole enough."""
     try:
         properties = record.decode(data, check_crc=False).properties
     except Damaged:

@@ -1,12 +1,12 @@
 """Index words of a journal's record: the places that the record is about. Pure bytes.
 
-    DT_GROUPS, DT_CANCELLED, DT_CHECKS     KEYS         words of 8 hexadecimal digits, indexed as all KEYS are (keys.py)
+    DT_GROUPS, DT_CANCELLED, DT_CHECKS     KEYS         words of 8 hexadecimal digits, indexed like all KEYS (keys.py)
                                            DT_INDEXED   all records of this queue from this offset on have their words
 
 A word names a block: 8^n neighbouring offsets of one queue. A run of offsets is named by the one or two blocks of the
-smallest size that hold it, so a message alone costs a word, and a thousand neighbours cost two. Every offset lies in
-one block of each size, so the words of nine blocks lead to all records about it. A word is a CRC-32 and only a hint:
-readers look into the body.
+smallest size that hold it, so a single message costs a word, and a thousand neighbours cost two. Every offset is in one
+block of each size, so the words of nine blocks lead to all records about it. A word is a CRC-32 and only a hint:
+readers check the body.
 """
 
 import zlib
@@ -19,9 +19,9 @@ from duetime_format.ranges import RANGE, ranges_of
 
 # Blocks of 8^0 to 8^7 offsets, and one that has all.
 _SHIFTS = (*range(0, 24, 3), 63)
-# Runs of one event that are named each; more are named as one, from the first to the last.
+# Maximum runs of one event named separately; more are named as one, from the first to the last.
 RUNS_MAX = 32
-# Most words of one record: 9 KiB of the 32 KiB that properties may take.
+# Maximum words of one record: 9 KiB of the 32 KiB that properties may take.
 WORDS_MAX = 1_024
 _INDEXED = record.INDEXED.encode()
 _DIGITS_MAX = 18
@@ -34,13 +34,13 @@ def words_of(topic: str, queue: int, runs: bytes, runs_max: int = RUNS_MAX) -> l
 
 
 def words_at(topic: str, queue: int, offset: int) -> list[str]:
-    """The words of all blocks that an offset lies in."""
+    """The words of all blocks that contain an offset."""
     seed = _seed(topic, queue)
     return [_word(seed, shift, offset >> shift) for shift in _SHIFTS]
 
 
 def properties_of(words: Iterable[str], since: int) -> bytes:
-    """The properties of a journal's record. `since`: the first offset from which on all records have words."""
+    """The properties of a journal's record. `since`: the first offset from which all records have words."""
     keys = " ".join(dict.fromkeys(words))
     named = {record.KEYS: keys} if keys else {}
     return record.with_crc_mark(encode_properties(named | {record.INDEXED: str(since)}))

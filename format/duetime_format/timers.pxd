@@ -1,4 +1,4 @@
-# When the record of a message for any time falls due (timers.py), for the compiled twins.
+# The due time of the record of a message for any time (timers.py), for the compiled twins.
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint64_t
 from libc.string cimport memchr, memcmp
 
@@ -26,7 +26,7 @@ cdef struct Long:
 
 
 cdef inline void read_long(const uint8_t *at, const uint8_t *end, Long *read) noexcept nogil:
-    """As timers.java_long; an empty value, or one that is no number, is none, also if another was read before."""
+    """As timers.java_long; an empty value, or one that is not a number, is none, also if another was read before."""
     cdef bint negative = at < end and at[0] == c"-"
     cdef uint64_t value = 0, most = (<uint64_t>INT64_MAX) + (1 if negative else 0)
     cdef int64_t digits = 0
@@ -51,7 +51,7 @@ cdef inline void read_long(const uint8_t *at, const uint8_t *end, Long *read) no
 
 
 cdef inline bint is_named(const uint8_t *at, const uint8_t *stop, const char *name, int64_t size) noexcept nogil:
-    """Whether a property with this name, 0x01 included, and a value lies there."""
+    """Whether a property with this name, including 0x01, and a value is there."""
     return stop - at > size and memcmp(at, name, size) == 0
 
 
@@ -59,7 +59,7 @@ cdef inline int64_t bounded(int64_t value, int64_t least, int64_t most) noexcept
     return least if value < least else most if value > most else value
 
 
-# What a record says of its due time.
+# The due time in a record.
 cdef struct Timer:
     Long out
     Long seconds
@@ -68,7 +68,7 @@ cdef struct Timer:
 
 
 cdef inline void find_timer(const uint8_t *at, int64_t size, Timer *found) noexcept nogil:
-    """Of equal names the last with a value counts."""
+    """The last of equal names with a value counts."""
     cdef const uint8_t *end = at + size
     cdef const uint8_t *stop
     found.out.is_there = found.seconds.is_there = found.delay.is_there = found.deliver.is_there = False
@@ -95,7 +95,7 @@ cdef inline int64_t timer_due(const uint8_t *properties, int64_t size, int64_t s
     cdef bint is_asked = True
     find_timer(properties, size, &found)
     stored_at_ms = bounded(stored_at_ms, 0, MS_MAX)
-    # No sum can leave an i64: what lies beyond the bounds gives the same due time as the bound.
+    # No sum can leave an i64: values beyond the bounds give the same due time as the bound.
     if found.seconds.is_there:
         asked = stored_at_ms + bounded(found.seconds.value, -SECONDS_MAX, SECONDS_MAX) * 1000
     elif found.delay.is_there:

@@ -1,17 +1,18 @@
-r"""When the record of a message for any time falls due, a broker's or ours. Pure bytes.
+r"""The due time of a record for any time, a broker's or ours. Pure bytes.
 
     ... TIMER_DELAY_MS 0x01 5000 0x02 ... TIMER_OUT_MS 0x01 13 digits 0x02 REAL_TOPIC 0x01 orders 0x02 REAL_QID 0x01 3
 
-TIMER_OUT_MS (`out`) is the last ms before the message falls due, to the precision of who wrote it: the store's is 1 ms,
-a broker's 100 ms to 1 s. What was asked for says which ms of that it is:
+TIMER_OUT_MS (`out`) is the last ms before the message falls due, to the precision of its writer: the store's is 1 ms, a
+broker's 100 ms to 1 s. The requested time determines the ms within that:
 
     asked = store time + 1000 * TIMER_DELAY_SEC, else store time + TIMER_DELAY_MS, else TIMER_DELIVER_MS
-    due   = asked, but within out + 1 and out + 1000; out + 1000 where nothing readable was asked for
+    due   = asked, but within out + 1 and out + 1000; out + 1000 without a readable request
 
-So a broker's message falls due no earlier than asked, and no later than the broker fires it, also when it was stored a
-second time (a roll, which counts no delay anew). Where `out` can't be read the message is due when asked, else at once.
+So a broker's message falls due no earlier than requested, and no later than the broker fires it, even if it was stored
+a second time (a roll, which does not restart a delay). Without a readable `out` the message is due at the requested
+time, else at once.
 
-Numbers are read as Java's Long.parseLong does; one that it does not take counts as missing.
+Numbers are read like Java's Long.parseLong; a number rejected by it counts as missing.
 
 Source: RocketMQ 5.x HookUtils.transformTimerMessage, TimerMessageStore.
 """
@@ -29,10 +30,10 @@ from duetime_format.units import DUE_MS_LIMIT, Ints, Mask
 
 _twin = twin("duetime_format._timers")
 
-# Moments and lengths beyond count as this one, so that no sum leaves an i64.
+# Larger times and lengths count as this one, so that no sum leaves an i64.
 MS_MAX = DUE_MS_LIMIT - 2_000
 PRECISION_MS_MAX = 1_000
-# Of records that are stored now: the last one before which a ms of 13 digits lies.
+# Maximum for new records: the last due time whose preceding ms has 13 digits.
 DUE_PLACED_MS_MAX: int = 10**record.TIMER_OUT_DIGITS
 _I64_MIN, _I64_MAX = -(1 << 63), (1 << 63) - 1
 _LONG = re.compile(rb"([+-]?)0*([0-9]{1,19})")
@@ -44,7 +45,7 @@ _POWERS = 10 ** np.arange(record.TIMER_OUT_DIGITS - 1, -1, -1)
 
 
 def due_at_ms(found: Record) -> int:
-    """When a pending record of TIMER_TOPIC falls due: 0 to DUE_MS_LIMIT - 1."""
+    """The due time of a pending record of TIMER_TOPIC: 0 to DUE_MS_LIMIT - 1."""
     return due_by(found.properties, found.stored_at_ms)
 
 
@@ -71,7 +72,7 @@ def _bounded(at_ms: int) -> int:
 
 
 def java_long(text: bytes) -> int | None:
-    """The number as Java's Long.parseLong reads ASCII; None: it takes no such text."""
+    """The number as Java's Long.parseLong reads ASCII; None: it rejects the text."""
     found = _LONG.fullmatch(text)
     if found is None:
         return None
@@ -89,8 +90,8 @@ def dues(run: Run, indices: Ints) -> Ints:
 
 
 def agree(run: Run, indices: Ints) -> Mask:
-    """Which of the records at `indices`, of TIMER_TOPIC and not stored yet, ask for the time that TIMER_OUT_MS says:
-    only these fall due when the store answers that they do."""
+    """Whether the unstored records of TIMER_TOPIC at `indices` ask for the time in TIMER_OUT_MS: only those fall due at
+    the time that the store answers."""
     if _twin is not None:
         found = _twin.agree(run.data, run.columns, np.ascontiguousarray(indices, np.int64))
         agreeing: Mask = np.frombuffer(found, np.int64) != 0
@@ -99,7 +100,7 @@ def agree(run: Run, indices: Ints) -> Mask:
 
 
 def agrees(properties: bytes) -> bool:
-    """See `agree`: a delay is asked for by a delay that is no longer, a moment by TIMER_DELIVER_MS that is no later."""
+    """See `agree`: TIMER_OUT_MS agrees with a delay at most as long, or with a TIMER_DELIVER_MS at most as late."""
     out, seconds, delay, deliver = (java_long(value_of(properties, name)) for name in (_OUT, _SEC, _MS, _DELIVER))
     if out is None:
         return False
@@ -111,7 +112,7 @@ def agrees(properties: bytes) -> bool:
 
 
 def outs(run: Run, indices: Ints) -> Ints:
-    """What senders wrote into TIMER_OUT_MS, a delay or the last ms before a moment, in records that have its 13 digits
+    """Senders' values of TIMER_OUT_MS, a delay or the last ms before a time, in records with its 13 digits
     (`Run.timer_at`)."""
     digits = np.frombuffer(run.data, np.uint8)[run.timer_at[indices][:, None] + np.arange(len(_POWERS))]
     values: Ints = (digits.astype(np.int64) - ord("0")) @ _POWERS
@@ -119,10 +120,10 @@ def outs(run: Run, indices: Ints) -> Ints:
 
 
 def placed_due(value: int, now_ms: int) -> tuple[int, bool]:
-    """(when a record falls due that is stored now with this number in TIMER_OUT_MS, whether it names a past time).
+    """(the due time of a record stored now with this number in TIMER_OUT_MS, whether that is past).
 
-    A message for the past falls due 1 ms from now, as any does that is due now: what a lane has restored or staged was
-    due before, so a new entry lies after all of that.
+    A past message falls due 1 ms from now, like one that is due now: restored and staged entries of a lane were due
+    before, so a new entry always comes after them.
     """
     if value < record.TIMER_OUT_MIN:
         return min(max(value, 1) + now_ms, DUE_PLACED_MS_MAX), False

@@ -1,4 +1,4 @@
-"""A record as its reader sees it: fields are decoded on demand, and nothing is checked."""
+"""A record for its reader: fields are decoded on demand, and nothing is checked."""
 
 from typing import TypeVar
 
@@ -18,7 +18,7 @@ _UNIQ_KEY, _TAGS, _KEYS = (name.encode() for name in (record.UNIQ_KEY, record.TA
 class View:
     """A view of the bytes of one record. Times are Unix ms.
 
-    A class on top of it says what a compressed body is.
+    A subclass decompresses the body.
     """
 
     __slots__ = ("_encoded", "_queue", "_record")
@@ -30,7 +30,7 @@ class View:
 
     @property
     def id(self) -> str:
-        """The id that the sender knows; if it has none, RocketMQ's: its place in the log."""
+        """The sender's id; without one, RocketMQ's: its place in the log."""
         return self.text_of(_UNIQ_KEY) or self._place
 
     @property
@@ -67,13 +67,13 @@ class View:
 
     @property
     def stored_body(self) -> bytes:
-        """As it is in the log."""
+        """The body as it is in the log."""
         at, end = self._body_span
         return self._record[at:end]
 
     @property
     def body(self) -> bytes:
-        """The body as sent, decompressed where necessary.
+        """The body as sent, decompressed if necessary.
 
         Raises:
             Damaged: of the SDK; compressed by an algorithm other than zlib, or not decompressible.
@@ -95,28 +95,28 @@ class View:
 
     @property
     def born_at_ms(self) -> int:
-        """The producer's clock."""
+        """The creation time, by the producer's clock."""
         return int(layout.I64.unpack_from(self._record, layout.BORN_AT)[0])
 
     @property
     def stored_at_ms(self) -> int:
-        """The server's clock: when it entered this queue."""
+        """The time at which it entered this queue, by the server's clock."""
         return int(layout.I64.unpack_from(self._record, layout.stored_at(self._record[_FLAGS_AT]))[0])
 
     @property
     def lane_entry(self) -> tuple[int, int, int] | None:
-        """(level, offset, due time) of the entry that it was restored from; None: it was not delayed."""
+        """(level, offset, due time) of its lane entry; None: it was not delayed."""
         return record.find_lane_entry(self._properties)
 
     @property
     def late_ms(self) -> int | None:
-        """From due to stored in its topic, 0 or more; None: it was not delayed."""
+        """The time from due to stored in its topic, 0 or more; None: it was not delayed."""
         entry = self.lane_entry
         return self.stored_at_ms - entry[2] if entry else None
 
     @property
     def attempt(self) -> int:
-        """How often it was sent back to be retried."""
+        """The number of times it was sent back to be retried."""
         return int(layout.TAIL.unpack_from(self._record, self._head.tail_at)[0])
 
     @property
@@ -127,7 +127,7 @@ class View:
 
     @property
     def _is_plain(self) -> bool:
-        """Whether all parts lie where they do in most records."""
+        """Whether all parts have their usual positions."""
         data = self._record
         return data[_MAGIC_AT : _MAGIC_AT + 4] == _V1 and not data[_FLAGS_AT] & _HOSTS_V6
 
@@ -154,7 +154,7 @@ class View:
         return self._encoded
 
     def text_of(self, name: bytes) -> str:
-        """The value of one property, empty: it has none; the others are not decoded."""
+        """The value of one property; empty: it has none. The others are not decoded."""
         return as_text(value_of(self._properties, name))
 
     def _decompressed(self) -> bytes:
@@ -167,7 +167,7 @@ class View:
 
 
 def split(records: bytes) -> list[bytes]:
-    """Records that stand back to back, each as bytes of its own, so that keeping one does not keep all.
+    """Records stored back to back, each as bytes of its own, so that keeping one does not keep all.
 
     Raises:
         Damaged: the bytes are not whole records.
@@ -183,7 +183,7 @@ def split(records: bytes) -> list[bytes]:
     return parts
 
 
-# What the twin is compared with, and asks for what it leaves alone.
+# The reference for the twin, and its fallback.
 PythonView = View
 _compiled = twin("duetime_format._view")
 if _compiled is not None:
@@ -193,7 +193,7 @@ Kind = TypeVar("Kind", bound=PythonView)
 
 
 def views(kind: type[Kind], records: bytes, queue: int | None = None) -> list[Kind]:
-    """Records of a queue that stand back to back, each as a `kind`, which has no __init__ of its own.
+    """Records of a queue stored back to back, each as a `kind`, which has no __init__ of its own.
 
     Raises:
         Damaged: the bytes are not whole records.

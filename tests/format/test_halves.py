@@ -159,7 +159,7 @@ def test_op_bodies_are_brokers() -> None:
 
 @pytest.mark.parametrize("body", [b"17,x,", b"-1", b"1.5", b"9" * 20, "\u0661".encode()])
 def test_damaged_op_bodies_end_nothing(body: bytes) -> None:
-    with pytest.raises(Damaged, match="is no offset"):
+    with pytest.raises(Damaged, match="is not an offset"):
         halves.ended_by(body)
 
 

@@ -231,7 +231,7 @@ def test_what_the_server_refuses_for_ever_is_one_line(gateway: Consumed) -> None
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (("--backoff", "later"), "backoff: 'later' is none of levels, exponential"),
+        (("--backoff", "later"), "backoff: 'later' is not one of levels, exponential"),
         (("--lease", "1ms"), "lease: '1ms' is not within 10 ms and 12 h"),
         (("--server", "no:where"), "server: 'no:where' is not HOST:PORT"),
     ],

@@ -106,7 +106,7 @@ def test_nothing_is_restored_into_the_lane(timers: Shard) -> None:
     timers.put(text_of(b"TIMER_DELAY_MS\x015\x02TIMER_OUT_MS\x010000000000005\x02REAL_TOPIC\x01rmq_sys_wheel_timer"))
     timers.clock.wall_ms += 5
     position, size, due_at_ms = timers.store.lanes[LANE].units(np.arange(1))[0].item()
-    with pytest.raises(Exception, match="is no topic to restore to"):
+    with pytest.raises(Exception, match="is not a topic to restore to"):
         restore(Entry(LANE, 0, due_at_ms, timers.store.read_record(position, size)))
 
 

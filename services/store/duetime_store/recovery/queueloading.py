@@ -90,8 +90,8 @@ class QueueLoading:
             self._trim()
 
     def _is_unchanged(self, row: Row, file_bytes: int, root: str) -> bool:
-        """Whether the queue need not be read. The last file proves only itself: the names show that the others exist,
-        and its remaining room that no later one was begun."""
+        """Whether the queue need not be read. The last file proves only itself: the names show the others to exist,
+        and its remaining room shows it to be the last."""
         units = file_bytes // UNIT.size
         first, last, end = row.min_offset // units, (row.max_offset - 1) // units, row.max_offset // units
         if not queuetable.is_unchanged(row, file_bytes, root):
