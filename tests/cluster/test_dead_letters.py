@@ -230,7 +230,7 @@ async def test_what_a_broker_wrote_is_listed_and_redriven(tmp_path: Path) -> Non
             ]
             results = [one async for one in letters.redrive()]
             assert [(one.id, one.outcome) for one in results] == [("AC1", "redriven"), ("AC2", "failed")]
-            assert "does not say which topic it came from" in str(results[1].error)
+            assert "its original topic is unknown" in str(results[1].error)
         channel = make_channel(cluster.address)
         running = Running(cluster, None, None, gateway_pb2_grpc.GatewayStub(channel))  # type: ignore[arg-type]
         assert sorted(one.message.id for one in await running.receive()) == ["AC1", "new"]

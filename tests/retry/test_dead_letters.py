@@ -227,7 +227,7 @@ async def test_a_stop_ends_a_redrive_that_waits_for_its_turn() -> None:
     while service.clock.next_timer_ms() is None:
         await turn()
     service.letters.end_streams()
-    with pytest.raises(Unavailable, match="call again to go on"):
+    with pytest.raises(Unavailable, match="call again to continue"):
         await waiting
     with pytest.raises(Unavailable):
         await anext(service.redrive())

@@ -84,7 +84,7 @@ async def test_topic_that_is_full_is_told(running: Running) -> None:
         session.add(TopicModel(name=RETRY, queue_count=1_024, created_at_ms=0))
 
     await (await running.database()).run(add)
-    with pytest.raises(Overloaded, match=r"has 1024 queues, the most, and none on shard 3"):
+    with pytest.raises(Overloaded, match=r"has 1024 queues, the maximum, and none on shard 3"):
         await (await running.topics()).ensure(RETRY, 3)
 
 

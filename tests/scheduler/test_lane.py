@@ -407,7 +407,7 @@ async def test_entry_that_the_store_refuses_is_quarantined_without_its_body_if_t
     (quarantined,) = bench.stored("DT_QUARANTINE")
     fault = decode_properties(quarantined.properties)["DT_FAULT"]
     assert quarantined.body == b""
-    assert fault.startswith("the store refused it: record of ")
+    assert fault.startswith("the store rejected it: record of ")
     position = int(bench.lane().queue.read(1, 1)["position"][0])
     assert fault.endswith(f"whole at log position {position}, {len(big)} bytes")
     assert len(big) < MIB

@@ -167,7 +167,7 @@ async def test_lane_that_does_not_exist_can_not_be_paused(schedulers: Schedulers
     with pytest.raises(grpc.aio.AioRpcError) as failure:
         await stub.PauseLane(scheduler_pb2.LaneRequest(shard=0, level=99), timeout=60)
     assert failure.value.code() == grpc.StatusCode.NOT_FOUND
-    assert failure.value.details() == "level 99 of shard 0 is no lane"
+    assert failure.value.details() == "level 99 of shard 0 is not a lane"
     await channel.close()
 
 

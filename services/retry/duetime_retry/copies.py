@@ -1,20 +1,20 @@
-"""The records that a failed message becomes: its copy in %RETRY%group or in %DLQ%group. Pure.
+"""The records made from a failed message: its copy in %RETRY%group or in %DLQ%group. Pure.
 
-Body, flag, birth and the properties of users stay. A copy's other properties, most needed first:
+Body, flag, birth and the users' properties stay. A copy's other properties, in order of importance:
 
     %RETRY%group   RETRY_TOPIC                        the topic it came from
-                   DELAY                              where its delay is a level's
-                   TIMER_DELIVER_MS, TIMER_OUT_MS     where it is none
-                   REAL_TOPIC, REAL_QID               where it goes through a lane, last of all
+                   DELAY                              if its delay is a level's
+                   TIMER_DELIVER_MS, TIMER_OUT_MS     if it is not
+                   REAL_TOPIC, REAL_QID               if it goes through a lane, last of all
                    ORIGIN_MESSAGE_ID, DT_ORIGIN, WAIT
                    DT_ATTEMPTS                        in the room left, HISTORY_BYTES_MAX at most
     %DLQ%group     RETRY_TOPIC, DT_DEAD_REASON
                    ORIGIN_MESSAGE_ID, DT_ORIGIN, DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID, WAIT
                    DT_ATTEMPTS
 
-The first line of each is essential; the others are left out, the last one first, where a message's own properties leave
-no room within the 32,767 bytes. A message too full even for the essential ones is retried in place (`NoRoom`); as a
-dead letter it loses its longest properties, and `Copy.lost` names them.
+The first line of each is essential. The others are left out, the last one first, if a message's own properties leave no
+room within the 32,767 bytes. A message too full even for the essential ones is retried in place (`NoRoom`); as a dead
+letter it loses its longest properties, and `Copy.lost` names them.
 """
 
 from collections.abc import Mapping
@@ -32,9 +32,9 @@ from duetime_format.record import Record
 from duetime_retry.delays import Wait
 
 _WAIT = "WAIT"
-# Of messages that a broker's timer wheel has delivered.
+# Properties of messages that a broker's timer wheel has delivered.
 _OF_BROKERS_TIMERS = "TIMER_ENQUEUE_MS TIMER_DEQUEUE_MS TIMER_ROLL_TIMES TIMER_DEL_UNIQKEY TIMER_DELAY_LEVEL".split()
-# Properties from the message's way here that would be wrong on its next: a lane entry names one restore only, a CRC one
+# Properties of a message's earlier way that would be wrong on its next: a lane entry names one restore only, a CRC one
 # record.
 OF_ONE_WAY = frozenset(
     {
@@ -58,34 +58,35 @@ OF_ONE_WAY = frozenset(
         record.DLQ_ORIGIN_MESSAGE_ID,
     }
 )
-# The history is written again.
+# The history is rewritten.
 _DROPPED = OF_ONE_WAY | {record.ATTEMPTS, _WAIT}
-# The last that a dead letter loses: without them it could not be told apart from another, or redriven.
+# The last properties that a dead letter loses: without them it could not be identified or redriven.
 _PRECIOUS = frozenset({record.UNIQ_KEY, record.RETRY_TOPIC, record.REDRIVEN})
 # DT_ENTRY, which a restored record has in addition to its properties in the lane: 0x02, the name, 0x01, three numbers.
 _LANE_ENTRY_BYTES_MAX = 1 + len(record.LANE_ENTRY) + 1 + 3 * 19 + 2
 
 
 class NoRoom(Exception):
-    """The message's own properties leave no room for what its copy needs; the text says by how much."""
+    """The message's own properties leave no room for those of its copy; the text has the sizes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A message whose delivery failed."""
+    """A message with a failed delivery."""
 
     record: Record
-    # The delivery that failed, from 1.
+    # The failed delivery, from 1.
     attempt: int
-    # Its history, this delivery included.
+    # Its history, including this delivery.
     history: History
-    # The queue of `record.topic` as users number it; None: it is not known.
+    # The public queue number in `record.topic`; None: unknown.
     origin_queue: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A record to be stored. `has_history` is False where none fits; `lost`: names of properties that did not fit."""
+    """A record to be stored. `has_history` is False if no history fits; `lost`: names of properties that did not
+    fit."""
 
     record: Record
     has_history: bool = True
@@ -93,7 +94,7 @@ class Copy:
 
 
 def id_of(found: Record) -> str:
-    """The id that the sender knows; empty where the message has none."""
+    """The sender's id; empty if the message has none."""
     return as_text(value_of(found.properties, record.UNIQ_KEY.encode()))
 
 
@@ -165,7 +166,7 @@ def copied(found: Record, topic: str, queue: int, properties: Mapping[str, str],
         queue=queue,
         properties=record.with_crc_mark(encode_properties(properties)),
         reconsume_times=reconsume_times,
-        # A copy of a committed message is a plain one: no half message stands behind it.
+        # A copy of a committed message is a plain one, without a half message.
         sys_flag=found.sys_flag & ~layout.SYS_TRANSACTION,
         prepared_transaction_offset=0,
         stored_at_ms=0,

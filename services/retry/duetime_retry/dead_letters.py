@@ -1,10 +1,10 @@
-"""Lists, redrives and discards dead letters. It keeps nothing: the stores know which ones are gone.
+"""Lists, redrives and discards dead letters. Stateless: the stores know the gone ones.
 
     for each queue of %DLQ%group:   PullDeadLetters ──▶ filter ──▶ (pace) ──▶ Settle, or
                                                                              DropDeadLetters   ──▶ one result each
 
-A redrive stores the copy in %RETRY%group and ends the dead letter in one step, so that however often it is broken off,
-repeated or doubled there is at most one live copy, and finished ones are not found again: another call continues.
+A redrive stores the copy in %RETRY%group and ends the dead letter in one step. Even if it is interrupted, repeated or
+doubled, there is at most one live copy, and finished letters are not found again: another call continues.
 (docs/adr/0016)
 """
 
@@ -41,10 +41,10 @@ from duetime_retry.letters import (
 
 log = sparing()
 
-# Most letters of one pull from a store, and so of one step.
+# Maximum letters of one pull from a store, and so of one step.
 PULL_COUNT = 256
 PULL_BYTES = 4 * 1024 * 1024
-# Of one answer to ListDeadLetters: dead letters inspected, and bytes given.
+# Limits of one answer to ListDeadLetters: dead letters inspected, and bytes.
 SCAN_COUNT_MAX = 8_192
 LIST_BYTES_MAX = limits.PULL_BYTES_MAX
 LIST_COUNT_DEFAULT = 32
@@ -72,7 +72,7 @@ Request = consumer_pb2.RedriveRequest | consumer_pb2.DiscardRequest
 
 @dataclass(slots=True)
 class Step:
-    """The result of one pull: the letters that fit the filter, and where the next pull continues."""
+    """The result of one pull: the letters that fit the filter, and the start of the next pull."""
 
     place: Place
     letters: list[Letter] = field(default_factory=list)
@@ -82,7 +82,7 @@ class Step:
 
 
 class Pace:
-    """Spreads work over time, by the clock; rate 0: no bound."""
+    """Spreads work over time, by the clock; rate 0: no limit."""
 
     def __init__(self, clock: Clock, rate: float) -> None:
         self._clock = clock
@@ -91,7 +91,7 @@ class Pace:
 
     @property
     def count_max(self) -> int:
-        """The most letters that may go together."""
+        """The maximum number of letters that may go together."""
         return max(1, int(self._rate * PACE_MS / 1000.0)) if self._rate else PULL_COUNT
 
     async def turn(self, stopping: "asyncio.Future[None]") -> None:
@@ -110,8 +110,8 @@ class DeadLetters:
     def __init__(
         self, call: Call, places: Places, is_group: IsGroup, ensure: Ensure, clock: Clock, ended: Counter
     ) -> None:
-        """`call(shard, method, request)` calls a store; `places(topic)` gives a topic's queues, with the fields of
-        Place, none where there is no such topic; `ensure(topic, shard)` makes a group's topic known there; `ended`
+        """`call(shard, method, request)` calls a store; `places(topic)` returns a topic's queues, with the fields of
+        Place, none if the topic does not exist; `ensure(topic, shard)` makes a group's topic known there; `ended`
         counts by outcome."""
         self._call = call
         self._places_of = places
@@ -124,14 +124,14 @@ class DeadLetters:
         self._streams: set[asyncio.Future[None]] = set()
 
     def end_streams(self) -> None:
-        """Redrives and discards end at their next step: a stop does not wait for them."""
+        """Ends redrives and discards at their next step: a stop does not wait for them."""
         self._stopped = True
         for stream in self._streams:
             if not stream.done():
                 stream.set_result(None)
 
     async def page(self, request: consumer_pb2.ListDeadLettersRequest) -> consumer_pb2.ListDeadLettersResponse:
-        """Raises: InvalidArgument, NotFound, or what a store answered."""
+        """Raises: InvalidArgument, NotFound, or an error of a store."""
         check(request.filter)
         start = parse_page(request.page) if request.page else (0, 0)
         if not 0 <= request.max_count <= LIST_COUNT_MAX:
@@ -172,7 +172,7 @@ class DeadLetters:
         check(request.filter, request)
         criteria, pace = LetterCriteria.of(request.filter), Pace(self._clock, 0.0 if request.dry_run else request.rate)
         left = request.max_count or math.inf
-        # A letter that is redriven and fails again meanwhile is found by the next call.
+        # A letter that is redriven and fails again in the meantime is found by the next call.
         ends: dict[int, int] = {}
         stopping = asyncio.get_running_loop().create_future()
         self._streams.add(stopping)
@@ -202,7 +202,7 @@ class DeadLetters:
 
     def _check_going_on(self) -> None:
         if self._stopped:
-            raise Unavailable("the retry service is stopping; call again to go on", reason="STOPPING")
+            raise Unavailable("the retry service is stopping; call again to continue", reason="STOPPING")
 
     def _log_counts(self, group: str, counts: Mapping[int, int]) -> None:
         named = {_NAMES[outcome]: count for outcome, count in counts.items() if outcome != MATCHED}
@@ -248,7 +248,7 @@ class DeadLetters:
     # --- walking --------------------------------------------------------------------------------------------------
 
     async def _places(self, group: str) -> list[Place]:
-        """None: the group never had a dead letter.
+        """Empty: the group never had a dead letter.
 
         Raises:
             NotFound: there is no such group.
@@ -265,7 +265,8 @@ class DeadLetters:
         start: tuple[int, int],
         ends: dict[int, int] | None = None,
     ) -> AsyncGenerator[Step, None]:
-        """Queue after queue from `start` (queue, offset) on. `ends`: each queue's end when the walk reached it."""
+        """Walks queue after queue from `start` (queue, offset) on. `ends`: each queue's end when the walk reached
+        it."""
         for place in places:
             if place.queue < start[0]:
                 continue

@@ -1,4 +1,4 @@
-"""Decides what happens to leased messages that failed, and has that settled."""
+"""Decides the fate of leased messages that failed, and has the decisions settled."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -67,7 +67,7 @@ class Decider:
     async def _dealt_with(
         self, shard: int, group: str, now_ms: int, leased: Sequence[store_pb2.LeasedRecord], failures: Sequence[Failure]
     ) -> list[consumer_pb2.NackResult]:
-        """Raises: DueTimeError: the database does not answer, so that no message can be decided."""
+        """Raises: DueTimeError: the database does not answer, so no message can be decided."""
         rules = await self._policies.of_group(group)
         origins = await self._origins(shard, leased)
         results = [consumer_pb2.NackResult(attempt=one.attempt) for one in leased]
@@ -78,7 +78,7 @@ class Decider:
             except Damaged as error:
                 results[index].fault.CopyFrom(fault_of(DataLoss(error.text)))
             except Exception as error:
-                # One odd message must not hold up the others of its group for ever.
+                # One odd message must not block the others of its group.
                 results[index].fault.CopyFrom(fault_of(defect(error, "deciding", shard=shard, group=group)))
         settled = await self._settler.settle(shard, group, now_ms, list(cases.values()))
         for index, result in zip(cases, settled, strict=True):
@@ -86,7 +86,7 @@ class Decider:
         return results
 
     async def _origins(self, shard: int, leased: Sequence[store_pb2.LeasedRecord]) -> dict[tuple[str, int], int | None]:
-        """The queue as users number it, by topic and queue on the shard. A retry topic's messages carry theirs."""
+        """The public queue number, by topic and queue on the shard. A retry topic's messages carry theirs."""
         places = {(one.topic, one.queue) for one in leased if not one.topic.startswith(names.RETRY_PREFIX)}
         return {place: await self._topics.queue_at(place[0], shard, place[1]) for place in places}
 

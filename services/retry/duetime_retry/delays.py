@@ -1,7 +1,7 @@
-"""How a copy waits for its delay: in its level's lane, or in a lane for any time. Pure.
+"""The lane for a copy's delay: its level's, or one for any time. Pure.
 
-A delay that is a level's counts from the moment of storing, as RocketMQ's timetable does. Any other ends at `now` plus
-the delay, exactly, by the shard's clock: `now` is when the lease was looked at, so the way to the log costs nothing.
+A delay of a level counts from storing, as in RocketMQ's timetable. Any other ends exactly at `now` plus the delay, by
+the shard's clock: `now` is the time at which the lease was read, so the way to the log adds nothing.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from duetime_format.levels import DelayLevels
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """`level` 0: no level's lane. `due_at_ms` 0: no lane for any time. Both: it comes back at once."""
+    """`level` 0: no level's lane. `due_at_ms` 0: no lane for any time. Both: it is redelivered at once."""
 
     level: int = 0
     due_at_ms: int = 0

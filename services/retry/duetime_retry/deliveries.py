@@ -15,11 +15,11 @@ def failed_delivery(
     failed_at_ms: int,
     error: consumer_pb2.HandlerError | None,
 ) -> Failed:
-    """`found`: the decoded record. `error` None: nobody reported the last delivery; its lease ended like earlier ones.
+    """`found`: the decoded record. `error` None: the last delivery was not reported; its lease ended like earlier ones.
 
-    The history is the one of the message's place, where it was retried in place, else the one that its record carries.
-    For a message retried in place the store repeats deliveries whose leases ended earlier: those that are noted
-    already, or were and had no room, are skipped.
+    The history is that of the message's place, if it was retried in place, else that of its record. For a message
+    retried in place the store repeats deliveries with expired leases: those already noted, or left out for lack of
+    room, are skipped.
     """
     said = leased.history.decode("utf-8", "replace")
     history = histories.decode(said) if said else history_of(found)

@@ -2,9 +2,9 @@
 
     TakeExhausted (waits for the first) ─▶ decide ─▶ settle ─▶ again
 
-The store leases them to the taker, without counting a delivery: messages not settled come back to be taken, by this
-process or another one. So several retry services share the work, and one that dies delays it by TAKEN_MS. A message
-whose own policy allows more deliveries than its receiver did is redelivered instead.
+The store leases them to the taker, without counting a delivery: messages that are not settled can be taken again, by
+this process or another one. So several retry services share the work, and one that dies delays it by TAKEN_MS. A
+message whose own policy allows more deliveries than its receiver did is redelivered instead.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ BACKOFF_MS_MAX = 2_000
 
 
 class Collector:
-    """The loop of one shard. Ends at `stop`, after the messages that it has taken."""
+    """The loop of one shard. Ends at `stop`, after settling the messages that it has taken."""
 
     def __init__(self, shard: int, stores: Stores, decider: Decider, clock: Clock, metrics: RetryMetrics) -> None:
         self._shard = shard
@@ -76,7 +76,7 @@ class Collector:
                 error=error.text,
                 pause_ms=self._backoff_ms,
             )
-            # Jitter, so that the callers of a shard that comes back do not all call at once.
+            # Jitter, so that the callers of a recovered shard do not all call at once.
             await self._clock.sleep(self._backoff_ms * random.uniform(0.5, 1.0))
             self._backoff_ms = min(self._backoff_ms * 2, BACKOFF_MS_MAX)
             return None

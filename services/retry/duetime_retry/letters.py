@@ -1,6 +1,6 @@
-"""Dead letters as clients see them, filter them and redrive them. Pure.
+"""Dead letters for clients: their fields, filters and redriven records. Pure.
 
-Those that a RocketMQ broker wrote have neither attempts nor a reason; RETRY_TOPIC names the topic they come from.
+Those written by a RocketMQ broker have neither attempts nor a reason; RETRY_TOPIC names their original topic.
 """
 
 import base64
@@ -30,7 +30,7 @@ class NotRedrivable(DueTimeError):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A queue of %DLQ%group: as users number it, its shard, and its number there."""
+    """A queue of %DLQ%group: its public number, its shard, and its number there."""
 
     queue: int
     shard: int
@@ -39,7 +39,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Letter:
-    """A dead letter and where it lies."""
+    """A dead letter and its place."""
 
     record: Record
     place: Place
@@ -55,7 +55,7 @@ class Letter:
 
     @property
     def id(self) -> str:
-        """The id that the sender knows; of a message without one, the offset id of its first record."""
+        """The sender's id; for a message without one, the offset id of its first record."""
         names = self.properties
         return (
             names.get(record.UNIQ_KEY)
@@ -115,7 +115,7 @@ class LetterCriteria:
         )
 
     def is_past(self, letter: Letter) -> bool:
-        """Whether the letter, and so all after it in its queue, died after the time asked for."""
+        """Whether the letter, and so all after it in its queue, died after the requested time."""
         return 0 < self.to_ms < letter.record.stored_at_ms
 
     def fits(self, letter: Letter) -> bool:
@@ -134,7 +134,7 @@ class LetterCriteria:
 
 
 def split(records: bytes, offsets: list[int], place: Place) -> Iterator[Letter]:
-    """Letters of whole records that stand back to back."""
+    """Letters of whole records stored back to back."""
     at = 0
     for offset in offsets:
         found = record.decode(records, at, check_crc=False)
@@ -143,13 +143,13 @@ def split(records: bytes, offsets: list[int], place: Place) -> Iterator[Letter]:
 
 
 def redriven(letter: Letter) -> Record:
-    """The record for %RETRY%group that gives the message to its group once more, at once and with all its attempts.
+    """The record for %RETRY%group that delivers the message to its group once more, at once and with all its attempts.
 
     Raises:
-        NotRedrivable: nothing says which topic it came from, or the copy's properties have no room.
+        NotRedrivable: its original topic is unknown, or the copy's properties have no room.
     """
     if not letter.origin_topic:
-        raise NotRedrivable("it does not say which topic it came from: it has neither RETRY_TOPIC nor DLQ_ORIGIN_TOPIC")
+        raise NotRedrivable("its original topic is unknown: it has neither RETRY_TOPIC nor DLQ_ORIGIN_TOPIC")
     properties = {name: value for name, value in letter.properties.items() if name not in OF_ONE_WAY}
     properties[record.RETRY_TOPIC] = letter.origin_topic
     properties[record.REDRIVEN] = str(letter.redriven_count + 1)
@@ -160,7 +160,7 @@ def redriven(letter: Letter) -> Record:
 
 
 def dead_letter_of(letter: Letter) -> consumer_pb2.DeadLetter:
-    """The dead letter as clients see it."""
+    """The dead letter in the contract's form."""
     found, names = letter.record, letter.properties
     queue, offset = letter.origin
     return consumer_pb2.DeadLetter(
@@ -196,7 +196,7 @@ def group_of(letter: Letter) -> str:
 
 
 def page_of(queue: int, offset: int) -> str:
-    """Where a listing continues: a queue as users number it, and the offset there. Opaque to clients."""
+    """The place at which a listing continues: a public queue number, and the offset there. Opaque to clients."""
     return base64.urlsafe_b64encode(f"{queue}:{offset}".encode()).decode()
 
 

@@ -10,34 +10,34 @@ class RetryMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.sent_back = Counter(
-            "duetime_retry_sent_back_total", "Messages sent back, by where they went", ["to"], registry=registry
+            "duetime_retry_sent_back_total", "Messages sent back, by destination", ["to"], registry=registry
         )
         self.retries = Counter(
             "duetime_retry_retries_total",
-            "Failed messages that come back, by how they wait: level, timer, at_once, in_place",
+            "Failed messages to be redelivered, by way: level, timer, at_once, in_place",
             ["way"],
             registry=registry,
         )
         self.dead_letters = Counter(
-            "duetime_retry_dead_letters_total", "Messages put to the dead letters", ["reason"], registry=registry
+            "duetime_retry_dead_letters_total", "Messages moved to the dead letters", ["reason"], registry=registry
         )
-        # From 0 on: Prometheus sees a counter grow only from a value that it has read.
+        # Counters start at 0: Prometheus sees a counter grow only from a value that it has read.
         for reason in (REJECTED, ATTEMPTS_EXHAUSTED):
             self.dead_letters.labels(reason)
         self.letters_ended = Counter(
             "duetime_retry_dead_letters_ended_total",
-            "Dead letters that a redrive or discard reached, by outcome",
+            "Dead letters redriven or discarded, by outcome",
             ["outcome"],
             registry=registry,
         )
         self.exhausted = Counter(
             "duetime_retry_exhausted_total",
-            "Messages taken over whose last lease ended unacknowledged",
+            "Messages taken over after their last lease ended unacknowledged",
             ["shard"],
             registry=registry,
         )
         self.faults = Counter(
-            "duetime_retry_faults_total", "Failed messages that could not be dealt with", ["reason"], registry=registry
+            "duetime_retry_faults_total", "Failed messages that could not be processed", ["reason"], registry=registry
         )
         self.crowded = Counter(
             "duetime_retry_crowded_total",
@@ -47,7 +47,7 @@ class RetryMetrics:
         )
         self.poll_errors = Counter(
             "duetime_retry_poll_errors_total",
-            "Calls for messages whose last lease ended that failed",
+            "Failed calls for messages after their last lease",
             ["shard", "code"],
             registry=registry,
         )

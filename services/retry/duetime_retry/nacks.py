@@ -21,7 +21,7 @@ from duetime_retry.metrics import RetryMetrics
 from duetime_retry.settling import EXPIRED, OK
 from duetime_retry.stores import UNAVAILABLE, Stores
 
-# Answers remembered.
+# Number of answers remembered.
 RECENT_MAX = 16_384
 UNKNOWN = consumer_pb2.RECEIPT_STATUS_UNKNOWN
 Result = consumer_pb2.NackResult
@@ -34,11 +34,11 @@ class Nacks:
         self._stores = stores
         self._decider = decider
         self._metrics = metrics
-        # By group and receipt, the oldest first.
+        # Keys are group and receipt, the oldest first.
         self._recent: dict[tuple[str, bytes], Result] = {}
 
     async def nack(self, request: consumer_pb2.NackRequest) -> list[Result]:
-        """`request` is valid but for single nacks."""
+        """`request` is valid, except for single nacks."""
         # A receipt that is named twice fails once.
         nacks: dict[bytes, consumer_pb2.Nack] = {}
         for nack in request.nacks:
@@ -67,7 +67,7 @@ class Nacks:
         self, shard: int, group: str, asked: Sequence[bytes], failures: Mapping[bytes, Failure]
     ) -> dict[bytes, Result]:
         results: dict[bytes, Result] = {}
-        # By lease and offset, which follow the shard in a receipt: where one call does not reach all of an ordered
+        # Sorted by lease and offset, which follow the shard in a receipt: if one call does not reach all of an ordered
         # lease, messages first in the queue are settled first.
         left = sorted(asked)
         while left:
@@ -116,7 +116,7 @@ def delay_violations(nack: consumer_pb2.Nack) -> list[Violation]:
 
 
 def nack_violations(request: consumer_pb2.NackRequest) -> list[Violation]:
-    """What is wrong with a request as a whole, but for its group."""
+    """Violations of a request as a whole, except its group."""
     violations = retry_policy.violations("policy", request.policy)
     if not 1 <= len(request.nacks) <= limits.NACKS_MAX:
         violations.append(Violation("nacks", f"are {len(request.nacks)}, not 1 to {limits.NACKS_MAX}"))

@@ -42,7 +42,7 @@ class _Parts:
 
 
 class RetryNode:
-    """See duetime_core.node.Node. It keeps nothing: a crash loses calls in flight, which callers see."""
+    """See duetime_core.node.Node. Stateless: a crash loses only calls in flight, which their callers notice."""
 
     settings_class = RetrySettings
 
@@ -126,7 +126,7 @@ class RetryNode:
 
 
 async def _run(collectors: Sequence[Collector], trail: Trail) -> None:
-    """Ends once the collectors have: what the audit log still has to write, a stop sees to."""
+    """Ends once the collectors have; a stop writes the rest of the audit log."""
     async with asyncio.TaskGroup() as outer:
         writing = outer.create_task(trail.run())
         async with asyncio.TaskGroup() as group:

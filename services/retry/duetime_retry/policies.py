@@ -1,4 +1,4 @@
-"""Whose retry policy holds for a message: its own, else the one that came with its failure, else its group's."""
+"""The retry policy that applies to a message: its own, else the one sent with its failure, else its group's."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 log = sparing()
 
-# How long a group's policy is used after it was read: a changed one holds everywhere by then.
+# Time for which a group's policy is cached: a changed one applies everywhere after it.
 KEPT_MS = 1_000
 _GROUPS_MAX = 16_384
 _OWN = record.RETRY.encode()
@@ -24,23 +24,23 @@ _OWN = record.RETRY.encode()
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The retry rules of a group. The defaults, for a group that was never made, are RocketMQ's table."""
+    """The retry rules of a group. A group that was never created has RocketMQ's table as default."""
 
     policy: RetryPolicy = field(default_factory=lambda: retry_policy.completed(RetryPolicy()))
     ordered: bool = False
 
 
 class Policies:
-    """Rules of groups from the metadata database, remembered for a moment."""
+    """Rules of groups from the metadata database, cached for a moment."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        # By group: until when the rules are kept, and the rules.
+        # Expiry time and rules, by group.
         self._kept: dict[str, tuple[float, Rules]] = {}
 
     async def of_group(self, group: str) -> Rules:
-        """The group's rules. While the database does not answer, those read last hold.
+        """The group's rules. While the database does not answer, those read last apply.
 
         Raises:
             Unavailable: they were never read.
@@ -50,7 +50,7 @@ class Policies:
         if rules is None:
             return self._keep(group, await self._database.run(_reading(group)))
         if until_ms <= now_ms:
-            # For other callers, which need not read them too.
+            # Set early for other callers, which need not read them too.
             self._kept[group] = now_ms + KEPT_MS, rules
             await self._database.refresh(_reading(group), lambda row: self._note(group, row))
         return self._kept.get(group, (now_ms, rules))[1]
@@ -73,8 +73,8 @@ def _reading(group: str) -> Callable[[Session], GroupModel | None]:
 
 
 def policy_for(found: Record, sent: RetryPolicy | None, group: RetryPolicy, max_attempts: int) -> RetryPolicy:
-    """The policy of a failed message, complete. `sent`: the one that came with the failure; `max_attempts`: that of the
-    lease, which is the receiver's or the group's."""
+    """The policy of a failed message, complete. `sent`: the one sent with the failure; `max_attempts`: that of the
+    lease, the receiver's or the group's."""
     text = value_of(found.properties, _OWN)
     own = parsed(text.decode("utf-8", "replace")) if text else None
     if own is not None:
@@ -88,9 +88,9 @@ def policy_for(found: Record, sent: RetryPolicy | None, group: RetryPolicy, max_
 
 @lru_cache(maxsize=4_096)
 def parsed(text: str) -> RetryPolicy | None:
-    """The complete policy; None, with a line in the log, where the text is not a policy."""
+    """The complete policy; None, with a log line, if the text is not a policy."""
     try:
         return retry_policy.completed(retry_policy.parse(text)) if text else None
     except ValueError as error:
-        log.warning("retry policy passed over", reason=str(error))
+        log.warning("retry policy ignored", reason=str(error))
         return None

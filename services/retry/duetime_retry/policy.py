@@ -1,17 +1,17 @@
-"""Decides what happens to a failed message: the decision is a value. Pure.
+"""Decides the fate of a failed message: the decision is a value. Pure.
 
 In this order:
 
     rejected                                  dead letter, REJECTED
-    deliveries so far >= most deliveries      dead letter, ATTEMPTS_EXHAUSTED
-    a delay was asked for                     comes back after that
-    otherwise                                 comes back after the backoff of the policy
+    deliveries so far >= maximum              dead letter, ATTEMPTS_EXHAUSTED
+    a delay was requested                     redelivered after that
+    otherwise                                 redelivered after the backoff of the policy
 
-The policy is the message's own, else the one that came with the failure, else the group's: as a whole, so that limit
-and backoff are always of one policy. A receiver's limit of deliveries (Receive.max_attempts) goes before the group's.
+The policy is the message's own, else the one sent with the failure, else the group's: as a whole, so that limit and
+backoff always belong to one policy. A receiver's limit of deliveries (Receive.max_attempts) precedes the group's.
 
-Source of the table: RocketMQ 4.9.3 SendMessageProcessor.asyncConsumerSendMsgBack, without its silent drop where a
-group has no retry queue.
+Source of the table: RocketMQ 4.9.3 SendMessageProcessor.asyncConsumerSendMsgBack, without its silent drop if a group
+has no retry queue.
 """
 
 from dataclasses import dataclass
@@ -27,14 +27,14 @@ ATTEMPTS_EXHAUSTED = "ATTEMPTS_EXHAUSTED"
 
 @dataclass(frozen=True, slots=True)
 class Redeliver:
-    """The message comes back after `delay_ms`, and not before."""
+    """The message is redelivered after `delay_ms`, and not before."""
 
     delay_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """The message comes back no more; `reason` says why."""
+    """The message is not redelivered, for this `reason`."""
 
     reason: str
 
@@ -51,7 +51,8 @@ def decide(
     delay_ms: int | None = None,
     reject: bool = False,
 ) -> Decision:
-    """After delivery `attempt`, from 1, failed. `policy` is complete (retry_policy.completed); `chance` in [0, 1)."""
+    """The decision after the failed delivery `attempt`, from 1. `policy` is complete (retry_policy.completed); `chance`
+    in [0, 1)."""
     if reject:
         return DeadLetter(REJECTED)
     if attempt >= policy.max_attempts:
@@ -60,8 +61,8 @@ def decide(
 
 
 def decide_sent_back(attempts: int, level: int | None, attempts_max: int | None, levels: DelayLevels) -> Decision:
-    """SendBack's, in RocketMQ's words: `attempts` and `attempts_max` count retries, not deliveries, and a level below 0
-    asks for the dead letters. None: the defaults."""
+    """SendBack's decision, in RocketMQ's terms: `attempts` and `attempts_max` count retries, not deliveries, and a
+    level below 0 asks for the dead letters. None: the defaults."""
     if attempts >= (ATTEMPTS_DEFAULT if attempts_max is None else attempts_max):
         return DeadLetter(ATTEMPTS_EXHAUSTED)
     if level is not None and level < 0:

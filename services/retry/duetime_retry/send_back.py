@@ -1,7 +1,7 @@
 """SendBack, RocketMQ's call for messages that were pulled, not leased: read the record, decide, store the copy.
 
-It ends no lease. A call that is repeated has the same token: its copy carries it, and the store answers a second copy
-with the first one's place. It does not say when the message was received or why it failed: the history stays as it was.
+It ends no lease. A repeated call has the same token: its copy carries it, and the store answers a second copy with the
+first one's place. It has neither the time of receiving nor the failure, so the history stays unchanged.
 """
 
 from duetime.v1 import retry_pb2
@@ -76,7 +76,7 @@ class SendBacks:
 
 
 def send_back_violations(request: retry_pb2.SendBackRequest) -> list[Violation]:
-    """All that is wrong with a request, but for its group."""
+    """All violations of a request, except its group."""
     violations = []
     if not 1 <= len(request.topic) <= limits.TOPIC_CHARS_MAX or not names.is_name(request.topic):
         violations.append(Violation("topic", f"{shown(request.topic)} is not a topic's name"))

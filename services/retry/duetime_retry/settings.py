@@ -10,4 +10,4 @@ class RetrySettings(StoreClientSettings):
 
     model_config = SettingsConfigDict(env_prefix="DUETIME_RETRY_")
 
-    calls_in_flight_max: int = Field(1_024, ge=1, description="most calls in work")
+    calls_in_flight_max: int = Field(1_024, ge=1, description="maximum concurrent calls")

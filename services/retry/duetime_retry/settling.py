@@ -2,7 +2,7 @@
 
     decision      unordered group                        ordered group
     dead letter   put into %DLQ%group, with the end      the same
-    comes back    put into %RETRY%group, with the end    deferred in place: it keeps its turn
+    redelivery    put into %RETRY%group, with the end    deferred in place: it keeps its turn
 
 The store does both as one step, so a crash between them leaves no second copy and no lost message. Deferred messages go
 first, in the order of the queue: the store ends the leases of later ones, so that a dead letter after a deferred
@@ -32,7 +32,7 @@ from duetime_retry.topics import Topics
 
 log = sparing()
 
-# Bytes of one put: several fit into the store's own limit for what waits for a flush.
+# Bytes of one put: several fit into the store's own limit for bytes waiting for a flush.
 PUT_BYTES_MAX = 8 * 1024 * 1024
 OK, EXPIRED = consumer_pb2.RECEIPT_STATUS_OK, consumer_pb2.RECEIPT_STATUS_EXPIRED
 
@@ -44,7 +44,7 @@ class Case:
     leased: store_pb2.LeasedRecord
     failed: Failed
     decision: Decision
-    # Of an ordered group: it keeps its place.
+    # Whether it keeps its place, in an ordered group.
     stays: bool = False
 
 
@@ -56,7 +56,7 @@ class _Put:
     case: Case
     encoded: bytes
     copy: Copy
-    # When it comes back, where the store does not say.
+    # Time of its redelivery, if the store does not return it.
     at_ms: int = 0
     way: str = ""
 
@@ -76,7 +76,7 @@ class Settler:
         results = [consumer_pb2.NackResult(attempt=case.leased.attempt) for case in cases]
         puts: list[_Put] = []
         deferred: list[int] = []
-        # In the order of the queues, whatever the caller's was.
+        # Sorted by the order of the queues, regardless of the caller's.
         for index, case in sorted(enumerate(cases), key=_place_of):
             put = self._put_of(index, group, case, now_ms)
             if put is None:
@@ -87,7 +87,7 @@ class Settler:
             try:
                 await self._defer(shard, group, cases, deferred, results)
             except DueTimeError as error:
-                # It is unknown whether they wait. In an ordered group no message goes before them.
+                # Whether they wait is unknown. In an ordered group no message may overtake them.
                 _fail(deferred + [put.index for put in puts if put.case.stays], error, results)
                 puts = [put for put in puts if not put.case.stays]
         for topic in (names.retry_topic(group), names.dlq_topic(group)):
@@ -132,7 +132,7 @@ class Settler:
         indices: list[int],
         results: list[consumer_pb2.NackResult],
     ) -> None:
-        """Raises: DueTimeError: the shard does not answer, or refuses."""
+        """Raises: DueTimeError: the shard does not answer, or rejects the request."""
         request = store_pb2.DeferRequest(group=group)
         for index in indices:
             case = cases[index]
@@ -209,7 +209,7 @@ def _trace(
     results: Sequence[consumer_pb2.NackResult],
     began_ns: int,
 ) -> None:
-    """Makes spans of the messages that are settled now."""
+    """Makes spans of the messages settled now."""
     ended_ns = time_ns()
     for case, result in zip(cases, results, strict=True):
         context = active.context_of(case.failed.record)

@@ -28,7 +28,7 @@ class Stores:
         return tuple(self._stubs)
 
     async def call(self, shard: int, method: str, request: Any, *, wait_ms: int = 0) -> Any:
-        """`wait_ms`: how long the shard itself may wait for something to happen."""
+        """`wait_ms`: how long the shard itself may wait."""
         stub = self._stubs.get(shard)
         if stub is None:
             raise NotFound(f"shard {shard} is not one of this process's stores", reason="SHARD_NOT_FOUND")
@@ -36,7 +36,7 @@ class Stores:
         return await answer_of(call, f"shard {shard}", UNAVAILABLE)
 
     async def leased(self, shard: int, group: str, receipts: Sequence[bytes]) -> store_pb2.GetLeasedResponse:
-        """The first of the receipts, one at least: as many as fit into an answer."""
+        """The leases of the first receipts, at least one: as many as fit into an answer."""
         request = store_pb2.GetLeasedRequest(group=group, receipts=receipts)
         answer: store_pb2.GetLeasedResponse = await self.call(shard, "GetLeased", request)
         if not 1 <= len(answer.leased) <= len(receipts):
@@ -64,8 +64,8 @@ class Stores:
         return record.decode(answer.record)
 
     async def put(self, shard: int, encoded: bytes) -> tuple[int, bool]:
-        """Stores one record: (its due time, or 0; whether it was stored before). Raises DueTimeError where the store
-        refuses it."""
+        """Stores one record: (its due time, or 0; whether it was stored before). Raises DueTimeError if the store
+        rejects it."""
         answer = await self.call(shard, "Put", store_pb2.PutRequest(records=encoded))
         if answer.faults:
             raise InvalidArgument([Violation("message", answer.faults[0].message)], reason="RECORD_REFUSED")
@@ -76,7 +76,7 @@ class Stores:
         await self.call(shard, "PutTopic", store_pb2.PutTopicRequest(name=topic, queue_count=1))
 
     async def has_topic(self, shard: int, topic: str) -> bool:
-        """Whether something of the topic was ever stored there."""
+        """Whether anything of the topic was ever stored there."""
         answer: store_pb2.ListQueuesResponse = await self.call(
             shard, "ListQueues", store_pb2.ListQueuesRequest(topic=topic)
         )

@@ -1,8 +1,8 @@
-"""Routes of topics, and the topics of groups, which are made when first needed.
+"""Routes of topics, and the topics of groups, which are created when first needed.
 
-A copy is stored on the shard of the message that it is made of, so that the end of a lease and the copy are one step
-there. So %RETRY%group and %DLQ%group have a queue on every shard that ever needed one: the topic's next free number,
-number 0 on the shard.
+A copy is stored on the shard of its message, so that the end of a lease and the copy are one step there. So
+%RETRY%group and %DLQ%group have a queue on every shard that ever needed one: the topic's next free number, number 0 on
+the shard.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -22,10 +22,10 @@ Place = tuple[int, int]
 
 
 class Topics:
-    """Places by (topic, queue): a queue never moves, so what was found once is kept."""
+    """Places by (topic, queue): a queue never moves, so found ones are kept."""
 
     def __init__(self, database: Database, clock: Clock, announce: Announce, has: Has) -> None:
-        """`announce(shard, topic)` makes a new topic known to its shard; `has(shard, topic)`: whether something of the
+        """`announce(shard, topic)` makes a new topic known to its shard; `has(shard, topic)`: whether anything of the
         topic is stored there."""
         self._database = database
         self._clock = clock
@@ -44,7 +44,7 @@ class Topics:
         return place
 
     async def queue_at(self, topic: str, shard: int, number: int) -> int | None:
-        """The topic's queue with this number on the shard; None: it has no route, or none that is known now."""
+        """The topic's queue with this number on the shard; None: it has no route, or none known now."""
         found = _queue_at(self._places.get(topic, {}), (shard, number))
         if found is not None:
             return found
@@ -54,11 +54,11 @@ class Topics:
             return None
 
     async def places(self, topic: str) -> list[tuple[int, int, int]]:
-        """All queues of a topic as they are now: number, shard, number there. Empty: there is no such topic."""
+        """All present queues of a topic: number, shard, number there. Empty: the topic does not exist."""
         return [(queue, *place) for queue, place in sorted((await self._look_up(topic)).items())]
 
     async def is_group(self, group: str) -> bool:
-        """Whether the group was made, by hand or by its first Receive, or a broker's consumer sent something back."""
+        """Whether the group was created, by hand or by its first Receive, or a broker's consumer sent anything back."""
         if await self._database.run(lambda session: session.get(GroupModel, group)) is not None:
             return True
         return bool(await self._look_up(retry_topic(group)))
@@ -81,7 +81,7 @@ class Topics:
             try:
                 await self._database.run(lambda session: _ensure(session, topic, shard, now_ms))
             except Unavailable:
-                # The topic's records there came by a route that was made earlier.
+                # The topic's records there came by a route that was created earlier.
                 if not await self._has(shard, topic):
                     raise
                 return
@@ -99,7 +99,7 @@ def _places(session: Session, topic: str) -> dict[int, Place]:
 
 
 def _ensure(session: Session, topic: str, shard: int, now_ms: int) -> None:
-    """Adds the route if it is missing. Two that run at once collide in the queue's number; the later is run again."""
+    """Adds the route if it is missing. Two concurrent runs collide in the queue's number; the later is run again."""
     if (shard, 0) in _places(session, topic).values():
         return
     found = session.get(TopicModel, topic)
@@ -107,6 +107,6 @@ def _ensure(session: Session, topic: str, shard: int, now_ms: int) -> None:
         found = TopicModel(name=topic, queue_count=0, created_at_ms=now_ms)
         session.add(found)
     if found.queue_count >= QUEUE_COUNT_MAX:
-        raise Overloaded(f"topic {topic} has {QUEUE_COUNT_MAX} queues, the most, and none on shard {shard}")
+        raise Overloaded(f"topic {topic} has {QUEUE_COUNT_MAX} queues, the maximum, and none on shard {shard}")
     session.add(TopicQueueModel(topic=topic, queue=found.queue_count, shard=shard, shard_queue=0))
     found.queue_count += 1

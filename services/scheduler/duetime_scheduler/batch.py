@@ -1,4 +1,4 @@
-"""A batch: due entries, and the records that take their place."""
+"""A batch: due entries, and the records that replace them."""
 
 from dataclasses import dataclass, field
 
@@ -18,23 +18,23 @@ REASON_CHARS_MAX = 256
 
 
 class OutOfStep(Exception):
-    """The store's watermark is not where this lane's batch begins, or can't be moved past it."""
+    """The store's watermark is not at the start of this lane's batch, or can't be moved past it."""
 
 
 @dataclass(slots=True)
 class EntryBatch:
-    """Entries as the store gave them and, back to back, the records that take their place.
+    """Entries as the store gave them and, back to back, the records that replace them.
 
-    Single entries and records are cut out only when something is wrong with one.
+    Single entries and records are cut out only if one of them has a fault.
     """
 
     entries: Entries
     records: bytes = b""
-    # Where the next pull goes on: the store's cursor, empty from a store of release 0.1.
+    # Cursor of the next pull, from the store; empty from a store of release 0.1.
     next: bytes = b""
-    # By index: how often the entry's record was replaced.
+    # Number of replacements of an entry's record, by index.
     quarantined: dict[int, int] = field(default_factory=dict)
-    # Whether the store keeps the records: here are neither they nor the entries'.
+    # Whether the store keeps the records: then neither they nor the entries' are here.
     is_kept: bool = False
 
     @property
@@ -51,7 +51,7 @@ class EntryBatch:
 
     @property
     def end(self) -> int:
-        """The entry after the last, where they are consecutive."""
+        """The entry after the last, if they are consecutive."""
         return self.first + self.count
 
     def split(self) -> list[bytes]:
@@ -63,27 +63,28 @@ class EntryBatch:
         return b"".join(self.split()[index:]) if index else self.records
 
     def quarantine(self, index: int, reason: str) -> None:
-        """Puts a quarantine record in an entry's place; the second time one without the original, which is too big.
+        """Replaces an entry's record by a quarantine record; the second time by one without the original, which is too
+        big.
 
         Raises:
-            OutOfStep: that was refused too. The lane waits rather than pass an entry without a trace.
+            OutOfStep: that was rejected too. The lane waits rather than skip an entry without a trace.
         """
         records = self.split()
         records[index] = self.quarantine_record(index, reason)
         self.records = b"".join(records)
 
     def quarantine_record(self, index: int, reason: str) -> bytes:
-        """As `quarantine`; the record is the caller's to place."""
+        """As `quarantine`, without placing the record."""
         entry = self.entries.entry(index)
         times = self.quarantined[index] = self.quarantined.get(index, 0) + 1
         if times > 2:
-            raise OutOfStep(f"the store refuses even the quarantine record of entry {entry.number}: {reason}")
+            raise OutOfStep(f"the store rejects even the quarantine record of entry {entry.number}: {reason}")
         log.error("entry quarantined", lane=entry.lane, entry=entry.number, reason=reason)
         return quarantine(entry, reason, keep_body=times == 1)
 
 
 def make_batch(lane: int, due: store_pb2.PullDueResponse) -> EntryBatch:
-    """Restores what can be restored, and quarantines the rest.
+    """Restores the restorable entries, and quarantines the others.
 
     Raises:
         OutOfStep: the answer does not name as many entries as it has records.
@@ -116,7 +117,7 @@ def _numbers(due: store_pb2.PullDueResponse, count: int) -> Ints:
 
 
 def _run(entries: Entries, index: int) -> tuple[bytes, int]:
-    """As `quickest_run`; where it fails for no known reason the entries are inspected one by one."""
+    """As `quickest_run`; if that fails for an unknown reason, the entries are inspected one by one."""
     try:
         return quickest_run(entries, index)
     except Exception as error:
@@ -125,7 +126,7 @@ def _run(entries: Entries, index: int) -> tuple[bytes, int]:
 
 
 def _inspect(batch: EntryBatch, index: int, due: store_pb2.PullDueResponse) -> bytes:
-    """Restores or quarantines an entry that the quick way did not take. Returns its record."""
+    """Restores or quarantines an entry that the quick way rejected. Returns its record."""
     try:
         if not batch.entries.sizes[index]:
             raise Unrestorable(_damage(due, index))
@@ -135,7 +136,7 @@ def _inspect(batch: EntryBatch, index: int, due: store_pb2.PullDueResponse) -> b
     except MemoryError:
         raise
     except Exception as error:
-        # One odd entry must not hold up its lane for ever.
+        # One odd entry must not block its lane.
         defect(error, "restoring", lane=batch.entries.lane, entry=int(batch.entries.numbers[index]))
         return batch.quarantine_record(index, f"it can't be restored: {name_of(error)}"[:REASON_CHARS_MAX])
 

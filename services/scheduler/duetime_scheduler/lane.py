@@ -1,11 +1,11 @@
-"""Serves one lane: pulls entries that fall due soon, restores them, puts them; again and again.
+"""Serves one lane in a loop: pulls entries that fall due soon, restores them, puts them.
 
-    pull (waits until AHEAD_MS / 2 before the due moment) ──▶ restore ──▶ put, which the store holds until it is due
+    pull (waits until AHEAD_MS / 2 before the due time) ──▶ restore ──▶ put, which the store holds until it is due
       ▲                                                                    │
       └─────────────── the next batch, while the last is put ──────────────┘
 
-The restorer keeps nothing that matters: the store refuses entries that are restored already, cancelled or not next, so
-a restorer may die, be doubled or repeat itself at any point. After any trouble it begins where the store's lane stands.
+The restorer has no important state: the store rejects entries that are restored already, cancelled or not next, so a
+restorer may die, be doubled or repeat itself at any point. After any trouble it resumes at the store's position.
 """
 
 import asyncio
@@ -33,17 +33,17 @@ log = sparing()
 BATCH_COUNT_MAX = 2048
 BATCH_BYTES_MAX = 4 * 1024 * 1024
 WAIT_MS = 10_000
-# How long before its due moment an entry may be pulled. Half of it is the time that pull, restoring and put may take
+# How long before its due time an entry may be pulled. Half of it is the time that pull, restoring and put may take
 # without being late; entries that fall due in the other half go together.
 AHEAD_MS = 50
-# For so long after entries of a lane for any time came that fall due before those that are held, less is held: all of
-# it has to be pulled again whenever that happens.
+# After an entry of a lane for any time has overtaken held ones, less is held for this long: every such arrival makes
+# all held entries be pulled again.
 OVERTAKEN_AHEAD_MS = 10
 OVERTAKEN_MS = 2_000
-# How often a lane begins again at once, with nothing restored in between.
+# Maximum restarts of a lane without a pause, if nothing is restored in between.
 OVERTAKEN_COUNT_MAX = 3
-# Batches on their way to the store or held there: one that is written, one that is staged meanwhile, and one that is
-# restored. The store gives other lanes their turn between them.
+# Batches on their way to the store or held there: one being written, one being staged, and one being restored. The
+# store gives other lanes their turn between them.
 FLIGHTS_MAX = 3
 BACKOFF_MS_MIN = 50
 BACKOFF_MS_MAX = 2_000
@@ -55,7 +55,7 @@ _CANCELLED = store_pb2.PUT_STATUS_CANCELLED
 
 
 class Overtaken(OutOfStep):
-    """An entry has come that falls due before those that are put."""
+    """An entry has arrived that falls due before those being put."""
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ class Flight:
 
 
 class Restorer:
-    """The loop of one lane. Runs until it is cancelled; errors of the store are waited out."""
+    """The loop of one lane. Runs until it is cancelled; retries after errors of the store."""
 
     def __init__(
         self,
@@ -93,9 +93,9 @@ class Restorer:
         self._timeout_s = timeout_ms / 1000
         self._backoff_ms = BACKOFF_MS_MIN
         self._overtaken_at_ms = -math.inf
-        # Since anything was restored.
+        # Counted since the last restored entry.
         self._overtaken_count = 0
-        # The store has refused a record that it keeps: here it is put aside.
+        # Whether the store has rejected a record that it keeps: it is then quarantined here.
         self._needs_records = False
         labels = (str(shard), str(level))
         self._restored = metrics.restored.labels(*labels)
@@ -105,7 +105,7 @@ class Restorer:
         self._put_seconds = metrics.put_seconds.labels(str(shard))
 
     async def run(self) -> None:
-        """Serves the lane for ever."""
+        """Serves the lane forever."""
         while True:
             try:
                 await self._serve()
@@ -126,20 +126,20 @@ class Restorer:
                     pause_ms=self._backoff_ms,
                 )
             except Exception as error:
-                # Such as an impossible answer: no other lane must suffer from it.
+                # A defect, such as an impossible answer, must not affect other lanes.
                 defect(error, "lane", shard=self._shard, lane=self._level)
-            # Jitter, so that the lanes of a shard that comes back do not all call at once.
+            # Jitter, so that the lanes of a recovered shard do not all call at once.
             await self._clock.sleep(self._backoff_ms * random.uniform(0.5, 1.0))
             self._backoff_ms = min(self._backoff_ms * 2, BACKOFF_MS_MAX)
 
     async def _serve(self) -> None:
-        """From where the store's lane stands, until something goes wrong."""
+        """Serves from the store's position, until an error."""
         flights: deque[Flight] = deque()
         pull: asyncio.Task[store_pb2.PullDueResponse | None] | None = None
         try:
             while True:
                 if pull is None and len(flights) < FLIGHTS_MAX:
-                    # With all puts answered the store knows where its lane stands, whatever this loop has assumed.
+                    # Once all puts are answered, the store's position counts, regardless of this loop's assumptions.
                     pull = asyncio.create_task(self._pull(flights[-1].batch if flights else None))
                 waiting = {pull, flights[0].answer if flights else None} - {None}
                 await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)  # type: ignore[type-var]
@@ -161,10 +161,10 @@ class Restorer:
                 flight.answer.cancel()
 
     async def _pull(self, after: EntryBatch | None) -> store_pb2.PullDueResponse | None:
-        """The entries after a batch, once the first is due soon; None when none was within the deadline."""
+        """The entries after a batch, once the first is due soon; None if there was none within the deadline."""
         request = store_pb2.PullDueRequest(
             lane=self._level,
-            # A store of release 0.1 gives consecutive entries, and knows no cursor.
+            # A store of release 0.1 gives consecutive entries, and has no cursor.
             after=after.end if after else 0,
             next=after.next if after else b"",
             any_entries=True,
@@ -174,7 +174,7 @@ class Restorer:
             ahead_ms=self._ahead_ms,
             scheduler=self._me,
             without_lease=not self._has_lease(),
-            # Spans are made of records.
+            # Spans are made from records.
             may_keep=not self._needs_records and tracing.active is None,
         )
         try:
@@ -182,7 +182,7 @@ class Restorer:
                 request, timeout=WAIT_MS / 1000 + self._timeout_s
             )
         except grpc.aio.AioRpcError as error:
-            # The store waits by its own clock, which need not keep pace with this process's.
+            # The store waits by its own clock, which may differ from this process's.
             if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
                 return None
             self._count_error("PullDue", error)
@@ -201,7 +201,7 @@ class Restorer:
         return asyncio.create_task(self._put(request))
 
     def _request(self, batch: EntryBatch, records: bytes, start: int, stop: int) -> store_pb2.RestoreRequest:
-        """Puts what the entries [start, stop) of a batch become; of one that the store keeps, of all."""
+        """The request that puts the entries [start, stop) of a batch; if the store keeps it, all entries."""
         if batch.is_kept:
             return store_pb2.RestoreRequest(lane=self._level, first_entry=batch.first, kept_count=batch.count)
         numbers = batch.entries.numbers[start:stop].tolist()
@@ -218,13 +218,13 @@ class Restorer:
         """Returns once the store's lane is past the whole first batch, which the store has answered.
 
         Raises:
-            OutOfStep, grpc.aio.AioRpcError: it may or may not be; begin again where it stands.
+            OutOfStep, grpc.aio.AioRpcError: it may or may not be; resume at the store's position.
         """
         flight = flights[0]
         first = await self._settled(flight, 0)
         if first == flight.batch.count:
             return
-        # The batches after it were refused for a gap.
+        # The batches after it were rejected for a gap.
         for later in list(flights)[1:]:
             later.answer.cancel()
         while first < flight.batch.count:
@@ -234,7 +234,7 @@ class Restorer:
             later.answer = self._launch(later.batch)
 
     async def _settled(self, flight: Flight, first: int) -> int:
-        """The first record that has to be put again, of those from `first` on."""
+        """The first record, from `first` on, that has to be put again."""
         try:
             answer = await flight.answer
         except grpc.aio.AioRpcError as error:
@@ -247,7 +247,8 @@ class Restorer:
         return self._settle(flight.batch, first, answer)
 
     async def _find_malformed(self, batch: EntryBatch, first: int) -> None:
-        """The store could not read the put as records: sends them one by one, and replaces the first that is refused.
+        """Handles a put that the store could not read as records: sends them one by one, and replaces the first
+        rejected one.
 
         Single records may be stored, but their entries are not settled here: the next put finds them as duplicates.
         """
@@ -258,9 +259,9 @@ class Restorer:
             except grpc.aio.AioRpcError as error:
                 if error.code() != grpc.StatusCode.INVALID_ARGUMENT:
                     raise
-                batch.quarantine(index, f"the store refused it: {error.details()}")
+                batch.quarantine(index, f"the store rejected it: {error.details()}")
                 return
-        raise OutOfStep("the store refused the records together and none of them alone")
+        raise OutOfStep("the store rejected the records together and none of them alone")
 
     def _settle(self, batch: EntryBatch, first: int, answer: store_pb2.RestoreResponse) -> int:
         """Counts the outcomes of the records from `first` on. Returns the first that has to be put again."""
@@ -275,12 +276,12 @@ class Restorer:
                 name = store_pb2.PutStatus.Name(status).removeprefix("PUT_STATUS_")
                 self._metrics.out_of_step.labels(str(self._shard), str(self._level), name).inc()
                 text = f"{name} at entry {batch.entries.numbers[index]}, watermark {answer.watermark}"
-                # Entries of a level only come behind all others.
+                # New entries of a level always come after all others.
                 is_overtaken = status == store_pb2.PUT_STATUS_GAP and is_timer_lane(self._level)
                 raise Overtaken(text) if is_overtaken else OutOfStep(text)
             if status == _REFUSED:
                 self._need_records(batch, answer.faults[index - first].message)
-                batch.quarantine(index, f"the store refused it: {answer.faults[index - first].message}")
+                batch.quarantine(index, f"the store rejected it: {answer.faults[index - first].message}")
                 return index
             if status == _DUPLICATE:
                 self._duplicates.inc()
@@ -291,13 +292,13 @@ class Restorer:
         return batch.count
 
     def _need_records(self, batch: EntryBatch, refusal: str) -> None:
-        """Something has to be put aside. Raises: OutOfStep: the store has the records; they are pulled next."""
+        """Asks for records, to quarantine one. Raises: OutOfStep: the store has the records; they are pulled next."""
         if batch.is_kept:
             self._needs_records = True
-            raise OutOfStep(f"the store refuses a record that it keeps: {refusal}")
+            raise OutOfStep(f"the store rejects a record that it keeps: {refusal}")
 
     def _trace(self, active: tracing.Tracing, landed: Flight) -> None:
-        """Spans of the messages that are restored now."""
+        """Makes spans of the messages restored now."""
         entries = landed.batch.entries
         lane = {"duetime.shard": self._shard, "duetime.lane": self._level}
         active.messages("restore", entries.records, entries.sizes, landed.began_ns, **lane)

@@ -27,22 +27,22 @@ class Tick:
     paused: frozenset[LaneKey]
     live: frozenset[str]
     dead: frozenset[str]
-    # Lanes of all shards whose lease no live member holds.
+    # Lanes of all shards without a lease of a live member.
     unowned: frozenset[LaneKey] = frozenset()
 
     def with_pauses(self, changes: Mapping[LaneKey, bool]) -> "Tick":
-        """As if these lanes had been paused (True) or resumed before it."""
+        """The tick as if these lanes had been paused (True) or resumed before it."""
         resumed = {key for key, paused in changes.items() if not paused}
         return replace(self, paused=(self.paused - resumed) | (changes.keys() - resumed))
 
 
 class LaneLeases:
-    """One member's place among the schedulers, and the lane leases that it holds."""
+    """One member's place among the schedulers, and its lane leases."""
 
     def __init__(
         self, database: Database, watch: MemberWatch, me: str, address: Callable[[], str], started_at_ms: int
     ) -> None:
-        """`address`: where this member listens, once it does."""
+        """`address`: returns this member's listening address, once it has one."""
         self._database = database
         self._watch = watch
         self._me = me
@@ -68,7 +68,7 @@ class LaneLeases:
         return Tick(frozenset(held(rows, self._me)), paused, frozenset(live), frozenset(dead), unowned)
 
     async def release(self) -> None:
-        """Gives all lanes back and leaves, so that the others need not wait for the lease to run out."""
+        """Gives all lanes back and leaves, so that others need not wait for the leases to expire."""
         await self._database.run(self._leave)
 
     def _read_rows(
@@ -86,7 +86,7 @@ class LaneLeases:
 
     def _take(self, session: Session, claimed: Iterable[LeaseRow], gone: Mapping[str, int]) -> list[LeaseRow]:
         for row in claimed:
-            # Only where the epoch is still the one read: a faster member has moved it on.
+            # Updates only rows with the epoch that was read: a faster member has moved others on.
             unchanged = _is_lane(row.key) & (LaneLeaseModel.epoch == row.epoch)
             session.execute(update(LaneLeaseModel).where(unchanged).values(owner=self._me, epoch=row.epoch + 1))
         forget(session, SchedulerModel, gone)
@@ -107,7 +107,8 @@ def _rows(session: Session) -> list[LeaseRow]:
 
 
 def _correct_lanes(session: Session, known: set[LaneKey], lanes: Mapping[int, Collection[int]]) -> bool:
-    """Adds rows of new lanes, deletes those of lanes that their store no longer has. Returns whether any changed."""
+    """Adds rows of new lanes, and deletes those of lanes that their store no longer has. Returns whether any
+    changed."""
     actual = {(shard, level) for shard, levels in lanes.items() for level in levels}
     new = actual - known
     if new:

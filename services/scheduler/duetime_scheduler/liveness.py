@@ -1,4 +1,4 @@
-"""Whether this scheduler should be started anew: a lane that it serves is overdue and does not move."""
+"""Decides whether this scheduler should be restarted: a lane that it serves is overdue and does not move."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from duetime_core.clock import Clock
 
 from duetime_scheduler.sharing import LaneKey
 
-# Shorter than what a probe waits.
+# Shorter than the timeout of a probe.
 ASK_TIMEOUT_S = 2.0
 
 
 class Liveness:
-    """Inspects the lanes when it is asked, and remembers since when each watermark has not moved.
+    """Inspects the lanes on request, and remembers since when each watermark has not moved.
 
-    A lane stands still when one of its entries has been due for `stuck_ms` by its store's clock, and its watermark has
-    stayed in one place for as long by this process's clock. A store that does not answer or takes no writes holds up
-    its lanes by itself: these do not count.
+    A lane is stuck when one of its entries has been due for `stuck_ms` by its store's clock, and its watermark has not
+    moved for as long by this process's clock. A store that does not answer or takes no writes blocks its lanes by
+    itself: these do not count.
     """
 
     def __init__(self, stores: Mapping[int, store_pb2_grpc.StoreStub], clock: Clock, *, stuck_ms: int) -> None:
@@ -31,7 +31,7 @@ class Liveness:
         self._seen: dict[LaneKey, tuple[int, float]] = {}
 
     async def why(self, served: Collection[LaneKey]) -> str:
-        """Which of the served lanes stand still, in words; empty when none does."""
+        """The stuck lanes among those served, in words; empty: none."""
         self._seen = {key: seen for key, seen in self._seen.items() if key in served}
         shards = sorted({shard for shard, _ in served})
         found = await asyncio.gather(*(self._inspect(shard, served) for shard in shards))

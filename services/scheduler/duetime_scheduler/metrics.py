@@ -14,17 +14,17 @@ class SchedulerMetrics:
             "duetime_scheduler_restored_messages", "messages put into their topics", lane, registry=registry
         )
         self.duplicates = Counter(
-            "duetime_scheduler_duplicate_messages", "entries that were restored already", lane, registry=registry
+            "duetime_scheduler_duplicate_messages", "entries restored before", lane, registry=registry
         )
         self.cancelled = Counter(
             "duetime_scheduler_cancelled_messages",
-            "entries that were cancelled or replaced after they were pulled",
+            "entries cancelled or replaced after the pull",
             lane,
             registry=registry,
         )
         self.out_of_step = Counter(
             "duetime_scheduler_out_of_step",
-            "puts that the store refused, by status: GAP or NOT_DUE",
+            "puts rejected by the store, by status: GAP or NOT_DUE",
             (*lane, "status"),
             registry=registry,
         )
@@ -33,7 +33,7 @@ class SchedulerMetrics:
         )
         self.errors = Counter(
             "duetime_scheduler_call_errors",
-            "calls to a store that failed",
+            "failed calls to a store",
             ("shard", "call", "code"),
             registry=registry,
         )
@@ -45,23 +45,23 @@ class SchedulerMetrics:
         self.paused_lanes = Gauge("duetime_scheduler_paused_lanes", "lanes paused by hand", registry=registry)
         self.unowned_lanes = Gauge(
             "duetime_scheduler_unowned_lanes",
-            "lanes of all shards whose lease no live scheduler holds",
+            "lanes of all shards without a lease of a live scheduler",
             registry=registry,
         )
         self.lanes_without_lease = Gauge(
             "duetime_scheduler_lanes_without_lease",
-            "lanes served without a lease that is known to hold",
+            "lanes served without a known lease",
             registry=registry,
         )
         self.stand_ins = Counter(
             "duetime_scheduler_stand_ins",
-            "lanes taken because no scheduler asked for them, and lanes left to others, both without a lease",
+            "unpolled lanes taken, and lanes left to others, without a lease",
             ("change",),
             registry=registry,
         )
         self.put_seconds = Histogram(
             "duetime_scheduler_put_seconds",
-            "time from a put to the store's answer, the hold until due included",
+            "time from a put to the store's answer, including the hold until due",
             ("shard",),
             buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5),
             registry=registry,
@@ -72,9 +72,9 @@ class SchedulerMetrics:
         )
         self.corrections = Counter(
             "duetime_scheduler_offset_corrections",
-            "rows of the published offset table that a store contradicted",
+            "published offsets contradicted by a store",
             registry=registry,
         )
         self.database_errors = Counter(
-            "duetime_scheduler_database_errors", "metadata transactions that failed", registry=registry
+            "duetime_scheduler_database_errors", "failed metadata transactions", registry=registry
         )

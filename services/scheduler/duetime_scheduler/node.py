@@ -28,7 +28,7 @@ from duetime_scheduler.sharing import LaneKey
 log = structlog.get_logger()
 
 CALLS_IN_FLIGHT_MAX = 256
-# Longest wait of a start for the metadata database; afterwards it is tried while lanes are served.
+# Maximum wait of a start for the metadata database; afterwards attempts continue while lanes are served.
 DATABASE_WAIT_S = 1.0
 
 
@@ -42,7 +42,7 @@ class _Parts:
 
 
 def make_member_id() -> str:
-    """A name that no other process has, and that says where it runs."""
+    """A unique name that identifies the machine."""
     return f"{socket.gethostname()[:200]}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
@@ -72,7 +72,7 @@ class SchedulerNode:
 
     @property
     def held(self) -> frozenset[LaneKey]:
-        """The lanes (shard, level) whose leases this scheduler held at its last tick."""
+        """The lanes (shard, lane) whose leases this scheduler held at its last tick."""
         return self._parts.serving.held
 
     @property
@@ -127,8 +127,8 @@ class SchedulerNode:
         await asyncio.shield(self._loops)
 
     async def stop(self) -> None:
-        """Goes out of service, ends loops, publishes offsets, gives leases back: in this order, so that the table says
-        where the lanes were left, and the next owner starts after this one has stopped."""
+        """Stops serving, ends loops, publishes offsets, gives leases back: in this order, so that the table has the
+        last positions of the lanes, and the next owner starts after this one has stopped."""
         parts = self._made
         if parts:
             await parts.server.stop(self._settings.drain_ms)

@@ -1,6 +1,6 @@
 """The published delay offset table, RocketMQ's delayOffset.json, for people and metrics.
 
-Nothing reads it back to decide anything: each shard's watermark is the truth, and the table follows it.
+No decision relies on it: each shard's watermark is the truth, and the table follows it.
 """
 
 from collections.abc import Collection, Sequence
@@ -31,7 +31,7 @@ class LaneOffsets:
 
 
 def contradiction(published_next: int, actual: LaneOffsets) -> str:
-    """Why a published offset can't be true; empty when it can: a table of the past may lag behind."""
+    """The reason why a published offset can't be true; empty if it can: a table of the past may lag behind."""
     if published_next < actual.min_offset:
         return "below the lane's min"
     if published_next > actual.max_offset:
@@ -71,12 +71,12 @@ class OffsetTable:
         self._compared: set[LaneKey] = set()
 
     async def publish(self, offsets: Sequence[LaneOffsets], held: Collection[LaneKey], now_ms: int) -> int:
-        """Writes the rows of the lanes held; returns how many published ones were contradicted by their store.
+        """Writes the rows of the held lanes; returns the number of published ones contradicted by their store.
 
         Raises:
             Unavailable: the database does not answer.
         """
-        # A lane that comes back later is compared again: other members have published it meanwhile.
+        # A lane that returns later is compared again: other members have published it in the meantime.
         self._compared &= set(held)
         mine = [lane for lane in offsets if (lane.shard, lane.level) in held]
         faults = await self._database.run(lambda session: self._write(session, mine, now_ms))

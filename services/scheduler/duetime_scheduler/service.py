@@ -1,4 +1,4 @@
-"""The Scheduler's gRPC surface: the lanes as the metadata database has them, pause and resume."""
+"""The Scheduler's gRPC surface: the lanes according to the metadata database, pause and resume."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,7 +17,7 @@ def _lane(request: scheduler_pb2.LaneRequest) -> str:
     return f"lane {request.level} of shard {request.shard}"
 
 
-# The admin acts among the calls; every call is here.
+# Audited calls; every call is here, those that are not audited with None.
 ACTS: Mapping[str, Act | None] = {
     "duetime.v1.Scheduler/PauseLane": Act(scheduler_pb2.LaneRequest, _lane),
     "duetime.v1.Scheduler/ResumeLane": Act(scheduler_pb2.LaneRequest, _lane),
@@ -29,7 +29,7 @@ class SchedulerService(scheduler_pb2_grpc.SchedulerServicer):
     """See proto/duetime/v1/scheduler.proto."""
 
     def __init__(self, database: Database, changed: Callable[[LaneKey, bool], None]) -> None:
-        """`changed`: acts on a pause (True) or resume that the database has."""
+        """`changed`: called after a pause (True) or resume is stored in the database."""
         self._database = database
         self._changed = changed
 
@@ -59,7 +59,7 @@ def _all_leases(session: Session) -> list[scheduler_pb2.LaneLease]:
 def _pause(session: Session, shard: int, level: int, paused: bool) -> scheduler_pb2.LaneLease:
     row = session.get(LaneLeaseModel, (shard, level))
     if row is None:
-        raise NotFound(f"level {level} of shard {shard} is no lane", reason="LANE_NOT_FOUND")
+        raise NotFound(f"level {level} of shard {shard} is not a lane", reason="LANE_NOT_FOUND")
     row.paused = paused
     return _lease(row, session.get(DelayOffsetModel, (shard, level)))
 

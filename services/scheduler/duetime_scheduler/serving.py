@@ -25,7 +25,7 @@ log = structlog.get_logger()
 
 
 class Serving:
-    """Knows which lanes are this scheduler's, and has each of them served by a restorer."""
+    """Tracks this scheduler's lanes, and has each of them served by a restorer."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Serving:
             timeout_s=self._timeout_s,
         )
         self._liveness = Liveness(stores, clock, stuck_ms=settings.stuck_ms)
-        # Set once the database has been tried, whatever its state.
+        # Set once the database has been tried, in any state.
         self.looked_at_database = asyncio.Event()
         # The lanes of each store, and the result of the last tick.
         self._lanes: dict[int, set[int]] = {}
@@ -73,7 +73,7 @@ class Serving:
 
     @property
     def held(self) -> frozenset[LaneKey]:
-        """The lanes (shard, level) whose leases this scheduler held at its last tick."""
+        """The lanes (shard, lane) whose leases this scheduler held at its last tick."""
         return self._tick.held
 
     async def run(self) -> None:
@@ -85,20 +85,20 @@ class Serving:
                 group.create_task(self._stand_ins.run(shard))
 
     async def leave(self) -> None:
-        """Publishes where the lanes were left, then gives the leases back. To be called after the loops have ended."""
+        """Publishes the last positions of the lanes, then gives the leases back. Call it after the loops have ended."""
         try:
             await self._publish()
             await self._leases.release()
             log.info("lanes handed back", lanes=len(self.held))
         except DueTimeError as error:
-            log.warning("leaving without word: the leases will run out", error=error.text)
+            log.warning("cannot release leases on shutdown; they will expire", error=error.text)
 
     async def why_stuck(self) -> str:
-        """Which of this scheduler's lanes stand still, in words; empty: none."""
+        """This scheduler's stuck lanes, in words; empty: none."""
         return await self._liveness.why(set(self._restorers))
 
     def set_paused(self, key: LaneKey, paused: bool) -> None:
-        """Acts on a pause or resume that the database has: at once where the lane is this scheduler's, and the other
+        """Applies a pause or resume that is stored in the database: at once to this scheduler's own lane; other
         schedulers read it with their next ticks."""
         self._pauses[key] = paused
         self._tick = self._tick.with_pauses({key: paused})
@@ -132,8 +132,8 @@ class Serving:
         return answer
 
     async def _renew(self) -> None:
-        """The membership loop: ticks for ever. It is no part of the start, since lanes that nobody serves are served
-        meanwhile, whatever the database's state."""
+        """The membership loop: ticks forever. The start does not wait for it, since unowned lanes are served in the
+        meantime, in any state of the database."""
         await self._database.start(despite=ANY_FAULT)
         self.looked_at_database.set()
         while True:
@@ -147,7 +147,8 @@ class Serving:
         tick, _ = await outcome(lambda: leases.tick(self._lanes, now_ms), "tick")
         self._stand_ins.looked()
         if tick is None:
-            # The lanes held are still served: others may take them over meanwhile, and the stores' watermarks fence.
+            # The held lanes are still served: others may take them over in the meantime, and the stores' watermarks
+            # fence.
             self._metrics.database_errors.inc()
             return
         before, self._tick = self._tick, tick.with_pauses(self._pauses)

@@ -12,16 +12,14 @@ class SchedulerSettings(StoreClientSettings):
 
     model_config = SettingsConfigDict(env_prefix="DUETIME_SCHEDULER_")
 
-    member_id: str = Field(
-        "", max_length=255, description="this scheduler's name, unlike any other's; empty: host-pid-random"
-    )
+    member_id: str = Field("", max_length=255, description="this scheduler's unique name; empty: host-pid-random")
     lease_ms: int = Field(3_000, ge=300, le=600_000, description="silence after which another scheduler counts as dead")
-    tick_ms: int = Field(500, ge=50, le=60_000, description="period of heartbeats and of sharing out the lanes")
+    tick_ms: int = Field(500, ge=50, le=60_000, description="period of heartbeats and of assigning the lanes")
     unasked_ms: int = Field(
         1_000,
         ge=100,
         le=600_000,
-        description="silence after which a due lane that nobody asks its store for is served without a lease",
+        description="idle time before an unowned due lane is served without a lease",
     )
     publish_ms: int = Field(10_000, ge=100, le=3_600_000, description="period of publishing the delay offset table")
 
@@ -29,7 +27,7 @@ class SchedulerSettings(StoreClientSettings):
         60_000,
         ge=1_000,
         le=3_600_000,
-        description="a lane that is overdue and does not move for this long makes liveness NOT_SERVING",
+        description="time without progress after which an overdue lane makes liveness NOT_SERVING",
     )
 
     @model_validator(mode="after")

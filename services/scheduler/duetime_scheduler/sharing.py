@@ -1,11 +1,11 @@
-"""Who serves which lane: pure decisions from the rows of the metadata database and this member's observations.
+"""The assignment of lanes: pure decisions from the rows of the metadata database and this member's observations.
 
-All members read the same rows and come to the same share-out; where they differ for a moment (one has not yet noticed
-a death), two serve a lane at once or none does, and the store's watermark keeps that from doing harm.
+All members read the same rows and compute the same assignment. If they differ for a moment (one has not yet noticed a
+death), two serve a lane at once or none does; the store's watermark makes that harmless.
 
     target of lane i (in order of shard, level) = live members in order of name [i mod their number]
     a member claims every lane whose target it is, also from a living owner, which notices at its next tick
-    a member keeps a lane until another claims it: no lane is without an owner because a share moved
+    a member keeps a lane until another claims it: no reassignment leaves a lane without an owner
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,13 +30,13 @@ class LeaseRow:
 
 
 def share_out(lanes: Iterable[LaneKey], live: Iterable[str]) -> dict[LaneKey, str]:
-    """The target owner of each lane; even to within one lane."""
+    """The target owner of each lane; balanced to within one lane."""
     members = sorted(live)
     return {lane: members[index % len(members)] for index, lane in enumerate(sorted(lanes))}
 
 
 def claims(rows: Sequence[LeaseRow], live: Iterable[str], me: str) -> list[LeaseRow]:
-    """The lanes that `me` (alive) is to take, from nobody or from their owners."""
+    """The lanes for `me` (alive) to take, from nobody or from their owners."""
     targets = share_out((row.key for row in rows), live)
     return [row for row in rows if targets[row.key] == me and row.owner != me]
 

@@ -1,10 +1,10 @@
-"""Lanes that this scheduler serves without a lease that is known to hold: no other asked their store for them.
+"""Lanes that this scheduler serves without a known lease: no other asked their store for them.
 
     every unasked_ms / 2, of each store:   StandIn(lanes served without a lease) ──▶ take these, leave those
 
-So lanes are served while the metadata database can't say whose they are, and sooner after a death than leases run out.
-The store decides: it gives a lane to one scheduler, and takes it back when another asks that has a lease
-(docs/adr/0022). A lane whose lease was held when the database went away is still served, and reported in the same way.
+So lanes are served while the metadata database can't name their owners, and sooner after a death than leases expire.
+The store decides: it gives a lane to one scheduler, and takes it back when another asks with a lease (docs/adr/0022). A
+lane whose lease was held when the database became unavailable is still served, and reported in the same way.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from duetime_scheduler.sharing import LaneKey, names
 
 log = structlog.get_logger()
 
-# The status of a store that is older than this call.
+# Pause before asking a store again that does not know this call.
 UNKNOWN_PAUSE_MS = 30_000
 
 
@@ -63,22 +63,22 @@ class StandIns:
         self._timeout_s = timeout_s
         self.taken: set[LaneKey] = set()
         self.left: set[LaneKey] = set()
-        # Done once the database was asked what is paused, whatever it said.
+        # Done once the database was asked for the paused lanes, with any result.
         self._looked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def looked(self) -> None:
-        """The first tick has ended, or another one."""
+        """Notes the end of the first tick, or another one."""
         if not self._looked.done():
             self._looked.set_result(None)
 
     def renewed(self, held: Collection[LaneKey], paused: Collection[LaneKey]) -> None:
-        """Notes the leases that this scheduler holds, by the database. Taken lanes whose lease is another's are still
-        served: that one may be dead, and if it asks, the store says so."""
+        """Notes the leases that this scheduler holds, by the database. Taken lanes with another's lease are still
+        served: that owner may be dead, and if it asks, the store reports it."""
         self.taken -= {*held, *paused}
         self.left.clear()
 
     async def run(self, shard: int) -> None:
-        """Asks one store for ever; first once it is known which lanes are paused, if the database says so at once."""
+        """Asks one store forever; first once the paused lanes are known, if the database returns them at once."""
         await self._clock.wait_for(self._looked, self._unasked_ms / 2)
         while True:
             answer, error = await outcome(lambda: self._ask(shard), "StandIn", shard=shard)
@@ -97,7 +97,7 @@ class StandIns:
             scheduler=self._me,
             serving=_levels(serving, shard),
             unasked_ms=self._unasked_ms,
-            # So that entries that fall due before the next two calls are not late.
+            # Covers entries that fall due before the next two calls, so that they are not late.
             ahead_ms=2 * self._unasked_ms,
             paused=_levels(known.paused, shard),
             pauses_are_new=known.is_fresh,
@@ -116,7 +116,7 @@ class StandIns:
         self._metrics.stand_ins.labels("taken").inc(len(take))
         self._metrics.stand_ins.labels("left").inc(len(leave))
         if take:
-            log.warning("lanes served without a lease: nobody asked for them", lanes=names(take))
+            log.warning("lanes served without a lease: no other scheduler asks for them", lanes=names(take))
         if leave:
             log.info("lanes left to another scheduler", lanes=names(leave))
         self._changed()
