@@ -50,9 +50,9 @@ class RetryServicer(object):
     """
 
     def SendBack(self, request, context):
-        """Stores a copy of a consumed message for its group: into %RETRY%group after a delay, or into %DLQ%group.
-        Durable when answered. Idempotent by `token`, within the store's window of recent ids: a repeated call stores nothing
-        and has the first one's result. Without a token, and of a message without an id, a repeated call makes a second copy.
+        """Stores a copy of a consumed message for its group: into %RETRY%group after a delay, or into %DLQ%group. Durable
+        when answered. Idempotent by `token`, within the store's window of recent ids: a repeated call stores nothing and
+        has the first one's result. Without a token, or for a message without an id, a repeated call makes a second copy.
         INVALID_ARGUMENT: group name, level or count out of range. NOT_FOUND: no such message.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -60,9 +60,9 @@ class RetryServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Nack(self, request, context):
-        """Ends leases of failed messages: each comes back in %RETRY%group (an ordered group's: in its place) as the policy says,
-        or goes to %DLQ%group. One result each. Durable when answered; a repeated call is answered OK or EXPIRED and changes
-        nothing.
+        """Ends leases of failed messages: each is redelivered in %RETRY%group (in an ordered group: in its place) by the
+        policy, or moved to %DLQ%group. One result each. Durable when answered; a repeated call is answered OK or EXPIRED
+        and changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -6,7 +6,7 @@ from duetime.v1 import scheduler_pb2 as duetime_dot_v1_dot_scheduler__pb2
 
 
 class SchedulerStub(object):
-    """Lane leases: which scheduler serves which lane. Internal: UNAUTHENTICATED without the cluster's secret.
+    """Lane leases: the assignment of lanes to schedulers. Internal: UNAUTHENTICATED without the cluster's secret.
     """
 
     def __init__(self, channel):
@@ -33,7 +33,7 @@ class SchedulerStub(object):
 
 
 class SchedulerServicer(object):
-    """Lane leases: which scheduler serves which lane. Internal: UNAUTHENTICATED without the cluster's secret.
+    """Lane leases: the assignment of lanes to schedulers. Internal: UNAUTHENTICATED without the cluster's secret.
     """
 
     def ListLaneLeases(self, request, context):
@@ -44,8 +44,8 @@ class SchedulerServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def PauseLane(self, request, context):
-        """Stops restoring a lane: at once on the scheduler that is asked, on any other that holds it within a second; messages
-        wait and nothing is lost. Idempotent. NOT_FOUND: no such lane.
+        """Stops restoring a lane: at once on the called scheduler, within a second on any other that holds it. Messages wait
+        and nothing is lost. Idempotent. NOT_FOUND: no such lane.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -84,7 +84,7 @@ def add_SchedulerServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Scheduler(object):
-    """Lane leases: which scheduler serves which lane. Internal: UNAUTHENTICATED without the cluster's secret.
+    """Lane leases: the assignment of lanes to schedulers. Internal: UNAUTHENTICATED without the cluster's secret.
     """
 
     @staticmethod

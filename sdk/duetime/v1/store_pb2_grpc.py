@@ -13,12 +13,12 @@ from duetime.v1 import transactions_pb2 as duetime_dot_v1_dot_transactions__pb2
 
 
 class StoreStub(object):
-    """One shard's log. Internal: called by gateways, schedulers and retry services, which show the cluster's secret where
-    there is one (UNAUTHENTICATED: the caller does not show it).
+    """One shard's log. Internal: called by gateways, schedulers and retry services, which send the cluster's secret if
+    there is one (UNAUTHENTICATED: the caller does not send it).
 
     Records travel in the on-disk format (docs/storage.md), back to back: the store fills in queue offset, physical
-    offset and store time, and takes topic, queue and tags from the record itself.
-    UNAVAILABLE with reason STORE_READ_ONLY: a flush failed, the shard takes no writes until it is restarted.
+    offset and store time, and takes topic, queue and tags from the record itself. UNAVAILABLE with reason
+    STORE_READ_ONLY: a flush failed; the shard takes no writes until it is restarted.
     """
 
     def __init__(self, channel):
@@ -290,41 +290,41 @@ class StoreStub(object):
 
 
 class StoreServicer(object):
-    """One shard's log. Internal: called by gateways, schedulers and retry services, which show the cluster's secret where
-    there is one (UNAUTHENTICATED: the caller does not show it).
+    """One shard's log. Internal: called by gateways, schedulers and retry services, which send the cluster's secret if
+    there is one (UNAUTHENTICATED: the caller does not send it).
 
     Records travel in the on-disk format (docs/storage.md), back to back: the store fills in queue offset, physical
-    offset and store time, and takes topic, queue and tags from the record itself.
-    UNAVAILABLE with reason STORE_READ_ONLY: a flush failed, the shard takes no writes until it is restarted.
+    offset and store time, and takes topic, queue and tags from the record itself. UNAVAILABLE with reason
+    STORE_READ_ONLY: a flush failed; the shard takes no writes until it is restarted.
     """
 
     def Put(self, request, context):
-        """Stores records. Durable when answered (flush mode `sync`). One status each, in order; a refused record harms no other.
-        Idempotent by topic and message id within the window of recent ids; copies for groups (%RETRY%, %DLQ%) only by the
-        property DT_SEND_BACK too.
-        Records listed in `batches` are stored all or none, with nothing between them; one that is refused refuses its batch.
-        Records are checked as the gateway checks messages: names, queues, sizes, system topics.
-        INVALID_ARGUMENT: the bytes are not whole records, or none. RESOURCE_EXHAUSTED: too many bytes wait for the flush, or
-        the disk is full.
+        """Stores records. Durable when answered (flush mode `sync`). One status each, in order; a rejected record harms no
+        other. Idempotent by topic and message id within the window of recent ids; for copies of groups (%RETRY%, %DLQ%)
+        the property DT_SEND_BACK must be equal too. Records listed in `batches` are stored all or none, with nothing
+        between them; a rejected record rejects its batch. Records are checked as the gateway checks messages: names,
+        queues, sizes, system topics. INVALID_ARGUMENT: the bytes are not whole records, or empty. RESOURCE_EXHAUSTED: too
+        many bytes wait for the flush, or the disk is full.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PutStream(self, request_iterator, context):
-        """Put without waiting: each request is answered by the response with its number, as soon as it is durable or refused;
-        requests take effect in order. A put that is refused as a whole is answered with `fault`, and harms no other. At most 64
-        requests of a stream are worked on at once; then reading stops until one is answered. It ends with the caller's
-        requests, and with UNAVAILABLE (STOPPING) when the store stops, after all that it has taken is answered.
+        """Put without waiting: each request is answered by the response with its number, as soon as it is durable or
+        rejected; requests take effect in order. A put that is rejected as a whole is answered with `fault`, and harms no
+        other. At most 64 requests of a stream are processed at once; then reading stops until one is answered. The stream
+        ends with the caller's requests, and with UNAVAILABLE (STOPPING) when the store stops, after all accepted requests
+        are answered.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Restore(self, request, context):
-        """Stores the records that due entries of a lane become. Durable when answered. Entries are taken strictly in order.
-        Those that fall due within 100 ms are held until then, and the call is answered when the last of them is durable;
-        calls for one lane are worked on one after the other. Records still held when the call ends early are not stored.
+        """Stores the restored records of a lane's due entries. Durable when answered. Entries are accepted strictly in order.
+        Entries that fall due within 100 ms are held until then, and the call is answered when the last of them is durable;
+        calls for one lane are processed one after the other. Records still held when the call ends early are not stored.
         Idempotent by entry. Errors as Put; NOT_FOUND: no such lane.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -333,36 +333,36 @@ class StoreServicer(object):
 
     def Settle(self, request, context):
         """Stores records, each together with the end of a lease or of a dead letter, in one step. Durable when answered.
-        Idempotent by the lease or dead letter that is settled. Errors as Put.
+        Idempotent by the settled lease or dead letter. Errors as Put.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Replace(self, request, context):
-        """Stores pending messages in the place of others, each together with the end of that one, in one step. Durable when
-        answered. Errors as Put.
+        """Replaces pending messages by others: stores each together with the end of its predecessor, in one step. Durable
+        when answered. Errors as Put.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Cancel(self, request, context):
-        """As Gateway.Cancel, of this shard's messages. Durable when answered.
+        """As Gateway.Cancel, for this shard's messages. Durable when answered.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListPending(self, request, context):
-        """As Gateway.ListPending, of this shard.
+        """As Gateway.ListPending, for this shard.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Backlog(self, request, context):
-        """As Gateway.Backlog, of this shard.
+        """As Gateway.Backlog, for this shard.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -377,29 +377,29 @@ class StoreServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def EndTransactions(self, request, context):
-        """As Gateway.EndTransaction, of this shard's transactions: each decision is stored in one step with its message.
+        """As Gateway.EndTransaction, for this shard's transactions: each decision is stored in one step with its message.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def TakeChecks(self, request, context):
-        """Waits for open transactions of these groups whose check is due. Each is the caller's to ask about until its next check
-        falls due; what is not reported as heard does not count.
+        """Waits for open transactions of these groups with a due check. The caller owns each check until the next one falls
+        due; checks not reported as heard do not count.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportChecks(self, request, context):
-        """How checks that were taken went. Durable when answered; idempotent.
+        """Reports the results of taken checks. Durable when answered; idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListTransactions(self, request, context):
-        """As Gateway.ListTransactions and GetTransaction, of this shard. Transaction ids are not set: `half` names each.
+        """As Gateway.ListTransactions and GetTransaction, for this shard. Transaction ids are not set: `half` names each.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -412,7 +412,7 @@ class StoreServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def PutMessage(self, request, context):
-        """Put, Restore and Settle as release 0.1 calls them: Restore where `lane` is set, Settle where `settles` are. Callers of
+        """Put, Restore and Settle in the form of release 0.1: Restore if `lane` is set, Settle if `settles` are. Callers of
         0.1 are answered throughout an upgrade; the next version does not have it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -427,14 +427,14 @@ class StoreServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def PullQueues(self, request, context):
-        """As Gateway.PullQueues, of the queues `shard_queue`.
+        """As Gateway.PullQueues, for the queues `shard_queue`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Subscribe(self, request_iterator, context):
-        """As Gateway.Subscribe, of the queues `shard_queue`.
+        """As Gateway.Subscribe, for the queues `shard_queue`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -448,21 +448,21 @@ class StoreServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def QueryMessages(self, request, context):
-        """As Gateway.QueryMessages, of this shard.
+        """As Gateway.QueryMessages, for this shard.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetMessage(self, request, context):
-        """As Gateway.GetMessage, of this shard.
+        """As Gateway.GetMessage, for this shard.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CommitOffsets(self, request, context):
-        """As Gateway.CommitOffsets and GetOffsets, of this shard's queues; kept in config/consumerOffset.json.
+        """As Gateway.CommitOffsets and GetOffsets, for this shard's queues; kept in config/consumerOffset.json.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -475,16 +475,16 @@ class StoreServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def PullDue(self, request, context):
-        """Waits for an entry at the head of a lane that is due, or will be within ahead_ms; gives all such entries.
-        Changes nothing. Returns entries in order. NOT_FOUND: no such lane.
+        """Waits for an entry at the head of a lane that is due within ahead_ms; returns all such entries, in order. Changes
+        nothing. NOT_FOUND: no such lane.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StandIn(self, request, context):
-        """The lanes that are due, or soon will be, and that no scheduler asks for: the caller serves them, without a lease in
-        the metadata database, until a scheduler that has one asks. Changes only which scheduler serves.
+        """Returns lanes that are due, or soon will be, without a scheduler that asks for them. The caller serves them,
+        without a lease in the metadata database, until a scheduler with a lease asks. Changes only the serving scheduler.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -498,7 +498,7 @@ class StoreServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Receive(self, request, context):
-        """As Gateway.Receive, Ack and ChangeInvisible, of this shard's queues. `queues`, `retry_queues`, `ordered` and
+        """As Gateway.Receive, Ack and ChangeInvisible, for this shard's queues. `queues`, `retry_queues`, `ordered` and
         `max_attempts` are set.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -518,7 +518,7 @@ class StoreServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ReceiveStream(self, request_iterator, context):
-        """As Gateway.ReceiveStream, of this shard's queues, as above.
+        """As Gateway.ReceiveStream, for this shard's queues, as above.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -546,21 +546,21 @@ class StoreServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Defer(self, request, context):
-        """Ends leases of messages that stay where they are and come back after a delay (ordered groups).
+        """Ends leases of messages that stay in their place and are redelivered after a delay (ordered groups).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DescribeGroup(self, request, context):
-        """A group's places on this shard; empty when it has none.
+        """A group's places on this shard; empty if it has none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResetGroup(self, request, context):
-        """Of the queues `queues`.
+        """As Gateway.ResetGroup, for the queues `queues`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -581,23 +581,23 @@ class StoreServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListGroups(self, request, context):
-        """The groups of config/subscriptionGroup.json, which may have come from a broker.
+        """The groups of config/subscriptionGroup.json, perhaps a broker's.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EndRetries(self, request, context):
-        """Ends copies that wait in lanes for a retry of a group: they are due now, or never. Durable when answered. An entry that
-        is no such copy, or waits no more, counts as gone.
+        """Ends copies of a group that wait in lanes for a retry: they are made due now, or discarded. Durable when answered.
+        An entry that is not such a copy, or no longer waits, counts as gone.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PullDeadLetters(self, request, context):
-        """The dead letters from an offset on that were neither redriven nor discarded. Changes nothing.
-        NOT_FOUND: no such topic or queue.
+        """The dead letters from an offset on that were neither redriven nor discarded. Changes nothing. NOT_FOUND: no such
+        topic or queue.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -611,32 +611,32 @@ class StoreServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def TraceMessage(self, request, context):
-        """As Gateway.TraceMessage, of this shard. NOT_FOUND: it has no such message.
+        """As Gateway.TraceMessage, for this shard. NOT_FOUND: it has no such message.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PutTopic(self, request, context):
-        """Sets a topic's queue count on the shard. Durable when answered; calls that come while others are being written share
-        the next write. Idempotent; a count never shrinks. INVALID_ARGUMENT: name or count. RESOURCE_EXHAUSTED,
-        TOPICS_EXHAUSTED or QUEUES_EXHAUSTED: the shard has `topics_max` topics or `queues_max` queues; DISK_FULL.
-        NOT_FOUND (TOPIC_NOT_FOUND): a topic of this generation was deleted. UNAVAILABLE (TOPIC_CLOSED): it is being deleted.
+        """Sets a topic's queue count on the shard. Durable when answered; calls during a write share the next one.
+        Idempotent; a count never shrinks. INVALID_ARGUMENT: name or count. RESOURCE_EXHAUSTED, TOPICS_EXHAUSTED or
+        QUEUES_EXHAUSTED: the shard has `topics_max` topics or `queues_max` queues; DISK_FULL. NOT_FOUND (TOPIC_NOT_FOUND):
+        a topic of this generation was deleted. UNAVAILABLE (TOPIC_CLOSED): it is being deleted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PutTopics(self, request, context):
-        """As PutTopic, of up to 10,000 topics with one write. A topic that is refused is named in `faults`, and harms no other.
+        """As PutTopic, for up to 10,000 topics with one write. A rejected topic is named in `faults`, and harms no other.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteTopic(self, request, context):
-        """One stage of a topic's deletion on the shard. Durable when answered, idempotent. FAILED_PRECONDITION (TOPIC_NOT_EMPTY):
-        DELETE never drops messages that are pending in lanes.
+        """One stage of a topic's deletion on the shard. Durable when answered, idempotent. FAILED_PRECONDITION
+        (TOPIC_NOT_EMPTY): DELETE never drops messages that are pending in lanes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -650,7 +650,7 @@ class StoreServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListTopics(self, request, context):
-        """The topics of config/topics.json, which may have come from a broker.
+        """The topics of config/topics.json, perhaps a broker's.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -664,24 +664,25 @@ class StoreServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListLanes(self, request, context):
-        """The state of all lanes. `owner` is the scheduler that asked for the lane last, if that was a moment ago; `paused` is
-        as schedulers last reported it (StandIn).
+        """The state of all lanes. `owner` is the scheduler that asked for the lane a moment ago, if any; `paused` is as last
+        reported by schedulers (StandIn).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListFiles(self, request, context):
-        """The files that Export gives, as they are now. Only durable bytes of the log count as written.
+        """The present files available to Export. Only durable bytes of the log count as written.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Export(self, request, context):
-        """A range of one file, as raw bytes; it ends early where the file or its written part ends. All exports of a shard
-        share `export_bytes_per_s`. Changes nothing. NOT_FOUND: the file is gone, as by retention. INVALID_ARGUMENT: the path
-        is none of the kinds that ListFiles lists. RESOURCE_EXHAUSTED (EXPORTS_EXHAUSTED): `exports_max` run already.
+        """A range of one file, as raw bytes; it ends early at the end of the file or its written part. All exports of a shard
+        share `export_bytes_per_s`. Changes nothing. NOT_FOUND: the file is gone, for example by retention.
+        INVALID_ARGUMENT: the path is not of a kind listed by ListFiles. RESOURCE_EXHAUSTED (EXPORTS_EXHAUSTED):
+        `exports_max` exports are running.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -958,12 +959,12 @@ def add_StoreServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Store(object):
-    """One shard's log. Internal: called by gateways, schedulers and retry services, which show the cluster's secret where
-    there is one (UNAUTHENTICATED: the caller does not show it).
+    """One shard's log. Internal: called by gateways, schedulers and retry services, which send the cluster's secret if
+    there is one (UNAUTHENTICATED: the caller does not send it).
 
     Records travel in the on-disk format (docs/storage.md), back to back: the store fills in queue offset, physical
-    offset and store time, and takes topic, queue and tags from the record itself.
-    UNAVAILABLE with reason STORE_READ_ONLY: a flush failed, the shard takes no writes until it is restarted.
+    offset and store time, and takes topic, queue and tags from the record itself. UNAVAILABLE with reason
+    STORE_READ_ONLY: a flush failed; the shard takes no writes until it is restarted.
     """
 
     @staticmethod

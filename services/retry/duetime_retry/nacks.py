@@ -3,7 +3,7 @@
     receipts ─ by shard ─▶ GetLeased ─▶ decide ─▶ settle ─▶ results
 
 A fault of one message, or of a shard, harms no other. A repeated call finds the leases ended; this process remembers
-its answers for a while, so that a caller whose answer was lost gets it again.
+its answers for a while, and returns a lost one again.
 """
 
 import asyncio

@@ -186,8 +186,8 @@ class Serving:
             log.info("lanes handed over", lanes=names(given), members=len(tick.live))
 
     def _serve(self) -> None:
-        """Starts and ends restorers, so that they run for lanes that are held, known to their stores, neither left nor
-        paused, and for lanes that stores gave to this scheduler."""
+        """Starts and ends restorers, so that they run for held lanes known to their stores, neither left nor paused,
+        and for lanes that stores gave to this scheduler."""
         known = {(shard, level) for shard, levels in self._lanes.items() for level in levels}
         wanted = ((self._tick.held & known) - self._stand_ins.left | self._stand_ins.taken) - self._tick.paused
         for key in self._restorers.keys() - wanted:

@@ -4,7 +4,7 @@ All members read the same rows and compute the same assignment. If they differ f
 death), two serve a lane at once or none does; the store's watermark makes that harmless.
 
     target of lane i (in order of shard, level) = live members in order of name [i mod their number]
-    a member claims every lane whose target it is, also from a living owner, which notices at its next tick
+    a member claims every lane whose target it is, also from a living owner; that notices at its next tick
     a member keeps a lane until another claims it: no reassignment leaves a lane without an owner
 """
 

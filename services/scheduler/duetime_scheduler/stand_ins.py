@@ -97,7 +97,7 @@ class StandIns:
             scheduler=self._me,
             serving=_levels(serving, shard),
             unasked_ms=self._unasked_ms,
-            # Covers entries that fall due before the next two calls, so that they are not late.
+            # Covers entries due before the next two calls, which are then not late.
             ahead_ms=2 * self._unasked_ms,
             paused=_levels(known.paused, shard),
             pauses_are_new=known.is_fresh,
