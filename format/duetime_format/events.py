@@ -26,9 +26,9 @@ A record of topic DT_GROUPS, queue 0, has all events of some calls, in order. It
 Each kind is a type here; only this module encodes and decodes them. Ranges stay bytes until they are needed: most
 events that are read are about other messages.
 
-`before` and `after` are the place's frontier. If `before` is ahead of the known frontier, events between are lost: all
-messages between come back. A SETTLE counts only if the copy exists: it lies before the copy in the log, and the log may
-end between the two.
+`before` and `after` are the place's frontier. If `before` is ahead of the known frontier, events between are lost, and
+all messages between are redelivered. A SETTLE counts only if the copy exists: it precedes the copy in the log, and the
+log may end between the two.
 """
 
 import struct

@@ -237,7 +237,7 @@ def test_record_that_is_damaged_after_it_was_counted_has_its_lane_counted_anew(s
     shard.clock.wall_ms += 1_000
     shard.put_entries(restored(shard.store, 1, 0, 2), lane=1, first_entry=0)
     assert shard.store.ledger.counts.suspects == {1}
-    shard.store.ledger.count_anew(shard.store.lanes[1])
+    shard.store.ledger.recount(shard.store.lanes[1])
     check_counts(shard.store)
 
 

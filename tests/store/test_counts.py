@@ -152,7 +152,7 @@ class Table(RuleBasedStateMachine):
                 return
 
     @rule(lane=st.sampled_from(LANES), steps=st.integers(1, 6))
-    def count_anew(self, lane: int, steps: int) -> None:
+    def recount(self, lane: int, steps: int) -> None:
         if self.whole is None:
             if self.refining is not None or self.merging is not None:
                 return
@@ -246,7 +246,7 @@ class Table(RuleBasedStateMachine):
         while self.merging is not None:
             self.merge(1)
         while self.whole is not None:
-            self.count_anew(0, 1)
+            self.recount(0, 1)
         while self.refining is not None or self.counts.to_refine(self.now_ms) is not None:
             self.refine(1)
         for _ in self.counts.fold():

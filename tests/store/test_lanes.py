@@ -85,7 +85,7 @@ class ListQueue:
         dues = dues_of(self.units["tags"][low:])
         return low + int(np.searchsorted(dues, at_ms, "right"))
 
-    def go_on_at(self, offset: int) -> None:
+    def continue_at(self, offset: int) -> None:
         assert offset <= self.max_offset
 
 

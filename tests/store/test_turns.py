@@ -111,7 +111,7 @@ async def test_scan_that_is_given_up_holds_up_no_other() -> None:
     assert turns.waiting_count == 3
     waiting.cancel()
     watch.now_s += STEP_S
-    turns._go_on()
+    turns._resume()
     assert turns.waiting_count == 1
     # It has its turn, and goes away before it knows.
     given.cancel()

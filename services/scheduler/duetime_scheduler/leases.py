@@ -81,8 +81,8 @@ class LaneLeases:
         return dict(session.execute(_READ_MEMBERS).all()), rows
 
     def _beat(self, session: Session) -> None:
-        told, first = {"address": self._address()}, {"started_at_ms": self._started_at_ms}
-        beat(session, SchedulerModel, self._me, told, first)
+        current, first = {"address": self._address()}, {"started_at_ms": self._started_at_ms}
+        beat(session, SchedulerModel, self._me, current, first)
 
     def _take(self, session: Session, claimed: Iterable[LeaseRow], gone: Mapping[str, int]) -> list[LeaseRow]:
         for row in claimed:

@@ -88,13 +88,13 @@ class Throttle:
             if turn.done():
                 self._waiting.popleft()
             elif self._free_at_ms > now_ms:
-                self._timer = self._clock.call_later(self._free_at_ms - now_ms, self._go_on)
+                self._timer = self._clock.call_later(self._free_at_ms - now_ms, self._resume)
             else:
                 self._waiting.popleft()
                 self._free_at_ms = max(self._free_at_ms, now_ms - SAVED_MS_MAX) + size / self._bytes_per_ms
                 turn.set_result(None)
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         self._timer = None
         self._pass()
 

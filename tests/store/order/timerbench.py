@@ -36,7 +36,7 @@ class TimerQueue(ListQueue):
     def append(self, units: np.ndarray) -> None:
         self.units = np.concatenate([self.units, units], dtype=UNIT_TYPE)
 
-    def go_on_at(self, offset: int) -> None:
+    def continue_at(self, offset: int) -> None:
         assert offset <= self.max_offset
 
     def wake(self) -> None:

@@ -151,7 +151,7 @@ class Counts:
             lanes = self.followed.setdefault(topic, {})
             lanes[lane] = lanes.get(lane, 0) + count
 
-    def _follow_anew(self, lane: int, column: Column) -> None:
+    def _refollow(self, lane: int, column: Column) -> None:
         """Recomputes followed topics of a lane; the column has all its cells."""
         for lanes in self.followed.values():
             lanes.pop(lane, None)
@@ -373,7 +373,7 @@ class Counts:
         self._runs, self._filled = [run for run in (*runs, column) if len(run.keys)], 0
         self._grains[survey.lane] = survey.grain
         self.totals[survey.lane] = int(column.counts.sum())
-        self._follow_anew(survey.lane, column)
+        self._refollow(survey.lane, column)
         self.suspects.discard(survey.lane)
 
     def whole(self, lane: int) -> Survey:
@@ -389,7 +389,7 @@ class Counts:
         lanes = lanes_of(base.keys)
         self.totals = {lane: int(base.counts[lanes == lane].sum()) for lane in grains}
         for lane in grains:
-            self._follow_anew(lane, base.between(*lane_keys(lane)))
+            self._refollow(lane, base.between(*lane_keys(lane)))
 
 
 def _span(lane: int, start: int, stop: int, grain: Grain) -> Span:

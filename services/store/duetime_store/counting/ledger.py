@@ -91,7 +91,7 @@ class Ledger:
             if self.counts.column(int(key), int(key) + 1).counts.sum() < count:
                 self.counts.suspects.add(lane)
 
-    # --- counting anew ------------------------------------------------------------------------------------------------
+    # --- recounting ---------------------------------------------------------------------------------------------------
 
     def check(self, lanes: Lanes) -> None:
         """Marks lanes whose counts do not add up."""
@@ -103,7 +103,7 @@ class Ledger:
         """The topics of a scan's rows."""
         return self.records.of(lane.units(entries)) if topics is None else topics.astype(np.int64)
 
-    def count_anew(self, lane: Lane) -> None:
+    def recount(self, lane: Lane) -> None:
         """Recounts a lane at once: for lanes with few entries, and before anything serves."""
         survey = self.counts.whole(lane.number)
         while survey.place.due_at_ms < survey.stop_ms:

@@ -246,7 +246,7 @@ class Groups:
                 self.progress.end(place, lease_id, [offset])
                 self._unblocked(place)
             else:
-                self.progress.settling_gave_up(place, offset)
+                self.progress.undo_settling(place, offset)
                 self.armed()
 
         return finish

@@ -69,7 +69,7 @@ def load(path: Path, store: Store, offsets: GroupOffsets) -> State:
     for topic, number in gone.queues():
         gone.keep(topic, number, *_ends(store, topic, number))
     if offsets.is_brokers:
-        _go_on(store, progress, offsets)
+        _apply_broker_offsets(store, progress, offsets)
     _open_again(store, progress, gone, replay)
     if replay.found.lost_range:
         log.warning("events of groups are lost: messages are redelivered", messages=replay.found.lost_range)
@@ -121,7 +121,7 @@ def _fit(store: Store, progress: Progress) -> None:
         progress.drop_before(place, least)
 
 
-def _go_on(store: Store, progress: Progress, offsets: GroupOffsets) -> None:
+def _apply_broker_offsets(store: Store, progress: Progress, offsets: GroupOffsets) -> None:
     """Marks messages as done that a broker has given to groups since."""
     journal = GroupJournal(store.journal)
     for key, place in progress.places.items():
@@ -132,7 +132,7 @@ def _go_on(store: Store, progress: Progress, offsets: GroupOffsets) -> None:
         log.info("a broker has served the group since", **key._asdict(), from_offset=place.committed, to_offset=offset)
         done = sorted(one for one in place.entries if one < offset)
         if done:
-            progress.end_whoever(place, done)
+            progress.end_any(place, done)
             journal.end(place, 0, done)
         if offset > place.frontier:
             journal.scan(place, place.frontier, offset)

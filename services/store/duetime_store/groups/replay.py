@@ -66,7 +66,7 @@ class Replay:
             case events.Give():
                 self._give(event)
             case events.End():
-                progress.end_whoever(places[event.place], offsets_of(event.ranges))
+                progress.end_any(places[event.place], offsets_of(event.ranges))
             case events.Change():
                 progress.change(places[event.place], event.lease, offsets_of(event.ranges), event.until_ms)
             case events.Back():
@@ -76,7 +76,7 @@ class Replay:
                 progress.defer(places[event.place], event.lease, event.offset, event.until_ms, event.history)
             case events.Settle():
                 if self._is_there(event.copy):
-                    progress.end_whoever(places[event.place], [event.offset])
+                    progress.end_any(places[event.place], [event.offset])
                 else:
                     self.found.open_again.append((places[event.place], event.lease, event.offset))
             case events.Scan():

@@ -194,7 +194,7 @@ class Progress:
         self.shares.give(place.key.group, sum(ended.values()))
         return sum(ended.values())
 
-    def end_whoever(self, place: Place, offsets: Iterable[int]) -> None:
+    def end_any(self, place: Place, offsets: Iterable[int]) -> None:
         """Recovery: ends messages in any state."""
         for offset in offsets:
             hold = place.entries.pop(offset, None)
@@ -329,7 +329,7 @@ class Progress:
         found = [one for hold in lease.holds or () for one in hold.held() if hold.open and one > offset]
         return sorted(one for one in found if one not in place.settling)
 
-    def settling_gave_up(self, place: Place, offset: int) -> None:
+    def undo_settling(self, place: Place, offset: int) -> None:
         """Undoes a settling whose record was not stored."""
         if offset in place.settling:
             place.settling.discard(offset)

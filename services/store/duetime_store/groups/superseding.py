@@ -1,4 +1,4 @@
-"""Ends the copies of messages that a reset redelivers, so that no message has two receivers.
+"""Ends the copies of messages redelivered by a reset, so that no message has two receivers.
 
     copy                                         its end
     waits in a lane                              cancelled

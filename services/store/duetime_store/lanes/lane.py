@@ -76,11 +76,11 @@ class Lane(ABC):
         self.lateness = Lateness()
         self.quarantined_count = 0
 
-    def _go_on_after(self, named: Sequence[Ints], first: int = 0) -> None:
+    def _number_after(self, named: Sequence[Ints], first: int = 0) -> None:
         """Recovery: numbers new entries after all that records of the log name, and from `first` at the earliest. In
         async mode a power cut may lose an entry's record and keep the one that restores or ends it: a new entry with
         the same number would then count as restored or ended too."""
-        self.queue.go_on_at(max([first, *(int(entries.max()) + 1 for entries in named if len(entries))]))
+        self.queue.continue_at(max([first, *(int(entries.max()) + 1 for entries in named if len(entries))]))
 
     # --- reading due entries: changes nothing -------------------------------------------------------------------------
 

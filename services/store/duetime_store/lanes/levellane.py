@@ -270,7 +270,7 @@ class LevelLane(Lane):
         those in `found`, restored by records of the log, in runs and in any order; and those in `ended`, ended by
         records of the log, with their due times. Reads no unit unless entries `may_have_ended`."""
         found = list(found)
-        self._go_on_after([*found, ended[0]], checkpoint)
+        self._number_after([*found, ended[0]], checkpoint)
         low, end, mark = self.queue.min_offset, self.queue.max_offset, max(checkpoint, broker)
         if mark > end:
             log.warning("watermark is after the end of its lane", lane=self.number, watermark=mark, end=end)

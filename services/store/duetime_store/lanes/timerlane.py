@@ -361,7 +361,7 @@ class TimerLane(Lane):
             OSError: the order can't be read.
         """
         restored = np.unique(np.concatenate([_NONE, *found]))
-        self._go_on_after([restored, *(one.entries for one in ended)])
+        self._number_after([restored, *(one.entries for one in ended)])
         low, end = self.queue.min_offset, self.queue.max_offset
         restored = restored[(restored >= low) & (restored < end)]
         self._ends.restore(*joined_ends(ended))

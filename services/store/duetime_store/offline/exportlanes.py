@@ -126,7 +126,7 @@ class LaneExport:
         return record.encode(moved), properties
 
     def silence(self, log_end: LogEnd, topics: Container[str], *, with_timers: bool) -> None:
-        """Rewrites ended records that a broker may read, and moves overdue timers to a future slot."""
+        """Rewrites ended records that a broker may read, and moves overdue timers to the first slot read."""
         for lane in self._levels:
             first = lane.progress.first
             for entries, units, gone in lane.entries(0):

@@ -43,7 +43,7 @@ class Surveyor:
                 for _ in counts.fold() if counts.is_full else counts.merge():
                     await walk.turn_if_over()
         for number in sorted(counts.suspects):
-            await self._count_anew(self._store.lanes[number])
+            await self._recount(self._store.lanes[number])
         while (span := counts.to_refine(self._store.clock.now_ms())) is not None:
             survey = Survey(*span)
             await self.survey(self._store.lanes[span.lane], survey)
@@ -52,7 +52,7 @@ class Surveyor:
                 log.error("counts of a span do not add up", lane=span.lane, start_ms=span.start_ms)
                 break
 
-    async def _count_anew(self, lane: Lane) -> None:
+    async def _recount(self, lane: Lane) -> None:
         survey = self._counts.whole(lane.number)
         await self.survey(lane, survey)
         self._counts.replace(survey)

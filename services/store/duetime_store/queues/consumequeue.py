@@ -338,7 +338,7 @@ class ConsumeQueue:
         if self.staged:
             self.publish(len(self.staged) // UNIT.size)
 
-    def go_on_at(self, offset: int) -> None:
+    def continue_at(self, offset: int) -> None:
         """Gives the next unit at least this offset."""
         if offset > self.next_offset:
             self._skip_to(offset)

@@ -70,7 +70,7 @@ class Queues:
         found.load()
         if begin := self.deletions.begin(topic, queue):
             if not found.max_offset and not found.fault:
-                found.go_on_at(begin)
+                found.continue_at(begin)
             begin_at(found, begin)
         return found
 

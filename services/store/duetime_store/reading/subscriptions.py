@@ -49,11 +49,11 @@ class _Reading:
     number: int
     queue: ConsumeQueue
     offset: int
-    told: int
+    reported: int
 
     def message(self, *, records: bytes = b"", in_range: bool = True) -> pb.QueueNews:
         """The news of it now."""
-        self.told = self.offset
+        self.reported = self.offset
         return pb.QueueNews(
             queue=self.number,
             records=records,
@@ -164,8 +164,8 @@ class _Subscription:
         # Queues with something to read, the next one first.
         self._ready: dict[_Reading, None] = {one: None for one in readings if one.offset != one.queue.max_offset}
         # Queues that only passed filtered messages, and when to report their positions (monotonic).
-        self._untold: dict[_Reading, None] = {}
-        self._tell_at_ms = 0.0
+        self._unreported: dict[_Reading, None] = {}
+        self._report_at_ms = 0.0
         self._arrival: asyncio.Future[None] | None = None
         self._listened = [(one.queue, partial(self._arrived, one)) for one in readings]
         for queue, listener in self._listened:
@@ -203,8 +203,8 @@ class _Subscription:
     async def _news(self) -> list[pb.QueueNews]:
         """The next news, after waiting for it."""
         while True:
-            if self._untold and self._left_ms() <= 0 and (told := self._tell()):
-                return told
+            if self._unreported and self._left_ms() <= 0 and (reported := self._report()):
+                return reported
             if not self._ready:
                 await self._shared.unless_ended(self._wait())
             elif news := await self._look():
@@ -213,17 +213,17 @@ class _Subscription:
                 await self._rest()
 
     def _left_ms(self) -> float:
-        return self._tell_at_ms - self._shared.store.clock.clock.monotonic_ms()
+        return self._report_at_ms - self._shared.store.clock.clock.monotonic_ms()
 
-    def _tell(self) -> list[pb.QueueNews]:
-        untold, self._untold = self._untold, {}
-        return [one.message() for one in untold if one.offset != one.told]
+    def _report(self) -> list[pb.QueueNews]:
+        unreported, self._unreported = self._unreported, {}
+        return [one.message() for one in unreported if one.offset != one.reported]
 
     async def _wait(self) -> None:
         """Returns when something has arrived, or it is time to report."""
         self._arrival = asyncio.get_running_loop().create_future()
         try:
-            if self._untold:
+            if self._unreported:
                 await self._shared.store.clock.clock.wait_for(self._arrival, self._left_ms())
             else:
                 await self._arrival
@@ -268,10 +268,10 @@ class _Subscription:
             self._shared.messages_out.inc(len(found.sizes))
             self._shared.bytes_out.inc(len(found.records))
             return reading.message(records=found.records, in_range=found.in_range)
-        if reading.offset != reading.told and reading not in self._untold:
-            if not self._untold:
-                self._tell_at_ms = self._shared.store.clock.clock.monotonic_ms() + self._untold_ms
-            self._untold[reading] = None
+        if reading.offset != reading.reported and reading not in self._unreported:
+            if not self._unreported:
+                self._report_at_ms = self._shared.store.clock.clock.monotonic_ms() + self._untold_ms
+            self._unreported[reading] = None
         return None
 
 

@@ -101,13 +101,13 @@ class Turns:
             if future.done():
                 self._waiting.popleft()
             elif rest_s > SLACK_S:
-                self._timer = asyncio.get_running_loop().call_later(max(rest_s, _TIMER_S), self._go_on)
+                self._timer = asyncio.get_running_loop().call_later(max(rest_s, _TIMER_S), self._resume)
             else:
                 self._waiting.popleft()
                 self._given = True
                 future.set_result(None)
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         self._timer = None
         self._pass()
 

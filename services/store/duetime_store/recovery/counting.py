@@ -66,7 +66,7 @@ def load_counts(
     wanted = sorted(counts.suspects)
     at_once = _few([lanes[number] for number in wanted])
     for lane in at_once:
-        ledger.count_anew(lane)
+        ledger.recount(lane)
     if wanted:
         entries = sum(lanes[number].pending_count for number in wanted)
         took_ms = int((time.perf_counter() - started) * 1000)

@@ -60,7 +60,7 @@ def load_transactions(
     """
     if replay.next_offset:
         # A power cut in async mode may lose a half message and keep its end: new ones get no such offset.
-        store.queues.get_bytes(_HALF_TOPIC, 0).go_on_at(replay.next_offset)
+        store.queues.get_bytes(_HALF_TOPIC, 0).continue_at(replay.next_offset)
     queue = store.halves.queue
     if queue is None or queue.max_offset == 0:
         return

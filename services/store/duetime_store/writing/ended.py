@@ -27,7 +27,7 @@ _UNDELIVERED = ("ROLLED_BACK", "GIVEN_UP")
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The lane entry of an ended message, and the store time at which the log may record its end."""
+    """An ended lane entry, and the store time after which the log has its end."""
 
     lane: int
     entry: int

@@ -20,7 +20,7 @@ def mergeable(sizes: Sequence[int], smallest: int) -> list[int]:
     """Indices of runs to be merged; empty: none.
 
     Args:
-        sizes: rows of each run after the progress.
+        sizes: remaining rows of each run.
         smallest: those of a memtable; all runs below FANOUT times that are of one tier.
     """
     tiers: dict[int, list[int]] = {}
