@@ -27,12 +27,12 @@ from duetime_format.layout cimport (
 )
 
 cdef enum:
-    LANE_TOPIC_BYTES = 20  # with its length, of both lanes' topics
+    LANE_TOPIC_BYTES = 20  # the size of both lane topics, including its length
     # A record of the lane with neither body nor properties.
     SIZE_MIN = 110
     TOPIC_BYTES_MAX = 127
     PROPERTIES_BYTES_MAX = 32767
-    NAME_BYTES = 8  # of DT_ENTRY and of __CRC32#
+    NAME_BYTES = 8  # the size of DT_ENTRY and __CRC32#
     QUEUE_DIGITS_MAX = 10
     QUEUE_ID_MAX = 0x7FFFFFFF
     LANE_MAX = 0x7FFFFFFF

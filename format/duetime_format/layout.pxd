@@ -7,13 +7,13 @@ from duetime_format._bytes cimport crc32, load32, load64, matches_crc_mark, stor
 
 cdef enum:
     RECORD_BYTES_MIN = 91  # two IPv4 hosts; empty body, topic and properties
-    FIXED_BYTES = 74  # without hosts, body, topic with its length, and properties
+    FIXED_BYTES = 74  # size without hosts, body, topic with its length, and properties
     MAGIC_V1 = -626843481
     MAGIC_V2 = -626843477
     MAGIC_AT = 4, BODY_CRC_AT = 8, QUEUE_ID_AT = 12, FLAG_AT = 16, QUEUE_OFFSET_AT = 20, POSITION_AT = 28
     SYS_FLAG_AT = 36, BORN_AT = 40, BORN_HOST_AT = 48
     SYS_TRANSACTION_ROLLBACK = 0xC
-    UNIT_BYTES = 20  # of a queue (units.py)
+    UNIT_BYTES = 20  # size of a queue unit (units.py)
     # Offsets after the two hosts: reconsumeTimes, preparedTransactionOffset, bodyLength.
     ATTEMPTS_FROM_TAIL = 0, PREPARED_FROM_TAIL = 4, BODY_LENGTH_FROM_TAIL = 12
     SYS_BORN_V6 = 0x10, SYS_STORE_V6 = 0x20
