@@ -159,7 +159,7 @@ cdef int64_t read_delay(const uint8_t *data, Span span) noexcept nogil:
 
 
 cdef bint read_entry(const uint8_t *data, Span span, int64_t *fields) noexcept nogil:
-    """The three numbers of `level:offset:due`; False: the bytes are no such text."""
+    """The three numbers of `level:offset:due`; False: the bytes have another form."""
     cdef int64_t at = span.begin, digits
     cdef uint64_t value
     cdef int index

@@ -78,7 +78,7 @@ class Run:
         self._disk.close(self._fd)
 
     def read(self, first: int, count: int) -> Rows:
-        """Rows of whole blocks, beginning with row `first` of a block; at least `count`, or all there are.
+        """Rows of whole blocks, starting at the block whose first row is `first`; at least `count`, or all there are.
 
         Raises:
             Damaged: a block does not match its CRC.
