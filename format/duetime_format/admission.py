@@ -229,7 +229,7 @@ def _due(draft: Draft, levels: DelayLevels | None, terms: Terms) -> Iterator[Vio
     given = ("delay_level", level != 0), ("delay_ms", delay_ms != 0), ("deliver_at_ms", deliver_at_ms is not None)
     asked = [name for name, is_given in given if is_given]
     for name in asked[1:]:
-        yield Violation(name, f"is set in addition to {asked[0]}; give one")
+        yield Violation(name, f"conflicts with {asked[0]}; give one")
     if level < 0:
         highest = levels.highest if levels else LEVEL_COUNT_MAX
         yield Violation("delay_level", f"{level} is below 0; levels are 1 to {highest}, 0 is none")
@@ -271,7 +271,7 @@ def _replace(draft: Draft) -> Iterator[Violation]:
             yield Violation("replace", f"needs exactly one key; there are {len(draft.keys)}")
         for name in ("queue", "sharding_key"):
             if getattr(draft, name) not in (None, ""):
-                yield Violation("replace", f"can't be combined with {name}: the key chooses the queue")
+                yield Violation("replace", f"conflicts with {name}: the key chooses the queue")
     if draft.max_wait_ms and not draft.replace:
         yield Violation("max_wait_ms", "is set without replace")
     yield from delay_violations("max_wait_ms", draft.max_wait_ms, draft.topic, 0)

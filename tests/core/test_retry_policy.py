@@ -55,7 +55,7 @@ REFUSED = [
     ("levels,max=0", "max=0 is not a number of deliveries"),
     ("levels,max=-1", "max=-1 is not a whole number"),
     ("levels,max=1001", "max_attempts 1001 is not within 1 and 1000"),
-    ("levels,max=5,max=6", "says max twice"),
+    ("levels,max=5,max=6", "has max twice"),
     ("levels,factor=2", "option 'factor' does not belong to it"),
     ("exponential:1s", "'1s' is not FIRST..MOST"),
     ("exponential:1s..10m,5s", "'5s' is not allowed after"),

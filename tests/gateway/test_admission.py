@@ -134,8 +134,8 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
         "delay_level",
         "level 9 is 10000 ms, above the most of topic short, 4000 ms",
     ),
-    ({"delay_ms": 5_000, "delay_level": 1}, "delay_ms", "is set in addition to delay_level; give one"),
-    ({"delay_ms": 5_000, "deliver_at_ms": 0}, "deliver_at_ms", "is set in addition to delay_ms; give one"),
+    ({"delay_ms": 5_000, "delay_level": 1}, "delay_ms", "conflicts with delay_level; give one"),
+    ({"delay_ms": 5_000, "deliver_at_ms": 0}, "deliver_at_ms", "conflicts with delay_ms; give one"),
     ({"deliver_at_ms": -1}, "deliver_at_ms", "-1 is below 0; it counts Unix milliseconds"),
     (
         {"deliver_at_ms": NOW_MS + 316_224_060_001},
@@ -153,12 +153,12 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     (
         {"replace": True, "delay_ms": 5, "keys": ["a"], "queue": 1},
         "replace",
-        "can't be combined with queue: the key chooses the queue",
+        "conflicts with queue: the key chooses the queue",
     ),
     (
         {"replace": True, "delay_ms": 5, "keys": ["a"], "sharding_key": "b"},
         "replace",
-        "can't be combined with sharding_key: the key chooses the queue",
+        "conflicts with sharding_key: the key chooses the queue",
     ),
     ({"max_wait_ms": 5, "delay_ms": 5}, "max_wait_ms", "is set without replace"),
     ({"max_wait_ms": -5, "replace": True, "keys": ["a"], "delay_ms": 5}, "max_wait_ms", "-5 ms is below 0"),
