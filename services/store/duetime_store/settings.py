@@ -127,7 +127,7 @@ class StoreSettings(NodeSettings):
         "may have, 4,096 at most",
     )
     topics_max: int = Field(
-        TOPICS_MAX_DEFAULT, ge=100, description="most topics of the shard; past it new ones are refused"
+        TOPICS_MAX_DEFAULT, ge=100, description="maximum topics of the shard; beyond, new ones are rejected"
     )
     queues_max: int = Field(
         QUEUES_MAX_DEFAULT,
@@ -156,7 +156,7 @@ class StoreSettings(NodeSettings):
         72 * 3_600_000, ge=1_000, le=DELAY_MS_MAX, description="age at which an open transaction is given up"
     )
     transactions_max: int = Field(
-        1_000_000, ge=1, le=100_000_000, description="most open transactions, of 36 bytes of memory each"
+        1_000_000, ge=1, le=100_000_000, description="maximum open transactions, of 36 bytes of memory each"
     )
     export_bytes_per_s: int = Field(
         100_000_000, ge=0, description="maximum bytes per second that all exports together read; 0: no limit"

@@ -177,7 +177,7 @@ class MessageTraces:
             life.gaps.append("the record with which it was accepted is no longer stored: retention has deleted it")
         await self._add_checks(journals, life, records)
         await self._add_ends(journals, life, records)
-        # No message is received from a lane, so the journal's hours while it was deferred are not read.
+        # No message is received from a lane, so the journal of the time in the lane is not read.
         given = [seen for seen in records if seen.lane is None and seen.record.topic not in _UNREAD]
         if given:
             places = {_place(seen) for seen in given}
@@ -260,7 +260,7 @@ class MessageTraces:
         return due_of(int(unit["tags"][0])) if len(unit) else 0
 
     async def _add_ends(self, journals: Journals, life: _Life, records: Sequence[Seen]) -> None:
-        """Adds how places in lanes ended without being restored: the message's newest one, and those of its copies."""
+        """Adds the ends of lane entries that were not restored: the message's newest entry, and those of its copies."""
         own = [seen for seen in records if seen.lane is not None and not _group_of(seen.real_topic)]
         copies = [seen for seen in records if seen.lane is not None and _group_of(seen.real_topic)]
         # A hastened copy has another record: its event is RESCHEDULED.
@@ -285,7 +285,7 @@ class MessageTraces:
         return (number, entry) if self._store.lanes[number].states(np.array([entry]))[0] == ENDED else None
 
     async def _add_end(self, journals: Journals, life: _Life, seen: Seen, at_ms: int | None) -> None:
-        """Adds how an entry ended. `at_ms`: when it was cancelled; None: no record says so."""
+        """Adds the end of an entry. `at_ms`: the time of its cancel; None: no record has it."""
         group, said = _group_of(seen.real_topic), {"level": seen.lane, "due_at_ms": self._due_at_ms(seen)}
         if at_ms is not None:
             copy = {"group": group, "attempt": _attempt_of(seen)} if group else {}

@@ -27,7 +27,7 @@ DONE = -1
 
 # Messages whose leases end in one step, some 2 us each, before others have their turn.
 EXPIRE_STEP = 512
-# Places that resets make count for this caller.
+# The caller that places made by resets count for.
 OPERATORS = "resets of groups"
 MEMBERS_MAX = 1_000
 # A group's activity is counted over a minute, by second.
@@ -101,7 +101,7 @@ class Groups:
         self.shard = shard
         self.leases_max = leases_max
         progress.bound(leases_max, groups_max, places_max)
-        # Waiters for messages that come back.
+        # Waiters for returned messages.
         self._lines = lines
         self.activity: dict[str, Activity] = {}
         # Count of outstanding messages that retention deleted or that can't be read.
@@ -322,8 +322,8 @@ class Groups:
         place.frontier = frontier
 
     def supersede(self, place: Place, offsets: list[int]) -> None:
-        """Ends copies, of which unread ones are behind the frontier: the caller moves it past them. Leased ones are
-        given back before, without an attempt."""
+        """Ends copies. Unread ones are after the frontier; the caller moves it past them. First gives leased ones back,
+        without counting an attempt."""
         leased: dict[Lease, list[int]] = {}
         for offset in offsets:
             hold = place.entries.get(offset)
@@ -365,7 +365,7 @@ class Groups:
         return any(key.group == group and topic in (key.topic, key.queue_topic) for key in self.progress.places)
 
     def new_place(self, key: Key, frontier: int, caller: str = OPERATORS) -> Place:
-        """Makes a place. Raises: Overloaded: the shard has the most places or groups, or the caller has."""
+        """Makes a place. Raises: Overloaded: the shard or the caller has the maximum of places or groups."""
         self.progress.check_place(key.group, caller)
         place = self.progress.place(key, frontier, caller)
         self.journal.reset(place, frontier)

@@ -56,7 +56,7 @@ class GroupOffsets:
         self._table = {
             key: configs.numbered(offsets) for key, offsets in (table if isinstance(table, dict) else {}).items()
         }
-        # Queues that committed offsets hold seats for, by key, and the caller of each.
+        # Queues with seats held by committed offsets, by key, and the caller of each.
         self._seats: Seats | None = None
         self._callers: dict[str, dict[int, str]] = {}
         self._commits = 0
@@ -99,7 +99,8 @@ class GroupOffsets:
                 yield from ((group, topic, queue, offset) for queue, offset in found.items())
 
     def share(self, seats: Seats, received: Container[tuple[str, str, int]]) -> None:
-        """Callers share seats from now on: one for each offset of a group, topic and queue that is not `received`."""
+        """Shares seats among callers from now on: one for each offset of a group, topic and queue that is not
+        `received`."""
         self._seats = seats
         for group, topic, queue, _ in self.all():
             if (group, topic, queue) not in received:
@@ -107,11 +108,11 @@ class GroupOffsets:
                 seats.hold("")
 
     async def commit(self, group: str, topic: str, offsets: Mapping[int, int], caller: str = "") -> None:
-        """Keeps the offsets; durable on return.
+        """Saves the offsets; durable on return.
 
         Raises:
             InvalidArgument: it is not a group's name.
-            Overloaded: groups have offsets in too many queues, or the caller made too many of them.
+            Overloaded: groups have offsets in too many queues, or the caller created too many of them.
             DiskFull, Unavailable: the file was not written; the offsets may be written with the next commit.
         """
         known = self.find(group, topic)

@@ -47,8 +47,8 @@ class Progress:
         # All entries of all places: by group, and by the caller that received them last.
         self.shares: Shares[str] = Shares(1 << 62, 1 << 62, 0)
         self.callers: Shares[str] = Shares(1 << 62, 1 << 62, 0)
-        # Queues in which groups have places, or have committed offsets, and groups with places; each counts for the
-        # caller that made it, or since a start for a nameless one.
+        # Queues in which groups have places or committed offsets, and groups with places. Each counts for its creator,
+        # or since a start for a nameless caller.
         self.queue_seats = Seats(1 << 62, "queues have places of groups", reason="GROUP_QUEUES_EXHAUSTED")
         self.group_seats = Seats(1 << 62, "groups receive", reason="GROUPS_EXHAUSTED")
         # The caller and the number of places of each group.
@@ -66,7 +66,7 @@ class Progress:
         return self.shares.used
 
     def bound(self, leases_max: int, groups_max: int, places_max: int) -> None:
-        """Sets the limits; of entries half for one caller, half of these for one group."""
+        """Sets the limits; half of the entries for one caller, half of these for one group."""
         self.group_seats.bound(groups_max)
         self.queue_seats.bound(places_max)
         self.callers.bound(leases_max)
@@ -82,13 +82,13 @@ class Progress:
     # --- places -----------------------------------------------------------------------------------------------------
 
     def check_place(self, group: str, caller: str) -> None:
-        """Raises: Overloaded: the caller may make no place for the group."""
+        """Raises: Overloaded: the caller may create no place for the group."""
         self.queue_seats.check(caller)
         if group not in self._groups:
             self.group_seats.check(caller)
 
     def place(self, key: Key, frontier: int = 0, caller: str = "") -> Place:
-        """The place, made if need be; then it counts for the caller."""
+        """The place, created if needed; a new one counts for the caller."""
         found = self.places.get(key)
         if found is None:
             self._numbers += 1

@@ -28,14 +28,14 @@ class EndNames:
         self._turns = turns
 
     async def complete(self, outcome: Outcome) -> None:
-        """Names the ends in an outcome that is durable."""
+        """Names the ends in a durable outcome."""
         unsure = {index: one for index, one in outcome.errors.items() if isinstance(one, UnsureEnd)}
         if unsure:
             for index, error in (await self.named(unsure)).items():
                 outcome.refuse(index, error)
 
     async def named(self, errors: Mapping[int, UnsureEnd]) -> dict[int, MessageEnded]:
-        """The errors with the ends that the log names."""
+        """The errors, with the ends found in the log."""
         since_ms = min(one.ended.stored_at_ms for one in errors.values())
         view = await view_of(self._finder)
         with self._turns.walk() as walk:

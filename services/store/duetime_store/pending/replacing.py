@@ -302,8 +302,8 @@ class Replacing:
         return self._upserted_before(first.lane, first.queue_offset, job)
 
     def _repeated_after_replacement(self, job: Job | Result, ended: Ended, named: MessageEnded) -> Result | None:
-        """The first answer, to a repeat of a send whose message another one has replaced since; None: it is another
-        send with that id, or the message was cancelled. One send has one content and one time of birth."""
+        """The first answer, for a repeat of a send whose message was since replaced. None: another send with that id,
+        or the message was cancelled. One send has one content and one time of birth."""
         if not isinstance(job, Upserting) or named.metadata["end"] != "REPLACED":
             return None
         try:

@@ -74,7 +74,7 @@ class Topics(Mapping[str, int]):
         self._counts = dict(counts)
         # Message types, by RocketMQ's names, of those that have one; a broker's may be unknown here.
         self.types = dict(types)
-        # Counts for all topics, and for those of groups alone.
+        # Counts of all topics, and of those of groups alone.
         self.queue_count = sum(self._counts.values())
         self._of_groups = {name: count for name, count in self._counts.items() if is_group_topic(name)}
         self._group_queue_count = sum(self._of_groups.values())
@@ -142,19 +142,19 @@ class Topics(Mapping[str, int]):
         if known is not None and count <= known:
             return
         if is_internal_topic(topic):
-            raise InvalidArgument([Violation("name", f"{topic} is a system topic, which the shard itself makes")])
+            raise InvalidArgument([Violation("name", f"{topic} is a system topic, created by the shard itself")])
         limits, topic_count, queue_count = self._group_limits, len(self._counts), self.queue_count
         if not is_group_topic(topic):
-            # Topics of groups, which each caller may make, take no room from these.
+            # Topics of groups, which each caller may create, take no room from these.
             limits = self.limits
             topic_count, queue_count = topic_count - len(self._of_groups), queue_count - self._group_queue_count
         if known is None and topic_count >= limits.topics_max:
             raise TopicsExhausted(
-                f"topic {topic} is not made: the shard has {topic_count}, topics_max is {limits.topics_max}"
+                f"topic {topic} is not created: the shard has {topic_count}, topics_max is {limits.topics_max}"
             )
         if queue_count + count - (known or 0) > limits.queues_max:
             raise QueuesExhausted(
-                f"{count} queues of topic {topic} are not made: the shard has {queue_count} in total, "
+                f"{count} queues of topic {topic} are not created: the shard has {queue_count} in total, "
                 f"queues_max is {limits.queues_max}"
             )
 
@@ -180,7 +180,7 @@ class TopicFile:
         self._is_broken = False
 
     async def put(self, name: str, count: int, message_type: int = 0) -> None:
-        """The topic is durable on return. Raises: InvalidArgument, Overloaded, Unavailable."""
+        """Makes the topic durable. Raises: InvalidArgument, Overloaded, Unavailable."""
         check_topic(name, count)
         self._topics.check(name, count)
         self._topics.put(name, count, message_type)

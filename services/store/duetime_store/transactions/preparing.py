@@ -43,8 +43,8 @@ class Preparing:
         self._timeout_ms = timeout_ms
 
     async def prepare(self, records: bytes, caller: str = "", callers: Sequence[tuple[str, int]] = ()) -> Prepared:
-        """Durable on return. `callers`: whom the transactions count for, and the number of records of each, in order;
-        the rest counts for `caller`.
+        """Durable on return. `callers`: the callers that the transactions count for, and the number of records of each,
+        in order; the rest counts for `caller`.
 
         Raises:
             As Store.put.
@@ -60,7 +60,7 @@ class Preparing:
         return prepared
 
     def stage(self, records: bytes, caller: str = "", callers: Sequence[tuple[str, int]] = ()) -> Prepared:
-        """As `prepare`; what it returns holds once all of it is durable."""
+        """As `prepare`; the result holds once everything is durable."""
         store = self._store
         store.gate.check_send()
         intake = store.admit(records)
@@ -111,7 +111,7 @@ class Preparing:
         check_at_ms: list[int],
         callers: list[str],
     ) -> None:
-        """They are open once they are durable."""
+        """Opens the transactions once they are durable."""
         offsets, checks = (
             np.array([column[index] for index in new], np.int64) for column in (outcome.queue_offsets, check_at_ms)
         )

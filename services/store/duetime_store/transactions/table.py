@@ -36,7 +36,7 @@ UNHEARD_MS = 1_000
 _NOBODY = 0xFFFF_FFFF
 # The line of exhausted rows, beside those of groups.
 _EXHAUSTED = -1
-# Number of the caller that nobody knows: of rows from before a start.
+# Number of the unknown caller, for rows from before a start.
 _UNKNOWN = 0
 _ROWS_MIN = 1_024
 _GROWTH = 16
@@ -50,7 +50,7 @@ class Open(NamedTuple):
     """Open transactions, as columns of equal length, in order of offsets unless said otherwise."""
 
     offsets: Ints
-    # Numbers: `group_name` knows them.
+    # Group numbers; `group_name` has the names.
     groups: Rows
     # Checks that were heard.
     checks: Ints
@@ -95,8 +95,8 @@ class OpenTransactions:
     def __init__(
         self, *, checks_max: int, transactions_max: int = 1 << 31, changed: Callable[[], None] = lambda: None
     ) -> None:
-        """`changed`: called when something falls due earlier than `next_due_ms` said."""
-        # Each row has one, of the caller that it counts for, until it ends.
+        """`changed`: called when a row falls due earlier than `next_due_ms` said."""
+        # Each row has one, of its caller, until it ends.
         self.seats = Seats(transactions_max, "transactions are open", reason="TRANSACTIONS_EXHAUSTED")
         self.checks_max = min(checks_max, _CHECKS)
         self.changed = changed
@@ -109,7 +109,7 @@ class OpenTransactions:
         self._free: list[int] = []
         # Open transactions of each group, by number.
         self._counts: Ints = np.zeros(16, np.int64)
-        # By row, the number of its caller.
+        # The number of each row's caller.
         self._callers = np.empty(_ROWS_MIN, np.uint32)
         self._caller_numbers: dict[str, int] = {"": _UNKNOWN}
         self._caller_names = [""]
@@ -205,8 +205,8 @@ class OpenTransactions:
         checks: Ints | None = None,
         callers: Sequence[str] | None = None,
     ) -> None:
-        """Half messages were stored, behind all others. `checks`: what a broker has counted. `callers`: they have
-        their seats already; None: nobody knows them, and the rows count for a nameless one."""
+        """Adds half messages, stored after all others. `checks`: a broker's counts. `callers`: they have their seats
+        already; None: unknown, and the rows count for the nameless caller."""
         count = len(offsets)
         if not count:
             return
@@ -288,7 +288,7 @@ class OpenTransactions:
         self._squeeze_callers(kept)
 
     def _squeeze_callers(self, kept: int) -> None:
-        """Numbers the callers again that have rows, after the nameless one."""
+        """Renumbers the callers that have rows, after the nameless one."""
         used, numbers = np.unique(self._callers[:kept], return_inverse=True)
         names = ["", *(self._caller_names[number] for number in used.tolist() if number != _UNKNOWN)]
         self._callers[:kept] = numbers if _UNKNOWN in used else numbers + 1

@@ -42,7 +42,7 @@ class UnsureEnd(MessageEnded):
         self.ended = ended
 
     def named(self, *, is_replaced: bool) -> MessageEnded:
-        """The same, once the end is known."""
+        """The same error with the known end."""
         return MessageEnded(self.metadata["topic"], self.metadata["id"], "REPLACED" if is_replaced else "CANCELLED")
 
 
