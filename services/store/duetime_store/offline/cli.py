@@ -171,7 +171,7 @@ def import_shard(
         print_json({"imported": None if refused else str(target), **report.as_json()})
     else:
         _print_report(directory, report)
-        echo("nothing is imported; --accept-damage takes it as it is" if refused else f"imported as {target}")
+        echo("nothing is imported; --accept-damage imports it as it is" if refused else f"imported as {target}")
     if refused:
         raise typer.Exit(1)
 

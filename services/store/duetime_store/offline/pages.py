@@ -10,7 +10,7 @@ from duetime_format.printing import echo
 
 def print_summary(found: dict[str, Any]) -> None:
     log, point = found["commitLog"], found["checkpoint"]
-    left = "abort is there: in use, or killed" if found["abortFile"] else "stopped cleanly"
+    left = "abort exists: in use, or killed" if found["abortFile"] else "stopped cleanly"
     echo(f"{found['name']}, written by {found['writtenBy']}, {left}")
     echo(
         f"commit log {log['minPhysicalOffset']:,} to {log['maxPhysicalOffset']:,}: {log['records']:,} records, "

@@ -115,12 +115,14 @@ def _parse(tags: str, sql: str) -> Filter:
     text = f"sql: {condition.text}" if condition else ""
     names = frozenset(tag.strip() for tag in tags.split("||")) - {""}
     if not names and tags.strip():
-        # As for RocketMQ: to take it for all tags would be a filter that nobody meant.
+        # Rejected as in RocketMQ: treating it as all tags would be an unintended filter.
         raise refused("tags", f"{tags[:_SHOWN_CHARS]!r} names no tag; empty, or *, is for all")
     if not names or "*" in names:
         return Filter(text, sql=condition)
     if wrong := sorted(tag for tag in names if "|" in tag):
-        raise refused("tags", f"{texts.shown(wrong[0])} holds |, which no tag does; `a || b` is one of two")
+        raise refused(
+            "tags", f"{texts.shown(wrong[0])} contains |, which is not allowed in a tag; `a || b` matches either"
+        )
     encoded = frozenset(tag.encode() for tag in names)
     codes = np.array(sorted({record.tags_code(tag) for tag in encoded}))
     shown = "tags: " + " || ".join(sorted(names))
