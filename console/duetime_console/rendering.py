@@ -30,6 +30,8 @@ class Entry(NamedTuple):
     path: str
     name: str
     method: str
+    # Below *System*.
+    is_system: bool = False
 
 
 NAVIGATION = (
@@ -37,13 +39,14 @@ NAVIGATION = (
     Entry("/messages", "Messages", "ListPending"),
     Entry("/topics", "Topics", "ListTopics"),
     Entry("/groups", "Groups", "ListGroups"),
-    Entry("/lanes", "Lanes", "ListLanes"),
-    Entry("/shards", "Shards", "ListShards"),
     Entry("/dead-letters", "Dead letters", "ListDeadLetters"),
     Entry("/transactions", "Transactions", "ListTransactions"),
     Entry("/send", "Send", "Send"),
-    Entry("/reports", "Reports", "GetReports"),
-    Entry("/api/v1", "API", ""),
+    Entry("/lanes", "Lanes", "ListLanes", is_system=True),
+    Entry("/shards", "Shards", "ListShards", is_system=True),
+    Entry("/reports", "Reports", "GetReports", is_system=True),
+    Entry("/runbooks", "Runbooks", "", is_system=True),
+    Entry("/api/v1", "API", "", is_system=True),
 )
 
 
@@ -124,7 +127,7 @@ def when(at_ms: int) -> Markup:
     exact = iso(at_ms)
     if not at_ms or not exact:
         return Markup('<span class="none">-</span>')
-    text = f"{exact[:10]} {exact[11:19]} UTC"
+    text = f"{exact[:10]} {exact[11 : 23 if at_ms % 1000 else 19]} UTC"
     return Markup('<time datetime="{0}" title="{0}" data-ms="{1}">{2}</time>').format(exact, at_ms, text)
 
 

@@ -32,6 +32,10 @@ async def test_a_message_is_found_by_its_key_and_cancelled(shown: Shown, desk: C
         await page.get_by_role("button", name="Find").click()
         await page.get_by_role("link", name="to-cancel").click()
         await page.get_by_role("button", name="Cancel").click()
+        # Without a handler the browser answers no to the question.
+        assert (await found(shown, "to-cancel")).state == gateway_pb2.MESSAGE_STATE_PENDING
+        page.once("dialog", lambda dialog: dialog.accept())
+        await page.get_by_role("button", name="Cancel").click()
         await expect(page.get_by_text("cancelled", exact=True).first).to_be_visible()
         assert await opened.violations() == []
     assert (await found(shown, "to-cancel")).state == gateway_pb2.MESSAGE_STATE_CANCELLED
@@ -54,6 +58,7 @@ async def test_a_pending_message_is_sent_now(shown: Shown, desk: Chromium) -> No
     await shown.traffic.send_one("sent-here", b"x", id="to-send", delay="2h")
     async with tab(desk) as opened:
         await opened.goto(f"{shown.address}/messages/to-send?topic=sent-here")
+        opened.page.once("dialog", lambda dialog: dialog.accept())
         await opened.page.get_by_role("button", name="Send now").click()
         await expect(opened.page.get_by_role("status")).to_be_visible()
     # It is due a moment later, and the clock stands.
@@ -77,6 +82,7 @@ async def test_a_transaction_is_decided(shown: Shown, desk: Chromium) -> None:
         await opened.goto(f"{shown.address}/transactions?group=deciding")
         await page.locator("tbody a").first.click()
         assert await opened.violations() == []
+        page.once("dialog", lambda dialog: dialog.accept())
         await page.get_by_role("button", name="Roll").click()
         await expect(page.locator("main")).to_contain_text("rolled back")
     told = await shown.traffic.call("GetTransaction", transactions_pb2.GetTransactionRequest(id=transaction))

@@ -79,7 +79,21 @@ async def test_pending_messages_are_found(desk: Desk) -> None:
     ):
         text = await desk.text(f"/messages?{query}")
         assert {each for each in ("early", "late") if f">{each}<" in text} == found, query
-    assert "1 of the 2 messages of this page" in await desk.text("/messages?text=order")
+    assert "1 of 2 messages searched" in await desk.text("/messages?text=order")
+
+
+async def test_text_is_searched_beyond_the_first_page(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("duetime_console.pages.messages.SHOWN_MAX", 2)
+    for number in range(7):
+        await desk.send(f"m{number}", delay_ms=1_000 + number, body=b"needle" if number in (4, 6) else b"hay")
+    text = await desk.text("/messages?text=needle")
+    assert re.findall(r">(m\d)<", text) == ["m4", "m6"]
+    assert "2 of 7 messages searched" in text
+    monkeypatch.setattr("duetime_console.pages.messages.SEARCHED_MAX", 2)
+    text = await desk.text("/messages?text=needle")
+    assert "0 of 4 messages searched" in text
+    (link,) = re.findall(r'rel="next" href="([^"]+)">Continue the search', text)
+    assert re.findall(r">(m\d)<", await desk.text(html.unescape(link))) == ["m4", "m6"]
 
 
 async def test_list_goes_on_page_by_page(desk: Desk) -> None:
@@ -123,6 +137,15 @@ async def test_life_of_a_message_is_told_to_its_end(desk: Desk) -> None:
     assert "ValueError: &lt;script&gt;" in text
     assert "<script>alert" not in text
     assert "/dead-letters/letters/a?group=billing" in text
+    assert '<span class="badge bad">dead in billing</span>' in text
+
+
+async def test_message_shows_its_outcome_in_a_group(desk: Desk) -> None:
+    await desk.send("a")
+    (leased,) = await desk.received()
+    assert '<span class="badge">stored</span>' in await desk.text("/messages/a?topic=orders")
+    await desk.stub.Ack(consumer_pb2.AckRequest(group="billing", receipts=[leased.receipt]), timeout=60)
+    assert '<span class="badge good">done by billing</span>' in await desk.text("/messages/a?topic=orders")
 
 
 async def test_pending_message_is_cancelled(desk: Desk) -> None:

@@ -179,3 +179,15 @@ def test_runbooks_have_the_sections_that_alarms_name() -> None:
     assert {"a-lane-is-late", "calls-fail"} <= named | {"calls-fail"}
     anchors = {one.anchor for path in _PLACES if path.is_file() for one in _sections(path)}
     assert named - anchors == set()
+
+
+def test_runbooks_are_rendered_without_links_to_other_pages() -> None:
+    from duetime_console.pages.runbooks import _html
+
+    text = _html(
+        "1. Read [security](security.md#x) and [above](#a-lane-is-late).\n2. `ls <b>`\n\n| a |\n|---|\n| 1 |\n"
+    )
+    assert "<ol>" in text
+    assert "<table>" in text
+    assert 'Read security and <a href="#a-lane-is-late">above</a>' in text
+    assert "<b>" not in text

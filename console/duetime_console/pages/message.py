@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +67,30 @@ def _event(told: consumer_pb2.TraceEvent) -> Event:
     return Event(_NAMES.get(kind, kind.replace("_", " ")), _MOODS.get(kind, ""), told)
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The end of the message in a group."""
+
+    text: str
+    mood: str
+
+
+_OUTCOMES = {"acknowledged": ("done by", "good"), "dead": ("dead in", "bad")}
+
+
+def _outcomes(events: Sequence[Event]) -> list[Outcome]:
+    """One for each group with an end; a redrive removes the end before it."""
+    ends: dict[str, Outcome] = {}
+    for event in events:
+        group = event.told.group
+        if group and event.kind in _OUTCOMES:
+            words, mood = _OUTCOMES[event.kind]
+            ends[group] = Outcome(f"{words} {group}", mood)
+        elif group and event.kind == "redriven":
+            ends.pop(group, None)
+    return list(ends.values())
+
+
 async def message(request: Request) -> Response:
     if "download" in request.query_params:
         return await _download(request)
@@ -84,6 +109,7 @@ async def _show(
         body, damage = decompressed(found.message.body, found.message.sys_flag), ""
     except Damaged as damaged:
         body, damage = found.message.body, damaged.text
+    events = [] if isinstance(trace, GatewayError) else [_event(each) for each in trace.events]
     mood, words = _TEXTS.get(request.query_params.get("told", ""), ("", ""))
     return page(
         request,
@@ -91,7 +117,8 @@ async def _show(
         id=message_id,
         found=found,
         state=state_of(found),
-        events=[] if isinstance(trace, GatewayError) else [_event(each) for each in trace.events],
+        events=events,
+        outcomes=_outcomes(events),
         gaps=[] if isinstance(trace, GatewayError) else trace.gaps,
         trace_error=trace if isinstance(trace, GatewayError) else None,
         body=body,

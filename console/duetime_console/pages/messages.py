@@ -23,6 +23,8 @@ from duetime_console.session import viewer_of
 # Messages on one page; with a text search, bodies are transferred.
 SHOWN_MAX = 100
 FIND_KEY_MAX = 64
+# Pages read for one request with a text.
+SEARCHED_MAX = 50
 # Time for which a request counts or cancels before it reports its progress.
 CANCEL_S_MAX = 20.0
 _FIELDS = ("id", "topic", "key", "from", "before", "text", "where")
@@ -117,19 +119,23 @@ def _token(text: str, faults: dict[str, str]) -> bytes:
 async def _pending(request: Request, form: dict[str, str], wanted: pending_pb2.PendingFilter, token: bytes) -> Any:
     """Rows, the next page and the number of messages read; or the error."""
     text = form["text"]
-    answer = await asked(
-        request,
-        "ListPending",
-        pending_pb2.ListPendingRequest(filter=wanted, max_count=SHOWN_MAX, page_token=token, omit_bodies=not text),
-    )
-    if isinstance(answer, GatewayError):
-        return answer
-    rows = []
-    for each in answer.messages:
-        body = _body(each.message) if text else b""
-        if text.lower() in body.decode("utf-8", "replace").lower():
-            rows.append(Row(each.message, "pending", each.shard, each.lane, snippet(body, text)))
-    return rows, opaque(answer.next_page_token), len(answer.messages)
+    rows: list[Row] = []
+    seen = 0
+    for _ in range(SEARCHED_MAX if text else 1):
+        wanted_page = pending_pb2.ListPendingRequest(
+            filter=wanted, max_count=SHOWN_MAX - len(rows), page_token=token, omit_bodies=not text
+        )
+        answer = await asked(request, "ListPending", wanted_page)
+        if isinstance(answer, GatewayError):
+            return answer
+        token, seen = answer.next_page_token, seen + len(answer.messages)
+        for each in answer.messages:
+            body = _body(each.message) if text else b""
+            if text.lower() in body.decode("utf-8", "replace").lower():
+                rows.append(Row(each.message, "pending", each.shard, each.lane, snippet(body, text)))
+        if not token or len(rows) >= SHOWN_MAX:
+            break
+    return rows, opaque(token), seen
 
 
 def _body(message: message_pb2.StoredMessage) -> bytes:

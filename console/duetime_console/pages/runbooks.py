@@ -5,6 +5,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from markdown_it import MarkdownIt
+from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -18,7 +20,7 @@ _PLACES = (FOLDER / "runbooks.md", FOLDER.parents[1] / "docs" / "runbooks.md")
 class Section(NamedTuple):
     anchor: str
     title: str
-    text: str
+    html: Markup
 
 
 async def show(request: Request) -> Response:
@@ -30,7 +32,13 @@ async def show(request: Request) -> Response:
 def _sections(path: Path) -> list[Section]:
     parts = re.split(r"^## (.+)$", path.read_text(), flags=re.MULTILINE)[1:]
     titles, texts = parts[::2], parts[1::2]
-    return [Section(_anchor(title), title, text.strip()) for title, text in zip(titles, texts, strict=True)]
+    return [Section(_anchor(title), title, _html(text)) for title, text in zip(titles, texts, strict=True)]
+
+
+def _html(text: str) -> Markup:
+    """Escapes HTML in the text. Links to other pages of the documents become text: they are not served here."""
+    text = re.sub(r"\[([^\]]+)\]\((?!#|https?:)[^)]*\)", r"\1", text)
+    return Markup(MarkdownIt("commonmark", {"html": False}).enable("table").render(text))  # noqa: S704  the package's text
 
 
 def _anchor(title: str) -> str:

@@ -2,18 +2,22 @@
 (function () {
   "use strict";
 
-  const moment = new Intl.DateTimeFormat(undefined, {
+  const PARTS = {
     year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit",
     hourCycle: "h23",
-  });
+  };
+  const moment = new Intl.DateTimeFormat(undefined, PARTS);
+  const exact = new Intl.DateTimeFormat(undefined, { ...PARTS, fractionalSecondDigits: 3 });
 
   // Writes each <time data-ms> below an element in the reader's zone; its title stays exact.
   function localise(root) {
     for (const one of root.querySelectorAll("time[data-ms]:not([data-local])")) {
-      one.textContent = moment.format(new Date(Number(one.dataset.ms)));
+      const at = Number(one.dataset.ms);
+      one.textContent = (at % 1000 ? exact : moment).format(new Date(at));
       one.dataset.local = "";
     }
     for (const field of root.querySelectorAll("input[data-moment]:not([data-local])")) toLocal(field);
+    label(root);
     count();
   }
 
@@ -24,9 +28,9 @@
   function count() {
     const now = Date.now() + Number(document.documentElement.dataset.skew || 0);
     for (const one of document.querySelectorAll("time[data-soon]")) {
-      const ms = Math.max(0, Number(one.dataset.ms) - now);
-      const [unit, size] = UNITS.find(([, length]) => ms >= length) || UNITS[3];
-      one.textContent = left.format(Math.floor(ms / size), unit);
+      const ms = Number(one.dataset.ms) - now;
+      const [unit, size] = UNITS.find(([, length]) => Math.abs(ms) >= length) || UNITS[3];
+      one.textContent = left.format(Math.trunc(ms / size), unit);
     }
   }
 
@@ -102,6 +106,23 @@
     event.preventDefault();
   }
 
+  // A button that asks before its form is sent.
+  function confirmed(event) {
+    const question = event.submitter && event.submitter.dataset.confirm;
+    if (question && !confirm(question)) event.preventDefault();
+  }
+
+  // Gives cells the name of their column, which narrow screens show.
+  function label(root) {
+    for (const table of root.querySelectorAll("table:has(thead)")) {
+      const heads = [...table.querySelectorAll("thead th")].map((head) => head.textContent.replace(/[▲▼]/g, "").trim());
+      for (const row of table.querySelectorAll("tbody tr")) {
+        [...row.cells].forEach((cell, place) => { cell.dataset.name = heads[place] || ""; });
+      }
+    }
+  }
+
+  document.addEventListener("submit", confirmed);
   document.addEventListener("keydown", pressed);
   document.addEventListener("formdata", sendInstants);
   document.addEventListener("duetime:shown", (event) => localise(event.detail));
