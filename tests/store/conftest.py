@@ -35,7 +35,7 @@ def unhurried() -> Walk:
 
 
 class HandClock(Clock):
-    """A wall clock that stands where a test puts it; nothing waits on it."""
+    """A wall clock that tests set; it wakes no waiters."""
 
     def __init__(self) -> None:
         self.wall_ms = 1_700_000_000_000
@@ -81,7 +81,7 @@ class Shard:
         return outcome
 
     def put_entries(self, *records: bytes, lane: int, first_entry: int) -> Outcome:
-        """Puts what entries of a lane become, and makes it durable."""
+        """Puts records for entries of a lane durably."""
         outcome = self.stage_entries(*records, lane=lane, first_entry=first_entry)
         self.flush()
         return outcome
@@ -108,7 +108,7 @@ class Shard:
         self.checkpoint()
 
     def crash(self) -> None:
-        """The process is gone; what was written stays."""
+        """The process dies; written data stays."""
         self.store.lanes.close()
         self.store.queues.shared.close()
         self.store.log.close()
@@ -127,18 +127,18 @@ class Shard:
         return records
 
     def pulled_some(self, topic: str = "orders", queue: int = 0) -> list[record.Record]:
-        """What a reader sees of a queue's last 10 messages that can be read."""
+        """Reads the last 10 readable messages of a queue."""
         _, units = self.store.queues.find(topic, queue).last(10)
         found = [self.store.read_record(position, size) for position, size, _ in units.tolist()]
         return [record.decode(data) for data in found if data]
 
     def restore(self, level: int, first: int, count: int) -> Outcome:
-        """What a scheduler does with entries [first, first + count)."""
+        """Restores entries [first, first + count) as a scheduler does."""
         return self.put_entries(restored(self.store, level, first, count), lane=level, first_entry=first)
 
 
 def restored(store: Store, level: int, first: int, count: int) -> bytes:
-    """What a scheduler puts in place of entries [first, first + count): those that can't be restored are put aside."""
+    """Records that a scheduler puts for entries [first, first + count); unrestorable entries are put aside."""
     parts = []
     for number, (position, size, due_at_ms) in enumerate(store.lanes[level].queue.read(first, count).tolist(), first):
         entry = Entry(level, number, due_at_ms, store.read_record(position, size))

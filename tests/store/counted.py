@@ -16,7 +16,7 @@ Cell = tuple[int, str, int, int]  # lane, topic, start of the span, its width, i
 
 
 def cells(store: Store) -> dict[Cell, int]:
-    """What the table says."""
+    """The table's contents."""
     ledger = store.ledger
     tally = Tally(ledger.counts.snapshot(), Wanted(), 1_000_000)
     for _ in tally.add([lane.number for lane in store.lanes]):
@@ -52,7 +52,7 @@ def pending(store: Store) -> list[tuple[int, int, str, int]]:
 
 
 def check_counts(store: Store) -> None:
-    """The table has exactly what is pending."""
+    """The table matches the pending messages exactly."""
     assert not store.ledger.counts.suspects
     table, messages = cells(store), pending(store)
     expected: Counter[Cell] = Counter()

@@ -1,12 +1,12 @@
-"""A topic that is deleted and made again in a shard's life of pending messages (pending_life.py, docs/adr/0060).
+"""A topic that is deleted and recreated during a shard's life of pending messages (pending_life.py, docs/adr/0060).
 
 A deletion is one step, and power may be cut anywhere in it: the topic is closed, its pending messages are cancelled as
 a gateway does, and the store's own call deletes it. After each crash
 
-    answered      it is gone, and refuses messages until it is made again
-    else          it is there or gone; called again, the deletion goes on
-    its messages  ended: cancelled where they were pending, and never restored; none is in a queue or a count
-    made again    it has what was sent since, and begins where the old one ended
+    answered      the topic is deleted, and rejects messages until it is recreated
+    unanswered    the topic exists or is deleted; a repeated call completes the deletion
+    its messages  ended: pending ones are cancelled and never restored; none is in a queue or a count
+    recreated     the topic has the messages sent since, and its offsets continue after the old topic's
 """
 
 import asyncio
@@ -54,7 +54,7 @@ class DeletionLife(PendingLife):
     """See the module."""
 
     def __init__(self, root: Path, dice: random.Random, *, mode: str = "sync") -> None:
-        # Of the topic that is there, or that is to be deleted: it rises when the topic is made again.
+        # Generation of the topic that exists, or is to be deleted: it rises when the topic is recreated.
         self.generation = 0
         self.is_gone = self.may_be_there = False
         self.begins: tuple[int, ...] = ()
@@ -82,7 +82,7 @@ class DeletionLife(PendingLife):
     # --- steps --------------------------------------------------------------------------------------------------------
 
     def send_there(self, count: int, level: int, body_bytes: int) -> None:
-        """Messages of the topic; what is deleted refuses them."""
+        """Sends messages to the topic; a deleted topic rejects them."""
         # A call that failed may have deleted it: without a checkpoint its files are left.
         if self.is_gone or self.store.closing.is_deleted(TOPIC):
             if not self.may_be_there:
@@ -162,15 +162,15 @@ class DeletionLife(PendingLife):
         asked = store_pb2.DeleteStoredTopicRequest(name=TOPIC, generation=self.generation, stage=stage)
         return await self.calls_of_topics.delete(asked)
 
-    # --- what must be -------------------------------------------------------------------------------------------------
+    # --- checks -------------------------------------------------------------------------------------------------------
 
     def note_deletion(self) -> None:
-        """The shard has the deletion: what readers saw in the topic is gone."""
+        """The shard has the deletion: forgets everything that readers saw in the topic."""
         known = self.store.queues.deletions.get(TOPIC)
         if known is None or known.generation < self.generation or self.is_gone:
             return
         self.is_gone = True
-        # By queue: where a new one's begins, which is after all that was seen.
+        # First offset of a new queue, by queue: after every offset that was read.
         self.begins = known.begins
         assert all(self.begins[queue] > offset for topic, queue, offset in self.seen if topic == TOPIC)
         self.old |= self.new

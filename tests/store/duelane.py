@@ -1,4 +1,4 @@
-"""A lane for any time as plain as can be, and records for it: what the store makes of both, whoever keeps the order."""
+"""The simplest lane for any time, and records for it, to test the store apart from the real order."""
 
 import asyncio
 
@@ -88,7 +88,7 @@ class ByDue(Lane):
         return np.where(are_ended(self.units(entries)["tags"]), CANCELLED, states).astype(np.int8)
 
     def stage_cancel(self, entries: Ints) -> None:
-        """Nothing is restored meanwhile."""
+        """No entry may be restored before the stage is complete."""
 
     def publish_cancel(self, entries: Ints) -> None:
         units = self.units(entries)
@@ -96,7 +96,7 @@ class ByDue(Lane):
         self.queue.repoint(entries, units)
 
     def write_marks(self) -> None:
-        """There are none."""
+        """This lane has no marks."""
 
     def arriving(self, dues: Ints) -> None:
         """The queue has them."""

@@ -20,7 +20,7 @@ class HalfLog:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.data = bytearray()
-        # By half message's offset: its newest record.
+        # Position of the newest record, by the half message's offset.
         self.positions: dict[int, int] = {}
         self._offsets: dict[tuple[str, int], int] = {}
         self._records: dict[int, Record] = {}

@@ -56,7 +56,7 @@ class HalfShard(Shard):
         return results
 
     def states(self, ids: Sequence[str]) -> list[tuple[int, bool]]:
-        """What ends that change nothing are answered."""
+        """Answers of ends that leave the transactions open."""
         results = self.stage(dict.fromkeys(ids, transactions_pb2.DECISION_UNKNOWN))
         return [(one.state, one.duplicate) for one in results]
 

@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 class Here(Executor):
-    """Runs work at once, on the caller's thread; `before` is run first."""
+    """Runs work immediately on the caller's thread, after `before`."""
 
     def __init__(self) -> None:
         self.before: Callable[[], None] | None = None

@@ -1,14 +1,14 @@
-"""The lives of one shard on a disk that can lose power, and the plain model that it must agree with.
+"""The lives of one shard on a disk that can lose power, and the plain model of that shard.
 
 One life is an opened directory with the store's own flusher and checkpointer, driven step by step without threads. A
-step is a send, a restore, a flush, a checkpoint, …; power may be cut in the middle of any of them. The next life
-begins with recovery, and with the question whether what it found is what the model allows:
+step is a send, a restore, a flush, a checkpoint, …; power may be cut in the middle of any of them. The next life begins
+with recovery, and checks the recovered shard against the model:
 
-    answered      there, once, where the answer said
-    refused       not there
-    else          there once, or not at all
-    lanes         watermark = what is restored; what is not restored is pending, all of it, and nothing early
-    timers        the same, by entry; what is pending comes in the order of due times
+    answered      stored once, at the answered place
+    refused       not stored
+    else          stored once or not at all
+    lanes         every entry before the watermark is restored; every other is pending, and none is early
+    timers        the same, by entry; pending entries come in the order of due times
 """
 
 import asyncio
@@ -88,17 +88,17 @@ class Life(Promising):
         )
         self.loop = asyncio.new_event_loop()
         self.messages: dict[str, Message] = {}
-        # Of each level: every entry before it was answered as restored.
+        # Watermark of each level: every entry before it was answered as restored.
         self.restored = [0] * (LEVELS + 1)
-        # Of the lane for any time: entries that were answered as restored.
+        # Entries of the lane for any time that were answered as restored.
         self.timers: set[int] = set()
         self.puts: list[Put] = []
         self.batches: list[list[str]] = []
-        # Async mode: what was answered since the last flush, which a power cut may take; lanes at that flush.
+        # Async mode: ids answered since the last flush, which a power cut may take; lanes at that flush.
         self.unflushed: set[str] = set()
         self.flushed = [0] * (LEVELS + 1)
         self.flushed_timers: set[int] = set()
-        # Crashes so far, and what each power cut did.
+        # Number of crashes, and the effect of each power cut.
         self.points = 0
         self.told: list[str] = []
         self.disk: PowerDisk | None = None
@@ -114,7 +114,7 @@ class Life(Promising):
     # --- lives ------------------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
-        """Opens the directory; a power cut meanwhile is another life."""
+        """Opens the directory; a power cut during the opening starts another life."""
         while True:
             before, self.disk = self.disk, PowerDisk(self.root, self.dice)
             if before is not None and not before.is_lost:
@@ -163,7 +163,7 @@ class Life(Promising):
         return OrderKeeper(self.store, self.here)
 
     def _end(self) -> None:
-        """The process is gone."""
+        """The process dies."""
         self.points += 1
         self.puts.clear()
         self.disk.close_all()
@@ -220,7 +220,7 @@ class Life(Promising):
         try:
             outcome = self.store.put(b"".join(records), (0, len(ids)) if ids in self.batches else ())
         except (DiskFull, ReadOnly):
-            # Nobody knows what became of the first attempt.
+            # The outcome of the first attempt is unknown.
             self._refuse([] if retried else ids)
             return
         assert set(outcome.statuses) <= ({OK, DUPLICATE} if retried else {OK})
@@ -242,7 +242,7 @@ class Life(Promising):
         self._settle()
 
     def _settle(self) -> None:
-        """Takes note of what is answered."""
+        """Records the answers."""
         waiting = []
         for put in self.puts:
             if not put.durable.done():
@@ -270,12 +270,12 @@ class Life(Promising):
         return [self._sent(one, self.messages[one], one.encode()) for one in ids]
 
     def send_again(self) -> None:
-        """What was not answered, as a gateway does: the ids may be there already."""
+        """Retries unanswered sends as a gateway does: their ids may be stored already."""
         for ids in filter(None, unanswered(self.messages, TOPICS, self.puts, self.batches, self.others)):
             self.run(self._send(ids, self._again(ids), retried=True))
 
     def repeat(self, count: int) -> None:
-        """Sends again some of what was answered: nothing is stored twice, and the answer is the first one's."""
+        """Repeats some answered sends: nothing is stored twice, and the answer equals the first one."""
         ids = self.dice.sample(known := answered(self.messages, TOPICS, self.others), min(count, len(known)))
         with suppress(DiskFull, ReadOnly):
             outcome = self.store.put(b"".join(self._again(ids))) if ids else Outcome([])
@@ -283,7 +283,7 @@ class Life(Promising):
             assert [*places] == [(DUPLICATE, self.messages[one].offset) for one in ids], ids
 
     def restore(self, level: int, count: int, early: bool) -> None:
-        """As a scheduler does, with whatever lies behind the watermark; `early`: also what is not due."""
+        """Restores entries after the watermark as a scheduler does; `early`: also entries that are not due."""
         lane, now_ms = self.store.lanes[level], self.store.clock.now_ms()
         head = lane.head(b"", count)
         entries, units = head.entries, head.units
@@ -308,7 +308,7 @@ class Life(Promising):
             return
         taken = [index for index, status in enumerate(outcome.statuses) if status == OK]
         assert all(dues[index] <= outcome.stored_at_ms for index in taken)
-        # What is not taken between them was restored ahead.
+        # Entries left out between them were restored ahead.
         assert level == TIMERS or {*outcome.statuses[: len(taken)]} <= {OK, DUPLICATE}
         assert level != TIMERS or taken == [*range(len(taken))]
         if taken:
@@ -316,7 +316,7 @@ class Life(Promising):
             self._wait_for(Put(self._future(), level=level, watermark=outcome.watermark, entries=done))
 
     def flush(self, meanwhile: int = 0) -> None:
-        """What is staged becomes durable; `meanwhile` messages are sent while it does."""
+        """Makes staged records durable; sends `meanwhile` messages during the flush."""
         batch = self.store.take()
         if batch is None:
             return
@@ -377,7 +377,7 @@ class Life(Promising):
             self._all_flushed()
 
     def _all_flushed(self) -> None:
-        """Async mode: what was answered is on disk now."""
+        """Async mode: every answered record is on disk now."""
         self.unflushed.clear()
         self.flushed, self.flushed_timers = list(self.restored), set(self.timers)
 
@@ -416,7 +416,7 @@ class Life(Promising):
         self.check()
 
     def kill(self) -> None:
-        """The process is killed: what it wrote is kept."""
+        """Kills the process: its written data is kept."""
         self._end()
         self._open()
         self.check()
@@ -428,16 +428,16 @@ class Life(Promising):
         self.check()
 
     def cut_power_in(self, operations: int, *, next_life: bool = False) -> None:
-        """In the middle of what comes then; `next_life`: counted from the next opening on."""
+        """Cuts power during a later operation; `next_life`: counted from the next opening."""
         if next_life:
             self._next_cut = operations
         else:
             self.disk.cut_power_in(operations)
 
-    # --- what must be -----------------------------------------------------------------------------------------------
+    # --- checks -------------------------------------------------------------------------------------------------------
 
     def found(self) -> Iterator[tuple[str, int, int, Record | None]]:
-        """What readers are given but plans: topic, queue, offset, record; None: it was torn."""
+        """Everything that readers are given except plans: topic, queue, offset, record; None if it was torn."""
         for queue in self.store.queues.all():
             for offset in range(queue.min_offset, queue.max_offset) if queue.topic != PLANS_TOPIC else ():
                 position, size, _ = queue.read(offset, 1).tolist()[0]
@@ -448,7 +448,7 @@ class Life(Promising):
                 yield queue.topic, queue.queue, offset, one
 
     def check(self) -> None:
-        """Compares the shard with the model, which learns what became of what was not answered."""
+        """Compares the shard with the model, and updates the model with the outcome of unanswered calls."""
         assert self.made <= self.store.queues.counts.keys()
         entries: dict[tuple[int, int], str] = {}
         restored: dict[tuple[int, int], str] = {}

@@ -1,4 +1,4 @@
-"""What a shard's lanes have to be after a crash, by what the model of its lives knows (life.py)."""
+"""Checks of a shard's lanes after a crash against the model of its lives (life.py)."""
 
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,7 @@ def check_levels(life: "Life", entries: Found, restored: Found) -> None:
         assert done == known, f"lane {level} is at {lane.progress()}, restored are {done}"
         assert lane.watermark >= life.restored[level], f"lane {level} forgot what was answered as restored"
         assert lane.pending_count == count - len(done)
-        # Without a flush between them, the entry may be lost and what restored it be kept.
+        # Without a flush between them, the entry may be lost and its restored record kept.
         torn = () if life.sync else ("",)
         assert all(entries[level, number] in (restored[level, number], *torn) for number in done)
         life.restored[level] = lane.watermark

@@ -1,4 +1,4 @@
-"""What all state machines of a shard's life share: how it begins and ends, and what disks, crashes and clocks do."""
+"""The common part of all state machines of a shard's life: start, end, disk faults, crashes and clocks."""
 
 import random
 import shutil
@@ -72,7 +72,7 @@ class LifeMachine(RuleBasedStateMachine):
 
 
 def run_lives(machine: type[LifeMachine], steps: int) -> None:
-    """Lives of so many steps; the profile has their number."""
+    """Runs lives of `steps` steps; the profile sets the number of lives."""
     run_state_machine_as_test(
         machine,
         settings=settings(

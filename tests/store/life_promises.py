@@ -1,7 +1,7 @@
-"""What a shard's life does with promises (writing/promises.py), and what its readers have seen by them.
+"""Promises (writing/promises.py) in a shard's life, and the records that its readers saw by them.
 
-In sync mode a reader may see a record before it is flushed. Whatever it saw is in the same place after each crash, with
-the same id and body.
+In sync mode a reader may see a record before it is flushed. Each record that was read has the same place, id and body
+after every crash.
 """
 
 from collections.abc import Callable, Iterator
@@ -41,12 +41,12 @@ class Promising:
     cut_power: Callable[..., None]
 
     def __init__(self) -> None:
-        # By place: id and body; and by queue, how far readers have looked.
+        # Id and body by place; and by queue, the offset up to which readers have read.
         self.seen: dict[Place, tuple[str, bytes]] = {}
         self.noted: dict[tuple[str, int], int] = {}
 
     def promise(self, level: int, count: int) -> None:
-        """As the store does for records that it holds: those of the lane's head that fall due soon."""
+        """Promises places as the store does: to records that it holds, from the lane's head, due soon."""
         lane, now_ms = self.store.lanes[level], self.store.clock.now_ms()
         head = lane.head(b"", count)
         dues = dues_of(head.units["tags"])
@@ -62,8 +62,9 @@ class Promising:
                 promising.promise(self.store, parse(b"".join(records)), lane, head.entries[: len(records)])
 
     def fall_due(self, level: int, count: int) -> None:
-        """Again and again the lane's head is promised, falls due and is restored; with or without flushes between, and
-        messages for the same queues. Then power may be cut while these are written."""
+        """Promises, falls due and restores the lane's head repeatedly, with or without flushes between, and with
+        messages for the same queues. Then power may be cut while these are written.
+        """
         for _ in range(self.dice.randint(1, 4)):
             due_at_ms = self.store.lanes[level].next_due_at_ms()
             if due_at_ms is None:
@@ -91,7 +92,7 @@ class Promising:
         if self.dice.random() < share:
             step()
 
-    # --- what readers see -------------------------------------------------------------------------------------------
+    # --- reads --------------------------------------------------------------------------------------------------------
 
     def _visible(self, since: dict[tuple[str, int], int]) -> Iterator[tuple[Place, tuple[str, bytes]]]:
         """All published records that can be read, of each queue those from an offset on."""
@@ -105,13 +106,13 @@ class Promising:
                     yield (queue.topic, queue.queue, offset), (message_id, found.body)
 
     def note_seen(self) -> None:
-        """Readers look at everything that is new."""
+        """Readers read everything new."""
         if self.sync:
             self.seen.update(self._visible(self.noted))
             self.noted = {(queue.topic, queue.queue): queue.max_offset for queue in self.store.queues.all()}
 
     def check_rest(self) -> None:
-        """After a crash: what was seen is there, and counts are right."""
+        """After a crash: every record that was read exists, and counts are right."""
         check_counts(self.store)
         there = dict(self._visible({}))
         for place, content in self.seen.items():

@@ -1,4 +1,4 @@
-"""What the model of a shard's lives knows of messages, and of calls that are not answered yet (life.py)."""
+"""The model's state of messages and of unanswered calls in a shard's lives (life.py)."""
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping
@@ -10,12 +10,12 @@ from duetime_format.units import Ints
 
 @dataclass
 class Message:
-    """What the model knows of a message that was sent."""
+    """The model's state of a sent message."""
 
     topic: str
     queue: int
     level: int
-    # The answer's, in the lane for delayed ones. None: nobody knows whether it is stored.
+    # Answered offset in the lane for delayed messages. None: it is unknown whether the message is stored.
     offset: int | None = None
     refused: bool = False
 
@@ -29,7 +29,7 @@ class Put:
     offsets: dict[str, int] = field(default_factory=dict)
     level: int = 0
     watermark: int = 0
-    # Of a lane for any time: what is restored.
+    # Restored entries of a lane for any time.
     entries: Ints = field(default_factory=lambda: np.empty(0, np.int64))
 
 

@@ -1,7 +1,7 @@
 """A life in which pending messages are cancelled, rescheduled, replaced by key, listed and moved (life.py).
 
-Calls are the store's own, with its index and its reader. They go on while other steps are taken, and a crash ends those
-that are not answered: what they wanted then is there as a whole, or not at all. `Truth.check` says what must be.
+Calls are the store's own, with its index and its reader. They run while other steps are taken. A crash ends unanswered
+calls: each then has taken effect completely or not at all. `Truth.check` checks the state.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ TURNS = 12
 
 
 class ReadyClock(HandClock):
-    """Whoever waits goes on at once."""
+    """Never lets a waiter wait."""
 
     async def sleep(self, delay_ms: float) -> None:
         await turn()
@@ -79,7 +79,7 @@ class Call:
 
 @dataclass
 class Sent:
-    """A put that is not answered yet; `restored`: it takes entries' places."""
+    """An unanswered put; `restored`: it replaces entries."""
 
     durable: "asyncio.Future[None]"
     entries: dict[Place, Seen] = field(default_factory=dict)
@@ -90,11 +90,11 @@ class Sent:
 class PendingLife(Life):
     def __init__(self, root: Path, dice: random.Random, *, mode: str = "sync") -> None:
         self.truth = Truth(loses=mode == "async")
-        # Async mode: what is certain also after a power cut.
+        # Async mode: the part of the truth that survives a power cut.
         self.certain = deepcopy(self.truth)
         self.calls: list[Call] = []
         self.sends: list[Sent] = []
-        # Ids of messages with a delay, and of those sent with `replace`, by key: what calls may name.
+        # Ids of messages with a delay, and of those sent with `replace`, by key: calls may name them.
         self.named: list[str] = []
         self.of_key: dict[str, list[str]] = {key: [] for key in KEYS}
         super().__init__(root, dice, mode=mode, timer_lanes=TIMER_LANES)
@@ -201,7 +201,7 @@ class PendingLife(Life):
         self._settle()
 
     def restore(self, level: int, count: int, early: bool) -> None:
-        """As a scheduler does, with the lane's head; `early`: also what is not due."""
+        """Restores the lane's head as a scheduler does; `early`: also entries that are not due."""
         lane, now_ms = self.store.lanes[level], self.store.clock.now_ms()
         head = lane.head(b"", count)
         records, entries, ids = [], [], []
@@ -232,7 +232,7 @@ class PendingLife(Life):
             self._wait(Sent(self._future(), restored={(level, entries[index]): ids[index] for index in taken}))
 
     def _settle(self) -> None:
-        """Takes note of what is answered."""
+        """Records the answers."""
         truth, waiting = self.truth, []
         for one in self.sends:
             if not one.durable.done():
@@ -324,7 +324,7 @@ class PendingLife(Life):
         return list(dict.fromkeys(self.dice.choice(among) for _ in range(count)))
 
     def _ref(self, message_id: str, by_place: bool) -> pending_pb2.PendingRef:
-        """A message's receipt, of any of its places, or its id alone."""
+        """A reference by the receipt of any of the message's places, or by its id alone."""
         places = [place for place, seen in self.truth.entries.items() if seen.message_id == message_id]
         if not by_place or not places:
             return pending_pb2.PendingRef(message_id=message_id, topic=self.dice.choice(("", "orders")))
@@ -336,7 +336,7 @@ class PendingLife(Life):
             self.truth.fired.add(message_id)
 
     def _note_place(self, message_id: str, result: store_pb2.ReplaceResult, body: str) -> None:
-        """Where the message is now; what else its record says is seen there."""
+        """Records the message's present place; the rest of its record is checked there."""
         place = result.lane, result.entry
         (unit,) = self.store.lanes[result.lane].units(np.array([result.entry])).tolist()
         found = record.decode(self.store.read_record(*unit[:2]))
@@ -351,7 +351,7 @@ class PendingLife(Life):
         self.go_on()
 
     def go_on(self, turns: int = TURNS) -> None:
-        """Calls go on as far as they can."""
+        """Runs calls as far as they can proceed."""
 
         async def turned() -> None:
             for _ in range(turns):
@@ -400,7 +400,7 @@ class PendingLife(Life):
             if before == (len(self.calls), self.store.published_end):
                 break
 
-    # --- what the store does beside -----------------------------------------------------------------------------------
+    # --- background work of the store ---------------------------------------------------------------------------------
 
     def index(self, steps: int) -> None:
         with suppress(OSError, Damaged):
@@ -412,7 +412,7 @@ class PendingLife(Life):
             self.run(self.indexer._mark())
 
     def retain(self) -> None:
-        """Retention clears and deletes what it may, all but the newest file."""
+        """Retention clears and deletes everything that it may, except the newest file."""
         self.answer_all()
         if self.calls or self.store.staged.count:
             return

@@ -1,13 +1,13 @@
-"""What is certain about pending messages, and whether a shard's log, lanes, counts and lists agree (pending_life.py).
+"""The certain facts about pending messages, and whether a shard's log, lanes, counts and lists agree (pending_life.py).
 
 An entry of a lane keeps its place for good once it is durable. So facts are kept by place:
 
-    entries      what the record at a place says, by an answer or after a crash
+    entries      contents of the record at a place, by an answer or after a crash
     gone         how the entry ended: restored, cancelled, replaced
     delivered    the one place from which a message came to its topic
 
-and of each message that was answered as sent one thing is true: it is pending at one place, or it was delivered,
-cancelled, or replaced by another message.
+Each message that was answered as sent is in one state: pending at one place, delivered, cancelled, or replaced by
+another message.
 """
 
 from copy import deepcopy
@@ -31,12 +31,12 @@ Place = tuple[int, int]  # lane, entry
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a lane's record says."""
+    """Contents of a lane's record."""
 
     message_id: str
     body: str
     due_at_ms: int
-    # The place that it takes.
+    # The place that the record ends.
     ends: Place | None = None
     # The key of a message sent with `replace`, and its latest due time.
     key: str = ""
@@ -45,14 +45,14 @@ class Seen:
 
 @dataclass
 class Found:
-    """What a shard has."""
+    """Contents of a shard."""
 
     entries: dict[Place, Seen] = field(default_factory=dict)
     states: dict[Place, int] = field(default_factory=dict)
     dues: dict[Place, int] = field(default_factory=dict)
     # Entries whose records were torn before they were answered.
     torn: set[Place] = field(default_factory=set)
-    # By place: id and body; both empty if it was put aside.
+    # Id and body by place; both empty if the record was put aside.
     restored: dict[Place, tuple[str, str]] = field(default_factory=dict)
     # Ids of messages that were sent without a delay.
     plain: set[str] = field(default_factory=set)
@@ -124,9 +124,9 @@ def _take_delivered(found: Found, one: Record) -> None:
 
 @dataclass
 class Truth:
-    """See the module. What is answered is added by the life; `check` adds what a crash has decided."""
+    """The facts (see the module). The life adds answers; `check` adds the outcome of a crash."""
 
-    # A power cut may take what was answered since the last flush, and leave what came later.
+    # A power cut may take records answered since the last flush, and leave later ones.
     loses: bool = False
     entries: dict[Place, Seen] = field(default_factory=dict)
     gone: dict[Place, int] = field(default_factory=dict)
@@ -140,14 +140,14 @@ class Truth:
     stopped: set[str] = field(default_factory=set)
     # Those sent without a delay.
     plain: set[str] = field(default_factory=set)
-    # Bodies of what was refused.
+    # Bodies of refused messages.
     refused: set[str] = field(default_factory=set)
-    # Since the last check: messages that calls may have ended or given another place, and bodies that they gave them.
+    # Messages that calls may have ended or moved since the last check, and the bodies that the calls gave them.
     aimed_at: set[str] = field(default_factory=set)
     bodies: dict[str, set[str]] = field(default_factory=dict)
 
     def go_back_to(self, certain: "Truth") -> None:
-        """Power was cut: of what was answered since nothing is certain, but what was refused is not there."""
+        """Power was cut: answers since `earlier` are uncertain, but refused messages stay unstored."""
         known = deepcopy(certain)
         known.aimed_at |= self.aimed_at | self.cancelled | self.replaced | self.stopped
         known.aimed_at |= {self.entries[place].message_id for place in self.gone.keys() & self.entries.keys()}
@@ -168,7 +168,7 @@ class Truth:
         self.aimed_at.clear()
 
     def _check_places(self, found: Found) -> None:
-        """What was answered as stored is where the answer said."""
+        """Every record that was answered as stored has the answered place."""
         for place, seen in self.entries.items():
             state = found.states.get(place)
             if place in found.entries:

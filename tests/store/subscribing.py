@@ -36,7 +36,7 @@ class Subscriber:
         return answer
 
     async def bodies(self, count: int) -> dict[int, list[bytes]]:
-        """The bodies of so many messages, by queue."""
+        """The bodies of `count` messages, by queue."""
         found: dict[int, list[bytes]] = {}
         while sum(map(len, found.values())) < count:
             for news in (await self.next()).queues:

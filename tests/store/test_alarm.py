@@ -1,4 +1,4 @@
-"""Futures that are done at a moment of the shard's clock."""
+"""Futures that complete at a time of the shard's clock."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Records for any time: which the store takes, when they fall due, and how they are pulled and restored."""
+"""Records for any time: acceptance by the store, due times, pulls and restores."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -194,7 +194,7 @@ def test_an_entry_that_has_ended_is_read_and_stays_so(timers: Shard) -> None:
         tags = lane.units(np.arange(2))["tags"].tolist()
         found = reading.reader.read(lane.queue, np.arange(2), lane.units(np.arange(2)))
         assert (len(found[0]), found[2]) == (sum(found[1]), {})
-        # A damaged place of its record does not bring it back.
+        # A damaged position of its record does not make it pending again.
         flip(lane.queue, entry, 3)
         assert not reading.reader.read(lane.queue, np.arange(2), lane.units(np.arange(2)))[2]
         assert lane.units(np.arange(2))["tags"].tolist() == tags

@@ -1,4 +1,4 @@
-"""Who serves a lane: what counts as asking, when it is orphaned, and who gives way to whom."""
+"""Ownership of a lane: calls that count as polling, when a lane is orphaned, and which scheduler gives way."""
 
 from duetime_store.lanes.attendance import Asking, Attendance
 
@@ -6,7 +6,7 @@ WITHIN_MS = 1_000
 
 
 def asked(attendance: Attendance, scheduler: str, at_ms: float, *, has_lease: bool) -> None:
-    """A pull of the head that ends at once."""
+    """A pull of the head that returns immediately."""
     asking = Asking(scheduler, bytes([0]), has_lease)
     attendance.begin(asking, at_ms)
     attendance.end(asking, bytes([0]), at_ms)

@@ -66,7 +66,7 @@ async def move(store: Running, by_ms: int) -> None:
 
 
 async def restore_due(store: Running) -> range:
-    """The due entries of level 1 are restored."""
+    """Restores the due entries of level 1."""
     due = await store.pull_due(1)
     await store.put_entries(
         restored(store.node.store, 1, due.first_entry, len(due.sizes)), lane=1, first_entry=due.first_entry
@@ -92,7 +92,7 @@ async def fill(store: Running, count: int = 200, seed: int = 1) -> None:
 
 
 def check(store: Running, answer: pending_pb2.BacklogResponse, **asked: Any) -> None:
-    """The answer is what is pending now."""
+    """The answer equals the messages pending now."""
     messages = pending(store.node.store)
     topic = asked.get("topic", "")
     held = 0
@@ -383,7 +383,7 @@ async def test_numbers_of_an_answer_are_of_one_moment(store: Running, monkeypatc
 
 
 def _hasty() -> Any:
-    """A clock by which each step is over at once."""
+    """A clock by which every step seems instant."""
     ticks = iter(range(1 << 62))
     return lambda: next(ticks) * 0.002
 

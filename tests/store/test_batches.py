@@ -1,4 +1,4 @@
-"""Batches: stored all or none, also where a crash has torn what was written of them.
+"""Batches: stored all or none, also where a crash has torn a partly written batch.
 
 `make torture` cuts a batch at every byte (CUT_STEP=1).
 """
@@ -22,7 +22,7 @@ from tests.seeds import seed
 from tests.store.conftest import MIB, Shard, flip, ids, log_file, remove, sent, timer
 
 SECTOR = 512
-# Of cuts in a batch; a start takes its time.
+# Bytes between cuts in a batch; each cut costs a start.
 CUT_STEP = int(os.environ.get("CUT_STEP", "7"))
 LEVELS = DelayLevels.parse("1s 5s")
 
@@ -62,7 +62,7 @@ def offline(root: Path) -> set[str]:
 
 
 def kept(shard: Shard, begin: int, keep: bytes) -> None:
-    """The process is gone; of what it wrote from `begin` on these bytes are there, and no units."""
+    """The process dies; these bytes written from `begin` on are kept, and no units."""
     shard.crash()
     remove(shard.root / "consumequeue")
     with log_file(shard).open("r+b") as file:
@@ -98,7 +98,7 @@ def test_batch_has_consecutive_offsets_and_names_itself(shard: Shard) -> None:
 @pytest.mark.parametrize("one_in", ONE_IN)
 @pytest.mark.parametrize("after", [False, True])
 def test_batch_torn_at_any_byte_is_cut_whole(shard: Shard, after: bool, one_in: int) -> None:
-    """`after`: something stands in the log before it that was never written whole either."""
+    """`after`: the log has a partly written record before the batch."""
     shard.put(sent("A"), sent("E", level=1))
     if after:
         shard.checkpoint()

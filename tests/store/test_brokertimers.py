@@ -70,7 +70,7 @@ def test_timer_without_a_unit_before_the_queue_offset_was_delivered_at_once(whee
 
 
 def test_what_fell_due_while_the_broker_was_down_is_pending(wheel: Wheel) -> None:
-    """A broker forgets what is older than seven days."""
+    """A broker forgets timers older than seven days."""
     wheel.enter(wheel.timer("old", READ_MS), READ_MS)
     assert wheel.pending(read_ms=READ_MS, queue_offset=1, written_ms=START_MS) == [0]
 
@@ -119,7 +119,7 @@ def test_one_id_sent_twice_is_two_timers(wheel: Wheel) -> None:
 
 
 def test_timer_whose_copy_is_in_the_log_was_delivered(wheel: Wheel) -> None:
-    """A broker that was killed had delivered some of the slot that it was at, and would do so again."""
+    """A killed broker had delivered part of its current slot, and would deliver that part again."""
     for number in range(2):
         wheel.enter(wheel.timer(f"id{number}", READ_MS), READ_MS)
     wheel.deliver(0)

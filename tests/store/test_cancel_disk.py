@@ -1,4 +1,4 @@
-"""Cancels on a disk that is full, in a log whose front leaves, and in queues that are made again."""
+"""Cancels on a full disk, in a log whose front is deleted, and in rebuilt queues."""
 
 import errno
 import shutil
@@ -62,7 +62,7 @@ def test_ends_are_known_after_a_kill(shard: Shard, checkpoint: str) -> None:
 @pytest.mark.parametrize("torn", range(1, 8))
 @pytest.mark.parametrize("lane", [2, 1_000])
 def test_mark_that_was_torn_is_made_good(shard: Shard, lane: int, torn: int) -> None:
-    """Else an entry that has ended would not lie between its neighbours' due times, which are sought by halves."""
+    """Otherwise an ended entry would break the order of due times, and binary search relies on that order."""
     shard.put(*[sent(f"m{number}", level=2) if lane == 2 else timer(f"m{number}", 5_000) for number in range(9)])
     shard.checkpoint()
     queue, entries = shard.store.lanes[lane].queue, np.arange(9)

@@ -1,4 +1,4 @@
-"""Cancels race restores: what each call answers is what is delivered."""
+"""Cancels race restores: each answer agrees with the deliveries."""
 
 import asyncio
 import random
@@ -24,13 +24,13 @@ async def drain(store: Running, dice: random.Random) -> None:
     while lane.pending_count:
         head = lane.head(b"", dice.randint(1, 40))
         entries = head.entries.tolist()
-        # What is not consecutive comes with the next call.
+        # Entries that are not consecutive come with the next call.
         count = next((index for index, entry in enumerate(entries) if entry != entries[0] + index), len(entries))
         records = [
             restore(Entry(1, entry, due_at_ms, shard.read_record(position, size)))
             for entry, (position, size, due_at_ms) in zip(entries[:count], head.units.tolist(), strict=False)
         ]
-        # Cancels that come meanwhile are first.
+        # Let waiting cancels run first.
         await asyncio.sleep(0)
         if records:
             answer = await store.put_entries(*records, lane=1, first_entry=entries[0])
@@ -38,7 +38,7 @@ async def drain(store: Running, dice: random.Random) -> None:
 
 
 async def end(store: Running, numbers: list[int], dice: random.Random) -> dict[int, int]:
-    """Cancels messages in small calls, by place or by id, several at once. Returns the statuses."""
+    """Cancels messages by place or by id, in several small concurrent calls. Returns the statuses."""
     found: dict[int, int] = {}
 
     async def work(part: list[int]) -> None:
@@ -62,7 +62,7 @@ async def test_of_a_cancel_and_a_restore_one_wins_and_both_know(tmp_path: Path, 
             await store.put(*[sent(f"m{first + index}", level=1, body=b"") for index in range(MESSAGES)])
             await store.clock.advance(1_000)
             wanted = [first + index for index in range(MESSAGES)]
-            # Some in the order in which they are restored, so that both meet at the same entries.
+            # Cancel some in the order of restores, so that both meet at the same entries.
             if number % 3:
                 dice.shuffle(wanted)
             _, part = await asyncio.gather(drain(store, dice), end(store, wanted, dice))

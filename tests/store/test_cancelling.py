@@ -1,4 +1,4 @@
-"""Cancel over gRPC: by place and by id, what each answer means, and what is left after a restart."""
+"""Cancel over gRPC: by place and by id, the meaning of each answer, and the state after a restart."""
 
 import asyncio
 from pathlib import Path
@@ -18,7 +18,7 @@ NOT_FOUND = pending_pb2.CANCEL_STATUS_NOT_FOUND
 
 
 def ref(message_id: str, entry: int = -1, *, lane: int = 1, topic: str = "") -> pending_pb2.PendingRef:
-    """By place; without an entry: by the id alone."""
+    """A reference by place; without an entry, by the id alone."""
     if entry < 0:
         return pending_pb2.PendingRef(message_id=message_id, topic=topic)
     return pending_pb2.PendingRef(message_id=message_id, topic=topic, lane=lane, entry=entry)

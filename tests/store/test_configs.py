@@ -1,4 +1,4 @@
-"""Files under config/: RocketMQ's dialect, found damage, and what is not known here left as it is."""
+"""Files under config/: RocketMQ's dialect, detected damage, and preserved unknown fields."""
 
 from pathlib import Path
 from typing import Any
@@ -92,7 +92,7 @@ def test_flipped_bit_is_found(tmp_path: Path) -> None:
             flipped[at] ^= 1 << bit
             path.write_bytes(flipped)
             loaded = configs.load(tmp_path, configs.DELAY_OFFSETS)
-            # What is left to a flip is the name of the CRC itself, and which blank it is.
+            # Only a flip in the name of the CRC itself, or in the kind of a blank, goes undetected.
             assert configs.delay_offsets(loaded.value) == {1: 120, 3: 7}, (at, bit)
 
 

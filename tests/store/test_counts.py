@@ -1,4 +1,4 @@
-"""The table of pending messages against a plain list of them: whatever comes, leaves, is refined, folded and saved."""
+"""The table of pending messages against a plain list of them: additions, removals, refining, folding and saves."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -59,7 +59,7 @@ def tallied(counts: Counts, wanted: Wanted, buckets_max: int = 1_000_000) -> Buc
 
 
 def check_buckets(model: Model, buckets: Buckets, wanted: Wanted) -> None:
-    """Each bucket holds what falls due in it, and all that is asked for is in one."""
+    """Each bucket holds exactly the messages due in it, and every message of the range is in one."""
     found: Counter[tuple[int, int]] = Counter()
     spans: dict[tuple[int, int], list[tuple[int, int]]] = {}
     all_columns = buckets.starts_ms, buckets.widths_ms, buckets.counts, buckets.topics, buckets.lanes

@@ -1,4 +1,4 @@
-"""Topics that are deleted from a shard: what goes, what stays away after crashes, where a new one begins."""
+"""Deleting topics from a shard: deleted data stays deleted after crashes, and a new topic starts after the old one."""
 
 import asyncio
 import random
@@ -55,7 +55,7 @@ class Deleting(Consuming):
         return self.settings.data_dir / "consumequeue" / TOPIC
 
     def check(self) -> None:
-        """No fault in the directory of a store that has ended; what others make of it has no such topic."""
+        """A stopped store's directory has no fault, and no topic as other programs read it."""
         levels = DelayLevels.parse("1s 1h")
         assert verify(self.settings.data_dir, levels).damages == []
         assert TOPIC not in {topic for topic, _ in state.read(self.settings.data_dir, levels).queues}
@@ -114,7 +114,7 @@ async def test_what_is_open_again_takes_messages(store: Deleting) -> None:
     await store.stage(OPEN)
     assert await store.refusal(sent("a")) == ""
     await store.stage(CLOSE)
-    # Whoever closed it may have died.
+    # The caller that closed the topic may have died.
     await store.clock.advance(60_000)
     assert await store.refusal(sent("b")) == ""
 
@@ -252,7 +252,9 @@ async def test_a_deletion_outlives_its_record(store: Deleting) -> None:
 
 
 async def cut_while_deleting(root: Path, operations: int) -> tuple[Path, bool]:
-    """Power is cut at the n-th operation of the disk. What is left, and whether the deletion was answered."""
+    """Cuts power at the n-th operation of the disk. Returns the directory left, and whether the deletion
+    was answered.
+    """
     disk = PowerDisk(root, random.Random(operations))
     store = Deleting(root, disk=disk, queue_file_units=100)
     await store.__aenter__()
@@ -265,7 +267,7 @@ async def cut_while_deleting(root: Path, operations: int) -> tuple[Path, bool]:
     await asyncio.wait({call, store.node.loops}, timeout=60, return_when=asyncio.FIRST_COMPLETED)
     is_answered = call.done() and call.exception() is None
     disk.is_off = True
-    # A process that is gone tells nobody, and has ended none of its files.
+    # A dead process sends no answers and closes no files.
     with suppress(Exception):
         await store.__aexit__()
     await asyncio.gather(call, return_exceptions=True)
@@ -287,7 +289,7 @@ async def test_a_power_cut_leaves_the_topic_or_its_deletion(tmp_path: Path, one_
                 assert [one.id for one in (await store.pull()).messages] == ["a", "b"], operations
             else:
                 assert await store.refusal(sent("c")) == "TOPIC_NOT_FOUND", operations
-            # It goes on.
+            # The store still works.
             await store.stage(DELETE)
             assert TOPIC not in await store.topics(), operations
             await store.make(1)

@@ -1,4 +1,4 @@
-"""What a store does when its disk has no room, fails or hangs: what is lost, what is said, how it goes on."""
+"""A store whose disk is full, fails or hangs: lost data, reported errors, and recovery."""
 
 import asyncio
 import errno
@@ -34,7 +34,7 @@ LARGE = 600_000
 
 
 async def refusal(call: Awaitable[object]) -> DueTimeError:
-    """With what a call is refused."""
+    """The error of a refused call."""
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call
     return translate(caught.value, "the store", "NO_ANSWER")
@@ -119,7 +119,7 @@ async def test_a_full_disk_refuses_sends_and_goes_on_restoring(root: Path) -> No
         assert (first.status, first.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, FULL)
         assert str(root) in first.text
         assert "No space left on device" in first.text
-        # From now on without trying; and it is told everywhere.
+        # Now the store refuses without trying to write, and reports the fault everywhere.
         writes = store.disk.calls["pwritev"]
         again = await refusal(store.put(sent("B")))
         assert again.reason == FULL
@@ -133,7 +133,7 @@ async def test_a_full_disk_refuses_sends_and_goes_on_restoring(root: Path) -> No
         assert list((await store.restore(0, 3)).queue_offsets) == [1, 2, 3]
         assert store.all_stored() == ["A", "X", "Y", "Z"]
 
-        # Not with what the reserve needs alone: the next send would find it full again.
+        # The reserve alone is not enough: the next send would find the disk full again.
         store.disk.leave(MIB + 1)
         await store.clock.advance(5_000)
         assert (await refusal(store.put(sent("B")))).reason == FULL
@@ -201,7 +201,7 @@ SEGMENTS = [("open", f"{MIB:020d}"), ("truncate", f"{MIB:020d}")]
 UNITS = [(name, "consumequeue") for name in ("pwrite", "open", "truncate", "make_directory")]
 FILES = [*((name, "config") for name in ("open", "pwrite", "replace")), ("open", "checkpoint"), ("sync", "checkpoint")]
 MATRIX = [
-    # What fails, and with what a send, the next one, and a restore are refused then.
+    # The failing operation, and the refusals of a send, the next send, and a restore.
     *((*what, error, (FULL, FULL, FULL)) for what in RECORDS for error in NO_ROOM),
     *((*what, error, (FULL, FULL, "")) for what in SEGMENTS for error in NO_ROOM),
     *((*what, errno.EIO, (FAILED, FAILED, FAILED)) for what in (*RECORDS, *SEGMENTS)),
@@ -215,7 +215,7 @@ MATRIX = [
 
 @pytest.mark.parametrize(("operation", "path", "error", "told"), one_by_one(MATRIX, 5))
 async def test_fault_by_fault(root: Path, operation: str, path: str, error: int, told: tuple[str, str, str]) -> None:
-    """What is answered is there after a restart, once; what is refused for want of room is not."""
+    """After a restart, answered records exist once; records refused for lack of space do not."""
     answered = ["A"]
 
     async def attempt(name: str, call: Awaitable[object]) -> str:
@@ -234,7 +234,7 @@ async def test_fault_by_fault(root: Path, operation: str, path: str, error: int,
         second = await attempt("C", store.put(sent("C", topic="fresh")))
         third = await attempt("X", store.restore(0, 1))
         assert (first, second, third) == told
-        # Readers see what is answered, also where its units wait for room.
+        # Readers see every answered record, also while its units wait for space.
         assert store.all_stored() == sorted(answered)
         store.disk.mend()
         if second != FAILED:

@@ -1,4 +1,4 @@
-"""What a RocketMQ broker makes of an export: nothing is lost, nothing comes twice, queues go on where they were."""
+"""Exports in a RocketMQ broker: nothing is lost, nothing comes twice, queues continue at their offsets."""
 
 import json
 import shutil
@@ -44,7 +44,7 @@ async def shard(tmp_path: Path) -> AsyncIterator[Shard]:
 
 
 async def move_first(shard: Shard, *, later: int) -> None:
-    """Entry 0 of the lane lies behind the `later` ones, at the end of the log."""
+    """Moves entry 0 of the lane after the `later` ones, to the end of the log."""
     await shard.put(sent("P0", level=2))
     shard.clock.move(1)
     await shard.fill(1_000)
@@ -57,7 +57,7 @@ async def move_first(shard: Shard, *, later: int) -> None:
 
 
 def units_of(state: State) -> dict[tuple[str, int], list[tuple[int, int, int]]]:
-    """By queue: the units of its files; of places held free and of messages that have left too."""
+    """Units of the files of each queue, including units of placeholders and deleted messages."""
     found = {}
     for key, queue in state.queues.items():
         files = queue.files
@@ -70,8 +70,8 @@ def units_of(state: State) -> dict[tuple[str, int], list[tuple[int, int, int]]]:
 
 
 def dispatched_again(root: Path, *, killed: bool) -> list[tuple[str, int, int]]:
-    """Topic, queue and offset of the records that RocketMQ 4.9.7 gives another place in a queue when it starts on the
-    directory: it dispatches from the largest position that a queue's last unit names or, killed, all again.
+    """Topic, queue and offset of the records that RocketMQ 4.9.7 dispatches again, to another offset, when it starts on
+    the directory: it dispatches from the largest position in any queue's last unit or, after a kill, the whole log.
 
     Source: DefaultMessageStore.start, ConsumeQueue.putMessagePositionInfo.
     """
@@ -94,7 +94,7 @@ def dispatched_again(root: Path, *, killed: bool) -> list[tuple[str, int, int]]:
 
 
 def entries(root: Path) -> list[tuple[int, int]]:
-    """Offset and position of what waits in the lane."""
+    """Offset and position of the entries that wait in the lane."""
     return [
         (offset, unit[0])
         for offsets, found in read(root, OURS).queues[LANE].read()
@@ -222,7 +222,7 @@ async def test_directory_in_which_a_broker_delivered_an_entry_twice_is_imported(
     await move_first(shard, later=3)
     made = tmp_path / "made"
     export_directory(shard.settings.data_dir, made, LEVELS, accept_damage=False)
-    # What a broker does where no last entry is repeated: offset 0 becomes a fifth entry.
+    # A broker without a repeated last entry: offset 0 becomes a fifth entry.
     path = made / "consumequeue" / SCHEDULE_TOPIC / "1" / ("0" * 20)
     content = bytearray(path.read_bytes())
     content[4 * UNIT.size : 5 * UNIT.size] = content[: UNIT.size]
@@ -249,7 +249,7 @@ async def test_queue_whose_messages_have_left_goes_on_at_its_end(shard: Shard, t
     export_directory(root, made, LEVELS, accept_damage=False)
     for found in (read(made, OURS), load(made, OURS)):
         assert {key: found.queues[key].files.max_offset for key in ends} == ends
-    # A filler as a queue's last unit would tell a broker of a log of 2 GiB.
+    # A filler as a queue's last unit would make a broker expect a log of 2 GiB.
     last = [found[-1] for found in units_of(load(made, OURS)).values()]
     assert [unit for unit in last if unit[1] == FILLER_SIZE or unit[0] < 0 or unit[1] <= 0] == []
     assert [path.name for path in (made / "consumequeue" / "orders" / "0").iterdir()] == [f"{2_000:020d}"]

@@ -69,12 +69,12 @@ def brokers_view(root: Path) -> list[dict[str, str]]:
 
 
 def asked_about(root: Path) -> list[tuple[str, int]]:
-    """Id and checks of what a broker asks about."""
+    """Id and checks of the half messages that a broker asks about."""
     return [(one["UNIQ_KEY"], int(one.get("TRANSACTION_CHECK_TIMES", 0))) for one in brokers_view(root)]
 
 
 def opened(root: Path) -> list[tuple[str, int]]:
-    """Id and checks of what is open."""
+    """Id and checks of open transactions."""
     state = read(root, LEVELS)
     found = []
     for half in halves.of_state(state).open:
@@ -113,7 +113,9 @@ def test_open_ones_before_ended_ones_are_appended(log: HalfLog) -> None:
 
 @pytest.mark.parametrize("gone", ["consumequeue", "config"])
 def test_decisions_come_back_also_without_a_brokers_files(log: HalfLog, gone: str) -> None:
-    """A broker that loses its queues makes them from the log; who loses its configuration reads from the beginning."""
+    """A broker that loses its queues rebuilds them from the log; one that loses its configuration reads from the
+    beginning.
+    """
     for name in "abcde":
         log.half(name)
     log.asked(3, 4)
@@ -192,7 +194,9 @@ def test_checks_that_were_heard_count_for_the_broker(log: HalfLog) -> None:
 
 
 def test_the_last_one_of_the_queue_is_no_more_open_where_it_is_appended_again(log: HalfLog) -> None:
-    """An export appends it after what ended it, lest a broker that makes its queues from the log forgets the offset."""
+    """An export appends it after its end; otherwise a broker that rebuilds its queues from the log forgets
+    the offset.
+    """
     log.half("a")
     log.half("b")
     log.kept(0)

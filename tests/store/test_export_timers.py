@@ -1,4 +1,4 @@
-"""Exports of shards with messages for any time, and with cancelled ones: what a broker finds pending is what was."""
+"""Exports of shards with messages for any time and cancelled ones: a broker finds the same messages pending."""
 
 import json
 import shutil
@@ -166,7 +166,7 @@ def test_long_overdue_timers_get_a_slot_that_a_broker_reads(log: TimerLog) -> No
 
 
 def test_queues_rebuilt_from_the_log_say_the_same(log: TimerLog) -> None:
-    """A broker that makes its queues anew reads the same records at the same offsets."""
+    """A broker that rebuilds its queues reads the same records at the same offsets."""
     log.timer("old", NOW_MS + 400 * DAY)
     for number in range(5):
         log.timer(f"id{number}", NOW_MS + DAY, queue=number % 2)
@@ -240,7 +240,7 @@ def test_timers_go_to_a_file_for_a_broker_without(log: TimerLog, tmp_path: Path)
         "isCompressed": False, "sysFlag": 0, "flag": 0, "bornAtMs": 0, "properties": {},
     }  # fmt: skip
     assert (exported.timers, exported.silenced) == (2, 1)
-    # Nobody delivers them a second time: no 5.x broker that gets the directory later, nor DueTime.
+    # No program delivers them again: neither DueTime nor a later 5.x broker.
     assert brokers_view(made) == pending_of(made) == []
     (made / "config" / "timercheck").unlink()
     assert pending_of(made) == []
@@ -271,12 +271,12 @@ def test_timers_of_a_broker_come_back_to_one(name: str, tmp_path: Path) -> None:
 
 
 class Life:
-    """Sends, restores, cancels and replaces at random; knows what is pending."""
+    """Sends, restores, cancels and replaces at random; records the pending messages."""
 
     def __init__(self, log: TimerLog, draw: st.DrawFn) -> None:
         self.log = log
         self._draw = draw
-        # By lane and entry: id and due time.
+        # Id and due time by lane and entry.
         self.pending: dict[tuple[int, int], tuple[str, int]] = {}
         self._count = 0
 
@@ -317,7 +317,7 @@ def test_whatever_happened_an_export_has_the_same_pending_set(data: st.DataObjec
         assert pending_of(root) == expected
         for number in range(2):
             _, root = export(root, name=f"made{number}")
-            # What is long overdue has got a slot that a broker reads.
+            # A long overdue timer has a slot that a broker reads.
             assert [name for name, _ in pending_of(root)] == [name for name, _ in expected]
             assert all(now >= was for (_, now), (_, was) in zip(pending_of(root), expected, strict=True))
         # A broker, or an accident, may leave the log alone.

@@ -1,4 +1,4 @@
-"""A shard's files listed and given as raw bytes: what is given, what is refused, and how it yields to others."""
+"""A shard's files listed and copied as raw bytes: contents, refusals, and yielding to other work."""
 
 import asyncio
 import errno

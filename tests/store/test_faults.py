@@ -1,4 +1,4 @@
-"""What the store takes from whoever reaches its port: what the gateway takes."""
+"""The store validates its callers as the gateway does."""
 
 from dataclasses import replace
 

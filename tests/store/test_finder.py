@@ -1,4 +1,4 @@
-"""Messages found by key, id and offset id on one shard, in every state and at every moment."""
+"""Messages found by key, id and offset id on one shard, in every state and at every stage of indexing."""
 
 import asyncio
 from pathlib import Path
@@ -54,7 +54,7 @@ async def get(store: Running, message_id: str, topic: str = "") -> gateway_pb2.F
 
 
 async def restore(store: Running, lane: int = 1) -> None:
-    """What a scheduler does with the lane's head."""
+    """Restores the lane's head as a scheduler does."""
     due = await store.pull_due(lane, max_count=1)
     answer = await store.put_entries(
         restored(store.node.store, lane, due.first_entry, 1), lane=lane, first_entry=due.first_entry
@@ -73,7 +73,7 @@ async def indexed(store: Running) -> None:
 
 
 async def kept(_: Running) -> None:
-    """Leaves the keys of what is published where they are."""
+    """Leaves the keys of published records in place."""
 
 
 async def forgotten(store: Running) -> None:
@@ -83,7 +83,7 @@ async def forgotten(store: Running) -> None:
 
 @pytest.fixture(params=[kept, forgotten, indexed])
 async def settle(request: pytest.FixtureRequest) -> Any:
-    """Before each look: where a look finds what is published."""
+    """Runs before each search; decides where the search finds published records."""
     return request.param
 
 
@@ -248,13 +248,13 @@ async def test_a_damaged_record_is_counted_and_the_others_told(store: Running, s
         file.write(b"\xff")
     assert await ids(store, "key") == ["C", "A"]
     damaged = store.node.registry.get_sample_value("duetime_store_records_damaged_total")
-    # What was damaged when it was read for its keys has none.
+    # A record that was damaged when its keys were read has none.
     assert damaged == (0 if settle is forgotten else 1)
 
 
 async def test_too_long_a_tail_is_told(store: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     await store.put(keyed("A", "key"))
-    # What is kept is not read, however much it is.
+    # Keys in memory are found without reading the log, however many they are.
     monkeypatch.setattr(finder, "TAIL_BYTES_MAX", 10)
     assert await ids(store, "key") == ["A"]
     await forgotten(store)

@@ -1,5 +1,5 @@
-"""One flipped bit anywhere in records and units: the message that it hits may be lost, and no other; nothing comes
-early, nothing twice, nothing stops, and it is counted.
+"""One flipped bit anywhere in records and units: only the message that it hits may be lost; no message is early or
+comes twice, the store keeps running, and the damage is counted.
 
 `DUETIME_TEST_FLIPS=all` flips one bit of every byte instead of some.
 """
@@ -66,7 +66,7 @@ class Drained:
         return sum(self.registry.get_sample_value(name) or 0 for name in names)
 
     def _restore(self, level: int) -> None:
-        """What falls due; each answer has to bring the lane on."""
+        """Restores due entries; each answer has to advance the lane."""
         lane = self.shard.store.lanes[level]
         while (due := self._due(level)).sizes:
             answer = store_pb2.PullDueResponse(
@@ -74,7 +74,7 @@ class Drained:
             )
             batch = make_batch(level, answer)
             outcome = self.shard.put_entries(batch.records, lane=level, first_entry=batch.first)
-            # A restored record that is damaged is restored again; those behind it are there.
+            # A damaged restored record is restored again; later ones exist.
             assert {OK, DUPLICATE} >= set(outcome.statuses), (outcome.statuses, outcome.faults)
             # Those after it may be restored already.
             assert lane.watermark >= batch.end
@@ -155,14 +155,14 @@ def assert_at_most_one_lost(drained: Drained) -> None:
         assert one.body == b"body"
         if name not in PLAIN:
             assert due_at_ms(name) <= one.stored_at_ms <= max(due_at_ms(name), START_MS + 20_000)
-            # No later than the moment at which it is drained next.
+            # The next drain is the latest time.
             assert one.stored_at_ms <= due_at_ms(name) + 13_000
 
 
 def is_read(directory: Path, path: Path, at: int) -> bool:
-    """Whether somebody reads the byte when the directory is opened at its checkpoint and drained.
+    """Whether the byte is read when the directory is opened at its checkpoint and drained.
 
-    Nobody reads the lane's copy of what is restored, nor, but for a filter, the tag's hash in a unit of a topic.
+    The lane's copies of restored messages are never read. The tag's hash in a unit of a topic is read by filters alone.
     """
     if path.parent.parent.name == "SCHEDULE_TOPIC_XXXX":
         return not (path.parent.name == "0" and at < 2 * 20)

@@ -1,4 +1,4 @@
-"""A disk that somebody fills: what is refused then, and what never leaves to make room."""
+"""A disk that fills up: refused calls, and data that is never deleted to free space."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ class Small(Sick):
         super().__init__(root, FaultyDisk(24 * MIB), **{**SMALL, **settings})
 
     async def until_full(self, topic: str, level: int = 0) -> list[str]:
-        """Sends until it is refused; the ids of what was taken."""
+        """Sends until a send is refused; returns the accepted ids."""
         taken: list[str] = []
         for _ in range(200):
             names = [f"{topic}-{level}-{len(taken) + n}" for n in range(BATCH)]
@@ -63,7 +63,7 @@ class Small(Sick):
             await self.stub.Ack(consumer_pb2.AckRequest(group="billing", receipts=names), timeout=60)
 
     async def drain(self) -> list[str]:
-        """All that is due in lane 1, restored as a scheduler does it: what finds no room is put again."""
+        """Restores everything due in lane 1 as a scheduler does: a record without space is put again."""
         restored: list[str] = []
         refused = 0
         while (due := await self.pull_due(1)).sizes:

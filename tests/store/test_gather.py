@@ -1,4 +1,4 @@
-"""Records copied out of the log: in Python and compiled the same, whatever the log and the units say."""
+"""Records copied out of the log: Python and compiled code agree for any log and units."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Store directories of real brokers, opened as shards: what is in them, and how they go on."""
+"""Store directories of real brokers, opened as shards: their contents, and further use."""
 
 import shutil
 from collections.abc import Iterator
@@ -100,7 +100,7 @@ def test_what_a_broker_derived_is_made_again(root: Path, shard: Shard, name: str
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     shard.open()
     if gone == "config":
-        # Without its offsets nothing tells what a broker has delivered.
+        # Without its offsets, the deliveries of a broker are unknown.
         assert sum(lane.pending_count for lane in shard.store.lanes) >= golden.summary(name)["pendingTotal"]
     else:
         assert_as_the_manifest_says(shard, name)
@@ -136,7 +136,7 @@ def test_opening_changes_no_record_and_no_file_that_is_not_ours(shard: Shard, ro
             units = np.frombuffer(data, UNIT_TYPE)
             written = units[: int(np.argmin(units["size"] > 0)) if not (units["size"] > 0).all() else len(units)]
             if f"/{TIMER_TOPIC}/" in path or f"/{HALF_TOPIC}/" in path:
-                # Due times, or how half messages ended, stand in the place of hashes.
+                # The hash field has due times, or the ends of half messages.
                 assert (np.frombuffer(after[path], UNIT_TYPE)["position"][: len(written)] == written["position"]).all()
             else:
                 assert after[path].startswith(written.tobytes())

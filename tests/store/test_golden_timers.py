@@ -49,7 +49,7 @@ def expected(name: str) -> Waiting:
 
 
 def delivered(shard: Shard, since: int) -> Waiting:
-    """Topic, id and due time of what was restored at or after a log position; none of it early."""
+    """Topic, id and due time of the records restored at or after a log position; none of them early."""
     found: Waiting = Counter()
     state = read(shard.root, LEVELS)
     for (topic, _), queue in state.queues.items():
@@ -67,7 +67,7 @@ def delivered(shard: Shard, since: int) -> Waiting:
 
 
 def drain(shard: Shard) -> None:
-    """The clock goes on by the hour until nothing is pending."""
+    """Advances the clock by the hour until nothing is pending."""
     lane = lane_of(shard)
     while lane.pending_count:
         shard.clock.wall_ms += HOUR_MS
@@ -122,7 +122,7 @@ def test_broker_that_serves_again_is_taken_over_again(shard: Shard, name: str) -
     check.write_bytes(later)
     assert known_handover(LocalFiles(shard.root)) is None
     shard.open()
-    # It has not: what it would have rolled on from a slot before that is in the queue but once.
+    # The broker has not: a timer that it would have rolled on from an earlier slot is in the queue once.
     left = [unit for unit in golden.pending_timers(name) if golden.code(unit) > slot_ms]
     assert lane_of(shard).pending_count == len(left) > 0
 
@@ -195,7 +195,7 @@ def test_files_of_the_wheel_that_are_damaged_change_nothing(
 
 
 def test_lost_checkpoint_changes_nothing(shard: Shard, name: str) -> None:
-    """The queue is made anew from the log then, without marks."""
+    """The queue is then rebuilt from the log, without marks."""
     shard.put(timer("new", shard.clock.wall_ms + HOUR_MS))
     shard.checkpoint()
     shard.crash()

@@ -75,7 +75,7 @@ def real_messages(root: Path, message_id: str) -> list[Record]:
 def test_open_ones_are_taken_over(shard: HalfShard, expected: dict[str, tuple[int, int]]) -> None:
     rows = shard.table.snapshot().rows()
     assert list(zip(rows.offsets.tolist(), rows.checks.tolist(), strict=True)) == sorted(expected.values())
-    # Long past: their producers are asked at once.
+    # The check times are past: producers are asked immediately.
     assert (rows.next_check_at_ms < shard.clock.wall_ms).all()
     assert set(shard.table.counts()) == {next(iter(shard.table.counts()))}
     queue = shard.store.halves.queue

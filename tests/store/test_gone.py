@@ -1,4 +1,4 @@
-"""Which dead letters are gone, against a plain set."""
+"""The set of ended dead letters, against a plain set."""
 
 import numpy as np
 import pytest

@@ -40,8 +40,9 @@ def ends(root: Path) -> dict[int, tuple[int, int]]:
 
 
 def by_manifest(name: str, root: Path) -> dict[str, tuple[int, int]]:
-    """By id, offset and checks of the half messages that a broker would ask about: those from its progress on that no
-    op record names."""
+    """Id, offset and checks of the half messages that a broker would ask about: those after its progress without an op
+    record.
+    """
     known = golden.summary(name)["consumerOffset"]
     first = int(known[f"{HALF_TOPIC}@{halves.GROUP}"]["0"])
     log = (root / "commitlog").iterdir()

@@ -1,4 +1,4 @@
-"""Restored records that come before their time, over gRPC on a fake clock."""
+"""Restored records that arrive before their due time, over gRPC on a fake clock."""
 
 import asyncio
 import threading
@@ -36,7 +36,7 @@ class Lane(Running):
         return asyncio.create_task(self.put_entries(self.restored(first, count), lane=1, first_entry=first))
 
     async def settle(self) -> None:
-        """Returns once what was under way has come to a stop: a call that goes through the whole store is answered."""
+        """Waits until work in progress has stopped: a call passes through the whole store."""
         for _ in range(3):
             await self.put(sent("other", topic="other"))
 

@@ -1,4 +1,4 @@
-"""The file of recent ids: what each checkpoint adds, what a start reads, and what it does without it."""
+"""The file of recent ids: additions by each checkpoint, reading at a start, and starts without it."""
 
 import asyncio
 from pathlib import Path
@@ -34,7 +34,7 @@ def save(shard: Shard, keeper: IdKeeper) -> int:
 
 
 def reopened(shard: Shard) -> tuple[Opened, list[str]]:
-    """What the start found, and why it read ids from the log."""
+    """Ids that the start found, and its reason for reading ids from the log."""
     with capture_logs() as logs:
         opened = shard.reopen()
     return opened, [line["reason"] for line in logs if line["event"] == WARNING]
@@ -57,7 +57,7 @@ def test_blocks_of_several_checkpoints_are_read_without_the_log(shard: Shard) ->
     for first in range(0, 40, 10):
         fill(shard, first, 10)
         sizes.append(save(shard, keeper))
-    # Each checkpoint writes what is new.
+    # Each checkpoint writes only new ids.
     assert np.ptp(np.diff([0, *sizes])) == 0
     fill(shard, 40, 3)
     opened, reasons = reopened(shard)

@@ -67,7 +67,7 @@ def test_golden_index_is_read_as_rocketmq_read_it(name: str, tmp_path: Path) -> 
 
 
 def words(unit: dict[str, Any]) -> list[str]:
-    """What a broker indexes a record under."""
+    """The words under which a broker indexes a record."""
     keys = unit["properties"].get("KEYS", "").split(" ")
     return [word for word in [unit["uniqKey"], *keys] if word]
 
@@ -163,7 +163,7 @@ def test_file_that_follows_has_the_quirk_of_a_brokers(tmp_path: Path) -> None:
     writer.write_slots()
     assert path.read_bytes()[:40].hex() == SECOND_HEADER
     assert path.read_bytes()[shape.entries_at + 20 : shape.entries_at + 60].hex() == SECOND_ENTRIES
-    # The first entry reads 5 s too late, and is found all the same.
+    # The time of the first entry reads 5 s late, but the entry is found.
     hit = [hit for hit in writer.chain(key_hash("TestTopic", "K2")) if hit][-1]
     assert may_be_within(writer, hit, T + 5_500, T + 5_500)
     assert not may_be_within(writer, hit, T + 12_000, T + 12_000)

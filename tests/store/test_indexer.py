@@ -31,7 +31,7 @@ def thread() -> Iterator[ThreadPoolExecutor]:
 
 
 class Built:
-    """An indexer whose loop runs until it has read all that is published; then it is closed, or gone as in a crash."""
+    """An indexer whose loop runs until it has read every published record; then it is closed, or dies as in a crash."""
 
     def __init__(self, shard: Shard, thread: ThreadPoolExecutor, shape: Shape = SMALL) -> None:
         self.shard = shard
@@ -128,7 +128,7 @@ async def test_under_load_keys_are_written_after_a_while(shard: Shard, thread: T
     clock = FakeClock()
     indexer = Indexer(shard.store, shard.directory, thread, clock, shape=SMALL)
     await indexer._open()
-    # From now on something is always staged.
+    # Keep a record staged from now on.
     shard.store.put(sent("staged"))
     loop = asyncio.ensure_future(indexer._follow())
     await clock.advance(0)
@@ -251,7 +251,7 @@ async def test_blanks_large_records_and_damage_are_stepped_over(
     shard = Shard(tmp_path / "store", clock)
     shard.put(*(sent(f"{number}", body=bytes(400_000)) for number in range(5)))
     shard.put(sent("damaged"), sent("last"))
-    # What this process has put itself is not read again.
+    # This process does not read its own entries again.
     shard.reopen()
     position = shard.store.published_end - 2 * len(sent("last")) - 3
     path = shard.root / "commitlog" / f"{position - position % MIB:020d}"

@@ -89,7 +89,7 @@ def test_summary_is_the_manifests(name: str, tmp_path: Path) -> None:
     assert ("timer" in told) == bool(timer)
     assert told["damaged"] == []
     assert sum(file["entries"] for file in told["indexFiles"]) == wanted["index"]["keysLookedUp"]
-    # By RocketMQ's own account, that of its op messages: 29 were appended again when its offsets were lost.
+    # RocketMQ's op messages show the same: 29 were appended again when its offsets were lost.
     assert told["halfMessages"]["pending"] == len(told["halfMessages"]["messages"]) > 0
     assert all(half["topic"].startswith(("Dt", "Dk")) for half in told["halfMessages"]["messages"])
 
@@ -111,7 +111,7 @@ def test_what_is_no_store_directory_is_refused(tmp_path: Path) -> None:
 
 @pytest.fixture
 def served(shard: Shard, clock: HandClock) -> Shard:
-    """Some messages, some of them restored, some pending."""
+    """Some messages, partly restored and partly pending."""
     for number in range(20):
         shard.put(sent(f"now{number}"), sent(f"soon{number}", level=1), sent(f"later{number}", level=2))
     clock.wall_ms += 1_000
@@ -134,7 +134,7 @@ def test_pending_counts_by_the_checkpoint_once_the_log_before_it_says_nothing(se
 
 
 def test_entries_restored_ahead_of_a_gap_are_not_pending(served: Shard) -> None:
-    """What a power cut leaves of a batch: the record that restores entry 3 is gone, those behind it are there."""
+    """A power cut took part of a batch: the record that restores entry 3; later ones are kept."""
     restored = [line for line in lines(served.root) if line["topic"] == "orders" and "DT_ENTRY" in line["properties"]]
     path = served.root / "commitlog" / ("0" * 20)
     data = bytearray(path.read_bytes())
@@ -195,7 +195,7 @@ def test_odd_records_are_told_as_rocketmq_tells_them(tmp_path: Path) -> None:
     log.write_bytes(bytes(data).ljust(MIB, b"\0"))
     found = {(line["topic"], line["queueId"], line["queueOffset"]): line for line in lines(tmp_path)}
     assert found["%RETRY%" + "g" * 200, 0, 0]["tagsCode"] == record.java_hash("t")
-    # Two records of one place: the later one is not there, as for a broker.
+    # Two records have one place: the later one is ignored, as in a broker.
     assert found["t", 0, 0]["properties"] == {}
     assert found["t", 0, 0]["uniqKey"] is None
     assert found["t", 1, 0]["bornHost"] == "0:0:0:0:0:0:0:1:0"

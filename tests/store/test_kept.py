@@ -1,4 +1,4 @@
-"""Restored records that the store keeps: what it keeps, for how long, and how much."""
+"""Restored records that the store keeps: selection, duration and size."""
 
 import numpy as np
 import pytest

@@ -125,7 +125,7 @@ class Model:
         self.done = {entry for entry in here if dice.random() < 0.1}
         self.ended = {entry for entry in here if entry not in self.done and dice.random() < dice.choice([0, 0.3])}
         self.low = low
-        # Staged, oldest first: what is restored or ended, and whether it is restored.
+        # Restored or ended entries that are staged, oldest first, and whether they are restored.
         self.staged: list[tuple[Ints, bool]] = []
         self.lane = level_lane(self.queue)
         found, ended = (np.array(sorted(one), np.int64) for one in (self.done, self.ended))
@@ -256,7 +256,7 @@ def test_a_cursor_of_another_lane_is_refused() -> None:
 
 
 class LastFirst(Lane):
-    """Its newest entry falls due first, and what is restored lies anywhere."""
+    """A lane whose newest entry falls due first, with restored entries anywhere."""
 
     def __init__(self, lane: Lane) -> None:
         super().__init__(lane.number, lane.queue)
@@ -304,7 +304,7 @@ class LastFirst(Lane):
     publish_cancel = stage_cancel
 
     def write_marks(self) -> None:
-        """There are none."""
+        """This lane has no marks."""
 
     def arriving(self, dues: Ints) -> None:
         """The queue has them."""
@@ -378,7 +378,7 @@ def lane(shard: Shard) -> LastFirst:
 
 
 def put(shard: Shard, chosen: Ints) -> list[int]:
-    """The statuses of what the entries become, not durable yet."""
+    """Puts the entries' records, not durable yet. Returns the statuses."""
     data = b"".join(restored(shard.store, 1, int(entry), 1) for entry in chosen)
     return shard.store.restore(shard.store.admit(data), shard.store.lanes[1], chosen).statuses
 

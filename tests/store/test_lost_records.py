@@ -1,4 +1,4 @@
-"""Power cuts that take records and leave later ones, as those of the async mode do: what is left fits together."""
+"""Power cuts that take records and leave later ones, as the async mode allows: the rest is consistent."""
 
 import asyncio
 import os
@@ -80,7 +80,7 @@ def test_queues_forget_records_durably_before_their_file_is_removed(shard: Shard
     assert end > MIB
     shard.crash()
     for path in (shard.root / "commitlog").iterdir():
-        # What was not flushed is not there; units of it are.
+        # Unflushed records are lost; their units are kept.
         first = 1_000 if path == log_file(shard) else 0
         with path.open("r+b") as file:
             file.seek(first)
@@ -128,7 +128,7 @@ def test_restored_entries_that_are_lost_leave_the_counts_as_they_came(shard: Sha
     assert write is not None
     asyncio.run(write())
     shard.checkpoint()
-    # In another minute than the checkpoint.
+    # Move to another minute than the checkpoint's.
     clock.wall_ms += 300_000
     shard.put(*(sent(f"D{n}", level=1) for n in range(4)))
     clock.wall_ms += 1_000

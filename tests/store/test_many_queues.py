@@ -1,4 +1,4 @@
-"""More queues than a process may have files: how many are open, what a start looks at, when it believes the table."""
+"""More queues than a process may have open files: open files, reads at a start, and trust in the table of queues."""
 
 import asyncio
 import errno
@@ -64,7 +64,7 @@ async def quiet(store: Sick) -> None:
 
 
 async def settled(store: Sick, root: Path) -> None:
-    """As if it had been written a minute ago; a checkpoint that ran meanwhile has told of other times."""
+    """Dates the table a minute back; a checkpoint in between has recorded other times."""
     await quiet(store)
     settle_times(root)
     store.node.parts.checkpointer._table._is_whole = False
@@ -101,7 +101,7 @@ async def test_a_publish_opens_few_files_and_the_rest_is_written_beside_it(root:
         with store.disk.stalled("make_directory") as stall:
             store.node.store.queues.shared.opens_at_once = 0
             await fill(store)
-            # Read from memory: no file is there yet.
+            # Units are read from memory: no file exists yet.
             assert everything(store) == NAMES
             assert not queue_files(root)
             await store.until(stall.begun.is_set)
@@ -129,7 +129,9 @@ async def test_a_unit_that_changes_while_it_is_written_is_written_again(root: Pa
 async def test_what_was_closed_unflushed_is_flushed_by_the_checkpoint(
     root: Path, tells: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a flush of the file system where that tells of errors; elsewhere each file is flushed before it is closed."""
+    """The checkpoint flushes the file system where that reports errors; elsewhere each file is flushed before it is
+    closed.
+    """
     if not tells:
         monkeypatch.setattr(FaultyDisk, "open_whole", lambda *_: None)
     async with few_files(root) as store:
@@ -199,7 +201,7 @@ async def test_sends_to_new_queues_are_refused_past_the_limit_and_others_are_not
         again = await store.put(sent("again", topic="topic0"), sent("new", topic="new"), sent("%", topic="%RETRY%g"))
         assert list(again.faults) == [1]
         assert store.metric("duetime_store_queues") <= 131
-        # What was deferred comes out, wherever it goes.
+        # Due messages are restored to any topic.
         await store.fill("X")
         store.clock.move(2_000)
         assert not (await store.restore(0, 1)).faults
@@ -355,7 +357,7 @@ async def test_a_queue_that_is_not_as_it_was_is_made_again(
         await settled(store, root)
     harm(queue_files(root)[7], older)
     async with few_files(root) as store:
-        # From the older checkpoint on, where that fits.
+        # The rebuild starts from the older checkpoint where that fits.
         assert store.report.whole_log or store.report.rebuilt_units >= TOPICS
         assert everything(store) == sorted([*NAMES, *(f"n{number}" for number in range(TOPICS))])
 

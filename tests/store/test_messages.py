@@ -1,4 +1,4 @@
-"""Records as messages: in Python and compiled the same, whatever the records say."""
+"""Records as messages: Python and compiled code agree for any records."""
 
 from collections.abc import Callable
 
@@ -192,7 +192,7 @@ def test_compiled_and_python_make_the_same_messages(
     try:
         expected = in_python(records)
     except ValueError:
-        # A number that no field can hold: the compiled one leaves it to Python, which says so.
+        # A number too large for any field: the compiled code leaves it to Python, which reports it.
         assert write(b"".join(records), [len(one) for one in records], 1)[1] == 0
         return
     assert answer(records) == expected

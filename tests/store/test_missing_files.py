@@ -1,4 +1,4 @@
-"""Files that are gone, do not fit together, or say what can't be: what is told, and what goes on."""
+"""Files that are missing, contradict each other, or have impossible values: reports, and further use."""
 
 import os
 from collections.abc import Callable
@@ -48,7 +48,7 @@ def test_rest_is_served_once_the_loss_of_a_segment_is_accepted(shard: Shard, mis
     shard.settings = shard.settings.model_copy(update={"accept_missing_segments": True})
     report = shard.open().report
     queue, lane = shard.store.queues.find("orders", 0), shard.store.lanes[1]
-    # Of the last file nothing is known any more when the queues are gone with it.
+    # The last file is unknown when the queues are missing too.
     known = missing == 1 or with_queues
     assert report.missing_bytes == (MIB if known else 0)
     assert ((queue.max_offset, lane.queue.max_offset) == (250, 250)) == known
@@ -82,7 +82,7 @@ def test_damaged_last_record_is_not_taken_for_a_torn_write(shard: Shard, at: int
     assert (report.damage.count, report.cut_bytes, shard.store.published_end) == (1, 0, end)
     shard.put(sent("C"))
     queue = shard.store.queues.find("orders", 0)
-    # Without queues, what it said of its place is lost with its structure.
+    # Without queues, the record's position is lost with its structure.
     if with_queues or at == 90:
         assert queue.last(3)[1]["position"].tolist() == [0, position, end]
     shard.reopen()
@@ -125,7 +125,7 @@ def test_offset_that_is_taken_is_counted(shard: Shard) -> None:
 
 @pytest.mark.parametrize("at", [15, 27, 60, 100])
 def test_nothing_but_its_place_is_believed_of_a_damaged_record(shard: Shard, at: int) -> None:
-    """Queue id, queue offset, store time and topic of a lane's entry, and what a restored one says that it restores."""
+    """Damage hits queue id, queue offset, store time and topic of a lane's entry, and a restored record's origin."""
     shard.put(*(sent(f"D{n}", level=1) for n in range(5)))
     shard.clock.wall_ms += 1_000
     shard.restore(1, 0, 3)

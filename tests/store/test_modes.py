@@ -1,4 +1,4 @@
-"""What a store makes is for its own user, whatever the process's umask is; what exists keeps its mode."""
+"""New files of a store are for its own user under any umask; existing files keep their mode."""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Keys of new records: kept until the index has them, whatever order things happen in, and never too many."""
+"""Keys of new records: kept until the index has them, in any order of events, and bounded."""
 
 from itertools import pairwise
 
@@ -17,7 +17,7 @@ END = 1 << 40
 
 
 def rows(*positions: int) -> Rows:
-    """A key of each record that lies there; its hash is its position."""
+    """A key of each record at these positions; its hash is its position."""
     return np.array([(position, position, 0) for position in positions], ROW)
 
 

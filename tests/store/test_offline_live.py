@@ -61,7 +61,7 @@ async def test_restored_copies_that_are_still_in_the_log_are_no_damage(shard: Sh
 
 
 def take_front(shard: Shard) -> Callable[[int], None]:
-    """Takes the first file of the log away once something is read."""
+    """Deletes the first file of the log after the first read."""
 
     def take(_: int) -> None:
         for path in sorted((root(shard) / "commitlog").iterdir())[:-1]:

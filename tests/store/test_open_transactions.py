@@ -1,4 +1,4 @@
-"""The table of open transactions against a plain dict: whatever comes, ends, is asked about, moved and saved."""
+"""The table of open transactions against a plain dict, through additions, ends, checks, moves and saves."""
 
 import bisect
 from collections import Counter
@@ -107,7 +107,7 @@ class Tables(RuleBasedStateMachine):
             self.model[offset] = replace(self.model[offset], due=self.now + INTERVAL_MS, is_reported=False)
 
     def check_fairness(self, offsets: list[int], wanted: set[int]) -> None:
-        """Nobody has two more than one that has more waiting."""
+        """No group is two checks ahead of a group with more waiting."""
         given = {group: sum(self.model[one].group == group for one in offsets) for group in GROUPS}
         left = {group: sum(self.model[one].group == group for one in wanted - set(offsets)) for group in GROUPS}
         starved = [given[group] for group in GROUPS if left[group]]

@@ -1,4 +1,4 @@
-"""In an entry's place goes what the entry gives, and nothing else."""
+"""An entry's place accepts exactly the record that the entry describes."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -51,7 +51,7 @@ def test_record_that_is_not_the_pending_one_is_refused_and_the_right_one_is_take
 
 
 def test_forged_crc_of_a_body_is_no_way_in(shard: Shard) -> None:
-    """The CRC of a body is its encoder's, so that it may be the pending one's."""
+    """The encoder writes the CRC of a body, so it may equal the pending one's."""
     pending(shard)
     right = restored(shard.store, 1, 0, 1)
     wrong = right.replace(b"body", b"ydob", 1)
@@ -110,7 +110,7 @@ def test_entry_that_leads_nowhere_is_put_aside_with_its_bytes(shard: Shard) -> N
 
 
 def test_entry_whose_restored_record_the_store_does_not_take_is_put_aside(shard: Shard) -> None:
-    """One that fits into a segment, and does not with what restoring adds."""
+    """It fits into a segment, but not with the properties that restoring adds."""
     fixed = len(sent("A", level=1, body=b"", topic="x" * 127))
     size = shard.store.log.record_bytes_max - fixed
     pending(shard, topic="x" * 127, body=bytes(size))

@@ -108,7 +108,7 @@ class PendingShard(LifeMachine):
 
 
 class AsyncPendingShard(PendingShard):
-    """What was answered may be lost; what is left is one thing each."""
+    """Answered records may be lost; each message left has one state."""
 
     mode = "async"
 

@@ -1,4 +1,4 @@
-"""Whatever comes to the store's port: it is answered with a status of ours, and nothing but the directory changes.
+"""Arbitrary requests to the store's port: each is answered with a declared status, and only the directory changes.
 
 Each call of the service gets messages of any values, and PutMessage records of any: the process lives, no call is
 INTERNAL, nothing is made outside of the data directory, and nothing is stored that a gateway would refuse.
@@ -28,7 +28,7 @@ from tests.store.running import Running
 
 (SERVICE,) = store_pb2.DESCRIPTOR.services_by_name.values()
 CALLS = sorted(method.name for method in SERVICE.methods)
-# What a stranger may be told; UNKNOWN, INTERNAL and a broken connection are defects.
+# Statuses for invalid requests; UNKNOWN, INTERNAL and a broken connection are defects.
 FAIR = {
     "INVALID_ARGUMENT",
     "NOT_FOUND",
@@ -74,7 +74,7 @@ PUTS = [
 ]
 WAITS = {"wait_ms": 0, "length": 1}
 WAIT_S = 60
-# A stream waits for news when so many other calls were answered after its beginning.
+# A stream counts as silent after this many answers to other calls.
 SILENT_CALLS = 20
 
 
@@ -157,7 +157,7 @@ async def answered(store: Running, call: str, request: Any) -> str:
 
 
 def unfair(store: Running) -> list[str]:
-    """What lies in queues that no gateway fills so."""
+    """Records in queues that no gateway would write."""
     found = []
     for queue in store.node.store.queues.all():
         if not is_name(queue.topic) or len(queue.topic) > 127 or not 0 <= queue.queue < QUEUE_COUNT_MAX:
@@ -240,7 +240,7 @@ async def test_any_record_is_stored_as_a_gateway_would_or_refused(store: Running
 
 
 async def test_no_record_ends_a_store_or_leaves_its_directory(store: Running) -> None:
-    """One by one, what once did."""
+    """Each of these records once did."""
     places = ("a\0b", 0), ("../../../evil", 0), ("orders", 2**31 - 1), ("DT_GROUPS", 0), ("rmq_sys_x", 0)
     for number, (topic, queue) in enumerate(places):
         found = replace(record.decode(sent("A")), topic=topic, queue=queue)

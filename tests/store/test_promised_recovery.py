@@ -1,4 +1,4 @@
-"""Records that were read before they were flushed, and a power cut then: the plan gives them their places again."""
+"""Records that were read before a flush and then lost power: the plan gives them the same places again."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ LEVEL_MS = 1_000
 
 
 class Cut(Shard):
-    """A shard whose power is cut: `lose` says what of its log is lost."""
+    """A shard whose power is cut; `lose` names the lost part of its log."""
 
     def promise(self, lane: int, first: int, count: int) -> None:
         """Promises entries their places, durably."""
@@ -36,7 +36,7 @@ class Cut(Shard):
         self.clock.wall_ms += LEVEL_MS - PLAN_MS_MAX
 
     def fall_due(self, lane: int, first: int, count: int) -> None:
-        """Restored and published by a promise."""
+        """Restores and publishes entries by a promise."""
         self.clock.wall_ms += PLAN_MS_MAX
         outcome = self.stage_entries(restored(self.store, lane, first, count), lane=lane, first_entry=first)
         assert outcome.statuses == [OK] * count
@@ -49,7 +49,7 @@ class Cut(Shard):
         return [unit[:2] for unit in queue.read(queue.min_offset, 100).tolist()]
 
     def lose(self, *spans: tuple[int, int]) -> None:
-        """The process is gone, and these bytes of the log with it: (position, count)."""
+        """The process dies, and loses these bytes of the log: (position, count)."""
         self.crash()
         with log_file(self).open("r+b") as file:
             for position, count in spans:
@@ -151,7 +151,7 @@ def test_a_damaged_record_that_keeps_its_place_gives_it_back(cut: Cut) -> None:
     cut.fall_due(1, 0, 1)
     cut.put(sent("after"))
     position, _ = cut.places()[1]
-    # Its structure holds, and its body is gone.
+    # Its structure is intact, its body lost.
     cut.lose((position + 100, 40))
     for _ in range(2):
         assert ids(cut.pulled()) == ["before", "A", "after"]
@@ -166,7 +166,7 @@ def test_the_first_place_of_a_queue_is_filled_again(cut: Cut) -> None:
     cut.fall_due(1, 0, 1)
     cut.put(sent("after"))
     position, _ = cut.places()[0]
-    # Its structure holds, and its body is gone.
+    # Its structure is intact, its body lost.
     cut.lose((position + 100, 40))
     assert ids(cut.pulled()) == ["A", "after"]
 

@@ -1,4 +1,4 @@
-"""Places that are promised ahead, in a running store on a fake clock: what falls due is read once it is written."""
+"""Places promised ahead, in a running store on a fake clock: a due record can be read as soon as it is written."""
 
 import asyncio
 import errno
@@ -83,7 +83,7 @@ class Shard(Running):
         return [list(zip(plan.rows["entry"].tolist(), plan.rows["offset"].tolist(), strict=True)) for plan in found]
 
     def read(self) -> list[str]:
-        """What a reader of the topic sees now."""
+        """Records that a reader of the topic sees now."""
         store = self.node.store
         units = store.queues.find("orders", 0).read(0, 100).tolist()
         return ids([record.decode(store.read_record(*unit[:2])) for unit in units])
@@ -112,7 +112,7 @@ async def test_what_is_promised_is_read_before_it_is_flushed(shard: Shard) -> No
     assert not (await put).statuses
     store, parts = shard.node.store, shard.node.parts
     assert store.lanes[1].watermark == 2
-    # What is copied or counted on for good is durable.
+    # Copies and final counts include only durable records.
     assert store.durable_end < store.published_end
     assert parts.indexer is not None
     assert parts.indexer.position <= store.durable_end
@@ -186,7 +186,7 @@ async def test_a_second_lane_s_message_takes_the_place_and_order_is_kept(shard: 
     await shard.fill("A", "B")
     await shard.put(timer("soon", HELD_MS - PROMISE_BY_MS - 1))
     put = await shard.promised(1, 2)
-    # What restores the other lane comes late.
+    # The records that restore the other lane come late.
     assert not (await shard.begin(1_000, 1)).statuses
     shard.clock.move(PROMISE_BY_MS)
     assert not (await put).statuses
@@ -304,7 +304,7 @@ async def test_what_was_read_before_its_flush_failed_is_there_after_the_restart(
             await shard.put(sent("lost"))
         assert shard.node.store.read_only_reason
         assert shard.read() == ["before", "A"]
-    # What the kernel dropped.
+    # Drop the pages as the kernel may.
     with (tmp_path / "store" / "commitlog" / f"{0:020}").open("r+b") as file:
         file.seek(place[0])
         file.write(bytes(4_096))

@@ -1,4 +1,4 @@
-"""Puts in a stream: answered by number once durable; what is wrong with one harms no other."""
+"""Puts in a stream: answered by number once durable; a fault in one affects no other."""
 
 import asyncio
 import threading
@@ -49,7 +49,7 @@ class Streaming(Running):
 
     @property
     def staged_count(self) -> int:
-        """Records that have places, flushed or not."""
+        """Number of records with places, flushed or not."""
         return sum(queue.next_offset for queue in self.node.store.queues.all())
 
     async def takes_calls(self) -> bool:

@@ -1,4 +1,4 @@
-"""Reading through damage, segment ends and unusual records: what is whole is given, in order, and nothing else."""
+"""Reading through damage, segment ends and unusual records: exactly the intact records are returned, in order."""
 
 import asyncio
 from pathlib import Path

@@ -88,7 +88,7 @@ def test_reach_is_shorter_once_ids_are_pushed_out(make: Make) -> None:
     assert recent.reach_ms(0) == 10_000
     for second in range(6):
         add(recent, [second], [second], 1_000 * second)
-    # What came at 2 s is gone, what came later is known.
+    # The id from 2 s is forgotten, later ones are known.
     assert recent.reach_ms(5_500) == 3_500
     recent.expire(12_000)
     assert recent.reach_ms(12_000) == 10_000
@@ -141,7 +141,7 @@ def _check_model(count_max: int, batches: list[tuple[list[int], int, int]], *pai
             cut = position - min(taken_back, len(batch), count_max)
             recent.cut(cut)
             model, position = [row for row in model if row[1] < cut], cut
-            # What is younger than the window is there; what is older by a grain is not.
+            # Ids younger than the window are known; ids older by a grain are not.
             must = {key for key, _, at_ms in model if at_ms > now_ms - 5 * GRAIN_MS}
             may = {key for key, _, at_ms in model if at_ms > now_ms - 6 * GRAIN_MS}
             found = set(seen(recent, list(range(6))))

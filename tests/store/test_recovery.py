@@ -1,4 +1,4 @@
-"""Opening what a crash, a careless hand or another program left behind."""
+"""Opening directories left by a crash, a careless hand or another program."""
 
 import asyncio
 import os
@@ -150,7 +150,7 @@ def test_damaged_record_takes_no_place_that_an_intact_one_claims(shard: Shard) -
 
 
 def test_last_record_keeps_its_offset_though_it_is_damaged(shard: Shard) -> None:
-    """A consumer that has read it goes on behind it, and must not miss what comes next."""
+    """A consumer that has read it continues after it, and must not miss the next record."""
     shard.put(sent("A"), sent("B"))
     flip(log_file(shard), len(sent("A")) + 90)
     assert shard.reopen().report.damage.count == 1
@@ -383,7 +383,7 @@ def test_no_segment_is_prepared_before_half_of_the_last_is_used(shard: Shard) ->
 
 
 def test_entry_whose_record_a_crash_has_taken_is_restored_again(shard: Shard) -> None:
-    """The records of later entries, of the same write, are there: those are not restored twice."""
+    """Later records of the same write exist: their entries are not restored twice."""
     shard.put(*(sent(f"{n}", level=1) for n in range(3)))
     shard.checkpoint()
     shard.clock.wall_ms += 1_000

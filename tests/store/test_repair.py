@@ -1,4 +1,4 @@
-"""Units that do not name their record: written anew where the record is found, whatever bit of them has changed."""
+"""Units that do not point to their record: rewritten where the record is found, whichever bit has changed."""
 
 import asyncio
 from collections.abc import Callable
@@ -174,7 +174,7 @@ def test_units_of_a_lost_page_are_found_between_their_neighbours(shard: Shard, r
         for offset in lost:
             rewrite(queue, offset, bytes(UNIT.size))
         assert messages(reading.pull()) == [f"{n}" for n in range(12)]
-        # The tags can't be told from elsewhere than the log; readers do without.
+        # Tags are derived from the log alone; readers work without them.
         assert [unit[:12] for unit in parts(queue.read(0, 12).tobytes())] == [unit[:12] for unit in parts(before)]
 
 

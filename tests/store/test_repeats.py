@@ -1,4 +1,4 @@
-"""What counts as a repeated send: topic and id are equal, also for what is under way."""
+"""Repeated sends: topic and id are equal, also to those of a send in progress."""
 
 import random
 from pathlib import Path
@@ -175,7 +175,7 @@ async def test_repetition_of_what_is_under_way_waits_for_it_and_shares_its_fate(
             shard.store.publish(batch, 0)
             await durable
         else:
-            # Nothing is stored, and nobody is told that it was.
+            # Nothing is stored, and no send was answered as stored.
             refuse(shard.store.undo(), DiskFull("no room"))
             with pytest.raises(DiskFull):
                 await durable

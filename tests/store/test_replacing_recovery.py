@@ -1,4 +1,4 @@
-"""Records that take the places of others, after crashes and behind retention: one of each chain is delivered, once."""
+"""Records that replace others, after crashes and behind retention: one of each chain is delivered, once."""
 
 import errno
 import random
@@ -43,7 +43,7 @@ async def reschedule(shard: Shard, where: pending_pb2.PendingRef, delay_ms: int,
 
 
 async def chain(shard: Shard) -> list[tuple[int, int]]:
-    """A message of a level, which is rescheduled again and again; all its places."""
+    """Stores a message of a level, and reschedules it repeatedly; returns all its places."""
     await shard.put(sent("C", level=LEVEL), sent("other", level=LEVEL))
     places = [(LEVEL, 0)]
     for number in range(CHAIN):
@@ -54,7 +54,7 @@ async def chain(shard: Shard) -> list[tuple[int, int]]:
 
 
 async def drain(shard: Shard, lane: int) -> list[tuple[str, bytes]]:
-    """What is due, restored: ids and bodies."""
+    """Restores everything due: ids and bodies."""
     due = await shard.pull_due(lane, max_count=1_000, any_entries=True)
     records, found, at = b"", [], 0
     entries = list(due.entries) or list(range(due.first_entry, due.first_entry + len(due.sizes)))
@@ -105,7 +105,7 @@ async def test_receipts_of_every_generation_stay_valid(shard: Shard, generation:
 
 @pytest.mark.parametrize("gone", GONE)
 async def test_a_message_that_retention_moved_is_rescheduled(shard: Shard, gone: str) -> None:
-    """Its copy keeps the store time of the first, and what replaces it is newer than both."""
+    """Its copy keeps the first record's store time, and its replacement is newer than both."""
     lane, entry = (await chain(shard))[1]
     for _ in range(2):
         await shard.fill(1_500)

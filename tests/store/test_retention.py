@@ -1,4 +1,4 @@
-"""What leaves the log with time, and what never does."""
+"""Records that retention deletes, and records that stay."""
 
 import asyncio
 import shutil
@@ -91,7 +91,7 @@ class Shard(Running):
         return sorted(int(path.name) // MIB for path in files)
 
     async def crash(self) -> None:
-        """The process is gone, without a word."""
+        """The process dies without a shutdown."""
         await self.channel.close()
         self.node.loops.cancel()
         await self.node._serving.server.stop(0)
@@ -107,7 +107,7 @@ class Shard(Running):
         await self.__aenter__()
 
     async def drain(self, level: int = 2) -> list[str]:
-        """Everything of a lane that is due, restored; the ids."""
+        """Restores every due entry of a lane; returns the ids."""
         due = await self.pull_due(level)
         position, found = 0, []
         restored = b""
@@ -228,7 +228,7 @@ async def test_lane_of_which_only_copies_are_left_is_made_again(
         shard.clock.move(HOUR_MS)
         await shard.drain()
     await shard.put(*(sent(f"P{n}", level=2) for n in range(pending)))
-    # A copy is told by its store time, which is before that of others.
+    # A copy is identified by its store time, which is before that of others.
     shard.clock.move(1)
     await shard.fill(1_500)
     await shard.expire()

@@ -40,7 +40,7 @@ async def test_ids_name_the_port_that_the_shard_had_first(tmp_path: Path) -> Non
         # So that the next start gets another one.
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         with suppress(OSError):
-            # Else somebody has it already.
+            # Otherwise another process has it already.
             taken.bind(("127.0.0.1", port))
             taken.listen()
         again, port = await advertised()

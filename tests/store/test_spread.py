@@ -1,4 +1,4 @@
-"""Records that lie all over the log, read by system calls: in Python and compiled the same."""
+"""Records all over the log, read by system calls: Python and compiled code agree."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""SQL expressions: what they say of which properties, what is refused and where, and the same by a plain evaluator."""
+"""SQL expressions: their result for properties, and errors with their position, the same as by a plain evaluator."""
 
 import string
 from contextlib import suppress
@@ -74,7 +74,7 @@ def matched(sql: str, properties: dict[str, str], tags: str = "") -> bool:
         ("paid", {"paid": "true"}, False),
         ("NOT paid", {"paid": "true"}, True),
         ("NOT paid", {}, False),
-        # what is missing
+        # missing properties
         ("a = 5", {}, False),
         ("a <> 5", {}, False),
         ("NOT (a = 5)", {}, False),
@@ -91,7 +91,7 @@ def matched(sql: str, properties: dict[str, str], tags: str = "") -> bool:
         ("5 = a", {}, False),
         ("5 <> a", {}, True),
         ("a = b", {}, True),
-        # what is no number
+        # values that are not numbers
         ("a = 5", {"a": "abc"}, False),
         ("a <> 5", {"a": "abc"}, False),
         ("a > 5", {"a": "nan"}, False),
@@ -110,7 +110,7 @@ def matched(sql: str, properties: dict[str, str], tags: str = "") -> bool:
         ("notable = 1", {"notable": "1"}, True),
         ("$x_1 = 1", {"$x_1": "1"}, True),
         ("a /* one */ = -- two\n 5", A5, True),
-        # what is the system's
+        # system properties
         ("TAGS = 'paid' AND KEYS IS NOT NULL", {"TAGS": "paid", "KEYS": "k1 k2"}, True),
         ("UNIQ_KEY = '17'", {"UNIQ_KEY": "17"}, True),
     ],

@@ -1,4 +1,4 @@
-"""A store on a disk that loses power, fills up and forgets what was not flushed, against a plain model (life.py)."""
+"""A store on a disk that loses power, fills up and forgets unflushed data, against a plain model (life.py)."""
 
 import random
 from pathlib import Path
@@ -74,7 +74,7 @@ class AsyncShard(Shard):
     mode = "async"
 
 
-# In the gate the lives of transactions have all steps of a synchronous shard.
+# The lives of transactions, which the gate runs, have all steps of a synchronous shard.
 @pytest.mark.parametrize("machine", [pytest.param(Shard, marks=pytest.mark.proof), AsyncShard])
 def test_nothing_answered_is_lost_whenever_power_is_cut(machine: type[Shard]) -> None:
     run_lives(machine, 40)

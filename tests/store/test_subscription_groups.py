@@ -1,4 +1,4 @@
-"""Groups in RocketMQ's file: what gateways tell is in it, what a broker left stays, nothing is written twice."""
+"""Groups in RocketMQ's file: it has the groups of gateways, keeps those of a broker, and nothing is written twice."""
 
 import asyncio
 import errno
@@ -173,7 +173,7 @@ async def test_many_groups_share_the_writes_and_none_is_missing(tmp_path: Path) 
             await asyncio.to_thread(stall.begun.wait)
             others = [asyncio.create_task(put(store, f"g{number}", max_attempts=5)) for number in range(300)]
             last = asyncio.create_task(put(store, "last"))
-            # What waits to be written is listed already.
+            # The list includes groups not written yet.
             async with asyncio.timeout(60):
                 while len(await listed(store)) < 302:
                     pass

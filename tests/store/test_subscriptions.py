@@ -156,7 +156,7 @@ async def test_no_answer_is_made_without_credit(store: Subscribed) -> None:
     await put(store, 0, *(bytes([n]) * 10 * KIB for n in range(4)))
     subscriber = await store.subscriber().begin((0, 0), credit=15 * KIB)
     assert len((await subscriber.next()).queues[0].records) < 15 * KIB
-    # Some is left, and one message is given whatever its size; then there is none.
+    # Some records are left, and one message of any size is given; then there is none.
     assert len((await subscriber.next()).queues[0].records) > 10 * KIB
     assert store.metric("duetime_store_messages_out_total", call="subscribe") == 2
     reading = asyncio.create_task(subscriber.next())

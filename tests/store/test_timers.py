@@ -25,7 +25,7 @@ def lane_of(shard: Shard, number: int = LANE) -> TimerLane:
 
 
 def become(shard: Shard, entries: Ints, number: int = LANE) -> bytes:
-    """What a scheduler puts in the places of entries."""
+    """Records that a scheduler puts for entries."""
     units = shard.store.lanes[number].units(entries)
     return b"".join(
         restore(Entry(number, entry, due_at_ms, shard.store.read_record(position, size)))

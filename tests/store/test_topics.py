@@ -1,4 +1,4 @@
-"""Topics that a shard is told of: what they cost, what is refused, what is there after a crash."""
+"""Topics created in a shard: cost, refusals, and their state after a crash."""
 
 import asyncio
 import errno
@@ -200,7 +200,7 @@ async def test_topics_past_the_limits_are_refused_and_what_is_there_is_not(store
     assert await reason_of(store.stub.PutTopic(wanted("topic0"))) == ""
     assert await reason_of(store.stub.PutTopic(wanted("topic0", 150))) == "QUEUES_EXHAUSTED"
     assert (await known(store))["topic0"] == 1
-    # A group's retries and dead letters have room of their own.
+    # A group's retry and dead-letter topics have a separate limit.
     assert await reason_of(store.stub.PutTopic(wanted("%RETRY%billing"))) == ""
 
 

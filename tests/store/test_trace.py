@@ -1,4 +1,4 @@
-"""The life of a message as a shard tells it: from its records, its copies' histories and the journal of groups."""
+"""The life of a message as a shard reports it: from its records, its copies' histories and the journal of groups."""
 
 import json
 from collections.abc import AsyncIterator
@@ -186,7 +186,7 @@ async def test_leases_that_end_are_told_whether_the_message_comes_back_or_not(sh
     messages = await shard.receive(invisible_ms=1_000)
     await shard.change(messages[0], ms=3_000)
     await shard.clock.advance(2_000)
-    # B has come back; A's lease was made longer.
+    # B was redelivered; A's lease was extended.
     assert [one.message.id for one in await shard.receive(invisible_ms=1_000)] == ["B"]
     assert lines(await life(shard)) == [f"accepted {TOPIC}:0:0", f"received {TOPIC}:0:0 #1"]
     await shard.clock.advance(5_000)
@@ -222,7 +222,7 @@ async def test_groups_are_told_apart_and_a_restart_changes_nothing(shard: Consum
 
 async def test_a_quarantined_message_says_why(shard: Consuming) -> None:
     aside = copy(QUARANTINE_TOPIC, [], times=0, **{record.FAULT: "the record is torn", record.RETRY_TOPIC: ""})
-    # Nobody may send one: as the store stages what takes the place of an entry.
+    # Clients may not send one: put it as the store stages a replacement.
     store = shard.node.store
     store.stage_sent(parse(aside), Outcome([], stored_at_ms=store.clock.now_ms()))
     shard.node.parts.flusher.wake()

@@ -38,7 +38,7 @@ def earlier_release() -> Iterator[None]:
 
 
 async def take(shard: Consuming, *ids: str) -> None:
-    """Each is sent, received and acknowledged in flushes of its own."""
+    """Sends, receives and acknowledges each in separate flushes."""
     for one in ids:
         await shard.send(one)
         (message,) = await shard.receive()

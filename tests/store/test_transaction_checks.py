@@ -1,4 +1,4 @@
-"""Checks of open transactions over gRPC: who is given which, what counts, and what is given up."""
+"""Checks of open transactions over gRPC: their recipients, their counting, and when they stop."""
 
 import asyncio
 import shutil
@@ -58,7 +58,7 @@ def taking(store: Running, *groups: str, **options: Any) -> "asyncio.Task[list[s
 
 
 async def lined_up(store: Running, count: int, group: str = "g") -> None:
-    """Returns once so many calls wait for checks of the group."""
+    """Waits until `count` calls wait for checks of the group."""
     async with asyncio.timeout(60):
         while len(store.node.parts.checks.lines.get(group, ())) < count:
             await store.stub.Describe(store_pb2.DescribeRequest())
@@ -69,7 +69,7 @@ async def report(store: Running, heard: Sequence[int] = (), unheard: Sequence[in
 
 
 async def passes(store: Running, ms: int) -> None:
-    """Time passes, in one leap; the store has done what falls due then."""
+    """Advances time in one step, and waits until the store has done the work due by then."""
     store.clock.move(ms)
     await turn()
     await store.stub.Describe(store_pb2.DescribeRequest())
@@ -225,7 +225,7 @@ async def test_what_nobody_hears_does_not_count_and_is_due_at_once(store: Runnin
     await passes(store, 0)
     (check,) = await waiting
     assert check.checks == 0
-    # Nobody hears it there either: then not at once, and later each time.
+    # That producer does not hear it either: the check is repeated with growing delays.
     for pause_ms in (UNHEARD_MS, 2 * UNHEARD_MS, 4 * UNHEARD_MS):
         await report(store, unheard=[0])
         await passes(store, pause_ms - 1)

@@ -1,4 +1,4 @@
-"""Transactions on a disk that is full, and in a log whose front leaves."""
+"""Transactions on a full disk, and in a log whose front is deleted."""
 
 import errno
 from pathlib import Path
@@ -64,7 +64,7 @@ async def test_open_ones_outlive_their_segment(tmp_path: Path, without: str | No
         assert ids(await listed(store)) == ["open", "late"]
         found = await get(store, halves_of[0])
         assert found.half.half.position > halves_of[0].position
-        # By the first position, and by the new one.
+        # End it by the first position, and by the new one.
         (result,) = await end(store, end_of(halves_of[0], "open"))
         assert (result.state, result.duplicate) == (COMMITTED, False)
         moved = (await get(store, halves_of[1])).half.half
@@ -72,7 +72,7 @@ async def test_open_ones_outlive_their_segment(tmp_path: Path, without: str | No
         assert (result.state, result.duplicate) == (ROLLED_BACK, False)
         results = await end(store, *[end_of(one, name) for one, name in zip(halves_of, names, strict=True)])
         if without in ("checkpoint", "consumequeue"):
-            # The units of the other two are gone, and the log has nothing of them.
+            # The units of the other two are deleted, and so are their records.
             assert [one.fault.reason for one in results] == ["", "", *["TRANSACTION_NOT_FOUND"] * 2]
             return
         states = [COMMITTED, ROLLED_BACK, COMMITTED, ROLLED_BACK]

@@ -29,8 +29,8 @@ from tests.store.transacting import (
 NONE = UNKNOWN
 POWER_CUT, RESTART = "power cut", "restart"
 
-# What happens: the end, whether a check was heard before it, and what comes then. What is so afterwards: the state, how
-# often readers see the message, and the number of the check that its producer is asked next.
+# Events: the end, whether a check was heard before it, and the next step. Then the expected result: the state, the
+# number of times that readers see the message, and the number of the next check.
 TABLE = [
     (COMMIT, False, POWER_CUT, COMMITTED, 1, None),
     (COMMIT, False, RESTART, COMMITTED, 1, None),
@@ -53,7 +53,7 @@ async def stop(store: Running, disk: PowerDisk, how: str, root: Path) -> Path:
         await store.__aexit__()
         return root
     disk.is_off = True
-    # A process that is gone tells nobody, and has ended none of its files.
+    # A dead process sends no answers and closes no files.
     with suppress(PowerCut):
         await store.__aexit__()
     disk.close_all()
@@ -98,7 +98,7 @@ async def test_transaction_is_what_was_answered_before(
         assert ids(await listed(again)) == ["m0"] * (state == OPEN)
         await passes(again, TIMEOUT_MS + INTERVAL_MS)
         assert [check.checks + 1 for check in await take(again)] == ([] if number is None else [number])
-        # Whoever ends it now, and with what: the first end counts, which that of an open one is.
+        # A later end, by any caller: the first end counts, or the later one if the transaction is open.
         (result,) = await end(again, end_of(one, "m0", ROLLBACK if decision == COMMIT else COMMIT))
         assert (result.state, result.duplicate) == (COMMITTED if state == OPEN else state, state != OPEN)
         assert await seen(again) == ["m0"] * (1 if state == OPEN else times)

@@ -41,7 +41,7 @@ def ops(shard: HalfShard) -> list[tuple[int, bytes]]:
 
 
 def give_up(shard: HalfShard, name: str) -> None:
-    """Stages what the store does with a transaction that was asked about too often."""
+    """Stages the end of a transaction after too many checks."""
     offset = shard.halves[name].offset
     position, size, _ = shard.store.halves.units(np.array([offset]))[0].item()
     copy = halves.given_up(record.decode(shard.store.read_record(position, size)), 15)
@@ -78,7 +78,7 @@ def test_reopened_it_knows_all(shard: HalfShard, table: bool, checkpoint: str) -
 
 @pytest.fixture(scope="module")
 def torn(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, HandClock, dict[str, store_pb2.Half], int, bytes]:
-    """A crashed directory whose last batch is not written, the halves in it, where that batch lies, and its bytes."""
+    """A crashed directory whose last batch is not written, its half messages, the batch's position, and its bytes."""
     root, clock = tmp_path_factory.mktemp("torn") / "store", HandClock()
     shard = HalfShard(root, clock, queue_file_units=100)
     shard.prepare("m0", "m1", "m2")

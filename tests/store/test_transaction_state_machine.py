@@ -42,7 +42,7 @@ class TransactionShard(test_state_machine.Shard):
 
 
 class AsyncTransactionShard(TransactionShard):
-    """What was answered may be lost; what is left fits together."""
+    """Answered ends may be lost; the remaining state is consistent."""
 
     mode = "async"
 

@@ -1,4 +1,4 @@
-"""Transactions over gRPC: what is stored, what is answered, and what is left after a restart."""
+"""Transactions over gRPC: stored records, answers, and the state after a restart."""
 
 import asyncio
 from collections.abc import Callable

@@ -137,7 +137,9 @@ def test_imported_shard_goes_on(shard: Shard, clock: HandClock, tmp_path: Path) 
 
 @pytest.mark.parametrize("name", params(count=1))
 def test_brokers_directory_goes_on_as_a_shard_and_back(name: str, tmp_path: Path, clock: HandClock) -> None:
-    """Imported, opened, sent to, checkpointed, and exported again: all that was there is, and what came is behind."""
+    """Imports it, opens it, sends, checkpoints and exports again: the old records are kept, followed by the
+    new ones.
+    """
     root = unpack(name, tmp_path)
     before, was = messages(root), told(root)
     clock.wall_ms = 1_900_000_000_000
@@ -201,7 +203,7 @@ async def running(tmp_path: Path) -> AsyncIterator[Running]:
 async def test_store_in_use_is_exported_as_it_is(running: Running, tmp_path: Path) -> None:
     root, made = running.settings.data_dir, tmp_path / "made"
     exported = export_directory(root, made, LEVELS, accept_damage=False)
-    # A broker's directory does not tell them.
+    # A broker's directory does not have them.
     report = verify(made, running.settings.levels)
     assert (report.damages, report.notes) == ([], [])
     assert messages(made) == messages(root)

@@ -1,4 +1,4 @@
-"""What walks takes turns: a step each, round and round, and half of the loop's time for all together."""
+"""Long scans take turns: one step each, round-robin, and together half of the loop's time."""
 
 import asyncio
 import time
@@ -19,7 +19,7 @@ from tests.store.test_finder import keyed
 
 
 class Stopwatch:
-    """Time that passes by what is done: each look at it takes `tick_s`."""
+    """A clock that advances by `tick_s` at each read."""
 
     def __init__(self, tick_s: float = 0.0) -> None:
         # A store that runs has looked at the real one.
@@ -54,7 +54,7 @@ async def test_scans_go_round_a_step_each() -> None:
                 await walk.turn()
 
     await asyncio.gather(*(scan(name) for name in "abc"))
-    # The first one began at once, and waited for its next turn before the others came.
+    # The first one began immediately, and waited for its next turn before the others came.
     assert "".join(told) == "aabcabcbc"
     assert turns.waiting_count == 0
 
@@ -113,7 +113,7 @@ async def test_scan_that_is_given_up_holds_up_no_other() -> None:
     watch.now_s += STEP_S
     turns._resume()
     assert turns.waiting_count == 1
-    # It has its turn, and goes away before it knows.
+    # It gets its turn, and is cancelled before it learns of it.
     given.cancel()
     await asyncio.wait_for(other, 60)
     assert [one.cancelled() for one in (waiting, given)] == [True, True]
@@ -273,7 +273,7 @@ async def test_large_answers_take_turns_and_have_a_bound(store: Running, monkeyp
     assert [len(answer.messages) for answer in answers] == [3] * 8
     # Each is charged, and the next began once it was over.
     assert turns.count == before + 8
-    # Who keeps up has small answers, and takes no turn.
+    # A reader that keeps up has small answers, and takes no turn.
     await store.pull(6)
     await store.put(sent("6"))
     assert len((await store.pull(6)).messages) == 1

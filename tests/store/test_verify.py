@@ -1,4 +1,4 @@
-"""`duetime store verify`: sound directories are, and every flipped bit that the format can tell of is told."""
+"""`duetime store verify`: passes sound directories, and reports every flipped bit that the format can detect."""
 
 import json
 import shutil
@@ -49,7 +49,7 @@ def flip(path: Path, at: int, bits: int = 1) -> None:
 
 
 def add_index(root: Path) -> None:
-    """The index that a store builds, of all that is in the log."""
+    """Builds the index of everything in the log, as a store does."""
     (root / "index").mkdir()
     writer = IndexWriter.create(Disk(), root / "index" / "20260101000000000", SHAPE, None)
     log = LogFiles(LocalFiles(root))
@@ -186,7 +186,7 @@ def test_bytes_that_are_no_record_are_told_with_what_is_lost(sound: Shard) -> No
 def test_missing_log_file_is_told(sound: Shard) -> None:
     (sound.root / "commitlog" / file_name(0)).rename(sound.root / "elsewhere")
     (sound.root / "commitlog" / file_name(2 * MIB)).write_bytes(bytes(MIB))
-    # The front of a log leaves with retention: what is behind it is the log.
+    # Retention deletes the front of a log: the rest is the log.
     assert not any("missing" in line for line in told(sound.root))
     (sound.root / "elsewhere").rename(sound.root / "commitlog" / file_name(0))
     assert told(sound.root) == []
@@ -239,7 +239,7 @@ def test_torn_body_at_the_end_of_a_killed_directory_is_said_once_it_is_in_no_que
     before = state.read(killed, LEVELS).records
     last = max(json.loads(line)["physicalOffset"] for line in state_lines(killed))
     flip(killed / "commitlog" / file_name(MIB), last - MIB + 88)
-    # It had been written whole: its unit tells.
+    # It had been written completely, as its unit shows.
     assert [damage.message.id for damage in verified(killed).damages] == ["last9"]
     shutil.rmtree(killed / "consumequeue" / "logs" / "0")
     (killed / "checkpoint").unlink()

@@ -1,4 +1,4 @@
-"""`duetime store verify` of lanes: marks of ended entries, orders of timer lanes, counts. And a shard given away."""
+"""`duetime store verify` of lanes: marks of ended entries, orders of timer lanes, counts. And a transferred shard."""
 
 import re
 from pathlib import Path
@@ -103,7 +103,7 @@ def test_record_without_its_mark_is_damage(root: Path, queue: str, entry: int, h
 
 
 def test_unmarked_entry_of_a_killed_store_is_none(root: Path) -> None:
-    """The next start marks it: its record lies after the checkpoint."""
+    """The next start marks it: its record is after the checkpoint."""
     (root / "checkpoint").unlink()
     (root / "abort").touch()
     mark(root, TIMER, 3)
@@ -136,7 +136,7 @@ def test_counts_that_are_damaged_or_wrong_are_found(root: Path) -> None:
     flip(path, 30)
     assert f"{countfile.FILE} at 0: its CRC does not match" in damages(root)
     flip(path, 30)
-    # One more is gone than the file counts.
+    # One more entry has ended than the file counts.
     mark(root, TIMER, 5)
     assert f"{countfile.FILE} at 0: it counts 5 pending messages of lane 1000, there are 4" in damages(root)
 
@@ -144,8 +144,8 @@ def test_counts_that_are_damaged_or_wrong_are_found(root: Path) -> None:
 def test_what_ended_stays_ended_with_a_broker_and_when_it_comes_back(root: Path, tmp_path: Path) -> None:
     left = ids(root)
     exported = export_directory(root, tmp_path / "made", LEVELS, accept_damage=False)
-    # Of timers, 0 and 2 are appended, so that a broker begins after all that have ended; those are silenced all the
-    # same, since it may lose its place.
+    # Timers 0 and 2 are appended, so that a broker begins after all ended ones; those are silenced too, since the
+    # broker may lose its progress.
     assert (exported.timers, exported.silenced) == (5, 6)
     assert ids(tmp_path / "made") == left
     assert not (tmp_path / "made" / "timers").exists()

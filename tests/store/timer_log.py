@@ -24,7 +24,7 @@ class TimerLog:
     def timer(
         self, message_id: str, due_at_ms: int, *, queue: int = 0, replaces: tuple[int, int, int] | None = None
     ) -> int:
-        """A message for any time. `replaces`: lane, entry and due time of the one whose place it takes."""
+        """A message for any time. `replaces`: lane, entry and due time of the message to replace."""
         properties = {"KEYS": "k", "TAGS": "t", "UNIQ_KEY": message_id, "TIMER_DELIVER_MS": str(due_at_ms)}
         encoded = encode_properties(properties)
         if replaces is not None:

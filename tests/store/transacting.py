@@ -49,7 +49,7 @@ async def prepared(store: Running, *ids: str, **options: Any) -> list[store_pb2.
 
 
 class HalfEnd(NamedTuple):
-    """What is to become of a half message."""
+    """The end of a half message."""
 
     half: store_pb2.Half
     message_id: str

@@ -1,9 +1,9 @@
-"""The lives of a shard (life.py) with transactions: half messages, and their ends, some of them twice at a time.
+"""The lives of a shard (life.py) with transactions: half messages, and their ends, some of them two at a time.
 
-answered ends    as answered, for ever
-others           as one of the ends said, or open; from the next life on it stays so
-committed        its message is there, once
-others           it is not
+answered ends    as answered, for good
+others           as one of the ends decided, or open; unchanged from the next life on
+committed        its message is delivered once
+others           never delivered
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from tests.store.transacting import COMMIT, COMMITTED, OPEN, ROLLBACK, UNKNOWN, 
 
 @dataclass
 class Transaction:
-    """What the model knows of one. `half`: None until its prepare is answered; `state`: None until an end is."""
+    """The model's state of a transaction. `half`: None until its prepare is answered; `state`: None until an end is."""
 
     half: store_pb2.Half | None = None
     state: int | None = None
@@ -77,7 +77,7 @@ class TransactionLife(Life):
     def _lose(self) -> None:
         super()._lose()
         if not self.sync:
-            # Whatever was answered may be gone; what is there must fit together all the same.
+            # Any answered end may be lost; the rest must still be consistent.
             for name, one in self.transactions.items():
                 one.half = one.state = self.messages[name].offset = None
 
@@ -163,7 +163,7 @@ class TransactionLife(Life):
                 assert message.offset in (None, result.sent.offset)
                 message.offset = result.sent.offset
 
-    # --- what must be -----------------------------------------------------------------------------------------------
+    # --- checks -------------------------------------------------------------------------------------------------------
 
     def found(self) -> Iterator[tuple[str, int, int, Record | None]]:
         self.halves = {}

@@ -17,7 +17,7 @@ ROLLED, DELETES = 2, 4
 
 
 def read_check(root: Path) -> Check:
-    """What timercheck of a directory says."""
+    """Values of timercheck of a directory."""
     return Check.decode((root / "config" / "timercheck").read_bytes())
 
 

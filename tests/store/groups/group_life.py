@@ -1,13 +1,13 @@
 """The lives of a shard (tests/store/life.py) whose messages a group receives.
 
-What must be after each crash, of every message that was given out:
+After each crash, every message that was given out is in one of these states:
 
-    acknowledged, and answered so      done: it never comes back
-    settled, and answered so           done, and its copy is there once
-    else                               outstanding, or not given out yet; or done because an Ack or a copy that was not
-                                       answered is there after all
+    acknowledged, and answered so      done: it is never redelivered
+    settled, and answered so           done, and its copy is stored once
+    else                               outstanding, or not given out yet; or done because an unanswered Ack or copy
+                                       reached the log
 
-A message that is neither outstanding nor ahead of the group nor one of these was skipped.
+A message in none of these states, and not ahead of the group, was skipped.
 """
 
 import random
@@ -49,10 +49,10 @@ class GroupLife(Life):
     """See the module. Messages of queue 0 of TOPIC are given out; a copy is named after the message and its queue."""
 
     def __init__(self, root: Path, dice: random.Random) -> None:
-        # Offsets by what is known of them; `tried` may be done, `done` is.
+        # Offsets by their known state; `tried` may be done, `done` is.
         self.tried: set[int] = set()
         self.done: set[int] = set()
-        # Offset by the id of the copy that may be there, and those that must be.
+        # Offset by the id of the copy that may exist, and ids of copies that must exist.
         self.copies: dict[str, int] = {}
         self.settled: set[str] = set()
         self.given: list[tuple[Given, list[bytes]]] = []
@@ -193,7 +193,7 @@ class GroupLife(Life):
         else:
             super().random_step()
 
-    # --- what must be -----------------------------------------------------------------------------------------------
+    # --- checks ----------------------------------------------------------------------------------------------------
 
     def found(self) -> Iterator[tuple[str, int, int, Record | None]]:
         """But for the journal."""
@@ -216,7 +216,7 @@ class GroupLife(Life):
         gone = set(range(place.frontier)) - outstanding - self.tried - copied
         damaged = {offset for offset in gone if self._is_torn(offset)}
         assert not gone - damaged, f"{gone - damaged} were given to nobody and count as done"
-        # What is there is so for good.
+        # A found copy stays for good.
         self.settled |= there
         self.done |= set(range(place.frontier)) - outstanding
 

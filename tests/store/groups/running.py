@@ -21,7 +21,7 @@ INVISIBLE_MS = 10_000
 
 
 class Consuming(Running):
-    """Calls of a group; messages are told by their ids."""
+    """Calls of a group; messages are identified by their ids."""
 
     def __init__(self, root: Path, *, queues: int = 1, **settings: Any) -> None:
         super().__init__(root, **settings)
@@ -38,7 +38,7 @@ class Consuming(Running):
         await self.__aenter__()
 
     async def kill(self, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """The process is gone; what it wrote stays, but for what happens meanwhile. It starts again."""
+        """The process dies, and keeps its written data except for the changes of `meanwhile`. It starts again."""
         await self.channel.close()
         node = self.node
         node._stopping = True

@@ -1,4 +1,4 @@
-"""Dead letters in a real store: which ones are there, and that each ends once, whatever happens to the process."""
+"""Dead letters in a real store: the list is right, and each ends once despite crashes."""
 
 import asyncio
 import errno
@@ -41,7 +41,7 @@ class Letters(Consuming):
         return found
 
     async def redrive(self, *offsets: int) -> list[int]:
-        """Puts copies together with the ends of dead letters; the statuses."""
+        """Puts copies together with the ends of dead letters; returns the statuses."""
         letters = [store_pb2.DeadLetterPlace(topic=DLQ, offset=offset) for offset in offsets]
         settles = [
             store_pb2.Settle(record=index, dead_letter=letter, group=GROUP) for index, letter in enumerate(letters)
@@ -125,7 +125,7 @@ async def test_they_are_gone_after_a_start(store: Letters, stop: str) -> None:
 
 
 async def test_a_copy_that_a_crash_took_leaves_its_dead_letter(store: Letters, tmp_path: Path) -> None:
-    """The end lies in front of its copy; then another record takes the copy's place."""
+    """The log has the end before its copy; then another record takes the copy's position."""
     await store.die("a", "b")
     await store.redrive(0)
     position = int(store.node.store.queues.find(RETRY, 0).read(0, 1)["position"][0])

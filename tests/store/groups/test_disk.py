@@ -1,4 +1,4 @@
-"""What groups have when the disk is full, when retention deletes, and when their files are damaged."""
+"""State of groups when the disk is full, when retention deletes, and when their files are damaged."""
 
 from pathlib import Path
 
@@ -72,7 +72,7 @@ async def test_what_retention_deletes_is_no_longer_outstanding(tmp_path: Path) -
 
 @pytest.mark.parametrize("damaged", [False, True])
 async def test_the_journal_may_leave_what_the_snapshot_has(tmp_path: Path, damaged: bool) -> None:
-    """Without the snapshot, a group goes on from its offset in consumerOffset.json: nothing is skipped."""
+    """Without the snapshot, a group resumes from its offset in consumerOffset.json: nothing is skipped."""
     async with Consuming(tmp_path / "store", **RETAINED) as store:
         await store.send("old")
         await store.ack(*await store.receive())
@@ -131,7 +131,7 @@ async def test_what_a_broker_gave_to_a_group_is_not_given_again(tmp_path: Path, 
 
 
 async def test_a_brokers_offsets_count_once(tmp_path: Path) -> None:
-    """A group that went back afterwards stays there, whatever dies."""
+    """A group that was reset to an earlier offset afterwards keeps it after any crash."""
     async with Consuming(tmp_path / "store") as store:
         await outstanding(store)
         await store.kill(lambda: broker_writes(store, TOPIC, 5))
@@ -220,7 +220,7 @@ async def test_leases_are_given_again_once_some_have_ended(tmp_path: Path) -> No
             "2 messages of all groups are outstanding on this shard, 8 at most; 2 of ipv4:127.0.0.1, 4 at most; "
             "2 of group billing, 2 at most",
         )
-        # What was received goes on; a copy takes the place of its message.
+        # Leases of received messages still work; a copy replaces its message.
         assert await store.change(got[0], ms=LONG_MS) == [OK]
         await store.put(copy("retried"))
         assert await store.ack(got[1]) == [OK]

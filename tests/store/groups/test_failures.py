@@ -1,4 +1,4 @@
-"""What ends a lease other than an Ack: copies that settle it, deferrals, exhaustion; and the rules of order."""
+"""Ends of leases other than an Ack: settling copies, deferrals, exhaustion; and the rules of order."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -111,7 +111,7 @@ async def test_a_message_whose_last_lease_ends_is_hidden_until_it_is_taken(store
 
 
 async def test_large_messages_are_told_of_as_far_as_an_answer_reaches(store: Consuming) -> None:
-    """The others are asked for again; of exhausted ones, they are anybody's."""
+    """The client requests the rest again; exhausted ones have no owner."""
     sent = [f"id{number}" for number in range(8)]
     for one in sent:
         await store.send(one, body=bytes(900_000))

@@ -1,4 +1,4 @@
-"""Receive, Ack and ChangeInvisible over gRPC: what is given, what comes back and when."""
+"""Receive, Ack and ChangeInvisible over gRPC: delivered messages, redeliveries and their times."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

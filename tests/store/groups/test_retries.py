@@ -1,4 +1,4 @@
-"""The number of copies that wait in lanes for a group: exact after ends, restarts and damage of what is derived."""
+"""The number of copies that wait in lanes for a group: exact after ends, restarts and damage of derived files."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -117,7 +117,7 @@ async def test_a_reset_ends_due_copies_that_nobody_received(store: Consuming) ->
     await store.ack(*await store.receive())
     later_ms = store.clock.now_ms() + 500
     copies = [copy(name, origin=f"0:{offset}") for offset, name in enumerate("abc")]
-    # Others stay: of the first message, of another topic, of no known place, and one whose time is ahead.
+    # Other copies stay: one of the first message, one of another topic, one without origin, and one that is due later.
     hidden = copy("a", origin="0:0", visible_at_ms=later_ms, attempt=4)
     await store.put(*copies[:2], copy("x", of_topic="other", origin="0:3"), hidden, copy("y"), copies[2])
     planned = await store.reset(offset=1, dry_run=True)

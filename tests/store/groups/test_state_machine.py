@@ -1,7 +1,7 @@
-"""Groups of a shard that is flushed, torn, killed and opened again, against a plain model of each message.
+"""Groups of a shard that is flushed, torn, killed and reopened, against a plain model of each message.
 
-What is given must be what the model has available; what was acknowledged durably never comes back; and with everything
-flushed, a shard that is opened again has exactly the state that it had, from whichever snapshot it begins.
+A shard gives out only messages available in the model, and never redelivers a durably acknowledged one. When everything
+is flushed, a reopened shard has exactly its former state, whichever snapshot it starts from.
 """
 
 import random
@@ -41,7 +41,7 @@ MAX_ATTEMPTS = 3
 
 @dataclass
 class Message:
-    """What the model knows of one that was given out and is not done."""
+    """The model's state of a message that was given out and is not done."""
 
     state: int
     attempt: int
@@ -67,14 +67,15 @@ class Machine(RuleBasedStateMachine):
         self.messages: dict[int, Message] = {}
         # The next one to be given for the first time.
         self.next = 0
-        # Of what is done: what was so at the last flush.
+        # Offsets that were done at the last flush.
         self.durable: set[int] = set()
         self.done: set[int] = set()
-        # Every receipt that was given, and those of them whose queue was reset since.
+        # All receipts given, and the receipts whose queue was reset since.
         self.given: list[bytes] = []
         self.answered = 0
         self.was_reset: set[bytes] = set()
-        # The snapshot counts in what the log may never have; the log never got it.
+        # `is_ahead`: the snapshot counts changes in that the log may never have. `is_needed`: power was cut while it
+        # was so.
         self.is_ahead = self.is_needed = False
         self.load()
 
@@ -101,12 +102,12 @@ class Machine(RuleBasedStateMachine):
     # --- the model --------------------------------------------------------------------------------------------------
 
     def expire(self) -> None:
-        """What the passing of time does to the model."""
+        """Applies the passing of time to the model."""
         for one in self.messages.values():
             if one.state == WAITING and one.until_ms <= self.now_ms:
                 one.state = RETURNED
         leased = [(offset, one) for offset, one in self.messages.items() if one.state == LEASED]
-        # In order of time, and of an ordered lease what follows the first comes back uncounted.
+        # Leases expire in order of time; after the first of an ordered lease, the rest is redelivered uncounted.
         for offset, one in sorted(leased, key=lambda entry: (entry[1].until_ms, entry[0])):
             if one.state == LEASED and one.until_ms <= self.now_ms:
                 ended_at_ms = one.until_ms
@@ -284,7 +285,7 @@ class Machine(RuleBasedStateMachine):
     @rule(by_ms=st.sampled_from([1, 10, 60, 300, -100]))
     def pass_time(self, by_ms: int) -> None:
         if by_ms < 0:
-            # The wall clock steps back; the shard's does not. It stands until then.
+            # The wall clock steps back; the shard's clock stops until the wall clock catches up.
             self.shard.store.clock.now_ms()
             self.clock.wall_ms += by_ms
             assert self.shard.store.clock.now_ms() == self.clock.wall_ms - by_ms
@@ -304,7 +305,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(ahead=st.booleans())
     def snapshot(self, ahead: bool) -> None:
-        """Before what it counts in is durable, as at a start or stop, or after."""
+        """Saves a snapshot before its changes are durable, as a start or stop does, or after."""
         queue = self.shard.store.queues.known(b"DT_GROUPS", 0)
         captured = snapshot.capture(self.groups.progress, self.groups.gone, queue.max_offset if queue else 0)
         if ahead:
@@ -330,7 +331,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def tear(self, data: st.DataObject) -> None:
-        """Power is cut: of what is not flushed some is there, up to any byte."""
+        """Cuts power: unflushed data is kept up to an arbitrary byte."""
         store = self.shard.store
         name = next((one for one in reversed(self.given) if self.open_under(one)), None)
         one = self.groups.open_one(GROUP, name) if name else UNKNOWN
@@ -356,13 +357,13 @@ class Machine(RuleBasedStateMachine):
         self.flush()
 
     def learn(self) -> None:
-        """After a crash the model takes over what it finds; what was done durably is still done."""
+        """Updates the model to the state found after a crash; durably done messages are still done."""
         place = self.groups.progress.places.get(KEY)
         found = {} if place is None else place.entries
         frontier = place.frontier if place else 0
         assert not self.durable & set(found), "what was acknowledged durably comes back"
         assert all(offset < frontier for offset in self.durable)
-        # What was not durable was told to nobody.
+        # Undurable receipts reached no client.
         del self.given[self.answered :]
         self.next = frontier
         self.done = {offset for offset in range(frontier) if offset not in found}

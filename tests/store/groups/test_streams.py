@@ -1,4 +1,4 @@
-"""ReceiveStream: takes and acks in one stream, answered by number; leases that nobody got go back."""
+"""ReceiveStream: takes and acks in one stream, answered by number; undelivered leases are released."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -78,7 +78,7 @@ async def until(store: Consuming, condition: Callable[[], bool]) -> None:
 
 
 async def until_waiting(store: Consuming, count: int) -> None:
-    """So many takes wait for messages."""
+    """Waits until `count` takes wait for messages."""
     lines = store.node.parts.receiver._lines._lines
     await until(store, lambda: sum(len(line.waiters) for line in lines.values()) == count)
 
@@ -303,7 +303,7 @@ async def test_a_receiver_that_reads_nothing_holds_its_share_of_answers_and_no_m
             await stream.ask(takes={number: {"max_count": 1}})
             await until(store, lambda least=number: groups.progress.outstanding > least)
         await stream.ask(takes={number: {"max_count": 1} for number in range(16, count)})
-        # On a connection of its own.
+        # Use a separate connection.
         options = [("grpc.use_local_subchannel_pool", 1)]
         async with grpc.aio.insecure_channel(f"127.0.0.1:{store.node.port}", options) as channel:
             other = store_pb2_grpc.StoreStub(channel)

@@ -1,4 +1,4 @@
-"""The order of a timer lane beside a sorted list, through any sequence of what happens to it."""
+"""The order of a timer lane against a sorted list, through any sequence of operations."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,7 +26,7 @@ def rows_of(dues: list[int], first: int) -> Rows:
 
 
 class Machine(RuleBasedStateMachine):
-    """`_live`: the pending places; `_log`: what was added or removed, in order, as a log has it."""
+    """`_live`: the pending places; `_log`: additions and removals in log order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(is_saved_late=st.booleans())
     def die_and_come_back(self, is_saved_late: bool) -> None:
-        """What was not saved is added again from the log; maybe a manifest was saved, and its checkpoint was not."""
+        """Entries not saved are added again from the log; a manifest may be saved without its checkpoint."""
         if is_saved_late:
             point = self._point
             self.checkpoint()
@@ -127,7 +127,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def damage(self, data: st.DataObject) -> None:
-        """A file is damaged while the store is down, or lost: then all is made anew."""
+        """Damages or loses a file while the store is down: then everything is rebuilt."""
         self.checkpoint()
         self._executor.work()
         size = self._order.size

@@ -1,4 +1,4 @@
-"""The lane of messages for any time: its order, what waits for it, and what it does about damage."""
+"""The lane of messages for any time: its order, its waiters, and its handling of damage."""
 
 from pathlib import Path
 
@@ -37,7 +37,7 @@ def test_a_cursor_of_another_kind_is_refused(bench: Bench) -> None:
 
 
 def test_an_entry_that_is_staged_holds_back_those_due_after_it(bench: Bench) -> None:
-    """It is published after them, and would lie before what is restored."""
+    """It is published after them, and would come before restored entries."""
     lane = bench.recover()
     bench.add(lane, 30)
     early = ints(NOW_MS + 10)
@@ -98,7 +98,7 @@ def test_unit_with_a_wrong_due_time_is_corrected_by_the_record(bench: Bench) -> 
 
 
 def test_order_with_a_wrong_due_time_is_corrected_by_the_record(bench: Bench) -> None:
-    """It was made anew from a damaged unit."""
+    """It was rebuilt from a damaged unit."""
     lane = bench.recover()
     bench.add(lane, 100, 200, 300)
     bench.queue.units["tags"][0] += 150

@@ -17,8 +17,9 @@ from tests.store.order.timerbench import TOPICS, Bench, key_of
 
 
 class Machine(RuleBasedStateMachine):
-    """`_pipe`: what is staged, in order; the lane learns of it when it is published. `_events`: what the log says, by
-    position in it."""
+    """`_pipe`: staged entries, in order; the lane learns of them when they are published. `_events`: the log's
+    contents, by position.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,7 +65,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 12), odd=st.integers(0, 5))
     def restore(self, count: int, odd: int) -> None:
-        """The head, with entries in between that are restored, cancelled, unknown, or not next."""
+        """The head, mixed with restored, cancelled, unknown and out-of-order entries."""
         now_ms = self._bench.clock.at_ms
         ripe = [entry for due, entry in self._ripe() if due <= now_ms][:count]
         gone = sorted(self._restored | self._ended | self._staged("cancel") | self._staged("restore"))

@@ -1,4 +1,4 @@
-"""Rows that are read once: how many looks it takes to get past very many that have ended."""
+"""Rows that are read once: the number of reads needed to pass many ended rows."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def test_rows_that_have_ended_are_passed_in_few_steps(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(Memtable, "between", counted)
     assert order.scan(START, END, 1).dues.tolist() == [59_991]
-    # Each doubles what it takes; there are two memtables at most.
+    # Each read doubles the number of rows; there are two memtables at most.
     assert looks <= 20
     executor.work()
     order.close()

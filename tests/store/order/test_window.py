@@ -1,4 +1,4 @@
-"""The window of the next rows: bounded while nothing falls due, and never out of step with what is added."""
+"""The window of the next rows: bounded while nothing falls due, and always in step with additions."""
 
 import random
 

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Held(Executor):
-    """Does what is submitted when `work` is called, one by one; with `at_once`, as soon as it is submitted."""
+    """Runs submitted work one by one when `work` is called; with `at_once`, on submission."""
 
     def __init__(self, *, at_once: bool = False) -> None:
         self.at_once = at_once

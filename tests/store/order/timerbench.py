@@ -29,7 +29,7 @@ TOPICS = ("orders", "payments", "%RETRY%group")
 
 
 class TimerQueue(ListQueue):
-    """Holds whatever units it is given."""
+    """Holds any units that it is given."""
 
     topic, queue = TIMER_TOPIC, 0
 
@@ -40,7 +40,7 @@ class TimerQueue(ListQueue):
         assert offset <= self.max_offset
 
     def wake(self) -> None:
-        """Nobody waits."""
+        """There are no waiters."""
 
 
 class BytesLog:
@@ -73,7 +73,7 @@ class HandClock(ShardClock):
 
 @dataclass
 class Bench:
-    """A lane, and what it stands on."""
+    """A lane with the parts that it needs."""
 
     root: Path
     queue: TimerQueue = field(default_factory=TimerQueue)
