@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from deploy.site import command, rpcs, sdk, tables
+from deploy.site import rpcs, sdk, tables
 from deploy.site.documents import EXAMPLES, PROJECT, documents, links, relinked
 
 TEMPLATE = Path(__file__).with_name("zensical.toml")
@@ -36,7 +36,6 @@ def reference() -> Iterator[tuple[Path, str]]:
     for name, make in (("errors", tables.errors), ("metrics", tables.metrics), ("settings", tables.settings)):
         path = REFERENCE / f"{name}.md"
         yield path, make(PROJECT / path)
-    yield REFERENCE / "command.md", command.page()
 
 
 def assemble(source: Path) -> None:
