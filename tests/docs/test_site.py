@@ -138,7 +138,7 @@ def test_prose_that_is_hard_to_read_is_found(tmp_path: Path) -> None:
     faults = [fault.partition(": ")[2] for fault in check.hard_to_read(page)]
     assert [fault.partition(":")[0] for fault in faults] == [
         "a clause is the subject",
-        "leave out 'Simply'",
+        "omit 'Simply'",
         "a sentence of more than 45 words",
     ]
 
