@@ -24,6 +24,8 @@ os.environ.setdefault("DUETIME_STORE_RESERVE_BYTES", "0")
 # How full the machine's disk is anyway must not decide what a store takes and keeps.
 os.environ.setdefault("DUETIME_STORE_DISK_USED_MAX", "1")
 os.environ.setdefault("DUETIME_STORE_DISK_FORCE", "1")
+# Most runs of `duetime up` end before a spare process would pay.
+os.environ.setdefault("DUETIME_UP_NO_SPARES", "1")
 # Tests send few messages: the tables of the index and of recent ids would be half of the work of a store's start.
 os.environ.setdefault("DUETIME_STORE_INDEX_SLOTS", "65536")
 os.environ.setdefault("DUETIME_STORE_INDEX_ENTRIES", "262144")
