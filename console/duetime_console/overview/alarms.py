@@ -36,7 +36,7 @@ def alarms(sample: Sample, dead_letters_since: int) -> list[Alarm]:
         text = f"{count:,} messages are overdue, the oldest by {longest_s:,} s: {_lanes(late)}."
         found.append(Alarm(text, "a-lane-is-late"))
     if lost := unowned(sample.lanes):
-        text = f"No scheduler holds {_lanes(lost)}: other schedulers deliver its messages later than usual."
+        text = f"No scheduler holds {_lanes(lost)}: other schedulers deliver the messages there later than usual."
         found.append(Alarm(text, "a-lane-is-late", is_bad=False))
     if paused := [lane for lane in sample.lanes if lane.paused]:
         count = sum(lane.due_count for lane in paused)

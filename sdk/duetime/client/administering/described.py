@@ -66,7 +66,7 @@ class DeletedTopic:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the topic held no undelivered messages."""
+        """Whether no pending messages, transactions or work of groups ended with it."""
         return not (self.pending or self.transactions or self.groups)
 
 
