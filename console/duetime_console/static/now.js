@@ -56,7 +56,7 @@
       const skew = data.now_ms - Date.now(), wasOff = Math.abs(skew - state.skew) > Math.max(state.span / STEPS, 2000);
       state.skew = skew;
       document.documentElement.dataset.skew = String(state.skew);
-      // The browser's clock is not the cluster's: the range was another one.
+      // The browser's clock differs from the cluster's: the range was another one.
       if (wasOff && !state.at) { load(); return; }
       state.shownAt = performance.now();
       state.data = data;
@@ -83,7 +83,7 @@
     return sums;
   }
 
-  // A colour by name: the same for a topic in every range, except where two names of one picture ask for the same.
+  // A colour by name: the same for a topic in every range, unless two names of one picture get the same one.
   function coloured(names) {
     const taken = new Set(), colours = {};
     for (const name of [...names].sort()) {
@@ -126,7 +126,7 @@
     const line = css("--line"), text = css("--text");
     const axis = { stroke: text, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 } };
     const counts = { ...axis, size: 60, values: (u, splits) => splits.map((one) => one % 1 ? "" : one.toLocaleString()) };
-    // With room above the highest bar.
+    // Leaves space above the highest bar.
     const fromZero = (u, low, high) => [0, Math.max((high || 0) * 1.15, 4)];
     const hasPast = rows.some((row) => row.scale === "past" && row.counts.some(Boolean));
     const options = {
@@ -174,7 +174,7 @@
     return when.toLocaleString() + (state.span < 60000 ? "." + String(when.getMilliseconds()).padStart(3, "0") : "");
   }
 
-  // In the reader's language: times, with the day where it changes; days from a step of one day on.
+  // Labels in the reader's language: times, with the day where it changes; days from a step of one day on.
   function ticks(splits, step) {
     const day = new Intl.DateTimeFormat(undefined, {
       month: "short", day: step < 28 * 86400000 ? "numeric" : undefined, year: step < 28 * 86400000 ? undefined : "numeric",
@@ -215,7 +215,7 @@
     state.table = () => fillTable(rows, xs, data.step_ms);
   }
 
-  // The pending messages of a step, of one topic where it is known.
+  // The pending messages of a step, of one topic if it is known.
   function messagesOf(at, topic) {
     const from = Math.max(at, state.data.now_ms), query = new URLSearchParams({ from: new Date(from).toISOString() });
     query.set("before", new Date(at + state.data.step_ms).toISOString());
