@@ -42,9 +42,9 @@ CANCELS = 100_000
 # Numbers of topics and keys of pending messages.
 TOPICS, KEYS = 50, 100_000
 PAGES, PAGE_COUNT = 100, 100
-# The lowest rate of sends before the instant.
 # Seconds of lateness measured beside an instant.
 INSTANT_LATENESS_S = 15.0
+# The assumed rate of sends before the instant; the actual rate is higher.
 INSTANT_RATE = 10_000
 DUE_RANGE_MS = 60_000
 

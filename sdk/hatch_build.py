@@ -1,6 +1,6 @@
 """Builds the compiled twins (docs/adr/0006) if a C compiler is available; otherwise the package is pure Python.
 
-python sdk/hatch_build.py [PACKAGE]        builds all twins of the tree, or of one package, beside their sources
+python sdk/hatch_build.py [PACKAGE ...]    builds the tree's twins beside their sources, except those of these packages
 """
 
 import os

@@ -10,7 +10,7 @@ from duetime_format.texts import visible
 Kind = Literal["text", "json", "hex"]
 KINDS: tuple[Kind, ...] = ("text", "json", "hex")
 
-# Bytes of the shown part; the download has all.
+# Characters of the shown part; the download has all.
 TEXT_CHARS_MAX = 65_536
 HEX_BYTES_MAX = 4_096
 # Larger bodies are not parsed.

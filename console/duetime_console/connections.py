@@ -33,7 +33,7 @@ DESCRIPTORS_SHARE = 0.8
 HEAD_MS = 10_000
 # Bodies and answers may stall for this time, and must move at this rate otherwise.
 STILL_MS, BYTES_PER_MS_MIN = 10_000, 16
-# Further bytes of a body beyond its limit, read after the answer that rejects it.
+# Total bytes of a body, including those read after the answer that rejects it.
 BODY_BYTES_MAX = 2 * REQUEST_BYTES_MAX
 # A chunked body has this number of chunks, and one more for each of these bytes.
 CHUNKS_FREE, CHUNK_BYTES_MIN = 1_024, 64

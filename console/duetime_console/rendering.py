@@ -18,7 +18,7 @@ from duetime_console.session import viewer_of
 
 FOLDER = Path(__file__).parent
 STATIC = FOLDER / "static"
-# Bytes of a body shown as text.
+# Characters of a body shown as text.
 BODY_CHARS_MAX = 4_096
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
 _LENGTHS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))

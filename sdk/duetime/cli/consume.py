@@ -29,7 +29,7 @@ from duetime.client.errors import Damaged
 
 # sysexits.h: EX_TEMPFAIL.
 RETRY_CODE = 75
-# Bytes of a command's standard error kept for the dead letter: they fit there beside the exit code.
+# Characters of a command's standard error kept for the dead letter: they fit there beside the exit code.
 STDERR_CHARS_KEPT = 3_500
 STDERR = 2
 # Silence of standard error after a command's end, and the number of extensions while it is not silent.

@@ -19,7 +19,7 @@ TOKEN_FILE_VARIABLE = "DUETIME_TOKEN_FILE"  # noqa: S105  its name
 IN_PLAIN_VARIABLE = "DUETIME_TOKEN_IN_PLAIN"
 METADATA_KEY = "authorization"
 TOKEN_CHARS_MAX = 16_384
-# Time between two looks at the token file.
+# Interval of reads of the token file.
 FILE_FRESH_S = 1.0
 
 Metadata = tuple[tuple[str, str], ...]
