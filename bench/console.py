@@ -133,9 +133,9 @@ async def paint(browser: Browser, shown: Shown, times: Times) -> None:
         await page.locator("#picture canvas").first.wait_for(timeout=PAGE_S * 1_000)
         drawn = float(await page.evaluate("performance.now()"))
         found = await page.evaluate("performance.getEntriesByType('paint').map((one) => [one.name, one.startTime])")
-        told = {name.replace("-", " "): float(at) for name, at in found}
+        paints = {name.replace("-", " "): float(at) for name, at in found}
         for name in PAINTS:
-            times[name].append(told.get(name, drawn))
+            times[name].append(paints.get(name, drawn))
     finally:
         await context.close()
 

@@ -20,7 +20,7 @@ CALL_TIMEOUT_S = 10.0
 RESTART_DEADLINE_S = 120.0
 BURST_DELAY_S = 5.0
 # Starts within the measurement of lateness, whose first messages are due by then.
-LET_GO_AFTER_S = 2.0
+RELEASE_AFTER_S = 2.0
 
 
 def memory(cluster: Processes) -> dict[str, dict[str, float]]:
@@ -79,12 +79,12 @@ def beside_burst(duetime: DueTime, count: int, lateness_seconds: float) -> dict[
     begun = time.monotonic()
     took_s = [0.0]
 
-    def let_go() -> None:
+    def release() -> None:
         duetime.release(BURST_DELAY_S)
         wait_until(lambda: not lane_of(duetime, level).pending_count, RESTART_DEADLINE_S, "the burst is delivered")
-        took_s[0] = time.monotonic() - begun - LET_GO_AFTER_S
+        took_s[0] = time.monotonic() - begun - RELEASE_AFTER_S
 
-    timer = threading.Timer(LET_GO_AFTER_S, let_go)
+    timer = threading.Timer(RELEASE_AFTER_S, release)
     timer.start()
     result["beside"] = lateness(duetime, "late-beside", RATES[0], lateness_seconds)
     timer.join()

@@ -97,10 +97,10 @@ def measure(ways: list[Way], turns: int, seconds: float, progress: Console) -> T
         for number in range(turns + 1):
             # The order alternates: the first one finds the machine as the other left it.
             for way in ways if number % 2 else ways[::-1]:
-                told = asyncio.run(way.turn(batch, in_flight, seconds))
+                results = asyncio.run(way.turn(batch, in_flight, seconds))
                 # The first turn warms up.
                 if number:
-                    found[work][way.name].append(told)
+                    found[work][way.name].append(results)
         progress.print(f"{work}: {turns} turns each")
     return found
 
@@ -108,8 +108,8 @@ def measure(ways: list[Way], turns: int, seconds: float, progress: Console) -> T
 def table_of(found: Turns) -> Table:
     table = Table("accepted", "", "messages/s", "of plain", "middle half", "µs a message", "of plain")
     for work, by_way in found.items():
-        for name, told in by_way.items():
-            (rates, spent), cells = zip(*told, strict=True), [work, name]
+        for name, results in by_way.items():
+            (rates, spent), cells = zip(*results, strict=True), [work, name]
             ratios = [rate / beside for rate, (beside, _) in zip(rates, by_way[PLAIN], strict=True)]
             low, middle, high = statistics.quantiles(ratios, n=4)
             cells += [f"{statistics.fmean(rates):,.0f}", f"{middle:.3f}", f"{low:.2f} to {high:.2f}"]

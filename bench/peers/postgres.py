@@ -172,13 +172,13 @@ class PostgresReceiver(Receiver):
     async def open(self) -> None:
         self._connection = psycopg.connect(self._where, autocommit=True)
         self._connection.execute("LISTEN due")
-        self._connection.add_notify_handler(self._told)
+        self._connection.add_notify_handler(self._on_notice)
         self._cursor = self._connection.cursor(binary=True)
         self._taken_to_ms = 0
         # The time of the next due row; None: unknown.
         self._next_ms: float | None = 0.0
 
-    def _told(self, notify: psycopg.Notify) -> None:
+    def _on_notice(self, notify: psycopg.Notify) -> None:
         if self._next_ms is not None:
             self._next_ms = min(self._next_ms, float(notify.payload))
 

@@ -125,8 +125,8 @@ class RedisReceiver(Receiver):
 
         self._client = redis.Redis(unix_socket_path=self._socket)
         self._take_script = self._client.register_script(TAKE)
-        self._told = self._client.pubsub(ignore_subscribe_messages=True)
-        self._told.subscribe(CHANNEL)
+        self._notices = self._client.pubsub(ignore_subscribe_messages=True)
+        self._notices.subscribe(CHANNEL)
         self._next_ms = 0.0
 
     async def receive(self, wait_s: float) -> list[Any]:
@@ -141,9 +141,9 @@ class RedisReceiver(Receiver):
                 return []
             else:
                 wait_ms = min(self._next_ms / 1000, end) - now
-                if select.select([self._told.connection._sock], [], [], wait_ms)[0]:
-                    while told := self._told.get_message():
-                        self._next_ms = min(self._next_ms, float(told["data"]))
+                if select.select([self._notices.connection._sock], [], [], wait_ms)[0]:
+                    while notice := self._notices.get_message():
+                        self._next_ms = min(self._next_ms, float(notice["data"]))
 
     def _take(self, now_ms: int) -> list[Any]:
         taken, next_ms = self._take_script(keys=[KEY], args=[now_ms, TAKEN_MAX])
@@ -158,5 +158,5 @@ class RedisReceiver(Receiver):
         return [wall_ms - due_at_ms for _, due_at_ms in messages]
 
     async def close(self) -> None:
-        self._told.close()
+        self._notices.close()
         self._client.close()

@@ -155,14 +155,14 @@ class Gateway:
             raise GatewayError("INVALID_ARGUMENT", error.text, reason=error.reason) from None
 
     def _translated(self, error: grpc.aio.AioRpcError) -> GatewayError:
-        told = from_status(error, self.server)
+        translated = from_status(error, self.server)
         return GatewayError(
             error.code().name,
-            told.text,
-            reason=told.reason,
-            violations=told.violations,
-            retry_after_s=told.retry_after_s,
-            metadata=told.metadata,
+            translated.text,
+            reason=translated.reason,
+            violations=translated.violations,
+            retry_after_s=translated.retry_after_s,
+            metadata=translated.metadata,
         )
 
     async def close(self) -> None:

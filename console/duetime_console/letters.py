@@ -21,16 +21,16 @@ FILTER_FIELDS = ("error", "topic", "tag", "key", "ids", "from", "to")
 
 def filter_of(group: str, form: Mapping[str, Any]) -> consumer_pb2.DeadLetterFilter:
     """The filter in a form or an address. Raises: InvalidMoment."""
-    told = {name: str(form.get(name, "")).strip() for name in FILTER_FIELDS}
+    fields = {name: str(form.get(name, "")).strip() for name in FILTER_FIELDS}
     return consumer_pb2.DeadLetterFilter(
         group=group,
-        from_ms=moment_ms(told["from"]) if told["from"] else 0,
-        to_ms=moment_ms(told["to"]) if told["to"] else 0,
-        error=told["error"],
-        tag=told["tag"],
-        key=told["key"],
-        topic=told["topic"],
-        ids=told["ids"].replace(",", " ").split(),
+        from_ms=moment_ms(fields["from"]) if fields["from"] else 0,
+        to_ms=moment_ms(fields["to"]) if fields["to"] else 0,
+        error=fields["error"],
+        tag=fields["tag"],
+        key=fields["key"],
+        topic=fields["topic"],
+        ids=fields["ids"].replace(",", " ").split(),
     )
 
 
@@ -80,12 +80,12 @@ def causes_of(letters: Iterable[consumer_pb2.DeadLetter]) -> list[Cause]:
     found: dict[tuple[str, str], Cause] = {}
     for letter in letters:
         kind, message = error_of(letter)
-        told = f"{kind}: {message}" if message else kind
+        error = f"{kind}: {message}" if message else kind
         # The type is the same in all; its digits do not vary.
-        alike = kind + _VARIABLE.sub("#", told[len(kind) :])[:_ERROR_CHARS_MAX]
+        alike = kind + _VARIABLE.sub("#", error[len(kind) :])[:_ERROR_CHARS_MAX]
         handler = handler_of(letter)
-        variable = _VARIABLE.search(told, len(kind))
-        needle = told[: variable.start() if variable else _ERROR_CHARS_MAX].rstrip()
+        variable = _VARIABLE.search(error, len(kind))
+        needle = error[: variable.start() if variable else _ERROR_CHARS_MAX].rstrip()
         cause = found.setdefault((alike, handler), Cause(alike, handler, needle))
         cause.add(letter)
     return sorted(found.values(), key=lambda cause: (-cause.count, cause.error, cause.handler))

@@ -24,16 +24,16 @@ class Proofs:
 
     def make(self, viewer: Viewer, action: str, values: Mapping[str, str], count: int) -> str:
         """`values`: the filter of the action; `count`: the number of matches."""
-        told = json.dumps({"about": _about(viewer, action, values), "count": count})
-        return self._seal.encrypt_at_time(told.encode(), self._clock.now_ms() // 1_000).decode()
+        payload = json.dumps({"about": _about(viewer, action, values), "count": count})
+        return self._seal.encrypt_at_time(payload.encode(), self._clock.now_ms() // 1_000).decode()
 
     def check(self, viewer: Viewer, action: str, values: Mapping[str, str], proof: str) -> int | None:
         """The count of the dry run; None: it was for another filter, or is older than PROOF_S."""
         try:
-            told = json.loads(self._seal.decrypt_at_time(proof.encode(), PROOF_S, self._clock.now_ms() // 1_000))
+            payload = json.loads(self._seal.decrypt_at_time(proof.encode(), PROOF_S, self._clock.now_ms() // 1_000))
         except (InvalidToken, ValueError):
             return None
-        return int(told["count"]) if told["about"] == _about(viewer, action, values) else None
+        return int(payload["count"]) if payload["about"] == _about(viewer, action, values) else None
 
 
 def proofs_of(request: Request) -> Proofs:
@@ -43,5 +43,5 @@ def proofs_of(request: Request) -> Proofs:
 
 
 def _about(viewer: Viewer, action: str, values: Mapping[str, str]) -> str:
-    told = json.dumps(["proof", viewer.token, viewer.user, action, sorted(values.items())])
-    return hashlib.sha256(told.encode()).hexdigest()
+    payload = json.dumps(["proof", viewer.token, viewer.user, action, sorted(values.items())])
+    return hashlib.sha256(payload.encode()).hexdigest()

@@ -168,8 +168,8 @@ async def get(call: Call, asked: AskedMessage, _: None) -> Answer:
         return Answer(_found(found))
     # The message's own id; an offset id is none.
     wanted = consumer_pb2.TraceMessageRequest(id=found.message.id or call.message_id, topic=asked.topic)
-    told = await call.gateway("TraceMessage", wanted)
-    trace = Trace(events=[Event.of(each) for each in told.events], gaps=list(told.gaps))
+    answer = await call.gateway("TraceMessage", wanted)
+    trace = Trace(events=[Event.of(each) for each in answer.events], gaps=list(answer.gaps))
     return Answer(_found(found, trace))
 
 
@@ -214,14 +214,14 @@ async def backlog(call: Call, asked: AskedRange, _: None) -> Answer:
         )
         for each in answer.buckets
     ]
-    told = Backlog(
+    answer = Backlog(
         now=iso(answer.now_ms),
         pending_count=answer.pending_count,
         overdue_count=answer.overdue_count,
         buckets=buckets,
         unreachable_shards=list(answer.unreachable_shards),
     )
-    return Answer(told)
+    return Answer(answer)
 
 
 OPERATIONS = [

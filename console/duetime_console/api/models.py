@@ -120,11 +120,11 @@ class GivenMessage(GivenDue):
         return self
 
     def as_proto(self) -> message_pb2.Message:
-        told = {CONTENT_TYPE: JSON} if "body_json" in self.model_fields_set else {}
+        typed = {CONTENT_TYPE: JSON} if "body_json" in self.model_fields_set else {}
         return message_pb2.Message(
             topic=self.topic,
             body=self.body_bytes,
-            properties=told | self.properties,
+            properties=typed | self.properties,
             tags=self.tags,
             keys=self.keys,
             sharding_key=self.sharding_key,

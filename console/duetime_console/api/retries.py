@@ -129,8 +129,8 @@ async def _end(call: Call, method: str, given: GivenRetries) -> Answer:
         dry_run=given.dry_run,
     )
     last = await call.while_there(call.last(method, wanted)) or consumer_pb2.EndRetriesProgress()
-    told = EndedRetries(matched=last.matched_count, ended=last.ended_count, gone=last.gone_count, done=last.done)
-    return Answer(told)
+    result = EndedRetries(matched=last.matched_count, ended=last.ended_count, gone=last.gone_count, done=last.done)
+    return Answer(result)
 
 
 OPERATIONS = [

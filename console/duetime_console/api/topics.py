@@ -47,14 +47,14 @@ async def delete(call: Call, asked: AskedDeletion, _: None) -> Answer:
         )
         for one in answer.groups
     ]
-    told = DeletedTopic(
+    result = DeletedTopic(
         topic=call.topic,
         deleted=not asked.dry_run,
         cancelled=answer.pending_count,
         rolled_back=answer.transaction_count,
         groups=groups,
     )
-    return Answer(told)
+    return Answer(result)
 
 
 OPERATIONS = [

@@ -148,10 +148,10 @@ class Prometheus:
     def _why(self, error: urllib.error.HTTPError, deadline_ms: float) -> str:
         """Prometheus's error text, or HTTP's."""
         try:
-            told = json.loads(self._read(error, deadline_ms))["error"]
+            text = json.loads(self._read(error, deadline_ms))["error"]
         except (OSError, HTTPException, ValueError, KeyError, TypeError, RecursionError, _Wrong):
-            told = error.reason
-        return str(told)[:WORDS_MAX]
+            text = error.reason
+        return str(text)[:WORDS_MAX]
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

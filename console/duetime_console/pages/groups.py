@@ -84,13 +84,13 @@ async def groups(request: Request) -> Response:
         by_name.update({one.group.name: one for one in found.groups})
         sums.update({name: sums_of(one) for name, one in by_name.items()})
 
-    def told(name: str, what: str) -> int:
+    def counted(name: str, what: str) -> int:
         return sums[name][what] if name in sums else -1
 
     columns: list[Column[Any]] = [
         Column("name", "Group", lambda group: group.name.lower()),
-        Column("lag", "Lag", lambda group: told(group.name, "lag"), True, True),
-        Column("flight", "In flight", lambda group: told(group.name, "in_flight"), True, True),
+        Column("lag", "Lag", lambda group: counted(group.name, "lag"), True, True),
+        Column("flight", "In flight", lambda group: counted(group.name, "in_flight"), True, True),
         Column(
             "retries",
             "Retries",

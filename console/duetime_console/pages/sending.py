@@ -58,10 +58,10 @@ async def send(request: Request) -> Response:
             answer = await call(request, "Send", gateway_pb2.SendRequest(messages=[message.as_proto()]))
             (result,) = answer.results
             if not result.HasField("fault"):
-                told = {"topic": message.topic, "to": message.topic, "sent": result.message_id}
-                told |= {"due_ms": str(result.deliver_at_ms)} if result.deliver_at_ms else {}
-                told |= {"was": "duplicate"} if result.duplicate else {"was": "past"} if result.was_past else {}
-                return RedirectResponse(f"/send?{urlencode(told)}", 303)
+                query = {"topic": message.topic, "to": message.topic, "sent": result.message_id}
+                query |= {"due_ms": str(result.deliver_at_ms)} if result.deliver_at_ms else {}
+                query |= {"was": "duplicate"} if result.duplicate else {"was": "past"} if result.was_past else {}
+                return RedirectResponse(f"/send?{urlencode(query)}", 303)
             error = GatewayError.of_fault(result.fault)
             faults = {_field(each.field): each.description for each in error.violations}
         except ValidationError as invalid:

@@ -65,7 +65,7 @@ async def transactions(request: Request) -> Response:
     error = answer if isinstance(answer, GatewayError) else None
     is_told = answer is not None and error is None
     after = answer.next_page_token if is_told else ""
-    told = {name: value for name, value in form.items() if value}
+    given = {name: value for name, value in form.items() if value}
     return page(
         request,
         "transactions.html",
@@ -73,8 +73,8 @@ async def transactions(request: Request) -> Response:
         faults=faults,
         error=error,
         rows=answer.transactions if is_told else [],
-        next_address=urlencode(told | {"page": after}) if after else "",
-        is_filtered=bool(told),
+        next_address=urlencode(given | {"page": after}) if after else "",
+        is_filtered=bool(given),
         word_of=word_of,
         now_ms=now_ms,
         status=422 if faults else error.status if error else 200,

@@ -84,7 +84,7 @@ class Stream:
                     self._room.release(1, size)
         except TimeoutError:
             if call is not None:
-                self.let_go(call)
+                self.detach(call)
                 call.retire()
             text = f"no answer from the server at {self._connection.server} within {timeout:.3g} s"
             raise Timeout(text, reason="DEADLINE_EXCEEDED") from None
@@ -111,14 +111,14 @@ class Stream:
             self._calls.add(self._current)
         return self._current
 
-    def let_go(self, call: "_Call") -> None:
+    def detach(self, call: "_Call") -> None:
         """Sends no more requests in this call."""
         if self._current is call:
             self._current = None
 
     def forget(self, call: "_Call", status: grpc.StatusCode | None) -> None:
         """Forgets a call that has ended, with this status or by us."""
-        self.let_go(call)
+        self.detach(call)
         self._calls.discard(call)
         if status is grpc.StatusCode.UNIMPLEMENTED:
             self.older.met()
@@ -177,7 +177,7 @@ class _Call:
         """Ends the call if it is idle."""
         idle_s = self._loop.time() - self._used_at
         if idle_s >= IDLE_S and not self._is_awaited():
-            self._stream.let_go(self)
+            self._stream.detach(self)
             self.finish()
         else:
             self._idle = self._loop.call_later(max(IDLE_S - idle_s, IDLE_S / 10), self._look)
