@@ -70,7 +70,7 @@ async def test_message_id_of_two_topics_needs_the_topic(desk: Desk, open_ones: l
     page = "/transactions/a?topic=orders"
     assert ">Commit<" in await desk.text(page)
     answer = await desk.browser.post(page, {"act": "roll-back"}, page="/transactions")
-    assert "It is rolled back." in await desk.text(answer.headers["location"])
+    assert "The transaction is rolled back." in await desk.text(answer.headers["location"])
     assert ">Commit<" in await desk.text("/transactions/a?topic=bills")
 
 
