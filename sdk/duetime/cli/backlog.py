@@ -60,7 +60,7 @@ def backlog(
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Count messages that are pending, overdue, and due when.
+    """Count pending and overdue messages by due time.
 
     The counts are the shards' own, exact as of now. With --spark: the latest report, counted from the log, by topic,
     and the drift of the live counters from it, allowing for messages that came and went since (0 is right).

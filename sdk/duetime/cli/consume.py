@@ -80,8 +80,8 @@ def consume(
     The command gets the body on standard input. Its environment has DUETIME_ID, DUETIME_TOPIC, DUETIME_GROUP,
     DUETIME_ATTEMPT, DUETIME_TAGS, DUETIME_KEYS, DUETIME_PROPERTIES (JSON), DUETIME_QUEUE, DUETIME_OFFSET and
     DUETIME_DUE_AT. Exit code 0: done. 75: retry later, nothing is logged. Any other: retried by the policy; the dead
-    letter keeps the last line of standard error as its error, and the end of it. Without --exec, printed messages are
-    acknowledged.
+    letter keeps the last line of standard error as its error, and the end of the output. Without --exec, printed
+    messages are acknowledged.
 
     \b
     Examples:

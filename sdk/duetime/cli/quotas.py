@@ -38,7 +38,7 @@ _Rate = Annotated[int, typer.Option(min=0, help="Sent messages per second.")]
 _Bytes = Annotated[int, typer.Option(min=0, help="Sent bytes per second.")]
 _Burst = Annotated[int, typer.Option(min=0, help="Burst size. Default: one second of the rate, at least 2,048.")]
 _BurstBytes = Annotated[
-    int, typer.Option(min=0, help="Burst size. Default: one second of the rate, at least 4 MiB and 64 KiB.")
+    int, typer.Option(min=0, help="Burst size. Default: one second of the rate, at least 4 MiB + 64 KiB.")
 ]
 
 _LIMITS = (
