@@ -158,9 +158,9 @@ async def test_what_stays_unknown_is_an_error_of_its_own(
 async def test_what_is_no_message_is_a_type_error(producer: AsyncProducer) -> None:
     with pytest.raises(TypeError, match="5 is not a receipt, a found message or an id"):
         await producer.cancel([5])  # type: ignore[list-item]
-    with pytest.raises(TypeError, match=r"None is neither .* nor an id, nor several of these"):
+    with pytest.raises(TypeError, match=r"None is not a receipt, a found message, an id, or an iterable of these"):
         await producer.cancel(None)  # type: ignore[call-overload]
-    with pytest.raises(TypeError, match="b'm1' is neither"):
+    with pytest.raises(TypeError, match="b'm1' is not a receipt"):
         await producer.reschedule(b"m1", delay="1h")  # type: ignore[call-overload]
     with pytest.raises(InvalidMessage, match=r"message_id: .* surrogates not allowed"):
         await producer.cancel("\ud800")

@@ -52,9 +52,7 @@ def consume(
         str | None, typer.Option("--exec", metavar="COMMAND", help="A shell command, run once for each message.")
     ] = None,
     tags: Annotated[str | None, typer.Option(metavar="'A || B'", help="Only messages with one of these tags.")] = None,
-    sql: Annotated[
-        str | None, typer.Option(metavar="EXPRESSION", help="Only messages that match this SQL92 filter.")
-    ] = None,
+    sql: Annotated[str | None, typer.Option(metavar="EXPRESSION", help="Only messages that match, in SQL92.")] = None,
     concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum number of commands at once.")] = 1,
     lease: Annotated[str, typer.Option(metavar="LENGTH", help="The lease; renewed while a command runs.")] = "60s",
     max_attempts: Annotated[
@@ -67,9 +65,7 @@ def consume(
     reject_code: Annotated[
         int | None, typer.Option(min=1, max=255, metavar="CODE", help="Exit code for a dead letter at once.")
     ] = None,
-    timeout: Annotated[
-        str | None, typer.Option(metavar="LENGTH", help="A command that runs longer has failed.")
-    ] = None,
+    timeout: Annotated[str | None, typer.Option(metavar="LENGTH", help="Commands that run longer fail.")] = None,
     drain: Annotated[str, typer.Option(metavar="LENGTH", help="Time for running commands to finish on stop.")] = "30s",
     count: Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop after N commands were started.")] = None,
     server: Server = None,
