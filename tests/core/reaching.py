@@ -1,4 +1,4 @@
-"""A server that does what requests say, reached by a socket or within the process."""
+"""A server that follows its requests' instructions, reached by a socket or within the process."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -21,7 +21,7 @@ CANCELLED = grpc.StatusCode.CANCELLED
 
 
 class Servicer:
-    """Does what a request's bytes say, and notes what becomes of its calls."""
+    """Follows the instructions in a request's bytes, and records how its calls end."""
 
     def __init__(self) -> None:
         self.release = asyncio.Event()

@@ -48,7 +48,7 @@ class SampleNode:
 
     async def _fail_with_values(self) -> None:
         """A task that nobody awaits, a callback, and itself, with a value in the texts of their exceptions."""
-        # In one piece it is in no line of this file, which traces show.
+        # Traces show source lines: the joined value is in no line of this file.
         value = "-".join(["planted", "value"])
 
         async def lost() -> None:

@@ -1,4 +1,4 @@
-"""Admin acts and refusals of a server: what is told of them, by whom, and how much of a flood."""
+"""Admin acts and refusals of a server: recorded events, their actors, and the limit in a flood."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -23,7 +23,7 @@ LANE = scheduler_pb2.LaneRequest(shard=0, level=3)
 
 
 class Servicer:
-    """Does what a request's lane says, in a user's name."""
+    """Follows the instruction in a request's lane, in a user's name."""
 
     async def pause(self, request: scheduler_pb2.LaneRequest, context: Any) -> scheduler_pb2.LaneLease:
         serve_for(Principal("alice"))

@@ -1,4 +1,4 @@
-"""A timer that is set again and again: it rings at the last moment that it was set for, once, and never before."""
+"""A timer that is set repeatedly: it rings once, at the time set last, and never before."""
 
 import asyncio
 import time

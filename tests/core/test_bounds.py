@@ -1,4 +1,4 @@
-"""Errors within bounds: whatever is in one, its status fits into the headers that gRPC takes."""
+"""Errors within bounds: the status of any error fits into the headers that gRPC accepts."""
 
 import grpc
 import pytest
@@ -15,7 +15,7 @@ STATUS_BYTES_MAX = 4_096
 
 
 def header_bytes(status: grpc.Status) -> int:
-    """What a status takes in headers: its text percent-encoded, its details in base64."""
+    """Size of a status in headers: its text percent-encoded, its details in base64."""
     return weight(status.details) + sum(-(-len(value) // 3) * 4 for _, value in status.trailing_metadata)
 
 

@@ -1,4 +1,4 @@
-"""Who may make which call, and what becomes of those who may not."""
+"""Permitted callers of each call, and refusals of the others."""
 
 import os
 import subprocess
@@ -80,7 +80,7 @@ def test_secret_is_changed_without_a_pause() -> None:
     method = "/duetime.v1.Store/Put"
     steps = [ClusterSecret(text) for text in (SECRET, f"{SECRET},{OTHER}", f"{OTHER},{SECRET}", OTHER)]
     for before, after in pairwise(steps):
-        # Whatever the order in which processes are restarted.
+        # Processes may be restarted in any order.
         assert refusal(after, method, before.metadata) == ""
         assert refusal(before, method, after.metadata) == ""
 
@@ -165,7 +165,7 @@ async def test_call_of_a_stranger_is_refused_before_it_reaches_the_service(call:
         info = error_details_pb2.ErrorInfo.FromString(status.details[0].value)
         assert info.reason == "CLUSTER_SECRET_REFUSED"
         assert SECRET not in str(caught.value)
-        # Who asks on behalf of a client says that it is the cluster's fault, not the client's.
+        # A caller on behalf of a client marks the refusal as the cluster's.
         passed_on = translate(caught.value, "shard 0", "SHARD_UNAVAILABLE")
         assert isinstance(passed_on, Unavailable)
         assert passed_on.reason == "CLUSTER_SECRET_REFUSED"

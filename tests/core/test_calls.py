@@ -1,4 +1,4 @@
-"""Statuses of other processes as errors: whatever comes, translating it never raises."""
+"""Statuses of other processes as errors: translating any status never raises."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Certificates: who gets in by them, and how they change while processes run."""
+"""Certificates: admission by them, and changes while processes run."""
 
 import asyncio
 import http.client
@@ -85,7 +85,7 @@ async def reached(port: int, credentials: Credentials, host: str = "127.0.0.1") 
         return await described(channel)
 
 
-# --- who gets in ------------------------------------------------------------------------------------------------------
+# --- admission --------------------------------------------------------------------------------------------------------
 
 Made = Callable[[Certified], Credentials]
 CALLERS: dict[str, tuple[Made, str]] = {
@@ -157,7 +157,7 @@ async def test_the_certified_port_asks_where_the_public_one_does_not(certified: 
     pems = grpc.ssl_channel_credentials(certified.authority.pair.cert)
     async with serving(credentials, asked=False, certified_port=0) as server:
         async with grpc.aio.secure_channel(f"127.0.0.1:{server.port}", pems) as channel:
-            # It is let in by TLS, and then refused for what it calls.
+            # TLS admits it; then the call is refused.
             assert await described(channel) == "UNAUTHENTICATED"
         async with grpc.aio.secure_channel(f"127.0.0.1:{server.certified_port}", pems) as channel:
             assert await described(channel) == "UNAVAILABLE"
@@ -278,7 +278,7 @@ def test_what_does_not_fit_changes_nothing_and_is_told_once(certified: Certified
 
 @pytest.mark.usefixtures("looks_often")
 def test_a_directory_that_is_swapped_is_seen(certified: Certified) -> None:
-    """As Kubernetes replaces what a Secret is mounted as: by a link."""
+    """Kubernetes replaces a mounted Secret by a link."""
     certified.issue("store", place="first")
     link = certified.root / "data"
     link.symlink_to("first")
@@ -346,7 +346,7 @@ async def test_ca_and_certificates_change_under_load_and_no_call_fails(certified
                 beats[0] += 1
 
         async def more(count: int = 20) -> None:
-            """Returns once there were so many more calls of both kinds."""
+            """Waits for `count` more calls of both kinds."""
             wanted = len(outcomes) + count, beats[0] + count
             async with asyncio.timeout(DEADLINE_S):
                 while len(outcomes) < wanted[0] or beats[0] < wanted[1]:
@@ -370,7 +370,7 @@ async def test_ca_and_certificates_change_under_load_and_no_call_fails(certified
                 certified.issue(role, by=new, trusts=new.pair.cert)
             await more()
             assert await asyncio.to_thread(serial, server.port) != first
-            # Whoever still has the old one is out.
+            # Holders of the old certificate are refused.
             old = Credentials(certificates=Certificates(certified.issue("gateway", place="old")))
             assert await reached(server.port, old) == "UNAVAILABLE"
             await more()

@@ -1,4 +1,4 @@
-"""The system's clock: what it promises to those who wait."""
+"""The system's clock: its promises to waiters."""
 
 import asyncio
 import datetime

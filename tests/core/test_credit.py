@@ -1,4 +1,4 @@
-"""A reader's credit: what is left of it, when it is low, what is refused."""
+"""A reader's credit: the rest, the low mark, and refusals."""
 
 import pytest
 from duetime_core.credit import Credit

@@ -1,4 +1,4 @@
-"""Who may listen beyond this machine."""
+"""Permission to listen beyond this machine."""
 
 import itertools
 import json

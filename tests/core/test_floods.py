@@ -1,4 +1,4 @@
-"""Frames that no client of ours sends: what gRPC bounds by itself, and what our options have it bound."""
+"""Frames that none of our clients sends: gRPC's own bounds, and those set by our options."""
 
 import asyncio
 import resource
@@ -16,9 +16,9 @@ from tests.hostile.raw import HEADERS, PING, SETTINGS, Raw, call, frame, request
 
 CONTINUATION, RST_STREAM = 9, 3
 MIB = 1024 * 1024
-# Of a call with four bytes: their number, as a message.
+# Answer of a call with four bytes: their number, as a message.
 ANSWER = b"\0\0\0\0\x014"
-# Of what gRPC keeps of all frames of a flood.
+# Memory limit for the frames of a flood that gRPC keeps.
 GROWTH_MB_MAX = 64
 
 

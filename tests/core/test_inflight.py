@@ -1,4 +1,4 @@
-"""Places of calls: so many, and the last tenth for hosts that have few."""
+"""Limit of concurrent calls, with the last tenth reserved for hosts that have few."""
 
 import pytest
 from duetime_core.errors import Overloaded

@@ -13,7 +13,7 @@ from duetime_core.logs import INTERVAL_MS, KINDS_MAX, Sparing, configure_logs, s
 
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
-    """What goes to standard error, with logging as processes have it."""
+    """Output on standard error, with logging as processes have it."""
     file = io.StringIO()
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
@@ -94,7 +94,7 @@ def test_what_libraries_log_is_one_line_without_secrets_and_not_repeated(written
     assert len(told) < 10
     assert told[0]["event"] == "call 0 failed"
     assert (told[0]["level"], told[0]["logger"]) == ("error", "grpc.test")
-    # Where it came up; the text of an exception has whatever it stumbled over.
+    # The log has the exception's location only: its text may contain user data.
     assert str(told[0]["exception"]).endswith("\nValueError")
     assert "test_logs.py" in str(told[0]["exception"])
     assert "bad byte 0" not in written.getvalue()

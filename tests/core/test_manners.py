@@ -1,4 +1,4 @@
-"""Long work beside what serves messages takes what nobody else wants of the machine."""
+"""Long background work takes only idle capacity of the machine."""
 
 import fcntl
 import os

@@ -1,4 +1,4 @@
-"""What a server counts of its calls, on a real socket."""
+"""A server's metrics of its calls, on a real socket."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""The life of a real process: ready line, signals, exit codes, what the operator reads."""
+"""The life of a real process: ready line, signals, exit codes, and messages to the operator."""
 
 import json
 import os

@@ -64,7 +64,7 @@ def test_count(request):
 
 
 def run_pytest(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """As in an environment where the plugin is installed, and whatever else is not loaded."""
+    """Runs pytest in an environment with this plugin alone."""
     command = [
         sys.executable,
         "-m",

@@ -1,4 +1,4 @@
-"""Retry policies as text: what is understood, what is refused and how, and that nothing is lost on the way."""
+"""Retry policies as text: accepted forms, error texts, and lossless round trips."""
 
 import math
 

@@ -25,7 +25,7 @@ METHODS: dict[str, MethodDescriptor] = {
 }
 INNER = ("duetime.v1.Store", "duetime.v1.Scheduler", "duetime.v1.Retry")
 GATEWAY, SCHEDULER, RETRY, SPARK, OPERATOR = "gateway", "scheduler", "retry", "spark", "operator"
-# By method of the inner services, apart from the core's own table.
+# Roles by method of the inner services, written down independently of the core's own table.
 EXPECTED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("PutStream", "Replace", "Cancel", "ListPending", "Backlog", "Prepare"), (GATEWAY,)),
     **dict.fromkeys(
@@ -86,8 +86,9 @@ def certified(tmp_path: Path) -> Certified:
 
 
 async def outcome(channel: grpc.aio.Channel, method: str) -> str:
-    """`served`, or the status of the refusal. gRPC may tell of a stream's reset, while the request is still on its way,
-    before it tells of the status that came with it: then it is asked again."""
+    """`served`, or the status of the refusal. If gRPC reports a stream's reset before the status that came with it,
+    because the request is still being sent, the call is repeated.
+    """
     for _ in range(3):
         told = await asked(channel, method)
         if told != "INTERNAL" or not METHODS[method].client_streaming:

@@ -97,7 +97,7 @@ def test_a_reservation_keeps_what_its_answer_needs() -> None:
     with Reservation(room, "a", 50) as one:
         one.keep(20)
         assert room.shares.used == 20
-        # What has come is counted, whatever was reserved for it.
+        # Received bytes count despite any reservation.
         one.keep(70)
         assert (one.size, room.shares.held("a")) == (70, 70)
     assert room.shares.used == 0

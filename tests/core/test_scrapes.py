@@ -1,4 +1,4 @@
-"""The HTTP page: who says nothing, or takes nothing, shuts out nobody."""
+"""The HTTP page: a client that sends or reads nothing blocks no other."""
 
 import socket
 import urllib.request

@@ -257,7 +257,7 @@ async def test_ipv6_is_listened_on() -> None:
 
 
 class Porter:
-    """A gatekeeper that refuses, or ends, what it is told to."""
+    """A gatekeeper that refuses or ends calls on demand."""
 
     def __init__(self) -> None:
         self.refuses = False

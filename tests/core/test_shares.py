@@ -42,5 +42,5 @@ def test_nobody_is_ever_above_its_share_and_newcomers_find_some(wanted: list[tup
             shares.take(key, amount)
     assert shares.used <= 100
     assert all(shares.held(key) <= 30 for key in "abcdef")
-    # The last tenth has room for five of them, who hold little themselves.
+    # The last tenth has room for five hosts with few calls.
     assert shares.room("new") >= 2 or sum(0 < shares.held(key) <= 2 for key in "abcdef") > 3

@@ -61,7 +61,7 @@ async def test_files_that_are_no_connections_are_not_looked_for_every_second() -
         shedding.share = share  # type: ignore[method-assign]
         for _ in range(OTHERS_CHECKS + 2):
             shedding._check_shares(500)
-        # At first, and a minute later; then whenever there are many more.
+        # The first look and the one a minute later; then a look whenever there are many more.
         assert len(looks) == 2
         shedding._check_shares(497 + 18)
         assert len(looks) == 2

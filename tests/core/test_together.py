@@ -18,7 +18,7 @@ NODES_START = {"store": 1, "retry": 2, "scheduler": 3, "gateway": 4}
 
 
 class Settings:
-    """What Together reads of a node's settings."""
+    """The part of a node's settings that Together reads."""
 
     database_url = "sqlite://"
     host = "127.0.0.1"
@@ -38,7 +38,7 @@ class Health:
 
 
 class Story:
-    """What the nodes did, in order; and how they fail."""
+    """The nodes' actions, in order, and their faults."""
 
     def __init__(self) -> None:
         self.told: list[str] = []

@@ -1,4 +1,4 @@
-"""What log lines tell of exceptions: where they came up, and never the values in their texts."""
+"""Exceptions in log lines: their location, and never the values in their texts."""
 
 import asyncio
 import json

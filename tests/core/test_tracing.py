@@ -26,7 +26,7 @@ SAMPLED = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 class Collector(ThreadingHTTPServer):
-    """Takes what OpenTelemetry's exporters send."""
+    """Receives the exports of OpenTelemetry."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Taking)

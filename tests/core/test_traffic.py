@@ -43,7 +43,7 @@ class Served:
             "Get": grpc.unary_unary_rpc_method_handler(self._get),
             "Stream": grpc.stream_stream_rpc_method_handler(self._stream),
             "Export": grpc.unary_stream_rpc_method_handler(self._export),
-            # Its readers give credit for what they are sent.
+            # Its readers give credit for the messages sent to them.
             "Subscribe": grpc.unary_stream_rpc_method_handler(self._export),
         }
         self.server.grpc.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("T", handlers)])
@@ -213,7 +213,7 @@ async def test_connections_that_take_no_answers_are_one_log_line() -> None:
     # One line, or two if one of them still took some bytes at the first look.
     assert {one["event"] for one in warnings} == {"connections cut off: they take no answers"}
     assert (sum(one["count"] for one in warnings), sum(one["bytes"] for one in warnings)) == (2, 6_000_000)
-    # gRPC logs that it could not write them, which is no fault of this process.
+    # gRPC logs the failed write, which is no fault of this process.
     assert "answer not written: its call had ended" in [one["event"] for one in logged]
 
 

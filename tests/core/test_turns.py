@@ -1,4 +1,4 @@
-"""Turns: what a user has in work is bounded where others call too, and nobody waits for another's work."""
+"""Turns: a user's concurrent calls are bounded while others call too, and no user waits for another's work."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -22,7 +22,7 @@ MOST = WORK_BYTES // (REQUEST_COST + len(b"alice"))
 
 
 class ByName:
-    """Takes callers for who they say they are."""
+    """Trusts the names that callers give."""
 
     async def admit(self, method: str, context: Any, role: Role | None = None) -> None:
         serve_for(Principal(dict(context.invocation_metadata())["name"]))
@@ -35,7 +35,7 @@ class ByName:
 
 
 class Held:
-    """A server whose requests of alice end when they are let go, and others at once."""
+    """A server that holds alice's requests until they are released, and answers others immediately."""
 
     channel: grpc.aio.Channel
 
@@ -61,7 +61,7 @@ class Held:
         return answer
 
     async def waiting(self, count: int) -> None:
-        """Until so many requests wait for their turn."""
+        """Waits until `count` requests wait for their turn."""
         while self.registry.get_sample_value("duetime_turns_waiting") != count:
             await turn()
 
@@ -82,7 +82,7 @@ async def test_single_calls_of_one_who_floods_hold_up_nobody_else(held: Held) ->
     async with asyncio.timeout(DEADLINE_S):
         await held.waiting(100 - MOST)
         assert held.in_work == MOST
-        # With all of hers standing still.
+        # All of alice's calls are held.
         assert await held.call("bob") == b"bob"
         assert held.in_work == MOST
         held.let_go.set()

@@ -116,7 +116,7 @@ async def test_a_deadline_ends_a_call_at_both_ends(served: Served, kind: str) ->
         error = await failure(served.begin(kind, b"wait", timeout=timeout))
     assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     assert "Deadline Exceeded" in str(error.details())
-    # By a socket it is rounded up.
+    # A socket's timeout is rounded up.
     assert 0 < served.servicer.remaining_s < timeout + 0.01
     async with asyncio.timeout(DEADLINE_S):
         await served.servicer.cancelled.acquire()
@@ -147,7 +147,7 @@ async def test_a_cancelled_call_is_cancelled_at_both_ends(served: Served, kind: 
 async def test_who_gives_up_waiting_cancels_the_call(served: Served, kind: str) -> None:
     call = served.begin(kind, b"wait", timeout=DEADLINE_S)
     if kind == "UnaryStream":
-        # By a socket nobody who has not read yet cancels the call by giving up.
+        # A socket's call is not cancelled by a read that was given up before it began.
         assert await call.read() == b"wait"
     await served.servicer.waiting.acquire()
     waiting = asyncio.ensure_future(call if kind == "Unary" else call.read())
@@ -207,7 +207,7 @@ async def test_writes_after_the_servers_end_tell_of_it(served: Served) -> None:
 
     with pytest.raises((grpc.aio.AioRpcError, asyncio.InvalidStateError)):
         await asyncio.wait_for(write_on(), DEADLINE_S)
-    # By a socket the write that meets the end may hide the status (duetime_core.calls.translate).
+    # The write that meets the end may hide the status on a socket (duetime_core.calls.translate).
     assert await call.code() in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INTERNAL)
 
 
@@ -250,7 +250,7 @@ async def test_a_server_waits_for_a_caller_that_does_not_read(served: Served) ->
     # As many turns as it takes for all to be written where nothing holds them up.
     for _ in range(200):
         await asyncio.to_thread(lambda: None)
-    # A connection's window grows: gRPC guesses it from what was taken so far.
+    # A connection's window grows: gRPC guesses it from the bytes read so far.
     assert served.servicer.written_count < 48
     assert [len(answer) async for answer in read_on(call)] == [MIB] * 63
 

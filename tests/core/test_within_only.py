@@ -1,4 +1,4 @@
-"""What is only so for calls within a process."""
+"""Behaviour peculiar to calls within a process."""
 
 import asyncio
 from contextlib import suppress

@@ -1,8 +1,8 @@
-"""What a consumer process of the crash tests does, and what all of them did: a line per step in a file of its own.
+"""A consumer process of the crash tests, and the records of all of them: a line per step in a file of its own.
 
     python -m tests.crash.consuming SERVER TOPIC GROUP FILE KIND
 
-A line is written with one write call before the step after it begins, so that kill -9 loses none that counts:
+A line is written with one write call before the next step begins, so that kill -9 loses none that counts:
 
     monotonic ms, step, message id, attempt
 
@@ -29,7 +29,7 @@ LEASE_S = 3.0
 BATCH = 64
 ATTEMPTS_MAX = 4
 BACKOFF = "exponential:200ms..1s"
-# Of an ordered group's deliveries.
+# Failing share of an ordered group's deliveries.
 FAILING_SHARE = 0.02
 
 
@@ -66,7 +66,7 @@ def _read(path: Path) -> Iterator[Step]:
 
 
 def fate(message_id: str, attempt: int) -> str:
-    """What the handler does: told by the id, so that the test knows it too."""
+    """The handler's outcome: derived from the id, so that the test knows it too."""
     if message_id.startswith("dead-"):
         return FAILED
     if message_id.startswith("reject-"):
@@ -100,7 +100,7 @@ async def handle_all(server: str, topic: str, group: str, diary: Diary) -> None:
 
 
 async def receive_all(server: str, topic: str, group: str, diary: Diary) -> None:
-    """By leases: what is acknowledged is known for sure."""
+    """Receives by leases: acknowledgements are certain."""
     async with AsyncReceiver(
         server, topic, group=group, lease=timedelta(seconds=LEASE_S), max_attempts=ATTEMPTS_MAX
     ) as receiver:
@@ -151,7 +151,7 @@ async def receive_in_order(server: str, topic: str, group: str, diary: Diary) ->
                         continue
                     diary.note(HANDLED, message.id, message.attempt)
                     if await receiver.ack(message):
-                        # The lease is over: what is left of this queue is another's.
+                        # The lease is over: the rest of this queue belongs to another consumer.
                         stopped.add(message.queue)
             except Unavailable:
                 continue

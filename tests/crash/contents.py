@@ -1,4 +1,4 @@
-"""What the cluster holds in the end, read from offset 0, compared with what was acknowledged."""
+"""The cluster's final contents, read from offset 0, compared with the acknowledged messages."""
 
 import asyncio
 from collections import Counter

@@ -1,4 +1,4 @@
-"""kill -9 of services at random moments, and no faster than what runs beside them can bear."""
+"""kill -9 of services at random times, no faster than the workload can bear."""
 
 import asyncio
 from collections.abc import Callable
@@ -20,7 +20,7 @@ async def kill_one(cluster: Processes, name: str) -> None:
 
 
 class Breath:
-    """Lets a workload get on: after so many kills in which it did not, the next one waits until it does."""
+    """Lets a workload progress: after a number of kills without progress, the next one waits for it."""
 
     def __init__(self, progress: Callable[[], tuple[object, ...]]) -> None:
         """`progress`: values that all change while the workload gets on."""

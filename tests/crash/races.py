@@ -1,14 +1,14 @@
-"""`make races`: cancels, reschedules and replacements at the very moment when the message falls due.
+"""`make races`: cancels, reschedules and replacements just as the message falls due.
 
-A pair is a message and a call that comes within 60 ms of its due time, before or after. The truth is what the topic
-holds in the end:
+A pair is a message and a call that comes within 60 ms of its due time, before or after. The topic's final contents
+decide:
 
     cancel        CANCELLED: never delivered; ALREADY_FIRED: once
     reschedule    rescheduled: once, with the new body, not before the new time; already fired: once, with the old body
     replacement   the message that it names as replaced: never; the new one: once; it names none: both once
     an error      either of these outcomes, never both and never none
 
-PAIRS, KILLS and SEED are environment variables: with KILLS, processes are killed meanwhile.
+PAIRS, KILLS and SEED are environment variables: with KILLS, processes are killed during the races.
 """
 
 import asyncio
@@ -37,7 +37,8 @@ QUEUES = 8
 GROUP = 50
 SPREAD_MS = 12
 GROUPS_AT_ONCE = 16
-# From the send to the due time: as long as the last send of its kind took, and this. How far from that the call comes.
+# Time from the send to the due time: the duration of the last send of its kind, plus this. Then the call's distance
+# from the due time.
 LEAD_MS = 400
 APART_MS = 60
 SEND_MS_MAX = 3_000
@@ -56,7 +57,7 @@ CANCEL, RESCHEDULE, REPLACE = KINDS = "cancel", "reschedule", "replace"
 
 @dataclass(slots=True)
 class Pair:
-    """A message and what was asked of it. `answer`: what was told, or `error`; `new_due_at_ms`: at the least."""
+    """A message and the call about it. `answer`: the answer, or `error`; `new_due_at_ms`: a lower bound."""
 
     number: int
     call: str
@@ -77,7 +78,7 @@ class Pair:
 
 @dataclass
 class Races:
-    """Sends and calls, and remembers what was answered."""
+    """Sends and calls, and records the answers."""
 
     address: str
     dice: random.Random
@@ -95,7 +96,7 @@ class Races:
             await stub.CreateTopic(request, timeout=CALL_TIMEOUT_S, wait_for_ready=True)
 
     async def run(self, count: int) -> None:
-        """Until there are so many pairs, each of which was answered or given up."""
+        """Runs until there are `count` pairs, each answered or abandoned."""
         async with (
             AsyncProducer(self.address, timeout=timedelta(seconds=TIMEOUT_S)) as producer,
             asyncio.TaskGroup() as group,
@@ -241,7 +242,7 @@ def _replace_faults(pair: Pair, old: list[bytes], new: list[bytes]) -> str | Non
 
 
 async def kill_meanwhile(cluster: Processes, kills: int, running: "asyncio.Task[None]", dice: random.Random) -> int:
-    """Kills processes at random moments, as long as the races go on. Returns how many were."""
+    """Kills processes at random times until the races end. Returns the number of kills."""
     killed = 0
     while killed < kills and not running.done():
         await asyncio.wait({running}, timeout=dice.choice([0.1, dice.uniform(0.5, 2.0), dice.uniform(2.0, 4.0)]))
@@ -250,7 +251,7 @@ async def kill_meanwhile(cluster: Processes, kills: int, running: "asyncio.Task[
 
 
 async def race(cluster: Processes, count: int, kills: int, dice: random.Random) -> Counter[tuple[str, str]]:
-    """So many pairs. Returns the answers, by call. Raises: AssertionError: one was not true."""
+    """Runs `count` pairs. Returns the answers, by call. Raises: AssertionError: an answer was false."""
     races = Races(cluster.address, dice)
     await races.prepare()
     began_s = time.monotonic()

@@ -1,6 +1,6 @@
-"""Backups of a cluster that runs under traffic, restored into a new one, and every message accounted for.
+"""Backups of a cluster under traffic, restored into a new one, with every message accounted for.
 
-accepted before the copy was begun   ⊆   what the restored cluster has, each once   ⊆   what was ever sent
+accepted before the copy was begun ⊆ contents of the restored cluster, each once ⊆ all messages ever sent
 """
 
 import asyncio
@@ -26,7 +26,7 @@ WITHIN_S = 90
 
 
 class Sending:
-    """Sends small batches until it is cancelled; knows what was accepted, and all that was ever sent."""
+    """Sends small batches until it is cancelled; records the accepted messages, and all that were ever sent."""
 
     def __init__(self, address: str) -> None:
         self.accepted: set[str] = set()
@@ -52,7 +52,7 @@ class Sending:
 
 
 async def snapshot(cluster: Processes, target: Path) -> None:
-    """As a volume's: the bytes of one moment. The process stands still meanwhile, and what it wrote is in the files."""
+    """Copies the files as a volume snapshot does: at one time, with the process stopped and its writes in the files."""
     pid = cluster.pids()["store"]
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -62,7 +62,7 @@ async def snapshot(cluster: Processes, target: Path) -> None:
 
 
 async def copy(source: Path, target: Path) -> None:
-    """Holes stay holes: files of a store are longer than what is in them."""
+    """Copies with holes: files of a store are longer than their contents."""
     target.parent.mkdir(parents=True, exist_ok=True)
     process = await asyncio.create_subprocess_exec("cp", "-r", "--sparse=always", str(source), str(target))
     assert await process.wait() == 0

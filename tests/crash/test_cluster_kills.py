@@ -74,7 +74,7 @@ async def finish(cluster: Processes, workload: Workload, running: "asyncio.Task[
     lanes = await drain(cluster.address, DRAIN_DEADLINE_S)
     check(await read_all(cluster.address, lanes), workload)
     assert workload.acknowledged
-    # On a busy machine nothing may have been read while it ran.
+    # The puller may have read nothing during the run on a busy machine.
     percentiles = np.percentile(workload.late_ms or [0], (50, 99, 100)).astype(int)
     print(
         f"{len(workload.acknowledged)} acknowledged, {len(workload.errors)} not, {workload.sent_back} sent back, "

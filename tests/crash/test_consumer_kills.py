@@ -98,7 +98,7 @@ class Consumers:
 
 
 class Senders:
-    """Sends so many messages, and knows which were accepted, with which delay and when."""
+    """Sends a number of messages, and records the accepted ones with their delay and time."""
 
     def __init__(self, address: str, count: int, dice: random.Random) -> None:
         self._address = address
@@ -194,7 +194,7 @@ async def settled(address: str, group: str, topic: str) -> Counter[str]:
 
 
 async def _left(stub: gateway_pb2_grpc.GatewayStub, group: str, topic: str) -> str:
-    """What the group has not done yet; nothing once all is done."""
+    """Messages that the group has not done yet; none once all are done."""
     try:
         lanes = await stub.ListLanes(gateway_pb2.ListLanesRequest(), timeout=CALL_TIMEOUT_S)
         found = await stub.DescribeGroup(consumer_pb2.DescribeGroupRequest(name=group), timeout=CALL_TIMEOUT_S)
@@ -253,7 +253,7 @@ def check_times(accepted: dict[str, tuple[int, float]], steps: list[Step]) -> No
 
 
 def check_acknowledged(steps: list[Step]) -> None:
-    """What was acknowledged for sure is not delivered again; two deliveries never carry one attempt."""
+    """Certainly acknowledged messages are not redelivered; two deliveries never carry one attempt."""
     acked: dict[str, Step] = {}
     attempts: defaultdict[str, Counter[int]] = defaultdict(Counter)
     for step in steps:

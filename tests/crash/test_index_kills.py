@@ -1,4 +1,4 @@
-"""kill -9 of a store while it indexes: what it acknowledged is found at once, and by the next process, once."""
+"""kill -9 of a store while it indexes: acknowledged messages are found immediately, and after a restart, once."""
 
 import asyncio
 from pathlib import Path

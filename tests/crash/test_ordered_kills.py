@@ -1,7 +1,7 @@
 """An ordered group under kill -9 of services and consumers: messages of one sharding key are handled in their order.
 
-Each message is begun only when all before it with its key have been handled, whoever died meanwhile, and although some
-fail on purpose and come back later.
+Each message is begun only when all before it with its key have been handled, despite any kill, and although some fail
+on purpose and are redelivered.
 """
 
 import asyncio

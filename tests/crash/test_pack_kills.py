@@ -1,5 +1,5 @@
-"""Packs and streams under kill -9 of gateways and stores: each message that is acknowledged is there once, each that is
-told as an error at most once, and what is to stay in order does.
+"""Packs and streams under kill -9 of gateways and stores: each acknowledged message is stored once, each answered with
+an error at most once, and ordered messages keep their order.
 
 stored = acknowledged, and some of those whose answers were lost for good
 """
@@ -39,7 +39,7 @@ def cluster(tmp_path: Path) -> Iterator[Processes]:
 
 
 class Told:
-    """What became of bodies, as the producers were told: by body the id, or None for an error."""
+    """Outcomes reported to the producers: the id by body, or None for an error."""
 
     def __init__(self) -> None:
         self.ids: dict[bytes, str | None] = {}

@@ -1,4 +1,4 @@
-"""A small `make races`: what calls at the due time answer is what is delivered."""
+"""A small `make races`: answers of calls at the due time agree with the deliveries."""
 
 import random
 from pathlib import Path

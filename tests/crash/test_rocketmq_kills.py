@@ -1,5 +1,5 @@
-"""RocketMQ's official clients while gateways and stores are killed with kill -9: none of their messages is early or
-lost, none that was rolled back comes, and none comes again that was acknowledged.
+"""RocketMQ's official clients while gateways and stores are killed with kill -9: no message is early or lost, no
+rolled-back one is delivered, and no acknowledged one is redelivered.
 
 The gate sends a few hundred by Python's; `make clients-kills` 20,000 by Python's and, where there is Go, by Go's, to a
 group of push consumers too.
@@ -34,18 +34,18 @@ GROUPS = ("simple", "push") if IS_LONG else ("simple",)
 STORE_SETTINGS = {
     "transaction_timeout_ms": 2_000,
     "transaction_check_interval_ms": 1_000,
-    # A producer's first answers may be that it does not know yet: sends that nobody answers take long.
+    # A producer may first answer several times that the outcome is unknown: unanswered sends take long.
     "transaction_checks_max": 60,
     "segment_bytes": 16 * 1024 * 1024,
 }
 KILLS_MIN = 4
 DRAIN_S = 300.0
-# What was leased when its gateway died comes again: a simple consumer's after 15 s, a push consumer's within a minute.
+# Messages leased by a killed gateway are redelivered: a simple consumer's within a minute.
 REST_S = 75.0 if IS_LONG else 17.0
 
 
 class Clients:
-    """The processes of clients, and what they say."""
+    """The processes of clients, and their output."""
 
     def __init__(self, ledger: Ledger, home: Path, count: int) -> None:
         """`count`: of messages that each producer sends."""
@@ -84,7 +84,7 @@ class Clients:
                 self._heard.set()
 
     async def until(self, deadline_s: float, *, done: int) -> None:
-        """Until so many producers are done, and all has come. Raises: TimeoutError."""
+        """Waits until `count` producers are done, and all messages have arrived. Raises: TimeoutError."""
         async with asyncio.timeout(deadline_s):
             while self._ledger.done_count < done or self._ledger.missing():
                 self._heard.clear()

@@ -1,4 +1,4 @@
-"""kill -9 of a store in the middle of group commits: what it acknowledged is there, once and in order."""
+"""kill -9 of a store in the middle of group commits: acknowledged records are stored, once and in order."""
 
 import asyncio
 import hashlib
@@ -54,7 +54,7 @@ async def store_process(data: Path, mode: str) -> AsyncIterator[tuple[Process, s
 
 
 def numbered(writer: int, number: int, *, deferred: bool) -> bytes:
-    """A record whose id says whose it is and whose body follows from its id."""
+    """A record whose id names its writer; its body follows from its id."""
     message_id = f"{writer}-{number}"
     kept = {"UNIQ_KEY": message_id, "TAGS": f"t{number % 3}"}
     host = record.host_bytes("127.0.0.1", 1)
@@ -72,7 +72,7 @@ def body_of(message_id: str) -> bytes:
 
 @dataclass
 class Ledger:
-    """What each writer has sent and seen acknowledged, in numbers of its own; writer `WRITERS` fills the lane."""
+    """Each writer's sent and acknowledged records, by its own numbers; writer `WRITERS` fills the lane."""
 
     sent: list[int] = field(default_factory=lambda: [0] * (WRITERS + 1))
     acknowledged: list[int] = field(default_factory=lambda: [0] * (WRITERS + 1))
@@ -156,7 +156,9 @@ async def read_queue(stub: store_pb2_grpc.StoreStub, topic: str, queue: int, sta
 
 
 async def check(stub: store_pb2_grpc.StoreStub, ledger: Ledger) -> None:
-    """Compares the store, from what is compared already on, with the ledger, which then goes on from what is stored."""
+    """Compares the store with the ledger from the last compared record on; the ledger then continues from the stored
+    records.
+    """
     for writer in range(WRITERS + 1):
         lane = writer == WRITERS
         start = ledger.compared[writer]
@@ -172,7 +174,7 @@ async def check(stub: store_pb2_grpc.StoreStub, ledger: Ledger) -> None:
 
 
 async def check_lane(stub: store_pb2_grpc.StoreStub, ledger: Ledger) -> None:
-    """The watermark is what the topic holds: each entry once, in order, none before its time."""
+    """The watermark agrees with the topic: each entry once, in order, none early."""
     start = ledger.compared_restored
     found = await read_queue(stub, TOPIC, RESTORED_QUEUE, start)
     check_order(found, start)

@@ -38,7 +38,7 @@ class Reading:
         self.offsets: dict[int, list[int]] = defaultdict(list)
 
     async def until(self, counts: dict[int, int]) -> None:
-        """Reads until every queue has so many."""
+        """Reads until every queue has `count` messages."""
         async with AsyncPuller(self._address, TOPIC) as puller:
             while any(len(self.offsets[queue]) < count for queue, count in counts.items()):
                 for message in await puller.poll(1_024, wait="100ms"):
@@ -85,7 +85,7 @@ async def end_many(victims: list[Node], count: int, dice: random.Random) -> None
 
 
 async def until_subscribed(rig: Rig) -> None:
-    """Returns once the puller reads both shards by subscription, after whatever died last."""
+    """Waits until the puller reads both shards by subscription after the last kill."""
     async with asyncio.timeout(DRAIN_DEADLINE_S):
         while (await asyncio.to_thread(rig.gateways[0].metrics))["duetime_gateway_subscriptions"] != 2:
             pass

@@ -1,4 +1,4 @@
-"""A small `make transactions`: what producers decide is carried out, through kills."""
+"""A small `make transactions`: producers' decisions are carried out, through kills."""
 
 import random
 from pathlib import Path

@@ -1,12 +1,11 @@
-"""`make torture`: many crashes of a shard, and after each the question whether all that was answered is there.
+"""`make torture`: many crashes of a shard; after each, every answered record must be there.
 
 Most are power cuts on a disk in this process: in the middle of writes, flushes, checkpoints and recoveries, with each
-unflushed byte and name kept, lost or torn. Every other life is one of pending messages that are cancelled, rescheduled,
-replaced and moved (tests/store/pending_life.py) beside a topic that is deleted and made again (deletion_life.py), the
-others are of messages alone (life.py). After each
-step of either, counts are compared with a recount of all that is pending. One crash in twenty is `kill -9` of a real
-store process under load (test_store_kills.py). POINTS, SEED and MINUTES are environment variables; a run is as its seed
-says, but for the timing of the real kills.
+unflushed byte and name kept, lost or torn. Every other life cancels, reschedules, replaces and moves pending messages
+(tests/store/pending_life.py) beside a topic that is deleted and recreated (deletion_life.py), the others have messages
+alone (life.py). After each step of either, counts are compared with a recount of all pending messages. One crash in
+twenty is `kill -9` of a real store process under load (test_store_kills.py). POINTS, SEED and MINUTES are environment
+variables; the seed determines a run, except for the timing of the real kills.
 """
 
 import asyncio

@@ -1,10 +1,10 @@
 """`make transactions`: transactions, while gateway, store, scheduler, retry service and producers are killed.
 
-Producers are processes. Their database (SQLite, which a kill does not tear) says how each transaction was decided: a
-producer writes it there before it ends the transaction, ends some and forgets others, and dies at any moment. Checks
-are answered from the database by whoever lives; a check of what is undecided there decides it: rolled back.
+Producers are processes. Their database (SQLite, which a kill does not tear) records each decision: a producer writes it
+there before it ends the transaction, ends some and forgets others, and dies at any time. Any living producer answers
+checks from the database; a check of an undecided transaction decides it: rolled back.
 
-The truth is what the topic holds in the end:
+The topic's final contents decide:
 
     COMMIT in the database       delivered once, and not before the delay that counts from the commit
     ROLLBACK, or nothing         never delivered
@@ -45,10 +45,9 @@ QUEUES = 4
 PRODUCERS = 3
 BATCH = 50
 DELAYS_MS = (0, 0, 0, 300, 1_000)
-# Shares of transactions: those that are decided at once, those of them that are committed, and those of them whose end
-# is forgotten.
+# Shares: immediate decisions, commits among these, and forgotten ends among these.
 DECIDED, COMMITTED, FORGOTTEN = 0.85, 0.7, 0.1
-# The first look at what is undecided often comes too soon.
+# The first check of an undecided transaction often comes too soon.
 UNKNOWN = 0.3
 # Longer than any outage.
 TIMEOUT_S = 60.0
@@ -85,7 +84,7 @@ class Decisions:
         return int(self._connection.execute("SELECT count(*) FROM begun").fetchone()[0])
 
     def decide(self, decisions: dict[str, str]) -> dict[str, str]:
-        """What counts for each."""
+        """Records decisions; returns the valid one for each id."""
         now_ms = time.time_ns() // 1_000_000
         rows = [(message_id, decision, now_ms) for message_id, decision in decisions.items()]
         self._all("INSERT OR IGNORE INTO decided VALUES (?, ?, ?)", rows)
@@ -217,7 +216,7 @@ async def _settled(address: str) -> None:
 
 
 async def run(cluster: Processes, folder: Path, count: int, kills: int, dice: random.Random) -> Counter[str]:
-    """So many transactions. Returns the decisions. Raises: AssertionError: one was not carried out."""
+    """Runs `count` transactions. Returns the decisions. Raises: AssertionError: one was not carried out."""
     await _prepare(cluster.address)
     path = folder / "decisions.db"
     producers = Producers(cluster.address, path, count)

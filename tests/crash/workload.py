@@ -1,4 +1,4 @@
-"""A continuous workload with known ids: senders that count what is acknowledged, a puller that checks as it reads."""
+"""A continuous workload with known ids: senders that count acknowledged messages, a puller that checks as it reads."""
 
 import asyncio
 import random
@@ -33,7 +33,7 @@ class Sent:
 
 @dataclass
 class Workload:
-    """Runs until stopped; then `sent` says what must be in the topic."""
+    """Runs until stopped; then `sent` has the messages that must be in the topic."""
 
     address: str
     delays_ms: list[int]
@@ -52,7 +52,7 @@ class Workload:
             await stub.CreateTopic(request, timeout=CALL_TIMEOUT_S, wait_for_ready=True)
 
     async def run(self) -> None:
-        """Sends until `stop`; the puller goes on until all that was acknowledged has arrived."""
+        """Sends until `stop`; the puller continues until all acknowledged messages have arrived."""
         async with asyncio.TaskGroup() as group:
             pulling = group.create_task(self._pull())
             async with (
@@ -109,7 +109,7 @@ class Workload:
             self.late_ms.append(late_ms)
 
     async def _send_back(self, stub: gateway_pb2_grpc.GatewayStub, queue: int, offset: int) -> None:
-        """Tried once: it is not idempotent, and only what is answered must be there."""
+        """Tries once: the call is not idempotent, and only answered ones must be stored."""
         request = retry_pb2.SendBackRequest(group=GROUP, topic=TOPIC, queue=queue, offset=offset, delay_level=1)
         try:
             await stub.SendBack(request, timeout=CALL_TIMEOUT_S)

@@ -60,8 +60,9 @@ def acknowledged(name: str) -> set[str]:
 
 
 def pending_timers(name: str) -> list[dict[str, Any]]:
-    """Units of the timers that a 5.x broker would still deliver: those of the wheel's slots, without marks and what
-    they take back; none of a 4.9 broker."""
+    """Units of the timers that a 5.x broker would still deliver: those of the wheel's slots, without marks and
+    cancelled units; none of a 4.9 broker.
+    """
     known = {unit["physicalOffset"]: unit for unit in units(name)}
     slots = summary(name).get("timer", {}).get("slots", [])
     in_wheel = [(known[unit["physicalOffset"]], unit["magic"]) for slot in slots for unit in slot["units"]]

@@ -94,7 +94,7 @@ FACTS = [
 
 
 def facts(read: Record) -> dict[str, Any]:
-    """What the manifest tells of a record, from ours."""
+    """The manifest's facts of a record, computed from ours."""
     properties = decode_properties(read.properties)
     return {
         "topic": read.topic,

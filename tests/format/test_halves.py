@@ -1,4 +1,4 @@
-"""What commits make of half messages, how ends stand in units, and the bodies of op records."""
+"""Commits of half messages, ends in units, and the bodies of op records."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What the compiled twins know of the layout is what Python knows."""
+"""The compiled twins and Python agree on the layout."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The delay level table: what it takes, what it refuses, what it says."""
+"""The delay level table: accepted values, rejected values, and texts."""
 
 import pytest
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, LEVEL_COUNT_MAX, DelayLevels, parse_delay_ms

@@ -1,4 +1,4 @@
-"""Which names may stand, and which topics only DueTime itself writes."""
+"""Valid names, and topics reserved for DueTime itself."""
 
 import pytest
 from duetime_format.names import dlq_topic, is_name, is_system_topic, retry_topic

@@ -1,4 +1,4 @@
-"""Puts taken apart and placed: in Python and compiled the same, whatever the bytes are."""
+"""Puts taken apart and placed: Python and compiled code agree for any bytes."""
 
 from collections.abc import Callable
 from dataclasses import replace

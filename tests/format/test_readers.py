@@ -1,4 +1,4 @@
-"""Every reader of a record says the same of it, whatever its properties are: in Python, compiled, SDK and Spark."""
+"""Every reader of a record agrees on it, for any properties: Python, compiled, SDK and Spark."""
 
 import pyarrow as pa
 import pytest
@@ -48,7 +48,7 @@ def sealed(data: bytes) -> bytes:
 
 
 def in_both(read: object, *modules: object) -> list[object]:
-    """What a call gives in Python and compiled."""
+    """A call's results in Python and compiled."""
     found = []
     for wanted in (False, True):
         with pytest.MonkeyPatch.context() as patch:
@@ -78,7 +78,7 @@ def test_all_readers_agree(topic: str, encoded: bytes, host: bytes) -> None:
     ):
         assert [as_text(column[0] or b"") for column in found] == [told.get(name, "") for name in NAMES[:6]]  # type: ignore[attr-defined]
 
-    # What recovery, intake and the index make of it.
+    # Results of recovery, intake and the index.
     hashes = [keys.key_hash(topic, word) for word in words]
     for run in in_both(lambda: columns.take(data, 0, 0), (columns, "_twin", "duetime_format._columns")):
         assert isinstance(run, columns.Run)
@@ -89,7 +89,7 @@ def test_all_readers_agree(topic: str, encoded: bytes, host: bytes) -> None:
         for rows in in_both(lambda run=run: keys.rows_of(run), (keys, "_twin", "duetime_format._keys")):  # type: ignore[misc, attr-defined]
             assert rows["hash"].tolist() == hashes  # type: ignore[index]
 
-    # What readers are given: by the store, by the SDK, by Spark.
+    # Results of readers: the store, the SDK, Spark.
     own = {name: value for name, value in told.items() if name not in RESERVED_PROPERTIES}
     for response in in_both(lambda: stored(data), (messages, "_compiled", "duetime_store.reading._messages")):
         (message,) = response.messages  # type: ignore[attr-defined]

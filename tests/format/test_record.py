@@ -42,7 +42,7 @@ def records(draw: st.DrawFn) -> Record:
 
 
 def same(read: Record, written: Record) -> bool:
-    """Equal in all but what `encode` computes."""
+    """Equal except for the fields that `encode` computes."""
     v6 = layout.SYS_BORN_V6 | layout.SYS_STORE_V6
     computed = {"body_crc": read.body_crc, "size": read.size, "sys_flag": read.sys_flag}
     return replace(written, **computed) == read and read.sys_flag & ~v6 == written.sys_flag & ~v6
@@ -279,5 +279,5 @@ def test_deferral_names_the_real_place() -> None:
 def test_ids_and_topics_that_end_alike_have_hashes_of_their_own() -> None:
     numbers = [b"%d" % number for number in range(10_000, 30_000)]
     hashes = {record.id_hash(b"orders-" + number, number) for number in numbers}
-    # Of 20,000 numbers of 32 bits a few are equal by chance.
+    # A few of 20,000 numbers of 32 bits are equal by chance.
     assert len(hashes) > len(numbers) - 5

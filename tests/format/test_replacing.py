@@ -1,4 +1,4 @@
-"""The record that takes a pending message's place: what it keeps, what it says, and where."""
+"""The record that replaces a pending message: its kept, changed and added properties."""
 
 from dataclasses import replace
 

@@ -81,7 +81,7 @@ TWIN = reader(twin.View, twin.views, twin.split)
 
 
 def outcome(read: Callable[[], object]) -> object:
-    """What a read gives, or how it fails."""
+    """The result or the error of a read."""
     try:
         return read()
     except Exception as error:

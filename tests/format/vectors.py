@@ -1,4 +1,4 @@
-"""Worked examples of RocketMQ's bytes, each equal to what its own classes write."""
+"""Worked examples of RocketMQ's bytes, each equal to the output of its own classes."""
 
 BORN_AT_MS = 1_700_000_000_000
 STORED_AT_MS = 1_700_000_000_001

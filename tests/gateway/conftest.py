@@ -193,7 +193,7 @@ class TappedStore(Tap):
                 self.before[method] = fail
 
     def accept(self) -> None:
-        """Ends what `refuse` began."""
+        """Ends the effect of `refuse`."""
         self.before.clear()
         self.after.clear()
 

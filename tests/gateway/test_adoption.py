@@ -160,7 +160,7 @@ async def test_callers_that_miss_a_topic_at_once_share_one_look(tapped: Gateway,
     looks = taps[0].requests["ListTopics"]
     looks.clear()
     assert await asyncio.gather(*(bodies(tapped, "orders", 1) for _ in range(3))) == [["a"]] * 3
-    # For this topic, and then for all.
+    # Look up this topic, then all.
     assert [list(look.names) for look in looks] == [["orders"], []]
 
 

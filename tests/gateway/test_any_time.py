@@ -67,7 +67,7 @@ async def test_a_shard_of_release_0_1_refuses_single_messages(tmp_path: Path) ->
             assert (refused.fault.code, refused.fault.reason) == (code_pb2.UNIMPLEMENTED, "NOT_SUPPORTED")
             assert refused.fault.violations[0].field == "delay_ms"
             assert taken.lane == 2
-            # Upgraded and reached again, it has lanes: routes keep nothing of what it was.
+            # After its upgrade the shard has lanes: routes keep nothing of its former state.
             tap.after.clear()
             gateway.node.parts.shards.get(0)._lose("it is upgraded")
             (result,) = await gateway.send(message(delay_ms=7))

@@ -48,7 +48,7 @@ def test_act_says_what_any_request_of_it_is_about(name: str) -> None:
 
 
 async def events(gateway: Gateway, count: int, metadata: Metadata = (), **wanted: object) -> list[audit_pb2.AuditEvent]:
-    """The audit log, once it has so many events."""
+    """The audit log, once it has `count` events."""
     async with asyncio.timeout(60):
         while True:
             request = audit_pb2.ListAuditEventsRequest(**wanted)  # type: ignore[arg-type]
@@ -174,13 +174,13 @@ async def test_refusals_are_told_with_their_user_once_it_is_known(tmp_path: Path
         for token in (None, new_token(), shop, gone, late):
             metadata = shown(token) if token is not None else ()
             assert await status_of(stub.CreateTopic(create, metadata=metadata, timeout=60)) != "OK"
-        # Within the user's rights as a method, and not for what it names.
+        # The user may call the method, but not for this group.
         group = consumer_pb2.DeleteGroupRequest(name="billing")
         assert await status_of(stub.DeleteGroup(group, metadata=shown(shop), timeout=60)) == "PERMISSION_DENIED"
         for names in (("orders", "secrets"), ("secrets", "more", "orders")):
             messages = [message_pb2.Message(topic=name, body=b"x") for name in names]
             await stub.Send(gateway_pb2.SendRequest(messages=messages), metadata=shown(shop), timeout=60)
-        # In a task of the stream's, while the stream goes on.
+        # A task of the stream reports it, while the stream stays open.
         stream = stub.SendStream(metadata=shown(shop), timeout=60)
         await stream.write(gateway_pb2.SendRequest(messages=[message_pb2.Message(topic="secrets", body=b"x")]))
         assert await stream.read()

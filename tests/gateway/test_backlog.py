@@ -168,7 +168,7 @@ async def test_shard_that_is_away_is_named(tmp_path: Path) -> None:
 
 
 class Looking(FakeClock):
-    """Ends the loop that sleeps on it after so many looks."""
+    """Ends the loop that sleeps on it after a number of looks."""
 
     def __init__(self, looks: int) -> None:
         super().__init__(NOW_MS)

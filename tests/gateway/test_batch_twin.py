@@ -1,4 +1,4 @@
-"""The compiled encoder gives for a SendBatch what the Python encoder gives, or leaves it to it."""
+"""The compiled encoder gives the same result for a SendBatch as the Python encoder, or leaves it to Python."""
 
 import random
 from typing import Any
@@ -114,7 +114,7 @@ def test_it_makes_no_difference_where_the_batchs_own_fields_stand(
 
 
 def test_a_field_that_stands_twice_is_left_to_python() -> None:
-    """What was judged was the last one; messages before it got the first, with which properties could be forged."""
+    """The check saw the last one; earlier messages got the first, so properties could be forged."""
     forged = gateway_pb2.SendBatchRequest(sharding_key="k\x02DT_ENTRY\x011:0:5").SerializeToString()
     named = gateway_pb2.SendBatchRequest(topic=TOPIC).SerializeToString()
     member = gateway_pb2.SendBatchRequest(messages=[message_pb2.Message(body=b"x")]).SerializeToString()

@@ -1,4 +1,4 @@
-"""Coalescing: what goes together, what waits, what is never in two puts at once."""
+"""Coalescing: sends put together, sends that wait, and sends never in two concurrent puts."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -65,7 +65,7 @@ class Running:
         )
 
     async def fill(self) -> None:
-        """Brings two puts in flight, so that what follows waits."""
+        """Brings two puts in flight, so that later sends wait."""
         self.submit(b"first")
         assert (await self.puts.next()).records == b"first"
         self.submit(SECOND)

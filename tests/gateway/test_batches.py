@@ -50,7 +50,7 @@ async def refused(call: Any) -> DueTimeError:
 async def refusal(
     gateway: Gateway, request: gateway_pb2.SendBatchRequest
 ) -> tuple[grpc.StatusCode, str, dict[str, str]]:
-    """(status, reason, violations) of a batch that is refused, and of which nothing is stored."""
+    """(status, reason, violations) of a refused batch; nothing of it is stored."""
     await send(gateway, plain())
     error = await refused(gateway.stub.SendBatch(request, timeout=WAIT_S))
     assert await stored(gateway) == 1

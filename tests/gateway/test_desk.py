@@ -1,4 +1,4 @@
-"""Checks that are held for watchers: who gets them, and when they are left to others."""
+"""Checks held for watchers: their recipients, and their release to others."""
 
 import asyncio
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ HOST = "ipv4:127.0.0.1"
 
 
 class Shard:
-    """Hears what becomes of checks."""
+    """Records the outcome of checks."""
 
     def __init__(self) -> None:
         self.heard: list[int] = []
@@ -78,7 +78,7 @@ async def test_slow_watcher_holds_nobody_up(desk: Desk, shard: Shard) -> None:
     first, second = asyncio.create_task(desk.fetch(slow)), asyncio.create_task(desk.fetch(quick))
     await turns()
     desk.hold(checks(10))
-    # What the slow one has taken is still being written when the quick one comes back for more.
+    # The slow watcher's checks are still being written when the quick one returns for more.
     with desk.handing(await first):
         with desk.handing(await second):
             pass

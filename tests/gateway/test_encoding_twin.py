@@ -1,4 +1,4 @@
-"""The compiled encoder gives what the Python encoder gives, or leaves the request to it."""
+"""The compiled encoder gives the same result as the Python encoder, or leaves the request to Python."""
 
 import random
 from typing import Any
@@ -44,7 +44,7 @@ FITTING = st.builds(
     sharding_key=st.just("") | CLEAN,
     queue=st.none() | st.integers(0, 3),
     delay_level=st.none() | st.integers(0, 3),
-    # Of several the last one counts.
+    # The last of several counts.
     delay_ms=st.none() | st.sampled_from([0, 1, 999, 1_000, 5_000, 123_456_789, DELAY_MS_MAX]),
     deliver_at_ms=st.none() | st.sampled_from([0, 1, 10**12, 10**12 + 1, NOW_MS, NOW_MS + 1, NOW_MS + DELAY_MS_MAX]),
     id=st.just("") | st.text("abcXYZ019-_.", min_size=1, max_size=40),

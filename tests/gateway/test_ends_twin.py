@@ -1,4 +1,4 @@
-"""The compiled reader and writer of ends do what the Python ones do, or leave it to them."""
+"""The compiled reader and writer of ends work as the Python ones do, or leave the request to Python."""
 
 import random
 from typing import Any
@@ -35,7 +35,7 @@ REQUESTS = st.builds(
 
 
 def same(data: bytes) -> Any:
-    """What the twin has read, which is what Python reads; None: it has left it."""
+    """The twin's result, checked against Python's; None: it left the request to Python."""
     found = twin.read(data)
     if found is not None:
         group, given_up, *columns = found

@@ -63,7 +63,7 @@ class Context:
 
 
 class Door:
-    """A gatekeeper, and what it needs."""
+    """A gatekeeper with the parts that it needs."""
 
     def __init__(self) -> None:
         self.clock, self.database, self.registry = FakeClock(), FakeDatabase(), CollectorRegistry()
@@ -96,7 +96,7 @@ class Door:
         return self.registry.get_sample_value(f"duetime_gateway_{name}", labels) or 0.0
 
     async def pass_time(self, length_ms: float) -> None:
-        """As long as the book takes to read anew each second of it."""
+        """Advances the clock by seconds, each with the time that the book needs to reload."""
         for _ in range(int(length_ms / 1_000)):
             await self.clock.advance(1_000)
             await self.read()

@@ -1,4 +1,4 @@
-"""What patterns match, and what follows from a user's grants."""
+"""Matches of patterns, and the rights that follow from a user's grants."""
 
 import pytest
 from duetime_core.errors import InvalidArgument, PermissionDenied

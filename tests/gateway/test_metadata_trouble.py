@@ -1,4 +1,4 @@
-"""A gateway while the metadata database is in trouble: what it knows goes on, what is new is refused; it recovers."""
+"""A gateway without its metadata database: it serves known topics and groups, refuses new ones, and recovers."""
 
 import asyncio
 import sqlite3
@@ -14,7 +14,7 @@ from tests.gateway.conftest import Gateway, error_of, message, real_store
 
 
 def damage(path: Path) -> Callable[[], None]:
-    """Writes over the whole file; what is returned puts it back."""
+    """Overwrites the whole file; the returned function restores it."""
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     connection.close()
@@ -57,7 +57,7 @@ async def test_damaged_database_ends_no_gateway(gateway: Gateway, tmp_path: Path
 async def test_gateway_that_starts_while_the_database_does_not_answer_serves_when_it_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another process keeps the file locked: the gateway is up, and what needs no database is answered."""
+    """Another process locks the file: the gateway starts, and answers every call that needs no database."""
     async with real_store(tmp_path) as store:
         async with Gateway(tmp_path, {0: store.port}):
             pass

@@ -13,7 +13,7 @@ from tests.gateway.people import People, Showing
 
 
 class Neighbours:
-    """Alice, who floods, and bob, each with a connection of their own."""
+    """Alice, a flooding user, and bob, each with a separate connection."""
 
     def __init__(self, gateway: Gateway, alice: object, bob: object) -> None:
         options = (("grpc.use_local_subchannel_pool", 1),)
@@ -62,7 +62,7 @@ async def test_a_send_is_not_behind_all_of_a_stream_that_floods(neighbours: Neig
             await asyncio.wait([reader], timeout=0.001)
     before = len(counts)
     await neighbours.of_bob()
-    # What was in work already, and no more than one after it.
+    # Calls that were already running, and at most one after them.
     assert len(counts) - before <= 4
     await stream.done_writing()
     await reader

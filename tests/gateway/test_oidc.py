@@ -1,4 +1,4 @@
-"""Tokens of an identity provider: which count, and what becomes of its keys."""
+"""Tokens of an identity provider: which count, and changes of its keys."""
 
 import base64
 import hashlib
@@ -171,7 +171,7 @@ async def test_signature_by_anything_but_the_providers_private_key_is_none(
         with pytest.raises(Unauthenticated) as caught:
             await tokens.read(text)
         assert caught.value.reason == "TOKEN_INVALID"
-        # By the list of algorithms already, whatever the library would say.
+        # The list of algorithms decides first, before the library.
         assert ("its algorithm is none of" in caught.value.text) == (text in (confused, unsigned))
 
 

@@ -1,4 +1,4 @@
-"""Packs through a gateway: ranges for what is stored, and every fault its own message's."""
+"""Packs through a gateway: ranges of stored messages, and each fault for its own message."""
 
 from typing import Any
 

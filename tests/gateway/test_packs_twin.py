@@ -1,4 +1,4 @@
-"""The compiled encoder gives for a pack what the Python encoder gives, or leaves it to it."""
+"""The compiled encoder gives the same result for a pack as the Python encoder, or leaves it to Python."""
 
 import random
 from typing import Any
@@ -37,7 +37,7 @@ FITTING = st.builds(
     topic=st.sampled_from(["orders", "paid"]),
     tags=st.sampled_from(["", "new", "a b"]),
     delay_level=st.none() | st.integers(0, 3),
-    # Of several the last one counts.
+    # The last of several counts.
     delay_ms=st.none() | st.sampled_from([0, 1, 1_000, 5_000, DELAY_MS_MAX]),
     deliver_at_ms=st.none() | st.sampled_from([0, 1, NOW_MS + DELAY_MS_MAX]),
     id_prefix=st.sampled_from(["", PREFIX, "a", "x" * 243]),
@@ -45,7 +45,7 @@ FITTING = st.builds(
     first_number=st.sampled_from([0, 254, 255, 256, NUMBER_MAX - 5]),
     born_at_ms=st.sampled_from([0, 1, NOW_MS]),
 )
-# Each with a prefix of its own, or all with one: then ids may be equal, or go on from pack to pack.
+# Packs with separate prefixes, or all with one: then ids may be equal, or continue from pack to pack.
 SEVERAL = st.lists(FITTING, min_size=2, max_size=4).map(
     lambda requests: gateway_pb2.SendRequest(packs=[pack for request in requests for pack in request.packs])
 )

@@ -65,7 +65,7 @@ def fire(taps: Iterable[TappedStore], message_id: str) -> None:
 
 
 def page_by(taps: Iterable[TappedStore], count: int) -> None:
-    """Pages of the stores have so many messages at most."""
+    """Limits pages of the stores to `count` messages."""
     for tap in taps:
         tap.before["ListPending"] = lambda request: setattr(request, "max_count", count)
 
@@ -224,7 +224,7 @@ async def test_a_topics_limit_holds_at_a_gateway_that_has_not_seen_the_topic(
         assert result.status == CANCELLED
 
 
-# --- cancel what matches ----------------------------------------------------------------------------------------------
+# --- cancel by filter -------------------------------------------------------------------------------------------------
 
 
 async def progress(tapped: Gateway, *, dry_run: bool = False, **wanted: object) -> list[pb.CancelProgress]:
@@ -296,7 +296,7 @@ async def test_what_is_done_is_told_before_an_error(tapped: Gateway, taps: list[
 async def test_a_stop_ends_what_cancels(
     tapped: Gateway, taps: list[TappedStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # On a loaded machine a second can pass before the first page is done.
+    # The first page may take more than a second on a loaded machine.
     monkeypatch.setattr(jobs, "PROGRESS_MS", 3_600_000)
     await sent(tapped, *(f"m{n}" for n in range(8)))
     page_by(taps, 1)

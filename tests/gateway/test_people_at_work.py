@@ -1,4 +1,4 @@
-"""Users at work, by the SDK and by calls: each gets what they have a right to, and what else they ask is unharmed."""
+"""Users at work, by the SDK and by calls: each gets their rights, and refused requests harm nothing."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -38,7 +38,7 @@ async def test_producers_and_consumers_work_with_no_more_than_their_rights(site:
     reader = str(await site.people.add("reader", "receive topic orders", "receive group billing"))
     handled: list[bytes] = []
     async with AsyncProducer(site.address, token=sender) as producer:
-        # The first to a topic that is made, the others to one that is known: drafts, messages and a pack.
+        # The first round creates the topic, the second uses it: drafts, messages and a pack.
         for _ in range(2):
             await producer.send("orders", b"one")
         for outcome in await producer.send_many([Message("orders", b"packed")] * 32):

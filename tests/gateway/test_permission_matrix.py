@@ -35,8 +35,7 @@ METHODS: dict[str, MethodDescriptor] = {
 KEY = base64.b64encode(secrets.token_bytes(32)).decode()
 REFUSED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 
-# Who may make calls about topic `orders` and group `billing`: each role has one right on both, on all of both, or is
-# none of the users.
+# Callers about topic `orders` and group `billing`: each role has one right on both, on all of both, or is no user.
 ROLES = {
     # A group of RocketMQ's producers has the topic's name.
     "sender": ("send topic orders", "send group billing", "send group orders"),
@@ -54,10 +53,10 @@ ROLES = {
 }
 STRANGERS = {"nobody": (), "wrong token": shown("dt_aaaaaaaaaaaa_" + "a" * 52), "no token": shown("x")}
 SEND, RECEIVE, MANAGE, ADMIN = "sender", "receiver", "manager", "admin"
-# Fields that hold what names the topic and the group.
+# Fields that contain the names of the topic and the group.
 INNER = ("messages", "message", "message_queue", "filter", "subscription", "group")
 ALL, USERS = ("everybody",), ("users",)
-# By method, apart from the gateway's own table: the rights of which one is enough. `*`: for all names only.
+# Alternative rights by method, written down independently of the gateway's own table. `*`: for all names only.
 EXPECTED = {
     **dict.fromkeys(("Send", "SendStream", "SendBatch", "Prepare", "WatchTransactions"), (SEND,)),
     **dict.fromkeys(("EndTransaction", "Cancel", "CancelMatching", "Reschedule"), (SEND,)),
@@ -86,7 +85,8 @@ EXPECTED = {
     **dict.fromkeys(("IsActive", "StreamIsActive", "GetMetricSpec", "StreamMetricSpec", "GetMetrics"), ALL),
     **dict.fromkeys(("Check", "List", "Watch", "ServerReflectionInfo"), ALL),
 }
-# Calls that name a system topic: who makes them beside admins. A trace has no bodies, and takes a right to all topics.
+# Calls that name a system topic: permitted callers beside admins. A trace has no bodies, and takes a right to all
+# topics.
 SYSTEM_TOPIC: dict[str, tuple[str, ...]] = {"TraceMessage": ("receiver of all",)} | dict.fromkeys(
     "Pull PullQueues Subscribe SearchOffset QueryMessages GetMessage DescribeTopic GetRoute Backlog QueryRoute".split(),
     ("inspector",),
@@ -131,14 +131,14 @@ def _name(method: str, topic: str) -> str:
 
 
 class Shown(NamedTuple):
-    """What callers show, by protocol."""
+    """Credentials of callers, by protocol."""
 
     token: Any
     signature: Any
 
 
 async def reached(channel: grpc.aio.Channel, path: str, shown_: Any, topic: str = "orders") -> bool:
-    """Whether a call got past the border and the guards, whatever became of it then."""
+    """Whether a call passed the border and the guards, with any outcome after that."""
     for _ in range(10):
         found = await _asked(channel, path, shown_, topic)
         if found is not None:
@@ -182,7 +182,7 @@ async def _asked(channel: grpc.aio.Channel, path: str, shown_: Any, topic: str) 
 
 @pytest.fixture
 async def calls(tmp_path: Path) -> AsyncIterator[tuple[Gateway, dict[str, Any]]]:
-    """A gateway that asks who calls, and the metadata of each role."""
+    """A gateway that authenticates callers, and the metadata of each role."""
     async with (
         People(f"sqlite:///{tmp_path / 'meta.db'}") as people,
         real_store(tmp_path) as store,

@@ -1,4 +1,4 @@
-"""Quotas of topics and streams: every kind of request counts, once, whatever way its messages take."""
+"""Quotas of topics and streams: every kind of request counts, once, on every path of its messages."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -93,7 +93,7 @@ async def test_each_kind_of_request_counts_once_for_its_topic_and_caller(
         make = {"Send": plain, "pack": pack, "SendBatch": batch, "Prepare": half}[kind]
         sent = make(**due)
         await getattr(stub, "Send" if kind == "pack" else kind)(sent, timeout=60)
-    # Of a topic the bodies count, of a caller the request as it came.
+    # A topic's quota counts bodies, a caller's counts the request as received.
     assert asked(topic) == (before[0] + 3, before[1] + 30)
     assert topic.pending.since - since == (3 if due else 0)
     caller = meter_of(metered, Of(HOST, "ipv4:127.0.0.1"))
@@ -110,7 +110,7 @@ async def test_bytes_that_are_pending_are_limited_by_the_mean_body(gateway: Gate
     assert (error.reason, error.retry_after_s) == ("QUOTA_EXCEEDED", 1.0)
     assert "which has 800 of 1000" in str(error)
     await gateway.send(message(b"x" * 200, delay_level=9))
-    # What is not delayed is not pending.
+    # Messages without delay are not pending.
     await gateway.send(message(b"x" * 999))
     never = await error_of(gateway.stub.Send(request(message(b"x" * 1_001, delay_level=9)), timeout=60))
     assert from_status(never, "server").reason == "QUOTA_BURST_EXCEEDED"
@@ -139,7 +139,7 @@ def test_gateways_share_the_room_that_is_left_for_pending_messages() -> None:
         meter.pending.note({0: 60}, 0)
         meter.pending.demand = own
         meter.share([Use(pending_per_s=other)], 0.0)
-    # All of the 40 that are left, by what is asked for.
+    # The 40 left are shared in proportion to the requests.
     assert [taken(meter) for meter in meters] == [28, 12]
 
 

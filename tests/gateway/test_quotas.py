@@ -172,7 +172,7 @@ def test_users_that_rest_are_forgotten() -> None:
 
 
 class Site(Gateway):
-    """A gateway that asks who calls, and alice, who makes the calls; quotas are an admin's."""
+    """A gateway that authenticates callers, and the caller alice; an admin sets quotas."""
 
     def __init__(self, root: Path, stores: dict[int, int], people: People) -> None:
         super().__init__(root, stores, auth="required")

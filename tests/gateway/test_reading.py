@@ -1,4 +1,4 @@
-"""Pulls, topics, routes, lanes, and what every process answers."""
+"""Pulls, topics, routes, lanes, and the calls that every process answers."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Reports of Spark's jobs through the gateway: figures of each, and beside what was counted the live counters."""
+"""Reports of Spark's jobs through the gateway: figures of each, with live counters beside the counted ones."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ AUDIT = {"is_proven": False, "accepted": 5, "pending": 4, "missing": 1, "violati
 
 
 def report(job: str, summary: dict[str, Any], snapshot_id: str = "s1") -> Report:
-    """`made_by_a_newer_job`: what this gateway does not know."""
+    """`made_by_a_newer_job`: has fields unknown to this gateway."""
     summary = {**summary, "damage_count": 2, "made_by_a_newer_job": [1]}
     return Report(job, snapshot_id, NOW_MS + 9, ("file:///store",), (ShardMoment(0, 77, NOW_MS),), summary)
 

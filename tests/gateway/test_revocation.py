@@ -1,4 +1,4 @@
-"""Who loses a right loses it at every gateway within seconds, streams and waiting calls included."""
+"""A revoked right ends at every gateway within seconds, for streams and waiting calls too."""
 
 import asyncio
 import time
@@ -15,7 +15,7 @@ from duetime_core.metadata import users as table
 from tests.gateway.conftest import Gateway, error_of, message, real_store, request
 from tests.gateway.people import People, reason_of, shown
 
-# What is promised.
+# The promised limit.
 WITHIN_S = 5.0
 READS = ("receive topic orders", "receive group billing*")
 
@@ -111,7 +111,7 @@ async def test_streams_of_who_lost_a_right_call_again_and_are_refused(tmp_path: 
         await gateway.stub.Send(request(message(queue=0)), metadata=admin, timeout=60)
         stream = subscribed(gateway, user)
         assert await stream.read() is not grpc.aio.EOF
-        # Another right ends nothing: the change is seen, since what it allows works, and the stream goes on.
+        # Another right ends nothing: the new right works, and the stream stays open.
         await people.give("shop", ["manage topic new"])
         new = gateway_pb2.CreateTopicRequest(name="new")
         async with asyncio.timeout(WITHIN_S):

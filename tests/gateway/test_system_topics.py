@@ -97,7 +97,7 @@ async def test_rocketmqs_clients_find_no_system_topic(gateway: Gateway, topic: s
 
 @pytest.fixture
 async def guarded(tmp_path: Path) -> AsyncIterator[tuple[Gateway, dict[str, Any]]]:
-    """A gateway with users: what each shows."""
+    """A gateway with users, and the credentials of each."""
     async with (
         People(f"sqlite:///{tmp_path / 'meta.db'}") as people,
         real_store(tmp_path) as store,

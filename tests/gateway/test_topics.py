@@ -52,7 +52,7 @@ async def test_one_send_makes_many_topics_at_once(tmp_path: Path, tap: TappedSto
         names = [f"t{n}" for n in range(rounds * MADE_AT_ONCE)]
         results = await gateway.send(*(message(topic=name) for name in names))
         assert Counter(result.fault.reason for result in results) == {"": len(names)}
-        # To look, and to make.
+        # One look-up and one creation.
         assert transactions.count - before == 2 * rounds
         announced = [list(call.topics) for call in tap.requests["PutTopics"]]
         assert [len(topics) for topics in announced] == [NEW_AT_ONCE] * (len(names) // NEW_AT_ONCE)
@@ -100,7 +100,7 @@ async def test_a_send_gets_what_was_made_in_its_time_and_known_topics_wait_for_n
             }
             assert all(one.fault.retriable for one in results if one.fault.reason)
             transactions.go.set()
-            # On a busy machine a send may time out before its topics are made; its faults are retriable.
+            # A send may time out on a busy machine before its topics exist; its faults are retriable.
             async with asyncio.timeout(WAIT_S):
                 while left := {
                     one.fault.reason: one.fault.retriable

@@ -59,7 +59,7 @@ async def test_two_gateways_at_once_leave_one_message_of_each_key(tmp_path: Path
     async with real_store(tmp_path, 0) as first, real_store(tmp_path, 1) as second:
         ports = {0: first.port, 1: second.port}
         async with Gateway(tmp_path, ports) as one, Gateway(tmp_path, ports) as other:
-            # The topic is made by whoever comes first.
+            # The first sender creates the topic.
             rounds = [gateway.send(*upserts(f"{n}{at}")) for n in range(10) for at, gateway in enumerate((one, other))]
             answers = [result for answer in await asyncio.gather(*rounds) for result in answer]
             assert [result.fault for result in answers if result.HasField("fault")] == []
@@ -81,7 +81,8 @@ async def test_key_of_a_shard_that_is_down_is_refused_and_nothing_is_lost(tmp_pa
             faults = {shard: answer.fault.reason for shard, answer in zip(places, answers, strict=True)}
             assert faults == {0: "", 1: "SHARD_UNAVAILABLE"}
             async with real_store(tmp_path, 1, port=port):
-                # Until the gateway reaches the shard again; the first answer to each key says what was there.
+                # Retry until the gateway reaches the shard again; the first answer to each key names the replaced
+                # message.
                 replaced: dict[str, str] = {}
                 while len(replaced) < len(KEYS):
                     for key, one in zip(KEYS, await gateway.send(*upserts("c")), strict=True):

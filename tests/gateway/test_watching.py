@@ -52,7 +52,7 @@ class Stream:
     async def read(self) -> list[pb.TransactionCheck]:
         answer = await self.call.read()
         if answer is grpc.aio.EOF:
-            # Raises what the stream ended with.
+            # Raises the stream's error.
             await self.call.initial_metadata()
             raise EOFError(await self.call.code())
         return list(answer.checks)
@@ -72,7 +72,7 @@ async def watching(gateway: Gateway, group: str = "billing") -> AsyncIterator[St
 
 
 async def reported(tap: TappedStore, *, heard: int = 0, unheard: int = 0) -> None:
-    """Returns once the store knows of so many checks that they were heard, and of others that they were not."""
+    """Waits until the store has `heard` checks reported as heard, and `unheard` as not heard."""
 
     def holds() -> bool:
         reports = tap.requests["ReportChecks"]

@@ -1,4 +1,4 @@
-"""The audit log in the database: batches, pages, bounds; and what becomes of events while it is away."""
+"""The audit log in the database: batches, pages, bounds; and events during an outage."""
 
 import asyncio
 from typing import Any

@@ -22,7 +22,7 @@ from structlog.testing import capture_logs
 
 
 def read(session: Session) -> int:
-    # Of a column that is in no index: the table's own pages are read.
+    # Sum a column without an index: this reads the table's own pages.
     return session.scalar(select(func.sum(TopicModel.queue_count))) or 0
 
 
@@ -31,7 +31,7 @@ def write(session: Session) -> None:
 
 
 class Told:
-    """A database, and what it has told of itself."""
+    """A database, and its reports of availability."""
 
     def __init__(self, url: str) -> None:
         self.registry = CollectorRegistry()
@@ -114,7 +114,7 @@ async def test_damaged_file_is_an_outage_until_it_is_put_back(sqlite: Told, sqli
 
 
 async def test_damage_within_the_file_is_seen_by_the_probe_too(sqlite: Told, sqlite_url: str) -> None:
-    """The tables' pages only: what the probe reads of the file is sound."""
+    """The damage hits the tables' pages only: the part of the file that the probe reads is sound."""
     path = file_of(sqlite_url)
 
     def fill(session: Session) -> None:
@@ -130,7 +130,7 @@ async def test_damage_within_the_file_is_seen_by_the_probe_too(sqlite: Told, sql
     sound = path.read_bytes()
     at = (root - 1) * size
     path.write_bytes(sound[:at] + b"\xa5" * size + sound[at + size :])
-    # What SQLite keeps of the file in memory it does not read again.
+    # SQLite does not reread pages that it has in memory.
     sqlite.database._engine.dispose()
     await sqlite.refused(read)
     await asyncio.wait({asyncio.get_running_loop().create_future()}, timeout=1.2)
@@ -162,8 +162,8 @@ async def test_file_that_was_replaced_is_used_from_then_on(sqlite: Told, sqlite_
 
 
 async def test_read_only_file_is_an_outage(sqlite: Told, sqlite_url: str) -> None:
-    """As a file system that was mounted anew without writes: every connection is told so."""
-    # Root may write whatever the file's mode is.
+    """The file system was remounted read-only: every connection fails."""
+    # Root may write despite the file's mode.
     sqlite.database._engine.dispose()
 
     def read_only(connection: Any, record: Any) -> None:
@@ -181,7 +181,7 @@ async def test_lock_that_another_process_keeps_is_an_outage(sqlite: Told, sqlite
     assert (await sqlite.refused()).startswith("metadata database is busy: ")
     holder.execute("ROLLBACK")
     holder.close()
-    # Nobody has to be told of that.
+    # No report is needed.
     assert sqlite.database.available
     await sqlite.database.run(write)
 

@@ -135,7 +135,7 @@ async def test_known_groups_go_on_without_the_database(two: Two, monkeypatch: py
 
 
 async def test_slow_database_holds_up_nobody_who_knows_the_group(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who looks goes on with what it knows, and what the look brings in the end is known from then on."""
+    """Callers use their known state; the look-up's result is known once it ends."""
     await two.groups.ensure("billing")
     await two.others.update("billing", RetryPolicy(max_attempts=3))
     two.clock.move(groups.FRESH_MS)

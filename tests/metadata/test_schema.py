@@ -1,4 +1,4 @@
-"""The schema: migrations make what the models say, however often and by however many they are run."""
+"""The schema: migrations make the models' schema, repeated or run by several processes."""
 
 import random
 import subprocess
@@ -78,7 +78,7 @@ def test_upgrades_that_waited_for_another_find_its_work_done(postgres_url: str) 
 
 
 def upgrade_in_process(url: str) -> tuple[int, str]:
-    """The exit code and what was complained of."""
+    """The exit code and the error text."""
     ended = subprocess.run(
         [sys.executable, "-m", "duetime_core.metadata", "upgrade", "--database-url", url],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Users in both databases: what a follower reads of changes, and in which order it sees them."""
+"""Users in both databases: changes that a follower reads, and their order."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -37,7 +37,7 @@ class Group:
         assert not any(result.HasField("fault") for result in answer.results)
 
     async def receive(self, count: int = 1, **options: Any) -> list[Leased]:
-        """So many messages, by id; they have to be there."""
+        """Receives `count` messages, by id; they must be available."""
         found: list[Leased] = []
         request = consumer_pb2.ReceiveRequest(group=self.name, topic="orders", **options)
         while len(found) < count:
@@ -63,7 +63,7 @@ class Group:
         return [record.decode(store.read_record(*unit)) for unit in units]
 
     async def until_stored(self, count: int, topic: str, shard: int = 0, queue: int = 0) -> list[record.Record]:
-        """As `stored`, when there are so many: soon, or the test ends."""
+        """As `stored`, once there are `count`; fails after the time limit."""
         async with asyncio.timeout(60):
             while len(found := self.stored(topic, shard, queue)) < count:
                 await self.cluster.stores[shard].store.next_publish()

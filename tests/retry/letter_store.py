@@ -1,4 +1,4 @@
-"""Shards with dead letters, as a retry service sees them: what stores promise of them, in memory."""
+"""Shards with dead letters, as a retry service sees them: the promises of stores, in memory."""
 
 import asyncio
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""A way to a store that loses answers: what was asked for has happened, and who asked does not know."""
+"""A way to a store that loses answers: the call has taken effect, and its caller does not know."""
 
 from collections import Counter
 from collections.abc import AsyncIterator

@@ -136,7 +136,7 @@ def test_copy_has_a_mark_of_its_own_for_its_crc() -> None:
 
 
 def full_but(room: int) -> Record:
-    """A message whose properties leave so many bytes."""
+    """A message whose properties leave `spare` bytes."""
     used = len(consumed(big="").properties)
     return consumed(big="v" * (PROPERTIES_BYTES_MAX - used - room), small="kept")
 

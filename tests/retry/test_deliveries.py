@@ -1,4 +1,4 @@
-"""What the store tells of ended leases, and what was noted of them before."""
+"""Ended leases reported by the store, and records of them from before."""
 
 from duetime.v1 import consumer_pb2, store_pb2
 from duetime_format import attempts as histories
@@ -41,7 +41,7 @@ def test_in_place_each_ended_lease_is_noted_once() -> None:
 
 
 def test_ended_leases_that_had_no_room_are_not_noted_anew() -> None:
-    """Attempts 2 and 3 were left out, and the store still tells of them."""
+    """Attempts 2 and 3 were left out, and the store still reports them."""
     said = History((Attempt(1, 0, 5, "ValueError"), Attempt(4, 40, 45, "ValueError")), left_out=2)
     leased = store_pb2.LeasedRecord(
         attempt=5,

@@ -1,4 +1,4 @@
-"""Dead letters: what is told of them, which ones a filter takes, what a redrive makes of them."""
+"""Dead letters: their fields, filters, and redriven messages."""
 
 from dataclasses import replace
 from typing import Any

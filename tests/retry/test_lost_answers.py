@@ -24,7 +24,7 @@ LANE = {"topic": "SCHEDULE_TOPIC_XXXX", "queue": 2}
 
 
 class Deaf:
-    """One more retry service, which does not hear all that the store answers."""
+    """A second retry service that misses some of the store's answers."""
 
     def __init__(self, node: Any, relay: Relay, stub: Any) -> None:
         self.node = node
@@ -104,7 +104,7 @@ async def test_nacks_of_the_same_leases_by_two_services_at_once(group: Group, de
 
 @pytest.mark.parametrize("loses", ["TakeExhausted", "Settle"])
 async def test_taker_that_dies_doubles_no_dead_letter_and_loses_none(group: Group, deaf: Deaf, loses: str) -> None:
-    """Before it has what it took, or after the dead letters are stored."""
+    """It dies before it has the taken messages, or after the dead letters are stored."""
     cluster, relay = group.cluster, deaf.relay
     await cluster.stop_node(cluster.retry)
     sent = [f"id{number}" for number in range(50)]

@@ -43,7 +43,7 @@ async def test_always_failing_message_is_delivered_at_rocketmqs_times(group: Gro
         assert (result.status, result.dead, result.attempt) == (OK, False, len(failed_at_ms))
         assert result.deliver_at_ms == group.now_ms + parse_delay_ms(delay)
         await group.cluster.advance(f"{parse_delay_ms(delay) - 1}ms")
-        # On a slow machine the clock is moved on while lanes are waited for.
+        # The clock advances on a slow machine while lanes are waited for.
         if group.now_ms < result.deliver_at_ms:
             assert await group.is_empty()
         await group.cluster.advance("1ms")

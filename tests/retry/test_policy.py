@@ -1,4 +1,4 @@
-"""What becomes of a message that failed."""
+"""The decision about a failed message."""
 
 import pytest
 from duetime.v1.message_pb2 import RetryPolicy
@@ -23,7 +23,7 @@ def test_levels_are_rocketmqs_timetable() -> None:
     assert decisions == [*(Redeliver(LEVELS.delay_ms(LEVELS.names.index(name) + 1)) for name in names), EXHAUSTED]
 
 
-# attempt, policy, chance, delay asked for, reject: what becomes of it.
+# attempt, policy, chance, requested delay, reject: the decision.
 TABLE: list[tuple[int, str, float, int | None, bool, Decision]] = [
     (1, "levels,max=1", 0, None, False, EXHAUSTED),
     (2, "levels,max=2", 0, None, False, EXHAUSTED),

@@ -1,4 +1,4 @@
-"""What stores may answer, and what becomes of the results: stores in memory that answer to order."""
+"""Possible answers of stores, and the handling of the results: stores in memory with scripted answers."""
 
 import asyncio
 from collections.abc import Callable

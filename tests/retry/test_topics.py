@@ -119,7 +119,9 @@ def is_away() -> None:
 
 
 async def test_topic_that_a_shard_has_something_of_needs_no_database(running: Running) -> None:
-    """What a restarted service knows while the database is away: failed messages go on where some went before."""
+    """Knowledge of a restarted service while the database is unavailable: a failed message uses topics that exist in a
+    shard.
+    """
     topics = await running.topics()
     running.databases[-1]._check_standing = is_away  # type: ignore[method-assign]
     with pytest.raises(Unavailable):

@@ -22,15 +22,15 @@ from prometheus_client import CollectorRegistry
 from tests.store.conftest import MIB, sent
 
 Forward = Callable[[Any], Awaitable[Any]]
-# What is done with one call instead of forwarding it.
+# Replaces the forwarding of one call.
 Meddling = Callable[[Any, Forward, Any], Awaitable[Any]]
 WAIT_S = 60
-# A call is on its way, or an answer, for less than so many others take one after the other.
+# A call or answer is in flight for less time than this many sequential calls take.
 QUIET_CALLS = 4
 
 
 def failing(code: grpc.StatusCode, *, after: bool = False) -> Meddling:
-    """Fails a call, before or after the store has done what it asks for."""
+    """Fails a call, before or after the store has carried it out."""
 
     async def meddle(request: Any, forward: Forward, context: Any) -> Any:
         if after:
@@ -189,7 +189,7 @@ class Bench:
         assert not answer.statuses, answer
 
     def stored(self, topic: str = "orders") -> list[record.Record]:
-        """What a reader of queue 0 of a topic finds."""
+        """Contents of queue 0 of a topic, as a reader finds them."""
         records: list[record.Record] = []
         for queue in self.store.queues.all():
             if (queue.topic, queue.queue) == (topic, 0):

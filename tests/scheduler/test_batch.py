@@ -1,4 +1,4 @@
-"""Batches: whole runs restored in one go, and what happens to the entries that break a run."""
+"""Batches: whole runs restored together, and the handling of entries that break a run."""
 
 from collections.abc import Callable
 
@@ -264,7 +264,7 @@ TIMER_TOPIC = "rmq_sys_wheel_timer"
     "before", [b"", b"TAGS\x01paid\x02", b"DT_ENTRY\x011000:4:17\x02", b"k\x01v\x02DT_ENTRY\x01x\x02"]
 )
 def test_entries_of_a_lane_for_any_time_are_restored_the_quick_way(compiled_run: Run, before: bytes) -> None:
-    """Also those that took another's place: what they name of that is left out."""
+    """Entries that replaced others count too: their reference to the replaced one is left out."""
     text = before + b"TIMER_OUT_MS\x011700000000000\x02REAL_TOPIC\x01orders\x02REAL_QID\x013"
     data = record.encode(deferred(topic=TIMER_TOPIC, queue=1, properties=record.with_crc_mark(text)))
     numbers = np.array([9, 2, 10**12])

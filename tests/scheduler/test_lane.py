@@ -283,7 +283,7 @@ async def test_lane_goes_on_when_its_store_comes_back(bench: Bench) -> None:
 
 
 async def test_store_that_lost_its_tail_is_followed_back(bench: Bench) -> None:
-    """The store answers as if it had more, then turns out to have less: what is stored later is not passed over."""
+    """The store answers as if it had more, then turns out to have less: records stored later are not skipped."""
 
     async def ahead(request: Any, forward: Forward, context: Any) -> Any:
         return store_pb2.PullDueResponse(
@@ -417,7 +417,7 @@ async def test_malformed_record_is_found_among_others(bench: Bench) -> None:
     """The store takes a put with bytes that are no record for no records at all."""
     await bench.send(*names(5))
     bench.clock.move(1_000)
-    # The store does not misread what it has made itself.
+    # The store does not misread its own records.
     bench.proxy.may_keep = False
     # Else the store would not have it put aside.
     bench.node.store.originals._refusal = lambda data: "no records" if b"M00003" in data else ""

@@ -1,4 +1,4 @@
-"""Liveness by the age of what is due: when a scheduler should be started anew, and when that would not help."""
+"""Liveness by the age of due messages: when a scheduler should restart, and when a restart would not help."""
 
 from typing import Any
 
@@ -63,7 +63,7 @@ async def test_paused_and_handed_over_lanes_do_not_count(bench: Bench, liveness:
     assert await liveness.why(SERVED) == ""
     bench.clock.move(STUCK_MS)
     assert await liveness.why({(0, 2)}) == ""
-    # Taken back: it is looked at anew.
+    # It is taken back: its age is measured from now.
     assert await liveness.why(SERVED) == ""
 
 

@@ -1,4 +1,4 @@
-"""Schedulers as nodes: discovery, shares, pause, hand-over, and what they publish."""
+"""Schedulers as nodes: discovery, shares, pause, hand-over, and published data."""
 
 import asyncio
 from collections.abc import AsyncIterator

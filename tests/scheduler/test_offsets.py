@@ -1,4 +1,4 @@
-"""The published offset table, and what a store contradicts in it."""
+"""The published offset table, and a store's contradictions of it."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Who serves what: tables of the pure decisions."""
+"""Assignment of lanes to schedulers: tables of the pure decisions."""
 
 import pytest
 from duetime_core.members import MemberWatch
@@ -103,7 +103,7 @@ def test_member_that_moves_again_is_alive_again() -> None:
 
 
 def test_heartbeat_that_moves_backwards_is_a_sign_of_life_too() -> None:
-    """A member that started anew under its old name counts from 1 again."""
+    """A member that restarted under its old name counts from 1 again."""
     watching = watch()
     for tick in range(6):
         watching.observe({"me": tick, "other": 50}, tick * 500)

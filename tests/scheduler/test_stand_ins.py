@@ -14,7 +14,7 @@ from tests.scheduler.conftest import Bench
 from tests.scheduler.test_node import LANES, Schedulers, metric, stub_of
 
 UNASKED_MS = 1_000
-# What the documents promise: the silence, the pause until the next look, and what a call takes.
+# The documented limit: the silence, the pause until the next look, and the duration of a call.
 LATE_MS_MAX = 2_000
 
 
@@ -173,7 +173,7 @@ async def test_stand_in_gives_way_to_whoever_has_the_lease(schedulers: Scheduler
 
 
 async def test_scheduler_that_alone_has_lost_the_database_gives_way(schedulers: Schedulers, tmp_path: Path) -> None:
-    """Its lanes are another's by now, who asks with a lease: two need not do the same work for an hour."""
+    """Another scheduler has its lanes and a lease: two need not do the same work for an hour."""
     bench = schedulers.bench
     cut_off = await schedulers.start("cut-off")
     await until(bench, lambda: cut_off.held == LANES)
@@ -243,7 +243,7 @@ async def test_paused_lane_stays_so_when_a_scheduler_starts_before_the_store_was
 
 
 async def test_frozen_stand_in_is_replaced_and_leaves_when_it_wakes(schedulers: Schedulers, outage: Outage) -> None:
-    """Told by calls of its own: a scheduler that pulls and never puts."""
+    """Separate calls detect it: the scheduler pulls and never puts."""
     bench = schedulers.bench
     outage.begin()
     await bench.send("A", level=1)
