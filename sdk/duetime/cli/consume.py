@@ -92,17 +92,6 @@ def consume(
         echo(f"duetime: waiting for messages of {topic}, group {group}; Ctrl-C ends", err=True)
     consumer = Consumer(server, group=group, drain=drain)
     run = _printer(as_json, consumer.stop) if command is None else _runner(command, group, reject_code)
-    left = count
-
-    async def handle(message: LeasedMessage) -> None:
-        nonlocal left
-        if left is not None:
-            left -= 1
-            if not left:
-                # Further messages of this batch are released; this one is handled.
-                consumer.stop()
-        await run(message)
-
     consumer.handler(
         topic,
         tags=tags,
@@ -112,8 +101,22 @@ def consume(
         backoff=backoff,
         lease=lease,
         timeout=timeout,
-    )(handle)
+    )(run if count is None else _at_most(count, run, consumer.stop))
     consumer.run()
+
+
+def _at_most(count: int, run: Run, stop: Callable[[], None]) -> Run:
+    """Stops the consumer with the last message; further messages of its batch are released."""
+    left = count
+
+    async def handle(message: LeasedMessage) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            stop()
+        await run(message)
+
+    return handle
 
 
 def _printer(as_json: bool, stop: Callable[[], None]) -> Run:
