@@ -72,7 +72,7 @@ SECTIONS = {
         "demo": "Send a few delayed messages and show their arrival.",
         "top": "Watch a cluster: rates, lateness, lanes, groups.",
         "lanes": "Show the lanes: pending, next due and lateness.",
-        "backlog": "Count messages that are pending, overdue, and due when.",
+        "backlog": "Count pending and overdue messages by due time.",
         "reports": "Show the latest results of Spark's jobs.",
         "topics": "List, create, describe and delete topics.",
         "store": "Inspect, check, import, export store directories.",

@@ -90,7 +90,7 @@ def inspect(
 
 @app.command("verify")
 def verify_directory(directory: Directory, as_json: Json = False, levels: Levels = DEFAULT_DELAY_LEVELS) -> None:
-    """Check every byte of a store directory that the format can verify.
+    """Check every verifiable byte of a store directory.
 
     That covers log, queues, index, config and checkpoint.
 
