@@ -19,7 +19,7 @@ from grpc_status import rpc_status
 from duetime_core import tracing
 from duetime_core.audit.audit import Audit, MethodAudit
 from duetime_core.bounds import brief
-from duetime_core.callers import Callers
+from duetime_core.callers import Callers, Who, meant_for, named
 from duetime_core.decoding import Parse, decode, decoded
 from duetime_core.defects import defect
 from duetime_core.errors import DOMAIN, DataLoss, DueTimeError, InvalidArgument, Violation
@@ -111,14 +111,14 @@ class Border:
         *,
         streams: bool,
     ) -> Any:
-        callers, gatekeeper = self._callers, self._gatekeeper
+        callers, gatekeeper, is_inner = self._callers, self._gatekeeper, meant_for(method) is Who.CLUSTER
 
         async def call(_: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             started, code, reason, host = perf_counter(), "CANCELLED", "", ""
             meter.running += 1
             try:
                 role = callers.check(method, context)
-                host = self._in_flight.enter(context.peer())
+                host = self._in_flight.enter(context.peer(), named(context) if is_inner else "")
                 if gatekeeper is not None:
                     audited.began(context)
                     await gatekeeper.admit(method, context, role)

@@ -235,10 +235,15 @@ def host_of(peer: str) -> str:
 
 def caller_of(context: Any) -> str:
     """The caller that a call is made for: the one that a process of the cluster names, else the peer's host."""
+    return named(context) or host_of(context.peer())
+
+
+def named(context: Any) -> str:
+    """The caller that a process of the cluster makes the call for; empty: it names none."""
     for key, value in context.invocation_metadata() or ():
         if key == CALLER_KEY:
             return str(value)
-    return host_of(context.peer())
+    return ""
 
 
 def made_for(caller: str) -> tuple[tuple[str, str], ...]:

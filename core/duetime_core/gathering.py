@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 from duetime_core.clock import Clock
 from duetime_core.defects import outcome
 from duetime_core.errors import DueTimeError, Overloaded, Unavailable
+from duetime_core.seats import Seats
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -38,14 +39,18 @@ class Gathering(Generic[K, V]):
         *,
         round_max: int,
         waiting_max: int,
+        sharer: Callable[[K], str] | None = None,
     ) -> None:
-        """`answer` answers each question of a round, or raises a DueTimeError that holds for all of them; `what` names
+        """`sharer`: the caller that a waiting question counts for, which has half of `waiting_max`; None: no shares.
+        `answer` answers each question of a round, or raises a DueTimeError that holds for all of them; `what` names
         the questions in refusals."""
         self._what = what
         self._answer = answer
         self._clock = clock
         self._round_max = round_max
         self._waiting_max = waiting_max
+        self._sharer = sharer
+        self._seats = Seats(waiting_max, f"{what} wait")
         self._waiting: dict[K, _Question[V]] = {}
         self._running: dict[K, _Question[V]] = {}
         self._tasks: asyncio.TaskGroup | None = None
@@ -87,6 +92,11 @@ class Gathering(Generic[K, V]):
                 return _stopping()
             if len(self._waiting) >= self._waiting_max:
                 return Overloaded(f"{len(self._waiting)} {self._what} wait, {self._waiting_max} at most")
+            if self._sharer is not None:
+                try:
+                    self._seats.take(self._sharer(key))
+                except Overloaded as error:
+                    return error
             question = self._waiting[key] = _Question()
         question.asking += 1
         return question
@@ -95,7 +105,12 @@ class Gathering(Generic[K, V]):
         question.asking -= 1
         if not question.asking and self._waiting.get(key) is question:
             # The last waiter has left.
-            del self._waiting[key]
+            self._pop(key)
+
+    def _pop(self, key: K) -> "_Question[V]":
+        if self._sharer is not None:
+            self._seats.give(self._sharer(key))
+        return self._waiting.pop(key)
 
     def _wake(self) -> None:
         if self._tasks is not None and self._waiting and (self._rounds is None or self._rounds.done()):
@@ -104,7 +119,7 @@ class Gathering(Generic[K, V]):
     async def _run(self) -> None:
         while self._waiting:
             keys = list(islice(self._waiting, self._round_max))
-            self._running = {key: self._waiting.pop(key) for key in keys}
+            self._running = {key: self._pop(key) for key in keys}
             answers: Mapping[K, V | DueTimeError] | None = None
             error: DueTimeError | None = _stopping()
             try:

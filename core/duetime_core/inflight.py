@@ -1,4 +1,4 @@
-"""The calls that a server works on: so many, and the last tenth of them for hosts that have few."""
+"""The calls that a server works on: a limited number, the last tenth of them for callers that have few."""
 
 from duetime_core.callers import host_of
 from duetime_core.errors import Overloaded
@@ -7,25 +7,25 @@ from duetime_core.within.server import PEER
 
 
 class InFlight:
-    """Counts calls by the host that makes them. Those of this process's own nodes are nobody's share."""
+    """Counts calls by their callers. Those of this process's own nodes are nobody's share."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._shares: Shares[str] = Shares(limit, share=limit)
 
-    def enter(self, peer: str) -> str:
-        """Takes a place for a call; what to give to `leave`.
+    def enter(self, peer: str, caller: str = "") -> str:
+        """Takes a place for a call of `caller`, or else of the peer's host. Returns the argument for `leave`.
 
         Raises:
-            Overloaded: no place is left, or none for this host.
+            Overloaded: no place is left, or none for this caller.
         """
         shares = self._shares
         if shares.used >= self._limit:
             raise Overloaded(f"{self._limit} calls are in flight, the most this process takes")
-        host = host_of(peer)
-        if not peer.startswith(PEER) and not shares.may_take(host):
-            text = f"{shares.held(host)} calls of this host are in flight, and the last tenth of {self._limit}"
-            raise Overloaded(f"{text} is for hosts that have few")
+        host = caller or host_of(peer)
+        if (caller or not peer.startswith(PEER)) and not shares.may_take(host):
+            text = f"{shares.held(host)} calls of {host} are in flight, and the last tenth of {self._limit}"
+            raise Overloaded(f"{text} is for callers that have few")
         shares.take(host)
         return host
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 
+from duetime_core.callers import host_of
 from duetime_core.clock import Clock
 from duetime_core.errors import Overloaded
 from duetime_core.shares import Shares
@@ -68,14 +69,37 @@ class Reservation:
         self.close()
 
 
+class HostShares(Shares[str]):
+    """Shares of connections within those of their hosts: a host opens as many connections as it likes."""
+
+    def __init__(self, limit: int, share: int, little: int) -> None:
+        self._hosts: Shares[str] = Shares(limit, share, little)
+        super().__init__(limit, share, little)
+
+    def room(self, key: str) -> int:
+        return self.room_within(self._hosts.room(host_of(key)), self._hosts.share, key)
+
+    def take(self, key: str, amount: int = 1) -> None:
+        self._hosts.take(host_of(key), amount)
+        super().take(key, amount)
+
+    def give(self, key: str, amount: int = 1) -> None:
+        self._hosts.give(host_of(key), amount)
+        super().give(key, amount)
+
+
 class Room:
     """A number of bytes, with a share for each connection; a connection that holds `little` finds room to the end.
 
     `what` the room is for, and the `reason` of its refusals.
     """
 
-    def __init__(self, bytes_max: int, *, share: int, little: int, what: str, reason: str) -> None:
-        self.shares: Shares[str] = Shares(bytes_max, share, little)
+    def __init__(
+        self, bytes_max: int, *, share: int, little: int, what: str, reason: str, by_host: bool = False
+    ) -> None:
+        """`by_host`: keys are peers of connections, and those of one host share."""
+        shares = HostShares if by_host else Shares[str]
+        self.shares: Shares[str] = shares(bytes_max, share, little)
         self._what = what
         self._reason = reason
         self._waiting: deque[tuple[str, int, asyncio.Future[Reservation]]] = deque()

@@ -22,11 +22,13 @@ class Seats:
         *,
         reason: str | None = None,
         error: type[Overloaded] = Overloaded,
+        share: int | None = None,
         used: Gauge | None = None,
         most: Gauge | None = None,
     ) -> None:
-        """`what`: verb included, as in `subscriptions run`. `reason`, `error`: of refusals. `used`, `most`: metrics."""
-        self._shares: Shares[str] = Shares(limit)
+        """`what`: verb included, as in `subscriptions run`. `reason`, `error`: of refusals.
+        `share`: of one caller, if it is not half of the limit. `used`, `most`: metrics."""
+        self._shares: Shares[str] = Shares(limit, share)
         self._what = what
         self._reason = reason
         self._error = error

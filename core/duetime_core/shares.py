@@ -62,6 +62,12 @@ class Shares(Generic[K]):
         if left:
             self._held[key] = left
 
+    def room_within(self, left: int, of: int, key: K) -> int:
+        """How much of its owner's share, of which `left` of `of` are left, the caller may take: the last tenth of that
+        share is for callers with little."""
+        own = self.held(key)
+        return max(0, min(left - of // 10, self.share - own), min(left, self.little - own))
+
     def holders(self) -> list[K]:
         """Callers that hold something, the one with the most first."""
         return sorted(self._held, key=lambda key: -self._held[key])

@@ -8,12 +8,13 @@ the peer took covers them.
 
     uploads   measured every CHECK_MS for calls that read; beyond the limit the slowest connections are refused.
               A unary call is judged by the bytes that came since it reads, a stream by those of its connection
-    answers   counted from when they are made until gRPC has written them; a share for each connection
+    answers   counted from when they are made until gRPC has written them; a share for each host and connection
     both      cut off when they stand still: an upload as a call, a unary answer with its connection, as gRPC can't take
               it back
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from duetime_core.callers import host_of
 from duetime_core.clock import Clock, SystemClock, Timer
 from duetime_core.errors import DueTimeError, Overloaded
 from duetime_core.heap import Heap
@@ -168,7 +170,8 @@ class Connection(_Unfinished):
 
 
 def _answer_room(bytes_max: int) -> Room:
-    return Room(bytes_max, share=bytes_max // 2, little=bytes_max // 64, what="answers", reason="ANSWERS_EXHAUSTED")
+    share, little = bytes_max // 2, bytes_max // 64
+    return Room(bytes_max, share=share, little=little, what="answers", reason="ANSWERS_EXHAUSTED", by_host=True)
 
 
 class _Answer:
@@ -323,12 +326,18 @@ class Traffic(Collector):
         return False
 
     def _too_much(self, old: list[Connection], total: int, now_ms: float) -> Iterable[Connection]:
-        """Connections whose uploads are refused so that others have room: those above their share, then the slowest."""
+        """Connections whose uploads are refused so that others have room: those above their share, then the slowest of
+        hosts that have more than little."""
         little = self.upload_bytes_max // 64
+        held: Counter[str] = Counter()
+        for one in old:
+            held[host_of(one.peer)] += one.held
         for connection in sorted(old, key=lambda one: one.held / (now_ms - one.since_ms + 10 * CHECK_MS)):
             above = connection.held > self._upload_share
-            if above or (total > self.upload_bytes_max and connection.held > little):
+            host, counts = host_of(connection.peer), connection.held >= COUNTED_BYTES_MIN
+            if above or (total > self.upload_bytes_max and counts and held[host] > little):
                 total -= connection.held
+                held[host] -= connection.held
                 yield connection
 
     def _refuse(self, task: Task, text: str) -> None:

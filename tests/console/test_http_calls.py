@@ -11,8 +11,8 @@ import httpx2 as httpx
 import pytest
 from duetime.v1 import gateway_pb2, gateway_pb2_grpc, quotas_pb2
 from duetime_console.api import consuming
+from duetime_core.seats import Seats
 from duetime_core.serving import make_channel
-from duetime_core.shares import Shares
 from duetime_core.testing import Cluster
 from duetime_core.testing.clock import START_MS
 
@@ -323,7 +323,9 @@ async def test_receive_ends_when_its_client_goes(cluster: Cluster, client: httpx
 
 async def test_waiting_calls_are_bounded(client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
     await sent(client)
-    monkeypatch.setattr(consuming, "_receives", Shares(0, 0, 0))
+    seats = Seats(2, "calls wait", reason="RECEIVES_EXHAUSTED")
+    seats.hold("another", 2)
+    monkeypatch.setattr(consuming, "_receives", seats)
     answer = await client.post("/api/v1/receive", json={"group": "billing", "topic": "orders", "wait": "1s"})
     assert problem(answer, 429)["reason"] == "RECEIVES_EXHAUSTED"
     assert answer.headers["retry-after"] == "1"

@@ -1,10 +1,11 @@
 """Questions that are answered many at a time."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 import pytest
+from duetime_core.clock import turn
 from duetime_core.errors import DueTimeError, NotFound, Overloaded, Unavailable
 from duetime_core.gathering import Gathering
 from duetime_core.testing import FakeClock
@@ -13,14 +14,16 @@ from duetime_core.testing import FakeClock
 class Answers:
     """Squares of numbers, once `gate` is open."""
 
-    def __init__(self, *, round_max: int = 100, waiting_max: int = 1_000) -> None:
+    def __init__(
+        self, *, round_max: int = 100, waiting_max: int = 1_000, sharer: Callable[[int], str] | None = None
+    ) -> None:
         self.clock = FakeClock()
         self.rounds: list[list[int]] = []
         self.gate = asyncio.Event()
         self.begun = asyncio.Event()
         self.error: Exception | None = None
         self.gathering: Gathering[int, int] = Gathering(
-            "squares", self.answer, self.clock, round_max=round_max, waiting_max=waiting_max
+            "squares", self.answer, self.clock, round_max=round_max, waiting_max=waiting_max, sharer=sharer
         )
 
     async def answer(self, keys: list[int]) -> Mapping[int, int | DueTimeError]:
@@ -98,6 +101,22 @@ async def test_too_many_questions_are_refused() -> None:
         found = await gathering.ask(range(5))
         assert [n for n, one in found.items() if isinstance(one, Overloaded)] == [3, 4]
         assert "3 squares wait, 3 at most" in str(found[4])
+
+
+async def test_one_caller_leaves_places_to_others() -> None:
+    answers = Answers(waiting_max=40, sharer=lambda number: "greedy" if number < 100 else "other")
+    async with started(answers) as gathering:
+        first = asyncio.ensure_future(gathering.ask([0]))
+        await answers.begun.wait()
+        greedy = asyncio.ensure_future(gathering.ask(range(1, 41)))
+        other = asyncio.ensure_future(gathering.ask(range(100, 104)))
+        await turn()
+        answers.gate.set()
+        refused = [number for number, one in (await greedy).items() if isinstance(one, Overloaded)]
+        assert refused == list(range(21, 41))
+        assert await other == {number: number * number for number in range(100, 104)}
+        assert await gathering.ask(range(1, 21)) == {number: number * number for number in range(1, 21)}
+        await first
 
 
 @pytest.mark.parametrize("error", [Unavailable("away"), ValueError("a defect")])

@@ -9,7 +9,7 @@ def test_a_greedy_host_leaves_the_last_tenth_to_others() -> None:
     calls = InFlight(1_000)
     for number in range(900):
         assert calls.enter(f"ipv4:10.0.0.1:{number}") == "ipv4:10.0.0.1"
-    with pytest.raises(Overloaded, match="900 calls of this host are in flight, and the last tenth of 1000"):
+    with pytest.raises(Overloaded, match=r"900 calls of ipv4:10.0.0.1 are in flight, and the last tenth of 1000"):
         calls.enter("ipv4:10.0.0.1:5")
     for host in range(2, 12):
         for number in range(10):
@@ -26,6 +26,17 @@ def test_nodes_of_this_process_take_the_last_tenth_too() -> None:
         calls.enter("within:gateway:1")
     with pytest.raises(Overloaded, match="20 calls are in flight"):
         calls.enter("within:gateway:1")
+
+
+def test_calls_of_the_cluster_count_for_the_callers_that_they_are_made_for() -> None:
+    calls = InFlight(1_000)
+    for peer in ("ipv4:10.0.0.1:1", "within:gateway:1"):
+        for _ in range(450):
+            assert calls.enter(peer, "user greedy") == "user greedy"
+    for peer in ("ipv4:10.0.0.1:1", "within:gateway:1"):
+        with pytest.raises(Overloaded, match="900 calls of user greedy are in flight"):
+            calls.enter(peer, "user greedy")
+        assert calls.enter(peer, "user other") == "user other"
 
 
 def test_few_places_are_all_for_anybody() -> None:

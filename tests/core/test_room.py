@@ -30,6 +30,23 @@ def test_a_reservation_is_as_large_as_there_is_room() -> None:
     assert room.shares.used == 0
 
 
+def test_many_connections_of_one_host_leave_room_to_others() -> None:
+    room = Room(6_400, share=3_200, little=100, what="answers", reason="ANSWERS_EXHAUSTED", by_host=True)
+    greedy = [reserve(room, f"ipv4:10.0.0.1:{port}", 100, 100) for port in range(32)]
+    with pytest.raises(Overloaded):
+        reserve(room, "ipv4:10.0.0.1:99", 1, 1)
+    with reserve(room, "ipv4:10.0.0.2:1", 6_400, 1) as large:
+        assert large.size == 6_400 - 3_200 - 640 - 320
+        with reserve(room, "ipv4:10.0.0.3:1", 100, 100) as little:
+            assert little.size == 100
+    for one in greedy:
+        one.close()
+    # A connection leaves the last tenth of its host's share to others of the host.
+    with reserve(room, "ipv4:10.0.0.1:1", 6_400, 1) as large, reserve(room, "ipv4:10.0.0.1:2", 100, 100):
+        assert large.size == 3_200 - 320
+    assert room.shares.used == 0
+
+
 def test_an_answer_that_turns_out_larger_is_refused_where_there_is_no_room() -> None:
     room = make()
     with reserve(room, "a", 50, 5) as reserved:

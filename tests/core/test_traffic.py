@@ -87,14 +87,14 @@ class Served:
                 self.clock.move(CHECK_MS)
             await asyncio.to_thread(lambda: None)
 
-    def raw(self) -> Raw:
-        raw = Raw(self.address)
+    def raw(self, host: str = "127.0.0.1") -> Raw:
+        raw = Raw(self.address, host)
         self.raws.append(raw)
         raw.greet()
         return raw
 
-    async def half(self, size: int, announced: int = 8 * MIB) -> Raw:
-        raw = self.raw()
+    async def half(self, size: int, announced: int = 8 * MIB, host: str = "127.0.0.1") -> Raw:
+        raw = self.raw(host)
         assert await asyncio.to_thread(raw.upload, size, announced, "/T/Put", DEADLINE_S) == size
         return raw
 
@@ -128,6 +128,17 @@ async def test_beyond_the_limit_uploads_are_refused_until_the_others_have_room()
         await served.until(lambda: 3 * MIB <= served.traffic.upload_bytes <= 4 * MIB, "one is left")
         async with make_channel(served.address) as channel:
             assert await channel.unary_unary("/T/Put")(bytes(1000), timeout=DEADLINE_S) == b"1000"
+
+
+async def test_many_small_uploads_of_one_host_are_refused_and_not_those_of_others() -> None:
+    async with serving(upload_bytes_max=4 * MIB) as served:
+        await served.half(1 * MIB)
+        # Each holds as much as counts as little.
+        for _ in range(55):
+            await served.half(64 * 1024, host="127.0.0.9")
+        await served.until(lambda: served.traffic.refused_count, "some are refused")
+        peers = [peer for peer, one in served.traffic.connections.items() if one.held > MIB // 2]
+        assert [peer.rpartition(":")[0] for peer in peers] == ["ipv4:127.0.0.1"]
 
 
 async def test_a_request_that_stands_still_is_refused_with_a_status() -> None:

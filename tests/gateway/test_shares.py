@@ -20,19 +20,21 @@ from duetime.v1 import (
 )
 from duetime_core.metadata import groups
 from duetime_core.serving import make_channel
+from duetime_gateway.face import consumer_service
 from duetime_gateway.pending import jobs
 from duetime_gateway.rocketmq.wire import messaging_pb2 as pb
 
-from tests.gateway.conftest import Gateway, TappedStore, message, tapped_store
+from tests.gateway.conftest import Gateway, TappedStore, message, tapped_retry, tapped_store
 from tests.gateway.test_transactions import prepare
 from tests.hosts import GREEDY, OTHER, seen_from
 from tests.rocketmq.raw import Raw
-from tests.tap import WAIT_S
+from tests.tap import WAIT_S, Tap
 
 LIMIT = 20
 RECORDS = consumer_pb2.RECEIVE_ENCODING_RECORDS
 IDLE, EMPTY = pb.Resource(name="idle"), pb.Resource(name="empty")
 CANCEL = pending_pb2.CancelMatchingRequest(filter={"topic": "orders"})
+REDRIVE = consumer_pb2.RedriveRequest(filter={"group": "billing"})
 DISCARD = consumer_pb2.EndRetriesRequest(filter={"group": "billing"})
 
 
@@ -43,6 +45,7 @@ class Host:
     gateway: Gateway
     tap: TappedStore
     channel: grpc.aio.Channel
+    retry: Tap | None = None
 
     def __post_init__(self) -> None:
         self.stub = gateway_pb2_grpc.GatewayStub(self.channel)
@@ -107,12 +110,13 @@ async def poll(host: Host) -> Any:
     return None if call.done() else call
 
 
-def job(begin: Callable[[Host], Any]) -> Open:
+def job(begin: Callable[[Host], Any], held: str = "ListPending") -> Open:
     async def open_job(host: Host) -> Any:
-        requests = host.tap.requests["ListPending"]
+        tap = host.retry if held == "RedriveDeadLetters" else host.tap
+        requests = tap.requests[held]
         before, call = len(requests), begin(host)
         ended = asyncio.ensure_future(call.read())
-        waits = asyncio.ensure_future(host.tap.until(lambda: len(requests) > before))
+        waits = asyncio.ensure_future(tap.until(lambda: len(requests) > before))
         await asyncio.wait((ended, waits), return_when=asyncio.FIRST_COMPLETED)
         waits.cancel()
         if not ended.done():
@@ -127,6 +131,7 @@ def job(begin: Callable[[Host], Any]) -> Open:
 
 cancel_matching = job(lambda host: host.stub.CancelMatching(CANCEL))
 discard_retries = job(lambda host: host.stub.DiscardRetries(DISCARD))
+redrive = job(lambda host: host.stub.RedriveDeadLetters(REDRIVE), "RedriveDeadLetters")
 
 
 async def fill(open_one: Open, host: Host) -> list[Any]:
@@ -147,16 +152,19 @@ async def fill(open_one: Open, host: Host) -> list[Any]:
         (poll, "rocketmq_polls_max"),
         (cancel_matching, ""),
         (discard_retries, ""),
+        (redrive, ""),
     ],
-    ids=["receive_stream", "subscription", "watcher", "telemetry", "poll", "cancel_matching", "discard_retries"],
+    ids="receive_stream subscription watcher telemetry poll cancel_matching discard_retries redrive".split(),
 )
 async def test_one_host_leaves_a_tenth_to_others(
     tmp_path: Path, tap: TappedStore, monkeypatch: pytest.MonkeyPatch, open_one: Open, limit: str
 ) -> None:
     monkeypatch.setattr(jobs, "JOBS_MAX", LIMIT)
+    monkeypatch.setattr(consumer_service, "LETTER_JOBS_MAX", LIMIT)
     settings = {limit: LIMIT} if limit else {}
     async with (
-        Gateway(tmp_path, {0: tap.port}, **settings) as gateway,
+        tapped_retry(tmp_path, {0: tap.port}) as retry,
+        Gateway(tmp_path, {0: tap.port}, retry_address=retry.address, **settings) as gateway,
         host(gateway, tap, GREEDY) as greedy,
         host(gateway, tap, OTHER) as other,
     ):
@@ -165,6 +173,8 @@ async def test_one_host_leaves_a_tenth_to_others(
         await gateway.stub.CreateGroup(consumer_pb2.CreateGroupRequest(group={"name": "billing"}))
         await greedy.raw.make_topic("empty")
         tap.hold("ListPending")
+        retry.hold("RedriveDeadLetters")
+        greedy.retry = other.retry = retry
         taken = await fill(open_one, greedy)
         assert len(taken) == LIMIT // 2
         assert len(await fill(open_one, other)) >= LIMIT // 10
@@ -173,6 +183,7 @@ async def test_one_host_leaves_a_tenth_to_others(
             while await open_one(greedy) is None:
                 pass
         tap.release()
+        retry.release()
 
 
 async def taken(host: Host, group: str) -> list[bytes]:

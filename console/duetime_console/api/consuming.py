@@ -5,7 +5,8 @@ from contextlib import contextmanager
 from typing import Annotated, Self
 
 from duetime.v1 import consumer_pb2
-from duetime_core.shares import Shares
+from duetime_core.errors import Overloaded
+from duetime_core.seats import Seats
 from duetime_format.limits import (
     ATTEMPTS_MAX,
     BACKOFF_MS_MAX,
@@ -149,17 +150,16 @@ class Failures(Told):
     results: list[Failure]
 
 
-# Calls end soon: one caller may hold all but the last tenth.
-_receives: Shares[str] = Shares(HTTP_RECEIVES_MAX, HTTP_RECEIVES_MAX)
+_receives = Seats(HTTP_RECEIVES_MAX, "calls wait for messages", reason="RECEIVES_EXHAUSTED")
 
 
 @contextmanager
 def _counted(caller: str) -> Iterator[None]:
     """Raises: Problem."""
-    if not _receives.may_take(caller):
-        detail = f"too many waiting calls: your share, or all {HTTP_RECEIVES_MAX:,}, are in use"
-        raise Problem(429, "RECEIVES_EXHAUSTED", detail)
-    _receives.take(caller)
+    try:
+        _receives.take(caller)
+    except Overloaded as error:
+        raise Problem(429, error.reason, error.text) from error
     try:
         yield
     finally:

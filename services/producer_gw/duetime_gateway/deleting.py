@@ -43,6 +43,8 @@ LOOK, CLOSE, OPEN, DELETE = (
 # What is left ends, and a shard has something again: no more often.
 ROUNDS_MAX = 4
 _LETTERS_MAX = 1_024
+# Calls to retry services count for this caller.
+DELETIONS = "deletions of topics"
 _ROLLBACK = transactions_pb2.DECISION_ROLLBACK
 _RETRY_TOPIC = record.RETRY_TOPIC
 
@@ -188,7 +190,7 @@ class TopicDeletion:
         request, count = consumer_pb2.ListDeadLettersRequest(filter=wanted, max_count=_LETTERS_MAX), 0
         while True:
             try:
-                data = await self._retry.forward("ListDeadLetters", request.SerializeToString(), None)
+                data = await self._retry.forward("ListDeadLetters", request.SerializeToString(), None, DELETIONS)
             except Unsupported:
                 # Without a retry service there are none.
                 return 0
@@ -214,7 +216,7 @@ class TopicDeletion:
     async def _discard(self, group: str, name: str) -> None:
         wanted = consumer_pb2.DeadLetterFilter(group=group, topic=name)
         request = consumer_pb2.DiscardRequest(filter=wanted)
-        async for _ in self._retry.stream("DiscardDeadLetters", request.SerializeToString(), None):
+        async for _ in self._retry.stream("DiscardDeadLetters", request.SerializeToString(), None, DELETIONS):
             pass
 
 

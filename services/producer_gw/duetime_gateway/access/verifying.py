@@ -6,10 +6,9 @@ remembered too; whoever makes up others waits behind those of their own host, an
 
 import asyncio
 import secrets
-from collections import Counter
 from hashlib import blake2b
 
-from duetime_core.errors import Overloaded
+from duetime_core.seats import Seats
 
 from duetime_gateway.access.tokens import fits
 
@@ -35,7 +34,7 @@ class Verifier:
     def __init__(self) -> None:
         self._answers: dict[tuple[bytes, str], bool] = {}
         self._running: dict[tuple[bytes, str], asyncio.Future[bool]] = {}
-        self._waiting: Counter[str] = Counter()
+        self._waiting = Seats(WAITING_MAX, "tokens wait for their check", share=WAITING_OF_HOST_MAX)
         self._turn = asyncio.Lock()
 
     async def fits(self, fingerprint: bytes, secret: str, hashed: str, host: str) -> bool:
@@ -58,10 +57,8 @@ class Verifier:
         return running.result()
 
     async def _ask(self, question: tuple[bytes, str], secret: str, host: str) -> bool:
-        if self._waiting.total() >= WAITING_MAX or self._waiting[host] >= WAITING_OF_HOST_MAX:
-            raise Overloaded("too many tokens that were not seen before wait for their check")
+        self._waiting.take(host)
         running = self._running[question] = asyncio.get_running_loop().create_future()
-        self._waiting[host] += 1
         try:
             async with self._turn:
                 answer = await asyncio.to_thread(fits, secret, question[1])
@@ -69,9 +66,7 @@ class Verifier:
         finally:
             running.cancel()
             del self._running[question]
-            self._waiting[host] -= 1
-            if not self._waiting[host]:
-                del self._waiting[host]
+            self._waiting.give(host)
         if len(self._answers) >= ANSWERS_MAX:
             del self._answers[next(iter(self._answers))]
         self._answers[question] = answer

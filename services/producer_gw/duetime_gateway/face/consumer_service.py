@@ -7,6 +7,7 @@ import grpc
 from duetime.v1 import consumer_pb2 as pb
 from duetime_core.callers import sharer
 from duetime_core.room import Room
+from duetime_core.seats import Seats
 from duetime_format.limits import PULL_BYTES_MAX
 
 from duetime_gateway.access import permit
@@ -18,6 +19,9 @@ from duetime_gateway.face.callers import Context, remaining_ms
 from duetime_gateway.face.reads import encoded_statuses, extension_of, receive_of
 from duetime_gateway.shards.retry import RetryClient
 
+# Redrives and discards of dead letters at a time.
+LETTER_JOBS_MAX = 16
+
 
 class ConsumerService:
     """A part of duetime.v1.Gateway: see proto/duetime/v1/gateway.proto for what each call promises."""
@@ -27,6 +31,8 @@ class ConsumerService:
         self._leases = leases
         self._groups = groups
         self._retry = retry
+        what = "calls of RedriveDeadLetters and DiscardDeadLetters are in work"
+        self._letter_jobs = Seats(LETTER_JOBS_MAX, what, reason="LETTERS_EXHAUSTED")
 
     def handlers(self) -> "dict[str, grpc.RpcMethodHandler[Any, Any]]":
         """By call. What is only passed on is not decoded."""
@@ -67,17 +73,23 @@ class ConsumerService:
         return encoded_statuses(await self._leases.extend(extension_of(request), remaining_ms(context)))
 
     async def nack(self, data: bytes, context: Context) -> bytes:
-        return await self._retry.forward("Nack", data, remaining_ms(context))
+        return await self._retry.forward("Nack", data, remaining_ms(context), sharer(context.peer()))
 
     async def list_dead_letters(self, data: bytes, context: Context) -> bytes:
         with await room_in_turn(self._answers, context.peer(), PULL_BYTES_MAX, remaining_ms(context)):
-            return await self._retry.forward("ListDeadLetters", data, remaining_ms(context))
+            return await self._retry.forward("ListDeadLetters", data, remaining_ms(context), sharer(context.peer()))
 
     def redrive_dead_letters(self, data: bytes, context: Context) -> AsyncIterator[bytes]:
-        return self._retry.stream("RedriveDeadLetters", data, remaining_ms(context))
+        return self._letter_job("RedriveDeadLetters", data, context)
 
     def discard_dead_letters(self, data: bytes, context: Context) -> AsyncIterator[bytes]:
-        return self._retry.stream("DiscardDeadLetters", data, remaining_ms(context))
+        return self._letter_job("DiscardDeadLetters", data, context)
+
+    async def _letter_job(self, method: str, data: bytes, context: Context) -> AsyncIterator[bytes]:
+        caller = sharer(context.peer())
+        with self._letter_jobs.seat(caller):
+            async for answer in self._retry.stream(method, data, remaining_ms(context), caller):
+                yield answer
 
     async def create_group(self, request: pb.CreateGroupRequest, context: Context) -> pb.Group:
         return await self._groups.create(request.group, sharer(context.peer()))

@@ -298,7 +298,7 @@ class GatewayService:
         return await list_lanes(self._shards, self._database, request.ahead_ms)
 
     async def send_back(self, data: bytes, context: Context) -> bytes:
-        return await self._retry.forward("SendBack", data, remaining_ms(context))
+        return await self._retry.forward("SendBack", data, remaining_ms(context), sharer(context.peer()))
 
 
 def _withhold(found: gateway_pb2.FoundMessage) -> None:

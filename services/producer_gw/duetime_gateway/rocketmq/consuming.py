@@ -260,7 +260,7 @@ class Consumers:
         error = consumer_pb2.HandlerError(type=FORWARDED, message=text)
         nack = consumer_pb2.Nack(receipt=handle.receipt, reject=True, error=error)
         data = consumer_pb2.NackRequest(group=group, nacks=[nack]).SerializeToString()
-        answer = await self._retry.forward("Nack", data, call.remaining_ms)
+        answer = await self._retry.forward("Nack", data, call.remaining_ms, sharer(call.peer))
         result = consumer_pb2.NackResponse.FromString(answer).results[0]
         if result.HasField("fault"):
             raise refused(result.fault)

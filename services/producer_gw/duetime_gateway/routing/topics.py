@@ -89,7 +89,12 @@ class Topics:
         # When the routes of groups' topics were looked up.
         self._looked_up_at_ms: dict[str, float] = {}
         self._questions: Gathering[TopicQuestion, FoundTopic] = Gathering(
-            "new topics", self._answer, clock, round_max=MADE_AT_ONCE, waiting_max=WAITING_MAX
+            "new topics",
+            self._answer,
+            clock,
+            round_max=MADE_AT_ONCE,
+            waiting_max=WAITING_MAX,
+            sharer=lambda question: question.owner,
         )
 
     def start(self) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 
 import grpc
+from duetime_core.callers import made_for
 from duetime_core.calls import answer_of, translate
 from duetime_core.credentials import Credentials
 from duetime_core.errors import Unsupported, Violation
@@ -20,19 +21,20 @@ class RetryClient:
         self._channel = make_channel(address, credentials) if address else None
         self._streams = Streams()
 
-    async def forward(self, method: str, data: bytes, remaining_ms: float | None) -> bytes:
-        """Raises: Unsupported: there is no retry service. Else what it answered."""
+    async def forward(self, method: str, data: bytes, remaining_ms: float | None, caller: str) -> bytes:
+        """For a caller. Raises: Unsupported: there is no retry service. Else what it answered."""
         call = self._connected().unary_unary(
             f"/duetime.v1.Retry/{method}", request_serializer=as_is, response_deserializer=as_is
         )
         timeout_ms = self._timeout_ms if remaining_ms is None else min(remaining_ms, self._timeout_ms)
-        return await answer_of(call(data, timeout=timeout_ms / 1000.0), self._whom, "RETRY_UNAVAILABLE")
+        asked = call(data, metadata=made_for(caller), timeout=timeout_ms / 1000.0)
+        return await answer_of(asked, self._whom, "RETRY_UNAVAILABLE")
 
-    async def stream(self, method: str, data: bytes, remaining_ms: float | None) -> AsyncIterator[bytes]:
+    async def stream(self, method: str, data: bytes, remaining_ms: float | None, caller: str) -> AsyncIterator[bytes]:
         """As `forward`, of a call with many answers, which lasts as long as the caller likes."""
         call = self._connected().unary_stream(
             f"/duetime.v1.Retry/{method}", request_serializer=as_is, response_deserializer=as_is
-        )(data, timeout=None if remaining_ms is None else remaining_ms / 1000.0)
+        )(data, metadata=made_for(caller), timeout=None if remaining_ms is None else remaining_ms / 1000.0)
         try:
             async for answer in self._streams.follow(call):
                 yield answer

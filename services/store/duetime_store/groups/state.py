@@ -75,9 +75,7 @@ class Progress:
     def room(self, group: str, caller: str) -> int:
         """The number of further entries that the caller may take in the group. The last tenth of a caller's share is
         for its groups that hold little."""
-        left, own = self.callers.room(caller), self.shares.held(group)
-        most = min(left - self.callers.share // 10, self.shares.share - own)
-        return max(0, most, min(left, self.shares.little - own))
+        return self.shares.room_within(self.callers.room(caller), self.callers.share, group)
 
     # --- places -----------------------------------------------------------------------------------------------------
 
