@@ -41,7 +41,7 @@ class Gathering(Generic[K, V]):
         waiting_max: int,
         sharer: Callable[[K], str] | None = None,
     ) -> None:
-        """`sharer`: the caller that a waiting question counts for, which has half of `waiting_max`; None: no shares.
+        """`sharer`: names the caller of a waiting question; one has half of `waiting_max`. None: no shares.
         `answer` answers each question of a round, or raises a DueTimeError that holds for all of them; `what` names
         the questions in refusals."""
         self._what = what

@@ -326,8 +326,8 @@ class Traffic(Collector):
         return False
 
     def _too_much(self, old: list[Connection], total: int, now_ms: float) -> Iterable[Connection]:
-        """Connections whose uploads are refused so that others have room: those above their share, then the slowest of
-        hosts that have more than little."""
+        """Connections that lose their uploads so that others have room: those above their share, then the slowest of
+        hosts with more than little."""
         little = self.upload_bytes_max // 64
         held: Counter[str] = Counter()
         for one in old:

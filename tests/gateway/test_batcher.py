@@ -58,10 +58,15 @@ class Running:
         self.batcher = Batcher(self.puts.put, self.clock, metrics, 0, 100 * KIB, tasks)
 
     def submit(
-        self, *records: bytes, retried: bool = False, deadline_ms: float = 1_000, order: object | None = None
+        self,
+        *records: bytes,
+        retried: bool = False,
+        deadline_ms: float = 1_000,
+        order: object | None = None,
+        caller: str = "",
     ) -> "asyncio.Future[Stored]":
         return self.batcher.submit(
-            b"".join(records), len(records), retried=retried, deadline_ms=deadline_ms, order=order
+            b"".join(records), len(records), retried=retried, deadline_ms=deadline_ms, order=order, caller=caller
         )
 
     async def fill(self) -> None:
@@ -132,6 +137,22 @@ async def test_one_more_put_finds_out_whether_a_slow_shard_refuses(running: Runn
     running.submit(b"d")
     await turn()
     assert running.puts.begun.empty()
+
+
+async def test_one_caller_leaves_room_to_others(running: Running) -> None:
+    await running.fill()
+    part = bytes(10 * KIB)
+    for _ in range(6):
+        running.submit(part, caller="greedy")
+    with pytest.raises(Overloaded, match="61440 bytes of greedy wait for shard 0, 64000 at most") as refused:
+        running.submit(part, caller="greedy")
+    assert refused.value.reason == "SHARD_OVERLOADED"
+    running.submit(part, part, caller="other")
+    running.submit(bytes(KIB), caller="newcomer")
+    running.puts.answer(0, 1)
+    assert len((await running.puts.next()).records) == 81 * KIB
+    running.submit(b"waits", caller="other")
+    running.submit(part, part, caller="greedy")
 
 
 async def test_second_put_is_begun_only_with_enough_in_it(running: Running) -> None:

@@ -12,6 +12,7 @@ from typing import TypeVar
 from duetime_core.clock import Clock
 from duetime_core.defects import outcome
 from duetime_core.errors import DueTimeError, Overloaded
+from duetime_core.shares import Shares
 
 from duetime_gateway.errors import shard_unavailable, stopping
 from duetime_gateway.metrics import ShardMetrics
@@ -126,6 +127,8 @@ class Batcher:
         self._clock = clock
         self._metrics = metrics
         self._waiting_bytes_max = waiting_bytes_max
+        # Waiting bytes of each named caller.
+        self._shares: Shares[str] = Shares(waiting_bytes_max, share=waiting_bytes_max * 5 // 8)
         self._waiting: deque[Entry] = deque()
         self._waiting_bytes = 0
         self._waiting_count = 0
@@ -162,7 +165,7 @@ class Batcher:
         be cut short for all of its entries only.
 
         Raises:
-            Overloaded: too many bytes wait for the shard.
+            Overloaded: too many bytes wait for the shard, or too many of this caller.
             Unavailable: the gateway is stopping.
         """
         if self._stopped:
@@ -173,6 +176,11 @@ class Batcher:
                 f"{self._waiting_bytes} bytes wait for shard {self.shard}; the most is {self._waiting_bytes_max}",
                 reason="SHARD_OVERLOADED",
             )
+        if self._waiting and caller and not self._shares.may_take(caller, size):
+            held, share = self._shares.held(caller), self._shares.share
+            text = f"{held} bytes of {caller} wait for shard {self.shard}, {share} at most"
+            raise Overloaded(text, reason="SHARD_OVERLOADED")
+        self._shares.take(caller, size)
         loop = asyncio.get_running_loop()
         entry = Entry(records, count, retried, deadline_ms, order, loop.create_future(), is_batch, caller)
         self._waiting.append(entry)
@@ -212,6 +220,7 @@ class Batcher:
         while self._waiting:
             entry = self._waiting.popleft()
             if entry.result.done():
+                self._shares.give(entry.caller, len(entry.records))
                 self._waiting_bytes -= len(entry.records)
                 self._waiting_count -= entry.count
             elif entry.order in self._orders_in_flight:
@@ -223,6 +232,7 @@ class Batcher:
                 taken.append(entry)
                 count += entry.count
                 size += len(entry.records)
+                self._shares.give(entry.caller, len(entry.records))
         self._waiting.extendleft(reversed(held))
         self._waiting_bytes -= size
         self._waiting_count -= count
