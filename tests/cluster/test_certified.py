@@ -21,7 +21,7 @@ from duetime_spark.shards.files import open_source
 from tests.certified import DAY, Certified, credentials_of
 
 DEADLINE_S = 60.0
-# Every role, and what it calls: where, and whether a stranger is told apart from one of another role.
+# Every role, and its calls: addresses, and whether a stranger's refusal differs from that of another role.
 HOPS = {
     "client to gateway": ("client", "gateway", "duetime.v1.Gateway/ListTopics", gateway_pb2.ListTopicsRequest()),
     "gateway to store": ("gateway", "store", "duetime.v1.Store/ListQueues", store_pb2.ListQueuesRequest()),

@@ -23,7 +23,7 @@ TIMEOUT_MS, INTERVAL_MS = 6_000, 30_000
 
 
 class Producer:
-    """A watcher that notes what it is asked, and answers as it is told to."""
+    """A watcher that records its checks, and gives scripted answers."""
 
     def __init__(self, stub: Any, decision: "pb.Decision.ValueType") -> None:
         self._stub = stub
@@ -87,7 +87,7 @@ class Gateways:
         return {one.transaction_id for one in results}
 
     async def bodies(self) -> Counter[bytes]:
-        """What the topic holds."""
+        """Contents of the topic."""
         found: Counter[bytes] = Counter()
         for queue in range(4):
             request = gateway_pb2.PullRequest(topic="orders", queue=queue, max_count=1_000)

@@ -1,4 +1,4 @@
-"""Consuming through the whole cluster: what a group does is told as it was, and it goes on where a broker's was."""
+"""Consuming through the whole cluster: a group's actions are reported truly, and it resumes at a broker's offsets."""
 
 import asyncio
 import json
@@ -98,7 +98,7 @@ async def test_lives_are_told_from_both_shards_and_after_a_new_start(running: Ru
         found = {one: await running.trace(one) for one in ids}
         for one, life in found.items():
             kinds = [event.kind + (f" {event.attempt}" if event.attempt else "") for event in life.events]
-            # The fake clock stands between calls: what is of one millisecond has no order but that of its attempt.
+            # The fake clock stops between calls: events of one millisecond are ordered by attempt alone.
             assert sorted(kinds) == sorted(first + ends[one]), one
             assert not life.gaps
         return found
@@ -122,8 +122,9 @@ async def test_lives_are_told_from_both_shards_and_after_a_new_start(running: Ru
 
 @pytest.mark.parametrize("name", NAMES)
 async def test_groups_go_on_where_the_broker_s_were(name: str, tmp_path: Path) -> None:
-    """What a broker's groups had committed is not received again, all behind it is, and the file says how far they are
-    in the form that the broker wrote."""
+    """Messages before the offsets of a broker's groups are not received again, all later ones are, and the file has the
+    groups' progress in the broker's form.
+    """
     directory = golden.unpack(name, tmp_path).rename(tmp_path / "store-0")
     before = offsets_in(directory)
     prefix = "Dt" if name.endswith("clean") else "Dk"

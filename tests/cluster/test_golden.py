@@ -1,4 +1,4 @@
-"""A cluster that starts on a broker's directory: what was pending falls due, once, and new messages follow."""
+"""A cluster that starts on a broker's directory: pending messages fall due, once, and new messages follow."""
 
 import hashlib
 import shutil
@@ -19,7 +19,7 @@ from tests.format import golden
 
 # A half message that was delayed: RocketMQ discards it when it is due.
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
-# Of levels, and of the timers: a broker takes none for later than three days ahead.
+# Longest delay of levels and timers: a broker takes no timer later than three days ahead.
 LONGEST_LEVEL_MS = 7_200_000
 LONGEST_MS = 3 * 86_400_000
 Entry = tuple[int, int]
@@ -33,7 +33,7 @@ def unpacked(name: str, directory: Path) -> Path:
 
 
 def pending_units(name: str) -> dict[Entry, dict[str, Any]]:
-    """By lane and entry, what the broker has not delivered: of levels and timers."""
+    """Undelivered units of levels and timers, by lane and entry."""
     offsets = golden.summary(name)["delayOffsetAfterLoad"]
     levels = (unit for unit in golden.units(name) if unit["topic"] == SCHEDULE_TOPIC)
     left = [unit for unit in levels if unit["queueOffset"] >= offsets.get(str(unit["queueId"] + 1), 0)]
@@ -59,7 +59,7 @@ def restored_records(store: Any) -> dict[Entry, list[record.Record]]:
 
 
 def assert_restored(unit: dict[str, Any], found: record.Record) -> None:
-    """What RocketMQ's own delivery would have made of it, and the entry that it comes from."""
+    """Compares with RocketMQ's own delivery of the entry."""
     properties = unit["properties"]
     assert (found.topic, found.queue) == (properties["REAL_TOPIC"], int(properties["REAL_QID"]))
     assert hashlib.sha256(found.body).hexdigest() == unit["bodySha256"]
@@ -118,7 +118,7 @@ async def test_cluster_goes_on_from_a_brokers_directory(name: str, tmp_path: Pat
     ours = {file for name in written for file in (name, f"{name}.bak")}
     for file, data in before.items():
         assert file in ours or (root / "config" / file).read_bytes() == data
-    # Marked as ours once, so that an old backup of the broker's does not win against what groups do from now on.
+    # The mark is set once, so that an old backup of the broker's offsets does not override later ones.
     places = [configs.load(directory, configs.CONSUMER_OFFSETS).value for directory in (broker, root / "config")]
     assert places[0]
     assert places[0]["offsetTable"] == (places[1] or {})["offsetTable"]

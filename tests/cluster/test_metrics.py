@@ -1,4 +1,4 @@
-"""What an operator's alarms are made of, read from a whole cluster."""
+"""The metrics behind an operator's alerts, read from a whole cluster."""
 
 import asyncio
 from collections.abc import Iterator
@@ -89,7 +89,7 @@ async def test_what_becomes_of_pending_messages_is_counted() -> None:
         assert results(registry, "duetime_store_replaces_total") == {"FIRST": 1, "REPLACED": 1, "REPEATED": 1}
         assert results(registry, "duetime_store_cancels_total") == {"CANCELLED": 1, "NOT_FOUND": 1}
         lane = {"lane": "1000"}
-        # Each that was sent or rescheduled, and the end of each that was moved, replaced or cancelled.
+        # One row for each message sent or rescheduled, and one for each end by move, replacement or cancel.
         assert registry.get_sample_value("duetime_store_order_rows", lane) == 4 + 3
         assert registry.get_sample_value("duetime_store_order_runs", lane) == 0
         assert registry.get_sample_value("duetime_store_order_bytes", lane) == 0

@@ -1,4 +1,4 @@
-"""Lanes that are paused at the gateway: whoever serves them, and whatever starts anew."""
+"""Lanes paused at the gateway, under any scheduler and after any restart."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ async def paused_lanes(stub: gateway_pb2_grpc.GatewayStub) -> list[tuple[int, in
 
 
 async def obeyed(cluster: Cluster, count: int, *, after_ms: int = 1_000) -> None:
-    """Waits until every scheduler knows of so many pauses; each reads them when it starts, and once a second."""
+    """Waits until every scheduler knows of `count` pauses; each reads them when it starts, and once a second."""
     cluster.clock.move(after_ms)
     await until(
         lambda: {

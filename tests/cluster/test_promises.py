@@ -88,7 +88,7 @@ def ids(records: list[record.Record]) -> list[str]:
 
 
 def assert_counters(store: Any, sent: dict[int, int], due: dict[str, int], now_ms: int) -> None:
-    """Pending and restored of all lanes add up to what was sent, and to what is due by the receipts."""
+    """Pending and restored of all lanes add up to the sent messages, and to those due by the receipts."""
     for lane in store.lanes:
         assert lane.pending_count + lane.lateness.count == sent[lane.number]
     assert sum(lane.lateness.count for lane in store.lanes) == sum(at <= now_ms for at in due.values())

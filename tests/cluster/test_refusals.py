@@ -1,6 +1,6 @@
-"""Refusals of what is wrong in many ways, or with much text: the same code, reason and fields each time, by real gRPC.
+"""Refusals of requests with many faults or much text: the same code, reason and fields each time, by real gRPC.
 
-gRPC takes 8 KiB of headers; above that it refuses some answers, by chance, with a status of its own.
+gRPC accepts 8 KiB of headers; above that it refuses some answers, by chance, with a status of its own.
 """
 
 import asyncio
@@ -89,7 +89,7 @@ async def test_filter_conflict_of_two_long_filters(refusing: Refusing) -> None:
         )
         assert (code, reason, fields) == (grpc.StatusCode.FAILED_PRECONDITION, "FILTER_CONFLICT", [])
         assert text.startswith(f"group {group} received orders with filter 'tags: {filters[0][:20]}")
-    # With a wait both shards are asked at once, in tasks of the gateway's own.
+    # A wait asks both shards at once, in tasks of the gateway's own.
     request = consumer_pb2.ReceiveRequest(tags=filters[1], wait_ms=20_000, **wait)
     assert (await refusing.told("Receive", request))[1] == "FILTER_CONFLICT"
     assert await refusing.lives()

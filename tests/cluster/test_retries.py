@@ -1,7 +1,7 @@
-"""What always fails, on the whole cluster and a fake clock: when it is delivered, how often, and what is left of it.
+"""Messages that always fail, on the whole cluster and a fake clock: times and number of deliveries, and the remains.
 
-The clock stands still but for the leaps of a test: to a millisecond before a message is due, where nobody may get it,
-and to the moment itself, where a receiver that waits has to.
+The clock stops except for the steps of a test: to a millisecond before a message is due, when no receiver may get it,
+and to the due time, when a waiting receiver must.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ class Life:
 
 
 async def due(group: Group, at_ms: int, count: int = 1, **options: Any) -> list[Leased]:
-    """What is delivered at that moment, and not before, to a receiver that waits for it; by id."""
+    """Messages delivered at that time, and not before, to a waiting receiver; by id."""
     began_ms = group.now_ms
     await group.cluster.advance(f"{max(at_ms - 1 - group.now_ms, 0)}ms")
     waiting = asyncio.create_task(receive(group, count, **options))
@@ -74,7 +74,7 @@ async def receive(group: Group, count: int, **options: Any) -> list[Leased]:
 async def fail_until_dead(group: Group, *ids: str) -> dict[str, Life]:
     """Messages that are there fail whenever they are delivered."""
     lives = {one: Life(group.now_ms) for one in ids}
-    # What is there at the beginning was not hidden before.
+    # Messages present at the start were not hidden before.
     leased = await receive(group, len(ids))
     while True:
         results = await group.nack(*leased)
@@ -243,7 +243,9 @@ async def test_send_that_is_repeated_after_failures_tells_of_the_first_record(gr
 
 
 async def test_ordered_queue_waits_for_what_fails_until_it_is_dead(group: Group) -> None:
-    """A fails three times and is dead, B succeeds at its second delivery, C at once; another queue goes on beside."""
+    """A fails three times and is dead, B succeeds at its second delivery, C at its first; another queue is
+    not held up.
+    """
     await group.create("1s,5s,max=3", ordered=True)
     await group.send("A", "B", "C", queue=0)
     seen: dict[str, list[int]] = defaultdict(list)

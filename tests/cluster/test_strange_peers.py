@@ -1,6 +1,6 @@
-"""A store whose answers are strange: garbage, cut, empty, with flipped bits, or statuses with garbage in their details.
+"""A store with broken answers: garbage, cut, empty, with flipped bits, or statuses with garbage in their details.
 
-Each harms the call that it answers. No process ends by it, and once the answers are right again all goes on.
+Each harms only the call that it answers. No process ends, and all work resumes once the answers are right again.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ Strange = Callable[[bytes, grpc.aio.ServicerContext], Any]
 
 
 class StrangeStore(grpc.GenericRpcHandler):
-    """Passes calls on to a store, and makes of every second answer what it likes."""
+    """Passes calls on to a store, and distorts every second answer."""
 
     def __init__(self, address: str, seed: int) -> None:
         self._channel = make_channel(address)
@@ -92,7 +92,7 @@ class Behind:
         self.failures = {name: asyncio.create_task(node.failed()) for name, node in nodes.items()}
 
     def ended(self) -> dict[str, Any]:
-        """The nodes of which a loop died, and of what."""
+        """Nodes with a dead loop, and the exception."""
         return {name: repr(failure.exception()) for name, failure in self.failures.items() if failure.done()}
 
     async def work(self, number: int) -> None:

@@ -108,7 +108,7 @@ async def test_an_empty_topic_goes_without_force(running: Running) -> None:
     assert (await here.delete()) == gateway_pb2.DeleteTopicResponse()
     assert TOPIC not in await here.topics() | await there.topics()
     assert await refused(here.delete()) == NOT_FOUND
-    # It has not heard of it: shards refuse what it sends.
+    # This gateway has not heard of it: shards refuse its sends.
     assert await there.send(4, first=200) == ["TOPIC_NOT_FOUND"] * 4
     describe = gateway_pb2.DescribeTopicRequest(name=TOPIC)
     assert await refused(here.stub.DescribeTopic(describe, timeout=60)) == NOT_FOUND

@@ -164,7 +164,7 @@ async def test_what_is_not_sampled_leaves_no_span_and_no_property(
 
 
 async def test_context_of_another_tracer_is_kept_and_followed(spans: InMemorySpanExporter, cluster: Cluster) -> None:
-    """Whoever sends without this SDK's traces sets the property; one in a body is none."""
+    """Senders without this SDK's traces set the property; a trace context in a body does not count."""
     theirs = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     unsampled = theirs[:-1] + "0"
     tracing.disable()

@@ -101,7 +101,7 @@ async def test_retry_now_delivers_what_waits(group: Group) -> None:
     leased = await group.receive(2)
     assert [(one.message.id, one.attempt) for one in leased] == [("a", 2), ("b", 2)]
     assert [one.message.id for one in await listed(group)] == ["c"]
-    # Its history and the policy go on.
+    # Its history and the policy stay.
     await group.nack(*leased)
     assert await counted(group) == (3, group.now_ms + 7_000)
     assert sorted(len(one.attempts) for one in await listed(group)) == [1, 2, 2]
@@ -195,7 +195,7 @@ async def test_a_reset_ends_retries_of_what_it_delivers_again(group: Group) -> N
     assert [(one.message.id, one.attempt) for one in leased] == [("a", 1), ("b", 1)]
     await group.cluster.advance("31s")
     assert await group.is_empty()
-    # Retries of what was delivered after the reset are theirs.
+    # Failures of messages redelivered after the reset count as retries.
     await group.nack(*leased)
     assert (await counted(group))[0] == 2
     assert await reset(group, earliest=True) == 2

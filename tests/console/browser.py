@@ -25,7 +25,7 @@ ARGUMENTS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-# WCAG 2.2 at the levels A and AA, and what axe holds to be good besides.
+# WCAG 2.2 at the levels A and AA, and axe's own best practices.
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 
 
@@ -54,7 +54,7 @@ async def chromium() -> AsyncIterator[Browser]:
 
 
 class Tab:
-    """A page of a browser context of its own: no cookies of another test. `problems`: what it complained of."""
+    """A page in a separate browser context: no cookies of another test. `problems`: its errors."""
 
     def __init__(self, page: Page) -> None:
         self.page = page
@@ -63,7 +63,7 @@ class Tab:
         page.on("console", self._listen)
 
     def _listen(self, message: Any) -> None:
-        # A refused page is an answer, which the browser reports as a resource that it could not load.
+        # A refused page is an answer, but the browser reports a resource that failed to load.
         if message.type == "error" and "Failed to load resource" not in message.text:
             self.problems.append(message.text)
 
@@ -74,7 +74,7 @@ class Tab:
         return answer.status
 
     async def violations(self) -> list[str]:
-        """What axe finds wrong with the page as it is now: rule, element, and what would be right."""
+        """Violations that axe finds in the present page: rule, element, and correction."""
         found = await Axe().run(
             self.page, options={"runOnly": {"type": "tag", "values": RULES}, "resultTypes": ["violations"]}
         )

@@ -30,7 +30,7 @@ class Shown:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shown(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Shown]:
-    """Filled by `Traffic.fill`; tests change what they have made themselves, and nothing else. The clock stands."""
+    """Filled by `Traffic.fill`; tests change only their own objects. The clock is stopped."""
     directory: Path = tmp_path_factory.mktemp("cluster")
     async with Cluster(directory, shards=2) as cluster, Traffic(cluster.address) as traffic:
         await traffic.fill()

@@ -1,4 +1,4 @@
-"""A console in the test's own loop, and what asks it as a browser does."""
+"""A console in the test's own loop, and a client that requests pages as a browser does."""
 
 import asyncio
 import re

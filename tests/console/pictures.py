@@ -15,7 +15,7 @@ from tests.console.traffic import BILLING, REMINDERS, Traffic
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "pictures"
 WINDOW = ViewportSize(width=1000, height=640)
-# By name: page, window, colours.
+# Page, window and colours, by name.
 PICTURES = {
     "now": ("/?span=7200000", ViewportSize(width=1000, height=860), "light"),
     "messages": (f"/messages?topic={REMINDERS}", WINDOW, "light"),

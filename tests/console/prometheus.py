@@ -59,7 +59,7 @@ async def scraping(folder: Path, ports: Mapping[str, int]) -> AsyncIterator[str]
 
 
 async def _drained(lines: asyncio.StreamReader, ready: "asyncio.Future[str]") -> None:
-    """Tells where it listens once it is ready, and reads what it says until it ends."""
+    """Reports its address once it is ready, and reads its output until it ends."""
     address, told = "", []
     async for line in lines:
         told.append(text := line.decode())

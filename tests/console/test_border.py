@@ -1,4 +1,4 @@
-"""What every request passes: hosts, other sites, sizes, headers, and forms of the console itself."""
+"""Checks of every request: hosts, other sites, sizes, headers, and forms of the console itself."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""The console's pages in a real browser: what they look like, what a script of a message may do, keys, and work."""
+"""The console's pages in a real browser: appearance, limits of a script in a message, keys, and work."""
 
 import re
 from collections.abc import Sequence
@@ -69,7 +69,7 @@ async def retries(shown: Shown) -> None:
 
 
 async def faults_of(opened: Tab, address: str, paths: Sequence[str]) -> dict[str, Any]:
-    """By path: what axe finds, and how much wider than its window a page is."""
+    """Violations found by axe, and the excess width over the window, by path."""
     found: dict[str, Any] = {}
     for path in paths:
         await opened.goto(address + path)
@@ -183,7 +183,7 @@ async def test_dead_letters_are_redriven(shown: Shown, desk: Chromium) -> None:
         await expect(page.locator("#found")).to_contain_text("7 dead letters would be returned to the group")
         await page.get_by_label("Max per second").fill("0")
         await page.get_by_role("button", name="Redrive 7 dead letters").click()
-        # The part of the page that tells how far it is loads itself anew.
+        # The progress part of the page reloads itself.
         await expect(page.get_by_role("status")).to_contain_text("Done")
         await expect(page.get_by_text("7 of 7")).to_be_visible()
         assert await opened.violations() == []
@@ -250,5 +250,5 @@ async def test_one_signs_in_and_what_one_may_not_do_is_refused(desk: Chromium) -
             assert await opened.violations() == []
             await page.get_by_role("button", name="Sign out").click()
             await expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
-            # No script of the page reads what keeps the session.
+            # No script of the page reads the session's cookie.
             assert await page.evaluate("document.cookie") == ""

@@ -1,4 +1,4 @@
-"""The console's own certificate: a renewed one is shown to who comes next, and nobody is refused meanwhile."""
+"""The console's own certificate: new connections get a renewed one, and none is refused in between."""
 
 import asyncio
 import ssl
@@ -15,7 +15,7 @@ from duetime_core.errors import StartupError
 from tests.certified import Certified
 from tests.console.console import Browser, running
 
-# Of the console no page is asked that asks a gateway.
+# Only pages without a call to a gateway are requested.
 NOWHERE = "127.0.0.1:1"
 PATIENCE_S = 60
 

@@ -29,7 +29,7 @@ async def own_letters(shown: Shown, group: str, count: int) -> list[str]:
 
 
 async def dry_run(shown: Shown, action: str, **wanted: str) -> tuple[str, dict[str, str]]:
-    """What a dry run says, and the fields of the form that does it."""
+    """Text of a dry run, and the fields of its form."""
     answer = await shown.browser.get(f"/dead-letters/{action}", params=wanted)
     assert answer.status_code == 200
     found = re.search(r'id="found">(.*?)</p>', answer.text)

@@ -1,4 +1,4 @@
-"""Topics are deleted: by a page after a dry run, and over HTTP; with what is left of them only if that was said."""
+"""Deleting topics: by a page after a dry run, and over HTTP; topics with messages only after confirmation."""
 
 import asyncio
 import re

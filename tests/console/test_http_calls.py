@@ -1,4 +1,4 @@
-"""The HTTP API on a running cluster: what is sent arrives, and each error of the gateway has its status."""
+"""The HTTP API on a running cluster: sent messages arrive, and each error of the gateway has its status."""
 
 import asyncio
 import base64
@@ -166,7 +166,7 @@ async def test_id_of_two_topics_needs_the_topic(client: httpx.AsyncClient) -> No
 
 async def test_pending_message_is_cancelled_once(cluster: Cluster, client: httpx.AsyncClient) -> None:
     result = await sent(client, id="a", delay="1h")
-    # When it would have been due is known of what is cancelled now.
+    # The due time of a message just cancelled is known.
     for due_at in (result["deliver_at"], None):
         answer = await client.delete(f"{SEND}/a", params={"topic": "orders"})
         assert answer.json() == {"id": "a", "status": "cancelled", "due_at": due_at}
@@ -293,7 +293,7 @@ async def test_message_is_found_by_key(client: httpx.AsyncClient) -> None:
 
 
 async def waiting(cluster: Cluster, count: int) -> None:
-    """Returns once so many calls of Receive are at work in the console's gateway."""
+    """Waits until `count` calls of Receive run in the console's gateway."""
     async with grpc.aio.insecure_channel(cluster.address) as channel:
         stub = gateway_pb2_grpc.GatewayStub(channel)  # type: ignore[no-untyped-call]
         while consuming._receives.used != count:

@@ -1,4 +1,4 @@
-"""What the HTTP API refuses before anybody is called, and how it tells."""
+"""Requests that the HTTP API refuses before any call, and its answers."""
 
 import json
 from collections.abc import AsyncIterator
@@ -165,7 +165,7 @@ async def test_method_that_a_path_does_not_have_is_refused(client: httpx.AsyncCl
     answer = await client.post("/api/v1/messages/x", json={})
     problem(answer, 405)
     assert answer.headers["allow"] == "DELETE, GET, HEAD, PATCH"
-    # What browsers ask before they let a page of another site send JSON.
+    # Browsers send this before they let a page of another site send JSON.
     answer = await client.options("/api/v1/messages", headers={"origin": "https://else.where"})
     problem(answer, 405)
     assert "access-control-allow-origin" not in answer.headers

@@ -1,4 +1,4 @@
-"""The console killed and started again: nothing of the cluster is disturbed, and work that was begun goes on."""
+"""The console killed and restarted: the cluster is undisturbed, and begun work continues."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ READY_S = 60
 
 
 class Process:
-    """`python -m duetime_console`, and what it said when it was ready."""
+    """`python -m duetime_console`, and its output when it was ready."""
 
     def __init__(self, process: asyncio.subprocess.Process, port: int, metrics_port: int) -> None:
         self._process = process
@@ -53,7 +53,7 @@ async def console(server: str) -> AsyncIterator[Process]:
 
 
 async def fields_of(client: httpx2.AsyncClient) -> dict[str, str]:
-    """The form that redrives what is left, by a dry run."""
+    """Fields of the form that redrives the rest, by a dry run."""
     page = (await client.get("/dead-letters/redrive?group=killed")).text
     return dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', page))
 

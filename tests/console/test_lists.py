@@ -41,7 +41,7 @@ def test_an_order_that_is_none_is_the_usual_one(sort: str) -> None:
 def test_heads_turn_the_order_and_keep_the_rest() -> None:
     name, size = listed(q="o", all="1", sort="name").heads
     assert (name.order, name.address) == ("ascending", "?all=1&q=o&sort=-name")
-    # Who sorts by a number wants to see the greatest first.
+    # The first sort by a number is descending.
     assert (size.order, size.address) == ("none", "?all=1&q=o&sort=-size")
     assert listed(sort="-name").heads[0].address == "?sort=name"
 

@@ -1,4 +1,4 @@
-"""More groups than a page asks about: all are counted, page by page and look by look, and what is not is said."""
+"""More groups than a page requests: all are counted, page by page and look by look, and gaps are reported."""
 
 import re
 from pathlib import Path
@@ -78,7 +78,7 @@ async def test_dead_letters_of_many_groups_are_paged_and_counted(tmp_path: Path,
                 (0, 2 * LOOKED_MAX, GROUPS, 0),
                 (2, GROUPS, GROUPS, 0),
             ]
-            # One more of a group that was counted, and a group that was made with one: both are new.
+            # One more dead letter of a counted group, and one of a new group: both are new.
             await traffic.kill(LAST, "orders", 1, "ValueError")
             await traffic.kill("group-made", "orders", 1, "ValueError")
             looks = [await letters.look("") for _ in range(3)]

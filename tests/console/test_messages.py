@@ -1,4 +1,4 @@
-"""Messages and what is done with them by hand: pages that need no script, and let none of a message run."""
+"""Messages and actions on them: pages that need no script, and run none from a message."""
 
 import html
 import re
@@ -230,7 +230,7 @@ async def test_body_is_downloaded_as_a_file_that_no_browser_shows(desk: Desk) ->
 
 
 async def counted(desk: Desk, query: str) -> tuple[str, str]:
-    """What a dry run says, and its proof."""
+    """Text of a dry run, and its proof."""
     text = await desk.text(f"/cancel?{query}")
     found = re.search(r'id="found">(.*?)</p>', text)
     proof = re.search(r'name="proof" value="([^"]+)"', text)
@@ -426,7 +426,7 @@ def test_deep_lists_take_no_more_memory_than_what_is_shown() -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert (found.kind, found.is_cut, len(found.text)) == ("json", True, TEXT_CHARS_MAX)
-    # Of every line it would be 180 MB.
+    # A copy of every line would take 180 MB.
     assert peak < 40_000_000
 
 

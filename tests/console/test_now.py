@@ -1,4 +1,4 @@
-"""Now and next on a running cluster: what is pending is in the picture, and browsers are told of changes."""
+"""Now and next on a running cluster: pending messages are in the picture, and browsers learn of changes."""
 
 import time
 from typing import Any

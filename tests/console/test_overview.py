@@ -1,4 +1,4 @@
-"""Now and next: the past in bounded memory, steps of the picture, what is wrong in words. Pure modules."""
+"""Now and next: the past in bounded memory, steps of the picture, faults in words. Pure modules."""
 
 from dataclasses import replace
 

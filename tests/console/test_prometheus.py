@@ -1,4 +1,4 @@
-"""The past beyond what the console keeps: a real Prometheus that scrapes a cluster, and answers of others."""
+"""The past beyond the console's own memory: a real Prometheus that scrapes a cluster, and answers of others."""
 
 import asyncio
 import json
@@ -77,7 +77,7 @@ async def test_past_before_the_console_is_that_of_prometheus(tmp_path: Path, mon
             async with running(cluster.address, prometheus_url=url, prometheus_labels='cluster="tests"') as browser:
                 found = await until(browser, lambda found: total(found, LATE) == LATE_COUNT)
                 assert found["past_fault"] == ""
-                # Prometheus reckons what was between its looks.
+                # Prometheus extrapolates between its scrapes.
                 assert COUNT <= total(found, RESTORED) <= COUNT * 1.2
                 assert DEAD_COUNT <= total(found, DEAD) <= DEAD_COUNT + 1
                 metrics = (await browser.get("/metrics")).text
@@ -127,7 +127,7 @@ async def answering(answer: Answer) -> AsyncIterator[str]:
     try:
         async with server:
             yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-            # Threads ask, and go on after the first has failed: they end while there is still who answers.
+            # Threads still query after the first has failed: they end while the server still runs.
             await asyncio.get_running_loop().shutdown_default_executor()
     finally:
         for task in serving:
@@ -213,7 +213,7 @@ async def test_picture_is_shown_without_a_prometheus_that_is_away() -> None:
         found = await picture(browser, now_ms - 2 * DAY_MS, now_ms + DAY_MS)
         assert found["past_fault"] == "Prometheus does not answer: connection refused"
         assert sum(sum(row["counts"]) for row in found["topics"]) == 4
-        # By second the console tells the past itself.
+        # The console has the past by second itself.
         assert (await picture(browser, now_ms - 60_000, now_ms + 60_000))["past_fault"] == ""
         await opened.goto(f"{str(browser.client.base_url).rstrip('/')}/?span=172800000")
         said = opened.page.locator("#picture .state")

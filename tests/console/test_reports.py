@@ -27,7 +27,7 @@ async def lanes_of(desk: Desk) -> list[dict[str, Any]]:
 
 
 def tile(text: str, words: str) -> tuple[str, str]:
-    """What a tile says, and its mood."""
+    """Text and mood of a tile."""
     (found,) = re.findall(rf"<dt>{words}</dt><dd(?: class=\"(\w+)\")?>([^<]*)</dd>", text)
     return found[1], found[0]
 

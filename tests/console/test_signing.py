@@ -1,4 +1,4 @@
-"""Signing in to a cluster with users: what they may do is offered, the rest is refused, and sessions end."""
+"""Signing in to a cluster with users: permitted actions are offered, the rest is refused, and sessions end."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -23,7 +23,7 @@ from tests.gateway.people import People, grant
 
 @asynccontextmanager
 async def with_users(directory: Path, **settings: Any) -> AsyncIterator[tuple[Browser, dict[str, str], People]]:
-    """A console of a cluster with an admin, `ops`, and `shop`, who sends to `orders`; their tokens by name."""
+    """A console of a cluster with an admin, `ops`, and `shop`, a sender to `orders`; their tokens by name."""
     async with (
         Cluster(directory, within=True, clock=SystemClock(), gateway_settings={"auth": "required"}) as cluster,
         People(cluster.database_url) as people,

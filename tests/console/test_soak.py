@@ -1,7 +1,7 @@
-"""A day of the cluster on a fast clock, with all pages looked at again and again: the console's memory does not grow.
+"""A day of the cluster on a fast clock, with all pages read repeatedly: the console's memory does not grow.
 
-What counts is memory that the console's own code has asked for and holds. DUETIME_CONSOLE_SOAK_HOURS is how long it
-goes on by the cluster's clock, DUETIME_CONSOLE_SOAK_MINUTES how long at least in real time.
+Only memory counts that the console's own code has allocated and holds. DUETIME_CONSOLE_SOAK_HOURS is the length of the
+run by the cluster's clock, DUETIME_CONSOLE_SOAK_MINUTES its least length in real time.
 """
 
 import gc
@@ -20,7 +20,7 @@ from tests.console.traffic import BILLING, ORDERS, REMINDERS, Traffic
 HOURS = float(os.environ.get("DUETIME_CONSOLE_SOAK_HOURS", "1"))
 MINUTES = float(os.environ.get("DUETIME_CONSOLE_SOAK_MINUTES", "0"))
 STEP_MINUTES = 5
-# Of all that the console's code holds after the first quarter.
+# Growth of all memory held by the console's code after the first quarter.
 GROWTH_BYTES_MAX = 128 * 1024
 PATHS = (
     "/",
@@ -49,7 +49,7 @@ async def work(traffic: Traffic, cluster: Cluster, browser: Browser) -> None:
 
 
 async def discard(traffic: Traffic) -> None:
-    """What died, so that the cluster's own state is as large as before."""
+    """Deletes dead messages, so that the cluster's own state keeps its size."""
     wanted = consumer_pb2.DiscardRequest(filter=consumer_pb2.DeadLetterFilter(group=BILLING))
     await traffic.drain("DiscardDeadLetters", wanted)
 

@@ -1,4 +1,4 @@
-"""What browsers load beside the pages."""
+"""Files that browsers load with the pages."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What a cluster holds when it is looked at: messages of all states, put there through its gateway."""
+"""Contents of a cluster under view: messages of all states, put there through its gateway."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
-"""A gateway with defects of which logs could tell too much: `python -m tests.hostile.careless`.
+"""A gateway with defects that could leak secrets into logs: `python -m tests.hostile.careless`.
 
-Exceptions of its handlers have what they were given in their texts, as Python's own do. By TEST_CARELESS it
-also tells what a gateway must never tell, which the search for that has to find: `line`, `encoded`, `audit`.
+Exceptions of its handlers have their arguments in their texts, as Python's own do. By TEST_CARELESS it also leaks data
+that a gateway must never log, for the search to find: `line`, `encoded`, `audit`.
 """
 
 import base64

@@ -1,4 +1,4 @@
-"""Secrets and texts that are planted all over a cluster, and the search for them in what it tells."""
+"""Secrets and texts planted all over a cluster, and the search for them in its output."""
 
 import base64
 import secrets
@@ -18,12 +18,12 @@ def forms(text: str) -> list[str]:
     """A text as it is, and as encodings show it wherever it begins."""
     data = text.encode()
     encoded = [base64.b64encode(b"\0" * shift + data).decode() for shift in range(3)]
-    # Without the characters that depend on what stands around it.
+    # Characters that depend on the surrounding text are left out.
     return [text, data.hex(), data.hex().upper(), *(one[4 * bool(shift) : -4] for shift, one in enumerate(encoded))]
 
 
 def found(planted: Mapping[str, str], told: Mapping[str, str]) -> list[str]:
-    """Which of the planted texts are in which of those told."""
+    """Planted texts, and the outputs that contain them."""
     return [
         f"{name} in {place}"
         for name, text in planted.items()

@@ -46,7 +46,7 @@ class Raw:
         host, _, port = address.rpartition(":")
         self.socket = socket.create_connection((host, int(port)), timeout=10, source_address=(source, 0))
         self._unread = b""
-        # What it may send: of the connection, and of its one stream.
+        # Bytes that it may send: on the connection, and on its one stream.
         self._window = [WINDOW, WINDOW]
 
     def greet(self) -> None:
@@ -74,8 +74,9 @@ class Raw:
         return sent
 
     def take(self, seconds: float) -> bool:
-        """Reads what the server says, and heeds its windows and settings; False: it has ended the connection or the
-        call, or says nothing."""
+        """Reads the server's frames, and applies its windows and settings; False: it has ended the connection or the
+        call, or sends nothing.
+        """
         self.socket.settimeout(max(seconds, 0.001))
         try:
             data = self.socket.recv(1 << 16)
@@ -103,11 +104,11 @@ class Raw:
             self.send(frame(SETTINGS, ACK, 0))
         elif kind == PING and not flags & ACK:
             self.send(frame(PING, ACK, 0, data))
-        # Of the call itself only its end is expected.
+        # The call itself may only end.
         return kind in (WINDOW_UPDATE, SETTINGS, PING)
 
     def ended(self, seconds: float) -> bool:
-        """Whether the server ends the connection within the time; what it says is thrown away."""
+        """Whether the server ends the connection within the time; its output is discarded."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             self.socket.settimeout(left)
@@ -126,7 +127,7 @@ class Raw:
 
 
 def many(address: str, count: int, use: Callable[[Raw], None]) -> list[Raw]:
-    """So many connections, greeted and used one after the other."""
+    """A number of connections, greeted and used one after the other."""
     found = []
     for _ in range(count):
         one = Raw(address)

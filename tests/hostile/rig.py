@@ -24,7 +24,7 @@ START_DEADLINE_S = 120.0
 STOP_DEADLINE_S = 60.0
 METRICS_TIMEOUT_S = 10.0
 DESCRIPTORS = 1_024
-# What docker-compose.yml gives the containers.
+# Memory limits of the containers in docker-compose.yml.
 STORE_MB_MAX = 2_048
 GATEWAY_MB_MAX = 1_024
 ENVIRONMENT = {
@@ -59,7 +59,7 @@ class Node:
         environment |= ENVIRONMENT | {"DUETIME_SUPERVISED": "1"}
         for key, value in (own | self._settings).items():
             environment[key if key.startswith("DUETIME_") else self._prefix + key.upper()] = str(value)
-        # By a shell: a process whose threads are within gRPC must run nothing of its own between fork and exec.
+        # Use a shell: a process whose threads are within gRPC must run nothing of its own between fork and exec.
         limited = ["sh", "-c", f'ulimit -n {self._descriptors} && exec "$0" "$@"']
         with self.log.open("a") as log:
             self._process = subprocess.Popen(
@@ -248,6 +248,6 @@ class Rig:
 
 
 def told(**figures: Any) -> None:
-    """A line of figures for whoever runs `make hostile`."""
+    """A line of figures for readers of `make hostile`."""
     words = (f"{key}={value:.1f}" if isinstance(value, float) else f"{key}={value}" for key, value in figures.items())
     print("  ", *words, flush=True)

@@ -21,7 +21,7 @@ NEW_CLIENT_S_MAX = 20.0
 @pytest.mark.parametrize("greets", [False, True], ids=["silent", "idle"])
 def test_a_new_client_is_served_beside_connections_that_say_nothing(start: Callable[..., Rig], *, greets: bool) -> None:
     rig = start()
-    # As many as there are descriptors: what the process had open is more than what the kernel keeps in line.
+    # One connection per descriptor: the process's open files exceed the kernel's queue.
     with ExitStack() as ends:
         for _ in range(DESCRIPTORS - 10):
             raw = Raw(rig.address)

@@ -15,7 +15,7 @@ from tests.hostile.rig import GATEWAY_MB_MAX, Rig, told
 CONTINUATION, RST_STREAM = 9, 3
 SECONDS, SECONDS_LONG = 2.0, 20.0
 SEND, WATCH = "/duetime.v1.Gateway/Send", "/grpc.health.v1.Health/Watch"
-# Of another client's sends, at the median, on a machine that does nothing else but suffer the flood.
+# Limit for another client's sends, at the median, on a machine with no load but the flood.
 SEND_MS_MAX = 1_000.0
 
 
@@ -58,7 +58,7 @@ FLOODS = [_opened, _watched, _reset, _pinged, _set, _continued, _described]
 
 @contextmanager
 def flooded(address: str, use: Callable[[Raw], None], connections: int) -> Iterator[None]:
-    """While the body runs, so many connections send, and are made anew when they are ended; they read nothing."""
+    """While the body runs, `count` connections send, and are replaced when they are ended; they read nothing."""
     ended = threading.Event()
 
     def flood() -> None:

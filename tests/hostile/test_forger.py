@@ -1,5 +1,6 @@
-"""A forger at a store's port, who knows the cluster's secret: nothing is stored that the gateway would refuse, and
-nobody puts another message in a pending one's place."""
+"""A forger at a store's port with the cluster's secret: nothing is stored that the gateway would refuse, and no pending
+message is replaced by another.
+"""
 
 import os
 import time
@@ -64,7 +65,7 @@ class Forger:
         return list(self._stub.Restore(request, timeout=10).statuses)
 
     def replace_heads(self, lane: int) -> int:
-        """Puts others in place of what is due on a lane, in every way; how many were tried."""
+        """Replaces due records of a lane by others, in every way; returns the number of attempts."""
         request = store_pb2.PullDueRequest(lane=lane, max_count=8, max_bytes=1 << 20, wait_ms=50, ahead_ms=100)
         due = self._stub.PullDue(request, timeout=10)
         at = tried = 0

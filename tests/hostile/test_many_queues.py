@@ -131,7 +131,7 @@ def test_three_times_more_queues_than_descriptors(make: Callable[..., Shard]) ->
 def test_a_hundred_thousand_queues(make: Callable[..., Shard]) -> None:
     figures = exercise(make(), 100_000)
     told(**figures)
-    # The machine may be busy: what a start costs is told by its processor time.
+    # The machine may be busy: processor time measures the cost of a start.
     assert figures["clean_cpu_s"] < 5
     assert figures["killed_cpu_s"] < 15
     assert figures["bytes_per_queue"] < 2_000

@@ -1,8 +1,8 @@
-"""The metadata database in every trouble, while schedulers die: due messages come out on time, each once, none early.
+"""The metadata database with every fault, while schedulers die: due messages are on time, each once, none early.
 
-Each trouble: messages are pending on two levels, a client sends on, and the scheduler that serves its lane is killed;
-then that one is started anew, which has never seen the database, and the other one is killed too. Afterwards all is as
-before.
+For each fault, messages are pending on two levels, a client sends, and the scheduler that serves its lane is killed;
+then that one is restarted without having seen the database, and the other one is killed too. Afterwards the cluster is
+in its former state.
 """
 
 import signal
@@ -26,7 +26,7 @@ from tests.hostile.bystander import Bystander, Phase
 from tests.hostile.rig import Node, Rig, told
 from tests.postgresql import LocalServer, NoPostgres, own_server
 
-# What the documents promise: late by so much at most after a scheduler's death, and what a busy machine adds.
+# The documented limit of lateness after a scheduler's death, plus the delay of a busy machine.
 LATE_MS_MAX = 2_000
 NOISE_MS = 1_500
 PENDING = {"5s": 40, "10s": 40}
@@ -54,7 +54,7 @@ def metric(node: Node, name: str) -> float:
 
 
 def shared_out(rig: Rig) -> bool:
-    """All schedulers see each other, hold as many lanes, give or take one, serve what they hold, and leave none out."""
+    """All schedulers see each other, hold equally many lanes within one, serve them, and leave none out."""
     count = len(lanes(rig))
     least = count // len(rig.schedulers)
     owned = [metric(node, "duetime_scheduler_owned_lanes") for node in rig.schedulers]

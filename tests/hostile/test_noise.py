@@ -24,7 +24,7 @@ GARBAGE = (
     PREFACE + os.urandom(200),
     PREFACE + b"\xff\xff\xff\0\0\0\0\0\1",
     PREFACE + b"\0\0\x20\1\5\0\0\0\1" + os.urandom(32),
-    # Headers with a scheme that is none, of which gRPC's core has something to say.
+    # Headers with an invalid scheme, which gRPC's core logs.
     PREFACE + b"\0\0\x03\1\5\0\0\0\1\x06\x01x",
     b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n",
     b"GET /metrics?name[]=\xff HTTP/1.1\r\n\r\n",

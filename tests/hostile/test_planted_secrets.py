@@ -31,7 +31,7 @@ SERVICES = ("store", "retry", "scheduler", "gateway")
 
 
 class Run:
-    """A cluster that asks who calls, all that is planted in it, and what its commands print beside their results."""
+    """A cluster that authenticates callers, its planted texts, and the output of its commands beside their results."""
 
     def __init__(self, rig: Rig, planted: dict[str, str], secrets_key: str) -> None:
         self.rig = rig
@@ -45,7 +45,7 @@ class Run:
         self.channel.close()
 
     def command(self, *words: str) -> str:
-        """What a command prints as its result; it may fail."""
+        """Output of a command; it may fail."""
         out, err = io.StringIO(), io.StringIO()
         with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
             for key, value in self._environment.items():
@@ -226,7 +226,7 @@ def plant_in_commands(run: Run) -> str:
 
 
 def end_connections(url: str) -> None:
-    """The database breaks off what runs."""
+    """The database ends all running connections."""
     plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
     with psycopg.connect(plain, autocommit=True) as connection:
         others = "pid <> pg_backend_pid() AND usename = current_user"
@@ -280,7 +280,7 @@ def test_nothing_planted_is_told(tmp_path: Path, url_with_password: str) -> None
 
 
 def known(run: Run, token: str, methods: set[str]) -> None:
-    """Returns once the gateway knows what has been granted."""
+    """Waits until the gateway knows the grants."""
     asked, give_up = gateway_pb2.WhoAmIRequest(), time.monotonic() + DEADLINE_S
     while not methods <= set(run.stub.WhoAmI(asked, metadata=shown(token), timeout=DEADLINE_S).methods):
         assert time.monotonic() < give_up
@@ -294,7 +294,7 @@ def audited(run: Run) -> None:
 
 
 def check_told(told: Mapping[str, str]) -> None:
-    """The run did what it was to do: the lines that could have told too much are there."""
+    """The run was complete: every log line that could leak is there."""
     gateway = told["gateway-0.log"]
     awaited = ("defect in", "TOKEN_INVALID", "RIGHT_MISSING", "KeyError", "UnicodeDecodeError", "keys not read")
     assert [words for words in awaited if words not in gateway] == []

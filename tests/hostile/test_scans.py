@@ -84,7 +84,7 @@ class Adversary:
 
 @contextmanager
 def at_it(address: str, *names: str) -> Iterator[list[Adversary]]:
-    """A thread for each of the calls that are named, which repeats it until the end; it fails with what a call does."""
+    """A thread for each named call, which repeats it until the end; it fails if its call does."""
     over, faults = threading.Event(), list[BaseException]()
     adversaries = [Adversary(address) for _ in names]
 

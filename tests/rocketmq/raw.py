@@ -1,4 +1,4 @@
-"""A client of RocketMQ's protocol by raw stubs: it shows what clients hide."""
+"""A client of RocketMQ's protocol by raw stubs: it shows details hidden by clients."""
 
 import time
 from collections.abc import AsyncIterator
@@ -69,7 +69,7 @@ class Raw:
         return list(answer.entries)
 
     async def frames(self, timeout: float = 60, **fields: Any) -> list[Any]:
-        """What a ReceiveMessage answers."""
+        """Frames of a ReceiveMessage answer."""
         return [frame async for frame in self.receiving(timeout, **fields)]
 
     def receiving(self, timeout: float | None = 60, **fields: Any) -> Any:

@@ -19,7 +19,7 @@ KEY = base64.b64encode(secrets.token_bytes(32)).decode()
 
 
 class Office:
-    """A gateway that asks who calls, and what its people sign with."""
+    """A gateway that authenticates callers, and the keys of its users."""
 
     def __init__(self, gateway: Gateway, people: People, root: object) -> None:
         self.gateway = gateway

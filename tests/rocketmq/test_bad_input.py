@@ -1,4 +1,4 @@
-"""Bad input: a row of the table in docs/rocketmq.md each, with its code and a sentence that says what is wrong."""
+"""Bad input: a row of the table in docs/rocketmq.md each, with its code and a sentence about the fault."""
 
 import re
 from collections.abc import Awaitable, Callable
@@ -12,7 +12,7 @@ from tests.tidy.sources import PROJECT
 
 MIB = 1024 * 1024
 Row = Callable[[Raw], Awaitable[Any]]
-# By what is wrong: a call, its code, and a part of the sentence.
+# A call, its code, and a part of the sentence, by fault.
 ROWS: list[tuple[str, Row, int, str]] = []
 
 

@@ -57,7 +57,7 @@ async def test_a_shard_that_is_away_is_a_server_error_of_every_call(tmp_path: Pa
         ]
         assert [pb.Code.Name(one.status.code) for one in answers] == ["INTERNAL_SERVER_ERROR"] * len(answers)
         assert all(one.status.message for one in answers)
-        # What needs no shard is answered.
+        # Calls that need no shard are answered.
         route = await raw.call("QueryRoute", topic=ORDERS, endpoints=raw.endpoints)
         assert route.status.code == (await raw.call("Heartbeat")).status.code == pb.OK
 
@@ -128,7 +128,7 @@ async def test_a_plain_group_s_receive_that_repeats_its_attempt_is_given_the_sam
     assert {one.system_properties.delivery_attempt for one in again} == {1}
     assert (await raw.ack(*first)).status.code == pb.INVALID_RECEIPT_HANDLE
     assert (await raw.ack(*again)).status.code == pb.OK
-    # Of another client it is another attempt.
+    # The same message of another client is another attempt.
     await raw.send_ok(message(number=3))
     assert len(await raw.receive(attempt_id="two")) == 1
     assert await Raw(raw.channel, 1, "other").receive(attempt_id="two", wait_ms=0) == []

@@ -1,4 +1,4 @@
-"""Three gateways as processes, of which one is killed: clients go on at the others."""
+"""Three gateways as processes, one of them killed: clients continue at the others."""
 
 import asyncio
 import json
@@ -75,7 +75,7 @@ def port_in(line: bytes) -> int:
 
 
 async def until_received(raw: Raw, count: int, **fields: Any) -> dict[str, Any]:
-    """Messages by id, as soon as so many have come."""
+    """Messages by id, once `count` have come."""
     found: dict[str, Any] = {}
     while len(found) < count:
         for one in await raw.receive(wait_ms=20_000, timeout=60, **fields):
@@ -87,8 +87,9 @@ async def until_received(raw: Raw, count: int, **fields: Any) -> dict[str, Any]:
 @pytest.mark.proof
 @pytest.mark.timeout(300)
 async def test_clients_of_a_killed_gateway_go_on_at_the_others(cluster: Cluster) -> None:
-    """What was acknowledged stays so, what was leased comes back within a minute, and handles, transactions and recalls
-    that it gave are good at the others."""
+    """Acknowledged messages stay so, leased ones are redelivered within a minute, and its handles, transactions and
+    recalls are valid at the others.
+    """
     async with (
         gateway_process(cluster) as killed,
         gateway_process(cluster) as second,
@@ -105,7 +106,7 @@ async def test_clients_of_a_killed_gateway_go_on_at_the_others(cluster: Cluster)
         (soon,) = await first.send_ok(message(number=23, delivery_ms=now_ms() + 2_000))
         await killed.kill()
 
-        # A push consumer finishes what it had: by handles that another gateway gave.
+        # A push consumer finishes its messages by handles that another gateway gave.
         for number, raw in ((5, second.raw), (6, third.raw)):
             assert (await raw.ack(got[new_id(number)])).status.code == pb.OK
         nacked = await second.raw.change(got[new_id(7)].system_properties.receipt_handle, 0)

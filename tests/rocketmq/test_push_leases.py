@@ -17,7 +17,7 @@ from tests.rocketmq.raw import Raw, message, now_ms
 
 
 class Shard:
-    """Takes note of what is extended; leases in `ended` are over."""
+    """Records extensions; leases in `ended` are over."""
 
     def __init__(self) -> None:
         self.extended: list[tuple[set[bytes], int, bool]] = []

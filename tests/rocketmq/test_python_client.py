@@ -12,7 +12,7 @@ COMMAND = (sys.executable, "-m", "tests.clients.official")
 
 
 async def said(stage: Stage, home: Path, **environment: str) -> tuple[int, str]:
-    """What the program says of a cluster. It writes a log below its home."""
+    """The program's output about a cluster. It writes a log below its home."""
     return await run([*COMMAND, stage.addresses], PROJECT, {**stage.environment, "HOME": str(home), **environment})
 
 

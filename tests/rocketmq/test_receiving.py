@@ -1,4 +1,4 @@
-"""Receives of RocketMQ's consumers: frames, leases, and what ends them."""
+"""Receives of RocketMQ's consumers: frames, leases, and their ends."""
 
 import asyncio
 import hashlib
@@ -134,7 +134,7 @@ async def test_a_receive_that_repeats_its_attempt_is_given_the_same_anew(gateway
 
 async def test_what_a_broken_stream_leased_goes_back_uncounted(raw: Raw) -> None:
     await raw.send_ok(message(b"x" * 3_000_000, 1))
-    # With a small window the answer can't be written to a client that reads no more of it.
+    # A small window blocks the answer to a client that stops reading.
     options = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 64 * 1024))
     async with grpc.aio.insecure_channel(f"127.0.0.1:{raw.endpoints.addresses[0].port}", options=options) as channel:
         broken = Raw(channel, 1).receiving()
@@ -182,7 +182,7 @@ async def test_filters_by_tags_and_by_sql(raw: Raw) -> None:
     tags = pb.FilterExpression(type=pb.TAG, expression="a || c")
     group = pb.Resource(name="tags")
     got = await raw.receive(group=group, filter_expression=tags)
-    # A store whose step of a filtered scan is over answers what it has found.
+    # A store answers with its finds so far when its step of a filtered scan is over.
     while len(got) < 2 and (more := await raw.receive(group=group, filter_expression=tags)):
         got += more
     assert sorted(one.system_properties.tag for one in got) == ["a", "c"]

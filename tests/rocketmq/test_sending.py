@@ -1,4 +1,4 @@
-"""Messages of RocketMQ's clients: what they are, where they go, and what their senders are told."""
+"""Messages of RocketMQ's clients: their kinds, destinations, and answers."""
 
 import gzip
 import hashlib
@@ -170,7 +170,7 @@ async def test_a_topic_for_one_type_refuses_the_others(gateway: Gateway, raw: Ra
         answer = await raw.send(message(number=number, topic=topic, **others))
         assert answer.status.code == pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
         assert "topic events takes FIFO" in answer.status.message
-    # DueTime's own clients send what they like.
+    # DueTime's own clients have no such restriction.
     (sent,) = await gateway.send(native(b"ours", topic="events"))
     assert not sent.HasField("fault")
     again = gateway.stub.CreateTopic(gateway_pb2.CreateTopicRequest(name="events"))

@@ -21,7 +21,7 @@ ALL = (pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION)
 
 
 async def taken(raw: Raw, topic: str) -> tuple[int, ...]:
-    """What a client is told that a topic takes."""
+    """The message types of a topic, as reported to a client."""
     route = await raw.call("QueryRoute", topic=pb.Resource(name=topic), endpoints=raw.endpoints)
     assert route.status.code == pb.OK, route.status
     (found,) = {tuple(queue.accept_message_types) for queue in route.message_queues}
@@ -68,7 +68,7 @@ async def test_types_of_a_broker_s_directory_are_adopted(tmp_path: Path) -> None
         assert await refused(raw, "DtLogs")
         assert not await refused(raw, "DtLogs", number=2, message_group="g")
         assert not await refused(raw, "DtReadMore", number=3)
-    # What the broker had written stays, also of topics that were sent to.
+    # The broker's settings stay, also of topics that were sent to.
     after = configs.read(directory / "config", configs.TOPICS) or {}
     found = {name: entry["attributes"] for name, entry in after["topicConfigTable"].items() if "attributes" in entry}
     assert found["DtLogs"] == {"message.type": "FIFO"}
@@ -96,7 +96,7 @@ async def test_a_type_holds_at_all_gateways_and_is_in_each_shard_s_file(
         assert await taken(raw, "events") == (ALL if kind == "ANY" else (pb.MessageType.Value(kind),))
         for name, one in fields.items():
             assert await refused(raw, "events", **one) == (kind not in ("ANY", name))
-    # To both shards.
+    # Send to both shards.
     for number in range(16):
         fields["FIFO"] = {"message_group": f"g{number}"}
         await whole.send_ok(message(number=number << 40, topic=topic, **fields[kind]))

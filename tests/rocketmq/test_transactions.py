@@ -68,7 +68,7 @@ async def test_an_open_one_is_asked_about_with_the_whole_message(whole: Raw) -> 
 
 
 async def test_checks_go_to_any_living_producer_of_the_topic(whole: Raw, other: Raw) -> None:
-    """Whoever prepared it: another producer, at another gateway, that only announced the topic."""
+    """Another producer, at another gateway, that only announced the topic, gets the check."""
     transaction_id = await begin(whole)
     stream = await producing(other, "orders")
     assert (await next_check(stream)).transaction_id == transaction_id

@@ -1,4 +1,4 @@
-"""What arrives in a topic of a cluster."""
+"""Messages that arrive in a topic of a cluster."""
 
 from duetime import Puller
 from duetime_core.testing import LocalCluster

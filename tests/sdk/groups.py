@@ -36,7 +36,7 @@ class Groups(Gateway):
         self.receives: list[consumer_pb2.ReceiveRequest] = []
         # How many calls of each name came; those in streams, too.
         self.calls: defaultdict[str, int] = defaultdict(int)
-        # Errors with which the next calls end, which the node does not see then; None: this one passes.
+        # Errors for the next calls, which then do not reach the node; None: this one passes.
         self.faults: defaultdict[str, deque[DueTimeError | None]] = defaultdict(deque)
         self._bodies: dict[bytes, ReceivedMessage] = {}
 
@@ -64,7 +64,7 @@ class Groups(Gateway):
         return bodies
 
     async def advance(self, by: str | float) -> None:
-        """Moves the nodes' clock; what falls due is delivered, and leases end."""
+        """Moves the nodes' clock; due messages are delivered, and leases end."""
         await asyncio.to_thread(self.nodes.advance, by)
 
     async def after_waits(self, receiving: "asyncio.Task[T]") -> T:

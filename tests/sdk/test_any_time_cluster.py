@@ -13,7 +13,7 @@ CANCELLED, FIRED, NOT_FOUND = CancelResult.CANCELLED, CancelResult.ALREADY_FIRED
 
 
 def test_any_delay_and_due_time_is_kept_to_the_millisecond(cluster: LocalCluster, producer: Producer) -> None:
-    # The first receipt says what time it is by the server's clock.
+    # The first receipt shows the server's time.
     first = producer.send("any", b"7s", delay="7s", queue=0)
     assert first.deliver_at is not None
     assert (first.lane, first.level) == (1_000, None)

@@ -1,4 +1,4 @@
-"""Bodies as values: what is sent, what is read, and what is told of a body that does not fit."""
+"""Bodies as values: sending, reading, and errors of a body that does not fit."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Cancelling what matches, through the SDK and a cluster of two shards."""
+"""Cancelling by filter, through the SDK and a cluster of two shards."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -76,7 +76,7 @@ async def test_only_what_matches_is_cancelled(cluster: Cluster, producer: AsyncP
 
 async def test_two_at_once_cancel_each_message(cluster: Cluster, producer: AsyncProducer) -> None:
     ends = await asyncio.gather(*(last(producer.cancel_matching("carts")) for _ in range(2)))
-    # What both meet is cancelled for both.
+    # A message that both meet counts as cancelled for both.
     assert all(one.matched == one.cancelled <= COUNT for one in ends)
     assert sum(one.cancelled for one in ends) >= COUNT
     assert await pending(cluster, "carts") == 0

@@ -1,4 +1,4 @@
-"""`duetime consume` as a process: exit codes of commands, what they are given, and how it ends."""
+"""`duetime consume` as a process: exit codes of commands, their input, and the end of the process."""
 
 import json
 import os
@@ -63,7 +63,7 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 
 def until(condition: Callable[[], object]) -> None:
-    """For what another process does."""
+    """Waits for another process."""
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
         assert time.monotonic() < deadline
@@ -78,7 +78,7 @@ def test_messages_are_printed_and_done(gateway: Consumed) -> None:
     printed = [json.loads(line) for line in output.splitlines()]
     assert [(one["body"], one["id"], one["attempt"]) for one in printed] == [("0", "id-0", 1), ("1", "id-1", 1)]
     assert gateway.bodies("ack") == [b"0", b"1"]
-    # What was fetched beyond the count was given back.
+    # Messages fetched beyond the count were returned.
     assert gateway.leases == {}
 
 

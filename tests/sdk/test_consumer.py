@@ -25,7 +25,7 @@ from tests.tap import WAIT_S
 pytestmark = pytest.mark.usefixtures("quick")
 
 
-# --- what a handler's end means ---------------------------------------------------------------------------------------
+# --- results of a handler ---------------------------------------------------------------------------------------------
 
 
 async def test_what_is_handled_is_acknowledged(groups: Groups, topic: str, group: str) -> None:
@@ -329,7 +329,7 @@ async def test_topics_have_handlers_of_their_own(groups: Groups, topic: str, gro
     assert sorted(seen) == [("one", topic)] * 2 + [("two", "parcels")] * 2
 
 
-# --- what is refused --------------------------------------------------------------------------------------------------
+# --- refusals ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

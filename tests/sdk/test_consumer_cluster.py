@@ -42,7 +42,7 @@ async def consuming(consumer: Consumer) -> AsyncIterator[None]:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """For what the cluster and the consumer do in time of their own."""
+    """Waits for actions of the cluster and the consumer."""
     while not condition():
         await pause(0.005)
 

@@ -1,4 +1,4 @@
-"""Consumers: how they are stopped, and what becomes of what they hold."""
+"""Consumers: stopping, and their leases then."""
 
 import asyncio
 import contextlib
@@ -102,7 +102,7 @@ async def test_handlers_that_do_not_end_in_time_are_broken_off(
         await asyncio.to_thread(begun_too.wait)
     end.set()
     assert cancelled == [topic.encode()]
-    # What a thread still does stays leased.
+    # Messages in a working thread stay leased.
     assert [message.topic for message in groups.leases.values()] == [plain]
     assert len(groups.bodies("break off")) == 1
     async with AsyncReceiver(groups.node, topic, group=group) as receiver:
@@ -131,7 +131,7 @@ def test_a_handler_that_takes_no_notice_of_its_end_does_not_hold_up_the_process(
     running.join(WAIT_S)
     assert not running.is_alive()
     assert "1 tasks ignore their cancellation and are abandoned" in caplog.text
-    # What is left is closed after the loop: that must not become an error.
+    # Remaining objects are closed after the loop: that must not raise an error.
     gc.collect()
     assert "failed: GeneratorExit" not in caplog.text
 

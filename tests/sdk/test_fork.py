@@ -1,4 +1,4 @@
-"""Forked processes: one whose parent had connected is told so, whatever it calls; all others work."""
+"""Forked processes: every call of a child whose parent had connected fails with that reason; all others work."""
 
 import os
 import signal
@@ -67,7 +67,7 @@ producer.send('orders', b'from the parent again')
 
 
 def test_a_child_leaves_with_blocks_and_ends_as_ever(threaded_tap: Gateway, topic: str) -> None:
-    """What the parent has open it neither closes nor waits for, also where the interpreter ends by itself."""
+    """The child neither closes nor awaits its parent's open objects, also when the interpreter exits."""
     code = """
 import os, signal, sys
 from duetime import *
@@ -186,4 +186,4 @@ def test_pools_of_multiprocessing(
 
 def test_error_is_no_reason_to_try_again() -> None:
     assert not Forked("x").retriable
-    assert signal.SIGALRM  # what ends children that hang
+    assert signal.SIGALRM  # ends children that hang

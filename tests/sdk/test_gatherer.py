@@ -1,4 +1,4 @@
-"""Gathering: when batches leave, and room for what is pending."""
+"""Gathering: when batches are sent, and capacity for pending messages."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ from duetime.v1 import message_pb2
 
 
 class Deliveries:
-    """What a gatherer hands over; answered at once."""
+    """Batches from a gatherer; answered immediately."""
 
     def __init__(self) -> None:
         self.counts: list[int] = []

@@ -1,4 +1,4 @@
-"""What may be a handler: a function that can be called with a message, and does something then."""
+"""Valid handlers: functions that accept a message and do something with it."""
 
 import functools
 from collections.abc import AsyncIterator, Callable, Iterator

@@ -68,7 +68,7 @@ def test_second_loop_is_told(threaded_tap: Gateway, topic: str, kind: str) -> No
     client = make(threaded_tap.address)
 
     async def first() -> None:
-        # What its answer is does not matter here: from now on the client has a loop.
+        # The answer does not matter here: the client has a loop from now on.
         await asyncio.gather(uses[0](client), return_exceptions=True)
 
     with asyncio.Runner() as runner:

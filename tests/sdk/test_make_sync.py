@@ -1,4 +1,4 @@
-"""The synchronous clients are what the generator makes of the asynchronous ones, and have the same face."""
+"""The synchronous clients equal the generator's output for the asynchronous ones, and have the same interface."""
 
 import inspect
 import threading

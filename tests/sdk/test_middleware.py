@@ -1,4 +1,4 @@
-"""Middleware: what is called around handlers, where, in which order, and what its errors mean."""
+"""Middleware: calls around handlers, their place and order, and the meaning of their errors."""
 
 import asyncio
 import logging
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 
 class Noting(Middleware):
-    """Writes down its calls, with their threads, and raises what it is told to."""
+    """Records its calls with their threads, and raises a given error."""
 
     def __init__(self, name: str, calls: list[tuple[str, bool]], **raises: BaseException) -> None:
         self.name = name

@@ -54,7 +54,7 @@ async def finder(tap: Gateway) -> AsyncIterator[AsyncFinder]:
 async def wait_for(tap: Gateway, topic: str, count: int = 1) -> list[str]:
     """Ids of messages that are pending, each due 1 ms after the one before it."""
     ids = [f"{topic}-{n}" for n in range(count)]
-    # Of a length that is no level's.
+    # Delays that equal no level's.
     delays = [DELAY + timedelta(milliseconds=1 + n) for n in range(count)]
     async with AsyncProducer(tap.node) as producer:
         sent = await producer.send_many(

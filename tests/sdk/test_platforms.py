@@ -1,6 +1,6 @@
-"""The client on a system without what only some have, such as Windows: faked in a process of its own.
+"""The client on a system without optional modules, such as Windows: faked in a separate process.
 
-`tests/tidy/test_platforms.py` says what that is.
+`tests/tidy/test_platforms.py` lists these modules.
 """
 
 from tests.sdk.gateway import Gateway

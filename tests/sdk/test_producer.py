@@ -24,7 +24,7 @@ from tests.sdk.gateway import SENDS, Gateway, bodies_of, messages_of
 
 
 async def passes() -> None:
-    """Lets the event loop, and the servers on it, do what they can do by themselves."""
+    """Lets the event loop, and the servers on it, finish their ready work."""
     for _ in range(50):
         await asyncio.sleep(0)
 
@@ -276,7 +276,7 @@ async def test_a_refused_message_harms_no_other(tap: Gateway, topic: str) -> Non
 
 
 async def test_a_status_that_is_not_retriable_is_raised_once_the_call_has_it(tap: Gateway, topic: str) -> None:
-    # What ends a stream may be about another request in it.
+    # The error that ends a stream may be about another request in it.
     tap.lose_sends(*[grpc.StatusCode.INVALID_ARGUMENT] * 2)
     async with AsyncProducer(tap.address) as producer:
         with pytest.raises(ValueError, match="as the test wants it"):

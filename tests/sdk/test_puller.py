@@ -154,7 +154,7 @@ async def test_no_more_is_fetched_than_the_window_has(
         else:
             assert len(tap.requests["PullQueues"]) <= 5
         assert len(await take(puller, 90)) == 90
-    # What was handed out is given back, in halves of the window.
+    # Credit of delivered messages is given back, in halves of the window.
     assert all(request.credit_bytes >= 10_000 for request in tap.requests["Subscribe"])
 
 

@@ -1,4 +1,4 @@
-"""What clients and messages show of themselves: server, topic, group and state; no body and no token."""
+"""Texts of clients and messages: server, topic, group and state; no body and no token."""
 
 import asyncio
 from typing import Any

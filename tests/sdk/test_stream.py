@@ -106,7 +106,7 @@ async def test_a_request_that_hangs_fails_alone_and_the_next_takes_another_strea
     assert ids_of(await asked.ask(request("next"), 10)) == ["next"]
     assert tap.open["SendStream"] == 2
     tap.release()
-    # What else is in the first stream is answered, and then it ends.
+    # The other requests in the first stream are answered, and then it ends.
     assert ids_of(await patient) == ["behind"]
     async with asyncio.timeout(stream.IDLE_S / 2):
         await tap.until(lambda: tap.open["SendStream"] == 1)
@@ -234,7 +234,7 @@ async def test_a_fault_of_one_message_is_told_to_its_own_caller(tap: Gateway, to
 
 @pytest.mark.parametrize("counts", [(3, 4), (3, 5), (9,), (3,)])
 def test_an_answer_that_tells_of_other_numbers_is_no_answer(counts: tuple[int, ...]) -> None:
-    """A range may go on from one pack to the next."""
+    """A range may continue from one pack to the next."""
     first = message_pb2.SendResult(message_id=numbered("A", 4_094), queue=1, offset=7)
     response = gateway_pb2.SendResponse(ranges=[gateway_pb2.ResultRange(first=first, count=7)])
     parts = list(apart(response, counts))

@@ -49,7 +49,7 @@ CLIENTS = [
 
 
 class Porter(grpc.GenericRpcHandler):
-    """A server that notes what each call shows, and answers as it is told."""
+    """A server that records the credentials of each call, and gives scripted answers."""
 
     def __init__(self) -> None:
         self.shown: list[tuple[str, str]] = []

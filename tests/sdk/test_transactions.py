@@ -77,7 +77,7 @@ async def decide(tap: Gateway, tx: AsyncTransaction, decision: Decision) -> None
 
 
 async def give_up(tap: Gateway) -> None:
-    """The nodes give up what is open."""
+    """The nodes end open transactions."""
     await asyncio.to_thread(tap.nodes.advance, "11m")
 
 
@@ -88,7 +88,7 @@ def unknown(transaction_id: str) -> str:
 
 
 class Broken(Exception):
-    """What a block raises."""
+    """An exception raised by a block."""
 
 
 async def broken_block(

@@ -27,7 +27,7 @@ WAIT_S = 60.0
 
 
 class Broken(Exception):
-    """What a block raises."""
+    """An exception raised by a block."""
 
 
 def test_what_is_committed_is_delivered_and_nothing_else(

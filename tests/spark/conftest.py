@@ -8,7 +8,7 @@ import pytest
 from duetime_spark.session import start
 from pyspark.sql import SparkSession
 
-# A cold JVM on a machine that others use compiles for minutes what takes it seconds alone.
+# A cold JVM compiles for seconds on an idle machine, and for minutes on a busy one.
 TIMEOUT_S = 1_800
 
 

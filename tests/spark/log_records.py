@@ -1,4 +1,4 @@
-"""Records of all kinds for tests of what reads a log, ours, brokers' and such that nobody writes."""
+"""Records of all kinds for tests of log readers: ours, brokers' and impossible ones."""
 
 from duetime_format import record
 from duetime_format.layout import MAGIC_V1, MAGIC_V2

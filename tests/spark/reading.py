@@ -1,4 +1,4 @@
-"""A store's log read record by record, in plain Python: what results of Spark are compared with."""
+"""A store's log read record by record, in plain Python: the reference for results of Spark."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ Queue = tuple[int, str, int]
 
 
 def walk(root: Path, end: int | None = None) -> Iterator[Record]:
-    """Intact records in order, up to a position; what is damaged is searched for the next one, byte by byte."""
+    """Intact records in order, up to a position; damaged bytes are searched for the next record one by one."""
     for path in sorted((root / "commitlog").iterdir()):
         data, base, at = path.read_bytes(), int(path.name), 0
         while at + 8 <= len(data) and (end is None or base + at < end):
@@ -52,7 +52,7 @@ def id_of(found: Record) -> str:
 
 @dataclass
 class Log:
-    """What stands in the logs of some shards. Of an entry that retention has appended again its last place counts."""
+    """Contents of the logs of some shards. The last place of an entry that retention has appended again counts."""
 
     records: dict[int, list[Record]] = field(default_factory=dict)
     entries: dict[Lane, dict[int, Record]] = field(default_factory=lambda: defaultdict(dict))
@@ -80,6 +80,6 @@ def log_of(roots: dict[int, Path], ends: dict[int, int] | None = None) -> Log:
 
 
 def percentile(values: list[int], thousandths: int) -> int:
-    """The lowest that so many do not exceed."""
+    """The lowest value that this share does not exceed."""
     ordered = sorted(values)
     return next(value for rank, value in enumerate(ordered, 1) if rank * 1000 >= len(ordered) * thousandths)

@@ -1,4 +1,4 @@
-"""The life of a cluster, by dice: what was sent and what became of it is written down as it happens."""
+"""The life of a cluster, by dice: sends and outcomes are recorded as they happen."""
 
 import random
 import shutil
@@ -67,7 +67,7 @@ class Story:
         self.shards = shards
         self._consumes = consumes
         self._settings = {"segment_bytes": MIB, "accept_delay_levels": True, "checkpoint_bytes": MIB, **settings}
-        # What holds exports back waits on the clock, which stands still.
+        # The export limit waits on the clock, which is stopped.
         self._settings["export_bytes_per_s"] = 0
         self._count = 0
         self.table = TABLES[0]
@@ -135,7 +135,7 @@ class Story:
         await self.cluster.advance(f"{self.dice.choice((1, 400, 3_000, 20_000, 60_000))}ms")
 
     async def leap(self) -> None:
-        """The schedulers are held up: what falls due meanwhile is late."""
+        """The schedulers are held up: messages due in that time are late."""
         self.clock.move(self.dice.choice((50, 300, 2_500)))
         await self.cluster.settle()
 
@@ -253,7 +253,7 @@ def _stamps(root: Path) -> dict[Path, tuple[int, int]]:
 
 @dataclass
 class Moment:
-    """What a story has come to: copies of its directories as they were at one moment, and what stores said then."""
+    """A stage of a story: copies of its directories at one time, and the stores' reports then."""
 
     story: Story
     roots: dict[int, Path]

@@ -1,4 +1,4 @@
-"""The job `audit` on a handful of rows: what is sound is proven, and each kind of violation is found and named."""
+"""The job `audit` on a handful of rows: sound rows are proven, and each kind of violation is found and named."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def entries(level: int, *offsets: int) -> Rows:
 
 
 def records(level: int, *offsets: int) -> Rows:
-    """What the units name."""
+    """Records that the units name."""
     place = {"shard": 0, "topic": "SCHEDULE_TOPIC_XXXX", "queue": level - 1, "real_topic": "orders"}
     return [{**place, "offset": at, "position": at * 1000, "id": f"ID{at}", "level": level} for at in offsets]
 
@@ -111,7 +111,7 @@ def test_what_is_sound_is_proven(spark: SparkSession) -> None:
     lanes = [lane(), lane(2, first=4, mark=7, end=7)]
     units = entries(1, 0, 1, 2, 3, 4) + entries(2, 3, 4, 5, 6)
     copies = [copy(1, 0), copy(1, 1), copy(1, 2, "DT_QUARANTINE", stored_at_ms=0)]
-    # Of what is gone from the lane two copies are still there.
+    # Two copies remain of records deleted from the lane.
     copies += [copy(2, offset) for offset in (2, 3, 4, 5, 6)]
     plain = {"shard": 0, "topic": "orders", "queue": 0, "position": 5, "id": "P", "stored_at_ms": DUE}
     found = audit(spark, lanes, units, [*copies, plain, *records(1, 0, 1, 2, 3, 4)])

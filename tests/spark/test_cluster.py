@@ -21,7 +21,7 @@ from tests.format import golden
 SPARK_HOME = Path(pyspark.__file__).parent
 MAIN = Path(duetime_spark.__file__).with_name("__main__.py")
 READY_S = 300
-# A minute and a half on a quiet machine: two workers, a driver, and Python on each. The limits only end what hangs.
+# A minute and a half on a quiet machine: two workers, a driver, and Python on each. The limits only end hung runs.
 SUBMIT_S = 900
 ENVIRONMENT = {
     **{name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))},
@@ -34,13 +34,13 @@ ENVIRONMENT = {
 
 @contextmanager
 def daemon(kind: str, *arguments: str, ready: str) -> Iterator[str]:
-    """A process of the cluster; what its log says of being ready."""
+    """A process of the cluster, and its log line of readiness."""
     command = [str(SPARK_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", *arguments]
     process = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     watchdog = threading.Timer(READY_S, process.kill)
     watchdog.start()
     assert process.stderr is not None
-    # What it says later may not fill the pipe.
+    # Later output may not fill the pipe.
     drain = threading.Thread(target=process.stderr.read)
     said = []
     try:

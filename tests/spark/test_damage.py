@@ -1,4 +1,4 @@
-"""What is damaged behind a checkpoint, where the snapshot does not look: it is told, and the rest is computed."""
+"""Damage after a checkpoint, which the snapshot does not read: it is reported, and the rest is computed."""
 
 from collections.abc import Callable
 from pathlib import Path

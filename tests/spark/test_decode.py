@@ -1,4 +1,4 @@
-"""Records as Arrow: the compiled twin and the Python tell the same, and that is what a walk of the store tells."""
+"""Records as Arrow: the compiled twin and the Python agree with each other, and with a walk of the store."""
 
 from collections.abc import Callable
 from typing import Any
@@ -50,7 +50,7 @@ class Segment:
 
 
 def in_pieces(data: bytes, piece: int, make: Callable[..., Any], **options: Any) -> tuple[pa.Table, Decoder]:
-    """All of a segment, read so many bytes at a time."""
+    """All of a segment, read in pieces."""
     end = BASE + len(data)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(decode, "_twin", None if make is PythonRows else True)
@@ -88,7 +88,8 @@ def test_twin_decodes_as_the_python_does(
     data = flipped(log_of(made, BASE)[0], damage)
     data = data[: max(len(data) - cut, 0)]
     twin, twins = in_pieces(data, piece, TwinRows, check_crc=check_crc, rows_max=rows_max)
-    # As many rows at once, so that both see the same bytes at a time: the words for what is skipped depend on it.
+    # Same number of rows for both, so that they see the same bytes at a time: the texts about skipped bytes depend on
+    # it.
     python, pythons = in_pieces(data, piece, PythonRows, check_crc=check_crc, rows_max=rows_max)
     assert twin.to_pylist() == python.to_pylist()
     assert twins.skipped == pythons.skipped
@@ -117,7 +118,7 @@ def test_a_segment_is_judged_as_a_walk_of_the_store_judges_it(
             rows += [(*pair, None) for pair in zip(item.positions.tolist(), item.sizes.tolist(), strict=True)]
     told = [(row["position"], row["size"], row["damage"]) for row in table.to_pylist()]
     assert told == rows
-    # The walk does not tell what nothing intact follows.
+    # The walk does not report damage without an intact record after it.
     left_out = [one for one in decoder.skipped if (one.position, one.size) not in skipped]
     assert len(decoder.skipped) - len(left_out) == len(skipped)
     assert all(not rows or one.position >= rows[-1][0] + rows[-1][1] for one in left_out)
@@ -268,7 +269,7 @@ def test_a_mark_that_does_not_lead_to_the_end_closes_nothing(make: Callable[...,
 
 
 def test_what_is_skipped_ends_with_the_range(make: Callable[..., Any]) -> None:
-    """Whoever reads the next range tells the rest."""
+    """The reader of the next range reports the rest."""
     data, sizes = log_of([(Record(name, 0, b"b", b""), False) for name in "tuvw"], BASE)
     damaged = data[: sizes[0]] + bytes(sizes[0] * 2) + data[sizes[0] * 3 :]
     bound, middle = BASE + len(data), BASE + 2 * sizes[0]

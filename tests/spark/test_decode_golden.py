@@ -34,7 +34,7 @@ SAME = {
 
 
 def decoded(store: Path) -> tuple[dict[int, dict[str, Any]], list[Any]]:
-    """Rows by position, and what was passed over."""
+    """Rows by position, and the skipped bytes."""
     rows: dict[int, dict[str, Any]] = {}
     skipped = []
     for path in sorted((store / "commitlog").iterdir()):
@@ -79,5 +79,5 @@ def test_every_record_is_what_the_broker_decodes(
     log, summary = golden.summary(name)["commitLog"], golden.summary(name)
     assert len(units) + len(rows) == log["records"]
     assert len(rows) == len(summary["recordsInNoQueue"])
-    # Nothing is damaged but what lies behind the last record.
+    # Only bytes after the last record are damaged.
     assert all(one.position >= log["maxPhysicalOffset"] for one in skipped)

@@ -1,4 +1,6 @@
-"""Deliveries from the journal of groups: against what receivers of a whole cluster saw, and event by event."""
+"""Deliveries from the journal of groups: against the messages seen by receivers of a whole cluster, and
+event by event.
+"""
 
 import asyncio
 import random
@@ -60,7 +62,7 @@ def table(records: list[tuple[bytes, int]], now_ms: int, **options: Any) -> list
 
 
 class Seen:
-    """What receivers saw, and what has to be in the table: by lease and offset, attempt, received, end and its time."""
+    """Messages seen by receivers, and the expected table: by lease and offset, attempt, received, end and its time."""
 
     def __init__(self, group: Group, dice: random.Random) -> None:
         self.group, self.dice = group, dice

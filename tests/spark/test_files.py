@@ -1,4 +1,4 @@
-"""Where a task's files are, and what happens where they are not."""
+"""The place of a task's files, and errors without them."""
 
 import pickle
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Java is found by JAVA_HOME, then by PATH, and what is wrong with it is one line."""
+"""Java is found by JAVA_HOME, then by PATH, and its faults are reported in one line."""
 
 from pathlib import Path
 

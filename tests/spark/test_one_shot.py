@@ -1,4 +1,4 @@
-"""A job as a scheduler starts it: told by environment variables, repeated without harm, with an exit code that says."""
+"""A job as a scheduler starts it: configured by environment variables, safe to repeat, with a meaningful exit code."""
 
 import hashlib
 import json
@@ -33,7 +33,7 @@ def variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]
 
 
 def digests(root: Path) -> dict[str, str]:
-    """What is in the files, by their folders: Spark gives them new names each time."""
+    """Contents of the files, by their folders: Spark gives them new names each time."""
     return {
         str(path.parent.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in root.rglob("*.parquet")

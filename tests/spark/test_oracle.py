@@ -1,6 +1,6 @@
 """Jobs and tables against plain Python, on the logs of clusters that lived through everything (story.py).
 
-Two oracles: what the story wrote down as it happened, and what stands in the log, read record by record (reading.py).
+Two oracles: the story's own records, and the contents of the log, read record by record (reading.py).
 """
 
 import asyncio
@@ -79,7 +79,7 @@ def test_backlog_is_what_was_sent_and_is_not_due(moment: Moment, job: Callable[.
     counts: Counter[tuple[int, str]] = Counter()
     for row in found["pending"]:
         counts[row["level"], row["topic"]] += row["count"]
-    # What was damaged, and then moved by retention, does not say whereto any more.
+    # A damaged record that retention then moved has lost its topic.
     known = Counter({(level, topic): count for (level, topic), count in counts.items() if topic is not None})
     assert not known - expected
     unknown = Counter({level: count for (level, topic), count in counts.items() if topic is None})

@@ -1,4 +1,4 @@
-"""Jobs over stores that run, from their directories and by Export: what they tell is true at their snapshot."""
+"""Jobs over running stores, from their directories and by Export: their results are true at their snapshot."""
 
 import asyncio
 from collections import Counter
@@ -23,7 +23,7 @@ def result(spark: SparkSession, job: str, sources: list[str], **options: Any) ->
 
 
 def without_names(found: Found) -> Found:
-    """What does not tell where it was read."""
+    """The result without the places that it was read from."""
     shards = [{**shard, "name": ""} for shard in found["shards"]]
     return {**found, "shards": shards}
 
@@ -60,7 +60,7 @@ async def test_all_ways_to_a_running_cluster_tell_the_same(spark: SparkSession, 
 
 @pytest.mark.parametrize("way", ["directory", "export"])
 async def test_under_traffic_it_is_true_at_the_snapshot(spark: SparkSession, tmp_path: Path, way: str) -> None:
-    """Nothing leaves here, so that the log still tells afterwards what it held at the snapshot."""
+    """Retention deletes nothing here, so that the log still has its contents at the snapshot."""
     story = await begun(tmp_path, 6, shards=2, consumes=True)
     async with story.life(TABLES[1]):
         directories = [str(root) for root in story.roots.values()]

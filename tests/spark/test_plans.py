@@ -1,4 +1,4 @@
-"""What tasks read: ranges and windows that hold every row once."""
+"""Inputs of tasks: ranges and windows that hold every row once."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise

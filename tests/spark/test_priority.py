@@ -1,4 +1,4 @@
-"""A job beside what serves messages."""
+"""A job on a machine that serves messages."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 from duetime_core.testing import Cluster
 from duetime_spark.priority import is_served_here
 
-# In a process of its own: what it gives up does not come back.
+# Use a separate process: it cannot regain its former priority.
 GIVE_WAY = """
 import os, sys
 from duetime_spark.priority import give_way

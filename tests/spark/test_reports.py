@@ -1,4 +1,4 @@
-"""What jobs leave in the metadata database is what the gateway tells, with the figures of their own output."""
+"""Results of jobs in the metadata database: the gateway reports them, with the figures of the jobs' own output."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ async def test_figures_of_all_jobs_reach_clients_of_the_gateway(
             command = [job, f"grpc://{cluster.address}", "--database-url", cluster.database_url, "--json"]
             assert await asyncio.to_thread(main, command) == 0
             told[job] = json.loads(capsys.readouterr().out)
-        # What comes later is no drift.
+        # Later messages are no drift.
         await producer.send("orders", b"x", delay="2h")
         found = await stub.GetReports(pb.GetReportsRequest(), timeout=60)
 

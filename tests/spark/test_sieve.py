@@ -1,4 +1,4 @@
-"""What workers say when a session ends is kept from users, and nothing else is."""
+"""Messages of workers at a session's end are kept from users, and no others are."""
 
 import pytest
 from duetime_spark.sieve import HOLD_S, Sieve

@@ -47,7 +47,7 @@ def units_of(files: Files, snapshot: Snapshot) -> Units:
 
 
 def assert_is_the_whole_log(root: Path, snapshot: Snapshot, files: Files | None = None) -> None:
-    """What the snapshot says is what the log says."""
+    """The snapshot equals the log."""
     whole = state.read(root, LEVELS)
     queues = {(queue.topic, queue.queue): (queue.min_offset, queue.max_offset) for queue in snapshot.queues}
     assert queues == {key: (queue.min_offset, queue.max_offset) for key, queue in whole.queues.items()}

@@ -1,4 +1,4 @@
-"""The data source on directories that real brokers wrote: their manifests say what is in them."""
+"""The data source on directories that real brokers wrote: their manifests list the contents."""
 
 from pathlib import Path
 

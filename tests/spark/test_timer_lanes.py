@@ -35,7 +35,7 @@ def rows_of(root: Path, table: str = "pending", rows: int = 50) -> list[dict[str
 
 
 def waiting(store: Store) -> set[tuple[int, int, int]]:
-    """Lane, entry and due time of what the store has pending."""
+    """Lane, entry and due time of the store's pending messages."""
     found = set()
     for lane in store.store.lanes:
         entries = np.arange(lane.queue.min_offset, lane.queue.max_offset)

@@ -1,4 +1,4 @@
-"""Real topics by position: the compiled twin and the Python tell the same, and neither believes what is no record."""
+"""Real topics by position: the compiled twin and the Python agree, and neither accepts invalid records."""
 
 import mmap
 from pathlib import Path

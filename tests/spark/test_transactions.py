@@ -1,4 +1,4 @@
-"""Transactions in the pipeline: tables of half messages and of what ended them, and their proof."""
+"""Transactions in the pipeline: tables of half messages and their ends, and their proof."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The audit finds what is wrong: violations are planted by writing them into the files of a store."""
+"""The audit finds violations: they are planted by writing them into the files of a store."""
 
 from collections.abc import Callable
 from pathlib import Path

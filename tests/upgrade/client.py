@@ -1,8 +1,9 @@
-"""A client under load: sends, pulls and consumes, and prints what it did and saw, one JSON list a line, as it happens.
+"""A client under load: sends, pulls and consumes, and prints each action and message, one JSON list a line, as it
+happens.
 
-Runs under the Python of whichever version it is to be a client of, so it uses the SDK alone.
+Runs under the Python of the version under test, so it uses the SDK alone.
 
-    python client.py ADDRESS NAME     until SIGTERM; then until all that was stored has come, and is done for the group
+    python client.py ADDRESS NAME     until SIGTERM; then until all stored messages have come, and the group is done
 
 Topic and group are NAME; the puller commits its offsets for the group NAME-readers. The lines:
 
@@ -136,7 +137,7 @@ class Client:
                 tell("committed", puller.positions)
 
     async def find(self) -> None:
-        """Looks up what was sent last, wherever it is."""
+        """Looks up the last sent message in any state."""
         async with AsyncFinder(self.address, timeout=TIMEOUT) as finder:
             while self.sending:
                 name = self.last_stored

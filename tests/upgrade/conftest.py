@@ -1,4 +1,4 @@
-"""Copies of what the release left, as this version's tests open them."""
+"""Copies of the release's data, as this version's tests open them."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def unpack(tmp_path: Path) -> Callable[[str], Path]:
 
 @pytest.fixture(scope="session")
 def manifest() -> dict[str, Any]:
-    """What scene.py noted of `clean`."""
+    """The manifest of `clean` by scene.py."""
     loaded: dict[str, Any] = json.loads((FIXTURES / "clean.json").read_text())
     return loaded
 

@@ -1,10 +1,10 @@
-"""What a version may change of the contract: its processes and clients work with those of the last release.
+"""Permitted changes of the contract: a version's processes and clients work with those of the last release.
 
-It may
+A version may
 
     add services, methods, messages, fields, enum values
     mark anything `deprecated`
-    remove what the last release had marked so; of a field or enum value it reserves number and name
+    remove anything that the last release had marked so; of a field or enum value it reserves number and name
 
 It may not
 
@@ -13,7 +13,7 @@ It may not
     change a field's type, whether it is repeated, or its oneof
     change a method's messages, or whether they are streams
 
-What is to go is thus marked in one version, which still answers it, and gone in the next.
+A removal thus takes two versions: the first marks the element and still answers it, the next removes it.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ Named = TypeVar("Named", bound=Any)
 
 
 def violations(release: FileDescriptorSet, current: FileDescriptorSet) -> list[str]:
-    """What breaks the rules, a sentence each, in the order of the release's files."""
+    """Violations of the rules, a sentence each, in the order of the release's files."""
     return list(_violations(release, current))
 
 
@@ -99,7 +99,7 @@ def _oneof(message: DescriptorProto, field: FieldDescriptorProto) -> str:
 def _enum(name: str, was: EnumDescriptorProto, now: EnumDescriptorProto) -> Iterator[str]:
     numbers = {value.number: value.name for value in now.value}
     names = {value.name: value.number for value in now.value}
-    # Of enums both ends are included.
+    # Ranges of enums include both ends.
     reserved = {number for each in now.reserved_range for number in range(each.start, each.end + 1)}
     for value in was.value:
         where = f"{name}.{value.name} = {value.number}"

@@ -1,4 +1,4 @@
-"""What a client (client.py) printed, by message."""
+"""Output of a client (client.py), by message."""
 
 import json
 from collections import Counter

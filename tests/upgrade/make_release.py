@@ -1,4 +1,4 @@
-"""Writes what a release leaves for later versions: tests/upgrade/fixtures/VERSION.
+"""Writes a release's data for later versions: tests/upgrade/fixtures/VERSION.
 
     make release-fixtures
     python -m tests.upgrade.make_release [--work DIR]      DIR keeps the installed release; default: a temporary one
@@ -7,9 +7,9 @@ To be run once for each release, from a clone that has its commit (release.py). 
 environment of its own and lets its processes and its SDK write everything:
 
     clean.tar.xz       store-0/ and metadata.db of a cluster that was stopped (scene.py)
-    clean.json         its manifest, with what the release's `duetime store inspect` says of it (`inspect`)
+    clean.json         its manifest, with the output of the release's `duetime store inspect` (`inspect`)
     killed.tar.xz      the same of a `duetime up` whose processes were killed with -9 at one moment under load, with
-                       `inspect.json` and `events`: what client.py had printed by then, and ["killed", at_ms]
+                       `inspect.json` and `events`: the output of client.py by then, and ["killed", at_ms]
     postgresql.sql     the metadata database of a scene played on PostgreSQL, as pg_dump writes it
     postgresql.json    the gateway's answers for it
     contract.binpb     a FileDescriptorSet of proto/
@@ -66,7 +66,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def run(python: Path, *arguments: str | Path) -> str:
-    """What a program of the release prints."""
+    """Output of a program of the release."""
     command = [str(python), "-P", *map(str, arguments)]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
@@ -122,7 +122,7 @@ def make_postgresql(python: Path, work: Path) -> None:
         plain = make_url(server.url).set(drivername="postgresql").render_as_string()
         command = [str(programs / "pg_dump"), "--inserts", "--no-owner", "--no-privileges", plain]
         dump = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    # Lines for psql alone, and what a server of another version may not know.
+    # Leave out lines for psql alone, and settings unknown to servers of other versions.
     lines = [line for line in dump.splitlines() if line and not line.startswith(("\\", "--", "SET "))]
     (FIXTURES / "postgresql.sql").write_text("\n".join(lines) + "\n")
     write_json(FIXTURES / "postgresql.json", manifest["answers"])

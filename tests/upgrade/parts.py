@@ -31,7 +31,7 @@ SMALL = {
 
 @dataclass
 class Part:
-    """One process: what is set for it stays, whichever version runs."""
+    """One process: its settings stay the same under every version."""
 
     name: str
     settings: dict[str, str]
@@ -118,7 +118,7 @@ class Parts:
         return time.monotonic() - began
 
     def versions(self) -> str:
-        """What runs now, for people."""
+        """The running versions, for people."""
         return ", ".join(f"{name} {part.version}" for name, part in self.parts.items())
 
     def __enter__(self) -> Self:
@@ -145,7 +145,7 @@ class Parts:
 
 
 class Client:
-    """client.py under a version's Python; what it prints goes to a file."""
+    """client.py under a version's Python; its output goes to a file."""
 
     def __init__(self, python: Path, address: str, name: str, directory: Path) -> None:
         self.name = name
@@ -158,7 +158,9 @@ class Client:
         self._process.send_signal(signal.SIGTERM)
 
     def finish(self, deadline_s: float) -> None:
-        """Returns when all that it sent has come and is done, or the deadline has passed; its journal says which."""
+        """Waits until all its messages have come and are done, or the deadline has passed; its journal shows the
+        outcome.
+        """
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(deadline_s)
         self.kill()

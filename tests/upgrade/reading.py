@@ -1,4 +1,4 @@
-"""What a cluster holds, by the SDK and the gateway's calls."""
+"""Contents of a cluster, by the SDK and the gateway's calls."""
 
 from typing import Any
 

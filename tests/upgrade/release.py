@@ -8,7 +8,7 @@ from pathlib import Path
 VERSION = "0.1.0"
 COMMIT = "814819448defe5415281ffcdbf86951cb13c783f"
 PROJECT = Path(__file__).resolve().parents[2]
-# What the release left for every later version to open; see make_release.py.
+# Data of the release for every later version to open; see make_release.py.
 FIXTURES = Path(__file__).parent / "fixtures" / VERSION
 
 

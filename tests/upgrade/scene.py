@@ -175,7 +175,7 @@ class Scene:
             await puller.commit()
 
     async def settled(self) -> None:
-        """Notes what is in its topic by now, and what retention has deleted."""
+        """Records the present contents of its topic, and the messages that retention has deleted."""
         async with AsyncFinder(self.cluster.address) as finder:
             for name, message in self.messages.items():
                 if message["due_at_ms"] <= self.cluster.clock.now_ms():
@@ -190,7 +190,7 @@ class Scene:
 
 
 async def receive(receiver: AsyncReceiver, count: int) -> list[LeasedMessage]:
-    """Exactly so many."""
+    """Receives exactly `count`."""
     got: list[LeasedMessage] = []
     while len(got) < count:
         some = await receiver.receive(max=count - len(got), wait="0s")
@@ -200,7 +200,9 @@ async def receive(receiver: AsyncReceiver, count: int) -> list[LeasedMessage]:
 
 
 async def answers(stub: gateway_pb2_grpc.GatewayStub) -> dict[str, Any]:
-    """What a gateway says of all but the messages themselves. Of members and rates nothing: they are of the process."""
+    """A gateway's answers about all but the messages themselves. Members and rates are left out: they depend on the
+    process.
+    """
 
     async def ask(call: Any, request: Any) -> dict[str, Any]:
         return MessageToDict(await call(request, timeout=60), preserving_proto_field_name=True)

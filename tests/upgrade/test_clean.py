@@ -1,4 +1,4 @@
-"""A cluster that the release has stopped goes on under this version."""
+"""A cluster that the release has stopped resumes under this version."""
 
 import hashlib
 import shutil
@@ -21,7 +21,7 @@ Manifest = dict[str, Any]
 Stub = gateway_pb2_grpc.GatewayStub
 
 
-# What the store makes of its log when it is not there.
+# Files that the store rebuilds from its log.
 DERIVED = ("checkpoint", "duetimeGroups", "consumequeue", "index")
 
 
@@ -72,7 +72,7 @@ def test_manifest_has_one_of_everything(manifest: Manifest) -> None:
 
 async def test_topics_groups_lanes_and_dead_letters_are_the_same(stub: Stub, manifest: Manifest) -> None:
     found = await answers(stub)
-    # Of messages for any time, which the release did not know.
+    # The lane of messages for any time, which the release did not know.
     (timers,) = [lane for lane in found["lanes"] if is_timer_lane(lane["level"])]
     assert (timers["pending_count"], timers["max_offset"]) == (0, 0)
     found["lanes"].remove(timers)

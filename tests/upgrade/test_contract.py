@@ -44,7 +44,7 @@ enum State {
 }
 """
 
-# What may be changed: pairs of a text of RELEASE and what takes its place.
+# Permitted changes: pairs of a text of RELEASE and its replacement.
 ALLOWED = {
     "method added": ("rpc Get(", "rpc Put(Request) returns (Answer);\n  rpc Get("),
     "deprecated method removed": ("  rpc Old(Request) returns (Answer) { option deprecated = true; }\n", ""),
@@ -56,7 +56,7 @@ ALLOWED = {
     "presence added": ("State state = 1;", "optional State state = 1;"),
 }
 
-# What breaks the other version, and what is said of it.
+# Changes that break the other version, and the reported violation.
 FORBIDDEN = {
     "method removed": ("  rpc Get(Request) returns (Answer);\n", "", "method p.S.Get is gone"),
     "method's request changed": ("Get(Request)", "Get(Answer)", "method p.S.Get was (.p.Request)"),
@@ -94,7 +94,7 @@ def compile_protos(folder: Path, out: Path) -> FileDescriptorSet:
 
 
 def changed(tmp_path: Path, was: str, now: str) -> list[str]:
-    """What is wrong with RELEASE when a text of it is replaced."""
+    """Violations when a text of RELEASE is replaced."""
     assert RELEASE.count(was) == 1
     sets = []
     for name, text in (("was", RELEASE), ("now", RELEASE.replace(was, now))):

@@ -1,4 +1,4 @@
-"""This version's offline tools find in the release's directories what the release's own found."""
+"""This version's offline tools find the same in the release's directories as the release's own."""
 
 import json
 from collections.abc import Callable

@@ -25,7 +25,7 @@ def directory(unpack: Callable[[str], Path]) -> Path:
 
 @pytest.fixture
 def journal(directory: Path) -> Journal:
-    """What the client had seen when all was killed."""
+    """Events that the client had seen when all was killed."""
     return Journal.read((directory / "events").read_text().splitlines())
 
 
@@ -65,7 +65,7 @@ async def test_what_was_acknowledged_comes_once_and_not_early(cluster: Cluster, 
 async def test_puller_goes_on_at_its_committed_offsets(cluster: Cluster, journal: Journal) -> None:
     async with AsyncPuller(cluster.address, NAME, group=f"{NAME}-readers") as puller:
         assert journal.committed
-        # What was committed last may have been under way.
+        # The last commit may have been in flight.
         assert all(puller.positions[queue] >= offset for queue, offset in journal.committed.items())
 
 

@@ -1,4 +1,4 @@
-"""The release's metadata databases are brought to this version's schema, and hold what they held."""
+"""The release's metadata databases are migrated to this version's schema, and keep their contents."""
 
 import json
 from collections.abc import Callable

@@ -22,7 +22,7 @@ from tests.upgrade.parts import ORDER, SHARDS, THIS_PYTHON, Client, Parts
 pytestmark = [pytest.mark.upgrade, pytest.mark.timeout(900)]
 
 THIS = version("duetime")
-# Of load after each replacement.
+# Load after each replacement.
 STEP_S = 4.0
 DRAIN_S = 120.0
 
@@ -72,7 +72,7 @@ def test_cluster_is_upgraded_and_taken_back_under_load(cluster: Parts, release_p
 
 
 def account(client: Client, address: str) -> None:
-    """Compares what a client was promised with what it saw."""
+    """Compares a client's receipts with its observations."""
     journal = Journal.read(client.events.read_text().splitlines())
     assert journal.refused == {}
     assert journal.stored.keys() == journal.sending.keys()
