@@ -1,4 +1,4 @@
-"""What tests of several parts share: metadata databases, and how examples are tried."""
+"""Common parts of all tests: metadata databases, and runs of examples."""
 
 import gc
 import os
@@ -16,12 +16,12 @@ from xdist.scheduler import LoadFileScheduling
 
 from tests.postgresql import NoPostgres, postgres_server
 
-# A shell has what it starts in the background ignore Ctrl-C, and so would every process that a test starts.
+# A shell makes its background processes ignore Ctrl-C, and so would every process that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Every store of a test would take 64 MiB of the disk for as long as the test runs.
 os.environ.setdefault("DUETIME_STORE_RESERVE_BYTES", "0")
-# How full the machine's disk is anyway must not decide what a store takes and keeps.
+# The fill level of this machine's disk must not influence a store.
 os.environ.setdefault("DUETIME_STORE_DISK_USED_MAX", "1")
 os.environ.setdefault("DUETIME_STORE_DISK_FORCE", "1")
 # Most runs of `duetime up` end before a spare process would pay.
@@ -70,7 +70,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Reports go from process to process as UTF-8, and some tests print what is none."""
+    """Reports pass between processes as UTF-8, and some tests print other bytes."""
     report = yield
     report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
     return report

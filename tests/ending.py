@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-# Of Python children: SIGABRT writes the stacks of all threads.
+# Python children write the stacks of all threads on SIGABRT.
 os.environ.setdefault("PYTHONFAULTHANDLER", "1")
 
 
 def ended(process: subprocess.Popen[Any], within_s: float) -> tuple[Any, Any]:
-    """What a Python process has written by its end."""
+    """Output of a Python process up to its end."""
     try:
         return process.communicate(timeout=within_s)
     except subprocess.TimeoutExpired:

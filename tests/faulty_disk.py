@@ -1,6 +1,6 @@
-"""A disk that fails on command: calls that raise, calls that hang, and only so much room.
+"""A disk that fails on command: calls that raise, calls that hang, and limited space.
 
-The files are real: what is written is there for readers. Room is counted in blocks that were written.
+The files are real: readers see written data. Space is counted in written blocks.
 """
 
 import errno
@@ -31,7 +31,7 @@ class Fault:
 
 @dataclass
 class Stall:
-    """Calls of `operation` wait until it is `over`; `begun` tells of the first."""
+    """Calls of `operation` wait until it is `over`; `begun` is set by the first."""
 
     operation: str
     begun: threading.Event = field(default_factory=threading.Event)
@@ -39,7 +39,7 @@ class Stall:
 
 
 class FaultyDisk(Disk):
-    """See the module. `calls` counts what was done."""
+    """See the module. `calls` counts operations."""
 
     def __init__(self, total_bytes: int = GIB) -> None:
         self.total_bytes = total_bytes
@@ -52,7 +52,7 @@ class FaultyDisk(Disk):
         self._others_bytes = 0
         self._lock = threading.RLock()
 
-    # --- what tests do ----------------------------------------------------------------------------------------------
+    # --- controls for tests -----------------------------------------------------------------------------------------
 
     def fail(self, operation: str, error: int, *, path: str = "", first: int = 1, times: int = 1_000_000) -> Fault:
         """From the `first` call from now on; see Fault."""

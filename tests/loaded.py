@@ -1,4 +1,4 @@
-"""`python -m tests.loaded 2 COMMAND...`: runs a command beside so many busy loops, and ends with its exit code."""
+"""`python -m tests.loaded 2 COMMAND...`: runs a command beside 2 busy loops, and exits with its exit code."""
 
 import subprocess
 import sys

@@ -165,7 +165,7 @@ def _local() -> Iterator[str]:
 
 
 def _run(command: list[str], directory: Path) -> None:
-    # To files, not pipes: the server inherits them and would keep a pipe open.
+    # The server inherits its output: it would keep a pipe open, but not a file.
     with (directory.parent / f"{directory.name}.out").open("w+") as output:
         try:
             ended = subprocess.run(

@@ -1,13 +1,13 @@
-"""A disk that can lose power: what was not flushed is kept, lost or torn, each piece by itself.
+"""A disk that can lose power: each unflushed piece is independently kept, lost or torn.
 
-The files are real and hold what was written, so that readers see it; beside them the disk keeps how to take back each
-change since the last flush of its file, and each name since the last flush of its directory:
+The files are real and have the written data, so that readers see it; beside them the disk keeps an undo record of each
+change since the last flush of its file, and of each name since the last flush of its directory:
 
     bytes of a file     | durable | write 1 | truncate | write 2 |       each kept or not; a write also in part
-    a name in a folder  | durable | file 1  | none     | file 2  |       any one of what it was since
+    a name in a folder  | durable | file 1  | none     | file 2  |       any one of these states
 
-This is harsher than real file systems, which keep names in order. `lose` makes the files what a machine might find
-after a power cut.
+This is harsher than real file systems, which keep names in order. `lose` changes the files to a possible state after a
+power cut.
 """
 
 import os
@@ -25,11 +25,11 @@ SECTOR = 512
 
 
 class PowerCut(Exception):
-    """The process is gone, in the middle of what it did."""
+    """The process dies in the middle of an operation."""
 
 
 class Unlucky(random.Random):
-    """Dice by which a power cut takes everything that was not flushed."""
+    """Dice for a power cut without luck: all unflushed data is lost."""
 
     def random(self) -> float:
         return 0.0
@@ -40,7 +40,7 @@ class Unlucky(random.Random):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Of a file's bytes. A truncation has only sizes, and what it cut off."""
+    """A change of a file's bytes. A truncation has only sizes, and the bytes that it cut off."""
 
     at: int
     old: bytes
@@ -63,11 +63,11 @@ class PowerDisk(FaultyDisk):
         self._stash = root.parent / f"{root.name}.stash"
         self._stash.mkdir(exist_ok=True)
         self._changes: dict[int, list[Change]] = {}
-        # What each name meant since it was last durable: an inode, a directory (-1), or nothing (0).
+        # Targets of each name since it was last durable: an inode, a directory (-1), or nothing (0).
         self._names: dict[Path, list[int]] = {}
 
     def go_on_from(self, before: "PowerDisk") -> None:
-        """The life before this one ended without a power cut: what it did not flush is still not flushed."""
+        """The life before this one ended without a power cut: its unflushed data is still unflushed."""
         self._changes, self._names = before._changes, before._names
 
     def cut_power_in(self, operations: int) -> None:
@@ -115,7 +115,7 @@ class PowerDisk(FaultyDisk):
             old, ino = b"", 0
         if created:
             self._names.setdefault(path, [0])
-        # Readable: the old bytes of what is written are kept.
+        # Open it readable: the bytes to be overwritten are kept.
         fd = super().open(path, (flags & ~os.O_WRONLY) | os.O_RDWR)
         if created:
             ino = os.fstat(fd).st_ino
@@ -206,13 +206,13 @@ class PowerDisk(FaultyDisk):
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def close_all(self) -> None:
-        """The process is gone; what it wrote is still there."""
+        """The process dies; its written data is kept."""
         self.is_off = True
         for fd in list(self._paths):
             self.close(fd)
 
     def lose(self) -> str:
-        """After `close_all`: power was cut. What became of it, for people."""
+        """Applies a power cut after `close_all`. Returns the outcome, for people."""
         self.is_lost = True
         files = {path.stat().st_ino: path for path in self._stash.iterdir()}
         for path in self._root.rglob("*"):
@@ -244,7 +244,7 @@ class PowerDisk(FaultyDisk):
         return f"{path.relative_to(self._root)} is {'gone' if not meaning else 'another'}"
 
     def _lose_bytes(self, path: Path, changes: list[Change]) -> str:
-        """Back to what is durable, then those changes again that were kept."""
+        """Reverts to the durable bytes, then reapplies the kept changes."""
         kept, dice = [], self._dice
         with path.open("r+b") as file:
             fd = file.fileno()
@@ -269,7 +269,7 @@ class PowerDisk(FaultyDisk):
         return f"{path.name}: kept {kept}"
 
     def _parts(self, change: Change, fate: float) -> list[tuple[bytes, int]]:
-        """What of a write is kept, and where."""
+        """The kept parts of a write, with their positions."""
         length = len(change.new)
         if fate < 0.65 or not length:
             return [(change.new, change.at)]

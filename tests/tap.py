@@ -268,7 +268,7 @@ class _Forwarded:
         self._writing = asyncio.Lock()
 
     async def write(self, data: bytes) -> None:
-        """gRPC takes one message at a time, and a write that is cancelled keeps its call open for ever."""
+        """gRPC takes one message at a time, and a cancelled write keeps its call open forever."""
         async with self._writing:
             self.written = asyncio.ensure_future(self.context.write(data))
             await asyncio.shield(self.written)

@@ -1,4 +1,4 @@
-"""What the SDK does for applications is counted once, and all of it."""
+"""The SDK's work for applications is counted completely, and once."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""What the peers' clients must get right for their figures to count."""
+"""Conditions for the figures of peers' clients to count."""
 
 import tempfile
 from collections.abc import Iterator
@@ -56,7 +56,7 @@ def test_jobs_are_found_wherever_the_stream_is_cut(step: int) -> None:
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """One that servers which run as other users can reach, and whose path fits a socket's address."""
+    """A directory that servers of other users can reach, with a path short enough for a socket's address."""
     with tempfile.TemporaryDirectory(prefix="duetime-", dir="/var/tmp") as root:
         Path(root).chmod(0o711)
         yield Path(root)

@@ -1,4 +1,4 @@
-"""RocketMQ's calls are measured alike at a cluster and at the echo, and what goes wrong is no rate."""
+"""RocketMQ's calls are measured alike at a cluster and at the echo, and failed calls count in no rate."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Directories that are made for benchmarks are what a store would have written."""
+"""Directories made for benchmarks equal those written by a store."""
 
 from pathlib import Path
 

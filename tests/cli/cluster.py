@@ -29,7 +29,7 @@ def run_duetime(
 
 
 class Up:
-    """A running `duetime up`; the constructor returns when it serves. `ready` is what it said then."""
+    """A running `duetime up`; the constructor returns when it serves. `ready` is its output then."""
 
     def __init__(
         self,

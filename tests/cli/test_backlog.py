@@ -1,4 +1,4 @@
-"""`duetime backlog --spark`, `duetime reports`: what Spark's jobs found, beside the live counters."""
+"""`duetime backlog --spark`, `duetime reports`: results of Spark's jobs, beside the live counters."""
 
 import json
 import time

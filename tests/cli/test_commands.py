@@ -1,4 +1,4 @@
-"""The client commands against a real cluster: what they print, and how they fail."""
+"""The client commands against a real cluster: their output and errors."""
 
 import base64
 import itertools
@@ -483,6 +483,6 @@ def test_the_sdk_needs_grpc_and_protobuf_only() -> None:
         check=True,
     )
     more = set(done.stdout.split()) - set(plain.stdout.split()) - sys.stdlib_module_names
-    # What compiled modules share comes with them.
+    # Compiled modules bring their shared modules along.
     more = {name for name in more if not name.startswith("_cython_")}
     assert more == {"duetime", "duetime_format"}

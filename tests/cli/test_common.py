@@ -1,4 +1,4 @@
-"""What all commands have in common: forms of output, --watch, --wide, exit codes."""
+"""Features of all commands: forms of output, --watch, --wide, exit codes."""
 
 import io
 import os
@@ -79,7 +79,7 @@ def test_tables_fit_the_terminal(server: str, width: int, words: list[str], monk
 
 
 def on_terminal(words: list[str], width: int) -> str:
-    """What a command prints at a terminal of so many columns."""
+    """Output of a command at a terminal of this width."""
     ours, theirs = pty.openpty()
     with os.fdopen(ours, "rb", buffering=0) as terminal:
         environment = os.environ | {"COLUMNS": str(width), "TERM": "xterm", "NO_COLOR": "1"}

@@ -1,4 +1,4 @@
-"""`duetime groups` against a real cluster, and how it shows what a cluster may answer."""
+"""`duetime groups` against a real cluster, and its display of any answer."""
 
 import asyncio
 import itertools

@@ -1,4 +1,4 @@
-"""What the command says of itself: sections, short summaries, examples, version, completion."""
+"""The command's help: sections, short summaries, examples, version, completion."""
 
 import re
 import subprocess

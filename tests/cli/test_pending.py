@@ -32,7 +32,7 @@ def tap(threaded_tap: Gateway, monkeypatch: pytest.MonkeyPatch) -> Gateway:
 
 @pytest.fixture
 def ids(tap: Gateway, topic: str) -> list[str]:
-    """Five messages that are pending, due one after the other, and one that has fired."""
+    """Five pending messages, due one after the other, and one that has fired."""
     with Producer(tap.node) as producer:
         sent = producer.send_many(
             Message(topic, b"body", id=f"{topic}-m{n}", key="k", queue=n % 2, delay=f"2h{n + 1}s" if n < 5 else None)
@@ -233,7 +233,7 @@ def test_the_backlog_has_a_chart(tap: Gateway, topic: str, ids: list[str], capsy
 
 
 def counted(*counts: tuple[int, int, str]) -> Backlog:
-    """(starts so many seconds from now on, how many, topic), in buckets of a minute."""
+    """(start in seconds from now, count, topic), in buckets of a minute."""
     found = [
         DueCount(moment(DUE_MS + at_s * 1_000), timedelta(minutes=1), count, topic, 0) for at_s, count, topic in counts
     ]

@@ -1,4 +1,4 @@
-"""Commands that the server extra brings: loaded when they are asked for, and clear about what is missing."""
+"""Commands of the server extra: loaded on demand, with clear errors about missing packages."""
 
 import re
 import subprocess

@@ -9,7 +9,7 @@ from duetime_core.node import serve_metrics
 from duetime_core.serving import Server
 from prometheus_client import CollectorRegistry
 
-# From Linux 6.3 on: which ports the kernel may choose for a socket.
+# Ports that the kernel may choose for a socket; Linux 6.3 and later.
 IP_LOCAL_PORT_RANGE = 51
 
 

@@ -51,7 +51,7 @@ def test_at_a_terminal_it_goes_on_until_a_key_ends_it(server: str, key: bytes) -
     environment = os.environ | {"COLUMNS": "80", "LINES": "24", "TERM": "xterm"}
     with os.fdopen(ours, "r+b", buffering=0) as terminal:
         process = subprocess.Popen(
-            # In a session of its own the terminal is its own, whose Ctrl-C reaches it.
+            # The command gets a new session, so that Ctrl-C at its terminal reaches it.
             ["setsid", "--ctty", "--wait", sys.executable, "-m", "duetime", "top", "--interval", "100ms"],
             stdin=theirs,
             stdout=theirs,

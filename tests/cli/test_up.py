@@ -1,4 +1,4 @@
-"""`duetime up` with real processes, one of all services and one of each: what it says, refuses, restarts and keeps."""
+"""`duetime up` with real processes, one of all services and one of each: its output, refusals, restarts and data."""
 
 import json
 import os
@@ -35,7 +35,7 @@ both_ways = pytest.mark.parametrize(
 
 
 def strangers(root: Path) -> list[str]:
-    """What users other than its owner may read, write or list."""
+    """Files that users other than the owner may read, write or list."""
     found = [root, *root.rglob("*")]
     assert {"metadata.db", "commitlog", "logs"} <= {path.name for path in found}
     assert any(path.suffix == ".log" for path in found)
@@ -112,7 +112,7 @@ def test_one_process_has_the_metrics_of_all_services_on_one_page(tmp_path: Path)
             assert f'duetime_calls_in_flight_max{{process="{name}"}}' in page
         samples = [line.rpartition(" ")[0] for line in page.splitlines() if not line.startswith("#")]
         assert len(samples) == len(set(samples))
-        # What a process has once is told once.
+        # Metrics of the process appear once.
         once = ("duetime_loop_lag_seconds_count", "process_resident_memory_bytes", "duetime_build_info")
         assert [sum(sample.startswith(name) for sample in samples) for name in once] == [1, 1, 1]
         kinds = [line.split()[2] for line in page.splitlines() if line.startswith("# TYPE")]

@@ -1,4 +1,4 @@
-"""A cluster of real processes to be killed: two shards, two gateways, and what stands around them."""
+"""A cluster of real processes to be killed: two shards, two gateways, and the rest of a cluster."""
 
 import asyncio
 import os

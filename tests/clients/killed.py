@@ -1,8 +1,8 @@
-"""What a client does while gateways and stores are killed: `python -m tests.clients.killed HOST:PORT ROLE COUNT SEED`.
+"""A client's work while gateways and stores are killed: `python -m tests.clients.killed HOST:PORT ROLE COUNT SEED`.
 
-By RocketMQ's official Python client. Each thing that happens is a line of JSON on standard output, as `ledger.py` has
-them. `produce` sends so many messages, says `done`, and goes on to answer checks; `simple` and `push` consume as the
-group of that name.
+Uses RocketMQ's official Python client. Each event is a line of JSON on standard output, as `ledger.py` has them.
+`produce` sends COUNT messages, prints `done`, and then answers checks; `simple` and `push` consume as the group of that
+name.
 """
 
 import json
@@ -39,7 +39,7 @@ THREADS = 8
 PAUSE_S = 0.2
 LEASE_S = 15
 DELAY_S_MAX = 10
-# Of messages that an application takes and never acknowledges.
+# Share of messages that an application takes and never acknowledges.
 FORGETFUL = 0.02
 # The client does not open its stream again after a gateway's death, and hears of no check until its next settings, five
 # minutes later. An application that can't wait for that starts another producer.
@@ -78,8 +78,9 @@ def configuration() -> ClientConfiguration:
 
 
 class Decisions:
-    """What the application's database knows of its transactions: all producers of a topic have to answer for each
-    other's. A file for each; nothing yet of those that are being sent."""
+    """The application's database of transactions: all producers of a topic have to answer for each other's. It is one
+    file for each transaction; transactions still being sent have none.
+    """
 
     def __init__(self) -> None:
         self._root = Path(os.environ["CLIENTS_DECISIONS"])
@@ -153,7 +154,7 @@ class Sender:
             producer.send(message, transaction) if transaction else producer.send(message)
         except Exception:
             if transaction is not None:
-                # It was not begun, whatever the store has of it.
+                # It was not begun, even if the store has a part of it.
                 self._decisions.take(body, commits=False)
             say(*Sent(body, due_ms, kind, ok=False))
             return False

@@ -1,4 +1,4 @@
-"""What clients say that they sent, got and acknowledged, and whether that may be. Pure."""
+"""Messages that clients report as sent, received and acknowledged, and checks of these reports. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ TOPIC = "kills"
 
 
 class Kind(StrEnum):
-    """What becomes of a message."""
+    """The expected outcome of a message."""
 
     NORMAL = "normal"
     DELAYED = "delayed"
@@ -60,7 +60,7 @@ class Ledger:
         self._seen = {group: set[str]() for group in self.groups}
 
     def take(self, line: list[Any]) -> None:
-        """What a client said; the last element says what it is."""
+        """Adds a client's report; its last element names the event."""
         match line:
             case [body, due_ms, kind, ok, "sent"]:
                 self.sent[body] = Sent(body, due_ms, Kind(kind), ok)
@@ -75,13 +75,13 @@ class Ledger:
                 raise ValueError(f"{line} is nothing that a client says")
 
     def missing(self) -> dict[str, list[Sent]]:
-        """By group: what was sent for certain and has not come."""
+        """Messages that were certainly sent and have not come, by group."""
         wanted = [one for one in self.sent.values() if one.ok and one.kind != Kind.ROLLED_BACK]
         missing = {group: [one for one in wanted if one.body not in seen] for group, seen in self._seen.items()}
         return {group: lost for group, lost in missing.items() if lost}
 
     def faults(self) -> list[str]:
-        """What may not be, of what has come. Nobody knows of a message that no producer says to have sent."""
+        """Violations among the received messages. A message that no producer reports as sent is unknown."""
         found = []
         first_acked: dict[tuple[str, str], int] = {}
         for acked in self.acked:

@@ -1,12 +1,12 @@
-"""What RocketMQ's official Python client does with a cluster: `python -m tests.clients.official HOST:PORT,HOST:PORT`.
+"""Scenarios of RocketMQ's official Python client: `python -m tests.clients.official HOST:PORT,HOST:PORT`.
 
-In a process of its own, since that client's messages and ours have the same names. Each scenario prints its name once
-it has gone well; several addresses are of several gateways, which clients are spread over.
+Runs in a separate process, since that client's messages and ours have the same names. Each scenario prints its name
+once it has passed; several addresses are of several gateways, over which clients are spread.
 
-This program, and those of the other clients, want to find: topics `orders` and `shop%orders`, of the others one for
-each scenario, with `second` and `shop%normal`; groups `ordered` (ordered) and `failing` (two deliveries, 1 s between
-them). They read these variables: `CLIENTS_TLS`: with TLS. `CLIENTS_CA`: the file of the CA to trust, where it is the
-program that tells the client. `CLIENTS_ACCESS_KEY`, `CLIENTS_SECRET`: to sign with. `CLIENTS_ONLY`: one scenario.
+This program, and those of the other clients, need: topics `orders` and `shop%orders`, of the others one for each
+scenario, with `second` and `shop%normal`; groups `ordered` (ordered) and `failing` (two deliveries, 1 s between them).
+They read these variables: `CLIENTS_TLS`: with TLS. `CLIENTS_CA`: the file of the CA to trust, where the program
+configures the client's CA. `CLIENTS_ACCESS_KEY`, `CLIENTS_SECRET`: to sign with. `CLIENTS_ONLY`: one scenario.
 """
 
 import os
@@ -118,7 +118,7 @@ def simple(group: str, wait_s: int = 5, namespace: str = "", wanted: Any = None,
 
 
 def receive(consumer: Any, count: int, *, ack: bool = True, invisible_s: int = 30) -> list[Any]:
-    """So many messages."""
+    """Receives `count` messages."""
     found: list[Any] = []
     give_up_s = time.monotonic() + PATIENCE_S
     while len(found) < count and time.monotonic() < give_up_s:

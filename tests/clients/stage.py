@@ -1,4 +1,4 @@
-"""Clusters that official clients find as their programs want them: topics, groups, and who may call."""
+"""Clusters prepared for the programs of official clients: topics, groups, and users."""
 
 import asyncio
 import base64
@@ -24,7 +24,7 @@ TOPICS = (
     *("orders", "shop%orders", "normal", "shop%normal", "second", "delayed", "recalls", "transactions"),
     *("leases", "failing", "ordered", "groups", "filters", "large"),
 )
-# What `shop` may do: all that clients do, and nothing that is DueTime's alone.
+# Grants of `shop`: everything that clients do, and nothing peculiar to DueTime.
 GRANTS = ("send topic *", "send group *", "receive topic *", "receive group *")
 DEADLINE_S = 60.0
 FAST_CHECKS = {"transaction_timeout_ms": 1_000, "transaction_check_interval_ms": 1_000}
@@ -41,7 +41,7 @@ def documented(language: str, address: str) -> str:
 
 
 class Stage:
-    """A cluster that serves. `environment`: what tells a client's program how to connect."""
+    """A running cluster. `environment`: a client program's variables for connecting."""
 
     def __init__(
         self, addresses: Sequence[str], environment: Mapping[str, str], channel: grpc.aio.Channel, metadata: Metadata
@@ -52,7 +52,7 @@ class Stage:
         self._metadata = metadata
 
     async def prepare(self) -> None:
-        """What the programs want to find."""
+        """Creates the topics and groups that the programs need."""
         for topic in TOPICS:
             create = gateway_pb2.CreateTopicRequest(name=topic)
             await self._stub.CreateTopic(create, metadata=self._metadata, timeout=DEADLINE_S, wait_for_ready=True)
@@ -88,7 +88,7 @@ async def staged(root: Path, gateways: int = 1) -> AsyncIterator[Stage]:
 
 @asynccontextmanager
 async def secured(root: Path) -> AsyncIterator[Stage]:
-    """Over two shards, by TLS alone, and for users with a key. `CLIENTS_CA` of its environment is what to trust."""
+    """Two shards, by TLS alone, and for users with a key. `CLIENTS_CA` of its environment is the CA to trust."""
     certified = Certified(root / "certs").issue_all()
     directory, key = root / "data", base64.b64encode(secrets.token_bytes(32)).decode()
     directory.mkdir()

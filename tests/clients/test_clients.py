@@ -11,7 +11,7 @@ import pytest
 from tests.clients.stage import Stage, documented, run, secured, staged
 
 HERE = Path(__file__).parent
-# Of each: its folder's name, how it is built in a copy of its folder, and how it is run there.
+# Folder, build command in a copy of the folder, and run command there, by client.
 CLIENTS = {
     "node": (["npm", "ci", "--no-audit", "--no-fund"], ["node", "main.js"]),
     "java": (
@@ -28,7 +28,7 @@ STAGES: Mapping[str, Callable[[Path], AbstractAsyncContextManager[Stage]]] = {
 # How a client that verifies certificates is told whom to trust; Java's verifies none.
 TRUST = {"node": "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", "go": "CLIENTS_CA"}
 
-# Of the document's program: its language there, its file in the folder, and how it is run.
+# Language, file in the folder, and run command of the document's program.
 DOCUMENTED = {
     "node": ("js", "document.js", ["node", "document.js"]),
     "java": ("java", "Document.java", ["java", "-Duser.home=.", "-cp", "target/lib/*", "Document.java"]),
@@ -54,7 +54,7 @@ class Program:
         return await run(command, self._folder, {"HOME": str(self._folder)})
 
     async def run(self, stage: Stage, **more: str) -> tuple[int, str]:
-        """Exit code, and what it says. Logs go below its own folder."""
+        """Exit code and output. Logs go below its own folder."""
         environment = {**stage.environment, "HOME": str(self._folder), **more}
         return await run([*CLIENTS[self.client][1], stage.addresses], self._folder, environment)
 

@@ -1,4 +1,4 @@
-"""Messages with known ids through a published port: what was acknowledged, what arrived, when."""
+"""Messages with known ids through a published port: acknowledgements, arrivals and their times."""
 
 import asyncio
 import random
@@ -24,7 +24,7 @@ class Accounts:
     dice: random.Random
     count: int
     pause_s: float
-    # Sent once `calm` is set: however slow the machine is, some follow what is done to the cluster meanwhile.
+    # Messages sent once `calm` is set: even on a slow machine, some follow the disturbance of the cluster.
     kept_back: int
     sent_at_ms: dict[str, int] = field(default_factory=dict)
     delay_ms: dict[str, int] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class Accounts:
             while not (self.all_sent.is_set() and self.acknowledged <= self.arrived.keys()):
                 for message in await puller.poll(max=1_000, wait="200ms"):
                     self._arrived(message.id, message.late_ms)
-            # What were there twice would come right behind.
+            # Duplicates would come right behind.
             for message in await puller.poll(max=1_000, wait="2s"):
                 self._arrived(message.id, message.late_ms)
 

@@ -22,7 +22,7 @@ def images() -> None:
             pytest.fail(f"Docker Compose is required and can't be had: {error}")
         pytest.skip(f"no Docker Compose: {error}")
     builder = Stack("duetime-build")
-    # One after the other: engines without BuildKit share stages with what is there, not with what is under way.
+    # Build one after the other: engines without BuildKit share finished stages, not stages in progress.
     builder.compose("build", "store-0", timeout_s=BUILD_S)
     builder.compose("--profile", "*", "build", timeout_s=BUILD_S)
 

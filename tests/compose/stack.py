@@ -1,4 +1,4 @@
-"""A cluster of the compose files under a project name of its own, beside whatever else the engine runs."""
+"""A cluster of the compose files under a separate project name, beside other work of the engine."""
 
 import json
 import os
@@ -15,7 +15,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 COMMAND_S = 120.0
 BUILD_S = 900.0
 UP_S = 180.0
-# What `docker compose up` starts, with its number of containers.
+# Services of `docker compose up`, with their number of containers.
 SERVICES = {"postgres": 1, "store-0": 1, "store-1": 1, "scheduler": 2, "retry": 2, "gateway": 1, "console": 1}
 
 
@@ -43,7 +43,9 @@ class Stack:
     def compose(
         self, *arguments: str, timeout_s: float = COMMAND_S, check: bool = True, variables: dict[str, str] | None = None
     ) -> str:
-        """`docker compose ARGUMENTS`: its standard output. `variables`: what the files name, of this call."""
+        """`docker compose ARGUMENTS`: its standard output. `variables`: this call's values for the variables in the
+        files.
+        """
         command = ["docker", "compose", "--project-name", self.name, *self._files]
         done = subprocess.run(
             [*command, *arguments],
@@ -56,7 +58,7 @@ class Stack:
         return done.stdout
 
     def up(self, *arguments: str) -> float:
-        """Starts what is not there, and waits until all is healthy; the seconds that it took."""
+        """Starts missing services, and waits until all are healthy; returns the seconds that it took."""
         began = time.monotonic()
         self.compose("up", "--detach", "--wait", "--wait-timeout", str(int(UP_S)), *arguments, timeout_s=UP_S + 30)
         return time.monotonic() - began
@@ -82,7 +84,7 @@ class Stack:
         self.compose("--profile", "*", "down", "--volumes", "--remove-orphans", "--timeout", "20")
 
     def containers(self, service: str | None = None) -> list[dict[str, Any]]:
-        """What `docker compose ps` tells of containers, dead ones included."""
+        """Containers by `docker compose ps`, dead ones included."""
         lines = self.compose("ps", "--all", "--format", "json", *([service] if service else [])).splitlines()
         return [json.loads(line) for line in lines]
 
@@ -106,10 +108,10 @@ class Stack:
 
 @dataclass(frozen=True)
 class Secure:
-    """One with TLS and users, and what its first client has."""
+    """A cluster with TLS and users, and its first client's files."""
 
     stack: Stack
-    # Of an admin.
+    # An admin's token.
     token: str = field(repr=False)
     ca: Path
 

@@ -1,4 +1,4 @@
-"""`docker compose up` on a real engine: what it starts, and that nothing is lost, doubled or early in it."""
+"""`docker compose up` on a real engine: it starts every service, and nothing is lost, doubled or early in it."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.compose, pytest.mark.timeout(600)]
 
 MESSAGES = 1_000
 KEPT_BACK = 100
-PAUSE_S = 1.2  # between batches of 10: two minutes of sending, in which the most of what is done happens
+PAUSE_S = 1.2  # between batches of 10: two minutes of sending, which cover most of the test
 KILLS = 12
 # Distributions of this tree; packages are named as indexes compare them.
 OURS = {"duetime", "duetime-server"}
@@ -101,7 +101,7 @@ def test_client_in_a_container_shows_the_demonstration(stack: Stack) -> None:
 
 
 def kill_at_random(stack: Stack, dice: random.Random) -> None:
-    """Half by the engine, after which `up` is to start them; half from outside, after which the engine does itself."""
+    """Kills half by the engine, for `up` to restart; half from outside, for the engine to restart."""
     killed: Counter[str] = Counter()
     for turn in range(KILLS):
         container = dice.choice([one for one in stack.containers() if one["State"] == "running"])

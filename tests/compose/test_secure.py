@@ -1,4 +1,4 @@
-"""deploy/compose/secure.yml on a real engine: who may come in does, others do not, and what is renewed is taken."""
+"""deploy/compose/secure.yml on a real engine: only permitted callers get in, and renewed certificates are taken."""
 
 import json
 import time
@@ -180,7 +180,7 @@ def receive(secure: Secure, topic: str, count: int) -> Counter[str]:
 
 
 def inside(secure: Secure, service: str, code: str, *words: str) -> str:
-    """What a program prints in a container of a service."""
+    """Output of a program in a container of a service."""
     return secure.stack.compose("exec", "-T", service, "python", "-P", "-c", code, *words)
 
 

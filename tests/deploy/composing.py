@@ -18,7 +18,7 @@ Service = dict[str, Any]
 
 
 def services_of(files: tuple[str, ...]) -> dict[str, Service]:
-    """By name. Maps are merged, mounts by where they are mounted; what else a later file says counts."""
+    """Services by name. Maps are merged, mounts by their mount point; for other keys the later file wins."""
     found: dict[str, Service] = {}
     for file in files:
         for name, service in yaml.safe_load((PROJECT / file).read_text())["services"].items():

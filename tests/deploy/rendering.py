@@ -1,4 +1,4 @@
-"""deploy/k8s as kustomize renders it: what a cluster would be given."""
+"""deploy/k8s as kustomize renders it for a cluster."""
 
 import subprocess
 import sysconfig

@@ -1,4 +1,4 @@
-"""What docker-compose.yml promises, read from the file: `make compose-test` brings it up."""
+"""Promises of docker-compose.yml, read from the file: `make compose-test` brings it up."""
 
 from typing import Any
 

@@ -19,7 +19,7 @@ PREFIX = "DUETIME_CONSOLE_"
 
 
 def settings_of(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Settings:
-    """What the process has that is started with these variables alone. Raises: StartupError."""
+    """Settings of a process that is started with these variables alone. Raises: StartupError."""
     for name in [name for name in os.environ if name.startswith("DUETIME_")]:
         monkeypatch.delenv(name)
     for name, value in variables.items():

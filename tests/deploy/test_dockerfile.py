@@ -1,4 +1,4 @@
-"""What must hold of every image, read from the Dockerfile: the engine is asked by `make compose-test`."""
+"""Conditions of every image, read from the Dockerfile: `make compose-test` checks them on the engine."""
 
 import re
 import subprocess
@@ -16,7 +16,7 @@ TARGETS = (*SERVERS, "console", "spark")
 
 
 def stages() -> dict[str, tuple[str, str]]:
-    """By the name of each stage: what it is made from, and its text."""
+    """Base and text of each stage, by name."""
     parts = re.split(r"^(?=FROM )", DOCKERFILE, flags=re.M)[1:]
     heads = [re.match(r"FROM (\S+) AS (\w+)\n", part) for part in parts]
     assert None not in heads, "every stage has a name"
@@ -69,7 +69,7 @@ def test_image_is_not_root_and_says_what_it_is(target: str) -> None:
 
 @pytest.mark.parametrize("target", SERVERS)
 def test_server_asks_its_own_port_for_its_health(target: str) -> None:
-    """The one that takes no TLS, whatever the others do."""
+    """This port takes no TLS, even if the others do."""
     _, text = stages()[target]
     port = re.search(rf"DUETIME_{target.upper()}_PROBE_PORT=(\d+)", text)
     asked = re.search(r'CMD \["python", "-P", "-m", "duetime_core.health", "127.0.0.1:(\d+)"\]', text)
@@ -93,7 +93,7 @@ def test_requirements_are_those_of_both_distributions_and_of_the_extras() -> Non
 
 
 def test_what_an_image_is_made_of_is_in_the_lock_file() -> None:
-    """What these bring along is checked in the images themselves."""
+    """Their dependencies are checked in the images themselves."""
     locked = {line.split("==")[0].lower() for line in (PROJECT / "constraints.txt").read_text().split()}
     direct: set[str] = set()
     for extra in ("spark", "build"):

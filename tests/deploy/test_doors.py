@@ -17,7 +17,7 @@ TLS_FILES = {
     "DUETIME_TLS_KEY_FILE": f"{TLS_DIR}/tls.key",
     "DUETIME_TLS_CA_FILE": f"{TLS_DIR}/ca.crt",
 }
-# What it calls with is a user's token: it shows no certificate, and has one for browsers.
+# The console calls with a user's token: it shows no client certificate, and has one for browsers.
 CONSOLE_FILES = {
     "DUETIME_CONSOLE_TLS_CERT_FILE": f"{TLS_DIR}/tls.crt",
     "DUETIME_CONSOLE_TLS_KEY_FILE": f"{TLS_DIR}/tls.key",
@@ -50,7 +50,7 @@ def test_processes_have_the_certificate_of_their_role_and_no_other(overlay: str)
             continue
         (volume,) = mounted
         assert volume["secret"] == {"secretName": f"duetime-{role_of(pod)}-tls", "defaultMode": 0o440}
-        # What the volume is given a group for, so that user 10001 reads it.
+        # The volume gets this group, so that user 10001 reads it.
         assert pod.spec["securityContext"]["fsGroup"] == 10001
         (mount,) = [one for one in pod.containers[-1]["volumeMounts"] if one["name"] == volume["name"]]
         # A file that is mounted by subPath is never renewed.

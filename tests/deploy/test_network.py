@@ -1,4 +1,4 @@
-"""Who reaches whom by the network policies, worked out from the rendered manifests as a cluster would."""
+"""Connections permitted by the network policies, worked out from the rendered manifests as a cluster would."""
 
 from typing import Any
 
@@ -93,7 +93,7 @@ def test_our_pods_reach_whom_they_call_and_nobody_else(overlay: str) -> None:
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_called_and_callers_are_each_closed_by_themselves(overlay: str) -> None:
-    """One side's policy is not what keeps the other side closed."""
+    """Each side's policy alone keeps that side closed."""
     network = Network(overlay)
     every = [(caller, called, port) for caller in network.pods for called, ports in PORTS.items() for port in ports]
     let_in = {one for one in every if network.lets("ingress", one[1], network.pods[one[0]].labels, one[2])}

@@ -1,4 +1,4 @@
-"""What every pod of ours must have, asked of the rendered manifests; each rule breaks with the manifest."""
+"""Conditions of every pod of ours in the rendered manifests; each rule breaks with the manifest."""
 
 import re
 from base64 import b64decode

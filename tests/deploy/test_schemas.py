@@ -15,7 +15,7 @@ with warnings.catch_warnings():
 
 # The oldest version in use, and the newest that there are schemas of. `sleep` in preStop is from 1.30 on.
 VERSIONS = ("1.32", "1.34", kubernetes_validate.latest_version())
-# Of other projects: `make k8s-test` gives the API server definitions of them.
+# Kinds of other projects: `make k8s-test` gives the API server definitions of them.
 CUSTOM = {"Certificate", "Issuer", "PrometheusRule", "ScaledObject", "ServiceMonitor", "TriggerAuthentication"}
 EXPECTED = {
     "Certificate": 8,

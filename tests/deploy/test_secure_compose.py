@@ -1,4 +1,4 @@
-"""What docker-compose.yml and deploy/compose/secure.yml promise together."""
+"""Promises of docker-compose.yml and deploy/compose/secure.yml together."""
 
 import pytest
 import yaml
@@ -30,7 +30,7 @@ def test_service_has_the_certificate_of_its_role_and_no_other(name: str) -> None
         TLS_DIR: f"certs-{ROLES[name]}"
     }
     assert f"certs-{ROLES[name]}:{TLS_DIR}:ro" in SERVICES[name]["volumes"]
-    # What it had is still there.
+    # Its former mounts are kept.
     assert mounts.items() >= mounts_of(services_of(PLAIN)[name]).items()
 
 

@@ -25,13 +25,13 @@ PAUSE_S = 0.2
 
 @contextmanager
 def cluster_of_today() -> Iterator[LocalCluster]:
-    """A cluster whose clock starts at the real time, which programs take their due times from, and stands still."""
+    """A cluster whose clock starts at the real time, and then stops: programs compute due times from the real time."""
     with LocalCluster(clock=FakeClock(int(time.time() * 1000))) as cluster:
         yield cluster
 
 
 class Program:
-    """A process, and what it prints."""
+    """A process and its output."""
 
     def __init__(self, command: Sequence[str], cluster: LocalCluster, folder: Path) -> None:
         self._cluster = cluster

@@ -1,7 +1,7 @@
-"""The examples of the page on HTTP, run one after another as they stand, each answered as the page says.
+"""The examples of the page on HTTP, run one after another as written, each answered as the page shows.
 
-Above each stands the status of its answer: `<!-- curl: 201 -->`. A block of JSON below it says what the answer has, and
-leaves out what else it has; a text in it that has `…` stands for any such text.
+The status of the answer is above each: `<!-- curl: 201 -->`. A block of JSON below it is a part of the answer; a text
+in it that has `…` matches any such text.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""The Python examples of the documents, run as they stand, each in a process of its own against a cluster of its own.
+"""The Python examples of the documents, run as written, each in a separate process against a separate cluster.
 
-`localhost:9800` or `127.0.0.1:9800` in them is the cluster's address. A comment above a block says what else is to be
-known:
+`localhost:9800` or `127.0.0.1:9800` in them is the cluster's address. A comment above a block gives further
+instructions:
 
     <!-- example: endless -->             it runs until it is stopped, which happens once it has printed something
     <!-- example: tests -->               it is a file of tests, and they pass
@@ -115,7 +115,7 @@ def test_example_runs(example: Example, tmp_path: Path) -> None:
             process.communicate()
     if example.mark == "endless":
         assert output, errors.decode()
-        # What does not drain is interrupted.
+        # A program that does not drain is interrupted.
         assert process.returncode in (0, -signal.SIGINT), errors.decode()
     else:
         assert process.returncode == 0, (output + errors).decode()

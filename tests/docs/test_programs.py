@@ -14,7 +14,7 @@ LINES_MIN, LINES_MAX = 40, 120
 
 @dataclass(frozen=True)
 class Case:
-    # In any order: handlers run at the same time.
+    # Lines in any order: handlers run at the same time.
     prints: list[str]
     # Once a line with this text is there, the clock moves to the next due moment.
     leaps: list[str] = field(default_factory=list)

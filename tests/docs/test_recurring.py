@@ -1,4 +1,4 @@
-"""The times that the recipe for recurring messages plans, in the nights in which a zone changes its offset."""
+"""The times planned by the recipe for recurring messages, in the nights in which a zone changes its offset."""
 
 import sys
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The site is whole: every page of the reference has what it is about, links lead somewhere, and nothing is fetched."""
+"""The site is whole: every page of the reference has its subject, links lead somewhere, and nothing is fetched."""
 
 import re
 from pathlib import Path

@@ -1,11 +1,11 @@
 """The tutorial, done step by step in an empty folder, as its reader does it.
 
-A comment above each block says what the reader does with it:
+A comment above each block gives the reader's step:
 
     <!-- step: file NAME -->     writes it to a file
     <!-- step: run -->           runs it in the first terminal
     <!-- step: background -->    runs it in a terminal of its own, and leaves it running
-    <!-- step: prints -->        compares it with the end of what the last run printed; `…` stands for any text
+    <!-- step: prints -->        compares it with the end of the last run's output; `…` matches any text
 """
 
 import os
@@ -55,14 +55,14 @@ def keep_port() -> socket.socket:
 
 
 class Reader:
-    """Somebody with terminals, who has both distributions as wheels and nothing else of the project."""
+    """A reader with terminals and both distributions as wheels, and nothing else of the project."""
 
     def __init__(self, folder: Path, wheels: Path, opened: ExitStack) -> None:
         self._folder = folder
         self._opened = opened
         kept = opened.enter_context(keep_port())
         self._port = int(kept.getsockname()[1])
-        # What was run in the first terminal, so that a later block finds its folder and variables.
+        # Commands run in the first terminal, so that a later block finds its folder and variables.
         self._said = ""
         self.printed: list[str] = []
         self.background: list[subprocess.Popen[str]] = []
@@ -123,7 +123,7 @@ class Reader:
         return process
 
     def _wait_for_cluster(self) -> None:
-        """As a reader does, who sees the line that it prints."""
+        """Waits for the printed line, as a reader does."""
         give_up_at_s = time.monotonic() + DEADLINE_S
         while True:
             with socket.socket() as probe:
@@ -137,7 +137,7 @@ class Reader:
         return command.replace("duetime up", f"duetime up --port {self._port}")
 
     def unit(self, name: str) -> subprocess.Popen[str]:
-        """Starts what a unit of systemd starts, with the folder where this reader has it."""
+        """Starts the command of a unit of systemd, with this reader's folder."""
         (command,) = re.findall(r"^ExecStart=(.*)$", (self.shop / name).read_text(), re.M)
         here = self._with_port(command).replace("/srv/shop", shlex.quote(str(self.shop)))
         return self.start(f"exec {here}")
@@ -158,7 +158,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 @pytest.fixture
 def wheels(tmp_path: Path) -> Path:
-    """Not compiled, which is what most of the time of a build goes into."""
+    """Builds wheels without compilation, which takes most of a build's time."""
     folder = tmp_path / "dist"
     for place in (PROJECT, PROJECT / "sdk"):
         wheel = build(place, tmp_path / f"build-{place.name}", DUETIME_PURE="1")

@@ -1,6 +1,6 @@
 """The long run: `python -m tests.fuzz --count 10000000`; findings are kept in tests/fuzz/corpus, for every test run.
 
-By coverage where atheris is installed, else by mutations alone. What an input costs decides on a target's share.
+Inputs follow coverage where atheris is installed, else mutations alone. The cost of an input sets its target's share.
 """
 
 import argparse

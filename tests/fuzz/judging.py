@@ -1,4 +1,4 @@
-"""Gives inputs to a target, and watches what each takes: a finding names the input."""
+"""Gives inputs to a target, and measures each: a finding names the input."""
 
 import resource
 import time
@@ -10,9 +10,9 @@ from pathlib import Path
 from tests.fuzz.target import TARGETS, Target
 
 CORPUS = Path(__file__).parent / "corpus"
-# Of processor time, for one input of at most 64 KiB.
+# Limit of processor time for one input of at most 64 KiB.
 INPUT_S_MAX = 2.0
-# By which one input may make the process grow.
+# Limit of memory growth by one input.
 GROWTH_MB_MAX = 1_024
 
 

@@ -66,7 +66,7 @@ class Mutator:
     def _word(self, data: bytearray) -> None:
         words = self._own if self._own and self._chance.random() < 0.5 else self._words
         word, at = self._chance.choice(words), self._at(data)
-        # In place of what is there, or in between.
+        # Replace or insert.
         data[at : at + len(word) * self._chance.randrange(2)] = word
 
     def _cut(self, data: bytearray) -> None:

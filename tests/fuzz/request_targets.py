@@ -1,4 +1,4 @@
-"""What clients say, requests in the compiled readers and the Python, filters, tokens, texts; and what they hear."""
+"""Input from clients: requests in the compiled readers and the Python, filters, tokens, texts; and answers to them."""
 
 from collections.abc import Callable
 from typing import Any

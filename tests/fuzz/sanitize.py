@@ -2,8 +2,8 @@
 
     python -m tests.fuzz.sanitize FOLDER [PYTEST OPTIONS]
 
-FOLDER gets a copy of the sources, so that nobody else runs what is slow. A read beyond a buffer ends the process and
-says where; without the sanitizers it may give any result, or none that shows.
+FOLDER gets a copy of the sources, so that other runs keep their fast modules. A read beyond a buffer ends the process
+and shows its location; without the sanitizers it may give any result, or none that shows.
 """
 
 import os
@@ -31,7 +31,7 @@ OPTIONS = {
 
 
 def copied(folder: Path) -> Path:
-    """The sources as they are, without what is built of them."""
+    """Copies the sources without their build products."""
     tree = folder / "tree"
     shutil.rmtree(tree, ignore_errors=True)
     for name in COPIED:

@@ -1,8 +1,8 @@
-"""What is fuzzed: decoders of bytes that others wrote, each with what has to hold whatever the bytes are.
+"""Fuzzed decoders of bytes from outside, each with its conditions for any input.
 
-A target is a function of some bytes. It returns where they were read, or refused as the decoder says it refuses. All
-that it raises is a finding: an error that is not the decoder's own, a twin that differs from its Python, a round trip
-that changes something. The one who calls it watches time and memory.
+A target is a function of some bytes. It returns where they were read, or refused as the decoder documents. Every
+exception is a finding: an error that is not the decoder's own, a twin that differs from its Python, a round trip with
+changes. Its caller watches time and memory.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,13 +19,13 @@ TARGETS: dict[str, "Target"] = {}
 
 @dataclass(frozen=True)
 class Target:
-    """One decoder. `words`: what its inputs are made of, for mutations; `cost`: of an input, beside the cheapest's."""
+    """One decoder. `words`: parts of its inputs, for mutations; `cost`: of an input, relative to the cheapest's."""
 
     name: str
     check: Check
     seeds: Sequence[bytes]
     words: Sequence[bytes] = ()
-    # Makes checksums and lengths right, without which a decoder refuses nearly all: what lies behind them counts too.
+    # Corrects checksums and lengths, so that inputs get past the first checks of the decoder.
     seal: Seal | None = None
     cost: int = 1
 
@@ -55,7 +55,7 @@ def in_python(module: ModuleType, name: str, call: Callable[[], T]) -> T:
 
 
 def outcome(call: Callable[[], T], *refusals: type[Exception]) -> tuple[T | None, Any]:
-    """(the result, None), or (None, the kind of the refusal): what twins have to agree on."""
+    """(the result, None), or (None, the kind of the refusal): twins have to agree on it."""
     try:
         return call(), None
     except refusals as error:

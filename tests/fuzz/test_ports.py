@@ -1,6 +1,6 @@
-"""Any request to the gateway's port, the retry service's and a scheduler's is answered with a status of ours.
+"""Any request to the gateway's port, the retry service's and a scheduler's is answered with a declared status.
 
-What tests/store/test_port_fuzz.py does for a store's port.
+tests/store/test_port_fuzz.py does the same for a store's port.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from tests.rounds import ONE_IN, some
 from tests.store.test_port_fuzz import FAIR, messages
 
 DEADLINE_S = 10.0
-# A stream that goes on is left after this.
+# An open stream is left after this.
 STREAM_S = 0.2
 SERVICES = {
     "gateway": gateway_pb2.DESCRIPTOR.services_by_name["Gateway"],

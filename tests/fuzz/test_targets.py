@@ -11,8 +11,8 @@ from tests.fuzz.judging import CORPUS, Finding, judge, judge_all, kept, peak_mb
 from tests.fuzz.mutation import Mutator
 from tests.fuzz.target import Target, in_python
 
-# Of the cheapest target: half a minute for all together, in the gate a tenth of it. `make sanitize` has a number of its
-# own, as each takes longer there.
+# Inputs of the cheapest target: half a minute for all together, in the gate a tenth of it. `make sanitize` has a
+# separate number, as each takes longer there.
 INPUTS = int(os.environ.get("FUZZ_INPUTS", "3000"))
 MIB = 1024 * 1024
 
@@ -47,7 +47,7 @@ def test_judge_finds_errors_and_growth(monkeypatch: pytest.MonkeyPatch) -> None:
             raise KeyError(data)
 
     def grows(data: bytes) -> None:
-        # Beyond what the process had at its highest.
+        # Allocate beyond the process's former peak.
         assert bytes(data) * ((peak_mb() + 64) * MIB)
 
     monkeypatch.setattr(judging, "GROWTH_MB_MAX", 16)

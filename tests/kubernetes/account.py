@@ -1,4 +1,4 @@
-"""1,000 delayed messages and what became of each: sent with ids that are known, read offset by offset."""
+"""1,000 delayed messages and the outcome of each: sent with known ids, read offset by offset."""
 
 import asyncio
 import random
@@ -27,7 +27,7 @@ CALL_TIMEOUT_S = 10.0
 
 @dataclass
 class Account:
-    """What was sent and what came, by id."""
+    """Sent and received messages, by id."""
 
     address: str
     dice: random.Random
@@ -40,7 +40,7 @@ class Account:
     late_ms: list[int] = field(default_factory=list)
 
     async def send(self, over_s: float) -> None:
-        """All messages, spread over a time; the SDK repeats what is not answered."""
+        """Sends all messages, spread over a time; the SDK repeats unanswered ones."""
         async with (
             AsyncProducer(self.address, timeout=timedelta(seconds=SEND_TIMEOUT_S)) as producer,
             asyncio.TaskGroup() as batches,
@@ -80,7 +80,7 @@ class Account:
                     self.late_ms.append(message.late_ms)
 
     async def check(self, shards: int) -> str:
-        """Compares with what the queues hold from offset 0 on; what is in order, in one line."""
+        """Compares with the queues from offset 0 on; returns the confirmed facts in one line."""
         records = [one for queue in range(QUEUE_COUNT) for one in await self._read(queue)]
         assert not self.errors, self.errors[:10]
         found = Counter(decode_properties(one.properties)["UNIQ_KEY"] for one in records)

@@ -1,4 +1,4 @@
-"""The cluster, by kubectl: what is said to it and what it says."""
+"""The cluster, by kubectl: commands and their output."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ def say(text: str) -> None:
 
 
 class Refused(Exception):
-    """What kubectl printed on standard error."""
+    """Standard error of kubectl."""
 
 
 async def kubectl(*arguments: str, timeout_s: float = 60) -> tuple[str, str]:
@@ -45,7 +45,7 @@ async def kubectl(*arguments: str, timeout_s: float = 60) -> tuple[str, str]:
 
 
 async def get(*arguments: str) -> Any:
-    """What `kubectl get` tells, as JSON."""
+    """Output of `kubectl get`, as JSON."""
     out, _ = await kubectl("get", *arguments, "-o", "json")
     return json.loads(out)
 
@@ -63,7 +63,7 @@ async def job_done(name: str, timeout_s: int) -> None:
     """Returns when a Job is complete.
 
     Raises:
-        Refused: it is not in time; with what its pods said last.
+        Refused: it is not in time; with the last output of its pods.
     """
     waiting = ("wait", f"job/{name}", "--for=condition=complete", f"--timeout={timeout_s}s")
     try:
@@ -93,7 +93,7 @@ async def live_pods(*apps: str) -> dict[str, str]:
 
 
 async def restarts() -> dict[str, int]:
-    """Containers that were started anew, by pod: by their probes, or because they ended."""
+    """Restarted containers, by pod: by their probes, or because they ended."""
     return {
         pod["metadata"]["name"]: count
         for pod in (await get("pods"))["items"]

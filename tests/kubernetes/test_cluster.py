@@ -122,7 +122,7 @@ async def test_production_overlay_is_taken_by_the_api_server(namespace: None) ->
     await kubectl("apply", "-f", str(K8S.parents[1] / "tests" / "kubernetes" / "custom.yaml"))
     await kubectl("wait", "--for=condition=Established", "customresourcedefinition", "-l", "duetime.io/test=true")
     out, warnings = await kubectl("apply", "--dry-run=server", "-k", str(K8S / "overlays" / "production"))
-    # Pod security is asked too: what violates "restricted" is a warning.
+    # Pod security is checked too: a violation is a warning.
     assert not warnings
     count = out.count("(server dry run)")
     assert count == out.count("\n") > 20

@@ -70,13 +70,13 @@ async def make_certificates(folder: Path) -> None:
 
 
 async def in_pod(app: str, *words: str) -> str:
-    """What a command prints in a pod of an app."""
+    """Output of a command in a pod of an app."""
     out, _ = await kubectl("exec", f"deployment/duetime-{app}", "-c", app, "--", *words)
     return out.strip()
 
 
 async def refusals(address: str, token: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who shows no token, who speaks in plain, and processes of the cluster that ask for what is not theirs."""
+    """Refusals of calls without token, of plain text, and of processes of the cluster that exceed their role."""
     async with AsyncProducer(address, token="dt_nobody_nothing") as producer:
         with pytest.raises(Unauthenticated):
             await producer.send(TOPIC, b"x")

@@ -15,7 +15,7 @@ from duetime_core.testing import LocalCluster
 from sqlalchemy import Column, Engine, Integer, MetaData, Row, Table, func, insert, select
 from sqlalchemy.exc import DBAPIError
 
-# On a machine that has other things to do.
+# Limit on a busy machine.
 SOON_S = 60.0
 
 _topics = itertools.count()
@@ -116,7 +116,7 @@ async def _count(cluster: LocalCluster, topic: str) -> int:
 
 
 def stored(cluster: LocalCluster, topic: str, *, count_min: int = 0) -> list[bytes]:
-    """The bodies in a topic, in the order of its queues; waits for so many."""
+    """The bodies in a topic, in the order of its queues; waits for `count`."""
     with Puller(cluster.address, topic, start="earliest") as puller:
         found = []
         while len(found) < max(cluster.run(_count(cluster, topic)), count_min):

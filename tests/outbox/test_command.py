@@ -30,7 +30,7 @@ def test_relay_moves_rows_until_a_signal_and_says_how_many(shop: Shop, cluster: 
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     assert process.stderr.readline() == "duetime: moving rows of duetime_outbox\n"
-    # It logs what failed.
+    # It logs the failed row.
     assert " is failed: queue" in process.stderr.readline()
     process.send_signal(signal.SIGTERM)
     output, errors = process.communicate(timeout=SOON_S)

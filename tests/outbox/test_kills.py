@@ -32,7 +32,7 @@ def start(shop: Shop, server: str, step: str) -> "subprocess.Popen[str]":
 
 
 def drained(shop: Shop, server: str) -> None:
-    """What the dead left is another's once their leases end."""
+    """Another relay gets a dead one's rows once their leases end."""
     while shop.status().waiting:
         with shop.engine.begin() as connection:
             connection.execute(shop.outbox.table.update().values(next_at_ms=0))
@@ -88,7 +88,7 @@ def test_relays_killed_at_random_leave_nothing_out_and_double_nothing(shop: Shop
                 relay.kill()
             for relay in relays:
                 relay.communicate(timeout=SOON_S)
-        # On a slow machine the kills may be over before.
+        # The kills may be over before on a slow machine.
         assert enough.wait(SOON_S)
     finally:
         over.set()

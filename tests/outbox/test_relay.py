@@ -1,5 +1,6 @@
-"""The relay on SQLite and PostgreSQL against the whole cluster: what it moves, when, in which order, and what it does
-with what it can't."""
+"""The relay on SQLite and PostgreSQL against the whole cluster: moved rows, times and order, and rows that it cannot
+move.
+"""
 
 import asyncio
 import itertools
@@ -36,7 +37,7 @@ def later(shop: Shop, by_ms: int) -> Callable[[Connection], int]:
 
 
 def hand_over(shop: Shop, count: int = 512) -> None:
-    """What a relay leaves that dies before it has sent: its rows are claimed for another minute."""
+    """Leaves rows as a relay that dies before it has sent: they are claimed for another minute."""
     rows = Rows(shop.outbox)
     with shop.engine.begin() as connection:
         now = rows.now(connection)
@@ -210,7 +211,7 @@ def test_row_that_may_have_been_sent_and_is_not_known_any_more_is_doubtful(
     assert "first handed over at 20" in faulty.error
     assert f"topic {topic} does not exist" in faulty.error
     assert any(message_id in record.message for record in caplog.records if record.levelno == logging.ERROR)
-    # It stays so until somebody says what is true.
+    # It stays so until a person decides.
     assert shop.drain(cluster.address, clock=later(shop, 24 * 60 * MINUTE_MS)).sent == 0
     with shop.engine.begin() as connection:
         assert Rows(shop.outbox).resolve(connection, [message_id], resend=True) == []

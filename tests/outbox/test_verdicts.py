@@ -1,4 +1,4 @@
-"""What becomes of rows, by what the server says. (Pure.)"""
+"""Outcomes of rows, by the server's answers. (Pure.)"""
 
 from datetime import timedelta
 

@@ -137,7 +137,7 @@ def test_delay_counts_from_when_it_was_written_by_the_databases_clock(shop: Shop
         ({"properties": {"UNIQ_KEY": "x"}}, 'properties["UNIQ_KEY"]'),
         ({"properties": {"p": "x" * 40_000}}, "properties"),
         ({"tags": "t" * 33_000}, "properties"),
-        # With the property of a due time, by which the relay sends it, there is no room.
+        # The property of a due time, by which the relay sends it, does not fit.
         ({"properties": {"p": "x" * 32_300}, "delay": "1h"}, "properties"),
         ({"queue": -1}, "queue"),
         ({"queue": 1_024}, "queue"),

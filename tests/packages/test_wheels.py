@@ -29,7 +29,7 @@ from duetime import Puller
 with Puller(sys.argv[1], "orders", start="earliest") as puller:
     print(sorted(next(puller).body.decode() for _ in range(3)))
 """
-# Oldest and newest of what the client needs; an empty text: the newest that there is.
+# Oldest and newest requirements of the client; an empty text: the newest available.
 RUNTIMES = {"oldest": ("==1.70.0", "==5.26.1"), "newest": ("", "")}
 
 

@@ -1,6 +1,6 @@
-"""Hours of mixed delays on small segments that soon leave, with restarts: at the end every id is accounted for.
+"""Hours of mixed delays on small segments that are soon deleted, with restarts: at the end every id is accounted for.
 
-The clock is fake, so that an hour passes in seconds. DUETIME_SOAK_MINUTES is how long it goes on in real time.
+The clock is fake, so that an hour passes in seconds. DUETIME_SOAK_MINUTES is the length of the run in real time.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The project's own files, and what is in them: for checks that no linter has."""
+"""The project's own files, and their contents: for checks beyond linters."""
 
 import ast
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
-# Of each package: its folder.
+# Folder of each package.
 PACKAGES = {
     "duetime_format": "format/duetime_format",
     "duetime_core": "core/duetime_core",

@@ -1,4 +1,4 @@
-"""Who imports whom: no circles, no module that nobody imports, and pure modules are held to it."""
+"""Imports between modules: no circles, no module without an importer, and pure modules stay pure."""
 
 import ast
 import re
@@ -13,7 +13,7 @@ import grimp
 from tests.tidy.sources import PACKAGES, PROJECT, content, documents, files, module_of, name, nodes, tree
 
 CONFIG: dict[str, Any] = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["importlinter"]
-# What starts modules without an import: the build, containers, tasks.
+# Files that start modules without an import: the build, containers, tasks.
 STARTERS = ("pyproject.toml", "sdk/pyproject.toml", "Makefile", "Dockerfile", "docker-compose.yml", "deploy")
 # Alembic finds its scripts by their folder.
 MIGRATIONS = "duetime_core.metadata.migrations."
@@ -22,7 +22,7 @@ DOTTED = re.compile(r"\b(?:duetime\w*|bench|tests)(?:\.\w+)+")
 
 @cache
 def graph() -> grimp.ImportGraph:
-    """Also what functions import, and what is imported for types only."""
+    """Imports by module, also those in functions and for types only."""
     return grimp.build_graph(*PACKAGES, cache_dir=None)
 
 
@@ -56,7 +56,7 @@ def imported_by(path: Path) -> frozenset[str]:
 
 
 def lazy_names(path: Path) -> set[str]:
-    """What a package's `__getattr__` imports: the values of its table of modules."""
+    """Imports of a package's `__getattr__`: the values of its table of modules."""
     texts = {node.value for node in nodes(path) if isinstance(node, ast.Constant)}
     return {f"{module_of(path)}.{text}" for text in texts if isinstance(text, str) and text.isidentifier()}
 
@@ -89,7 +89,7 @@ def test_every_module_is_imported_or_started() -> None:
 
 
 def test_every_module_of_the_tests_is_used() -> None:
-    """pytest finds tests and conftest by their names; what else is there is imported by one."""
+    """pytest finds tests and conftest by their names; some test imports every other module."""
     ours = {path: module_of(path) for path in files("tests")}
     alive: set[str] = set()
     for path in ours:

@@ -1,6 +1,6 @@
-"""The client is imported and works on Windows and macOS: what only some systems have stands behind a guard.
+"""The client is imported and works on Windows and macOS: modules of some systems alone are behind a guard.
 
-A guard is a `try` that catches what its lack raises, or an `if` by `hasattr`, `os.name` or `sys.platform`.
+A guard is a `try` that catches the error of a missing name, or an `if` by `hasattr`, `os.name` or `sys.platform`.
 """
 
 import ast
@@ -10,7 +10,7 @@ import pytest
 
 from tests.tidy.sources import PACKAGES, files, name, tree
 
-# Of the client's distribution.
+# Packages of the client's distribution.
 CLIENT = (PACKAGES["duetime"], PACKAGES["duetime_format"])
 SERVERS = "of `duetime up`, whose servers run on POSIX systems; it is refused elsewhere"
 ALLOWED = {
@@ -18,7 +18,7 @@ ALLOWED = {
     "sdk/duetime/cli/preflight.py": SERVERS,
     "sdk/duetime/cli/up.py": SERVERS,
 }
-# What Windows does not have.
+# Modules missing on Windows.
 MODULES = set("crypt fcntl grp nis posix pty pwd resource spwd syslog termios tty uvloop".split())
 OF_OS = set(
     "chown chroot fchmod fchown fork forkpty getegid geteuid getgid getgroups getpgid getpgrp getpriority getsid "
@@ -49,7 +49,7 @@ def names_of(node: ast.AST) -> Iterator[str]:
 
 
 def lacking(node: ast.AST) -> Iterator[str]:
-    """What a node names that Windows does not have."""
+    """Names in a node that Windows does not have."""
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names if alias.name.partition(".")[0] in MODULES)
     elif isinstance(node, ast.ImportFrom):
@@ -66,7 +66,7 @@ def lacking(node: ast.AST) -> Iterator[str]:
 
 
 def unguarded(body: list[ast.stmt]) -> Iterator[tuple[int, str]]:
-    """What stands behind no guard, with its line. An `if` that leaves its block guards what comes after it."""
+    """Unguarded names, with their line. An `if` that leaves its block guards the code after it."""
     for statement in body:
         if is_guard(statement):
             if isinstance(statement, ast.If) and isinstance(statement.body[-1], ast.Return | ast.Raise):
@@ -94,7 +94,7 @@ def test_client_needs_nothing_that_only_some_systems_have() -> None:
     found = {name(path): list(unguarded(tree(path).body)) for path in files(*CLIENT)}
     assert len(found) > 60
     assert {path: lines for path, lines in found.items() if lines and path not in ALLOWED} == {}
-    # What `up.py` is allowed for may go.
+    # Exceptions of `up.py` without a use may go.
     assert [path for path in ALLOWED if not found.get(path)] == []
 
 

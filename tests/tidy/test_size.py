@@ -1,4 +1,4 @@
-"""Files and functions stay small, lines stay within 120 columns, and every module says what it is for."""
+"""Files and functions stay small, lines stay within 120 columns, and every module states its purpose."""
 
 import ast
 import re

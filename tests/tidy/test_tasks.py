@@ -1,7 +1,7 @@
 """Tasks have a parent that waits for them: an `asyncio.TaskGroup`.
 
-A task of the loop alone is lost when nobody holds it, and its exception with it. Who makes one is listed here with what
-holds it, ends it and takes its result.
+A task of the loop alone is lost when no reference holds it, and its exception with it. Each function that makes one is
+listed here, with the code that holds it, ends it and takes its result.
 """
 
 import ast

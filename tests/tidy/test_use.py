@@ -1,4 +1,4 @@
-"""What a package defines is used by more than its tests."""
+"""A package's definitions are used by more than its tests."""
 
 import ast
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.tidy.sources import PACKAGES, PROJECT, content, files, name, tree
 
-# Used by the tests alone, or by what is no code of ours, for a reason.
+# Names used by tests alone, or by code outside the project, with the reason.
 ALLOWED = {
     "core/duetime_core/testing/cluster.py stop_node": "the test kit is for tests, users' too",
     "core/duetime_core/pytest_plugin.py pytest_addoption": "called by pytest",
@@ -25,7 +25,7 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def words(tree: ast.AST) -> Counter[str]:
-    """What code names: variables that are read, attributes, arguments, and words of short texts."""
+    """Names used by code: variables that are read, attributes, arguments, and words of short texts."""
     found: Counter[str] = Counter()
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Store):
@@ -40,8 +40,9 @@ def words(tree: ast.AST) -> Counter[str]:
 
 
 def definitions(node: ast.AST, is_free: bool = True) -> Iterator[Definition]:
-    """Functions and classes of a module, and methods of classes that inherit nothing: others may be called by what
-    they inherit from. What a decorator registers is called by who registers it."""
+    """Functions and classes of a module, and methods of classes without a base: a base may call the others. A
+    decorator's registry calls its functions.
+    """
     for child in ast.iter_child_nodes(node):
         if isinstance(child, Definition):
             if is_free and all(PLAIN_DECORATORS.fullmatch(ast.unparse(each)) for each in child.decorator_list):
