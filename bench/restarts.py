@@ -34,8 +34,9 @@ NAMES = ("store", "gateway")
 TOPIC, DELAY = "restarts", "1s"
 RATE = 1_000
 DEADLINE_S = 60.0
-# Between the end of one restart and the next kill; senders have caught up by then, and each process has a spare.
-SETTLED_S = 4.0
+# Between the end of one restart and the next kill: senders catch up, and both processes get a spare. A kill before
+# the spare has loaded its modules takes an ordinary start.
+PAUSE_S = 6.0
 LOOK_S = 0.005
 HEALTH_TIMEOUT_S = 1.0
 SEND_TIMEOUT_S = 1.0
@@ -118,12 +119,12 @@ def _await(true: Callable[[], bool]) -> None:
         time.sleep(LOOK_S)
 
 
-def measure(cluster: Processes, kills: int, progress: Console) -> Times:
+def measure(cluster: Processes, kills: int, pause_s: float, progress: Console) -> Times:
     found: Times = defaultdict(list)
     wait_until(lambda: accepts(cluster.address), DEADLINE_S, "the cluster accepts messages")
     for number in range(kills):
         for name in NAMES:
-            time.sleep(SETTLED_S)
+            time.sleep(pause_s)
             times_s = restart(cluster, name)
             for kind, time_s in zip((SERVING, ACCEPTED), times_s, strict=True):
                 found[name, kind].append(time_s)
@@ -144,6 +145,7 @@ def table_of(found: Times) -> Table:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=50, help="of each process")
+    parser.add_argument("--pause", type=float, default=PAUSE_S, metavar="SECONDS", help="before each kill")
     parser.add_argument("--rate", type=int, default=RATE, help="messages a second")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all times there too")
     parser.add_argument("--load", help=argparse.SUPPRESS)
@@ -156,7 +158,7 @@ def main() -> None:
         Processes(Path(root), {"DUETIME_LOG_LEVEL": "WARNING"}, impatient=True) as cluster,
         loaded(cluster.address, arguments.rate),
     ):
-        found = measure(cluster, arguments.kills, Console(stderr=True))
+        found = measure(cluster, arguments.kills, arguments.pause, Console(stderr=True))
     if arguments.json:
         arguments.json.write_text(json.dumps({f"{name}, {kind}": times for (name, kind), times in found.items()}))
     Console().print(table_of(found))
