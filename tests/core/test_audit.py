@@ -114,7 +114,7 @@ def outcomes(events: list[Event]) -> list[tuple[str, str, str, str]]:
     return [(one.method, one.resource, one.status, one.reason) for one in events]
 
 
-async def test_act_is_told_with_its_user_its_host_and_what_it_is_about() -> None:
+async def test_act_is_recorded_with_user_host_and_target() -> None:
     async with Served() as served:
         with structlog.testing.capture_logs() as lines:
             assert await served.call("Pause", lane(3)) == "OK"
@@ -130,7 +130,7 @@ async def test_act_is_told_with_its_user_its_host_and_what_it_is_about() -> None
     assert line == {"event": "audit", "log_level": "info", "status": "OK", **told}
 
 
-async def test_act_that_fails_is_told_with_its_reason() -> None:
+async def test_failed_act_is_recorded_with_its_reason() -> None:
     async with Served() as served:
         await served.call("Pause", lane(404))
         await served.call("Stream", lane(404))
@@ -141,7 +141,7 @@ async def test_act_that_fails_is_told_with_its_reason() -> None:
         ]
 
 
-async def test_calls_that_are_no_acts_are_told_only_where_they_are_refused() -> None:
+async def test_ordinary_calls_are_recorded_only_when_refused() -> None:
     async with Served() as served:
         assert await served.call("Look", lane(3)) == "OK"
         assert await served.call("Look", lane(404)) == "NOT_FOUND"

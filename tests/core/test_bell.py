@@ -49,7 +49,7 @@ async def test_a_bell_rings_when_its_delay_has_passed(clock: Clock) -> None:
         assert await rung_ms(clock, 0.3) >= 0.3
 
 
-async def test_a_bell_that_is_set_again_rings_at_the_later_moment_alone(clock: Clock) -> None:
+async def test_a_bell_set_again_rings_at_the_later_time_alone(clock: Clock) -> None:
     assert await rung_ms(clock, LONG_MS, 1) < LONG_MS
     assert await rung_ms(clock, 0, 20) >= 18
 

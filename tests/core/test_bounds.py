@@ -41,7 +41,7 @@ def test_status_of_any_metadata_stays_below_4_kib(text: str, metadata: dict[str,
 
 
 @given(violations, texts)
-def test_what_was_cut_once_is_not_cut_again(found: list[Violation], text: str) -> None:
+def test_cut_text_is_not_cut_again(found: list[Violation], text: str) -> None:
     for error in (InvalidArgument(found), FailedPrecondition(text)):
         first = brief(error)
         again = DueTimeError(first.text, reason=first.reason)
@@ -60,14 +60,14 @@ def test_of_many_violations_the_first_are_told_and_how_many_more_there_are() -> 
     assert told.text.endswith(f"; and {60 - count} more")
 
 
-def test_few_violations_are_told_as_they_are() -> None:
+def test_few_violations_are_reported_unchanged() -> None:
     found = [Violation("topic", "is empty"), Violation("body", "is 5 bytes, 4 at most")]
     assert brief(InvalidArgument(found)) == Brief(
         "topic: is empty; body: is 5 bytes, 4 at most", "INVALID_ARGUMENT", found
     )
 
 
-def test_one_endless_violation_is_told_with_its_beginning() -> None:
+def test_one_endless_violation_is_cut() -> None:
     (told,) = brief(InvalidArgument([Violation("sql", "x" * 50_000), Violation("tags", "y")])).violations[:1]
     assert told.field == "sql"
     assert told.description == "x" * 637 + "..."

@@ -86,7 +86,7 @@ def test_secret_is_changed_without_a_pause() -> None:
 
 
 @pytest.mark.parametrize("text", ["short", "with a blank in it", "ümlaut-in-the-secret", f"{SECRET},", f",{SECRET}"])
-def test_secret_that_is_none_is_refused_and_not_told(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_secret_is_refused_and_not_shown(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="is not 16 characters or more") as caught:
         ClusterSecret(text)
     assert text not in str(caught.value)
@@ -190,7 +190,7 @@ async def test_call_with_the_secret_passes_by_every_kind_of_channel() -> None:
         blocking.unary_unary("/duetime.v1.Store/Describe")(b"", timeout=0.5)
 
 
-def test_process_with_a_bad_secret_does_not_start_and_does_not_tell_it() -> None:
+def test_process_with_a_bad_secret_does_not_start_or_log_it() -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DUETIME_")}
     done = subprocess.run(
         [sys.executable, "-m", "tests.core.sample_node"],

@@ -126,7 +126,7 @@ async def test_only_servers_with_valid_certificates_of_their_name_are_called(
         assert await reached(running.port, credentials_of(certified.issue("gateway")), host) == outcome
 
 
-async def test_a_plain_server_is_not_called_by_who_has_a_certificate(certified: Certified) -> None:
+async def test_a_client_with_a_certificate_calls_no_plain_server(certified: Certified) -> None:
     async with serving(Credentials()) as server:
         assert await reached(server.port, credentials_of(certified.issue("gateway"))) == "UNAVAILABLE"
         assert await reached(server.port, Credentials()) == "OK"
@@ -164,7 +164,7 @@ async def test_the_certified_port_asks_where_the_public_one_does_not(certified: 
         assert await reached(server.certified_port, credentials_of(certified.issue("operator"))) == "OK"
 
 
-async def test_the_probe_port_tells_health_and_nothing_else(certified: Certified) -> None:
+async def test_the_probe_port_serves_health_alone(certified: Certified) -> None:
     async with serving(credentials_of(certified.issue("store")), probe_port=0) as server:
         address = f"127.0.0.1:{server.probe_port}"
         assert await asyncio.to_thread(health_of, address) == "SERVING"
@@ -258,7 +258,7 @@ def test_metrics_by_tls_take_a_certificate() -> None:
 
 
 @pytest.mark.usefixtures("looks_often")
-def test_what_does_not_fit_changes_nothing_and_is_told_once(certified: Certified) -> None:
+def test_unfit_certificate_changes_nothing_and_is_reported_once(certified: Certified) -> None:
     registry = CollectorRegistry()
     files = certified.issue("store")
     certificates = Certificates(files, registry)
@@ -292,7 +292,7 @@ def test_a_directory_that_is_swapped_is_seen(certified: Certified) -> None:
 
 
 @pytest.mark.usefixtures("looks_often")
-def test_the_end_of_certificates_is_told(certified: Certified) -> None:
+def test_the_end_of_certificates_is_reported(certified: Certified) -> None:
     registry = CollectorRegistry()
     files = certified.issue("store", ends_in=DAY)
     _ = Certificates(files, registry)
@@ -308,7 +308,7 @@ def test_the_end_of_certificates_is_told(certified: Certified) -> None:
     assert end("own") == pytest.approx(first + 2 * 86_400, abs=60)
 
 
-def test_files_are_looked_at_once_a_second(certified: Certified, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_checked_once_a_second(certified: Certified, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tls, "LOOK_S", 1_000.0)
     followed = Followed(certified.issue("store"))
     before = followed.now()
@@ -379,7 +379,7 @@ async def test_ca_and_certificates_change_under_load_and_no_call_fails(certified
 
 
 @pytest.mark.usefixtures("looks_often")
-async def test_a_channel_whose_certificate_had_expired_goes_on_with_the_next_one(certified: Certified) -> None:
+async def test_a_channel_recovers_with_the_next_certificate(certified: Certified) -> None:
     credentials = credentials_of(certified.issue("gateway", ends_in=-timedelta(seconds=1)))
     async with (
         serving(credentials_of(certified.issue("store"))) as server,

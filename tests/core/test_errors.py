@@ -67,7 +67,7 @@ def test_every_error_class_is_in_the_table() -> None:
     assert below(DueTimeError) == told
 
 
-def test_all_violations_are_told() -> None:
+def test_all_violations_are_reported() -> None:
     error = InvalidArgument([Violation("topic", "is empty"), Violation("body", "is 5 bytes, 4 at most")], reason="X_Y")
     packed, details = read_status(status_of(error))
     assert packed.message == "topic: is empty; body: is 5 bytes, 4 at most"

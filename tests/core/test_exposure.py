@@ -36,7 +36,7 @@ def test_only_tls_and_authentication_or_the_operator_s_word_open_a_port(
         (False, True, ["no TLS", "DUETIME_TLS_CERT_FILE"], ["DUETIME_GATEWAY_AUTH"]),
     ],
 )
-def test_refusal_says_what_to_do_in_one_line(
+def test_refusal_names_the_remedy_in_one_line(
     tls: bool, authenticated: bool, told: list[str], not_told: list[str]
 ) -> None:
     with pytest.raises(StartupError) as caught:
@@ -47,7 +47,7 @@ def test_refusal_says_what_to_do_in_one_line(
     assert "\n" not in text
 
 
-def test_metrics_beyond_loopback_take_tls_and_nobody_s_name() -> None:
+def test_metrics_beyond_loopback_need_tls_but_no_users() -> None:
     for authenticated in (False, True):
         refuse_exposed(Listener("10.0.0.1", True, authenticated, metrics=True), insecure=False)
         refuse_exposed(Listener("127.0.0.1", False, authenticated, metrics=True), insecure=False)
@@ -68,7 +68,7 @@ def test_metrics_are_judged_where_they_listen() -> None:
     assert [one.host for one in (*settings.listeners, *settings.metrics_listener)] == ["::1", "::1"]
 
 
-def test_process_beyond_loopback_does_not_start_unless_told() -> None:
+def test_process_beyond_loopback_starts_only_on_request() -> None:
     code, out, told = Process("--host", EVERYWHERE).end()
     assert (code, out) == (1, "")
     assert told.startswith("duetime sample: others than this machine reach 0.0.0.0")
@@ -92,7 +92,7 @@ def test_process_that_is_told_warns_in_one_line() -> None:
     assert (warning["hosts"], warning["tls"], warning["authenticated"]) == ([EVERYWHERE], False, False)
 
 
-def test_process_on_loopback_says_nothing() -> None:
+def test_process_on_loopback_warns_of_nothing() -> None:
     process = Process("--log-format", "json")
     process.ready()
     process.popen.terminate()

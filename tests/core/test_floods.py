@@ -100,7 +100,7 @@ async def test_a_call_with_too_much_metadata_is_refused(served: Served) -> None:
         assert await put(b"1", timeout=DEADLINE_S, metadata=(("a", "x" * 8_000),)) == b"1"
 
 
-async def test_a_connection_has_so_many_streams_and_the_next_one_waits(served: Served) -> None:
+async def test_a_connection_bounds_streams_and_the_next_one_waits(served: Served) -> None:
     most = 100 + PROBES_IN_FLIGHT_MAX
     raw = served.raw()
     told = b""

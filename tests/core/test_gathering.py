@@ -43,7 +43,7 @@ async def started(answers: Answers) -> AsyncIterator[Gathering[int, int]]:
         answers.gathering.stop()
 
 
-async def test_what_is_asked_meanwhile_goes_with_the_next_round() -> None:
+async def test_questions_during_a_round_join_the_next() -> None:
     answers = Answers()
     async with started(answers) as gathering:
         first = asyncio.create_task(gathering.ask([1]))
@@ -66,7 +66,7 @@ async def test_rounds_are_bounded_and_an_error_is_its_questions_alone() -> None:
         assert [len(one) for one in answers.rounds] == [10, 10, 5]
 
 
-async def test_who_gives_up_in_time_gets_what_is_there_and_the_rest_is_done() -> None:
+async def test_timed_out_caller_gets_results_so_far() -> None:
     answers = Answers(round_max=2)
     async with started(answers) as gathering:
         asked = asyncio.create_task(gathering.ask([1, 2], wait_ms=100))
@@ -120,7 +120,7 @@ async def test_one_caller_leaves_places_to_others() -> None:
 
 
 @pytest.mark.parametrize("error", [Unavailable("away"), ValueError("a defect")])
-async def test_an_error_of_a_round_is_told_to_all_and_ends_nothing(error: Exception) -> None:
+async def test_an_error_of_a_round_reaches_all_and_ends_nothing(error: Exception) -> None:
     answers = Answers()
     answers.gate.set()
     async with started(answers) as gathering:
@@ -131,7 +131,7 @@ async def test_an_error_of_a_round_is_told_to_all_and_ends_nothing(error: Except
         assert await gathering.ask([1]) == {1: 1}
 
 
-async def test_a_stop_answers_who_waits() -> None:
+async def test_a_stop_answers_waiting_callers() -> None:
     answers = Answers()
 
     async def node() -> None:

@@ -11,7 +11,7 @@ async def ask(*arguments: str) -> int:
     return await asyncio.to_thread(main, list(arguments))
 
 
-async def test_health_check_follows_what_the_process_says(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_health_check_follows_the_process(capsys: pytest.CaptureFixture[str]) -> None:
     server = Server(["sample"], calls_in_flight_max=8)
     await server.start("127.0.0.1", 0)
     address = f"127.0.0.1:{server.port}"

@@ -7,7 +7,7 @@ from duetime_core.lag import PERIOD_S, LoopLag
 from prometheus_client import CollectorRegistry
 
 
-async def test_a_loop_that_is_held_is_told() -> None:
+async def test_a_blocked_loop_is_reported() -> None:
     registry = CollectorRegistry()
     lag = LoopLag(registry)
     lag.start()

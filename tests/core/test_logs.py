@@ -83,7 +83,7 @@ def test_other_loggers_leave_nothing_out(written: io.StringIO) -> None:
     assert [one["number"] for one in lines(written)] == list(range(10))
 
 
-def test_what_libraries_log_is_one_line_without_secrets_and_not_repeated(written: io.StringIO) -> None:
+def test_library_logs_are_one_line_without_secrets_or_repeats(written: io.StringIO) -> None:
     log = logging.getLogger("grpc.test")
     for number in range(100):
         try:

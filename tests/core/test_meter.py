@@ -102,7 +102,7 @@ def test_buckets_are_cumulative() -> None:
     assert buckets["+Inf"] == 4
 
 
-def test_process_says_what_it_is_and_uses() -> None:
+def test_process_reports_its_build_and_resources() -> None:
     registry = CollectorRegistry()
     export_process("store", registry)
     text = generate_latest(registry).decode()

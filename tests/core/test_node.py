@@ -72,7 +72,7 @@ def test_signal_ends_it_cleanly(number: signal.Signals, started: list[Process]) 
     assert phrases == ["serving", "stopping", "stopped"]
 
 
-def test_ready_line_tells_ports_that_answer(started: list[Process]) -> None:
+def test_ready_line_names_ports_that_answer(started: list[Process]) -> None:
     process = Process()
     started.append(process)
     ready = process.ready()
@@ -132,7 +132,7 @@ def test_death_of_a_loop_is_the_death_of_the_process(fail: str) -> None:
     assert reasons[fail] in err
 
 
-def test_help_lists_each_setting_with_what_it_means() -> None:
+def test_help_lists_each_setting_with_its_meaning() -> None:
     code, out, _ = Process("--help").end()
     assert code == 0
     assert "--metrics-port" in out

@@ -47,7 +47,7 @@ def test_process_that_is_well_is_ready_and_alive(started: list[Process]) -> None
     assert "duetime_build_info" in page(ready, "/metrics")[1]
 
 
-def test_stuck_process_is_ready_but_not_alive_and_says_why(started: list[Process]) -> None:
+def test_stuck_process_is_ready_but_not_alive_with_a_reason(started: list[Process]) -> None:
     started.append(Process("--fail", "stuck", "--log-format", "json"))
     ready = started[0].ready()
     assert [check(ready, name) for name in ("", LIVENESS, LIVENESS)] == [SERVING, NOT_SERVING, NOT_SERVING]

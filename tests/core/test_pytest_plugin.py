@@ -104,7 +104,7 @@ def test_tests_have_a_cluster_whose_clock_they_move(tmp_path: Path, scope: str) 
     assert "6 passed" in done.stdout
 
 
-def test_without_the_server_the_fixture_says_what_to_install(tmp_path: Path) -> None:
+def test_without_the_server_the_fixture_names_the_package(tmp_path: Path) -> None:
     """The plugin has loaded nothing by then."""
     (tmp_path / "conftest.py").write_text(
         "import sys\n"

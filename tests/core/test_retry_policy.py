@@ -73,7 +73,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("text", "why"), REFUSED)
-def test_refusal_says_where(text: str, why: str) -> None:
+def test_refusal_has_the_position(text: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         retry_policy.parse(text)
 
@@ -101,7 +101,7 @@ listed = st.builds(
 
 
 @given(policies | listed)
-def test_text_says_all_of_a_policy(policy: RetryPolicy) -> None:
+def test_text_has_all_of_a_policy(policy: RetryPolicy) -> None:
     assert not retry_policy.violations("", policy)
     read = retry_policy.parse(retry_policy.render(policy))
     assert retry_policy.completed(read) == retry_policy.completed(policy)

@@ -110,7 +110,7 @@ async def asked(channel: grpc.aio.Channel, method: str) -> str:
         return error.code().name
 
 
-async def test_each_role_calls_what_it_is_for_and_nothing_else(certified: Certified) -> None:
+async def test_each_role_calls_only_its_methods(certified: Certified) -> None:
     registry = CollectorRegistry()
     server = Server([], 100, registry, credentials=credentials_of(certified.issue("store")))
     server.grpc.add_generic_rpc_handlers([Anything()])

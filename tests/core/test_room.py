@@ -93,7 +93,7 @@ async def test_who_waits_gets_room_in_turn_and_small_ones_do_not_wait() -> None:
     assert room.shares.used == 0
 
 
-async def test_who_waits_in_vain_is_refused_and_leaves_its_turn() -> None:
+async def test_timed_out_waiter_is_refused_and_leaves_its_turn() -> None:
     room = make()
     first = await room.wait("a", 60, CLOCK, 0)
     with pytest.raises(Overloaded):

@@ -42,7 +42,7 @@ def test_a_probe_is_answered_beside_connections_that_say_nothing(port: int) -> N
             assert one.recv(100).startswith(b"HTTP/1.0 200")
 
 
-def test_a_caller_that_says_nothing_is_ended(monkeypatch: pytest.MonkeyPatch, port: int) -> None:
+def test_a_silent_caller_is_disconnected(monkeypatch: pytest.MonkeyPatch, port: int) -> None:
     assert ScrapeHandler.timeout == scrapes.SCRAPE_STILL_S
     monkeypatch.setattr(ScrapeHandler, "timeout", 0.05)
     with silent(port, "127.0.0.1") as one:

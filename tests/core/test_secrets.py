@@ -35,12 +35,12 @@ URL = f"postgresql+psycopg://duetime:{PASSWORD}@127.0.0.1:1/duetime"
         ("basic information about a token", "basic information about a token"),
     ],
 )
-def test_passwords_are_masked_and_the_rest_is_told(text: str, told: str) -> None:
+def test_passwords_are_masked_and_the_rest_is_shown(text: str, told: str) -> None:
     assert masked(text) == told
 
 
 @given(st.text(st.characters(exclude_categories=["Z", "C"], exclude_characters="'\""), min_size=9))
-def test_no_password_of_a_url_is_told(password: str) -> None:
+def test_no_password_of_a_url_is_shown(password: str) -> None:
     assert password not in masked(f"postgresql://user:{password}@host/db failed").removeprefix("postgresql://user:***")
 
 
@@ -72,7 +72,7 @@ def test_no_log_line_has_a_password(capfd: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("service", SERVICES)
 @pytest.mark.parametrize("fault", [["--port", "70000"], ["--stores", "nonsense"]], ids=["port", "stores"])
-def test_process_that_can_t_start_tells_no_password(service: str, fault: list[str]) -> None:
+def test_process_that_cannot_start_logs_no_password(service: str, fault: list[str]) -> None:
     arguments = ["--database-url", URL, "--stores", "0=127.0.0.1:1", *fault]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DUETIME_")}
     done = subprocess.run(
@@ -88,7 +88,7 @@ def test_process_that_can_t_start_tells_no_password(service: str, fault: list[st
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_process_without_its_database_tells_no_password(service: str) -> None:
+def test_process_without_its_database_logs_no_password(service: str) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DUETIME_")}
     with subprocess.Popen(
         [sys.executable, "-m", f"duetime_{service}", "--database-url", URL, "--stores", "0=127.0.0.1:1"],
@@ -111,7 +111,7 @@ def test_process_without_its_database_tells_no_password(service: str) -> None:
     assert PASSWORD not in "".join(told)
 
 
-def test_fault_of_several_settings_tells_no_password() -> None:
+def test_fault_of_several_settings_hides_the_password() -> None:
     """Its input is all settings."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DUETIME_")}
     done = subprocess.run(

@@ -130,7 +130,7 @@ async def test_error_becomes_its_status(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_unknown_exception_is_internal_and_tells_no_secret(kind: str) -> None:
+async def test_unknown_exception_is_internal_and_shows_no_secret(kind: str) -> None:
     async with serving() as (_, channel, _):
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call(channel, kind, b"bug")
@@ -160,7 +160,7 @@ async def test_abort_of_the_service_passes(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_call_past_the_limit_is_refused_and_the_place_comes_back(kind: str) -> None:
+async def test_call_past_the_limit_is_refused_until_another_ends(kind: str) -> None:
     async with serving(calls_in_flight_max=2) as (service, channel, _):
         async with asyncio.TaskGroup() as group:
             held = [group.create_task(call(channel, kind, b"wait")) for _ in range(2)]

@@ -29,7 +29,7 @@ def _bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_defaults_stand_where_nothing_is_said() -> None:
+def test_defaults_apply_without_settings() -> None:
     settings = SampleSettings.read(["--folder", "/x"])
     assert (settings.folder, settings.count, settings.host, settings.port) == (Path("/x"), 3, "127.0.0.1", 0)
     assert str(settings.levels) == DEFAULT_DELAY_LEVELS
@@ -53,7 +53,7 @@ def test_shared_variables_reach_each_process_and_its_own_win(monkeypatch: pytest
     assert SampleSettings.read(["--folder", "/x"]).levels.names == ("3s",)
 
 
-def test_all_faults_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_faults_are_reported_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DUETIME_SAMPLE_PORT", "70000")
     monkeypatch.setenv("DUETIME_SAMPLE_COUNT", "none")
     monkeypatch.setenv("DUETIME_SAMPLE_DELAY_LEVELS", "1s 1s")
@@ -84,7 +84,7 @@ def test_misspelt_shared_variable_is_a_fault(monkeypatch: pytest.MonkeyPatch) ->
         SampleSettings.read(["--folder", "/x"])
 
 
-def test_fault_of_a_shared_variable_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fault_of_a_shared_variable_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DUETIME_DELAY_LEVELS", "soon")
     monkeypatch.setenv("DUETIME_LOG_LEVEL", "LOUD")
     with pytest.raises(StartupError) as caught:

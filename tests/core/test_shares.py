@@ -13,7 +13,7 @@ def test_one_holder_gets_its_share_and_no_more() -> None:
     assert shares.room("b") == 40
 
 
-def test_the_last_tenth_is_for_those_who_hold_little() -> None:
+def test_the_last_tenth_is_for_small_holders() -> None:
     shares: Shares[str] = Shares(100, share=50, little=5)
     shares.take("a", 50)
     shares.take("b", 40)
@@ -35,7 +35,7 @@ def test_what_is_given_back_is_there_again() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(1, 40)), max_size=60))
-def test_nobody_is_ever_above_its_share_and_newcomers_find_some(wanted: list[tuple[str, int]]) -> None:
+def test_no_holder_exceeds_its_share_and_newcomers_find_some(wanted: list[tuple[str, int]]) -> None:
     shares: Shares[str] = Shares(100, share=30, little=2)
     for key, amount in wanted:
         if amount <= shares.room(key):

@@ -139,7 +139,7 @@ async def test_all_are_as_well_as_the_worst() -> None:
     assert (both.ready, await both.why_stuck()) == (False, "other: lane 0/1 does not move")
 
 
-def test_samples_of_one_family_stand_together_and_say_whose_they_are() -> None:
+def test_samples_of_one_family_are_grouped_with_their_node() -> None:
     registries = {name: CollectorRegistry() for name in ("one", "other")}
     for name, registry in registries.items():
         Gauge("calls", "Calls that run", ["method"], registry=registry).labels("Send").set(len(name))

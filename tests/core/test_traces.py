@@ -83,7 +83,7 @@ def test_errors_of_the_system_keep_their_words() -> None:
     assert name_of(asyncio.CancelledError(VALUE)) == "asyncio.exceptions.CancelledError"
 
 
-def test_process_that_a_defect_ends_tells_no_value() -> None:
+def test_process_ended_by_a_defect_logs_no_value() -> None:
     """Nor do tasks and callbacks that nobody awaits."""
     code, _, told = Process("--fail", "values", "--log-format", "json").end()
     assert code == 1

@@ -148,7 +148,7 @@ def test_mark_in_a_body_and_damaged_bytes_are_no_context() -> None:
     assert exporter.get_finished_spans() == ()
 
 
-def test_plain_producer_goes_on_with_the_caller_s_span() -> None:
+def test_plain_producer_continues_the_caller_s_span() -> None:
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     tracing.enable(provider)

@@ -141,7 +141,7 @@ async def test_many_small_uploads_of_one_host_are_refused_and_not_those_of_other
         assert [peer.rpartition(":")[0] for peer in peers] == ["ipv4:127.0.0.1"]
 
 
-async def test_a_request_that_stands_still_is_refused_with_a_status() -> None:
+async def test_a_stalled_request_is_refused_with_a_status() -> None:
     async with serving() as served:
         raw = await served.half(1 * MIB)
         await served.until(lambda: served.traffic.upload_bytes > MIB // 2, "it is measured")
@@ -239,7 +239,7 @@ async def test_a_connection_with_more_than_its_share_untaken_makes_no_calls() ->
             assert await channel.unary_unary("/T/Get")(b"5", timeout=DEADLINE_S) == bytes(5)
 
 
-async def test_a_stream_whose_reader_is_gone_for_minutes_ends() -> None:
+async def test_a_stream_ends_after_minutes_without_its_reader() -> None:
     async with serving() as served:
         raw = served.raw()
         raw.send(request("/T/Export", 1, b""))

@@ -98,14 +98,14 @@ async def test_a_large_request_is_in_work_alone_and_in_its_order(turns: Turns) -
     assert len(small.in_work) == 3
 
 
-async def test_a_user_who_was_alone_lately_has_no_bounds(turns: Turns, clock: FakeClock) -> None:
+async def test_a_user_alone_lately_has_no_bounds(turns: Turns, clock: FakeClock) -> None:
     clock.move(RECENT_MS)
     flood = Flood(turns, "alice", 100)
     await settle()
     assert len(flood.in_work) == 100
 
 
-async def test_who_gives_up_leaves_no_place_behind(turns: Turns) -> None:
+async def test_cancelled_waiter_leaves_no_place_behind(turns: Turns) -> None:
     flood = Flood(turns, "alice", MOST + 2)
     await settle()
     waiting, last = flood.tasks[MOST:]

@@ -76,7 +76,7 @@ async def held() -> AsyncIterator[Held]:
     await one.server.stop(0)
 
 
-async def test_single_calls_of_one_who_floods_hold_up_nobody_else(held: Held) -> None:
+async def test_single_calls_of_a_flooder_delay_no_other(held: Held) -> None:
     assert await held.call("bob") == b"bob"
     flood = [asyncio.ensure_future(held.call("alice")) for _ in range(100)]
     async with asyncio.timeout(DEADLINE_S):

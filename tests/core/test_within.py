@@ -144,7 +144,7 @@ async def test_a_cancelled_call_is_cancelled_at_both_ends(served: Served, kind: 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_who_gives_up_waiting_cancels_the_call(served: Served, kind: str) -> None:
+async def test_cancelled_wait_cancels_the_call(served: Served, kind: str) -> None:
     call = served.begin(kind, b"wait", timeout=DEADLINE_S)
     if kind == "UnaryStream":
         # A socket's call is not cancelled by a read that was given up before it began.
@@ -196,7 +196,7 @@ async def test_an_iterator_that_raises_cancels_its_call(served: Served) -> None:
         await answers_of(call)
 
 
-async def test_writes_after_the_servers_end_tell_of_it(served: Served) -> None:
+async def test_writes_after_the_servers_end_report_it(served: Served) -> None:
     call = served.method("Stream")(timeout=DEADLINE_S)
     await call.write(b"missing")
 
@@ -327,7 +327,7 @@ async def test_without_a_server_a_call_is_unavailable_or_waits_for_one(way: str)
         assert await waiting == [b"hello"]
 
 
-async def test_a_server_that_comes_again_is_found_again(served: Served) -> None:
+async def test_a_restarted_server_is_found_again(served: Served) -> None:
     await served.server.stop(0)
     await served.start()
     assert await served.call("Unary", b"hello", wait_for_ready=True) == [b"hello"]

@@ -81,7 +81,7 @@ async def test_messages_past_the_window_wait_with_their_writer() -> None:
         call.cancel()
 
 
-async def test_a_call_that_nobody_holds_is_cancelled() -> None:
+async def test_an_unreferenced_call_is_cancelled() -> None:
     async with made("within") as served:
         await served.start()
         call = served.begin("UnaryStream", b"wait", timeout=DEADLINE_S)

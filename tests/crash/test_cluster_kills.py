@@ -83,7 +83,7 @@ async def finish(cluster: Processes, workload: Workload, running: "asyncio.Task[
 
 
 @pytest.mark.timeout(540)
-async def test_killing_any_process_at_any_moment_loses_and_doubles_nothing(
+async def test_killing_any_process_at_any_time_loses_and_doubles_nothing(
     cluster: Processes, kills: int, dice: random.Random
 ) -> None:
     workload = Workload(cluster.address, DELAYS_MS, dice)

@@ -13,7 +13,7 @@ PAIRS = 2_400
 
 @pytest.mark.proof
 @pytest.mark.timeout(120)
-async def test_what_is_answered_at_the_due_time_is_what_is_delivered(tmp_path: Path, dice: random.Random) -> None:
+async def test_answers_at_the_due_time_agree_with_deliveries(tmp_path: Path, dice: random.Random) -> None:
     with Processes(tmp_path, {"DUETIME_LOG_LEVEL": "WARNING"}) as cluster:
         answers = await race(cluster, PAIRS, 0, dice)
     assert answers.total() == PAIRS

@@ -139,7 +139,7 @@ async def test_kills_lose_nothing_of_official_clients(tmp_path: Path, dice: rand
     assert not faults, f"{len(faults)} faults: {faults[:40]}"
 
 
-def test_a_ledger_finds_what_may_not_be() -> None:
+def test_a_ledger_finds_violations() -> None:
     def taken(*lines: tuple[object, ...]) -> Ledger:
         ledger = Ledger(["simple"])
         for line in lines:

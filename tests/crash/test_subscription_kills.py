@@ -93,7 +93,7 @@ async def until_subscribed(rig: Rig) -> None:
 
 @pytest.mark.proof
 @pytest.mark.timeout(400)
-async def test_every_message_is_read_once_in_order_whatever_dies(rig: Rig, dice: random.Random) -> None:
+async def test_every_message_is_read_once_in_order_despite_kills(rig: Rig, dice: random.Random) -> None:
     sending, reading = Sending(rig.address), Reading(rig.address)
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(sending.run())
@@ -114,7 +114,7 @@ async def test_every_message_is_read_once_in_order_whatever_dies(rig: Rig, dice:
 
 
 @pytest.mark.proof
-async def test_puller_goes_on_through_a_gateway_that_stops_in_good_order(rig: Rig) -> None:
+async def test_puller_survives_a_graceful_stop_of_its_gateway(rig: Rig) -> None:
     async with (
         AsyncProducer(rig.address, timeout=timedelta(seconds=SEND_TIMEOUT_S)) as producer,
         AsyncPuller(rig.address, TOPIC) as puller,

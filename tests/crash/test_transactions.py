@@ -24,7 +24,7 @@ async def test_transactions_are_carried_out_through_kills(tmp_path: Path, dice: 
     ("decision", "stored_at_ms"),
     [(COMMIT, []), (COMMIT, [200, 200]), (ROLLBACK, [200]), ("", [200]), (COMMIT, [149])],
 )
-def test_what_is_not_carried_out_is_seen(decision: str, stored_at_ms: list[int]) -> None:
+def test_unexecuted_decisions_are_detected(decision: str, stored_at_ms: list[int]) -> None:
     decided = {"a": (decision, 100)} if decision else {}
     messages = [message_pb2.StoredMessage(id="a", stored_at_ms=at_ms) for at_ms in stored_at_ms]
     assert list(faults({"a": 50}, decided, messages))

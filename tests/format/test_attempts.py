@@ -86,7 +86,7 @@ def test_it_shrinks_to_a_count_and_then_to_nothing() -> None:
     assert encode(history, -5) is None
 
 
-def test_what_was_given_up_once_stays_told() -> None:
+def test_abandonment_stays_reported() -> None:
     history = fitted(History(tuple(attempt(number) for number in range(1, 1_001))))
     again = fitted(history.with_attempts([attempt(1_001)]))
     assert again.attempts[-1].number == 1_001
@@ -104,7 +104,7 @@ def test_numbers_go_on_behind_a_redrive() -> None:
     "text",
     ["", "x", "[]", "{}", "null", '{"attempts":[[1]]}', '{"attempts":[["a",1,2,"",null,null]]}', '{"attempts":7}'],
 )
-def test_what_cannot_be_read_says_so(text: str) -> None:
+def test_unreadable_history_is_marked(text: str) -> None:
     assert [one.type for one in decode(text).attempts] == ["HistoryUnreadable"]
 
 
@@ -127,7 +127,7 @@ def test_never_longer_than_its_room(history: History, room: int) -> None:
 
 
 @given(st.lists(attempts, max_size=3).map(lambda found: History(tuple(found))))
-def test_what_fits_is_kept_whole(history: History) -> None:
+def test_fitting_history_is_kept_whole(history: History) -> None:
     text = encode(history)
     if text is not None and len(text.encode()) < HISTORY_BYTES_MAX // 2:
         assert decode(text) == history

@@ -79,7 +79,7 @@ def in_python(data: bytes, at: int, position: int, monkeypatch: pytest.MonkeyPat
     damage=st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(1, 255)), max_size=2),
     cut=st.integers(0, 40),
 )
-def test_twin_takes_what_the_python_takes(
+def test_twin_accepts_the_same_as_python(
     items: list[tuple[Record, bool]], damage: list[tuple[int, int]], cut: int
 ) -> None:
     compiled("duetime_format._columns")
@@ -96,7 +96,7 @@ def test_twin_takes_what_the_python_takes(
     where=st.integers(0),
     bit=st.integers(0, 7),
 )
-def test_record_with_a_crc_tells_any_flipped_bit(items: list[tuple[Record, bool]], where: int, bit: int) -> None:
+def test_record_with_a_crc_detects_any_flipped_bit(items: list[tuple[Record, bool]], where: int, bit: int) -> None:
     data = bytearray(log_of([(found, True) for found, _ in items]))
     assert take(bytes(data), 0, 0).count == len(items)
     size = layout.SIZE_MAGIC.unpack_from(data)[0]
@@ -104,7 +104,7 @@ def test_record_with_a_crc_tells_any_flipped_bit(items: list[tuple[Record, bool]
     assert take(bytes(data), 0, 0).count == 0
 
 
-def test_columns_say_what_the_records_say() -> None:
+def test_columns_agree_with_the_records() -> None:
     delayed = b"DELAY\x013\x02KEYS\x01first\x02TAGS\x01paid\x02REAL_TOPIC\x01orders\x02UNIQ_KEY\x01k"
     lane = Record("SCHEDULE_TOPIC_XXXX", 2, b"b", delayed, stored_at_ms=5, queue_offset=9)
     named = b"KEYS\x01first\x02UNIQ_KEY\x01k\x02DT_ENTRY\x013:9:77"
@@ -128,7 +128,7 @@ def test_columns_say_what_the_records_say() -> None:
     assert [data[at - 9 : at + 1] for at in run.id_at.tolist()] == [b"UNIQ_KEY\x01k"] * 2
 
 
-def test_columns_of_a_lane_for_any_time_say_where_its_due_time_stands() -> None:
+def test_columns_of_a_lane_for_any_time_have_its_due_time() -> None:
     real = b"REAL_TOPIC\x01orders\x02REAL_QID\x014\x02UNIQ_KEY\x01k"
     out = b"TIMER_OUT_MS\x011700000000000\x02"
     texts = [
@@ -199,7 +199,7 @@ def test_runs_and_records_one_by_one_are_the_same(tmp_path: Path, seed: int) -> 
     log.close()
 
 
-def test_every_blank_mark_is_told(tmp_path: Path) -> None:
+def test_every_blank_mark_is_recognised(tmp_path: Path) -> None:
     log = CommitLog(Disk(), tmp_path, SEGMENT_BYTES)
     data = record.encode(Record("t", 0, bytes(40_000), b"n\x01v"))
     log.write([(0, [data])])

@@ -130,7 +130,7 @@ def test_message_given_up_is_copied_with_its_checks() -> None:
     assert halves.group_of(found.properties) == "billing"
 
 
-def test_half_says_who_and_what_it_is() -> None:
+def test_half_names_its_group_and_kind() -> None:
     properties = half().properties
     assert (halves.group_of(properties), halves.message_id_of(properties)) == ("billing", "m1")
     assert halves.checks_of(properties) == 0
@@ -140,7 +140,7 @@ def test_half_says_who_and_what_it_is() -> None:
     ("asked", "waits_ms"),
     [({}, 6_000), ({"CHECK_IMMUNITY_TIME_IN_SECONDS": "60"}, 60_000), ({"CHECK_IMMUNITY_TIME_IN_SECONDS": "1"}, 1_000)],
 )
-def test_immunity_is_what_is_asked_for(asked: dict[str, str], waits_ms: int) -> None:
+def test_immunity_equals_the_request(asked: dict[str, str], waits_ms: int) -> None:
     assert halves.immunity_ms(half(0, **asked).properties, 6_000) == waits_ms
 
 
@@ -171,7 +171,7 @@ def test_op_bodies_hold_all_offsets(offsets: list[int]) -> None:
 
 
 @pytest.mark.parametrize("code", [COMMITTED, ROLLED_BACK, GIVEN_UP, ENDED])
-def test_op_record_says_what_was_decided(code: int) -> None:
+def test_op_record_has_the_decision(code: int) -> None:
     found = record.decode(halves.op_record(b"17,", code, 5), check_crc=False)
     assert (found.topic, found.queue, found.body, found.born_at_ms) == (OP_TOPIC, 0, b"17,", 5)
     assert decode_properties(found.properties)["TAGS"] == "d"

@@ -53,7 +53,7 @@ def test_message_id_comes_first_and_then_each_word() -> None:
     assert hashes_of(first) == [(0, key_hash("orders", word)) for word in ("ID", "K1", "K2")]
 
 
-def test_records_are_told_apart() -> None:
+def test_records_are_distinguished() -> None:
     none, second = encoded(b"TAGS\x01paid"), encoded(b"KEYS\x01K1", topic="%RETRY%group")
     assert hashes_of(none, second, none) == [(1, key_hash("%RETRY%group", "K1"))]
     assert hashes_of(none) == []
@@ -82,7 +82,7 @@ def test_long_topics_of_version_2_are_read() -> None:
     assert hashes_of(long) == [(0, key_hash(topic, "K1"))]
 
 
-def test_rows_say_where_a_record_lies_and_when_it_was_stored() -> None:
+def test_rows_have_position_and_store_time_of_a_record() -> None:
     four, six = ("orders", bytes(8)), ("orders", bytes(20))
     data = b""
     for stored_at_ms, (topic, host) in enumerate([four, six, four], 1_700_000_000_000):

@@ -265,7 +265,7 @@ def test_a_record_for_any_time_gets_its_due_time_when_it_is_placed(
     assert placed_due(value, NOW_MS) == (due_at, past)
 
 
-def test_dues_of_other_lanes_are_told_beside_those_of_records(parse: Callable[[bytes], Intake]) -> None:
+def test_dues_of_other_lanes_are_listed_beside_those_of_records(parse: Callable[[bytes], Intake]) -> None:
     taken = parse(timer(7) + sent("B", level=1) + sent("C") + timer(9))
     own = place(taken, np.arange(4), [0, 0, 0], [OWN_DUE, 5_000, 0], NOW_MS)
     assert own.dues == [NOW_MS + 7, 5_000, 0, NOW_MS + 9]
@@ -287,7 +287,7 @@ def test_compiled_place_writes_due_times_into_properties_only() -> None:
             twin.place(data, run.columns, np.zeros(1, np.int64), [0], [OWN_DUE], 0)
 
 
-def test_whole_bytes_end_before_what_is_cut_short() -> None:
+def test_whole_bytes_end_before_a_torn_record() -> None:
     data = sent("A") + sent("B")
     assert module.whole_bytes(data[:-1]) == len(sent("A"))
     assert module.whole_bytes(data + layout.blank(8)) == len(data)

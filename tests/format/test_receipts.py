@@ -32,7 +32,7 @@ def test_a_flipped_bit_is_noticed(shard: int, lease: int, offset: int, bit: int)
     assert receipts.parse(bytes(flipped)) is None
 
 
-def test_receipts_are_told_apart_by_shard() -> None:
+def test_receipts_differ_by_shard() -> None:
     mine, other = receipts.pack(7, 1, [1, 2]), receipts.pack(0, 1, [1])
     assert receipts.by_shard([mine[0], b"junk", other[0], mine[1]]) == ({7: [0, 3], 0: [2]}, [1])
 

@@ -230,7 +230,7 @@ def test_lane_entry_is_found_at_the_end(level: int, offset: int, due: int, prope
         b"DT_ENTRY\x011:2:" + b"9" * 5_000,
     ],
 )
-def test_what_is_no_lane_entry_gives_none(properties: bytes) -> None:
+def test_invalid_lane_entry_gives_none(properties: bytes) -> None:
     assert record.find_lane_entry(properties) is None
 
 
@@ -258,7 +258,7 @@ def test_every_flipped_bit_of_a_checked_record_is_found(body: bytes, host: bytes
             record.decode(flipped)
 
 
-def test_mark_that_nobody_filled_in_says_nothing() -> None:
+def test_blank_mark_means_nothing() -> None:
     data = bytearray(record.encode(replace(WHOLE, properties=record.CRC_MARK)))
     data[20] ^= 1
     assert record.decode(data).properties == record.CRC_MARK
@@ -268,7 +268,7 @@ def test_mark_that_nobody_filled_in_says_nothing() -> None:
 
 
 @pytest.mark.parametrize("properties", [b"X" + record.CRC_MARK, b"a\x01b\x02X" + record.CRC_MARK[1:], b"k\x01v" * 9])
-def test_what_is_no_mark_is_a_property_like_any_other(properties: bytes) -> None:
+def test_property_that_is_no_mark_is_ordinary(properties: bytes) -> None:
     assert record.without_crc_mark(properties) == properties
 
 

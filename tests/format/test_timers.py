@@ -183,7 +183,7 @@ def test_what_agrees_falls_due_when_it_was_placed(text: bytes, value: int, now_m
         assert due_by(text + b"\x02TIMER_OUT_MS\x01%013d" % (due - 1), now_ms) == due
 
 
-def test_outs_are_what_senders_wrote() -> None:
+def test_outs_equal_values_of_senders() -> None:
     texts = [record.timer_out(delay_ms=0), record.timer_out(delay_ms=5_000), record.timer_out(deliver_at_ms=OUT)]
     data = b"".join(record.encode(Record(TIMER_TOPIC, 0, b"", b"TIMER_OUT_MS\x01" + text)) for text in texts)
     assert timers.outs(columns.parse(data), np.arange(3)).tolist() == [0, 5_000, OUT - 1]

@@ -102,7 +102,7 @@ def told(message: object) -> dict[str, object]:
 )
 @example(record.Record("orders", 1, b"", record.CRC_MARK), None)
 @example(record.Record("orders", 1, b"", b"DT_ENTRY\x011:2:3"), None)
-def test_a_whole_record_says_the_same_of_itself(made: record.Record, queue: int | None) -> None:
+def test_readers_agree_on_a_whole_record(made: record.Record, queue: int | None) -> None:
     data = record.encode(made)
     python, quick = PYTHON.ReceivedMessage(data, queue), TWIN.ReceivedMessage(data, queue)
     assert told(quick) == told(python)
@@ -110,20 +110,20 @@ def test_a_whole_record_says_the_same_of_itself(made: record.Record, queue: int 
 
 
 @given(records, st.integers(0, 2**32), st.integers(1, 6))
-def test_a_damaged_record_says_the_same_of_itself(made: record.Record, seed: int, flips: int) -> None:
+def test_readers_agree_on_a_damaged_record(made: record.Record, seed: int, flips: int) -> None:
     data = damaged(record.encode(made), random.Random(seed), flips)
     assert told(TWIN.ReceivedMessage(data)) == told(PYTHON.ReceivedMessage(data))
 
 
 @pytest.mark.parametrize("at", range(90))
-def test_a_record_with_any_byte_of_its_head_changed_says_the_same_of_itself(at: int) -> None:
+def test_readers_agree_on_a_record_with_a_changed_head(at: int) -> None:
     whole = record.encode(record.Record("orders", 1, b"body", b"TAGS\x01a\x02DT_ENTRY\x011:2:3", position=7))
     for byte in (0, 1, 0x7F, 0x80, 0xFF):
         data = whole[:at] + bytes([byte]) + whole[at + 1 :]
         assert told(TWIN.ReceivedMessage(data)) == told(PYTHON.ReceivedMessage(data))
 
 
-def test_every_end_of_a_record_says_the_same_of_itself() -> None:
+def test_readers_agree_on_every_end_of_a_record() -> None:
     whole = record.encode(record.Record("orders", 1, b"body", b"TAGS\x01a\x02DT_ENTRY\x011:2:3" + record.CRC_ENDING))
     for end in range(len(whole) + 1):
         assert told(TWIN.ReceivedMessage(whole[:end])) == told(PYTHON.ReceivedMessage(whole[:end]))

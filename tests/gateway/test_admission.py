@@ -326,9 +326,7 @@ HOSTS = st.sampled_from([HOST, record.host_bytes("::1", 1)])
 
 
 @given(DRAFTS, HOSTS, HOSTS)
-def test_encoder_takes_exactly_what_admission_takes_and_keeps_it(
-    sent: Draft, born_host: bytes, store_host: bytes
-) -> None:
+def test_encoder_accepts_exactly_admitted_messages(sent: Draft, born_host: bytes, store_host: bytes) -> None:
     batch = encode(sent, born_host=born_host, store_host=store_host)
     violations = admission.violations(sent, LEVELS, Terms(4, NOW_MS))
     assert [v.field for v in (batch.faults[0].violations if batch.faults else ())] == [v.field for v in violations]

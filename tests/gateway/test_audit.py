@@ -36,7 +36,7 @@ def test_every_call_of_the_port_is_classified() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(ACTS))
-def test_act_says_what_any_request_of_it_is_about(name: str) -> None:
+def test_act_names_the_target_of_any_request(name: str) -> None:
     act = ACTS[name]
     service, _, method = name.partition("/")
     request = service_of(service).FindMethodByName(method).input_type
@@ -158,7 +158,7 @@ async def test_events_of_a_stopped_gateway_are_in_the_log_of_the_next(tmp_path: 
             assert [one.resource for one in await events(gateway, 1)] == ["topic orders"]
 
 
-async def test_refusals_are_told_with_their_user_once_it_is_known(tmp_path: Path) -> None:
+async def test_refusals_are_recorded_with_their_known_user(tmp_path: Path) -> None:
     async with (
         People(f"sqlite:///{tmp_path / 'meta.db'}") as people,
         real_store(tmp_path) as store,
@@ -203,7 +203,7 @@ async def test_refusals_are_told_with_their_user_once_it_is_known(tmp_path: Path
     ]
 
 
-async def test_flood_of_refusals_is_told_in_a_few_events_and_a_count(tmp_path: Path) -> None:
+async def test_flood_of_refusals_makes_few_events_and_a_count(tmp_path: Path) -> None:
     flood = 50 * REFUSALS_MAX
     async with People(f"sqlite:///{tmp_path / 'meta.db'}") as people, real_store(tmp_path) as store:
         admin = shown(await people.add("ops", "admin"))

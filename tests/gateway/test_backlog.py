@@ -108,7 +108,7 @@ def test_report_is_given_as_the_job_wrote_it() -> None:
     ],
     ids=["same", "more came", "some went", "all went", "one too many", "one too few"],
 )
-def test_drift_is_what_movement_does_not_explain(live: tuple[int, int, int], drift: int) -> None:
+def test_drift_is_not_explained_by_movement(live: tuple[int, int, int], drift: int) -> None:
     read = message_of(report([row(1, "orders", 2), row(1, "bills", 1)], [lane(1, 4, 7, 3), lane(9, 0, 0, 0)]))
     watermark, max_offset, pending = live
     now = gateway_pb2.Lane(shard=0, level=1, watermark=watermark, max_offset=max_offset, pending_count=pending)
@@ -158,7 +158,7 @@ async def test_report_that_is_written_again_is_read_again(gateway: Gateway) -> N
         assert found.report.pending_count == count
 
 
-async def test_shard_that_is_away_is_named(tmp_path: Path) -> None:
+async def test_unavailable_shard_is_named(tmp_path: Path) -> None:
     async with real_store(tmp_path) as store:
         port = store.port
     async with Gateway(tmp_path, {0: port}, store_timeout_ms=500) as gateway:

@@ -113,7 +113,7 @@ def test_it_makes_no_difference_where_the_batchs_own_fields_stand(
         assert_same(taken, reference(data, shards))
 
 
-def test_a_field_that_stands_twice_is_left_to_python() -> None:
+def test_a_repeated_field_is_left_to_python() -> None:
     """The check saw the last one; earlier messages got the first, so properties could be forged."""
     forged = gateway_pb2.SendBatchRequest(sharding_key="k\x02DT_ENTRY\x011:0:5").SerializeToString()
     named = gateway_pb2.SendBatchRequest(topic=TOPIC).SerializeToString()

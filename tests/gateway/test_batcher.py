@@ -100,14 +100,14 @@ async def running() -> AsyncIterator[Running]:
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_what_arrives_in_one_turn_goes_together(running: Running) -> None:
+async def test_sends_of_one_turn_are_put_together(running: Running) -> None:
     results = [running.submit(b"a", b"b"), running.submit(b"c")]
     assert (await running.puts.next()).records == b"abc"
     running.puts.answer(0, 3, first=7)
     assert [list((await result).queue_offsets) for result in results] == [[7, 8], [9]]
 
 
-async def test_what_arrives_while_two_puts_are_under_way_goes_into_the_next(running: Running) -> None:
+async def test_sends_during_two_puts_join_the_next(running: Running) -> None:
     await running.fill()
     results = [running.submit(b"%d" % n) for n in range(9)]
     assert running.puts.begun.empty()
@@ -274,7 +274,7 @@ async def test_too_many_waiting_bytes_are_refused(running: Running) -> None:
     running.submit(bytes(60 * KIB))
 
 
-async def test_stop_fails_what_waits_and_what_comes(running: Running) -> None:
+async def test_stop_fails_waiting_and_new_sends(running: Running) -> None:
     await running.fill()
     waiting = running.submit(b"a")
     running.batcher.stop()

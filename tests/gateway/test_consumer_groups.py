@@ -60,9 +60,7 @@ async def test_new_and_changed_groups_are_announced_to_all_shards(tapped: Gatewa
     assert await names(tapped) == ["billing"]
 
 
-async def test_shard_that_was_away_learns_of_it_when_the_group_receives(
-    tapped: Gateway, taps: list[TappedStore]
-) -> None:
+async def test_recovered_shard_learns_of_it_when_the_group_receives(tapped: Gateway, taps: list[TappedStore]) -> None:
     await make_topic(tapped)
     made = await create(tapped)
     await taps[1].stop()

@@ -23,7 +23,7 @@ def bodies(leased: list[LeasedMessage]) -> list[bytes]:
     return sorted(one.message.body for one in leased)
 
 
-async def test_receivers_share_what_several_shards_have(two_shards: Gateway) -> None:
+async def test_receivers_share_messages_of_several_shards(two_shards: Gateway) -> None:
     sent = [b"%03d" % n for n in range(200)]
     await two_shards.send(*map(message, sent))
     got: Counter[bytes] = Counter()
@@ -42,7 +42,7 @@ async def test_receivers_share_what_several_shards_have(two_shards: Gateway) -> 
     assert len({one.shard for one in described.queues}) == 2
 
 
-async def test_waiting_receivers_get_what_arrives(two_shards: Gateway) -> None:
+async def test_waiting_receivers_get_arrivals(two_shards: Gateway) -> None:
     await two_shards.send(message(b"first"))
     assert bodies(await take(two_shards)) == [b"first"]
     calls = [asyncio.ensure_future(take(two_shards, max_count=1, wait_ms=20_000)) for _ in range(3)]
@@ -97,7 +97,7 @@ async def test_group_and_its_progress_survive_the_restart_of_everything(tmp_path
 
 
 @pytest.mark.parametrize("earliest", [True, False])
-async def test_reset_group_gets_what_it_was_set_to(two_shards: Gateway, earliest: bool) -> None:
+async def test_reset_group_starts_at_its_offset(two_shards: Gateway, earliest: bool) -> None:
     await two_shards.send(*(message(b"%d" % n) for n in range(8)))
     leased = await take(two_shards, max_count=5)
     await ack(two_shards, *(one.receipt for one in leased))
@@ -108,7 +108,7 @@ async def test_reset_group_gets_what_it_was_set_to(two_shards: Gateway, earliest
     assert len(await take(two_shards)) == (8 if earliest else 0)
 
 
-async def test_deleted_group_starts_anew_and_is_not_adopted_again(tmp_path: Path) -> None:
+async def test_deleted_group_starts_over_and_is_not_adopted_again(tmp_path: Path) -> None:
     async with real_store(tmp_path) as store:
         async with Gateway(tmp_path, {0: store.port}) as gateway:
             await gateway.send(message(b"a"))
@@ -121,7 +121,7 @@ async def test_deleted_group_starts_anew_and_is_not_adopted_again(tmp_path: Path
             assert bodies(await take(gateway)) == [b"a"]
 
 
-async def test_group_s_description_shows_where_it_stands(gateway: Gateway) -> None:
+async def test_group_s_description_shows_its_offsets(gateway: Gateway) -> None:
     await gateway.send(*(message(b"%d" % n, queue=0) for n in range(5)))
     leased = await take(gateway, max_count=3, member="worker-1")
     await ack(gateway, leased[0].receipt)

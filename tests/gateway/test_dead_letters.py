@@ -65,7 +65,7 @@ async def test_a_stream_ends_with_the_retry_services_error(gateway: Gateway, ret
     assert (await error_of(call.read())).code() == grpc.StatusCode.NOT_FOUND
 
 
-async def test_a_client_that_goes_away_ends_its_stream(gateway: Gateway, retry: Tap) -> None:
+async def test_a_disconnected_client_ends_its_stream(gateway: Gateway, retry: Tap) -> None:
     call = gateway.stub.RedriveDeadLetters(SLOWLY)
     assert (await call.read()).message_id == "id0"
     assert retry.requests["RedriveDeadLetters"] == [SLOWLY]

@@ -73,7 +73,7 @@ async def test_group_is_asked_for_only_while_a_watcher_waits(desk: Desk) -> None
     assert desk.ready() == []
 
 
-async def test_slow_watcher_holds_nobody_up(desk: Desk, shard: Shard) -> None:
+async def test_slow_watcher_delays_no_other(desk: Desk, shard: Shard) -> None:
     slow, quick = desk.join("billing", HOST), desk.join("billing", HOST)
     first, second = asyncio.create_task(desk.fetch(slow)), asyncio.create_task(desk.fetch(quick))
     await turns()
@@ -90,7 +90,7 @@ async def test_slow_watcher_holds_nobody_up(desk: Desk, shard: Shard) -> None:
     assert sorted(shard.heard) == list(range(10))
 
 
-async def test_checks_that_nobody_fetches_are_left_to_others(desk: Desk, shard: Shard, clock: FakeClock) -> None:
+async def test_unfetched_checks_are_left_to_others(desk: Desk, shard: Shard, clock: FakeClock) -> None:
     watcher = desk.join("billing", HOST)
     desk.hold(checks(3))
     clock.move(HELD_MS_MAX - 1)
@@ -107,7 +107,7 @@ async def test_failed_write_is_unheard(desk: Desk, shard: Shard) -> None:
     assert shard.unheard == [0, 1]
 
 
-async def test_checks_of_one_that_goes_away_go_to_the_next(desk: Desk, shard: Shard) -> None:
+async def test_checks_of_a_disconnected_producer_go_to_the_next(desk: Desk, shard: Shard) -> None:
     first, second = desk.join("billing", HOST), desk.join("billing", HOST)
     waiting = asyncio.create_task(desk.fetch(first))
     await turns()

@@ -61,7 +61,7 @@ async def test_files_of_an_unknown_shard_are_not_listed(gateway: Gateway) -> Non
     assert translate(error, "gateway", "").reason == "SHARD_NOT_FOUND"
 
 
-async def test_shard_that_is_away_is_named_and_its_files_are_unavailable(tmp_path: Path) -> None:
+async def test_list_names_an_unavailable_shard_and_its_files_fail(tmp_path: Path) -> None:
     async with real_store(tmp_path, 1) as second:
         async with real_store(tmp_path, 0) as first:
             stores = {0: first.port, 1: second.port}
@@ -74,7 +74,7 @@ async def test_shard_that_is_away_is_named_and_its_files_are_unavailable(tmp_pat
 
 
 @pytest.mark.parametrize("end", ["reader", "gateway", "store"])
-async def test_stream_ends_on_both_sides_with_whoever_ends(tmp_path: Path, end: str) -> None:
+async def test_stream_ends_on_both_sides(tmp_path: Path, end: str) -> None:
     (tmp_path / "store-0").mkdir()
     (tmp_path / "store-0" / "timerwheel").write_bytes(bytes(64 * MIB))
     async with (

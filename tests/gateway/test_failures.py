@@ -43,7 +43,7 @@ async def shards_of(gateway: Gateway, topic: str = "orders") -> list[int]:
     return [one.shard for one in route.queues]
 
 
-async def test_shard_that_is_gone_fails_its_messages_only(tapped: Gateway, taps: list[TappedStore]) -> None:
+async def test_unavailable_shard_fails_only_its_messages(tapped: Gateway, taps: list[TappedStore]) -> None:
     await tapped.send(*[message(queue=queue) for queue in QUEUES])
     await taps[1].stop()
     shards = await shards_of(tapped)
@@ -57,9 +57,7 @@ async def test_shard_that_is_gone_fails_its_messages_only(tapped: Gateway, taps:
     assert tapped.metric("duetime_gateway_messages_total", outcome="shard_unavailable") == 4
 
 
-async def test_shard_that_comes_back_is_asked_again_and_gets_its_topics_again(
-    tapped: Gateway, taps: list[TappedStore]
-) -> None:
+async def test_recovered_shard_is_asked_and_gets_its_topics_again(tapped: Gateway, taps: list[TappedStore]) -> None:
     await tapped.send(*[message(queue=queue) for queue in QUEUES])
     await taps[1].stop()
     await tapped.send(*[message(queue=queue) for queue in QUEUES])
@@ -197,7 +195,7 @@ async def test_status_of_a_pull_is_passed_on_with_its_details(tapped: Gateway, t
     assert [(one.field, one.description) for one in fields.field_violations] == [("tags", "are odd")]
 
 
-async def test_pull_from_a_shard_that_is_gone_names_it(tapped: Gateway, taps: list[TappedStore]) -> None:
+async def test_pull_from_an_unavailable_shard_names_it(tapped: Gateway, taps: list[TappedStore]) -> None:
     await tapped.send(message(queue=0))
     for tap in taps:
         await tap.stop()
@@ -220,7 +218,7 @@ async def test_answer_of_a_pull_passes_through_byte_by_byte(tapped: Gateway, tap
     assert await call(gateway_pb2.PullRequest(topic="orders")) == b"\xff\xfe\xfd" * 1_000
 
 
-async def test_client_that_goes_away_ends_its_pull_at_the_store(tapped: Gateway, taps: list[TappedStore]) -> None:
+async def test_disconnected_client_ends_its_pull_at_the_store(tapped: Gateway, taps: list[TappedStore]) -> None:
     await tapped.send(message(queue=0))
     tap = taps[(await shards_of(tapped))[0]]
     call = tapped.stub.Pull(gateway_pb2.PullRequest(topic="orders", offset=1, wait_ms=30_000))

@@ -72,7 +72,7 @@ async def test_a_deferred_message_is_pending(two_shards: Gateway) -> None:
     assert (found.message.due_at_ms, found.message.delay_level) == (result.deliver_at_ms, 18)
 
 
-async def test_what_does_not_exist_is_not_found(two_shards: Gateway) -> None:
+async def test_missing_things_are_not_found(two_shards: Gateway) -> None:
     error = await error_of(query(two_shards, "k"))
     assert (error.code(), error.details()) == (grpc.StatusCode.NOT_FOUND, "topic orders does not exist")
     error = await error_of(get(two_shards, "k"))
@@ -81,7 +81,7 @@ async def test_what_does_not_exist_is_not_found(two_shards: Gateway) -> None:
     assert not (await query(two_shards, "k")).messages
 
 
-async def test_bad_fields_are_all_told(two_shards: Gateway) -> None:
+async def test_bad_fields_are_all_reported(two_shards: Gateway) -> None:
     error = await error_of(query(two_shards, "", "no topic", max_count=65, from_ms=-1))
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
     details = error.details() or ""
@@ -91,7 +91,7 @@ async def test_bad_fields_are_all_told(two_shards: Gateway) -> None:
 
 
 @pytest.mark.parametrize("topic", ["", "orders"])
-async def test_a_shard_that_is_gone_is_an_error_unless_another_one_has_it(tmp_path: Path, topic: str) -> None:
+async def test_an_unavailable_shard_is_an_error_unless_another_has_it(tmp_path: Path, topic: str) -> None:
     leaving = AsyncExitStack()
     second = await leaving.enter_async_context(real_store(tmp_path, 1))
     async with real_store(tmp_path, 0) as first, Gateway(tmp_path, {0: first.port, 1: second.port}) as gateway:
@@ -123,7 +123,7 @@ async def test_the_life_of_a_message_has_the_topics_own_queue_numbers(two_shards
     assert (error.code(), error.details()) == (grpc.StatusCode.INVALID_ARGUMENT, "id: is empty")
 
 
-async def test_a_life_says_which_shard_is_not_in_it(tmp_path: Path) -> None:
+async def test_a_life_names_missing_shards(tmp_path: Path) -> None:
     leaving = AsyncExitStack()
     second = await leaving.enter_async_context(real_store(tmp_path, 1))
     async with real_store(tmp_path, 0) as first, Gateway(tmp_path, {0: first.port, 1: second.port}) as gateway:

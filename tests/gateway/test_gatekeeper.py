@@ -203,7 +203,7 @@ async def test_last_rights_hold_for_a_while_without_the_database_and_then_nothin
         assert made.metric("rights_age_seconds") < 2
 
 
-async def test_nobody_is_let_in_before_users_were_ever_read() -> None:
+async def test_all_are_refused_before_users_are_read() -> None:
     made = Door()
     token = made.database.put("shop", "admin")
     assert await made.reason(token) == "RIGHTS_UNKNOWN"

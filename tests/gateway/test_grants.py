@@ -75,7 +75,7 @@ def test_one_of_several_rights_is_enough() -> None:
     assert not found.has(Right.MANAGE, Kind.TOPIC)
 
 
-def test_admin_may_do_everything_and_who_has_nothing_nothing() -> None:
+def test_admin_may_do_everything_and_user_without_grants_nothing() -> None:
     for right in Right:
         for kind in Kind:
             assert access("admin").may(right, kind, "")

@@ -45,7 +45,7 @@ async def test_offsets_survive_the_restart_of_everything(tmp_path) -> None:
         assert await offsets(gateway) == {2: 1}
 
 
-async def test_what_is_wrong_with_a_commit_is_told(two_shards: Gateway) -> None:
+async def test_faults_of_a_commit_are_reported(two_shards: Gateway) -> None:
     await two_shards.send(message(queue=0))
     for wrong, status, text in (
         ({0: 2}, grpc.StatusCode.INVALID_ARGUMENT, "queues.offset: 2 is not within 0 and 1 of queue 0 of orders"),

@@ -88,7 +88,7 @@ def test_damaged_requests_are_packed_alike_or_left(
 
 
 @pytest.mark.parametrize(("group", "check_immunity_s"), [("other", 0), ("", 0), ("bíll", 0), (GROUP, -1), (GROUP, 100)])
-def test_what_takes_a_closer_look_is_left(group: str, check_immunity_s: int) -> None:
+def test_unusual_prepares_are_left_to_python(group: str, check_immunity_s: int) -> None:
     sent = [message_pb2.Message(topic="orders")]
     request = pb.PrepareRequest(group=group, messages=sent, check_immunity_s=check_immunity_s)
     assert take_half(request.SerializeToString(), [0]) is None

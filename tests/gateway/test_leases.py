@@ -195,9 +195,7 @@ async def test_receive_waits_on_all_shards_and_takes_from_the_first_that_has_som
     assert 0 < taps[1].requests["AwaitMessages"][0].wait_ms <= 20_000
 
 
-async def test_what_was_leased_for_a_client_that_went_away_is_given_back(
-    tapped: Gateway, taps: list[TappedStore]
-) -> None:
+async def test_leases_of_a_disconnected_client_are_released(tapped: Gateway, taps: list[TappedStore]) -> None:
     await make_topic(tapped)
     await fill(tapped, a=0, b=1)
     for tap in taps:
@@ -266,9 +264,7 @@ async def test_receipts_go_to_the_shards_that_gave_them(tapped: Gateway, taps: l
     assert tapped.metric("duetime_gateway_receipts_total", call="Ack") == 8
 
 
-async def test_ack_of_a_shard_that_is_away_fails_after_the_others_were_done(
-    tapped: Gateway, taps: list[TappedStore]
-) -> None:
+async def test_ack_of_an_unavailable_shard_fails_after_the_others(tapped: Gateway, taps: list[TappedStore]) -> None:
     await make_topic(tapped)
     await fill(tapped, a=0, b=1)
     given = [leased.receipt for leased in (await receive(tapped)).messages]

@@ -69,7 +69,7 @@ async def test_a_send_is_not_behind_all_of_a_stream_that_floods(neighbours: Neig
     assert counts == [300] * 16
 
 
-async def test_long_polls_hold_up_nobody(neighbours: Neighbours) -> None:
+async def test_long_polls_delay_no_other(neighbours: Neighbours) -> None:
     one = message(topic="polled", queue=0)
     await neighbours.alice.Send(request(one), timeout=60)
     pull = gateway_pb2.PullRequest(topic="polled", offset=1, wait_ms=20_000)

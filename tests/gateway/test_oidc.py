@@ -95,7 +95,7 @@ def tokens(issuer: Issuer, clock: FakeClock) -> Tokens:
     return Tokens(Provider(issuer.url, AUDIENCE), clock)
 
 
-async def test_token_says_who_calls(issuer: Issuer, clock: FakeClock, tokens: Tokens) -> None:
+async def test_token_identifies_the_caller(issuer: Issuer, clock: FakeClock, tokens: Tokens) -> None:
     ends_s = clock.now_ms() // 1000 + 60
     text = issuer.token(clock, groups=["ops", "payments"], exp=ends_s)
     assert await tokens.read(text) == Claims("shop", ("ops", "payments"), (ends_s + 30) * 1000)

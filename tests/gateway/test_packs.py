@@ -76,7 +76,7 @@ async def test_a_bad_message_harms_no_other(gateway: Gateway) -> None:
     assert found[2].first.offset == found[0].first.offset + 2
 
 
-async def test_what_is_wrong_with_all_is_told_of_all(gateway: Gateway) -> None:
+async def test_common_fault_is_reported_of_all(gateway: Gateway) -> None:
     (found,) = await ranges(gateway, pack_of(*numbered(3), delay_ms=-1))
     assert (found.count, found.first.fault.code) == (3, code_pb2.INVALID_ARGUMENT)
     assert [one.field for one in found.first.fault.violations] == ["delay_ms"]
@@ -130,7 +130,7 @@ async def test_packs_and_messages_share_a_stream(gateway: Gateway) -> None:
     assert await stream.read() is grpc.aio.EOF
 
 
-async def test_a_shard_that_is_away_fails_its_messages_only(tapped: Gateway, taps: list[TappedStore]) -> None:
+async def test_an_unavailable_shard_fails_only_its_messages(tapped: Gateway, taps: list[TappedStore]) -> None:
     await ranges(tapped, pack_of(*numbered(1_000)))
     await taps[1].stop()
     found = await ranges(tapped, pack_of(*numbered(1_000), first_number=10_000))

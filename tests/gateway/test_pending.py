@@ -94,7 +94,9 @@ async def test_by_id_alone_all_shards_are_asked(tapped: Gateway, taps: list[Tapp
     assert [len(tap.requests["Cancel"][0].messages) for tap in taps] == [3, 3]
 
 
-async def test_a_shard_that_is_away_is_a_fault_of_what_no_other_has(tapped: Gateway, taps: list[TappedStore]) -> None:
+async def test_an_unavailable_shard_is_a_fault_only_of_missing_messages(
+    tapped: Gateway, taps: list[TappedStore]
+) -> None:
     refs = await sent(tapped, "a", "b")
     away = taps[refs[1].shard]
     away.refuse(AWAY, "Cancel")
@@ -146,7 +148,7 @@ async def test_wrong_names_are_faults_of_their_own(tapped: Gateway) -> None:
     assert results[4].fault.message.endswith("has 256 characters; an id has 1 to 255")
 
 
-async def test_calls_name_so_many_messages_at_most(tapped: Gateway) -> None:
+async def test_calls_bound_named_messages(tapped: Gateway) -> None:
     for call, most in (
         (tapped.stub.Cancel(pb.CancelRequest()), limits.CANCEL_COUNT_MAX),
         (tapped.stub.Cancel(pb.CancelRequest(messages=by_id(*["a"] * 4_097))), limits.CANCEL_COUNT_MAX),
@@ -232,7 +234,7 @@ async def progress(tapped: Gateway, *, dry_run: bool = False, **wanted: object) 
     return [one async for one in tapped.stub.CancelMatching(request, timeout=WAIT_S)]
 
 
-async def test_what_matches_is_cancelled(tapped: Gateway, taps: list[TappedStore]) -> None:
+async def test_matching_messages_are_cancelled(tapped: Gateway, taps: list[TappedStore]) -> None:
     ids = [f"m{n}" for n in range(50)]
     await sent(tapped, *ids, keys=["k"])
     await sent(tapped, *(f"o{n}" for n in range(50)))
@@ -281,7 +283,7 @@ async def test_a_filter_names_a_topic_or_a_range(tapped: Gateway) -> None:
         assert error.details() == "filter: names neither a topic nor a range of due times"
 
 
-async def test_what_is_done_is_told_before_an_error(tapped: Gateway, taps: list[TappedStore]) -> None:
+async def test_finished_work_is_reported_before_an_error(tapped: Gateway, taps: list[TappedStore]) -> None:
     await sent(tapped, *(f"m{n}" for n in range(8)))
     taps[1].refuse(DiskFull("full"), "Cancel")
     call = tapped.stub.CancelMatching(pb.CancelMatchingRequest(filter=pb.PendingFilter(topic="orders")))
@@ -293,7 +295,7 @@ async def test_what_is_done_is_told_before_an_error(tapped: Gateway, taps: list[
     assert (last.cancelled_count, last.done) == (4, True)
 
 
-async def test_a_stop_ends_what_cancels(
+async def test_a_stop_ends_running_cancels(
     tapped: Gateway, taps: list[TappedStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The first page may take more than a second on a loaded machine.
@@ -316,7 +318,7 @@ async def test_a_stop_ends_what_cancels(
     assert len(await waiting(tapped)) == 6
 
 
-async def test_a_client_that_goes_away_makes_room(one_job: None, tapped: Gateway, taps: list[TappedStore]) -> None:
+async def test_a_disconnected_client_frees_capacity(one_job: None, tapped: Gateway, taps: list[TappedStore]) -> None:
     await sent(tapped, *(f"m{n}" for n in range(8)))
     page_by(taps, 1)
     for tap in taps:
@@ -337,7 +339,7 @@ async def test_a_client_that_goes_away_makes_room(one_job: None, tapped: Gateway
     assert not await waiting(tapped)
 
 
-async def test_what_waits_for_a_retry_matches_no_filter(tapped: Gateway, taps: list[TappedStore]) -> None:
+async def test_waiting_retries_match_no_filter(tapped: Gateway, taps: list[TappedStore]) -> None:
     await sent(tapped, "m2", "m3")
     for number, tap in enumerate(taps):
         await fill(tap.store, timer(f"m{number}", 10_000, topic="%RETRY%g"))

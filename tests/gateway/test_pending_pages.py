@@ -76,7 +76,7 @@ def test_all_are_listed_once_in_due_order(
     assert wanted - gone <= set(listed) <= wanted
 
 
-def test_a_page_has_so_many_bytes_at_most() -> None:
+def test_a_page_bounds_its_bytes() -> None:
     answer = pb.ListPendingResponse()
     for entry in range(3):
         answer.messages.add(message=message_pb2.StoredMessage(due_at_ms=5, offset=entry, body=bytes(90)), lane=1)

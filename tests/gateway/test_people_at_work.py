@@ -115,9 +115,7 @@ async def test_topic_that_others_send_to_is_refused_to_who_may_not(site: Site) -
     assert sum(queue.max_offset for queue in listed.queues) == 4
 
 
-async def test_packed_requests_stay_packed_for_who_may_send_to_some_topics(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_packed_requests_stay_packed_for_limited_senders(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     token = await site.people.add("sender", "send topic orders")
     calls = [site.gateway.stub.Send(request(message()), metadata=shown(token), timeout=60) for _ in range(2)]
     for call in calls:
@@ -127,7 +125,7 @@ async def test_packed_requests_stay_packed_for_who_may_send_to_some_topics(
     assert not any(one.HasField("fault") for one in answer.results)
 
 
-async def test_lists_show_what_there_is_a_right_to(site: Site) -> None:
+async def test_lists_show_only_permitted_names(site: Site) -> None:
     admin = shown(await site.people.add("ops", "admin"))
     some = shown(await site.people.add("shop", "send topic a*", "receive group a*"))
     none = shown(await site.people.add("new"))

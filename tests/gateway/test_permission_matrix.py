@@ -225,7 +225,7 @@ def test_rule_of_a_method_that_reads_names_can_read_its_requests() -> None:
 
 
 @pytest.mark.timeout(300)
-async def test_each_role_reaches_what_it_has_a_right_to_and_nothing_else(calls: tuple[Gateway, dict[str, Any]]) -> None:
+async def test_each_role_reaches_exactly_its_rights(calls: tuple[Gateway, dict[str, Any]]) -> None:
     gateway, roles = calls
     for path in METHODS:
         found = {role for role, metadata in roles.items() if await reached(gateway.channel, path, metadata)}

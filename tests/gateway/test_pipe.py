@@ -148,7 +148,7 @@ async def test_what_is_under_way_when_the_stream_ends_fails_and_the_next_opens_a
     assert peer.streams == 2
 
 
-async def test_a_store_that_is_away_is_told_at_once_and_found_when_it_is_back(peer: Peer) -> None:
+async def test_an_unavailable_store_is_reported_and_found_again(peer: Peer) -> None:
     put = peer.ask(b"a")
     await peer.take()
     await peer.server.stop(0)
@@ -168,7 +168,7 @@ async def test_a_store_that_is_away_is_told_at_once_and_found_when_it_is_back(pe
     assert (await put).stored_at_ms == 2
 
 
-async def test_a_store_that_reads_nothing_holds_nobody_longer_than_a_deadline(peer: Peer) -> None:
+async def test_a_stalled_store_holds_callers_until_their_deadline(peer: Peer) -> None:
     first = peer.ask(b"a")
     request = await peer.take()
     peer.may_read.clear()

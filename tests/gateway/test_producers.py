@@ -52,7 +52,7 @@ async def test_oldest_groups_are_forgotten(tmp_path: Path) -> None:
         assert [name for name in "abcde" if await groups.find(name, 5_000)] == ["c", "d", "e"]
 
 
-async def test_prepares_of_known_groups_go_on_without_the_database(tapped: Gateway, taps: list[TappedStore]) -> None:
+async def test_prepares_of_known_groups_work_without_the_database(tapped: Gateway, taps: list[TappedStore]) -> None:
     await prepare(tapped, message())
     with sqlite3.connect(tapped.root / "meta.db") as database:
         assert database.execute("SELECT name FROM producer_groups").fetchall() == [("billing",)]

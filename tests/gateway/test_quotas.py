@@ -101,7 +101,7 @@ def test_one_user_that_floods_is_refused_and_another_is_not() -> None:
     assert 1_000 <= sent["alice"] <= 1_100
 
 
-def test_after_the_time_that_a_refusal_says_the_request_fits() -> None:
+def test_request_fits_after_the_time_in_its_refusal() -> None:
     clock = FakeClock()
     quotas = made(clock, alice=Limits(bytes_per_s=1_000, burst_bytes=1_000))
     quotas.send("alice", PEER, 1, 1_000, nothing)
@@ -121,7 +121,7 @@ def test_a_request_above_the_burst_is_refused_as_never_fitting() -> None:
     assert "never fits" in refused.value.text
 
 
-def test_a_topic_is_limited_whoever_sends() -> None:
+def test_a_topic_is_limited_for_all_senders() -> None:
     quotas = Quotas(FakeClock())
     quotas.set({Of(TOPIC, "orders"): Limits(messages_per_s=10, burst_messages=10)})
     quotas.send("", PEER, 10, 100, lambda: {"orders": (10, 50, 0, 0), "others": (1, 1, 0, 0)})
@@ -202,7 +202,7 @@ async def limit(site: Site, **limits: Any) -> quotas_pb2.Quota:
     return await site.admin.SetQuota(quotas_pb2.SetQuotaRequest(quota=quotas_pb2.Quota(of=of, **limits)), timeout=60)
 
 
-async def test_a_refusal_says_when_to_come_back_and_nothing_is_stored(site: Site) -> None:
+async def test_a_refusal_has_a_retry_time_and_nothing_is_stored(site: Site) -> None:
     await site.send(message())
     await limit(site, messages_per_s=1, burst_messages=2)
     await site.send(message(), message())
@@ -216,7 +216,7 @@ async def test_a_refusal_says_when_to_come_back_and_nothing_is_stored(site: Site
     assert site.node.registry.get_sample_value("duetime_gateway_quota_refused_total", labels) == 1
 
 
-async def test_a_stream_goes_on_after_a_request_that_is_refused(site: Site) -> None:
+async def test_a_stream_survives_a_refused_request(site: Site) -> None:
     await limit(site, messages_per_s=1, burst_messages=2)
     stream = site.stub.SendStream()
     for count in (2, 2, 3):
@@ -231,7 +231,7 @@ async def test_a_stream_goes_on_after_a_request_that_is_refused(site: Site) -> N
     assert await stream.read() is grpc.aio.EOF
 
 
-async def test_who_may_not_send_to_a_topic_takes_nothing_of_its_quota(site: Site) -> None:
+async def test_sender_without_a_right_uses_no_quota(site: Site) -> None:
     await site.send(message())
     await limit(site, topic="orders", messages_per_s=1, burst_messages=2)
     other = shown(await site.people.add("other", "send topic others"))
@@ -360,7 +360,7 @@ async def test_a_gateway_that_dies_or_ends_gives_its_share_back(sharing: tuple[F
     assert await own_rate(first, seconds=1) == pytest.approx(1_000)
 
 
-async def test_a_producer_waits_as_long_as_it_is_told(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_producer_waits_for_the_given_time(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
 
     async def paused(length_s: float) -> None:
@@ -380,7 +380,7 @@ async def test_a_producer_waits_as_long_as_it_is_told(site: Site, monkeypatch: p
     assert 0.2 < pauses[0] < 0.6
 
 
-async def test_quotas_stay_as_they_were_while_the_database_is_away(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_quotas_stay_during_a_database_outage(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     await limit(site, messages_per_s=5)
     parts = site.node.parts
 
@@ -394,6 +394,6 @@ async def test_quotas_stay_as_they_were_while_the_database_is_away(site: Site, m
     assert site.metric("duetime_gateway_quota_exchanges_total", outcome="failed") == 1
 
 
-def test_a_fault_tells_the_time_too() -> None:
+def test_a_fault_has_the_time_too() -> None:
     assert from_fault(message_pb2.Fault(code=8, retriable=True, retry_after_ms=1_500), "id").retry_after_s == 1.5
     assert gateway_pb2.SendResponse().HasField("fault") is False

@@ -48,7 +48,7 @@ async def test_queue_that_was_never_written_to_is_empty(two_shards: Gateway) -> 
         assert (await two_shards.pull(queue=queue)).status == gateway_pb2.PULL_STATUS_NO_NEW
 
 
-async def test_pull_of_what_does_not_exist_is_refused(gateway: Gateway) -> None:
+async def test_pull_of_a_missing_queue_is_refused(gateway: Gateway) -> None:
     error = await error_of(gateway.pull("nothing"))
     assert (error.code(), error.details()) == (grpc.StatusCode.NOT_FOUND, "topic nothing does not exist")
     await gateway.send(message())

@@ -64,7 +64,7 @@ def bodies(runs: list[leases_pb2.LeaseRun]) -> list[bytes]:
     return sorted(View(data).body for run in runs for data in split(run.records))
 
 
-async def test_receivers_share_what_several_shards_have(two_shards: Gateway) -> None:
+async def test_receivers_share_messages_of_several_shards(two_shards: Gateway) -> None:
     sent = [b"%03d" % n for n in range(200)]
     await two_shards.send(*(message(body, queue=n % 4) for n, body in enumerate(sent)))
     got: Counter[bytes] = Counter()
@@ -84,7 +84,7 @@ async def test_receivers_share_what_several_shards_have(two_shards: Gateway) -> 
     ]
 
 
-async def test_takes_that_wait_get_what_arrives_and_leave_nothing_behind(two_shards: Gateway) -> None:
+async def test_waiting_takes_get_arrivals_and_leave_nothing_behind(two_shards: Gateway) -> None:
     await two_shards.send(message(b"first"))
     stream = Stream(two_shards)
     (run,) = await stream.take(0)
@@ -133,7 +133,7 @@ async def test_acks_go_to_the_shards_that_gave_the_leases(two_shards: Gateway) -
     assert not any(one.in_flight for one in (await describe(two_shards)).queues)
 
 
-async def test_an_ordered_queue_goes_on_with_the_ack_of_the_same_request(gateway: Gateway) -> None:
+async def test_an_ordered_queue_continues_after_the_ack_of_the_request(gateway: Gateway) -> None:
     await create(gateway, ordered=True)
     await gateway.send(*(message(b"%d" % n, queue=0) for n in range(3)))
     stream = Stream(gateway)
@@ -145,7 +145,7 @@ async def test_an_ordered_queue_goes_on_with_the_ack_of_the_same_request(gateway
     assert bodies(list(stream.taken[3].runs)) == [b"1", b"2"]
 
 
-async def test_what_is_wrong_with_a_take_harms_no_other(gateway: Gateway) -> None:
+async def test_faulty_take_harms_no_other(gateway: Gateway) -> None:
     await gateway.send(message(b"a"))
     stream = Stream(gateway)
     assert await stream.take(1, max_count=1_025) == []
@@ -227,7 +227,7 @@ async def test_a_stop_answers_acks_and_drops_takes(tmp_path: Path) -> None:
         await stopping
 
 
-async def test_a_store_that_comes_back_is_asked_in_another_stream(tmp_path: Path) -> None:
+async def test_a_recovered_store_is_asked_in_another_stream(tmp_path: Path) -> None:
     async with AsyncExitStack() as later, AsyncExitStack() as first:
         store = await first.enter_async_context(real_store(tmp_path))
         gateway = await later.enter_async_context(Gateway(tmp_path, {0: store.port}))

@@ -27,7 +27,7 @@ async def asked(gateway: Gateway) -> pb.GetReportsResponse:
     return found
 
 
-async def test_what_no_job_has_written_is_absent(gateway: Gateway) -> None:
+async def test_missing_reports_are_absent(gateway: Gateway) -> None:
     assert await asked(gateway) == pb.GetReportsResponse()
     await Reports(gateway.node.parts.database).put(report("lateness", LATENESS))
     found = await asked(gateway)
@@ -68,7 +68,7 @@ async def test_audit_stands_beside_the_live_counters(gateway: Gateway) -> None:
     assert (found.backlog.live_count, found.backlog.drift) == (6, 0)
 
 
-async def test_shard_that_is_away_is_named(tmp_path: Path) -> None:
+async def test_unavailable_shard_is_named(tmp_path: Path) -> None:
     async with real_store(tmp_path) as store:
         port = store.port
     async with Gateway(tmp_path, {0: port}, store_timeout_ms=500) as gateway:

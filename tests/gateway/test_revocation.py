@@ -157,7 +157,7 @@ async def test_new_token_counts_at_once(tmp_path: Path) -> None:
             assert not answer.results[0].HasField("fault")
 
 
-async def test_while_the_database_is_away_known_users_go_on_and_others_are_told(tmp_path: Path) -> None:
+async def test_database_outage_affects_only_unknown_users(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'meta.db'}"
     async with People(url) as people, gateways(tmp_path, url, 1) as (gateway,):
         known, seen = await people.add("shop", "send topic orders"), await people.add("seen", "send topic orders")

@@ -26,7 +26,7 @@ async def send(gateway: Gateway, *levels: int) -> None:
     assert not any(result.HasField("fault") for result in results)
 
 
-async def test_what_falls_due_within_the_time_counts_on_all_shards(two_shards: Gateway) -> None:
+async def test_messages_due_within_the_time_count_on_all_shards(two_shards: Gateway) -> None:
     await send(two_shards, *[S10] * 6, *[M1] * 3, *[M5] * 2, H2)
     lanes = (await two_shards.stub.ListLanes(gateway_pb2.ListLanesRequest())).lanes
     assert len({lane.shard for lane in lanes if lane.pending_count}) == 2

@@ -63,7 +63,7 @@ async def test_drafts_have_an_outcome_each(parts: GatewayParts) -> None:
     assert (again.offsets, again.duplicates) == ([0], {0})
 
 
-async def test_what_was_sent_is_pulled_and_its_place_kept(parts: GatewayParts) -> None:
+async def test_sent_messages_are_pulled_and_offsets_kept(parts: GatewayParts) -> None:
     await send(parts, *(Draft("orders", b"body-%d" % number, queue=0) for number in range(3)))
     pull = Pull("orders", Position(0, 1), Selection(encoding=Encoding.RECORDS))
     answer = await parts.puller.pull(pull, None)

@@ -17,7 +17,7 @@ from tests.tap import WAIT_S
 LEVELS = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
 
 
-async def test_message_comes_back_as_it_was_sent(gateway: Gateway) -> None:
+async def test_received_message_equals_the_sent_one(gateway: Gateway) -> None:
     sent = message(
         b"\x00cancel 42",
         properties={"trace": "a b", "ключ": "значение"},
@@ -117,7 +117,7 @@ async def test_new_topic_beside_a_known_one_stores_each_message_once(two_shards:
     assert sorted(stored) == sorted(f"id{n}" for n in range(40))
 
 
-async def test_two_shards_hold_what_the_results_say(two_shards: Gateway) -> None:
+async def test_two_shards_agree_with_the_results(two_shards: Gateway) -> None:
     await two_shards.stub.CreateTopic(gateway_pb2.CreateTopicRequest(name="orders", queue_count=6))
     results = await two_shards.send(*[message(b"%d" % n, id=f"id{n}") for n in range(60)])
     places = {(result.shard, result.queue, result.offset): result.message_id for result in results}
@@ -160,7 +160,7 @@ async def test_one_of_equal_ids_in_a_request_is_stored_and_answers_the_others(tw
     assert two_shards.metric("duetime_gateway_messages_total", outcome="duplicate") == 2
 
 
-async def test_message_that_was_refused_is_nobody_s_first(gateway: Gateway) -> None:
+async def test_refused_message_is_not_a_first_send(gateway: Gateway) -> None:
     refused, stored, repeated = await gateway.send(message(id="a", queue=99), message(id="a"), message(id="a"))
     assert refused.HasField("fault")
     assert (stored.HasField("fault"), stored.duplicate, repeated.duplicate) == (False, False, True)

@@ -80,7 +80,7 @@ async def test_stop_ends_an_idle_stream_at_once(tmp_path: Path) -> None:
         assert error.code() is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_client_that_goes_away_leaves_a_gateway_that_serves(tapped: Gateway, taps: list[TappedStore]) -> None:
+async def test_disconnected_client_leaves_a_working_gateway(tapped: Gateway, taps: list[TappedStore]) -> None:
     (result,) = await tapped.send(message(queue=0))
     tap = taps[result.shard]
     tap.hold("PutStream")

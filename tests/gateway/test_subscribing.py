@@ -60,7 +60,7 @@ async def test_queues_have_the_numbers_of_the_topic(tmp_path: Path) -> None:
         assert {queue: len(bodies) for queue, bodies in (await subscriber.bodies(3)).items()} == {2: 1, 3: 1, 4: 1}
 
 
-async def test_what_is_wrong_with_a_request_is_told(gateway: Gateway) -> None:
+async def test_faults_of_a_request_are_reported(gateway: Gateway) -> None:
     await topic(gateway)
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"topic": "a b"}, "topic"),
@@ -83,7 +83,7 @@ async def test_topic_that_does_not_exist_is_not_found(gateway: Gateway) -> None:
     assert await subscriber.status() is grpc.StatusCode.NOT_FOUND
 
 
-async def test_a_slow_reader_has_what_it_gave_credit_for_and_no_more(gateway: Gateway) -> None:
+async def test_a_slow_reader_gets_no_more_than_its_credit(gateway: Gateway) -> None:
     await topic(gateway)
     for _ in range(4):
         await gateway.send(*(message(bytes(100 * KIB), queue=0) for _ in range(10)))
@@ -170,7 +170,7 @@ async def test_subscriptions_past_the_limit_are_refused(tmp_path: Path) -> None:
         assert await third.bodies(1) == {0: [b"a"]}
 
 
-async def test_store_that_goes_away_is_told(tapped: Gateway, tap: TappedStore) -> None:
+async def test_unavailable_store_is_reported(tapped: Gateway, tap: TappedStore) -> None:
     subscriber = await Subscriber(tapped.stub).begin((0, 0))
     await tap.until_requests("Subscribe", 1)
     await tap.stop()
@@ -187,7 +187,7 @@ async def test_store_of_release_01_knows_no_subscriptions(tapped: Gateway, tap: 
     assert statuses <= {grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.UNAVAILABLE}
 
 
-async def test_what_a_store_refuses_is_passed_on(tmp_path: Path) -> None:
+async def test_refusals_of_a_store_are_passed_on(tmp_path: Path) -> None:
     async with real_store(tmp_path, subscriptions_max=1) as store, Gateway(tmp_path, {0: store.port}) as gateway:
         await gateway.send(message(b"a", queue=0))
         first = await Subscriber(gateway.stub).begin((0, 0))

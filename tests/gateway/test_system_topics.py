@@ -51,7 +51,7 @@ async def refusal(gateway: Gateway, method: str, request: Any) -> str:
     return (await error_of(call(request, timeout=60))).code().name
 
 
-async def test_topic_of_a_shards_own_records_is_read_by_nobody(gateway: Gateway) -> None:
+async def test_topic_of_a_shards_own_records_cannot_be_read(gateway: Gateway) -> None:
     await gateway.stub.Prepare(transactions_pb2.PrepareRequest(group="billing", messages=[message()]), timeout=60)
     for topic in sorted(CLOSED_TOPICS):
         for method, request in reads(topic).items():

@@ -35,7 +35,7 @@ def test_token_is_read_as_it_is_written() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "dt_", "dt_a_b", "xx_aaaaaaaaaaaa_" + "a" * 52, "dt_aaaaaaaaaaaa_" + "a" * 51])
-def test_what_is_no_token_is_none(text: str) -> None:
+def test_invalid_tokens_are_rejected(text: str) -> None:
     assert parse_token(text) is None
     assert parse_token(f"{text}\n") is None
 
@@ -85,7 +85,7 @@ async def test_token_is_hashed_once_for_all_that_show_it(monkeypatch: pytest.Mon
     assert hashing.count == 2
 
 
-async def test_one_that_goes_away_takes_no_others_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cancelled_check_ends_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     hashing, verifier = Hashing(monkeypatch), Verifier()
     first, second = (asyncio.ensure_future(verifier.fits(b"1", "right", "right", "host")) for _ in range(2))
     await asyncio.wait({first, second}, timeout=0)
@@ -94,7 +94,7 @@ async def test_one_that_goes_away_takes_no_others_with_it(monkeypatch: pytest.Mo
     assert await second
 
 
-async def test_who_makes_up_secrets_holds_up_no_other_host(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_caller_with_false_secrets_delays_no_other_host(monkeypatch: pytest.MonkeyPatch) -> None:
     hashing, verifier = Hashing(monkeypatch), Verifier()
     made_up = [
         asyncio.ensure_future(verifier.fits(secrets.token_bytes(4), "wrong", "right", "bad"))
@@ -191,7 +191,7 @@ def test_key_of_secrets_is_changed_without_a_pause() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "short", KEY[:-2], "ü" * 44, f"{KEY},"])
-def test_key_that_is_none_is_refused_and_not_told(text: str) -> None:
+def test_invalid_key_is_refused_and_not_shown(text: str) -> None:
     with pytest.raises(ValueError, match="is not 32 bytes in base64") as caught:
         Seal(text)
     assert not text or text not in str(caught.value)

@@ -150,7 +150,7 @@ async def test_delays_are_kept_as_asked(tapped: Gateway, taps: list[TappedStore]
 
 
 @pytest.mark.parametrize("delay", [{}, {"delay_level": 18}, {"deliver_at_ms": 1_900_000_000_000}])
-async def test_what_is_prepared_can_be_committed(gateway: Gateway, delay: dict[str, int]) -> None:
+async def test_prepared_messages_can_be_committed(gateway: Gateway, delay: dict[str, int]) -> None:
     """The largest properties that are taken leave room for all that follows, and one byte more is refused."""
     topic, group = "t" * limits.TOPIC_CHARS_MAX, "g" * limits.GROUP_CHARS_MAX
     for message_id in ("", "i" * 255, "ü" * 255):

@@ -88,7 +88,7 @@ def test_rotation_gives_the_old_token_its_time(typed: Run) -> None:
     assert None is not ends[old["id"]] < ends[new["id"]]
 
 
-def test_what_was_revoked_is_restored_with_its_tokens(typed: Run) -> None:
+def test_revoked_users_are_restored_with_their_tokens(typed: Run) -> None:
     typed("users", "create", "shop")
     assert typed("users", "revoke", "shop")[0] == 0
     code, _, err = typed("users", "rotate", "shop")

@@ -155,7 +155,7 @@ async def test_groups_get_their_own_checks_only(one_shard: Gateway, tap: TappedS
         assert all(set(one.groups) <= {"billing", "shipping"} for one in tap.requests["TakeChecks"])
 
 
-async def test_nothing_is_taken_while_nobody_watches(one_shard: Gateway, tap: TappedStore, clock: WallClock) -> None:
+async def test_nothing_is_taken_without_watchers(one_shard: Gateway, tap: TappedStore, clock: WallClock) -> None:
     await prepare(one_shard, *(message() for _ in range(3)))
     clock.move(FIRST_MS)
     assert not tap.requests["TakeChecks"]

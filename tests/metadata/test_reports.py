@@ -80,7 +80,7 @@ async def test_writers_at_once_leave_one_report(empty_database_url: str) -> None
     assert len(set(await asyncio.gather(*keeping))) == 1
 
 
-async def test_what_is_too_long_is_refused(database: Database) -> None:
+async def test_too_long_values_are_refused(database: Database) -> None:
     large = report(job="j" * 65, summary={"x": "x" * reports.SUMMARY_BYTES_MAX})
     with pytest.raises(InvalidArgument, match="job: 65 characters are not within 1 and 64"):
         await Reports(database).put(large)

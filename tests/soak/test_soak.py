@@ -30,7 +30,7 @@ ROUNDS_PER_RESTART = 25
 
 @dataclass
 class Account:
-    """What was sent, and what came."""
+    """Sent and received messages."""
 
     due_at_ms: dict[str, int] = field(default_factory=dict)
     came: set[str] = field(default_factory=set)

@@ -232,12 +232,12 @@ async def timed_store(tmp_path: Path) -> AsyncIterator[Timed]:
         yield running
 
 
-async def test_the_shard_says_how_many_lanes_it_has_for_any_time(timed_store: Timed) -> None:
+async def test_the_shard_reports_its_lanes_for_any_time(timed_store: Timed) -> None:
     described = await timed_store.stub.Describe(store_pb2.DescribeRequest())
     assert described.timer_lane_count == 1
 
 
-async def test_an_answer_says_which_due_times_were_past(timed_store: Timed) -> None:
+async def test_an_answer_marks_past_due_times(timed_store: Timed) -> None:
     now_ms = timed_store.clock.now_ms()
     answer = await timed_store.put(timed("A", delay_ms=9), timed("B", deliver_at_ms=now_ms - 1), sent("C"))
     assert (list(answer.past), list(answer.due_at_ms)) == ([1], [now_ms + 9, now_ms + 1, 0])
@@ -271,7 +271,7 @@ async def test_a_scheduler_of_release_0_1_gets_consecutive_entries(timed_store: 
     assert served == [[3], [1, 2], [4], [0]]
 
 
-async def test_a_level_goes_on_at_its_cursor_past_entries_that_have_ended(timed_store: Timed) -> None:
+async def test_a_level_resumes_at_its_cursor_past_ended_entries(timed_store: Timed) -> None:
     await timed_store.put(*(sent(name, level=1) for name in "ABCDE"))
     timed_store.node.store.lanes[1].publish_cancel(np.array([1, 3]))
     timed_store.clock.move(1_000)
@@ -304,7 +304,7 @@ async def test_entries_are_held_each_until_it_is_due(timed_store: Timed) -> None
     assert not (await put).statuses
 
 
-async def test_what_was_cancelled_meanwhile_is_answered_so_and_the_others_are_stored(timed_store: Timed) -> None:
+async def test_held_entries_cancelled_meanwhile_are_reported(timed_store: Timed) -> None:
     await timed_store.send(A=10, B=20, C=30)
     timed_store.clock.move(1_000)
     timed_store.lane.publish_cancel(np.array([1]))

@@ -16,7 +16,7 @@ def unasked_ms(attendance: Attendance, now_ms: float, appended: int = 0) -> floa
     return attendance.unasked_ms(bytes([appended]), now_ms, since_ms=100)
 
 
-def test_lane_that_nobody_ever_asked_for_is_unasked_since_the_store_started() -> None:
+def test_lane_never_polled_is_unasked_since_the_store_started() -> None:
     assert unasked_ms(Attendance(), 5_000) == 4_900
 
 
@@ -32,7 +32,7 @@ def test_a_pull_of_the_head_counts_as_long_as_it_waits_and_from_its_end_on() -> 
     assert attendance.served_by(99_000, 1_000) == ""
 
 
-def test_a_pull_for_what_lies_behind_a_put_counts_only_once_the_put_has_come() -> None:
+def test_a_pull_past_a_put_counts_once_the_put_has_come() -> None:
     attendance = Attendance()
     asking = Asking("a", bytes([3]), True)
     attendance.begin(asking, 1_000)
@@ -50,7 +50,7 @@ def test_a_put_counts_as_long_as_it_is_under_way() -> None:
     assert unasked_ms(attendance, 60_700) == 700
 
 
-def test_a_lane_that_was_given_away_is_nobody_elses_at_once() -> None:
+def test_a_lane_just_given_away_is_not_orphaned() -> None:
     attendance = Attendance()
     attendance.give("a", 5_000)
     assert unasked_ms(attendance, 5_400) == 400
@@ -77,7 +77,7 @@ def test_the_later_stand_in_stays_and_the_earlier_one_leaves() -> None:
     assert not attendance.is_to_leave("b", 5_300, WITHIN_MS)
 
 
-def test_a_stand_in_that_died_is_followed_by_the_one_that_serves_on() -> None:
+def test_a_dead_stand_in_is_followed_by_the_serving_one() -> None:
     attendance = Attendance()
     attendance.give("a", 0)
     assert not attendance.is_to_leave("b", 9_000, WITHIN_MS)

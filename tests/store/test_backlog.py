@@ -133,7 +133,7 @@ def check(store: Running, answer: pending_pb2.BacklogResponse, **asked: Any) -> 
         {"topic": "nobody's"},
     ],
 )
-async def test_backlog_is_what_is_pending(store: Running, asked: dict[str, Any]) -> None:
+async def test_backlog_equals_pending_messages(store: Running, asked: dict[str, Any]) -> None:
     await fill(store)
     now_ms = store.node.store.clock.now_ms()
     for name in ("due_from_ms", "due_before_ms"):
@@ -217,7 +217,7 @@ async def test_spans_are_refined_as_their_time_comes(store: Running) -> None:
     assert {bucket.width_ms for bucket in in_time} == {MINUTE_MS}
 
 
-async def test_lanes_that_do_not_add_up_are_counted_anew(store: Running) -> None:
+async def test_lanes_with_wrong_sums_are_recounted(store: Running) -> None:
     await fill(store)
     counts = store.node.store.ledger.counts
     counts.suspects.add(5)
@@ -228,7 +228,7 @@ async def test_lanes_that_do_not_add_up_are_counted_anew(store: Running) -> None
     check(store, await ask(store))
 
 
-def test_record_that_is_damaged_after_it_was_counted_has_its_lane_counted_anew(shard: Shard) -> None:
+def test_damage_to_a_counted_record_recounts_its_lane(shard: Shard) -> None:
     shard.put(*(keyed(f"m{number}", "mail", 1, "one") for number in range(3)))
     check_counts(shard.store)
     unit = shard.store.lanes[1].queue.read(1, 1)[0].item()
@@ -283,9 +283,7 @@ async def test_list_of_names_has_the_same_messages(store: Running, filtered: dic
     assert await pages(store, max_count=max_count, names_only=True, **filtered) == every
 
 
-async def test_page_that_finds_nothing_says_how_far_it_has_looked(
-    store: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_empty_page_reports_its_progress(store: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     await fill(store, 60)
     monkeypatch.setattr(listing, "LOOK_MAX", 10)
     monkeypatch.setattr(listing, "_CHUNK_RECORDS", 5)
@@ -328,7 +326,7 @@ async def test_page_that_takes_its_time_comes_short(store: Running, monkeypatch:
     assert found == sum("two" in one.message.keys for one in whole) > 0
 
 
-async def test_list_goes_on_after_what_was_restored(store: Running) -> None:
+async def test_list_continues_after_restored_entries(store: Running) -> None:
     await fill(store, 60)
     first = await page(store, max_count=5)
     entries = await restore_due(store)
@@ -361,7 +359,7 @@ async def test_request_that_can_not_be_is_refused(store: Running, asked: dict[st
     assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_numbers_of_an_answer_are_of_one_moment(store: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_numbers_of_an_answer_are_of_one_time(store: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages come between all its steps."""
     await fill(store, 40)
     counts = store.node.store.ledger.counts

@@ -186,7 +186,7 @@ def test_zeros_before_the_checkpoint_cost_their_messages_only(shard: Shard) -> N
     assert seen(shard) >= {"B2", "B3"}
 
 
-def test_batch_lies_within_one_segment(shard: Shard) -> None:
+def test_batch_stays_within_one_segment(shard: Shard) -> None:
     filling = sent("F", body=bytes(MIB - 3_000))
     shard.put(filling)
     shard.put(sent("A"), *(sent(f"B{number}", body=b"b" * 900) for number in range(4)), sent("Z"), batches=(1, 4))

@@ -69,7 +69,7 @@ def test_timer_without_a_unit_before_the_queue_offset_was_delivered_at_once(whee
     assert wheel.pending(read_ms=READ_MS, queue_offset=2) == [1]
 
 
-def test_what_fell_due_while_the_broker_was_down_is_pending(wheel: Wheel) -> None:
+def test_timers_due_while_the_broker_was_down_are_pending(wheel: Wheel) -> None:
     """A broker forgets timers older than seven days."""
     wheel.enter(wheel.timer("old", READ_MS), READ_MS)
     assert wheel.pending(read_ms=READ_MS, queue_offset=1, written_ms=START_MS) == [0]
@@ -118,7 +118,7 @@ def test_one_id_sent_twice_is_two_timers(wheel: Wheel) -> None:
     assert wheel.pending(read_ms=READ_MS, queue_offset=2) == [0, 1]
 
 
-def test_timer_whose_copy_is_in_the_log_was_delivered(wheel: Wheel) -> None:
+def test_timer_with_a_copy_in_the_log_was_delivered(wheel: Wheel) -> None:
     """A killed broker had delivered part of its current slot, and would deliver that part again."""
     for number in range(2):
         wheel.enter(wheel.timer(f"id{number}", READ_MS), READ_MS)

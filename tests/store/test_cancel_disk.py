@@ -17,7 +17,7 @@ from tests.store.test_retention import run
 
 
 @pytest.mark.parametrize("by_place", [True, False])
-async def test_cancels_go_on_while_the_disk_is_full(tmp_path: Path, by_place: bool) -> None:
+async def test_cancels_work_on_a_full_disk(tmp_path: Path, by_place: bool) -> None:
     async with Sick(tmp_path / "store") as store:
         await store.put(*[sent(f"m{number}", level=2) for number in range(3)])
         store.disk.fail("pwritev", errno.ENOSPC, times=1)

@@ -152,7 +152,7 @@ async def test_a_servers_own_message_is_no_users_to_end(store: Running, topic: s
         ref("other", 1 << 62),
     ],
 )
-async def test_what_no_shard_has_is_not_found(store: Running, wrong: pending_pb2.PendingRef) -> None:
+async def test_missing_message_is_not_found(store: Running, wrong: pending_pb2.PendingRef) -> None:
     await store.put(sent("m0", level=1))
     assert await statuses(store, wrong) == [NOT_FOUND]
     assert store.node.store.lanes[1].pending_count == 1
@@ -255,7 +255,7 @@ async def test_cancelled_message_is_found_as_such(store: Running) -> None:
     assert (await get(store, "m2")).before_count == 1
 
 
-async def test_trace_tells_when_a_message_was_cancelled(store: Running) -> None:
+async def test_trace_has_the_time_of_a_cancel(store: Running) -> None:
     await store.put(sent("m0", level=1), sent("m1", level=1))
     started_ms = store.clock.now_ms()
     await store.clock.advance(300)

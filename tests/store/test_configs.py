@@ -61,7 +61,7 @@ def test_config_files_speak_the_brokers_dialect(tmp_path: Path) -> None:
 
 
 @given(st.dictionaries(NAMES, VALUES, max_size=4))
-def test_what_is_rendered_is_parsed(value: dict[str, Any]) -> None:
+def test_rendered_text_is_parsed(value: dict[str, Any]) -> None:
     assert configs.parse(configs.render(value)) == value
 
 

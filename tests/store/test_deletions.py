@@ -87,7 +87,7 @@ def test_damage_is_no_deletion(body: bytes) -> None:
         deletions.decode(body, 0)
 
 
-async def test_a_deleted_topic_is_gone(store: Deleting) -> None:
+async def test_a_deleted_topic_does_not_exist(store: Deleting) -> None:
     await store.send("a", "b", "c")
     got = await store.receive(max_count=2)
     left = await store.stage(CLOSE)
@@ -134,7 +134,7 @@ async def test_system_topics_and_impossible_ones_are_refused(store: Deleting, na
 
 
 @pytest.mark.parametrize("how", ["kill", "again"])
-async def test_it_stays_away_and_a_new_one_begins_behind_it(store: Deleting, how: str) -> None:
+async def test_it_stays_deleted_and_a_new_one_begins_after_it(store: Deleting, how: str) -> None:
     await store.send("a", "b")
     got = await store.receive()
     await store.stage(DELETE)
@@ -164,7 +164,7 @@ async def test_it_stays_away_and_a_new_one_begins_behind_it(store: Deleting, how
     assert (await store.pull(3)).min_offset == 3
 
 
-async def test_it_stays_away_when_all_is_made_again_from_the_log(store: Deleting) -> None:
+async def test_it_stays_deleted_when_all_is_rebuilt_from_the_log(store: Deleting) -> None:
     await store.send("a", "b")
     await store.receive()
     await store.stage(DELETE)

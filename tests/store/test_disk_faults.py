@@ -109,7 +109,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-async def test_a_full_disk_refuses_sends_and_goes_on_restoring(root: Path) -> None:
+async def test_a_full_disk_refuses_sends_and_still_restores(root: Path) -> None:
     async with Sick(root) as store:
         await store.put(sent("A"))
         await store.fill("XYZ")
@@ -146,7 +146,7 @@ async def test_a_full_disk_refuses_sends_and_goes_on_restoring(root: Path) -> No
         assert store.all_stored() == ["A", "B", "X", "Y", "Z"]
 
 
-async def test_nothing_of_a_refused_batch_comes_back(root: Path) -> None:
+async def test_nothing_of_a_refused_batch_is_stored(root: Path) -> None:
     """Its first half was written: a crash must not find it."""
     async with Sick(root) as store:
         await store.put(sent("A"))

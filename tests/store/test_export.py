@@ -103,9 +103,7 @@ def entries(root: Path) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("gone", ["", "consumequeue"])
-async def test_units_made_from_the_log_stand_in_files_as_brokers_read_them(
-    shard: Shard, tmp_path: Path, gone: str
-) -> None:
+async def test_units_rebuilt_from_the_log_suit_brokers(shard: Shard, tmp_path: Path, gone: str) -> None:
     await shard.put(*(sent(f"m{number}") for number in range(3)), sent("P", level=2))
     root = shard.settings.data_dir
     if gone:
@@ -158,7 +156,7 @@ def test_export_that_is_damaged_is_not_kept(tmp_path: Path) -> None:
     assert (tmp_path / "made").exists()
 
 
-async def test_export_ends_when_retention_takes_what_it_copies(
+async def test_export_ends_when_retention_deletes_its_file(
     shard: Shard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await shard.fill(1_500)
@@ -236,7 +234,7 @@ async def test_directory_in_which_a_broker_delivered_an_entry_twice_is_imported(
         assert await back.drain() == []
 
 
-async def test_queue_whose_messages_have_left_goes_on_at_its_end(shard: Shard, tmp_path: Path) -> None:
+async def test_queue_without_messages_continues_at_its_end(shard: Shard, tmp_path: Path) -> None:
     await shard.put(*(sent(f"m{number}") for number in range(124)))
     await shard.put(*(sent(f"d{number}", level=1) for number in range(7)))
     shard.clock.move(1_000)
@@ -261,7 +259,7 @@ async def test_queue_whose_messages_have_left_goes_on_at_its_end(shard: Shard, t
         assert list((await back.put(sent("next"))).queue_offsets) == [131]
 
 
-def test_empty_bodies_are_counted_and_told(clock: HandClock, tmp_path: Path) -> None:
+def test_empty_bodies_are_counted_and_reported(clock: HandClock, tmp_path: Path) -> None:
     shard = Opened(tmp_path / "data" / "store-0", clock, delay_levels=DEFAULT_DELAY_LEVELS)
     shard.put(sent("a", body=b""), sent("b"), sent("c", body=b"", level=3), sent("d", level=3))
     shard.put(sent("e", body=b"", level=1))
@@ -278,7 +276,7 @@ def test_empty_bodies_are_counted_and_told(clock: HandClock, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", params(count=1))
-def test_brokers_directories_have_their_empty_bodies_told(name: str, tmp_path: Path) -> None:
+def test_empty_bodies_in_brokers_directories_are_reported(name: str, tmp_path: Path) -> None:
     exported = export_directory(unpack(name, tmp_path), tmp_path / "made", LEVELS, accept_damage=False)
     assert exported.report.is_sound
     lengths = [unit["bodyLength"] for unit in units(name)]

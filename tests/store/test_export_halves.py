@@ -180,7 +180,7 @@ def test_immune_copies_name_no_older_one(log: HalfLog) -> None:
     assert properties["CHECK_IMMUNITY_TIME_IN_SECONDS"] == "60"
 
 
-def test_checks_that_were_heard_count_for_the_broker(log: HalfLog) -> None:
+def test_heard_checks_count_for_the_broker(log: HalfLog) -> None:
     for name in "abc":
         log.half(name)
     log.asked(2, 9)
@@ -241,7 +241,7 @@ ACTIONS = st.lists(
 
 
 @given(actions=ACTIONS, progress=st.integers(0, 20))
-def test_a_broker_asks_about_what_is_open(actions: list[tuple[str, int]], progress: int) -> None:
+def test_a_broker_asks_about_open_transactions(actions: list[tuple[str, int]], progress: int) -> None:
     """Directories that went through any hands."""
     with TemporaryDirectory() as folder:
         log = HalfLog(Path(folder) / "shard")

@@ -103,7 +103,7 @@ def test_ended_timers_before_the_pending_ones_are_not_read(log: TimerLog) -> Non
     assert pending_of(made) == [("later", NOW_MS + DAY)]
 
 
-def test_restored_cancelled_and_replaced_timers_go_to_nobody(log: TimerLog) -> None:
+def test_restored_cancelled_and_replaced_timers_are_not_delivered(log: TimerLog) -> None:
     for number in range(8):
         log.timer(f"id{number}", NOW_MS + number * MINUTE)
     log.restored("id1", LANE, 1, NOW_MS + MINUTE)
@@ -307,7 +307,7 @@ class Life:
 
 
 @given(st.data(), st.lists(st.sampled_from(["send", "send", "send", "restore", "cancel", "replace"]), max_size=40))
-def test_whatever_happened_an_export_has_the_same_pending_set(data: st.DataObject, kinds: list[str]) -> None:
+def test_an_export_has_the_same_pending_set(data: st.DataObject, kinds: list[str]) -> None:
     with TemporaryDirectory() as folder:
         log = TimerLog(Path(folder) / "store")
         life = Life(log, data.draw)

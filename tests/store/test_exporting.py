@@ -91,7 +91,7 @@ def descriptors(path: Path) -> int:
     return sum(os.readlink(link).startswith(str(path)) for link in links if link.is_symlink())
 
 
-async def test_listing_tells_the_files_of_the_known_kinds_and_no_other(store: Exporting) -> None:
+async def test_listing_has_only_files_of_known_kinds(store: Exporting) -> None:
     root = store.root
     (root / "commitlog" / "notes.txt").write_text("mine")
     (root / "config" / "secret.key").write_text("mine")
@@ -222,9 +222,7 @@ async def test_file_that_goes_while_it_is_given_is_given_to_its_end(slow: Export
     assert descriptors(slow.root / "timerwheel") == 0
 
 
-async def test_file_that_the_disk_does_not_give_is_told_as_such(
-    store: Exporting, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_file_with_read_errors_is_reported_as_such(store: Exporting, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> bytes:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
@@ -319,7 +317,7 @@ async def test_log_that_is_exported_under_traffic_holds_whole_records(tmp_path: 
         assert (running.root / LOG).read_bytes()[: len(exported)] == exported
 
 
-async def test_throttle_saves_up_no_burst_and_skips_who_went() -> None:
+async def test_throttle_saves_no_burst_and_skips_ended_callers() -> None:
     clock = FakeClock()
     throttle = Throttle(clock, 1_000_000)
     await clock.advance(60_000)
@@ -345,7 +343,7 @@ async def test_throttle_saves_up_no_burst_and_skips_who_went() -> None:
         assert passed == [0, 2, 3, 4]
 
 
-async def test_small_reads_count_for_what_a_call_costs() -> None:
+async def test_small_reads_count_as_the_cost_of_a_call() -> None:
     clock = FakeClock()
     throttle = Throttle(clock, exporting.CHARGE_BYTES_MIN)
     await throttle.take(1)
@@ -357,6 +355,6 @@ async def test_small_reads_count_for_what_a_call_costs() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 127, 128, 16_383, 16_384, CHUNK_BYTES - 1, CHUNK_BYTES])
-def test_chunk_is_encoded_as_the_contract_says(size: int) -> None:
+def test_chunk_encoding_follows_the_contract(size: int) -> None:
     data = random.Random(size).randbytes(size)
     assert pb.ExportChunk.FromString(exporting.encoded_chunk(data)) == pb.ExportChunk(data=data)

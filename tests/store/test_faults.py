@@ -33,9 +33,7 @@ def test_system_topics_are_closed_to_sends(shard: Shard, topic: str) -> None:
 @pytest.mark.parametrize("name", ["DT_ENTRY", "DT_UPSERT"])
 @pytest.mark.parametrize("at", ["first", "middle", "last"])
 @pytest.mark.parametrize("as_timer", [True, False])
-def test_properties_that_say_what_a_record_replaces_are_closed_to_sends(
-    shard: Shard, name: str, at: str, as_timer: bool
-) -> None:
+def test_replacement_properties_are_closed_to_sends(shard: Shard, name: str, at: str, as_timer: bool) -> None:
     plain = record.decode(timer("A", 5) if as_timer else sent("A"), check_crc=False)
     parts = record.without_crc_mark(plain.properties).removesuffix(b"\x02").split(b"\x02")
     parts.insert({"first": 0, "middle": 1, "last": len(parts)}[at], f"{name}\x011000:0:7".encode())
@@ -90,7 +88,7 @@ def test_entry_that_leads_into_a_closed_topic_is_put_aside(shard: Shard, target:
     assert f"a restored record can't enter {target}" in outcome.faults[0]
 
 
-def test_entry_that_leads_to_a_queue_of_nobody_is_refused(shard: Shard) -> None:
+def test_entry_for_a_queue_beyond_the_limit_is_refused(shard: Shard) -> None:
     shard.put(sent("A", level=1, queue=QUEUE_ID_MAX_RESTORED + 1))
     shard.clock.wall_ms += 1_000
     assert shard.put_entries(restored(shard.store, 1, 0, 1), lane=1, first_entry=0).statuses == [REFUSED]
@@ -98,6 +96,6 @@ def test_entry_that_leads_to_a_queue_of_nobody_is_refused(shard: Shard) -> None:
 
 
 @pytest.mark.parametrize(("topic", "queue"), [(b"../evil", 0), (b"a\0b", 0), (b"", 0), (b"orders", -1)])
-def test_no_path_is_made_of_what_is_no_name(shard: Shard, topic: bytes, queue: int) -> None:
+def test_no_path_is_made_of_an_invalid_name(shard: Shard, topic: bytes, queue: int) -> None:
     with pytest.raises(ValueError, match="is not a valid queue"):
         shard.store.queues.get_bytes(topic, queue)

@@ -99,7 +99,7 @@ async def test_messages_are_found_by_key_and_id_newest_first(store: Running, set
     assert found.message.keys == ["all", "key-2"]
 
 
-async def test_answer_is_limited_and_says_so(store: Running, settle: Any) -> None:
+async def test_answer_is_limited_and_marked_as_such(store: Running, settle: Any) -> None:
     await store.put(*(keyed(f"id-{number}", "all") for number in range(5)))
     await settle(store)
     request = gateway_pb2.QueryMessagesRequest(topic="orders", key="all", max_count=2)
@@ -179,7 +179,7 @@ async def test_a_message_put_aside_is_quarantined(store: Running, settle: Any) -
 
 
 @pytest.mark.parametrize("again", [False, True])
-async def test_a_half_message_is_found_as_what_became_of_it(store: Running, settle: Any, again: bool) -> None:
+async def test_a_half_message_is_found_with_its_outcome(store: Running, settle: Any, again: bool) -> None:
     names = ["open", "committed", "rolled back", "given up"]
     halves_of = dict(zip(names, await prepared(store, *names, topic="orders", queue=3), strict=True))
     place = (await get(store, "committed")).offset_id
@@ -239,7 +239,7 @@ async def test_offset_id_needs_its_host_and_a_record_s_start(store: Running) -> 
         assert caught.value.code() == grpc.StatusCode.NOT_FOUND
 
 
-async def test_a_damaged_record_is_counted_and_the_others_told(store: Running, settle: Any) -> None:
+async def test_a_damaged_record_is_counted_and_the_others_listed(store: Running, settle: Any) -> None:
     await store.put(keyed("A", "key"), keyed("B", "key"), keyed("C", "key"))
     await settle(store)
     position = int((await get(store, "B")).offset_id[-16:], 16)
@@ -252,7 +252,7 @@ async def test_a_damaged_record_is_counted_and_the_others_told(store: Running, s
     assert damaged == (0 if settle is forgotten else 1)
 
 
-async def test_too_long_a_tail_is_told(store: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_long_a_tail_is_reported(store: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     await store.put(keyed("A", "key"))
     # Keys in memory are found without reading the log, however many they are.
     monkeypatch.setattr(finder, "TAIL_BYTES_MAX", 10)
@@ -312,7 +312,7 @@ async def test_offset_by_time_of_an_empty_and_of_an_unknown_queue(store: Running
     assert caught.value.code() == grpc.StatusCode.NOT_FOUND
 
 
-async def test_search_steps_over_what_tells_no_time(store: Running) -> None:
+async def test_search_skips_records_without_time(store: Running) -> None:
     times = []
     for number in range(20):
         times.append(store.clock.now_ms())

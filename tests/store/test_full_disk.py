@@ -84,7 +84,7 @@ class Small(Sick):
         return record.decode(self.node.store.read_record(position, size))
 
 
-async def test_who_fills_the_disk_deletes_nothing(tmp_path: Path) -> None:
+async def test_full_disk_deletes_nothing(tmp_path: Path) -> None:
     async with Small(tmp_path / "store") as store:
         await store.put(sent("fresh", topic="orders"))
         taken = await store.until_full("noise")

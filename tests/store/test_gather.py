@@ -61,7 +61,7 @@ def placed(data: bytes, offset: int, position: int, stored_at_ms: int = 0) -> by
 RECORDS = [sent(f"{n}", body=bytes([n]) * 20 * n) for n in range(5)]
 
 
-def test_records_lie_one_behind_the_other_whatever_lay_between_them(copy: Copy) -> None:
+def test_copied_records_are_contiguous(copy: Copy) -> None:
     log, units = laid([RECORDS[0], *RECORDS], base=4_096)
     each = [log[at - 4_096 : at - 4_096 + size] for at, size, _ in units]
     assert copy(log, 4_096, units_of(units[1:]), wanted(range(1, 6))) == (b"".join(each[1:]), 5)
@@ -106,7 +106,7 @@ def test_intact_record_of_another_place_ends_the_copy(copy: Copy, changes: dict[
 
 
 @pytest.mark.parametrize("bit", range(64))
-def test_unit_of_a_lane_that_names_another_moment_ends_the_copy(copy: Copy, bit: int) -> None:
+def test_unit_of_a_lane_with_another_time_ends_the_copy(copy: Copy, bit: int) -> None:
     stored, delay = 1_700_000_000_000, 5_000
     data = placed(sent("A", topic="lane"), 3, 0, stored)
     want = wanted([3], b"lane", delay)
@@ -116,7 +116,7 @@ def test_unit_of_a_lane_that_names_another_moment_ends_the_copy(copy: Copy, bit:
     assert copy(data, 0, units_of([(0, len(data), due)]), want) == (b"", 0)
 
 
-def test_no_moment_is_beyond_the_largest_number(copy: Copy) -> None:
+def test_no_time_is_beyond_the_largest_number(copy: Copy) -> None:
     data = placed(sent("A", topic="lane"), 0, 0, (1 << 63) - 1)
     for due in (-(1 << 63), (1 << 63) - 1):
         assert copy(data, 0, units_of([(0, len(data), due)]), wanted([0], b"lane", 1)) == (b"", 0)
@@ -224,7 +224,7 @@ def test_segment_can_be_closed_and_cut_after_a_copy(tmp_path: Path, copy: Copy) 
     segment.close()
 
 
-def test_what_copies_touch_is_let_go(tmp_path: Path) -> None:
+def test_touched_pages_of_copies_are_released(tmp_path: Path) -> None:
     segment = Segment(Disk(), tmp_path / ("0" * 20), 0, 64 << 20)
     for _ in range(3):
         segment.touch(TOUCHED_BYTES_MAX // 2)

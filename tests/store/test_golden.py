@@ -77,7 +77,7 @@ def assert_as_the_manifest_says(shard: Shard, name: str) -> None:
     assert shard.store.log.end == expected["commitLog"]["maxPhysicalOffset"]
 
 
-def test_brokers_directory_is_read_as_its_manifest_says(shard: Shard, name: str) -> None:
+def test_brokers_directory_matches_its_manifest(shard: Shard, name: str) -> None:
     report, expected = shard.opened.report, golden.summary(name)
     assert_as_the_manifest_says(shard, name)
     assert (report.records, report.rebuilt_units) == (expected["commitLog"]["records"], expected["consumeQueueUnits"])
@@ -94,7 +94,7 @@ def test_brokers_directory_is_read_as_its_manifest_says(shard: Shard, name: str)
 
 
 @pytest.mark.parametrize("gone", ["consumequeue", "config", "checkpoint", "index"])
-def test_what_a_broker_derived_is_made_again(root: Path, shard: Shard, name: str, gone: str) -> None:
+def test_files_derived_by_a_broker_are_rebuilt(root: Path, shard: Shard, name: str, gone: str) -> None:
     shard.crash()
     path = root / gone
     shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -107,7 +107,7 @@ def test_what_a_broker_derived_is_made_again(root: Path, shard: Shard, name: str
 
 
 @pytest.mark.parametrize("name", golden.params("killed"), indirect=True)
-def test_what_a_killed_broker_acknowledged_is_there(shard: Shard, name: str) -> None:
+def test_messages_acknowledged_by_a_killed_broker_exist(shard: Shard, name: str) -> None:
     ids = set()
     for queue in shard.store.queues.all():
         for position, size, _ in queue.last(1 << 20)[1].tolist():
@@ -155,7 +155,7 @@ def test_half_messages_are_counted(shard: Shard, name: str) -> None:
     assert len(counts) == 1
 
 
-def test_second_start_reads_only_what_is_new(shard: Shard, name: str) -> None:
+def test_second_start_reads_only_new_records(shard: Shard, name: str) -> None:
     shard.checkpoint()
     shard.put(sent("NEW", topic="Fresh"))
     report = shard.reopen().report

@@ -205,7 +205,7 @@ def test_lost_checkpoint_changes_nothing(shard: Shard, name: str) -> None:
     assert verify(shard.root, LEVELS).damages == []
 
 
-def test_shard_goes_back_to_a_broker_and_comes_again(shard: Shard, name: str, tmp_path: Path) -> None:
+def test_shard_moves_to_a_broker_and_back(shard: Shard, name: str, tmp_path: Path) -> None:
     now_ms = shard.clock.wall_ms
     shard.put(timer("soon", now_ms + 9), timer("late", now_ms + 400 * 24 * HOUR_MS), timer("gone", now_ms + HOUR_MS))
     shard.clock.wall_ms += HOUR_MS

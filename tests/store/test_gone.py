@@ -28,7 +28,7 @@ def test_a_dead_letter_is_taken_once() -> None:
     assert gone.take((DLQ, 1, 5))
 
 
-def test_what_was_not_made_durable_comes_back() -> None:
+def test_undurable_takes_are_undone() -> None:
     gone = GoneLetters()
     gone.taken([(DLQ, 0, 1)])
     assert gone.take((DLQ, 0, 2))
@@ -40,7 +40,7 @@ def test_what_was_not_made_durable_comes_back() -> None:
 
 
 @given(OFFSETS, OFFSETS)
-def test_what_is_left_after_all_is_there(offsets: list[int], left: list[int]) -> None:
+def test_letters_left_after_all_exist(offsets: list[int], left: list[int]) -> None:
     gone = GoneLetters()
     gone.taken((DLQ, 0, offset) for offset in offsets)
     gone.left((DLQ, 0, offset) for offset in left)
@@ -60,7 +60,7 @@ def test_it_agrees_with_a_set(first: list[int], second: list[int]) -> None:
 
 
 @given(OFFSETS, st.integers(0, 310), st.integers(0, 310))
-def test_it_forgets_what_the_queue_no_longer_has(offsets: list[int], first: int, behind: int) -> None:
+def test_it_forgets_entries_deleted_from_the_queue(offsets: list[int], first: int, behind: int) -> None:
     gone = GoneLetters()
     gone.taken((DLQ, 0, offset) for offset in offsets)
     behind = max(first, behind)
@@ -78,7 +78,7 @@ def test_a_million_dead_letters_cost_an_eighth_of_a_megabyte() -> None:
     assert gone.count(DLQ, 0, 0, 1_000_000) == 500_000
 
 
-def test_a_damaged_part_is_told() -> None:
+def test_a_damaged_part_is_reported() -> None:
     gone = GoneLetters()
     gone.taken([(DLQ, 0, 5)])
     for cut in (1, len(gone.encode()) - 1):

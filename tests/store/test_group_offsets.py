@@ -99,7 +99,7 @@ async def test_backup_serves_where_the_file_is_torn(tmp_path: Path) -> None:
         assert await again.offsets() == {0: 1}
 
 
-async def test_file_that_can_not_be_read_is_told(tmp_path: Path) -> None:
+async def test_unreadable_file_is_reported(tmp_path: Path) -> None:
     config = tmp_path / "store" / "config"
     config.mkdir(parents=True)
     (config / FILE).write_text("torn")
@@ -129,7 +129,7 @@ async def test_commits_at_once_share_writes(tmp_path: Path) -> None:
         assert len(store.file["offsetTable"]) == 20
 
 
-async def test_commit_that_was_not_written_is_refused_and_goes_on_later(tmp_path: Path) -> None:
+async def test_unwritten_commit_is_refused_and_succeeds_later(tmp_path: Path) -> None:
     disk = FaultyDisk()
     async with Groups(tmp_path / "store", disk) as store:
         await store.fill()
@@ -157,7 +157,7 @@ async def test_full_disk_has_room_for_offsets(tmp_path: Path) -> None:
         assert (await refusal(store.put(sent("full"))))[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-async def test_what_is_no_offset_of_a_group_is_refused(store: Groups) -> None:
+async def test_invalid_group_offset_is_refused(store: Groups) -> None:
     invalid = grpc.StatusCode.INVALID_ARGUMENT
     assert await refusal(store.commit({0: 4, 1: -1})) == (
         invalid,
@@ -201,7 +201,7 @@ async def test_other_content_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", golden.params())
-async def test_groups_of_a_broker_go_on_at_their_offsets(tmp_path: Path, name: str) -> None:
+async def test_groups_of_a_broker_resume_at_their_offsets(tmp_path: Path, name: str) -> None:
     directory = golden.unpack(name, tmp_path)
     told = golden.summary(name)["consumerOffset"]
     before = configs.read(directory / "config", FILE)

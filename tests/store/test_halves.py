@@ -97,7 +97,7 @@ def test_half_message_without_an_end_is_open(log: HalfLog) -> None:
 
 
 @pytest.mark.parametrize("bodies", [["0", "2"], ["0,2,"], ["0,", "2,"], ["2,0"]])
-def test_op_records_of_any_broker_end_what_they_name(log: HalfLog, bodies: list[str]) -> None:
+def test_op_records_of_any_broker_end_the_named_halves(log: HalfLog, bodies: list[str]) -> None:
     for name in "abc":
         log.half(name)
     positions = [log.op(body) for body in bodies]
@@ -203,7 +203,7 @@ def test_given_up_by_a_broker(log: HalfLog) -> None:
     assert ends(root) == {0: (GIVEN_UP, position)}
 
 
-def test_decisions_of_ours_are_told(log: HalfLog) -> None:
+def test_our_decisions_are_reported(log: HalfLog) -> None:
     for name in "abcd":
         log.half(name)
     given_up = log.given_up(2)
@@ -225,7 +225,7 @@ def test_decisions_of_ours_are_told(log: HalfLog) -> None:
 # --- a broker's progress ---------------------------------------------------------------------------------------------
 
 
-def test_what_a_brokers_progress_has_passed_is_ended(log: HalfLog) -> None:
+def test_halves_before_a_brokers_progress_have_ended(log: HalfLog) -> None:
     for name in "abc":
         log.half(name)
     log.op("1")

@@ -56,7 +56,7 @@ async def lane(tmp_path: Path) -> AsyncIterator[Lane]:
         yield lane
 
 
-async def test_entries_are_given_ahead_once_the_first_is_half_of_it_away(lane: Lane) -> None:
+async def test_waiting_pull_gets_entries_ahead_at_half_the_lead_time(lane: Lane) -> None:
     await lane.fill("ABC", apart_ms=20)
     assert len((await lane.pull_due(ahead_ms=30)).sizes) == 2
     waiting = asyncio.create_task(lane.pull_due(after=1, ahead_ms=30, wait_ms=1_000))
@@ -128,7 +128,7 @@ async def test_a_backlog_leaves_other_lanes_their_place_in_each_flush(tmp_path: 
         assert lane.stored().index("B") == 2 * TURN_COUNT
 
 
-async def test_what_is_held_twice_is_stored_once(lane: Lane) -> None:
+async def test_entries_held_twice_are_stored_once(lane: Lane) -> None:
     await lane.fill("ABC")
     first, second = lane.begin(0, 3), lane.begin(0, 3)
     await lane.settle()

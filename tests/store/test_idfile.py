@@ -75,7 +75,7 @@ def test_ids_keep_their_times(shard: Shard) -> None:
     assert 50 <= shard.store.recent.count <= 54
 
 
-def test_file_is_written_anew_once_most_of_it_is_old(tmp_path: Path) -> None:
+def test_file_is_rewritten_once_most_of_it_is_old(tmp_path: Path) -> None:
     shard = Shard(tmp_path / "store", HandClock(), recent_ids_count=50)
     keeper = keeper_of(shard)
     sizes = []

@@ -174,7 +174,7 @@ KEYS = st.sampled_from([f"T#{word}" for word in ("AaAa", "BBBB", "AaBB", "K1", "
 
 
 @given(st.lists(st.lists(KEYS, max_size=12), max_size=12), st.data())
-def test_index_finds_what_a_dictionary_finds(
+def test_index_agrees_with_a_dictionary(
     tmp_path_factory: pytest.TempPathFactory, batches: list[list[str]], data: st.DataObject
 ) -> None:
     path = tmp_path_factory.mktemp("index") / "20260101000000000"

@@ -84,7 +84,7 @@ async def test_every_message_is_in_the_index_once(shard: Shard, thread: ThreadPo
         assert found(indexer, "100") == []
 
 
-async def test_what_is_kept_and_what_is_read_give_the_same_files(shard: Shard, thread: ThreadPoolExecutor) -> None:
+async def test_kept_and_read_keys_give_the_same_files(shard: Shard, thread: ThreadPoolExecutor) -> None:
     for number in range(300):
         shard.put(sent(f"a{number}", level=number % 3), sent(f"b{number}", topic="payments", queue=number % 5))
         shard.clock.wall_ms += 700
@@ -102,7 +102,7 @@ async def test_what_is_kept_and_what_is_read_give_the_same_files(shard: Shard, t
     assert len(kept) > 1
 
 
-async def test_keys_that_were_let_go_are_read_from_the_log(shard: Shard, thread: ThreadPoolExecutor) -> None:
+async def test_dropped_keys_are_read_from_the_log(shard: Shard, thread: ThreadPoolExecutor) -> None:
     shard.store.new_keys = NewKeys(0, 200)
     shard.put(*(sent(f"{number}") for number in range(100)))
     shard.put(*(sent(f"{number}") for number in range(100, 150)))
@@ -184,7 +184,7 @@ async def test_more_keys_than_a_file_takes_go_into_several(shard: Shard, thread:
         assert len(found(indexer, "k999")) == 1
 
 
-async def test_a_restart_goes_on_where_it_was(shard: Shard, thread: ThreadPoolExecutor) -> None:
+async def test_a_restart_resumes(shard: Shard, thread: ThreadPoolExecutor) -> None:
     shard.put(*(sent(f"{number}") for number in range(500)))
     async with Built(shard, thread) as indexer:
         before = contents(indexer)
@@ -264,7 +264,7 @@ async def test_blanks_large_records_and_damage_are_stepped_over(
     shard.crash()
 
 
-async def test_retention_may_delete_what_was_to_be_read(
+async def test_retention_may_delete_unread_records(
     tmp_path: Path, clock: HandClock, thread: ThreadPoolExecutor
 ) -> None:
     shard = Shard(tmp_path / "store", clock)

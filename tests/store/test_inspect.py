@@ -94,7 +94,7 @@ def test_summary_is_the_manifests(name: str, tmp_path: Path) -> None:
     assert all(half["topic"].startswith(("Dt", "Dk")) for half in told["halfMessages"]["messages"])
 
 
-def test_summary_for_people_names_what_waits(tmp_path: Path) -> None:
+def test_summary_for_people_names_waiting_messages(tmp_path: Path) -> None:
     root = unpack("rmq-5.3.3-killed", tmp_path)
     told = command("inspect", root, "--topic", "DkPop")
     assert told.returncode == 0
@@ -103,7 +103,7 @@ def test_summary_for_people_names_what_waits(tmp_path: Path) -> None:
     assert "DkWide" not in told.stdout.replace("DkWide@", "")
 
 
-def test_what_is_no_store_directory_is_refused(tmp_path: Path) -> None:
+def test_foreign_directory_is_refused(tmp_path: Path) -> None:
     told = command("inspect", tmp_path)
     assert told.returncode == 2
     assert "is no store directory: none of commitlog" in told.stderr
@@ -127,7 +127,7 @@ def test_directory_of_a_running_store_is_read(served: Shard) -> None:
     assert [line["uniqKey"] for line in lines(served.root) if line["topic"] == "orders"] == ids(served.pulled())
 
 
-def test_pending_counts_by_the_checkpoint_once_the_log_before_it_says_nothing(served: Shard) -> None:
+def test_pending_counts_by_the_checkpoint_without_the_log_before(served: Shard) -> None:
     served.checkpoint()
     assert inspected(served.root)["checkpoint"]["watermarks"][:2] == [15, 0]
     assert inspected(served.root)["pendingTotal"] == 25
@@ -185,7 +185,7 @@ ODD = [
 ]
 
 
-def test_odd_records_are_told_as_rocketmq_tells_them(tmp_path: Path) -> None:
+def test_odd_records_read_as_in_rocketmq(tmp_path: Path) -> None:
     log = tmp_path / "commitlog" / ("0" * 20)
     log.parent.mkdir()
     data = bytearray()
@@ -236,7 +236,7 @@ def test_line_is_ascii_with_lower_case_escapes() -> None:
     assert line.isascii()
 
 
-def test_unit_that_points_nowhere_is_told() -> None:
+def test_unit_that_points_nowhere_is_reported() -> None:
     line = json.loads(units.line("t", 0, 7, (90, 100, 0), lambda position, size: b""))
     assert (line["queueOffset"], line["damage"]) == (7, "0 bytes are too few for a record")
 

@@ -18,7 +18,7 @@ def entries(first: int, *names: str, lane: int = 1, body: bytes = b"body") -> En
     return Entries(lane, numbers, b"".join(records), list(map(len, records)), [DUE_MS] * len(names))
 
 
-def test_entries_are_kept_as_what_they_become_and_taken_once() -> None:
+def test_entries_are_kept_as_restored_records_and_taken_once() -> None:
     held, given = Kept(), entries(5, "A", "B")
     assert held.keep(given)
     assert held.keep(entries(7, "C"))
@@ -39,7 +39,7 @@ def test_only_a_whole_batch_is_taken(lane: int, first: int, count: int) -> None:
     assert len(held.take(1, 5, 2).entries) == 2
 
 
-def test_what_can_not_be_restored_the_quick_way_is_not_kept() -> None:
+def test_entries_without_quick_restore_are_not_kept() -> None:
     held = Kept()
     given = entries(0, "A", "B")
     given.sizes[1] = 0

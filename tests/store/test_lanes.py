@@ -94,7 +94,7 @@ def level_lane(queue: ListQueue) -> LevelLane:
 
 
 @given(ahead=st.sets(st.integers(0, 8)), first=st.integers(0, 8), count=st.integers(1, 9))
-def test_fence_of_a_level_takes_what_is_next(ahead: set[int], first: int, count: int) -> None:
+def test_fence_of_a_level_accepts_the_next_entry(ahead: set[int], first: int, count: int) -> None:
     """Against the plain rule, on a lane that recovery has found with entries ahead."""
     queue = ListQueue()
     queue.add(20)

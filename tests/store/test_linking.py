@@ -41,7 +41,7 @@ def test_what_was_linked_is_taken_back(before: list[Any], after: list[Any]) -> N
     assert slots.tolist() == expected
 
 
-def test_twin_takes_only_what_it_can_write_to() -> None:
+def test_twin_accepts_only_writable_buffers() -> None:
     twin = compiled("duetime_store.finding._linking")
     rows = np.array([(1, 2, 3)], ROW)
     with pytest.raises(ValueError, match="the slots can't be written to"):

@@ -153,7 +153,7 @@ def test_head_has_no_entry_that_is_restored_ahead_of_others(shard: Shard, clock:
     assert lane.head(b"", 10).entries.tolist() == [0, 3]
 
 
-def test_queues_that_go_on_after_lost_entries_are_counted(shard: Shard, clock: HandClock) -> None:
+def test_queues_with_lost_entries_are_counted(shard: Shard, clock: HandClock) -> None:
     shard.put(*(sent(f"D{n}", level=1) for n in range(2)))
     clock.wall_ms += 1_000
     shard.restore(1, 0, 2)
@@ -201,7 +201,7 @@ def test_end_of_a_lost_entry_is_not_that_of_the_next_one(shard: Shard, lane: int
     check_counts(shard.store)
 
 
-def test_checkpoint_that_queues_contradict_is_gone_before_they_change(shard: Shard) -> None:
+def test_contradicted_checkpoint_is_deleted_before_queues_change(shard: Shard) -> None:
     shard.put(sent("A"))
     shard.checkpoint()
     shard.put(sent("B", topic="mail"))

@@ -126,7 +126,7 @@ async def test_a_unit_that_changes_while_it_is_written_is_written_again(root: Pa
 
 
 @pytest.mark.parametrize("tells", [True, False])
-async def test_what_was_closed_unflushed_is_flushed_by_the_checkpoint(
+async def test_checkpoint_flushes_files_closed_unflushed(
     root: Path, tells: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The checkpoint flushes the file system where that reports errors; elsewhere each file is flushed before it is
@@ -306,7 +306,7 @@ async def test_a_start_after_a_kill_looks_into_the_queues_that_were_written_to(r
         assert everything(store) == sorted([*NAMES, "one", "new"])
 
 
-async def test_what_is_behind_the_checkpoint_is_cut_from_a_queue_of_lost_records(root: Path) -> None:
+async def test_queue_of_lost_records_is_cut_at_the_checkpoint(root: Path) -> None:
     """Asynchronous flushes, and a power cut that took the log's tail and left the units."""
     async with few_files(root) as store:
         await fill(store)
@@ -373,7 +373,7 @@ async def test_a_file_in_the_middle_of_a_queue_is_missed(root: Path) -> None:
         assert len(everything(store)) == 350
 
 
-async def test_a_copy_of_the_directory_is_looked_into_once(root: Path) -> None:
+async def test_a_copy_of_the_directory_is_read_once(root: Path) -> None:
     await stopped(root)
     copy = root.parent / "copy"
     shutil.copytree(root, copy, copy_function=shutil.copy)
@@ -452,7 +452,7 @@ def test_a_damaged_block_ends_the_table(tmp_path: Path) -> None:
         assert (found is None) == (at < len(whole))
 
 
-def test_a_long_table_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_table_is_rewritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queuetable, "_SPARE", 10)
     disk = FaultyDisk()
     (tmp_path / "consumequeue").mkdir()

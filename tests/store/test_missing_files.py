@@ -124,7 +124,7 @@ def test_offset_that_is_taken_is_counted(shard: Shard) -> None:
 
 
 @pytest.mark.parametrize("at", [15, 27, 60, 100])
-def test_nothing_but_its_place_is_believed_of_a_damaged_record(shard: Shard, at: int) -> None:
+def test_only_the_place_of_a_damaged_record_is_trusted(shard: Shard, at: int) -> None:
     """Damage hits queue id, queue offset, store time and topic of a lane's entry, and a restored record's origin."""
     shard.put(*(sent(f"D{n}", level=1) for n in range(5)))
     shard.clock.wall_ms += 1_000
@@ -160,7 +160,7 @@ def empty_file(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [fewer_files, longer_file, empty_file])
-def test_queue_whose_files_do_not_fit_together_is_made_again(shard: Shard, harm: Callable[[Path], None]) -> None:
+def test_queue_with_inconsistent_files_is_rebuilt(shard: Shard, harm: Callable[[Path], None]) -> None:
     shard.put(*(sent(f"{n}") for n in range(250)))
     shard.checkpoint()
     shard.crash()

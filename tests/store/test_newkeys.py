@@ -50,7 +50,7 @@ def test_keys_are_taken_from_where_the_index_is() -> None:
     assert (keys.start, keys.first(300, 9, END)[1]) == (300, 300)
 
 
-def test_keys_of_what_is_not_durable_are_not_given() -> None:
+def test_keys_of_undurable_records_are_not_given() -> None:
     keys = NewKeys(0)
     keys.publish([(100, rows(0, 50)), (150, rows())])
     keys.publish([(200, rows(150, 180))])
@@ -80,7 +80,7 @@ def test_those_of_a_part_of_the_log_are_given_in_its_order() -> None:
     assert [position for part in found for position in positions(part)] == [0, 5, 10, 15]
 
 
-def test_the_oldest_are_let_go_where_there_is_no_room() -> None:
+def test_the_oldest_are_dropped_for_space() -> None:
     keys = NewKeys(0, 100)
     for at in range(0, 1000, 10):
         keys.publish([(at + 10, rows(at, at + 1, at + 2, at + 3))])

@@ -70,14 +70,14 @@ def take_front(shard: Shard) -> Callable[[int], None]:
     return take
 
 
-async def test_files_that_leave_meanwhile_are_no_damage(shard: Shard) -> None:
+async def test_files_deleted_during_a_check_are_no_damage(shard: Shard) -> None:
     await shard.fill(3_000)
     before = len(shard.segments)
     assert verify(root(shard), LEVELS, take_front(shard)).damages == []
     assert len(shard.segments) == 1 < before
 
 
-async def test_files_that_leave_meanwhile_are_not_there(shard: Shard) -> None:
+async def test_files_deleted_during_a_scan_are_missing(shard: Shard) -> None:
     await shard.fill(3_000)
     read = state.read(root(shard), LEVELS, take_front(shard))
     assert read.damaged == []
@@ -85,7 +85,7 @@ async def test_files_that_leave_meanwhile_are_not_there(shard: Shard) -> None:
     assert not any('"damage"' in line for line in lines(read, "noise"))
 
 
-async def test_lost_copy_is_told(shard: Shard) -> None:
+async def test_lost_copy_is_reported(shard: Shard) -> None:
     read = state.read(root(shard), LEVELS)
     position, size, _ = next(read.queues["SCHEDULE_TOPIC_XXXX", 1].read())[1][7].tolist()
     path = root(shard) / "commitlog" / f"{position // MIB * MIB:020d}"

@@ -251,7 +251,7 @@ def test_checks_are_ready_when_they_are_due() -> None:
     assert taken == [(due, due) for due in dues]
 
 
-def test_a_check_that_nobody_heard_is_reported_once() -> None:
+def test_an_unheard_check_is_reported_once() -> None:
     table = OpenTransactions(checks_max=15)
     table.add(ints([7]), ["a"], ints([NOW_MS]), ints([NOW_MS]))
     table.turn(NOW_MS)
@@ -261,7 +261,7 @@ def test_a_check_that_nobody_heard_is_reported_once() -> None:
     assert table.heard(ints([7])).offsets.tolist() == []
 
 
-def test_whoever_waits_is_told_of_an_earlier_check() -> None:
+def test_waiting_producer_wakes_for_an_earlier_check() -> None:
     told = []
     table = OpenTransactions(checks_max=15, changed=lambda: told.append(table.next_due_ms))
     table.turn(NOW_MS)

@@ -109,7 +109,7 @@ def test_entry_that_leads_nowhere_is_put_aside_with_its_bytes(shard: Shard) -> N
     assert shard.put_entries(shortened, lane=1, first_entry=0).statuses == [OK]
 
 
-def test_entry_whose_restored_record_the_store_does_not_take_is_put_aside(shard: Shard) -> None:
+def test_entry_with_a_rejected_restored_record_is_put_aside(shard: Shard) -> None:
     """It fits into a segment, but not with the properties that restoring adds."""
     fixed = len(sent("A", level=1, body=b"", topic="x" * 127))
     size = shard.store.log.record_bytes_max - fixed

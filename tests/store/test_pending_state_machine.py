@@ -119,5 +119,5 @@ class AsyncPendingShard(PendingShard):
 
 @pytest.mark.timeout(300 + settings.default.max_examples * 5)
 @pytest.mark.parametrize("machine", [PendingShard, pytest.param(AsyncPendingShard, marks=pytest.mark.proof)])
-def test_of_a_message_and_what_replaces_it_one_is_delivered_once(machine: type[PendingShard]) -> None:
+def test_one_of_a_message_and_its_replacement_is_delivered_once(machine: type[PendingShard]) -> None:
     run_lives(machine, STEPS)

@@ -209,7 +209,7 @@ def test_an_entry_that_is_not_due_has_no_place_yet(cut: Cut) -> None:
     assert ids(cut.pulled()) == ["before", "between", "A"]
 
 
-def test_a_clock_that_was_set_back_takes_no_place_away(cut: Cut) -> None:
+def test_a_clock_set_back_keeps_all_places(cut: Cut) -> None:
     cut.put(sent("before"))
     cut.fill("A")
     cut.promise(1, 0, 1)

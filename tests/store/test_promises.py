@@ -99,7 +99,7 @@ async def shard(tmp_path: Path) -> AsyncIterator[Shard]:
             disk.is_free.set()
 
 
-async def test_what_is_promised_is_read_before_it_is_flushed(shard: Shard) -> None:
+async def test_promised_entries_are_read_before_the_flush(shard: Shard) -> None:
     await shard.fill("A", "B")
     put = await shard.promised(1, 2)
     assert shard.plans() == [[(0, 1), (1, 2)]]
@@ -121,7 +121,7 @@ async def test_what_is_promised_is_read_before_it_is_flushed(shard: Shard) -> No
     await shard.until(lambda: store.durable_end == store.published_end)
 
 
-async def test_the_next_flush_takes_what_was_promised_with_it(shard: Shard) -> None:
+async def test_the_next_flush_includes_promised_entries(shard: Shard) -> None:
     await shard.fill("A")
     put = await shard.promised(1, 1)
     shard.clock.move(PROMISE_BY_MS)
@@ -209,7 +209,7 @@ async def test_two_lanes_are_promised_places_behind_each_other(shard: Shard) -> 
     assert shard.read() == ["before", "A", "B"]
 
 
-async def test_a_cancel_between_promise_and_moment_tells_the_truth(shard: Shard) -> None:
+async def test_a_cancel_between_promise_and_due_time_answers_truly(shard: Shard) -> None:
     await shard.fill("A", "B")
     put = await shard.promised(1, 2)
     request = pending_pb2.CancelRequest(messages=[pending_pb2.PendingRef(message_id="A", lane=1, entry=0)])
@@ -278,7 +278,7 @@ async def test_where_a_promise_gains_nothing_or_can_t_be_made_there_is_none(tmp_
         assert shard.read() == ["before", "A"]
 
 
-async def test_a_disk_that_is_full_at_the_moment_refuses_what_was_promised(shard: Shard) -> None:
+async def test_a_disk_full_at_the_due_time_refuses_promised_entries(shard: Shard) -> None:
     await shard.fill("A")
     put = await shard.promised(1, 1)
     shard.disk.fail("pwritev", errno.ENOSPC, path="commitlog", times=1)
@@ -291,7 +291,7 @@ async def test_a_disk_that_is_full_at_the_moment_refuses_what_was_promised(shard
     assert shard.read() == ["before", "A"]
 
 
-async def test_what_was_read_before_its_flush_failed_is_there_after_the_restart(tmp_path: Path) -> None:
+async def test_records_read_before_a_failed_flush_survive_the_restart(tmp_path: Path) -> None:
     disk = Disk()
     async with Shard(tmp_path / "store", disk) as shard:
         await shard.fill("A")

@@ -102,7 +102,7 @@ async def test_wait_that_ends_and_one_that_is_given_up_leave_nothing_behind(stor
             await store.stub.Describe(store_pb2.DescribeRequest())
 
 
-async def test_offset_out_of_range_is_told_at_once_beside_what_is_found(store: Running) -> None:
+async def test_offset_out_of_range_is_reported_beside_found_messages(store: Running) -> None:
     await put(store, 0)
     answer = await pull(store, (1, 5), (2, 0), (0, 0), wait_ms=30_000)
     assert [(one.queue, one.pull.status, one.pull.next_offset) for one in answer.queues] == [
@@ -128,9 +128,7 @@ async def test_filter_moves_on_in_each_queue_and_waits_for_its_tag(store: Runnin
     assert [one.pull.next_offset for one in answer.queues] == [2, 2, 1]
 
 
-async def test_filter_looks_at_so_many_units_of_all_queues_together(
-    store: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_filter_bounds_units_read_over_all_queues(store: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "SCAN_UNITS", 2)
     monkeypatch.setattr(reader, "SCAN_UNITS_MAX", 5)
     await put(store, 0, 0, 0, 1, 1, 1)

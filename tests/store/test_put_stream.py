@@ -111,7 +111,7 @@ async def test_an_answer_comes_only_when_the_put_is_durable(node: Streaming) -> 
     assert len((await node.pull()).messages) == 1
 
 
-async def test_a_stream_has_so_many_puts_under_way_and_no_more(node: Streaming) -> None:
+async def test_a_stream_bounds_its_puts_in_flight(node: Streaming) -> None:
     node.disk.is_free.clear()
     count = 2 * PUTS_UNDER_WAY_MAX
     for number in range(count):
@@ -124,7 +124,7 @@ async def test_a_stream_has_so_many_puts_under_way_and_no_more(node: Streaming) 
     assert [(await node.next()).number for _ in range(count)] == list(range(count))
 
 
-async def test_a_stop_answers_what_is_taken_and_ends_the_stream(tmp_path: Path) -> None:
+async def test_a_stop_answers_taken_requests_and_ends_the_stream(tmp_path: Path) -> None:
     node = Streaming(tmp_path / "store", Held(), drain_ms=60_000)
     await node.__aenter__()
     node.open()
@@ -148,7 +148,7 @@ async def test_a_stop_answers_what_is_taken_and_ends_the_stream(tmp_path: Path) 
     await node.channel.close()
 
 
-async def test_a_caller_that_goes_away_takes_nothing_back(node: Streaming) -> None:
+async def test_a_cancelled_caller_takes_nothing_back(node: Streaming) -> None:
     node.disk.is_free.clear()
     await node.begin(1, sent("A"))
     await node.until_staged(1)

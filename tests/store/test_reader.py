@@ -90,7 +90,7 @@ def units(shard: Shard, topic: str) -> list[tuple[int, int, int]]:
     return units
 
 
-def test_due_records_are_told_apart_from_damaged_ones(shard: Shard, clock: HandClock, reading: Reading) -> None:
+def test_due_records_are_distinguished_from_damaged_ones(shard: Shard, clock: HandClock, reading: Reading) -> None:
     shard.put(*(sent(f"{n}", level=1) for n in range(6)))
     at = [position for position, _, _ in units(shard, "SCHEDULE_TOPIC_XXXX")]
     spoil(shard, at[1] + 88, b"\xff")
@@ -152,7 +152,7 @@ def test_limits_of_bytes_and_count_hold_and_one_is_always_given(
     assert (ids(pulled), pulled.next_offset) == (["1", "2"], 3)
 
 
-def test_pull_passes_over_what_is_gone_and_what_does_not_match(shard: Shard, reading: Reading) -> None:
+def test_pull_skips_deleted_and_unmatched_records(shard: Shard, reading: Reading) -> None:
     lost = [sent(f"{n}").replace(b"TAGS\x01paid", b"TAGS\x01lost") for n in range(4)]
     shard.put(sent("0"), lost[1], sent("2"), lost[3], sent("4"))
     assert ids(reading.pull(0, 512, LONG, "paid")) == ["0", "2", "4"]
@@ -165,7 +165,7 @@ def test_pull_passes_over_what_is_gone_and_what_does_not_match(shard: Shard, rea
     assert reading.damaged() == 2
 
 
-def test_scan_names_the_offsets_of_what_it_gives(shard: Shard, reading: Reading) -> None:
+def test_scan_names_the_offsets_of_its_messages(shard: Shard, reading: Reading) -> None:
     tags = ["paid", "AaAa", "BBBB", "paid", "paid", "BBBB"]
     shard.put(*(sent(f"{n}").replace(b"\x01paid", b"\x01" + tag.encode()) for n, tag in enumerate(tags)))
     size = len(sent("0"))

@@ -116,7 +116,7 @@ def test_serials_go_round(make: Make) -> None:
     st.integers(1, 9),
     st.lists(st.tuples(st.lists(st.integers(0, 5), max_size=25), st.integers(0, 4), st.integers(0, 700))),
 )
-def test_window_holds_what_a_list_would(count_max: int, batches: list[tuple[list[int], int, int]]) -> None:
+def test_window_agrees_with_a_list(count_max: int, batches: list[tuple[list[int], int, int]]) -> None:
     both = [(look, link)]
     twin = module._compiled
     if twin is not None:

@@ -51,7 +51,7 @@ def test_crash_loses_nothing_and_repeats_nothing(shard: Shard, with_checkpoint: 
     assert_filled(shard)
 
 
-def test_only_what_follows_the_checkpoint_is_rebuilt(shard: Shard) -> None:
+def test_only_records_after_the_checkpoint_are_rebuilt(shard: Shard) -> None:
     filled(shard)
     shard.checkpoint()
     shard.put(sent("E"))
@@ -127,7 +127,7 @@ def test_torn_tail_is_cut_and_written_over(shard: Shard, cut: int) -> None:
     assert_filled(shard)
 
 
-def test_damaged_body_keeps_its_place_and_is_told(shard: Shard) -> None:
+def test_damaged_body_keeps_its_place_and_is_reported(shard: Shard) -> None:
     filled(shard)
     flip(log_file(shard), 90)
     report = shard.reopen().report
@@ -164,7 +164,7 @@ def test_damaged_store_time_does_not_move_the_clock(shard: Shard) -> None:
     assert shard.store.clock.now_ms() == shard.clock.wall_ms
 
 
-def test_store_time_that_stands_out_alone_does_not_move_the_clock(shard: Shard) -> None:
+def test_single_outlying_store_time_does_not_move_the_clock(shard: Shard) -> None:
     """Of a broker's record, whose CRC does not cover it."""
     plain = record.encode(record.Record("orders", 0, b"body", b"UNIQ_KEY\x01A"))
     shard.put(plain, plain, plain)
@@ -182,7 +182,7 @@ def test_damaged_lane_entry_does_not_move_the_watermark(shard: Shard) -> None:
     assert shard.store.lanes[1].watermark == 1
 
 
-def test_bytes_that_are_no_record_are_skipped_and_told(shard: Shard) -> None:
+def test_invalid_bytes_are_skipped_and_reported(shard: Shard) -> None:
     filled(shard)
     first = shard.pulled()[0]
     flip(log_file(shard), first.size + 4)
@@ -382,7 +382,7 @@ def test_no_segment_is_prepared_before_half_of_the_last_is_used(shard: Shard) ->
     assert len(list((shard.root / "commitlog").iterdir())) == 1
 
 
-def test_entry_whose_record_a_crash_has_taken_is_restored_again(shard: Shard) -> None:
+def test_entry_that_lost_its_restored_record_is_restored_again(shard: Shard) -> None:
     """Later records of the same write exist: their entries are not restored twice."""
     shard.put(*(sent(f"{n}", level=1) for n in range(3)))
     shard.checkpoint()

@@ -98,7 +98,7 @@ def flip(queue: ConsumeQueue, offset: int, bit: int) -> bytes:
 
 
 @pytest.mark.parametrize("offset", [0, 1, 4])
-def test_every_bit_of_a_unit_is_repaired_by_who_pulls(shard: Shard, reading: Reading, offset: int) -> None:
+def test_every_bit_of_a_unit_is_repaired_by_a_pull(shard: Shard, reading: Reading, offset: int) -> None:
     shard.put(*(sent(f"{n}") for n in range(5)), *(sent(f"x{n}", topic="x") for n in range(3)))
     queue = shard.store.queues.find("orders", 0)
     for count, bit in enumerate(bit for bit in BITS if bit < 12 * 8):
@@ -110,7 +110,7 @@ def test_every_bit_of_a_unit_is_repaired_by_who_pulls(shard: Shard, reading: Rea
 
 
 @pytest.mark.parametrize("offset", [0, 1, 4])
-def test_every_bit_of_a_due_unit_is_repaired_by_who_restores(
+def test_every_bit_of_a_due_unit_is_repaired_by_a_restore(
     shard: Shard, clock: HandClock, reading: Reading, offset: int
 ) -> None:
     for n in range(5):
@@ -143,7 +143,7 @@ def test_no_bit_of_a_pending_unit_lets_it_fire_early(
         assert queue.read(offset, 1).tobytes() == unit
 
 
-def test_head_far_away_is_looked_at_before_it_is_waited_for(shard: Shard, clock: HandClock, reading: Reading) -> None:
+def test_distant_head_is_checked_before_a_wait(shard: Shard, clock: HandClock, reading: Reading) -> None:
     shard.put(sent("A", level=1))
     queue = shard.store.lanes[1].queue
     unit = flip(queue, 0, 8 * 13)

@@ -60,7 +60,7 @@ async def test_repeated_reschedule_that_has_fired_was_carried_out(store: Running
     assert await delivered(store) == ["m0"]
 
 
-async def test_message_that_fired_by_itself_was_not_rescheduled(store: Running) -> None:
+async def test_fired_message_was_not_rescheduled(store: Running) -> None:
     await store.put(timer("m0", 1_000))
     await store.clock.advance(1_000)
     await restore_timer(store, 0)
@@ -82,7 +82,7 @@ async def test_cancel_in_between_is_not_undone(store: Running) -> None:
     assert again.status == pending_pb2.RESCHEDULE_STATUS_NOT_FOUND
 
 
-async def test_repeated_upsert_names_what_the_first_replaced(tmp_path: Path) -> None:
+async def test_repeated_upsert_names_the_same_replaced_message(tmp_path: Path) -> None:
     async with Running(tmp_path / "store") as store:
         await replace(store, upsert("a"))
         answers = await replace(store, upsert("b"), upsert("b"))

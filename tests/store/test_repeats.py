@@ -86,7 +86,7 @@ def test_equal_hashes_of_other_ids_are_all_stored(shard: Shard, monkeypatch: pyt
     assert (outcome.statuses, outcome.queue_offsets) == ([OK, OK], [0, 1])
 
 
-def test_refused_record_is_nobody_s_first(shard: Shard) -> None:
+def test_refused_record_is_not_a_first_send(shard: Shard) -> None:
     outcome = shard.put(sent("A", level=9), sent("A"))
     assert outcome.statuses == [REFUSED, OK]
 
@@ -129,7 +129,7 @@ def test_window_ends_after_its_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("saved", [False, True])
-def test_window_ends_after_so_many_ids(tmp_path: Path, saved: bool) -> None:
+def test_window_bounds_its_ids(tmp_path: Path, saved: bool) -> None:
     shard = Shard(tmp_path / "store", HandClock(), recent_ids_count=3)
     shard.put(*[sent(name) for name in "ABCD"])
     if saved:
@@ -142,13 +142,13 @@ def test_window_ends_after_so_many_ids(tmp_path: Path, saved: bool) -> None:
     shard.crash()
 
 
-def test_nothing_is_looked_up_where_no_ids_are_remembered(tmp_path: Path) -> None:
+def test_nothing_is_looked_up_without_remembered_ids(tmp_path: Path) -> None:
     shard = Shard(tmp_path / "store", HandClock(), recent_ids_count=0)
     assert shard.put(sent("A"), sent("A")).statuses == [OK, OK]
     shard.crash()
 
 
-def test_repetition_of_what_is_taken_back_is_stored(shard: Shard) -> None:
+def test_repetition_of_an_undone_send_is_stored(shard: Shard) -> None:
     """Also where its bytes have reached the disk."""
     first = shard.store.put(sent("A"))
     batch = shard.store.take()
@@ -160,7 +160,7 @@ def test_repetition_of_what_is_taken_back_is_stored(shard: Shard) -> None:
     assert (first.statuses, again.statuses) == ([OK], [OK])
 
 
-async def test_repetition_of_what_is_under_way_waits_for_it_and_shares_its_fate(shard: Shard) -> None:
+async def test_repetition_of_a_send_in_flight_shares_its_result(shard: Shard) -> None:
     for ends_well in (True, False):
         name = f"A{ends_well}"
         shard.store.put(sent(name))
@@ -230,7 +230,7 @@ def test_body_of_a_first_is_not_read(shard: Shard) -> None:
         position=st.just(0),
     )
 )
-def test_any_shape_of_record_is_told_apart(found: record.Record) -> None:
+def test_any_shape_of_record_is_recognised(found: record.Record) -> None:
     class Log:
         def read(self, position: int, size: int) -> bytes:
             return record.encode(found)[position : position + size]

@@ -120,7 +120,7 @@ async def test_a_message_that_retention_moved_is_rescheduled(shard: Shard, gone:
     assert await drain(shard, TIMERS) == [("C", b"last")]
 
 
-async def test_a_copy_of_what_replaced_a_message_ends_it_once(tmp_path: Path) -> None:
+async def test_a_copy_of_a_replacement_ends_the_message_once(tmp_path: Path) -> None:
     disk = FaultyDisk()
     async with Shard(tmp_path / "store", disk=disk) as shard:
         await chain(shard)
@@ -142,7 +142,7 @@ async def test_a_copy_of_what_replaced_a_message_ends_it_once(tmp_path: Path) ->
         check_counts(shard.node.store)
 
 
-def test_checkpoint_that_waited_has_the_marks_that_came_meanwhile(tmp_path: Path) -> None:
+def test_delayed_checkpoint_has_marks_made_while_it_waited(tmp_path: Path) -> None:
     """It waits for the one before it. A mark that found no room is only in the log, before the checkpoint."""
     life = PendingLife(tmp_path / "store", random.Random(1))
     try:

@@ -254,7 +254,7 @@ async def test_copies_are_found_again_where_all_store_times_are_equal(shard: Sha
     assert await shard.drain() == [*(f"P{n}" for n in range(5)), *(f"Q{n}" for n in range(5))]
 
 
-async def test_offsets_of_a_lane_go_on_when_all_its_records_have_left(shard: Shard) -> None:
+async def test_offsets_of_a_lane_continue_after_all_its_records(shard: Shard) -> None:
     await shard.put(*(sent(f"S{n}", level=1) for n in range(3)))
     shard.clock.move(1_000)
     await shard.drain(1)
@@ -324,7 +324,7 @@ async def test_a_damaged_unit_does_not_cost_its_pending_message(shard: Shard) ->
     assert await shard.drain() == [f"P{n}" for n in range(5)]
 
 
-async def test_readers_at_the_front_are_sent_to_what_is_left(shard: Shard) -> None:
+async def test_readers_at_the_front_move_to_the_first_record_left(shard: Shard) -> None:
     await shard.fill(2_500)
     await shard.expire()
     answer = await shard.pull(topic="noise", offset=0)

@@ -127,7 +127,7 @@ async def test_filter_skips_and_waits_for_its_tag(store: Running) -> None:
     assert answer.next_offset == 4
 
 
-async def test_expression_skips_and_waits_for_what_it_is_true_of(store: Running) -> None:
+async def test_expression_skips_to_and_waits_for_matches(store: Running) -> None:
     await store.put(sent("A"), sent("B"))
     for encoding in (gateway_pb2.PULL_ENCODING_MESSAGES, gateway_pb2.PULL_ENCODING_RECORDS):
         answer = await store.pull(sql="UNIQ_KEY <> 'A'", encoding=encoding)
@@ -146,7 +146,7 @@ async def test_expression_skips_and_waits_for_what_it_is_true_of(store: Running)
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_tags_of_equal_hash_are_told_apart(store: Running) -> None:
+async def test_tags_of_equal_hash_are_distinguished(store: Running) -> None:
     # "Aa" and "BB" have the same Java hash.
     await store.put(sent("A").replace(b"TAGS\x01paid", b"TAGS\x01AaAa"), sent("B").replace(b"\x01paid", b"\x01BBBB"))
     answer = await store.pull(tags="BBBB")
@@ -168,7 +168,7 @@ async def test_known_topic_may_be_read_before_it_is_written(store: Running) -> N
     assert caught.value.code() == grpc.StatusCode.NOT_FOUND
 
 
-async def test_due_entry_is_given_at_its_moment_and_not_before(store: Running) -> None:
+async def test_due_entry_is_given_at_its_time_and_not_before(store: Running) -> None:
     await store.put(sent("A", level=1))
     poll = asyncio.ensure_future(store.pull_due(wait_ms=30_000))
     await store.asked(1)
@@ -203,7 +203,7 @@ async def test_wall_clock_step_back_delays_and_never_hastens(store: Running) -> 
     assert len((await poll).sizes) == 1
 
 
-async def test_damaged_entry_is_told_and_the_others_given(store: Running) -> None:
+async def test_damaged_entry_is_reported_and_the_others_given(store: Running) -> None:
     await store.put(*(sent(f"{n}", level=1, body=b"some body") for n in range(3)))
     position, size = store.node.store.lanes[1].queue.read(1, 1)[["position", "size"]].tolist()[0]
     path = store.settings.data_dir / "commitlog" / ("0" * 20)
@@ -218,7 +218,7 @@ async def test_damaged_entry_is_told_and_the_others_given(store: Running) -> Non
     assert size > 0
 
 
-async def test_what_arrives_during_a_flush_shares_the_next(store: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_puts_during_a_flush_share_the_next(store: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     flushes, release, flush = 0, threading.Event(), Segment.flush
 
     def held(segment: Segment) -> None:
@@ -239,7 +239,7 @@ async def test_what_arrives_during_a_flush_shares_the_next(store: Running, monke
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-async def test_failed_flush_stops_writes_and_says_so(
+async def test_failed_flush_stops_writes_and_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     async with Running(tmp_path / "store", flush_mode=mode) as store:
@@ -282,7 +282,7 @@ async def test_clean_stop_leaves_nothing_to_recover(tmp_path: Path) -> None:
         assert (report.clean, report.whole_log, report.rebuilt_units) == (True, False, 0)
 
 
-async def test_describe_and_lanes_tell_the_shard(store: Running) -> None:
+async def test_describe_and_lanes_name_the_shard(store: Running) -> None:
     await store.put(sent("A", level=2), sent("B", level=2))
     told = await store.stub.Describe(store_pb2.DescribeRequest())
     assert list(told.delay_levels_ms) == [1_000, 3_600_000]

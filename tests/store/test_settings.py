@@ -9,7 +9,7 @@ from duetime_store.settings import StoreSettings
 FLAGS = ["--data-dir", "/x"]
 
 
-def test_all_stores_are_told_when_producers_are_asked_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_without_store_sets_the_first_check_of_all_stores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DUETIME_TRANSACTION_TIMEOUT_MS", raising=False)
     assert StoreSettings.read(FLAGS).transaction_timeout_ms == 6_000
     monkeypatch.setenv("DUETIME_TRANSACTION_TIMEOUT_MS", "250")
@@ -19,7 +19,7 @@ def test_all_stores_are_told_when_producers_are_asked_first(monkeypatch: pytest.
     assert StoreSettings.read(FLAGS).transaction_timeout_ms == 300
 
 
-def test_a_timeout_that_is_none_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_timeout_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DUETIME_TRANSACTION_TIMEOUT_MS", "soon")
     with pytest.raises(StartupError, match="'soon'"):
         StoreSettings.read(FLAGS)

@@ -20,9 +20,7 @@ def found(properties: dict[str, str], *, marked: bool = True, ending: bytes = b"
 
 
 @given(OTHERS, st.booleans(), st.sampled_from([b"", b"\x02"]))
-def test_silenced_level_goes_where_brokers_drop_it_or_where_nobody_reads(
-    others: dict[str, str], marked: bool, ending: bytes
-) -> None:
+def test_silenced_level_goes_to_a_dropped_or_unread_topic(others: dict[str, str], marked: bool, ending: bytes) -> None:
     before = found({**others, **LEVEL}, marked=marked, ending=ending)
     after = silenced_level(before, {"o", "_"})
     assert len(after) == len(before.properties)
@@ -34,7 +32,7 @@ def test_silenced_level_goes_where_brokers_drop_it_or_where_nobody_reads(
 
 
 @given(OTHERS, st.booleans(), st.sampled_from([b"", b"\x02"]))
-def test_silenced_timer_is_a_mark_if_it_can_and_goes_where_nobody_reads(
+def test_silenced_timer_is_a_mark_or_goes_to_an_unread_topic(
     others: dict[str, str], marked: bool, ending: bytes
 ) -> None:
     before = found({**others, **TIMER}, marked=marked, ending=ending)

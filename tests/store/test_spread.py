@@ -53,7 +53,7 @@ def test_unit_that_names_no_bytes_of_the_log_ends_the_read(log: CommitLog, wrong
     assert log.read_spread(units_of(wrong))[0] == b""
 
 
-def test_part_of_what_was_read_is_not_read_again(log: CommitLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_parts_are_not_read_again(log: CommitLog, monkeypatch: pytest.MonkeyPatch) -> None:
     units = units_of((2_100, 30), (50, 20), (1_980, 12), (500, 5))
     whole, begins = log.read_spread(units)
 

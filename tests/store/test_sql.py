@@ -160,7 +160,7 @@ def test_expression_matches(sql: str, properties: dict[str, str], expected: bool
         ("a OR (b AND (" * 33 + "a" + "))" * 33, "line 1, column", f"more than {SQL_DEPTH_MAX} deep"),
     ],
 )
-def test_wrong_expression_is_told_with_its_place(sql: str, place: str, text: str) -> None:
+def test_wrong_expression_is_reported_with_its_position(sql: str, place: str, text: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         Filter.parse("", sql)
     (violation,) = caught.value.violations
@@ -171,7 +171,7 @@ def test_wrong_expression_is_told_with_its_place(sql: str, place: str, text: str
     assert "\n" not in violation.description
 
 
-def test_what_is_too_long_is_refused() -> None:
+def test_too_long_values_are_refused() -> None:
     most = limits.FILTER_CHARS_MAX
     Filter.parse("t" * most, "a".rjust(most))
     for field, tags, sql in (("tags", "t" * (most + 1), ""), ("sql", "", "a".rjust(most + 1))):
@@ -191,7 +191,7 @@ def test_what_is_too_long_is_refused() -> None:
         ("(" * 256 + "a = 1" + ")" * 256, "has 515 words, numbers, texts and signs, more than 512"),
     ],
 )
-def test_what_is_too_dear_is_refused(sql: str, description: str) -> None:
+def test_too_costly_expression_is_refused(sql: str, description: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         Filter.parse("", sql)
     (violation,) = caught.value.violations
@@ -369,7 +369,7 @@ def value_of(part: Tree, properties: dict[str, str]) -> str | float | None:
 
 
 @given(trees, st.lists(properties_of, min_size=1, max_size=6))
-def test_expressions_say_what_a_plain_evaluator_says(tree: Tree, messages: list[dict[str, str]]) -> None:
+def test_expressions_agree_with_a_plain_evaluator(tree: Tree, messages: list[dict[str, str]]) -> None:
     wanted = Filter.parse("", written(tree))
     records = [made(properties) for properties in messages]
     found = wanted.passing(b"".join(records), [len(one) for one in records]).tolist()

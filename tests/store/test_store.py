@@ -142,7 +142,7 @@ def test_repeated_send_is_known_before_it_is_durable_and_after_a_crash(shard: Sh
     assert ids(shard.pulled()) == ["A"]
 
 
-def test_repeated_send_is_told_from_one_whose_id_hashes_alike(shard: Shard) -> None:
+def test_repeated_send_is_distinguished_from_an_equal_hash(shard: Shard) -> None:
     # CRC-32 of both is the same.
     one, other = "plumless", "buckeroo"
     assert zlib.crc32(one.encode()) == zlib.crc32(other.encode())
@@ -150,7 +150,7 @@ def test_repeated_send_is_told_from_one_whose_id_hashes_alike(shard: Shard) -> N
     assert shard.put(sent(one), sent(other)).queue_offsets == [0, 1]
 
 
-def test_send_with_a_used_id_is_a_repetition_whether_it_says_so_or_not(shard: Shard) -> None:
+def test_send_with_a_used_id_is_always_a_repetition(shard: Shard) -> None:
     shard.put(sent("A"))
     assert shard.put(sent("A")).statuses == [DUPLICATE]
 

@@ -76,7 +76,7 @@ async def test_group_is_written_as_a_broker_writes_it_and_survives_a_restart(tmp
         assert await listed(store) == {"billing": (5, False)}
 
 
-async def test_what_a_broker_left_is_kept(tmp_path: Path) -> None:
+async def test_fields_of_a_broker_are_kept(tmp_path: Path) -> None:
     write_file(tmp_path, BROKER_4)
     async with Running(tmp_path) as store:
         assert await listed(store) == {"CID_a": (3, False)}
@@ -116,7 +116,7 @@ async def test_group_that_is_there_already_is_not_written_again(tmp_path: Path) 
         assert len(await listed(store)) == len(content(store)["subscriptionGroupTable"]) == 21
 
 
-async def test_failed_write_is_told_and_the_next_one_makes_up_for_it(tmp_path: Path) -> None:
+async def test_failed_write_is_reported_and_the_next_one_repairs_it(tmp_path: Path) -> None:
     disk = FaultyDisk()
     async with Running(tmp_path, disk=disk) as store:
         for error, code in ((errno.EIO, "UNAVAILABLE"), (errno.ENOSPC, "RESOURCE_EXHAUSTED")):
@@ -129,7 +129,7 @@ async def test_failed_write_is_told_and_the_next_one_makes_up_for_it(tmp_path: P
         assert set(content(store)["subscriptionGroupTable"]) == {"billing", "other"}
 
 
-async def test_damaged_file_is_told_of_and_its_backup_read(tmp_path: Path) -> None:
+async def test_damaged_file_is_reported_and_its_backup_read(tmp_path: Path) -> None:
     write_file(tmp_path, BROKER_4)
     file = tmp_path / "config" / configs.GROUPS
     file.rename(f"{file}.bak")

@@ -66,7 +66,7 @@ async def test_messages_come_in_order_those_that_are_there_and_those_that_come(s
         assert await subscriber.bodies(1) == {0: [body]}
 
 
-async def test_answer_tells_position_and_bounds(store: Subscribed) -> None:
+async def test_answer_has_position_and_bounds(store: Subscribed) -> None:
     await put(store, 2, b"a", b"b")
     subscriber = await store.subscriber().begin((0, 0), (2, 1))
     (news,) = (await subscriber.next()).queues
@@ -83,7 +83,7 @@ async def test_queues_take_turns(store: Subscribed) -> None:
     assert order == [0, 1, 2]
 
 
-async def test_offset_out_of_range_is_told_and_the_stream_goes_on(store: Subscribed) -> None:
+async def test_offset_out_of_range_is_reported_and_the_stream_stays_open(store: Subscribed) -> None:
     await put(store, 0, b"a")
     subscriber = await store.subscriber().begin((0, 99))
     (news,) = (await subscriber.next()).queues
@@ -92,7 +92,7 @@ async def test_offset_out_of_range_is_told_and_the_stream_goes_on(store: Subscri
     assert await subscriber.bodies(1) == {0: [b"b"]}
 
 
-async def test_filtered_messages_do_not_come_and_their_positions_are_told_in_time(store: Subscribed) -> None:
+async def test_filtered_messages_advance_positions_in_time(store: Subscribed) -> None:
     await put(store, 0, b"a", b"b")
     subscriber = await store.subscriber().begin((0, 0), tags="shipped", untold_ms=500)
     await store.listened()
@@ -127,13 +127,13 @@ async def test_queue_of_which_nothing_passes_the_filter_goes_behind_the_others(
     assert asked[:4] == [[0, 1], [1, 0], [0], [0]]
 
 
-async def test_a_filter_by_sql_gives_what_passes(store: Subscribed) -> None:
+async def test_a_sql_filter_gives_matching_messages(store: Subscribed) -> None:
     await put(store, 0, b"a", b"b")
     subscriber = await store.subscriber().begin((0, 0), sql="TAGS = 'paid'")
     assert await subscriber.bodies(2) == {0: [b"a", b"b"]}
 
 
-async def test_reader_that_retention_has_passed_is_told_and_goes_on(tmp_path: Path) -> None:
+async def test_reader_overtaken_by_retention_gets_a_report_and_continues(tmp_path: Path) -> None:
     settings = {"retention_ms": 1_000, "retention_check_ms": 10}
     async with Subscribed(tmp_path / "store", **settings) as store:
         for first in range(0, 40, 8):
@@ -186,7 +186,7 @@ async def test_credit_beyond_its_limits_is_refused(store: Subscribed, credit: in
     assert await subscriber.status() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_what_does_not_exist_is_not_found(store: Subscribed) -> None:
+async def test_missing_things_are_not_found(store: Subscribed) -> None:
     for topic, queue in (("nothing", 0), ("orders", 4)):
         subscriber = await store.subscriber().begin((queue, 0), topic=topic)
         assert await subscriber.status() is grpc.StatusCode.NOT_FOUND
@@ -230,7 +230,7 @@ async def test_stop_ends_subscriptions_that_wait_for_messages_or_credit(tmp_path
             assert "stopping" in (await one.call.details() or "")
 
 
-async def test_reader_that_went_away_leaves_nothing_behind(store: Subscribed) -> None:
+async def test_disconnected_reader_leaves_nothing_behind(store: Subscribed) -> None:
     subscriber = await store.subscriber().begin((0, 0), (1, 0))
     await store.listened(1)
     subscriber.call.cancel()

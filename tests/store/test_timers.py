@@ -69,7 +69,7 @@ def test_messages_are_restored_in_the_order_of_their_due_times(shard: Shard, clo
     assert lane_of(shard).pending_count == 0
 
 
-def test_what_is_put_out_of_order_is_a_gap_and_what_is_early_is_not_taken(shard: Shard, clock: HandClock) -> None:
+def test_entries_out_of_order_are_a_gap_and_early_ones_not_due(shard: Shard, clock: HandClock) -> None:
     shard.put(timer("a", 300), timer("b", 100), timer("c", 200))
     assert put_entries(shard, 1).statuses == [NOT_DUE]
     clock.wall_ms += 300
@@ -114,7 +114,7 @@ def save(shard: Shard) -> None:
 
 
 @pytest.mark.parametrize("gone", ["timers", "timers/0/manifest", "timers/topics", "timers/0/0000000000000001"])
-def test_order_is_made_anew_where_its_files_are_gone(shard: Shard, clock: HandClock, gone: str) -> None:
+def test_order_is_rebuilt_without_its_files(shard: Shard, clock: HandClock, gone: str) -> None:
     shard.put(*(timer(f"m{number}", 1_000 - number, topic=f"t{number % 3}") for number in range(300)))
     clock.wall_ms += 800
     restored = restore_due(shard)

@@ -130,7 +130,7 @@ async def test_a_topic_s_type_is_there_after_a_crash_and_in_the_brokers_file(roo
         assert found["%RETRY%billing"] == found["DT_QUARANTINE"] == {}
 
 
-async def test_what_a_broker_says_of_topics_stays(root: Path) -> None:
+async def test_topic_settings_of_a_broker_are_kept(root: Path) -> None:
     entry = {"perm": 6, "readQueueNums": 1, "writeQueueNums": 1}
     table = {
         "typed": {**entry, "attributes": {"message.type": "DELAY", "cleanup.policy": "DELETE"}},
@@ -188,7 +188,7 @@ async def test_a_topic_that_is_known_costs_nothing(store: Sick) -> None:
     assert store.disk.calls == before
 
 
-async def test_topics_past_the_limits_are_refused_and_what_is_there_is_not(store: Sick) -> None:
+async def test_topics_past_the_limits_are_refused_and_existing_ones_work(store: Sick) -> None:
     first = len(await known(store))
     many = [wanted(f"topic{number}") for number in range(110)]
     answer = await store.stub.PutTopics(store_pb2.PutTopicsRequest(topics=many))

@@ -116,7 +116,7 @@ async def test_retry_is_of_the_topic_that_it_came_from(shard: Consuming) -> None
     assert {event.topic for event in (await life(shard, topic=TOPIC)).events} == {TOPIC, LANE, DLQ}
 
 
-async def test_failures_are_told_once_with_their_errors_to_the_dead_letter(shard: Consuming) -> None:
+async def test_failures_and_their_errors_reach_the_dead_letter_once(shard: Consuming) -> None:
     await shard.send("A")
     start = shard.clock.now_ms()
     (first,) = await shard.receive()
@@ -148,7 +148,7 @@ async def test_failures_are_told_once_with_their_errors_to_the_dead_letter(shard
     assert {event.group for event in answer.events[1:]} == {GROUP}
 
 
-async def test_a_redriven_message_goes_on_counting(shard: Consuming) -> None:
+async def test_a_redriven_message_keeps_its_count(shard: Consuming) -> None:
     await shard.send("A")
     start = shard.clock.now_ms()
     (first,) = await shard.receive()
@@ -181,7 +181,7 @@ async def test_a_redriven_message_goes_on_counting(shard: Consuming) -> None:
     ]
 
 
-async def test_leases_that_end_are_told_whether_the_message_comes_back_or_not(shard: Consuming) -> None:
+async def test_ended_leases_are_reported_with_and_without_redelivery(shard: Consuming) -> None:
     await shard.send("A", "B")
     messages = await shard.receive(invisible_ms=1_000)
     await shard.change(messages[0], ms=3_000)
@@ -207,7 +207,7 @@ async def test_leases_that_end_are_told_whether_the_message_comes_back_or_not(sh
     assert lines(await life(shard, "A"))[-1] == f"received {TOPIC}:0:0 #2"
 
 
-async def test_groups_are_told_apart_and_a_restart_changes_nothing(shard: Consuming) -> None:
+async def test_groups_are_separate_and_survive_a_restart(shard: Consuming) -> None:
     await shard.send("A")
     for group in ("audit", GROUP):
         (message,) = await shard.receive(group=group)
@@ -220,7 +220,7 @@ async def test_groups_are_told_apart_and_a_restart_changes_nothing(shard: Consum
     assert await life(shard) == before
 
 
-async def test_a_quarantined_message_says_why(shard: Consuming) -> None:
+async def test_a_quarantined_message_has_its_reason(shard: Consuming) -> None:
     aside = copy(QUARANTINE_TOPIC, [], times=0, **{record.FAULT: "the record is torn", record.RETRY_TOPIC: ""})
     # Clients may not send one: put it as the store stages a replacement.
     store = shard.node.store
@@ -232,7 +232,7 @@ async def test_a_quarantined_message_says_why(shard: Consuming) -> None:
     assert (line(event), event.error.message) == (f"quarantined {QUARANTINE_TOPIC}:0:0", "the record is torn")
 
 
-async def test_what_a_broker_sent_back_is_a_failure_without_an_error(shard: Consuming) -> None:
+async def test_message_sent_back_by_a_broker_is_a_failure_without_error(shard: Consuming) -> None:
     await shard.put(sent("A"), copy(RETRY, [], times=1), copy(DLQ, [], times=2))
     assert lines(await life(shard)) == [
         f"accepted {TOPIC}:0:0",
@@ -243,7 +243,7 @@ async def test_what_a_broker_sent_back_is_a_failure_without_an_error(shard: Cons
     assert lines(await life(shard))[-1] == f"failed {RETRY}:0:1 #3"
 
 
-async def test_what_was_not_read_is_told(shard: Consuming, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unread_journals_are_reported(shard: Consuming, monkeypatch: pytest.MonkeyPatch) -> None:
     await shard.send("A", "B")
     a, b = await shard.receive()
     await shard.ack(b)
@@ -266,9 +266,7 @@ async def test_what_was_not_read_is_told(shard: Consuming, monkeypatch: pytest.M
     assert "more than 1 records" in (await life(shard)).gaps[0]
 
 
-async def test_what_groups_did_while_a_message_was_deferred_is_not_read(
-    shard: Consuming, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_journals_of_a_deferral_are_not_read(shard: Consuming, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journals, "STEP_RECORDS", 1)
     monkeypatch.setattr(journals, "BYTES_MAX", 1)
     await shard.send("B")

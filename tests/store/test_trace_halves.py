@@ -36,7 +36,9 @@ async def kinds(store: Running, message_id: str) -> list[tuple[str, str]]:
         (COMMIT, "2", [("COMMITTED", "SCHEDULE_TOPIC_XXXX"), ("DEFERRED", "SCHEDULE_TOPIC_XXXX")]),
     ],
 )
-async def test_transaction_is_told(tmp_path: Path, decision: int, delay: str, expected: list[tuple[str, str]]) -> None:
+async def test_transaction_is_reported(
+    tmp_path: Path, decision: int, delay: str, expected: list[tuple[str, str]]
+) -> None:
     async with Running(tmp_path / "store") as store:
         (one,) = await prepared(store, "m0", DELAY=delay)
         if decision:
@@ -45,7 +47,7 @@ async def test_transaction_is_told(tmp_path: Path, decision: int, delay: str, ex
 
 
 @pytest.mark.parametrize("decision", [0, COMMIT, ROLLBACK])
-async def test_checks_are_told(tmp_path: Path, decision: int) -> None:
+async def test_checks_are_reported(tmp_path: Path, decision: int) -> None:
     async with Running(tmp_path / "store") as store:
         one, _ = await prepared(store, "m0", "m1")
         for count in (1, 2, 3):
@@ -67,7 +69,7 @@ async def test_checks_are_told(tmp_path: Path, decision: int) -> None:
         assert [event.checks for event in other.events] == [0, 1]
 
 
-async def test_checks_of_one_given_up_are_told(tmp_path: Path) -> None:
+async def test_checks_of_an_abandoned_transaction_are_reported(tmp_path: Path) -> None:
     async with Running(tmp_path / "store", transaction_checks_max=3) as store:
         await prepared(store, "m0")
         await asked_to_the_end(store)
@@ -78,7 +80,7 @@ async def test_checks_of_one_given_up_are_told(tmp_path: Path) -> None:
         assert told == [("PREPARED", 0), ("CHECKED", 3), ("GIVEN_UP", 3)]
 
 
-async def test_checks_beyond_what_is_read_are_a_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_checks_beyond_the_read_range_are_a_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with Running(tmp_path / "store") as store:
         await prepared(store, "m0")
         for count in (1, 2):

@@ -123,7 +123,7 @@ async def test_a_short_immunity_holds(store: Running, is_restarted: bool) -> Non
     assert offsets(await take(store)) == [1]
 
 
-async def test_who_waits_gets_a_check_at_its_moment(store: Running) -> None:
+async def test_waiting_producer_gets_a_check_at_its_time(store: Running) -> None:
     waiting = taking(store, "other", "g")
     await lined_up(store, 1)
     await prepared(store, "m0")
@@ -148,7 +148,7 @@ async def test_waiting_ends_in_time(store: Running) -> None:
     assert not store.node.parts.checks.lines
 
 
-async def test_each_check_goes_to_one_of_those_who_wait(store: Running) -> None:
+async def test_each_check_goes_to_one_waiting_producer(store: Running) -> None:
     first = taking(store, max_count=2)
     await lined_up(store, 1)
     others = [taking(store, max_count=2) for _ in range(2)]
@@ -163,7 +163,7 @@ async def test_each_check_goes_to_one_of_those_who_wait(store: Running) -> None:
     assert offsets(await left) == [3]
 
 
-async def test_whose_call_has_ended_gets_nothing(store: Running) -> None:
+async def test_ended_calls_get_nothing(store: Running) -> None:
     gone = taking(store)
     await lined_up(store, 1)
     await prepared(store, "m0")
@@ -178,7 +178,7 @@ async def test_whose_call_has_ended_gets_nothing(store: Running) -> None:
     assert offsets(await waiting) == [0]
 
 
-async def test_what_a_call_was_woken_for_goes_to_the_next_if_it_ends(store: Running) -> None:
+async def test_wakeup_of_an_ended_call_goes_to_the_next(store: Running) -> None:
     checks_, task = store.node.parts.checks, asyncio.create_task
     request = store_pb2.TakeChecksRequest(groups=["g"], max_count=1, wait_ms=30_000)
     first, second = task(checks_.take(request)), task(checks_.take(request))
@@ -193,7 +193,7 @@ async def test_what_a_call_was_woken_for_goes_to_the_next_if_it_ends(store: Runn
     assert offsets((await second).checks) == [0]
 
 
-async def test_groups_share_what_is_taken(store: Running) -> None:
+async def test_groups_share_a_take_fairly(store: Running) -> None:
     for group, count in (("a", 9), ("b", 2), ("c", 9)):
         await prepared(store, *(f"{group}{n}" for n in range(count)), group=group)
     await passes(store, TIMEOUT_MS)
@@ -292,7 +292,7 @@ async def test_one_that_was_asked_often_enough_is_given_up(store: Running) -> No
     assert result.state == COMMITTED
 
 
-async def test_one_that_grows_old_is_given_up_though_nobody_watches(tmp_path: Path) -> None:
+async def test_an_old_transaction_ends_without_watchers(tmp_path: Path) -> None:
     async with Running(tmp_path, transaction_keep_ms=60_000) as store:
         (old,) = await prepared(store, "m0")
         await passes(store, 30_000)
@@ -339,7 +339,7 @@ async def test_the_half_topic_does_not_grow_by_checks(store: Running) -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-async def test_checks_that_were_heard_survive_a_restart(tmp_path: Path, clean: bool) -> None:
+async def test_heard_checks_survive_a_restart(tmp_path: Path, clean: bool) -> None:
     async with Running(tmp_path / "store") as store:
         await prepared(store, "m0", "m1")
         await passes(store, TIMEOUT_MS)
@@ -446,7 +446,7 @@ async def test_a_report_of_too_many_checks_is_refused(store: Running) -> None:
     assert not records_of(store, CHECKS_TOPIC)
 
 
-async def test_metrics_tell_what_is_open_and_what_became_of_it(tmp_path: Path) -> None:
+async def test_metrics_count_open_transactions_and_outcomes(tmp_path: Path) -> None:
     async with Running(tmp_path, transaction_keep_ms=3_600_000, transactions_max=50) as store:
         value = store.node.registry.get_sample_value
         assert value("duetime_store_transactions_oldest_seconds") == 0

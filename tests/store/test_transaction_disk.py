@@ -27,7 +27,7 @@ from tests.store.transacting import (
 )
 
 
-async def test_ends_go_on_while_the_disk_is_full(tmp_path: Path) -> None:
+async def test_ends_work_on_a_full_disk(tmp_path: Path) -> None:
     async with Sick(tmp_path / "store") as store:
         halves_of = await prepared(store, "m0", "m1", "m2")
         store.disk.fail("pwritev", errno.ENOSPC, times=1)

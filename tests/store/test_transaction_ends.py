@@ -68,7 +68,7 @@ async def seen(store: Running) -> list[str]:
 
 
 @pytest.mark.parametrize(("decision", "checked", "how", "state", "times", "number"), TABLE)
-async def test_transaction_is_what_was_answered_before(
+async def test_transaction_agrees_with_earlier_answers(
     tmp_path: Path,
     decision: int,
     checked: bool,

@@ -47,7 +47,7 @@ async def records_of(store: Running, topic: str) -> list[record.Record]:
     return found
 
 
-async def test_half_message_is_seen_by_nobody_until_it_is_committed(store: Running) -> None:
+async def test_half_message_is_invisible_until_committed(store: Running) -> None:
     await store.put(sent("before"))
     (one,) = await prepared(store, "m0")
     assert await delivered(store) == ["before"]
@@ -218,7 +218,7 @@ async def test_due_time_that_is_past_at_the_commit_is_now(store: Running) -> Non
 
 
 @pytest.mark.parametrize(("properties", "waits_ms"), [({}, 6_000), ({"CHECK_IMMUNITY_TIME_IN_SECONDS": "60"}, 60_000)])
-async def test_answer_says_when_it_is_checked(store: Running, properties: dict[str, str], waits_ms: int) -> None:
+async def test_answer_has_the_time_of_its_check(store: Running, properties: dict[str, str], waits_ms: int) -> None:
     response = await prepare(store, half("m0", **properties))
     assert list(response.check_at_ms) == [store.clock.now_ms() + waits_ms]
     (one,) = await listed(store)
@@ -284,7 +284,7 @@ async def test_half_topic_is_closed_to_other_calls(store: Running) -> None:
     assert "is the store's own, or a broker's" in response.faults[0].message
 
 
-async def test_shard_takes_so_many_open_transactions(tmp_path: Path) -> None:
+async def test_shard_bounds_open_transactions(tmp_path: Path) -> None:
     async with Running(tmp_path / "store", transactions_max=6) as store:
         halves_of = await prepared(store, "m0", "m1")
         full = await prepare(store, half("m0"), half("m2"), half("m3"), half("m4"))
@@ -302,7 +302,7 @@ async def test_shard_takes_so_many_open_transactions(tmp_path: Path) -> None:
 # --- restarts -------------------------------------------------------------------------------------------------------
 
 
-async def test_restart_keeps_what_is_open_and_how_others_ended(tmp_path: Path) -> None:
+async def test_restart_keeps_open_transactions_and_outcomes(tmp_path: Path) -> None:
     async with Running(tmp_path / "store") as store:
         halves_of = await prepared(store, "m0", "m1", "m2", "m3")
         await end(store, end_of(halves_of[0], "m0"), end_of(halves_of[1], "m1", ROLLBACK))
@@ -337,7 +337,7 @@ async def test_pages_are_of_a_group_a_topic_and_a_time(store: Running) -> None:
     assert (one.prepared_at_ms, one.checks, one.ended_at_ms) == (until_ms - 10_000, 0, 0)
 
 
-async def test_page_of_what_can_not_be_is_refused(store: Running) -> None:
+async def test_impossible_page_is_refused(store: Running) -> None:
     for wrong in (
         {"state": COMMITTED},
         {"page_size": 1_001},

@@ -122,7 +122,7 @@ def test_two_do_not_make_one_directory(shard: Shard, tmp_path: Path) -> None:
     assert list(target.iterdir()) == []
 
 
-def test_imported_shard_goes_on(shard: Shard, clock: HandClock, tmp_path: Path) -> None:
+def test_imported_shard_works(shard: Shard, clock: HandClock, tmp_path: Path) -> None:
     for number in range(10):
         shard.put(sent(f"now{number}"), sent(f"soon{number}", level=1))
     clock.wall_ms += 1_000
@@ -136,7 +136,7 @@ def test_imported_shard_goes_on(shard: Shard, clock: HandClock, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", params(count=1))
-def test_brokers_directory_goes_on_as_a_shard_and_back(name: str, tmp_path: Path, clock: HandClock) -> None:
+def test_brokers_directory_works_as_a_shard_and_back(name: str, tmp_path: Path, clock: HandClock) -> None:
     """Imports it, opens it, sends, checkpoints and exports again: the old records are kept, followed by the
     new ones.
     """
@@ -164,7 +164,7 @@ def test_brokers_directory_goes_on_as_a_shard_and_back(name: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", params(count=1))
-def test_exported_directory_says_what_the_brokers_did(name: str, tmp_path: Path) -> None:
+def test_exported_directory_agrees_with_the_brokers(name: str, tmp_path: Path) -> None:
     root, made = unpack(name, tmp_path), tmp_path / "made"
     export_directory(root, made, LEVELS, accept_damage=False)
     assert verify(made, LEVELS).damages == []
@@ -225,7 +225,7 @@ async def test_store_in_use_is_imported_as_one_that_was_killed(running: Running,
     assert messages(copy) == messages(root)
 
 
-def test_what_came_after_the_snapshot_is_not_in_the_export(shard: Shard, tmp_path: Path) -> None:
+def test_export_ends_at_the_snapshot(shard: Shard, tmp_path: Path) -> None:
     for number in range(3):
         shard.put(sent(f"m{number}"))
     with (shard.root / "commitlog" / ("0" * 20)).open("r+b") as file:

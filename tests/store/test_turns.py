@@ -150,7 +150,7 @@ async def test_filtered_pull_judges_few_records_at_once(store: Running, monkeypa
     assert len(set(judged)) == 10
 
 
-async def test_what_was_found_goes_out_before_the_next_step(store: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_found_messages_are_sent_before_the_next_step(store: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     await store.put(*(sent(f"{n}") for n in range(40)))
     monkeypatch.setattr(reader, "PIECE_RECORDS_MAX", 10)
     wanted = "UNIQ_KEY IN ('12', '15', '25')"
@@ -165,9 +165,7 @@ async def test_what_was_found_goes_out_before_the_next_step(store: Running, monk
     assert ([message.id for message in answer.messages], answer.next_offset) == (["25"], 30)
 
 
-async def test_pull_that_finds_nothing_for_long_says_how_far_it_is(
-    store: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_long_empty_pull_reports_its_progress(store: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     await store.put(*(sent(f"{n}") for n in range(40)))
     monkeypatch.setattr(reader, "PIECE_RECORDS_MAX", 10)
     store.node.parts.turns.now = Stopwatch(LONG_S / 4)
@@ -198,9 +196,7 @@ async def test_message_that_comes_while_a_pull_scans_another_queue_is_not_missed
     assert {one.queue: [message.id for message in one.pull.messages] for one in answer.queues}[0] == ["late"]
 
 
-async def test_filtered_receive_looks_in_steps_and_goes_on_where_it_was(
-    store: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_filtered_receive_scans_in_steps_and_resumes(store: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     await store.put(*(sent(f"{n}") for n in range(100)))
     monkeypatch.setattr(reader, "PIECE_RECORDS_MAX", 10)
     request = consumer_pb2.ReceiveRequest(group="g", topic="orders", sql="UNIQ_KEY = '99'", max_count=10)
@@ -280,7 +276,7 @@ async def test_large_answers_take_turns_and_have_a_bound(store: Running, monkeyp
     assert turns.count == before + 8
 
 
-async def test_what_is_only_given_out_is_no_scan(store: Running) -> None:
+async def test_receive_without_filter_is_no_scan(store: Running) -> None:
     await store.put(*(sent(f"{n}") for n in range(10)))
     turns = store.node.parts.turns
     before = turns.count

@@ -126,7 +126,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @given(place=st.integers(0), where=st.integers(0), bit=st.integers(0, 7))
-def test_any_flipped_bit_is_told(small: Path, place: int, where: int, bit: int) -> None:
+def test_any_flipped_bit_is_reported(small: Path, place: int, where: int, bit: int) -> None:
     vouched = places(small)
     path, first, behind = vouched[place % len(vouched)]
     at = first + where % (behind - first)
@@ -139,7 +139,7 @@ def test_any_flipped_bit_is_told(small: Path, place: int, where: int, bit: int) 
 
 
 @pytest.mark.parametrize("name", params("clean"))
-def test_flipped_bodies_of_a_broker_are_told_with_their_message(name: str, tmp_path: Path) -> None:
+def test_flipped_bodies_of_a_broker_are_reported_with_their_message(name: str, tmp_path: Path) -> None:
     root = unpack(name, tmp_path)
     lines = [json.loads(line) for line in state_lines(root)]
     flipped = [line for line in lines if line["bodyLength"]][:: len(lines) // 40]
@@ -173,7 +173,7 @@ def test_damage_names_file_byte_and_message(sound: Shard) -> None:
     assert "2 damages" in lines[2]
 
 
-def test_bytes_that_are_no_record_are_told_with_what_is_lost(sound: Shard) -> None:
+def test_invalid_bytes_are_reported_with_the_lost_records(sound: Shard) -> None:
     log = sound.root / "commitlog" / file_name(0)
     lines = map(json.loads, state_lines(sound.root))
     third = sorted(line["physicalOffset"] for line in lines)[2]
@@ -183,7 +183,7 @@ def test_bytes_that_are_no_record_are_told_with_what_is_lost(sound: Shard) -> No
     assert lost == {("orders", 0), ("SCHEDULE_TOPIC_XXXX", 0)}
 
 
-def test_missing_log_file_is_told(sound: Shard) -> None:
+def test_missing_log_file_is_reported(sound: Shard) -> None:
     (sound.root / "commitlog" / file_name(0)).rename(sound.root / "elsewhere")
     (sound.root / "commitlog" / file_name(2 * MIB)).write_bytes(bytes(MIB))
     # Retention deletes the front of a log: the rest is the log.
@@ -192,7 +192,7 @@ def test_missing_log_file_is_told(sound: Shard) -> None:
     assert told(sound.root) == []
 
 
-def test_file_of_another_size_is_told(sound: Shard) -> None:
+def test_file_of_another_size_is_reported(sound: Shard) -> None:
     queue = sound.root / "consumequeue" / "orders" / "0" / file_name(0)
     shutil.copy(queue, queue.with_name(file_name(2_000)))
     shutil.copy(queue, queue.with_name(file_name(4_000)))
@@ -200,7 +200,7 @@ def test_file_of_another_size_is_told(sound: Shard) -> None:
     assert any("has 7 bytes" in line for line in told(sound.root))
 
 
-def test_records_without_units_are_told_by_queue(sound: Shard) -> None:
+def test_records_without_units_are_reported_by_queue(sound: Shard) -> None:
     shutil.rmtree(sound.root / "consumequeue" / "logs" / "1")
     lines = told(sound.root)
     assert len(lines) == 1
@@ -220,7 +220,7 @@ def log_end(root: Path) -> int:
     return item_end(last)
 
 
-def test_torn_tail_of_a_killed_directory_is_said_and_no_damage(killed: Path) -> None:
+def test_torn_tail_of_a_killed_directory_is_noted_without_damage(killed: Path) -> None:
     end = log_end(killed)
     shutil.rmtree(killed / "index")
     with (killed / "commitlog" / file_name(MIB)).open("r+b") as file:
@@ -234,7 +234,7 @@ def test_torn_tail_of_a_killed_directory_is_said_and_no_damage(killed: Path) -> 
     assert any("1 queue units of records that did not reach the disk" in note for note in report.notes)
 
 
-def test_torn_body_at_the_end_of_a_killed_directory_is_said_once_it_is_in_no_queue(killed: Path) -> None:
+def test_torn_unqueued_body_of_a_killed_directory_is_reported(killed: Path) -> None:
     shutil.rmtree(killed / "index")
     before = state.read(killed, LEVELS).records
     last = max(json.loads(line)["physicalOffset"] for line in state_lines(killed))
@@ -253,14 +253,14 @@ def report_end(root: Path) -> int:
     return state.read(root, LEVELS).end
 
 
-def test_units_that_a_kill_left_out_are_said_and_no_damage(killed: Path) -> None:
+def test_units_missing_after_a_kill_are_noted_without_damage(killed: Path) -> None:
     shutil.rmtree(killed / "consumequeue" / "logs")
     report = verified(killed)
     assert report.damages == []
     assert report.notes == ["10 records are not in their queues yet; recovery puts them there"]
 
 
-def test_unreadable_json_is_told_and_its_backup_named(sound: Shard) -> None:
+def test_unreadable_json_is_reported_with_its_backup(sound: Shard) -> None:
     path = sound.root / "config" / "delayOffset.json"
     path.with_name("delayOffset.json.bak").write_text('{"offsetTable":{1:3}}')
     path.write_text('{"offsetTable":{1:3')
@@ -270,14 +270,14 @@ def test_unreadable_json_is_told_and_its_backup_named(sound: Shard) -> None:
     assert lines[0].endswith("its .bak can be read")
 
 
-def test_wrong_level_table_is_told_as_another_due_time(tmp_path: Path) -> None:
+def test_wrong_level_table_shows_as_another_due_time(tmp_path: Path) -> None:
     root = unpack("rmq-4.9.8-clean", tmp_path)
     report = verify(root, DelayLevels.parse(DEFAULT_DELAY_LEVELS.replace("2h", "3h")))
     assert report.damage_count == 27
     assert all("unit says tagsCode" in damage.what for damage in report.damages)
 
 
-def test_what_is_no_directory_ends_with_2(tmp_path: Path) -> None:
+def test_missing_directory_exits_with_2(tmp_path: Path) -> None:
     assert command("verify", tmp_path / "nothing").returncode == 2
 
 

@@ -83,7 +83,7 @@ def test_shard_with_ended_entries_is_sound(root: Path) -> None:
 
 
 @pytest.mark.parametrize(("queue", "entry"), [(LEVEL, 0), (TIMER, 5)])
-def test_mark_without_a_record_that_says_so_is_damage(root: Path, queue: str, entry: int) -> None:
+def test_mark_without_a_matching_record_is_damage(root: Path, queue: str, entry: int) -> None:
     mark(root, queue, entry)
     assert f"consumequeue/{queue}/{FIRST} at {entry * 20}: unit says the entry has ended, but no record" in "\n".join(
         damages(root)
@@ -141,7 +141,7 @@ def test_counts_that_are_damaged_or_wrong_are_found(root: Path) -> None:
     assert f"{countfile.FILE} at 0: it counts 5 pending messages of lane 1000, there are 4" in damages(root)
 
 
-def test_what_ended_stays_ended_with_a_broker_and_when_it_comes_back(root: Path, tmp_path: Path) -> None:
+def test_ended_messages_stay_ended_with_a_broker_and_back(root: Path, tmp_path: Path) -> None:
     left = ids(root)
     exported = export_directory(root, tmp_path / "made", LEVELS, accept_damage=False)
     # Timers 0 and 2 are appended, so that a broker begins after all ended ones; those are silenced too, since the

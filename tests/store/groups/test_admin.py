@@ -28,7 +28,7 @@ async def refused(call: Any) -> tuple[grpc.StatusCode, str]:
     return caught.value.code(), translate(caught.value, "", "").reason
 
 
-async def test_describe_tells_where_a_group_is(store: Consuming) -> None:
+async def test_describe_reports_the_offsets_of_a_group(store: Consuming) -> None:
     await store.send("a", "b", "c", "d", "e")
     got = await store.receive(max_count=4, member="worker-1")
     await store.ack(got[0], got[2])
@@ -55,7 +55,7 @@ async def test_one_that_receives_several_topics_is_a_member_for_each(store: Cons
     )
 
 
-async def test_a_group_starts_where_it_was_told_to(store: Consuming) -> None:
+async def test_a_group_starts_at_its_configured_offset(store: Consuming) -> None:
     await store.send("a")
     await store.clock.advance(1_000)
     await store.send("b")
@@ -101,7 +101,7 @@ async def test_reset_goes_back_and_ends_leases(store: Consuming) -> None:
     assert (await refused(store.reset(offset=4)))[0] == grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_a_deleted_group_begins_anew(store: Consuming) -> None:
+async def test_a_deleted_group_starts_over(store: Consuming) -> None:
     await store.send("a")
     got = await store.receive()
     delete = consumer_pb2.DeleteGroupRequest(name=GROUP)
@@ -116,7 +116,7 @@ async def test_a_deleted_group_begins_anew(store: Consuming) -> None:
     assert names(await store.receive()) == ["a"]
 
 
-async def test_what_a_group_has_outstanding_is_bounded_by_its_share(store: Consuming) -> None:
+async def test_outstanding_messages_of_a_group_are_bounded_by_its_share(store: Consuming) -> None:
     await store.send(*(f"{n}" for n in range(12)))
     got = await store.receive()
     assert len(got) == 10
@@ -150,7 +150,7 @@ async def test_another_filter_is_refused_for_a_minute(store: Consuming) -> None:
     await store.receive(tags="b")
 
 
-async def test_what_the_filter_drops_is_done(store: Consuming) -> None:
+async def test_filtered_messages_are_done(store: Consuming) -> None:
     await store.send("a", "b")
     assert await store.receive(tags="other") == []
     assert not await store.ready(tags="other")
@@ -163,7 +163,7 @@ async def test_what_the_filter_drops_is_done(store: Consuming) -> None:
     assert await store.receive(tags="paid") == []
 
 
-async def test_retries_of_other_topics_are_neither_counted_twice_nor_for_ever(store: Consuming) -> None:
+async def test_retries_of_other_topics_are_counted_once_and_end(store: Consuming) -> None:
     await store.stub.PutTopic(store_pb2.PutTopicRequest(name="idle", queue_count=1))
     assert await store.receive(topic="idle") == []
 

@@ -82,7 +82,7 @@ async def test_those_that_are_there_are_pulled(store: Letters) -> None:
     assert store.count == 5
 
 
-async def test_what_is_redriven_or_dropped_is_not_there(store: Letters) -> None:
+async def test_redriven_and_dropped_letters_are_not_listed(store: Letters) -> None:
     await store.die("a", "b", "c", "d", "e")
     assert await store.redrive(1, 3) == [STORED, STORED]
     assert await store.drop(0, 3) == [True, False]
@@ -91,7 +91,7 @@ async def test_what_is_redriven_or_dropped_is_not_there(store: Letters) -> None:
     assert store.count == 2
 
 
-async def test_the_second_of_two_is_told_and_not_stored(store: Letters) -> None:
+async def test_the_second_of_two_is_reported_and_not_stored(store: Letters) -> None:
     await store.die("a", "b")
     assert await store.redrive(0, 0) == [STORED, SETTLED]
     assert await store.redrive(0, 1) == [SETTLED, STORED]
@@ -110,7 +110,7 @@ async def test_two_at_once_make_one_copy(store: Letters) -> None:
 
 
 @pytest.mark.parametrize("stop", ["stopped", "killed", "killed behind a checkpoint"])
-async def test_they_are_gone_after_a_start(store: Letters, stop: str) -> None:
+async def test_they_are_deleted_after_a_start(store: Letters, stop: str) -> None:
     await store.die("a", "b", "c")
     await store.redrive(0)
     if stop == "killed behind a checkpoint":

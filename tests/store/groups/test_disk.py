@@ -52,7 +52,7 @@ async def test_leases_end_and_copies_settle_on_a_full_disk(tmp_path: Path) -> No
         assert (await store.describe()).queues[0].in_flight == 2
 
 
-async def test_what_retention_deletes_is_no_longer_outstanding(tmp_path: Path) -> None:
+async def test_deleted_messages_are_no_longer_outstanding(tmp_path: Path) -> None:
     async with Consuming(tmp_path / "store", **RETAINED) as store:
         await store.send("a", "b", "c", "d")
         got = await store.receive(max_count=3, invisible_ms=LONG_MS)
@@ -71,7 +71,7 @@ async def test_what_retention_deletes_is_no_longer_outstanding(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("damaged", [False, True])
-async def test_the_journal_may_leave_what_the_snapshot_has(tmp_path: Path, damaged: bool) -> None:
+async def test_the_journal_may_drop_records_in_the_snapshot(tmp_path: Path, damaged: bool) -> None:
     """Without the snapshot, a group resumes from its offset in consumerOffset.json: nothing is skipped."""
     async with Consuming(tmp_path / "store", **RETAINED) as store:
         await store.send("old")
@@ -118,7 +118,9 @@ LEFT = [
 
 
 @pytest.mark.parametrize(("offset", "left"), one_by_one(LEFT))
-async def test_what_a_broker_gave_to_a_group_is_not_given_again(tmp_path: Path, offset: int, left: list[str]) -> None:
+async def test_messages_received_from_a_broker_are_not_redelivered(
+    tmp_path: Path, offset: int, left: list[str]
+) -> None:
     async with Consuming(tmp_path / "store") as store:
         await outstanding(store)
         await store.kill(lambda: broker_writes(store, TOPIC, offset))
@@ -184,7 +186,7 @@ async def test_a_bit_that_flips_in_the_snapshot_costs_nothing(
         assert told(await store.receive()) == [("c", 2), ("d", 1)]
 
 
-async def test_a_journal_record_that_is_damaged_is_told_and_gives_messages_again(
+async def test_a_damaged_journal_record_is_reported_and_redelivers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with Consuming(tmp_path / "store") as store:

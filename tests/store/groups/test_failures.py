@@ -22,7 +22,7 @@ async def store(tmp_path: Path) -> AsyncIterator[Consuming]:
         yield running
 
 
-async def test_a_copy_ends_the_lease_and_comes_back_as_the_next_attempt(store: Consuming) -> None:
+async def test_a_copy_ends_the_lease_and_is_the_next_attempt(store: Consuming) -> None:
     await store.send("a")
     (got,) = await store.receive()
     (known,) = await store.leased(got)
@@ -110,7 +110,7 @@ async def test_a_message_whose_last_lease_ends_is_hidden_until_it_is_taken(store
     assert await store.receive() == []
 
 
-async def test_large_messages_are_told_of_as_far_as_an_answer_reaches(store: Consuming) -> None:
+async def test_large_messages_are_listed_up_to_the_answer_limit(store: Consuming) -> None:
     """The client requests the rest again; exhausted ones have no owner."""
     sent = [f"id{number}" for number in range(8)]
     for one in sent:
@@ -171,7 +171,7 @@ async def test_an_ordered_lease_that_expires_counts_for_its_first_message_only(s
     assert told(await store.receive(ordered=True)) == [("a", 2), ("b", 1), ("c", 1)]
 
 
-async def test_what_followed_in_an_expired_lease_is_uncounted_after_a_restart_too(store: Consuming) -> None:
+async def test_rest_of_an_expired_lease_stays_uncounted_after_a_restart(store: Consuming) -> None:
     """Nothing was journaled of the expiry but the lease that came next."""
     await store.send("a", "b", "c")
     old = await store.receive(ordered=True)

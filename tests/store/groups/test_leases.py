@@ -18,7 +18,7 @@ async def store(tmp_path: Path) -> AsyncIterator[Consuming]:
         yield running
 
 
-async def test_a_message_is_given_once_and_gone_when_acknowledged(store: Consuming) -> None:
+async def test_a_message_is_given_once_and_ends_when_acknowledged(store: Consuming) -> None:
     await store.send("a", "b")
     got = await store.receive()
     assert told(got) == [("a", 1), ("b", 1)]
@@ -29,7 +29,7 @@ async def test_a_message_is_given_once_and_gone_when_acknowledged(store: Consumi
     assert await store.receive() == []
 
 
-async def test_a_lease_that_ends_comes_back_as_the_next_attempt_before_new_messages(store: Consuming) -> None:
+async def test_an_ended_lease_is_redelivered_before_new_messages(store: Consuming) -> None:
     await store.send("a", "b")
     got = await store.receive(max_count=1)
     await store.clock.advance(INVISIBLE_MS - 1)
@@ -66,7 +66,7 @@ async def test_a_lease_can_be_made_longer_and_given_back(store: Consuming) -> No
     assert await store.ack(got[0]) == [OK]
 
 
-async def test_long_poll_wakes_on_arrival_and_on_what_comes_back(store: Consuming) -> None:
+async def test_long_poll_wakes_on_arrival_and_on_redelivery(store: Consuming) -> None:
     first = asyncio.create_task(store.receive(max_count=1, wait_ms=30_000))
     second = asyncio.create_task(store.receive(max_count=1, wait_ms=30_000))
     await lined_up(store, 2)

@@ -19,7 +19,7 @@ LIVES = [
 
 
 @pytest.mark.parametrize(("first", "count"), LIVES)
-def test_no_message_is_skipped_and_none_that_is_done_comes_back(tmp_path: Path, first: int, count: int) -> None:
+def test_no_message_is_skipped_and_no_done_one_redelivered(tmp_path: Path, first: int, count: int) -> None:
     done = settled = points = 0
     for number in range(first, first + count):
         life = GroupLife(tmp_path / "store", random.Random(number))

@@ -112,7 +112,7 @@ async def test_a_reset_ends_copies_from_its_offset_on(store: Consuming) -> None:
     assert (await counts(store))[0] == 2
 
 
-async def test_a_reset_ends_due_copies_that_nobody_received(store: Consuming) -> None:
+async def test_a_reset_ends_due_copies_not_received(store: Consuming) -> None:
     await store.send("a", "b", "c", "d")
     await store.ack(*await store.receive())
     later_ms = store.clock.now_ms() + 500

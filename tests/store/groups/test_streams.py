@@ -103,7 +103,7 @@ async def store(tmp_path: Path) -> AsyncIterator[Consuming]:
         yield running
 
 
-async def test_what_a_stream_takes_and_acknowledges_is_done(store: Consuming) -> None:
+async def test_messages_acknowledged_in_a_stream_are_done(store: Consuming) -> None:
     await store.send("a", "b", "c")
     stream = Stream(store)
     (run,) = await stream.take(1, max_count=2)
@@ -163,7 +163,7 @@ async def test_offsets_that_are_none_are_refused_and_harm_no_others(store: Consu
     assert not stream.acked[3].HasField("fault")
 
 
-async def test_an_ordered_queue_goes_on_with_the_ack_in_the_same_request(store: Consuming) -> None:
+async def test_an_ordered_queue_continues_after_the_ack_in_the_same_request(store: Consuming) -> None:
     await store.send("a", "b", "c")
     stream = Stream(store)
     await stream.ask(subscription={"ordered": True})
@@ -190,7 +190,7 @@ async def test_an_ack_and_a_take_of_one_request_are_flushed_and_answered_togethe
         assert flushed_count(store) == flushed + 1
 
 
-async def test_a_waiting_take_gets_what_arrives_and_holds_up_nothing(store: Consuming) -> None:
+async def test_a_waiting_take_gets_arrivals_and_blocks_nothing(store: Consuming) -> None:
     await store.send("a")
     stream = Stream(store)
     (run,) = await stream.take(1)
@@ -213,7 +213,7 @@ async def test_a_dropped_take_is_answered_with_nothing_and_takes_nothing(store: 
     assert told(await store.receive()) == [("a", 1)]
 
 
-async def test_leases_of_a_stream_that_nobody_reads_any_more_go_back_uncounted(tmp_path: Path) -> None:
+async def test_leases_of_an_abandoned_stream_are_released_uncounted(tmp_path: Path) -> None:
     disk = Held()
     async with Consuming(tmp_path / "store", disk=disk) as store:
         waiting, caught = Stream(store), Stream(store)
@@ -246,7 +246,7 @@ async def test_a_stream_ends_after_all_that_it_has_taken_is_answered(store: Cons
     assert await stream.call.code() is grpc.StatusCode.OK
 
 
-async def test_takes_beyond_the_limit_are_refused_and_acks_go_on(store: Consuming) -> None:
+async def test_takes_beyond_the_limit_are_refused_but_not_acks(store: Consuming) -> None:
     await store.send("a")
     stream = Stream(store)
     (run,) = await stream.take(0)
@@ -317,7 +317,7 @@ async def test_a_receiver_that_reads_nothing_holds_its_share_of_answers_and_no_m
         assert groups.progress.outstanding == len(given) + 1
 
 
-async def test_a_stop_answers_what_was_taken_and_ends_the_stream(store: Consuming) -> None:
+async def test_a_stop_answers_taken_puts_and_ends_the_stream(store: Consuming) -> None:
     await store.send("a")
     stream = Stream(store)
     (run,) = await stream.take(1)

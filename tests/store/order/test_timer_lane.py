@@ -60,7 +60,7 @@ def test_an_entry_that_is_staged_holds_back_none_of_the_same_due_time(bench: Ben
     assert lane.fence(ints(0)).is_next.all()
 
 
-def test_an_entry_that_was_not_stored_holds_back_nobody(bench: Bench) -> None:
+def test_an_unstored_entry_holds_back_no_other(bench: Bench) -> None:
     lane = bench.recover()
     bench.add(lane, 30)
     lane.arriving(ints(NOW_MS + 10))
@@ -108,7 +108,7 @@ def test_order_with_a_wrong_due_time_is_corrected_by_the_record(bench: Bench) ->
     assert lane.count_due(NOW_MS + 100) == 1
 
 
-def test_entry_whose_record_is_gone_comes_when_the_order_says(bench: Bench) -> None:
+def test_entry_without_a_record_follows_the_order(bench: Bench) -> None:
     lane = bench.recover()
     bench.add(lane, 100, 200)
     bench.queue.units[0] = (0, FILLER_SIZE, 0)
@@ -163,7 +163,7 @@ def test_marks_that_can_not_be_written_count(bench: Bench) -> None:
     assert are_ended(bench.queue.units["tags"]).tolist() == [True, False]
 
 
-def test_damaged_run_is_made_anew_while_the_lane_is_served(bench: Bench) -> None:
+def test_damaged_run_is_rebuilt_while_the_lane_is_served(bench: Bench) -> None:
     lane = bench.recover()
     bench.add(lane, *range(100, 200))
     saving = lane.order.capture(len(bench.log.data), bench.queue.max_offset)
@@ -200,7 +200,7 @@ async def test_bytes_of_pending_records_are_followed(bench: Bench) -> None:
     assert await bench.recover(found=ints(0)).measure() == await lane.measure()
 
 
-def test_head_of_what_is_due_has_no_other_entries_but_the_first(bench: Bench) -> None:
+def test_head_has_only_the_first_entry_and_due_ones(bench: Bench) -> None:
     lane = bench.recover()
     bench.add(lane, 500, 100, 300, 100)
     assert lane.head(b"", 10, NOW_MS + 100).entries.tolist() == [1, 3]
