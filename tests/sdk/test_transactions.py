@@ -63,9 +63,10 @@ def lose(tap: Gateway, method: str, count: int = 1) -> None:
 
 async def states(tap: Gateway) -> list[str]:
     """Of the transactions, in the order of their prepare."""
-    ids = dict.fromkeys(message.id for request in tap.requests["Prepare"] for message in request.messages)
+    messages = [message for request in tap.requests["Prepare"] for message in request.messages]
+    names = dict.fromkeys((message.topic, message.id) for message in messages)
     async with AsyncFinder(tap.node) as finder:
-        return [(await finder.transaction(one)).state for one in ids]
+        return [(await finder.transaction(one, topic=topic)).state for topic, one in names]
 
 
 async def decide(tap: Gateway, tx: AsyncTransaction, decision: Decision) -> None:

@@ -22,8 +22,8 @@ def asked(request_id: str, *, delay_ms: int = 50, entry: int = 0) -> store_pb2.R
     )
 
 
-def upsert(message_id: str, key: str = "k") -> store_pb2.Replacement:
-    return store_pb2.Replacement(record=timer(message_id, 5_000, key=key))
+def upsert(message_id: str, key: str = "k", **fields: int) -> store_pb2.Replacement:
+    return store_pb2.Replacement(record=timer(message_id, 5_000, key=key, **fields))
 
 
 async def replace(store: Running, *replacements: store_pb2.Replacement) -> list[store_pb2.ReplaceResult]:
@@ -112,10 +112,13 @@ async def test_repeated_upsert_that_has_fired_was_carried_out(tmp_path: Path, wi
         assert store.node.store.lanes[LANE].pending_count == 0
 
 
-async def test_upsert_that_was_replaced_is_refused(store: Running) -> None:
-    await replace(store, upsert("a"), upsert("b"), upsert("c"))
-    (again,) = await replace(store, upsert("b"))
+async def test_id_of_a_replaced_upsert_is_rejected_and_its_repeat_is_answered(store: Running) -> None:
+    (_, first, _) = await replace(store, upsert("a"), upsert("b", born_at_ms=7), upsert("c"))
+    (again,) = await replace(store, upsert("b", born_at_ms=8))
     assert (again.fault.reason, again.fault.metadata["end"]) == ("MESSAGE_CANCELLED", "REPLACED")
+    # The same send: the client did not get the first answer.
+    (repeated,) = await replace(store, upsert("b", born_at_ms=7))
+    assert (repeated.entry, repeated.replaced_id, repeated.HasField("fault")) == (first.entry, "a", False)
     assert store.node.store.lanes[LANE].pending_count == 1
 
 
