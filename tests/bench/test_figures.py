@@ -80,7 +80,7 @@ def test_round_with_much_stolen_time_is_marked() -> None:
     assert tables(result)[-1].rows == [["1", "10.0%", ""], ["2", "11.0%", "above 10%"]]
 
 
-def test_losses_are_told() -> None:
+def test_losses_are_reported() -> None:
     figures = {"accepted": 1.0, "burst": 3.0, "late 1000 p50": 4.0}
     result = a_result(a_round(duetime=figures, postgres={"accepted": 2.0, "burst": 2.0, "late 1000 p50": 2.0}))
     assert [loss.split(":")[1].strip() for loss in losses(result)] == [
@@ -213,7 +213,7 @@ def test_what_only_the_sdk_has_is_judged_by_itself_or_by_the_machine() -> None:
     assert [row[2] for row in table.rows if row[0].startswith("received")] == [""]
 
 
-def test_runs_are_told_in_a_row(tmp_path: Path) -> None:
+def test_runs_are_reported_in_a_row(tmp_path: Path) -> None:
     files = []
     for number, accepted in enumerate((50.0, 120.0)):
         result = a_result(a_round(duetime={"accepted": accepted}, postgres={"accepted": 100.0}))

@@ -14,5 +14,5 @@ def test_as_many_pages_are_taken_as_are_free_each_time_others(tmp_path: Path, mo
     assert (tmp_path / "holes").stat().st_blocks == 0
 
 
-def test_free_memory_of_this_machine_is_told() -> None:
+def test_free_memory_of_this_machine_is_known() -> None:
     assert 1 << 20 < memory.free_bytes() < 1 << 50

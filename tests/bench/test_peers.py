@@ -16,7 +16,7 @@ from bench.peers.redis import Redis
 from bench.peers.tasks import Celery, Dramatiq, Taskiq
 
 
-def test_receiver_is_told_of_a_nearer_moment_and_of_one_behind_what_it_was_promised() -> None:
+def test_receiver_learns_of_a_nearer_time_and_of_one_after_its_promise() -> None:
     promises = Promises()
     assert promises.must_tell(due_at_ms=2_000, now_ms=1_000)
     assert not promises.must_tell(due_at_ms=2_000, now_ms=1_100)

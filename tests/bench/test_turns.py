@@ -50,7 +50,7 @@ def test_one_process_is_compared_by_sums(cluster: DueTime, tmp_path: Path, monke
     assert list(found) == [f"{work.name}: all" for work in turns.WORK]
 
 
-def test_a_ratio_is_told_with_its_spread() -> None:
+def test_a_ratio_is_shown_with_its_spread() -> None:
     found = {"sent: store": [(2.0, 3.0), (2.0, 2.0), (2.0, 2.5)], "sent: gateway": [(0.0, 0.0)] * 2}
     cells = [list(column.cells) for column in turns.table_of(found).columns]
     assert [column[0] for column in cells] == ["sent: store", "2.00", "2.50", "1.250", "1.00 to 1.50"]

@@ -150,7 +150,7 @@ def test_progress_is_shown_at_a_terminal_only(server: str, topic: str) -> None:
         assert b"sending" in terminal.read1(65_536)
 
 
-def test_pull_starts_where_the_option_says(
+def test_pull_starts_at_the_option(
     server: str, topic: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     run(["topics", "create", topic, "--queues", "1"])
@@ -163,7 +163,7 @@ def test_pull_starts_where_the_option_says(
     assert "ends at 3; offset 9 is past it" in caplog.text
 
 
-def test_pull_for_a_group_goes_on_where_it_ended(server: str, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pull_for_a_group_resumes(server: str, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
     run(["topics", "create", topic, "--queues", "2"])
     run(["send", topic, "a\nb\nc\nd", "--lines"])
     first = pulled(capsys, topic, "--group", "billing", "--max", "3")
@@ -298,7 +298,7 @@ def test_messages_are_found(server: str, topic: str, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == "duetime: no message nothing\n"
 
 
-def test_trace_tells_a_life(server: str, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_trace_shows_a_life(server: str, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
     run(["send", topic, "x", "--delay", "2h", "--json"])
     (sent,) = lines_of(capsys)
     assert run(["trace", sent["id"]]) == 0
@@ -375,7 +375,7 @@ def test_trace_prints_errors_traces_and_gaps(
     )
 
 
-def test_lanes_show_what_is_pending(server: str, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lanes_show_pending_messages(server: str, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["lanes", "--json"]) == 0
     others = lines_of(capsys)[14]["pending_count"]
     run(["send", topic, "x", "--delay", "20m"])
@@ -465,7 +465,7 @@ def test_every_command_has_help_with_examples(command: list[str], capsys: pytest
     assert not command or "--json" in text
 
 
-def test_without_the_extra_one_line_says_what_is_missing() -> None:
+def test_missing_extra_is_reported_in_one_line() -> None:
     code = "import sys; sys.modules['typer'] = None; from duetime.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=DEADLINE_S, check=False)
     assert done.returncode == 1

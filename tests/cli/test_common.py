@@ -33,7 +33,7 @@ _VALUES = st.recursive(
 
 
 @given(st.dictionaries(_TEXTS, _VALUES, min_size=1))
-def test_yaml_says_what_json_does(value: dict[str, Any]) -> None:
+def test_yaml_document_reads_back(value: dict[str, Any]) -> None:
     assert reader.safe_load(yaml.document(value)) == value
 
 
@@ -155,7 +155,7 @@ def test_a_form_is_chosen_before_or_after_the_command(server: str, capsys: pytes
         ["topics", "--server", "non:sense"],
     ],
 )
-def test_what_is_typed_wrong_ends_with_2(server: str, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_exits_with_2(server: str, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(words) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -232,7 +232,7 @@ def test_a_watched_list_is_printed_again_until_it_is_interrupted(server: str) ->
     assert (process.returncode, errors) == (0, b"")
 
 
-def test_a_watch_outlives_a_server_that_is_away() -> None:
+def test_a_watch_survives_a_server_outage() -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "duetime", "topics", "--watch", "100ms", "--server", "127.0.0.1:1"],
         stdout=subprocess.PIPE,

@@ -81,7 +81,9 @@ def test_a_context_is_added_used_shown_and_removed(capsys: pytest.CaptureFixture
     assert "'staging' does not exist; there are prod" in capsys.readouterr().err
 
 
-def test_no_token_is_printed_and_nobody_else_reads_the_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_token_is_printed_and_only_the_owner_reads_the_file(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     add("prod", "--server", PROD, "--token", "geheim")
     for words in (["list"], ["list", "--json"], ["show"], ["show", "--json"], ["show", "-o", "yaml"]):
         assert run(["context", *words]) == 0

@@ -93,7 +93,7 @@ def test_escape_sequences_of_senders_do_not_reach_the_terminal(
     assert "\x1b" not in capsys.readouterr().err
 
 
-def test_list_and_show_tell_all(
+def test_list_and_show_have_all_fields(
     server: str, stub: Any, topic: str, group: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, second = kill(stub, server, topic, group, b"one", b"\xff", tags="paid", properties={"color": "red"})

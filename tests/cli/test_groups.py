@@ -76,7 +76,7 @@ def test_groups_are_made_listed_and_changed(server: str, group: str, capsys: pyt
     ("start", "shown"),
     [("latest", "latest"), ("2026-01-01T12:00Z", "time"), ("2026-01-01T14:00+02:00", "time")],
 )
-def test_group_starts_where_the_option_says(
+def test_group_starts_at_the_option(
     server: str, group: str, start: str, shown: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["groups", "create", group, "--start", start, "--json"]) == 0

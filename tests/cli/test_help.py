@@ -67,7 +67,7 @@ def test_listings_can_be_watched_and_changes_can_not() -> None:
     assert {name for name, names in options.items() if ("context_name" in names) != ("server" in names)} == set()
 
 
-def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--version"]) == 0
     assert capsys.readouterr().out == f"duetime {version('duetime')}\n"
     assert duetime.__version__ == version("duetime")

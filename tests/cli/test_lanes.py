@@ -53,7 +53,7 @@ def test_a_lane_is_paused_and_resumed(server: str, lane: str, capsys: pytest.Cap
         ("999", 1, "999 is no lane of any shard"),
     ],
 )
-def test_what_is_no_lane_is_refused(
+def test_invalid_lane_is_refused(
     server: str, lane: str, code: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["lanes", "pause", lane]) == code

@@ -32,7 +32,7 @@ def choosing(port: int) -> socket.socket:
 
 
 @pytest.mark.parametrize("reuse", [0, 1])
-def test_a_kept_port_is_given_to_nobody_who_asks_for_any(ports: Ports, reuse: int) -> None:
+def test_a_reserved_port_is_never_chosen_as_any(ports: Ports, reuse: int) -> None:
     with choosing(ports.take()) as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse)
         with pytest.raises(OSError, match="Address already in use"):
@@ -63,6 +63,6 @@ async def test_processes_listen_on_kept_ports_again_and_again(ports: Ports) -> N
         await server.stop(0)
 
 
-def test_a_port_that_somebody_listens_on_is_not_taken(ports: Ports) -> None:
+def test_a_port_in_use_is_not_taken(ports: Ports) -> None:
     with socket.create_server((HOST, 0)) as server, pytest.raises(CannotStart, match="address already in use"):
         ports.take(server.getsockname()[1])

@@ -16,7 +16,7 @@ for line in sys.stdin:
 """
 
 
-def test_a_log_is_cut_while_its_process_goes_on(tmp_path: Path) -> None:
+def test_a_log_is_cut_while_its_process_runs(tmp_path: Path) -> None:
     path = tmp_path / "store.log"
     with path.open("ab") as log:
         process = subprocess.Popen(

@@ -312,7 +312,7 @@ def test_beyond_this_machine_it_needs_the_operator_s_word(tmp_path: Path, option
         assert not options or "listening beyond" not in log.read_text()
 
 
-def test_host_that_is_none_of_this_machine_s_is_told(tmp_path: Path) -> None:
+def test_foreign_host_is_reported(tmp_path: Path) -> None:
     done = run_duetime("up", "--data", tmp_path, "--port", "9", "--host", "192.0.2.1")
     assert done.returncode == 1
     assert done.stderr == b"duetime: can't listen on 192.0.2.1:9: cannot assign requested address\n"

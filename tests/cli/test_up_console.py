@@ -106,7 +106,7 @@ def test_command_shows_a_cluster_and_ends_clean(server: str, tmp_path: Path) -> 
     process.stdout.close()
 
 
-def test_command_tells_what_is_wrong_in_one_line(tmp_path: Path) -> None:
+def test_command_reports_faults_in_one_line(tmp_path: Path) -> None:
     for options, variables, words in (
         (["--host", "0.0.0.0"], {}, "no TLS"),
         (["--tls-cert", "x"], {}, "must be set together"),

@@ -93,7 +93,7 @@ async def test_certificates_are_verified_as_far_as_the_client_does_it(program: P
             assert code != 0, "it trusted another CA"
 
 
-async def test_keys_that_do_not_count_are_told(program: Program, tmp_path: Path) -> None:
+async def test_invalid_keys_are_reported(program: Program, tmp_path: Path) -> None:
     async with secured(tmp_path) as stage:
         trusting = {TRUST[program.client]: stage.environment["CLIENTS_CA"]} if program.client in TRUST else {}
         code, output = await program.run(stage, CLIENTS_ONLY="normal", CLIENTS_SECRET="wrong", **trusting)

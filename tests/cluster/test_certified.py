@@ -174,7 +174,7 @@ async def test_where_tokens_are_asked_for_some_come_by_certificate_instead(tmp_p
     assert uncertified == ["UNAUTHENTICATED"] * 4
 
 
-async def test_files_of_a_client_that_do_not_fit_are_told_at_once(tmp_path: Path) -> None:
+async def test_unfit_files_of_a_client_are_reported_at_once(tmp_path: Path) -> None:
     certified = Certified(tmp_path)
     ca, cert, _ = certified.issue("client")
     other = certified.issue("spark").key

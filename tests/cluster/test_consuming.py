@@ -121,7 +121,7 @@ async def test_lives_are_told_from_both_shards_and_after_a_new_start(running: Ru
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_groups_go_on_where_the_broker_s_were(name: str, tmp_path: Path) -> None:
+async def test_groups_resume_at_the_broker_s_offsets(name: str, tmp_path: Path) -> None:
     """Messages before the offsets of a broker's groups are not received again, all later ones are, and the file has the
     groups' progress in the broker's form.
     """

@@ -82,7 +82,7 @@ async def running(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterat
         await channel.close()
 
 
-async def test_a_dead_letter_tells_its_life(running: Running) -> None:
+async def test_a_dead_letter_shows_its_life(running: Running) -> None:
     with pytest.raises(NotFound, match="group billing does not exist"):
         await running.listed()
     await running.stub.CreateGroup(consumer_pb2.CreateGroupRequest(group=consumer_pb2.Group(name=GROUP)), timeout=60)
@@ -99,7 +99,7 @@ async def test_a_dead_letter_tells_its_life(running: Running) -> None:
     assert letter.error == "ValueError: the Bank is away"
 
 
-async def test_filters_take_what_they_name(running: Running) -> None:
+async def test_filters_select_named_messages(running: Running) -> None:
     await running.kill(20)
     assert len(await running.listed()) == 20
     assert await running.listed(key="key7") == ["id7"]
@@ -122,7 +122,7 @@ async def leased(running: Running, message_id: str) -> consumer_pb2.LeasedMessag
 
 
 @pytest.mark.timeout(120)
-async def test_a_redrive_that_is_broken_off_goes_on_and_doubles_nothing(running: Running) -> None:
+async def test_an_aborted_redrive_resumes_and_doubles_nothing(running: Running) -> None:
     """The retry service stops in the middle, is started again, and two redrives race for the rest."""
     sent = await running.kill(200)
     with pytest.raises(Unavailable):
@@ -185,7 +185,7 @@ async def test_an_ordered_group_gets_its_redriven_messages(running: Running) -> 
     assert [one.message.id for one in await running.receive()] == sent
 
 
-async def test_discarded_ones_are_gone_for_good(running: Running) -> None:
+async def test_discarded_letters_stay_deleted(running: Running) -> None:
     await running.kill(10)
     assert await dead_count(running) == 10
     dry = [one.outcome async for one in running.letters.discard(dry_run=True)]
@@ -202,7 +202,7 @@ async def dead_count(running: Running) -> int:
     return (await running.stub.DescribeGroup(request, timeout=60)).dead_letters
 
 
-async def test_what_a_broker_wrote_is_listed_and_redriven(tmp_path: Path) -> None:
+async def test_dead_letters_of_a_broker_are_listed_and_redriven(tmp_path: Path) -> None:
     """A directory with %DLQ%group as a RocketMQ broker leaves it."""
     async with Cluster(tmp_path) as cluster:
         names = {"UNIQ_KEY": "AC1", "RETRY_TOPIC": TOPIC, "ORIGIN_MESSAGE_ID": "7F", "DELAY": "0", "WAIT": "false"}

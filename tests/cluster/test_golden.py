@@ -73,7 +73,7 @@ def assert_restored(unit: dict[str, Any], found: record.Record) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.timeout(120)
-async def test_cluster_goes_on_from_a_brokers_directory(name: str, tmp_path: Path) -> None:
+async def test_cluster_continues_a_brokers_directory(name: str, tmp_path: Path) -> None:
     root = unpacked(name, tmp_path)
     broker = shutil.copytree(root / "config", tmp_path / "broker")
     before = {path.name: path.read_bytes() for path in broker.iterdir()}

@@ -63,7 +63,7 @@ def results(registry: CollectorRegistry, name: str) -> dict[str, float]:
     return dict(samples())
 
 
-async def test_what_becomes_of_pending_messages_is_counted() -> None:
+async def test_outcomes_of_pending_messages_are_counted() -> None:
     async with Cluster() as cluster, make_channel(cluster.address) as channel:
         gateway = gateway_pb2_grpc.GatewayStub(channel)  # type: ignore[no-untyped-call]
         registry = cluster.stores[0].registry

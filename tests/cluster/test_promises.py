@@ -133,7 +133,7 @@ async def test_lanes_are_shared_and_taken_over(tmp_path: Path) -> None:
         await channel.close()
 
 
-async def test_paused_lane_waits_and_goes_on(tmp_path: Path) -> None:
+async def test_paused_lane_waits_and_resumes(tmp_path: Path) -> None:
     async with Cluster(tmp_path, delay_levels="1s 5s") as cluster, AsyncProducer(cluster.address) as producer:
         channel = make_channel(f"127.0.0.1:{cluster.schedulers[0].port}")
         stub = scheduler_pb2_grpc.SchedulerStub(channel)
@@ -151,7 +151,7 @@ async def test_paused_lane_waits_and_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("within", [False, True], ids=["by sockets", "within a process"])
-async def test_store_restart_keeps_what_is_pending(tmp_path: Path, within: bool) -> None:
+async def test_store_restart_keeps_pending_messages(tmp_path: Path, within: bool) -> None:
     async with Cluster(tmp_path, within=within) as cluster, AsyncProducer(cluster.address) as producer:
         receipt = await producer.send("orders", b"x", delay="2h")
         await cluster.stop_node(cluster.stores[0])

@@ -115,7 +115,7 @@ def in_ms(delays: str) -> list[int]:
 
 @on_one_and_two_shards
 @pytest.mark.parametrize("ordered", [False, True], ids=["by copies", "in place"])
-async def test_what_always_fails_is_delivered_17_times_by_rocketmqs_table(group: Group, ordered: bool) -> None:
+async def test_failing_message_is_delivered_17_times_by_rocketmqs_table(group: Group, ordered: bool) -> None:
     if ordered:
         await group.create(ordered=True)
     await group.send("A")
@@ -242,7 +242,7 @@ async def test_send_that_is_repeated_after_failures_tells_of_the_first_record(gr
     assert await group.is_empty()
 
 
-async def test_ordered_queue_waits_for_what_fails_until_it_is_dead(group: Group) -> None:
+async def test_ordered_queue_waits_for_a_failing_message_until_it_is_dead(group: Group) -> None:
     """A fails three times and is dead, B succeeds at its second delivery, C at its first; another queue is
     not held up.
     """

@@ -172,7 +172,7 @@ async def behind(tmp_path: Path) -> AsyncIterator[Behind]:
         await asyncio.gather(*behind.failures.values(), return_exceptions=True)
 
 
-async def test_no_process_ends_by_what_a_store_answers(behind: Behind) -> None:
+async def test_no_answer_of_a_store_ends_a_process(behind: Behind) -> None:
     await behind.arrives("orders")
     behind.store.strange = True
     for number in range(0, 120, 4):

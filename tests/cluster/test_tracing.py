@@ -143,9 +143,7 @@ async def test_many_messages_carry_the_context_of_their_one_send(
     }
 
 
-async def test_what_is_not_sampled_leaves_no_span_and_no_property(
-    no_spans: InMemorySpanExporter, cluster: Cluster
-) -> None:
+async def test_unsampled_message_has_no_span_and_no_property(no_spans: InMemorySpanExporter, cluster: Cluster) -> None:
     seen: list[Any] = []
     consumer = Consumer(cluster.address, group="billing")
 

@@ -91,7 +91,7 @@ async def test_a_filter_selects_retries(group: Group) -> None:
     assert await ids(topic="other") == []
 
 
-async def test_retry_now_delivers_what_waits(group: Group) -> None:
+async def test_retry_now_delivers_waiting_messages(group: Group) -> None:
     await failed(group, "a", "b", "c")
     now = group.stub.RetryNow
     assert await ended(now, group, ids=["a", "b"], dry_run=True) == (2, 0, 0)

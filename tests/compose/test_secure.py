@@ -96,7 +96,7 @@ def test_a_call_in_plain_is_refused(secure: Secure, monkeypatch: pytest.MonkeyPa
         producer.send("refused", b"x")
 
 
-def test_a_delayed_message_comes_to_who_shows_a_token(secure: Secure) -> None:
+def test_a_delayed_message_reaches_a_caller_with_a_token(secure: Secure) -> None:
     sent = send(secure, "delayed", delay="1s", count=20)
     assert receive(secure, "delayed", len(sent)) == Counter(sent)
 

@@ -77,7 +77,7 @@ async def test_large_requests_are_refused() -> None:
         assert (await browser.client.post("/sign-in", content=pieces(), headers=form)).status_code == 413
 
 
-async def test_a_gateway_that_is_away_is_told() -> None:
+async def test_an_unavailable_gateway_is_reported() -> None:
     async with running("127.0.0.1:1") as browser:
         answer = await browser.get("/")
         assert answer.status_code == 503

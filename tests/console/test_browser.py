@@ -153,7 +153,7 @@ async def test_lists_are_sorted_by_their_heads(shown: Shown, desk: Chromium) -> 
         await expect(opened.page.locator("tbody tr").first).to_contain_text(REMINDERS)
 
 
-async def test_a_script_in_what_a_message_brings_is_text(shown: Shown, desk: Chromium) -> None:
+async def test_a_script_in_a_message_is_text(shown: Shown, desk: Chromium) -> None:
     """In a body, an error, a trace and a property of a dead letter."""
     script = "<script>document.title='hacked'</script><img src=x onerror=\"document.title='hacked'\">"
     await shown.traffic.create_topic("hostile")

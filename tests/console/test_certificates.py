@@ -59,7 +59,7 @@ async def until_shown(port: int, files: Files, **options: str | None) -> None:
 
 
 @pytest.mark.parametrize("name", ["localhost", None])
-async def test_a_renewed_certificate_is_shown_to_who_comes_next(
+async def test_a_renewed_certificate_is_used_for_new_connections(
     browser: Browser, files: Files, tmp_path: Path, name: str | None
 ) -> None:
     first = serial(files)

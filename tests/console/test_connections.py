@@ -77,7 +77,7 @@ async def ended(pair: Pair) -> bytes:
         return b""
 
 
-async def test_silent_connections_of_one_host_shut_nobody_out() -> None:
+async def test_silent_connections_of_one_host_exclude_no_other() -> None:
     async with console() as guests:
         for _ in range(200):
             await guests.connect(host="127.0.0.2")

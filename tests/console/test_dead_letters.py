@@ -64,7 +64,7 @@ async def test_dead_letters_are_grouped_by_error_and_handler(shown: Shown) -> No
     assert f"{BILLING} 17 20" in groups
 
 
-async def test_a_filter_selects_and_stands_in_the_address(shown: Shown) -> None:
+async def test_a_filter_selects_and_is_in_the_address(shown: Shown) -> None:
     page = (await shown.browser.get(f"{OF_BILLING}&error=timeouterror")).text
     assert len(rows(page)) == 1 + 5
     assert "No dead letter of billing matches" in (await shown.browser.get(f"{OF_BILLING}&topic=other")).text
@@ -74,7 +74,7 @@ async def test_a_filter_selects_and_stands_in_the_address(shown: Shown) -> None:
     assert (await shown.browser.get("/dead-letters?group=no-such-group")).status_code == 404
 
 
-async def test_a_dead_letter_tells_its_attempts_and_its_body(shown: Shown) -> None:
+async def test_a_dead_letter_shows_its_attempts_and_body(shown: Shown) -> None:
     letter, *_ = await left(shown.traffic, BILLING)
     page = (await shown.browser.get(f"/dead-letters/letters/{letter}?group={BILLING}")).text
     assert "bank.charge(order)" in page
@@ -146,7 +146,7 @@ async def test_a_form_without_the_session_s_proof_is_refused(shown: Shown) -> No
     assert len(await left(shown.traffic, "csrf")) == 1
 
 
-async def test_a_job_is_stopped_and_what_is_done_stays_done(shown: Shown) -> None:
+async def test_a_stopped_job_keeps_finished_work(shown: Shown) -> None:
     """The rate is one in a thousand seconds of a clock that stands: the first is taken, the next never."""
     await own_letters(shown, "slowly", 5)
     _, fields = await dry_run(shown, "redrive", group="slowly")

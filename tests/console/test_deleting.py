@@ -50,7 +50,7 @@ async def audited(traffic: Traffic, user: str, resource: str) -> None:
             pass
 
 
-async def test_a_dry_run_tells_what_would_end_and_changes_nothing(shown: Shown) -> None:
+async def test_a_dry_run_counts_and_changes_nothing(shown: Shown) -> None:
     await fill(shown, "looked-at")
     page = await shown.browser.get("/topics/looked-at/delete")
     assert page.status_code == 200

@@ -93,7 +93,7 @@ async def test_body_has_three_forms(client: httpx.AsyncClient) -> None:
         ({"deliver_at": "2023-11-14T23:13:21.000001+01:00"}, 1_001, None),
     ],
 )
-async def test_message_falls_due_when_it_was_told_to(
+async def test_message_falls_due_at_its_time(
     cluster: Cluster, client: httpx.AsyncClient, due: dict[str, Any], at_ms: int, level: int | None
 ) -> None:
     result = await sent(client, id="later", **due)
@@ -128,7 +128,7 @@ async def test_idempotency_key_of_cancelled_message_is_refused(client: httpx.Asy
     assert (result["problem"]["status"], result["problem"]["metadata"]["end"]) == (409, "CANCELLED")
 
 
-async def test_answer_to_a_send_says_where_the_message_is(client: httpx.AsyncClient) -> None:
+async def test_answer_to_a_send_has_the_place_of_the_message(client: httpx.AsyncClient) -> None:
     answer = await client.post(SEND, json={"topic": "orders", "id": "a/b?c"})
     place = answer.headers["location"]
     assert place == "/api/v1/messages/a%2Fb%3Fc?topic=orders"
@@ -230,7 +230,7 @@ async def test_message_is_told_with_what_happened_to_it(cluster: Cluster, client
     assert "trace" not in (await client.get(f"{SEND}/a?topic=orders")).json()
 
 
-async def test_failed_message_comes_back_after_its_delay(cluster: Cluster, client: httpx.AsyncClient) -> None:
+async def test_failed_message_is_redelivered_after_its_delay(cluster: Cluster, client: httpx.AsyncClient) -> None:
     await sent(client)
     (message,) = await received(client)
     given = {"group": "billing", "failures": [{"receipt": message["receipt"], "delay": "3s"}]}
@@ -249,7 +249,7 @@ async def test_lease_is_given_back(client: httpx.AsyncClient) -> None:
     assert [each["attempt"] for each in await received(client)] == [1]
 
 
-async def test_receipt_that_is_none_is_told(client: httpx.AsyncClient) -> None:
+async def test_invalid_receipt_is_reported(client: httpx.AsyncClient) -> None:
     await sent(client)
     await received(client)
     receipt = base64.urlsafe_b64encode(b"nothing").decode().rstrip("=")
@@ -276,7 +276,7 @@ async def test_pending_messages_are_listed_page_by_page(client: httpx.AsyncClien
     assert [(message["id"], message["body"]) for message in found["messages"]] == [("m1", "x"), ("m3", "x")]
 
 
-async def test_backlog_counts_what_is_pending(client: httpx.AsyncClient) -> None:
+async def test_backlog_counts_pending_messages(client: httpx.AsyncClient) -> None:
     await sent(client, delay="1h")
     await sent(client, delay="30s")
     found = (await client.get("/api/v1/backlog?topic=orders")).json()

@@ -99,7 +99,7 @@ async def test_base64_that_is_none_is_refused(client: httpx.AsyncClient) -> None
     assert found["violations"] == [{"field": "body_base64", "description": "is not base64 (RFC 4648)"}]
 
 
-async def test_all_violations_are_told_up_to_a_limit(client: httpx.AsyncClient) -> None:
+async def test_all_violations_are_reported_up_to_a_limit(client: httpx.AsyncClient) -> None:
     found = await refused(client, json.dumps({f"field{number}": 1 for number in range(200)}))
     assert len(found["violations"]) == 32
 

@@ -58,7 +58,7 @@ async def fields_of(client: httpx2.AsyncClient) -> dict[str, str]:
     return dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', page))
 
 
-async def test_a_console_that_is_killed_disturbs_nothing_and_the_next_goes_on() -> None:
+async def test_a_killed_console_disturbs_nothing_and_the_next_continues() -> None:
     async with Cluster() as cluster, Traffic(cluster.address) as traffic:
         await traffic.create_topic("orders")
         sent = await traffic.kill("killed", "orders", 8, "ValueError")

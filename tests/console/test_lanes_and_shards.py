@@ -10,7 +10,7 @@ from tests.console.test_topics_and_groups import rows
 from tests.console.traffic import Traffic
 
 
-async def test_lanes_and_shards_show_what_waits() -> None:
+async def test_lanes_and_shards_show_waiting_messages() -> None:
     async with Cluster(shards=2, within=True) as cluster, running(cluster.address) as browser:
         empty = await browser.get("/lanes")
         assert "None of the 38 lanes had a message yet." in empty.text
@@ -59,7 +59,7 @@ async def paused(traffic: Traffic) -> list[int]:
     return [lane.shard for lane in listed.lanes if lane.paused and lane.level == 16]
 
 
-async def test_a_shard_that_is_away_is_told_and_the_rest_is_shown() -> None:
+async def test_an_unavailable_shard_is_reported_and_the_rest_shown() -> None:
     async with Cluster(shards=2) as cluster, running(cluster.address) as browser:
         await asyncio.wait_for(browser.get("/shards"), 60)
         await cluster.stop_node(cluster.stores[1])

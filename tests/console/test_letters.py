@@ -18,7 +18,7 @@ def letter(kind: str = "ValueError", message: str = "", trace: str = "", at_ms: 
     )
 
 
-def test_what_differs_by_numbers_and_ids_has_one_cause() -> None:
+def test_errors_that_differ_by_numbers_and_ids_have_one_cause() -> None:
     letters = [
         letter(message=f"order {number} of 7F0000010001070D0D0D00000000000{number} is refused", at_ms=number)
         for number in (5, 3, 8)
@@ -45,7 +45,7 @@ def test_a_cause_is_selected_by_what_its_errors_have_in_common(kind: str, messag
     assert needle.lower() in f"{kind}: {message}".lower()
 
 
-def test_handlers_tell_causes_apart() -> None:
+def test_handlers_distinguish_causes() -> None:
     causes = causes_of([letter(trace=SDK + OURS), letter(trace=OURS.replace("charge", "refund")), letter()])
     assert sorted(cause.handler for cause in causes) == ["", "charge (worker.py:31)", "refund (worker.py:31)"]
 
@@ -56,7 +56,7 @@ def test_the_handler_of_a_java_client_is_the_place_of_the_error() -> None:
     assert handler_of(consumer_pb2.DeadLetter()) == ""
 
 
-def test_a_form_selects_what_it_says() -> None:
+def test_a_form_selects_its_messages() -> None:
     form = {"error": " bank ", "ids": "a, b c", "from": "2026-01-31T12:00", "to": "2026-01-31T13:00+01:00"}
     wanted = filter_of("billing", form)
     assert (wanted.error, list(wanted.ids)) == ("bank", ["a", "b", "c"])

@@ -18,7 +18,7 @@ def listed(**query: str) -> Listing[Any]:
     return listing
 
 
-def test_a_list_is_sorted_and_searched_as_its_address_says() -> None:
+def test_a_list_is_sorted_and_searched_by_its_address() -> None:
     assert [row[0] for row in listed().rows] == ["billing", "orders", "orders-old"]
     assert [row[1] for row in listed(sort="-size").rows] == [7, 3, 1]
     assert [row[0] for row in listed(q=" OLD ord ").rows] == ["orders-old"]

@@ -55,7 +55,7 @@ async def desk() -> AsyncIterator[Desk]:
             await channel.close()
 
 
-async def test_empty_lists_say_what_to_do(desk: Desk) -> None:
+async def test_empty_lists_give_advice(desk: Desk) -> None:
     assert "No message is pending" in await desk.text("/messages")
     assert "There is no topic <q>orders</q>" in await desk.text("/messages?topic=orders")
     await desk.send("a")
@@ -96,7 +96,7 @@ async def test_text_is_searched_beyond_the_first_page(desk: Desk, monkeypatch: p
     assert re.findall(r">(m\d)<", await desk.text(html.unescape(link))) == ["m4", "m6"]
 
 
-async def test_list_goes_on_page_by_page(desk: Desk) -> None:
+async def test_list_continues_page_by_page(desk: Desk) -> None:
     messages = [message_pb2.Message(topic="orders", id=f"m{n:03}", delay_ms=1_000 + n) for n in range(130)]
     await desk.stub.Send(gateway_pb2.SendRequest(messages=messages), timeout=60)
     first = await desk.text("/messages?topic=orders")
@@ -123,7 +123,7 @@ async def test_message_is_found_by_id_and_in_any_state_by_key(desk: Desk) -> Non
     assert "Not found" in await desk.text("/messages/nowhere", 404)
 
 
-async def test_life_of_a_message_is_told_to_its_end(desk: Desk) -> None:
+async def test_life_of_a_message_is_shown_to_its_end(desk: Desk) -> None:
     await desk.send("a", delay_ms=1_000)
     await desk.cluster.advance("1s")
     (leased,) = await desk.received()
@@ -196,7 +196,7 @@ WRONG_TIMES = [
 ]
 
 
-async def test_wrong_due_time_is_told_at_its_field(desk: Desk) -> None:
+async def test_wrong_due_time_is_reported_at_its_field(desk: Desk) -> None:
     await desk.send("a", delay_ms=3_600_000)
     page = "/messages/a?topic=orders"
     for fields, field in WRONG_TIMES:
@@ -285,7 +285,7 @@ async def test_read_only_console_offers_and_does_nothing(desk: Desk) -> None:
             assert "the console is read-only" in answer.text
 
 
-async def test_rights_that_are_missing_are_refused_and_told() -> None:
+async def test_missing_rights_are_refused_and_named() -> None:
     async with (
         Cluster(gateway_settings={"auth": "required"}) as cluster,
         People(cluster.database_url) as people,
@@ -374,7 +374,7 @@ WRONG_FIELDS = [
 ]
 
 
-async def test_wrong_field_is_told_and_nothing_typed_is_lost(desk: Desk) -> None:
+async def test_wrong_field_is_reported_and_no_input_is_lost(desk: Desk) -> None:
     for fields, field in WRONG_FIELDS:
         answer = await sent(desk, **({"tags": SCRIPT} | fields))
         assert answer.status_code in (400, 422), answer.headers

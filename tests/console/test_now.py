@@ -30,7 +30,7 @@ async def picture(browser: Browser, from_ms: int, before_ms: int, topic: str = "
     return found
 
 
-async def test_what_is_pending_is_in_the_picture_by_topic() -> None:
+async def test_pending_messages_are_in_the_picture_by_topic() -> None:
     async with Cluster(within=True, clock=SystemClock()) as cluster, running(cluster.address) as browser:
         now_ms = time.time_ns() // 1_000_000
         await send(
@@ -71,7 +71,7 @@ async def test_ranges_that_cannot_be_are_refused(query: str) -> None:
         assert "milliseconds" in answer.json()["detail"]
 
 
-async def test_browsers_are_told_of_what_comes() -> None:
+async def test_browsers_learn_of_changes() -> None:
     async with (
         Cluster(within=True, clock=SystemClock()) as cluster,
         running(cluster.address, refresh_ms=100) as browser,

@@ -200,7 +200,7 @@ async def test_what_is_wrong_with_prometheus_is_told_in_words(
     assert found.fault.startswith(words)
 
 
-async def test_picture_is_shown_without_a_prometheus_that_is_away() -> None:
+async def test_picture_is_shown_during_an_outage_of_prometheus() -> None:
     async with (
         Cluster(within=True, clock=SystemClock()) as cluster,
         running(cluster.address, prometheus_url="http://127.0.0.1:1") as browser,

@@ -58,7 +58,7 @@ async def test_group_leads_to_its_waiting_retries(failed: Desk) -> None:
     await failed.text("/groups/nobody/retries", 404)
 
 
-async def test_list_of_retries_goes_on_page_by_page(failed: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_list_of_retries_continues_page_by_page(failed: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("duetime_console.pages.retries.SHOWN_MAX", 2)
     text = await failed.text(PAGE)
     assert len(rows(text)) == 2

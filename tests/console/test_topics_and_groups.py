@@ -21,7 +21,7 @@ def rows(text: str) -> list[str]:
     return [" ".join(re.sub(r"<[^>]+>", " ", row).split()) for row in found if "<td" in row]
 
 
-async def test_topics_show_what_is_pending(shown: Shown) -> None:
+async def test_topics_show_pending_messages(shown: Shown) -> None:
     answer = await shown.browser.get("/topics?sort=-pending")
     assert answer.status_code == 200
     first, *_ = rows(answer.text)
@@ -32,7 +32,7 @@ async def test_topics_show_what_is_pending(shown: Shown) -> None:
     }
 
 
-async def test_a_list_without_a_hit_says_what_to_do(shown: Shown) -> None:
+async def test_a_list_without_a_hit_gives_advice(shown: Shown) -> None:
     for path in ("/topics", "/groups", "/lanes", "/shards", "/dead-letters"):
         answer = await shown.browser.get(f"{path}?q=no-such-thing")
         assert answer.status_code == 200
@@ -159,7 +159,7 @@ async def test_a_reset_that_can_not_be_changes_nothing(shown: Shown, wrong: dict
     assert await lag(shown, SHIPPING) == before
 
 
-async def test_what_a_user_has_no_right_to_is_refused_in_words() -> None:
+async def test_missing_right_is_explained() -> None:
     async with (
         Cluster(within=True, gateway_settings={"auth": "required"}) as cluster,
         People(cluster.database_url) as people,

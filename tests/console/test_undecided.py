@@ -74,5 +74,5 @@ async def test_message_id_of_two_topics_needs_the_topic(desk: Desk, open_ones: l
     assert ">Commit<" in await desk.text("/transactions/a?topic=bills")
 
 
-async def test_transaction_that_is_not_there_is_told(desk: Desk) -> None:
+async def test_missing_transaction_is_reported(desk: Desk) -> None:
     await desk.text("/transactions/nowhere", 404)

@@ -91,7 +91,7 @@ def test_component_of_monitoring_lets_it_reach_prometheus_and_nothing_else() -> 
     assert [one["port"] for one in rule["ports"]] == [9090]
 
 
-def test_compose_asks_prometheus_only_where_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compose_queries_prometheus_only_if_configured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings_of(composed(PLAIN), monkeypatch).prometheus_url == ""
     url = "http://prometheus:9090"
     told = composed(PLAIN, DUETIME_CONSOLE_PROMETHEUS_URL=url)

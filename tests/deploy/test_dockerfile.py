@@ -55,7 +55,7 @@ def test_what_only_the_pipeline_needs_stands_after_the_servers() -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_image_is_not_root_and_says_what_it_is(target: str) -> None:
+def test_image_is_not_root_and_has_labels(target: str) -> None:
     text = lineage(target)
     assert re.findall(r"^USER (.+)$", text, re.M) == ["10001:10001"]
     assert "STOPSIGNAL SIGTERM" in text
@@ -92,7 +92,7 @@ def test_requirements_are_those_of_both_distributions_and_of_the_extras() -> Non
     assert of("build") == {"cython", "hatchling", "setuptools"}
 
 
-def test_what_an_image_is_made_of_is_in_the_lock_file() -> None:
+def test_images_use_the_lock_file() -> None:
     """Their dependencies are checked in the images themselves."""
     locked = {line.split("==")[0].lower() for line in (PROJECT / "constraints.txt").read_text().split()}
     direct: set[str] = set()

@@ -59,7 +59,7 @@ def test_processes_have_the_certificate_of_their_role_and_no_other(overlay: str)
 
 
 @secure_overlay
-def test_nothing_but_certificates_lets_in_processes_and_nothing_but_users_lets_in_clients(overlay: str) -> None:
+def test_processes_need_certificates_clients_need_tokens(overlay: str) -> None:
     for pod in pods(overlay):
         assert not {"DUETIME_INSECURE", "DUETIME_CLUSTER_SECRET"} & variables(pod).keys(), pod.name
     (gateway,) = pods_of(overlay, "gateway")

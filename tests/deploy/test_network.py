@@ -142,7 +142,7 @@ def test_stores_and_strangers_do_not_reach_the_database() -> None:
     assert not network.lets("ingress", "postgres", None, 5432)
 
 
-def test_production_lets_nobody_out_to_everywhere() -> None:
+def test_production_has_no_unlimited_egress() -> None:
     database = of_kind("production", "NetworkPolicy")["database"]["spec"]
     (rule,) = database["egress"]
     assert rule["to"]

@@ -93,7 +93,7 @@ def test_dashboards_name_metrics_that_exist(dashboards: ModuleType) -> None:
     assert {title: unknown(query) for title, query in queries if unknown(query)} == {}
 
 
-def test_dashboard_files_are_what_the_module_writes(dashboards: ModuleType) -> None:
+def test_dashboard_files_equal_the_module_s_output(dashboards: ModuleType) -> None:
     files = {path.stem: path.read_text() for path in (FOLDER / "grafana" / "dashboards").glob("*.json")}
     assert files == {dashboard.name: dashboards.to_json(dashboard) for dashboard in dashboards.DASHBOARDS}
 
@@ -110,7 +110,7 @@ def test_dashboards_fill_their_rows_and_use_the_provisioned_source() -> None:
         assert set(widths.values()) == {24}, path.name
 
 
-def test_alerts_say_how_bad_they_are_and_what_to_do() -> None:
+def test_alerts_have_severity_and_advice() -> None:
     text = (PROJECT / "docs" / "runbooks.md").read_text()
     anchors = {
         re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-")

@@ -141,7 +141,7 @@ def test_pods_drain_before_they_are_killed(pod: Pods) -> None:
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 @pytest.mark.parametrize("name", OURS)
-def test_ports_are_those_that_the_process_is_told(overlay: str, name: str) -> None:
+def test_ports_are_the_configured_ones(overlay: str, name: str) -> None:
     (pod,) = (one for one in pods(overlay) if one.name == f"duetime-{name}")
     (container,) = pod.spec["containers"]
     told = {variable["name"]: variable.get("value") for variable in container["env"]}

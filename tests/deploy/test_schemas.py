@@ -44,7 +44,7 @@ def validate(manifest: Manifest, version: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_every_manifest_is_what_kubernetes_knows(overlay: str, version: str) -> None:
+def test_every_manifest_fits_the_schema_of_kubernetes(overlay: str, version: str) -> None:
     for manifest in render(overlay):
         if manifest["kind"] not in CUSTOM:
             validate(manifest, version)

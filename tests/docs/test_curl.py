@@ -70,7 +70,7 @@ def test_answers_are_compared_by_what_the_page_shows() -> None:
         assert not fits(told, {"a": [{"b": 1}]})
 
 
-async def test_examples_do_as_the_page_says(tmp_path: Path) -> None:
+async def test_examples_work_as_documented(tmp_path: Path) -> None:
     examples = list(EXAMPLE.finditer(PAGE.read_text()))
     assert len(examples) == PAGE.read_text().count("```sh") > 8
     with LocalCluster(clock=FakeClock(int(NOON.timestamp() * 1000))) as cluster, console_of(cluster.address) as address:

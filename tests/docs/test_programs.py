@@ -118,7 +118,7 @@ PROOFS = {"webhooks"}
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.proof] if name in PROOFS else []) for name in CASES]
 )
-def test_program_does_as_it_says(name: str, tmp_path: Path) -> None:
+def test_program_works_as_documented(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     minute = (datetime.now(UTC) + timedelta(minutes=30)).minute
     command = python(EXAMPLES / f"{name}.py", *(each.format(minute=minute) for each in case.arguments))

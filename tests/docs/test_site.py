@@ -107,7 +107,7 @@ def test_site_is_built_and_needs_no_other_host(tmp_path: Path) -> None:
     assert (html / "docs" / "pictures" / "tape.svg").is_file()
 
 
-def test_page_that_loads_from_elsewhere_is_told(tmp_path: Path) -> None:
+def test_page_that_loads_from_elsewhere_is_reported(tmp_path: Path) -> None:
     (tmp_path / "a.html").write_text('<script src="https://example.com/a.js"></script>')
     (tmp_path / "b.html").write_text('<link rel="stylesheet" href="https://example.com/a.css">')
     (tmp_path / "c.html").write_text('<a href="https://example.com">a link</a><img src="c.png">')

@@ -94,9 +94,7 @@ async def test_by_id_alone_all_shards_are_asked(tapped: Gateway, taps: list[Tapp
     assert [len(tap.requests["Cancel"][0].messages) for tap in taps] == [3, 3]
 
 
-async def test_an_unavailable_shard_is_a_fault_only_of_missing_messages(
-    tapped: Gateway, taps: list[TappedStore]
-) -> None:
+async def test_unavailable_shard_is_a_fault_only_of_missing_messages(tapped: Gateway, taps: list[TappedStore]) -> None:
     refs = await sent(tapped, "a", "b")
     away = taps[refs[1].shard]
     away.refuse(AWAY, "Cancel")

@@ -250,7 +250,7 @@ def damage(run: Run) -> None:
 @pytest.mark.proof
 @pytest.mark.postgres
 @pytest.mark.timeout(300)
-def test_nothing_planted_is_told(tmp_path: Path, url_with_password: str) -> None:
+def test_no_planted_secret_leaks(tmp_path: Path, url_with_password: str) -> None:
     with started(tmp_path, url_with_password) as run:
         admin = plant_in_commands(run)
         token = run.user("shop")

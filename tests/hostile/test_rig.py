@@ -25,7 +25,7 @@ def test_a_bystander_alone_is_served_and_accounted_for(start: Callable[..., Rig]
 
 
 @pytest.mark.proof
-def test_a_process_that_ends_by_itself_is_told(start: Callable[..., Rig]) -> None:
+def test_an_exited_process_is_reported(start: Callable[..., Rig]) -> None:
     rig = start()
     assert rig.dead() == []
     rig.retry.send(signal.SIGKILL)

@@ -123,7 +123,7 @@ def tell(who: str, phase: Phase, **more: Any) -> None:
 
 
 @pytest.mark.proof
-def test_a_dear_filter_keeps_nobody_waiting(start: Callable[..., Rig]) -> None:
+def test_a_costly_filter_delays_no_other(start: Callable[..., Rig]) -> None:
     rig = start()
     fill(rig.address, 2_048)
     with Bystander(rig.address) as beside:

@@ -129,7 +129,7 @@ async def test_production_overlay_is_taken_by_the_api_server(namespace: None) ->
     say(f"production: {count} resources taken by the API server, no warning")
 
 
-async def test_every_message_is_accounted_for_whatever_is_done_to_the_pods(namespace: None) -> None:
+async def test_every_message_is_accounted_for_despite_deleted_pods(namespace: None) -> None:
     print(f"seed {SEED}")
     dice = random.Random(SEED)
     _, warnings = await kubectl("apply", "-k", str(K8S / "overlays" / "local"))

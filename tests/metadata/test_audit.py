@@ -75,7 +75,7 @@ async def test_pages_give_every_row_once_the_newest_first(table: AuditTable) -> 
     assert [one.event.at_ms for one in found] == sorted((number // 3 for number in range(20)), reverse=True)
 
 
-async def test_filters_leave_what_they_name(table: AuditTable) -> None:
+async def test_filters_exclude_named_messages(table: AuditTable) -> None:
     await table.add([row(1), row(2, user="bob"), row(3, method="duetime.v1.Gateway/DeleteGroup"), row(4)])
     assert await numbers(table, AuditFilter(from_ms=2, before_ms=4)) == [3, 2]
     assert await numbers(table, AuditFilter(user="bob")) == [2]
@@ -134,7 +134,7 @@ async def test_events_are_in_the_database_soon_and_no_caller_waits(database: Dat
     assert len(await numbers(table)) == 3 * trail.BATCH_MAX // 2 + 1
 
 
-async def test_events_wait_while_the_database_is_away_and_past_the_bound_they_are_counted(
+async def test_events_wait_during_an_outage_and_are_bounded(
     database: Database, table: AuditTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trail, "WAITING_MAX", 5)
@@ -171,7 +171,7 @@ async def test_rows_that_the_database_never_takes_hold_up_no_others(
     assert await numbers(table) == [2]
 
 
-async def test_stop_writes_what_waits(database: Database, table: AuditTable) -> None:
+async def test_stop_writes_waiting_events(database: Database, table: AuditTable) -> None:
     writing = Writing(database)
     for number in range(trail.BATCH_MAX + 1):
         writing.trail.add(event(number))
@@ -180,7 +180,7 @@ async def test_stop_writes_what_waits(database: Database, table: AuditTable) -> 
     assert writing.metric("duetime_audit_dropped_total") == 0
 
 
-async def test_stop_without_a_database_counts_what_is_lost(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stop_without_a_database_counts_lost_events(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     async def hangs(work: Any) -> Any:
         await asyncio.Event().wait()
 

@@ -71,7 +71,7 @@ async def test_rows_come_back_as_they_went_in(database: Database) -> None:
     assert (lease.owner, lease.epoch, lease.paused) == ("a", 2**40, True)
 
 
-async def test_new_lease_belongs_to_nobody(database: Database) -> None:
+async def test_new_lease_has_no_owner(database: Database) -> None:
     await database.run(lambda session: session.add(LaneLeaseModel(shard=0, level=1)))
     lease = await database.run(lambda session: session.get(LaneLeaseModel, (0, 1)))
     assert lease is not None
@@ -181,7 +181,7 @@ async def test_work_does_not_run_on_the_event_loops_thread(database: Database) -
 
 
 @pytest.mark.postgres
-async def test_server_that_is_gone_is_unavailable(postgres_url: str) -> None:
+async def test_stopped_server_is_unavailable(postgres_url: str) -> None:
     """A port that nobody listens on, instead of the server's."""
     await asyncio.to_thread(upgrade, postgres_url)
     database = Database("postgresql://postgres@127.0.0.1:1/postgres")

@@ -139,7 +139,7 @@ async def test_damage_within_the_file_is_seen_by_the_probe_too(sqlite: Told, sql
     await sqlite.back()
 
 
-async def test_deleted_file_is_an_outage_and_not_made_anew(sqlite: Told, sqlite_url: str) -> None:
+async def test_deleted_file_is_an_outage_and_not_recreated(sqlite: Told, sqlite_url: str) -> None:
     path = file_of(sqlite_url)
     await sqlite.database.run(write)
     for name in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
@@ -244,7 +244,7 @@ async def test_dropped_schema_is_an_outage(server: Told, postgres_url: str) -> N
 
 
 @pytest.mark.postgres
-async def test_frozen_server_holds_nobody_up(server: Told, postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_frozen_server_delays_no_other(server: Told, postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its sessions stand still in the middle: each call ends in time, further ones at once, and no thread stays."""
     monkeypatch.setattr(database, "ANSWER_TIMEOUT_S", 1.0)
     pids = await asyncio.gather(

@@ -84,7 +84,7 @@ async def test_group_stays_the_same_object_until_it_changes(two: Two) -> None:
     assert await two.groups.update("billing", RetryPolicy(max_attempts=3)) is not made
 
 
-async def test_deleted_group_is_gone_everywhere_and_may_be_made_anew(two: Two) -> None:
+async def test_deleted_group_is_deleted_everywhere_and_may_be_recreated(two: Two) -> None:
     await two.groups.ensure("billing")
     await two.others.find("billing")
     await two.groups.delete("billing")
@@ -117,7 +117,7 @@ async def test_groups_have_a_most(two: Two, monkeypatch: pytest.MonkeyPatch) -> 
     assert (caught.value.reason, caught.value.retriable) == ("GROUPS_EXHAUSTED", False)
 
 
-async def test_known_groups_go_on_without_the_database(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_known_groups_work_without_the_database(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
     made = await two.groups.ensure("billing")
 
     def is_away() -> None:
@@ -134,7 +134,7 @@ async def test_known_groups_go_on_without_the_database(two: Two, monkeypatch: py
     assert await two.groups.find("billing") is None
 
 
-async def test_slow_database_holds_up_nobody_who_knows_the_group(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_database_delays_no_known_group(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
     """Callers use their known state; the look-up's result is known once it ends."""
     await two.groups.ensure("billing")
     await two.others.update("billing", RetryPolicy(max_attempts=3))

@@ -89,7 +89,7 @@ async def test_too_long_values_are_refused(database: Database) -> None:
     assert await count(database) == 0
 
 
-def test_database_without_a_schema_is_told_in_one_line(empty_database_url: str) -> None:
+def test_database_without_a_schema_is_reported_in_one_line(empty_database_url: str) -> None:
     with pytest.raises(StartupError, match=r"does not exist|schema is missing"):
         reports.keep(empty_database_url, report())
 

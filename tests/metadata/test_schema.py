@@ -33,7 +33,7 @@ def test_empty_database_has_no_revision(empty_database_url: str) -> None:
     assert current_revision(empty_database_url) is None
 
 
-def test_migrations_make_what_the_models_say(empty_database_url: str) -> None:
+def test_migrations_match_the_models(empty_database_url: str) -> None:
     assert upgrade(empty_database_url) == head_revision()
     engine = make_engine(parse_url(empty_database_url))
     with engine.connect() as connection:
@@ -122,7 +122,7 @@ def test_schema_of_a_newer_version_is_refused(empty_database_url: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["upgrade", "current"])
-def test_command_says_in_one_line_what_is_wrong(command: str, tmp_path: Path) -> None:
+def test_command_reports_errors_in_one_line(command: str, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'missing' / 'metadata.db'}"
     ended = subprocess.run(
         [sys.executable, "-m", "duetime_core.metadata", command, "--database-url", url],
@@ -166,7 +166,7 @@ def rotten(path: Path, kind: str) -> str:
 
 @pytest.mark.parametrize("kind", ["garbage", "pages"])
 @pytest.mark.parametrize("command", ["upgrade", "current"])
-def test_rotten_file_is_told_in_one_plain_line(
+def test_damaged_file_is_reported_in_one_plain_line(
     tmp_path: Path, kind: str, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "metadata.db"
@@ -177,7 +177,7 @@ def test_rotten_file_is_told_in_one_plain_line(
     assert "Background" not in line
 
 
-def test_no_error_of_sqlalchemy_is_told_with_its_link() -> None:
+def test_sqlalchemy_errors_are_shown_without_links() -> None:
     error = PoolTimeoutError("QueuePool limit of size 1 reached", code="3o7r")
     assert "Background" in str(error)
     assert reason_of(error) == "QueuePool limit of size 1 reached"

@@ -27,7 +27,7 @@ async def since(database: Database, version: int) -> Changes:
     return await database.run(lambda session: table.changes_since(session, version))
 
 
-async def test_follower_reads_what_changed_and_nothing_else(database: Database) -> None:
+async def test_follower_reads_only_changes(database: Database) -> None:
     assert await since(database, 0) == Changes(0, None, {})
     for name in ("a", "b"):
         await database.run(lambda session, name=name: table.create_user(session, name, 1))

@@ -131,7 +131,7 @@ def test_row_whose_message_was_cancelled_fails(shop: Shop, cluster: LocalCluster
     assert "cancelled" in faulty.error
 
 
-def test_failed_row_is_sent_or_dropped_as_an_operator_says(shop: Shop, cluster: LocalCluster, topic: str) -> None:
+def test_operator_sends_or_drops_a_failed_row(shop: Shop, cluster: LocalCluster, topic: str) -> None:
     ids = shop.order(*(Message(topic, b"%d" % n, queue=99) for n in range(2)))
     shop.drain(cluster.address)
     rows = Rows(shop.outbox)
@@ -399,7 +399,7 @@ async def test_relay_waits_for_a_server_that_is_away_and_doubts_only_what_it_han
     assert sorted(bodies) == sorted(b"%d" % n for n in range(20))
 
 
-async def test_shard_that_is_away_holds_up_nobody_else(shop: Shop, topic: str) -> None:
+async def test_unavailable_shard_delays_no_other(shop: Shop, topic: str) -> None:
     with LocalCluster(shards=2) as cluster:
         async with AsyncProducer(cluster.address) as producer:
             receipts = [await producer.send(topic, b"first", sharding_key=str(key)) for key in range(16)]
@@ -426,7 +426,7 @@ async def test_shard_that_is_away_holds_up_nobody_else(shop: Shop, topic: str) -
 
 
 @pytest.mark.postgres
-async def test_relay_waits_for_a_database_that_is_away(cluster: LocalCluster, topic: str, own: LocalServer) -> None:
+async def test_relay_waits_for_an_unavailable_database(cluster: LocalCluster, topic: str, own: LocalServer) -> None:
     engine = create_engine(own.url, pool_pre_ping=True)
     shop = Shop.of(engine)
     watched = shop.relay(cluster.address, poll="100ms")

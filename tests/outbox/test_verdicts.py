@@ -93,7 +93,7 @@ def test_what_is_found_and_not_delivered_fails(state: str) -> None:
     assert verdict.state == "failed"
 
 
-def test_absence_is_proof_while_the_server_keeps_what_it_was_sent() -> None:
+def test_absence_is_proof_within_retention() -> None:
     assert TRUST.of_answer(ABSENT, NOW_MS - 3_599_999, NOW_MS) is None
     verdict = TRUST.of_answer(ABSENT, NOW_MS - 3_600_000, NOW_MS)
     assert verdict is not None
@@ -103,7 +103,7 @@ def test_absence_is_proof_while_the_server_keeps_what_it_was_sent() -> None:
 
 
 @pytest.mark.parametrize("answer", [NO_SHARD, UNKNOWN, SHUT_OUT])
-def test_who_does_not_answer_is_asked_again(answer: DueTimeError) -> None:
+def test_unanswered_search_is_repeated(answer: DueTimeError) -> None:
     assert TRUST.of_answer(answer, 0, NOW_MS) == Verdict("waiting", str(answer), NOW_MS + PAUSE_MS_MAX)
 
 

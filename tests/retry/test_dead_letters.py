@@ -85,7 +85,7 @@ async def test_queues_are_listed_in_the_users_order() -> None:
     assert answer.next_page == ""
 
 
-async def test_a_filter_that_finds_little_looks_at_so_many_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_sparse_filter_reads_a_bounded_number_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dead_letters, "PULL_COUNT", 4)
     monkeypatch.setattr(dead_letters, "SCAN_COUNT_MAX", 8)
     service = Service(30)
@@ -116,7 +116,7 @@ async def test_a_group_without_dead_letters_has_none_and_one_that_does_not_exist
         await service.page(group="other")
 
 
-async def test_all_that_is_wrong_is_told_at_once() -> None:
+async def test_all_faults_are_reported_at_once() -> None:
     service = Service(1)
     with pytest.raises(InvalidArgument) as caught:
         await all_of(service.redrive(wanted={"group": "a b", "from_ms": -1}, rate=-1.0, max_count=-1))
@@ -204,7 +204,7 @@ async def test_two_at_once_make_one_copy_of_each() -> None:
     assert set(outcomes) <= {REDRIVEN, GONE}
 
 
-async def test_a_broken_off_redrive_goes_on_with_the_next_call() -> None:
+async def test_an_aborted_redrive_resumes_with_the_next_call() -> None:
     service = Service(600)
     service.store.gate = asyncio.Event()
     task = asyncio.ensure_future(all_of(service.redrive()))
@@ -233,7 +233,7 @@ async def test_a_stop_ends_a_redrive_that_waits_for_its_turn() -> None:
         await anext(service.redrive())
 
 
-async def test_what_can_not_be_redriven_is_told_and_stays() -> None:
+async def test_failed_redrive_is_reported_and_the_letter_stays() -> None:
     service = Service(0)
     service.store.letters[0] = [dead(0), dead(1, RETRY_TOPIC="", DLQ_ORIGIN_TOPIC=""), dead(2)]
     results = [one async for one in service.redrive()]

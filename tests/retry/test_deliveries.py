@@ -40,7 +40,7 @@ def test_in_place_each_ended_lease_is_noted_once() -> None:
     ]
 
 
-def test_ended_leases_that_had_no_room_are_not_noted_anew() -> None:
+def test_omitted_ended_leases_are_not_recorded_again() -> None:
     """Attempts 2 and 3 were left out, and the store still reports them."""
     said = History((Attempt(1, 0, 5, "ValueError"), Attempt(4, 40, 45, "ValueError")), left_out=2)
     leased = store_pb2.LeasedRecord(

@@ -77,7 +77,7 @@ async def test_own_policy_of_a_message_goes_before_its_receivers(group: Group) -
     assert [(one.number, one.type) for one in history_of(dead).attempts] == [(1, "LeaseExpired"), (2, "LeaseExpired")]
 
 
-async def test_ordered_group_goes_on_behind_a_dead_letter(group: Group) -> None:
+async def test_ordered_group_continues_after_a_dead_letter(group: Group) -> None:
     await group.create("levels,max=1", ordered=True)
     await group.send("A", "B")
     (leased,) = await group.receive(max_count=1, invisible_ms=1_000)
@@ -89,7 +89,7 @@ async def test_ordered_group_goes_on_behind_a_dead_letter(group: Group) -> None:
     assert decode_properties(dead.properties)["UNIQ_KEY"] == "A"
 
 
-async def test_shard_that_was_away_is_served_again(group: Group) -> None:
+async def test_recovered_shard_is_served_again(group: Group) -> None:
     cluster = group.cluster
     await group.create("levels,max=1")
     await group.send("A")

@@ -37,7 +37,7 @@ def a_brokers(number: int = 4) -> Letter:
     return letter(number, DELAY="0", WAIT="false", REAL_TOPIC="%RETRY%billing", REAL_QID="0", **dict.fromkeys(ours, ""))
 
 
-def test_all_of_it_is_told() -> None:
+def test_dead_letter_has_all_fields() -> None:
     found = dead_letter_of(letter(4, DT_REDRIVEN="1"))
     message = found.message
     assert (message.topic, message.queue, message.offset, message.id) == ("orders", 3, 74, "id4")

@@ -236,7 +236,7 @@ async def test_message_without_room_for_a_copy_is_retried_in_place(group: Group,
     assert dead.reconsume_times == 2
 
 
-async def test_shard_that_is_away_harms_no_other(wide: Group) -> None:
+async def test_unavailable_shard_harms_no_other(wide: Group) -> None:
     await wide.send(*[f"id{number}" for number in range(12)])
     leased = await wide.receive(12)
     await wide.cluster.stop_node(wide.cluster.stores[1])
@@ -247,7 +247,7 @@ async def test_shard_that_is_away_harms_no_other(wide: Group) -> None:
             assert (result.fault.reason, result.fault.retriable) == ("SHARD_UNAVAILABLE", True)
 
 
-async def test_all_that_is_wrong_with_a_request_is_told_at_once(group: Group) -> None:
+async def test_all_faults_of_a_request_are_reported_at_once(group: Group) -> None:
     request = consumer_pb2.NackRequest(group="a b", policy=message_pb2.RetryPolicy(max_attempts=1_001))
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await group.stub.Nack(request, timeout=60)

@@ -131,7 +131,7 @@ async def test_token_is_plain_and_short(running: Running, token: str) -> None:
     assert "is not at most 64 printable ASCII characters" in (caught.value.details() or "")
 
 
-async def test_all_that_is_wrong_is_told_at_once(running: Running) -> None:
+async def test_all_faults_are_reported_at_once(running: Running) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await running.send_back(group="a b", topic="", queue=-1, offset=-1, max_attempts=1_001)
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT

@@ -166,7 +166,7 @@ async def test_put_that_fails_is_a_fault_of_each_and_of_no_other() -> None:
     assert [(one.fault.reason, one.fault.retriable) for one in results] == [("SHARD_UNAVAILABLE", True)] * 2
 
 
-async def test_shard_that_is_away_is_not_asked_for_what_is_left() -> None:
+async def test_unavailable_shard_is_not_asked_for_the_rest() -> None:
     service = Service()
     asked = names(20)
     service.stores.bodies = {name: bytes(1 << 20) for name in asked}

@@ -79,7 +79,7 @@ async def test_services_that_need_queues_at_once_agree(running: Running) -> None
     assert sorted(shard for _, shard, _ in places) == list(range(8))
 
 
-async def test_topic_that_is_full_is_told(running: Running) -> None:
+async def test_full_topic_is_reported(running: Running) -> None:
     def add(session: Session) -> None:
         session.add(TopicModel(name=RETRY, queue_count=1_024, created_at_ms=0))
 
@@ -88,7 +88,7 @@ async def test_topic_that_is_full_is_told(running: Running) -> None:
         await (await running.topics()).ensure(RETRY, 3)
 
 
-async def test_shard_that_was_not_told_is_told_the_next_time(running: Running) -> None:
+async def test_missed_shard_is_informed_the_next_time(running: Running) -> None:
     answers = [Unavailable("away"), None]
 
     async def announce(shard: int, topic: str) -> None:

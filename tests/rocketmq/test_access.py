@@ -64,7 +64,7 @@ async def test_a_signed_call_has_its_user_s_rights(office: Office) -> None:
     assert (await receiver.call("QueryRoute", topic=ORDERS, endpoints=receiver.endpoints)).status.code == pb.OK
 
 
-async def test_a_missing_or_wrong_signature_is_told_by_a_code(office: Office) -> None:
+async def test_a_missing_or_wrong_signature_has_a_code(office: Office) -> None:
     access_key, secret = await office.hire("sender", "send topic orders")
     channel, port = office.gateway.channel, office.gateway.node.port
     wrong = [
@@ -113,7 +113,7 @@ async def test_refusals_are_in_the_audit_log(office: Office) -> None:
     ]
 
 
-async def test_quotas_are_told_as_too_many_requests(gateway: Gateway, raw: Raw) -> None:
+async def test_quotas_are_reported_as_too_many_requests(gateway: Gateway, raw: Raw) -> None:
     quota = quotas_pb2.Quota(of=quotas_pb2.QuotaOf(topic="orders"), messages_per_s=1, burst_messages=2)
     await gateway.stub.SetQuota(quotas_pb2.SetQuotaRequest(quota=quota), timeout=60)
     found = {(await raw.send(message(number=number))).status.code for number in range(10)}

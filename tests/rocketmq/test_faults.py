@@ -33,7 +33,7 @@ def test_faults_have_codes(error: DueTimeError, remaining_ms: float | None, code
     assert (found.code, found.message) == (code, error.text)
 
 
-async def test_a_shard_that_is_away_is_a_server_error_of_every_call(tmp_path: Path) -> None:
+async def test_an_unavailable_shard_is_a_server_error_of_every_call(tmp_path: Path) -> None:
     stores = AsyncExitStack()
     store = await stores.enter_async_context(real_store(tmp_path))
     async with stores, Gateway(tmp_path, {0: store.port}, store_timeout_ms=500) as gateway:

@@ -86,7 +86,7 @@ async def until_received(raw: Raw, count: int, **fields: Any) -> dict[str, Any]:
 
 @pytest.mark.proof
 @pytest.mark.timeout(300)
-async def test_clients_of_a_killed_gateway_go_on_at_the_others(cluster: Cluster) -> None:
+async def test_clients_of_a_killed_gateway_continue_at_the_others(cluster: Cluster) -> None:
     """Acknowledged messages stay so, leased ones are redelivered within a minute, and its handles, transactions and
     recalls are valid at the others.
     """

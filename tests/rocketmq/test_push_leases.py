@@ -86,7 +86,7 @@ async def test_what_has_ended_elsewhere_is_asked_for_once(rig: Rig) -> None:
     assert [receipts for receipts, *_ in rig.shard.extended] == [{b"a", b"b"}, {b"b"}]
 
 
-async def test_a_client_that_says_goodbye_gives_back_what_is_its_own(rig: Rig) -> None:
+async def test_a_leaving_client_releases_its_leases(rig: Rig) -> None:
     other = rig.clients.called("", "other")
     rig.renewals.add(rig.client, "billing", [b"a"])
     rig.renewals.add(other, "billing", [b"b"])

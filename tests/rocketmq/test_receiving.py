@@ -132,7 +132,7 @@ async def test_a_receive_that_repeats_its_attempt_is_given_the_same_anew(gateway
     assert (await raw.ack(*again, group=group)).status.code == pb.OK
 
 
-async def test_what_a_broken_stream_leased_goes_back_uncounted(raw: Raw) -> None:
+async def test_leases_of_a_broken_stream_are_released_uncounted(raw: Raw) -> None:
     await raw.send_ok(message(b"x" * 3_000_000, 1))
     # A small window blocks the answer to a client that stops reading.
     options = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 64 * 1024))

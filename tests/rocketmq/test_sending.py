@@ -116,7 +116,7 @@ async def test_a_delayed_message_comes_at_its_millisecond_and_not_before(whole: 
     assert len(await whole.receive()) == 1
 
 
-async def test_a_recall_tells_the_truth(whole: Raw) -> None:
+async def test_a_recall_answers_truly(whole: Raw) -> None:
     (later,) = await whole.send_ok(message(delivery_ms=now_ms() + 3_600_000))
     for _ in range(2):
         answer = await whole.call("RecallMessage", topic=ORDERS, recall_handle=later.recall_handle)

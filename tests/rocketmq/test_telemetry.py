@@ -31,7 +31,7 @@ async def test_headers_come_before_anything_is_said(raw: Raw) -> None:
     await asyncio.wait_for(stream.call.initial_metadata(), 60)
 
 
-async def test_a_producer_is_told_what_it_needs_and_once_again(raw: Raw) -> None:
+async def test_a_producer_gets_its_settings_and_updates(raw: Raw) -> None:
     stream, asked_ms = raw.telemetry(), now_ms()
     answer = await stream.say(raw.producer_settings("orders"))
     assert answer.status.code == pb.OK
@@ -50,7 +50,7 @@ async def test_a_producer_is_told_what_it_needs_and_once_again(raw: Raw) -> None
         await asyncio.wait_for(asyncio.shield(asyncio.ensure_future(stream.read())), 1.5)
 
 
-async def test_a_consumer_is_told_its_group_s_policy(gateway: Gateway, raw: Raw) -> None:
+async def test_a_consumer_gets_its_group_s_policy(gateway: Gateway, raw: Raw) -> None:
     group = consumer_pb2.Group(name="mine", ordered=True)
     group.retry.max_attempts = 5
     group.retry.intervals.delays_ms.extend([1_500, 3_000])
@@ -86,7 +86,7 @@ def test_backoffs_in_rocketmq_s_words() -> None:
     ]
 
 
-async def test_node_is_told_an_exponential_backoff(raw: Raw) -> None:
+async def test_node_gets_an_exponential_backoff(raw: Raw) -> None:
     asked = raw.consumer_settings()
     asked.user_agent.language = pb.NODE_JS
     told = (await raw.telemetry().say(asked)).settings
@@ -109,7 +109,7 @@ async def test_a_stream_whose_client_says_no_more_ends_once_it_is_answered(raw: 
     assert await stream.read() is grpc.aio.EOF
 
 
-async def test_a_client_that_never_reads_its_stream_holds_up_nobody(raw: Raw) -> None:
+async def test_a_client_that_never_reads_delays_no_other(raw: Raw) -> None:
     stream = raw.telemetry()
     large = raw.producer_settings("x" * 100_000)
 

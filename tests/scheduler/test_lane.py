@@ -64,7 +64,7 @@ def names(count: int, first: int = 0) -> list[str]:
 
 
 @BOTH
-async def test_messages_are_restored_at_their_due_moment_and_not_before(bench: Bench) -> None:
+async def test_messages_are_restored_at_their_due_time_and_not_before(bench: Bench) -> None:
     async with running(restorer(bench)):
         await bench.send("A")
         bench.clock.move(999)
@@ -272,7 +272,7 @@ async def test_two_on_one_lane_restore_each_message_once(bench: Bench) -> None:
     assert bench.ids() == names(1_000)
 
 
-async def test_lane_goes_on_when_its_store_comes_back(bench: Bench) -> None:
+async def test_lane_resumes_with_its_store(bench: Bench) -> None:
     await bench.send(*names(10))
     async with running(restorer(bench)):
         await bench.node.stop()
@@ -377,7 +377,7 @@ async def test_a_store_of_release_0_1_is_asked_by_the_first_entry_wanted(bench: 
     assert asked[:2] == [(0, b""), (2, b"")]
 
 
-async def test_entry_without_a_target_is_quarantined_and_the_lane_goes_on(bench: Bench) -> None:
+async def test_entry_without_a_target_is_quarantined_alone(bench: Bench) -> None:
     properties = encode_properties({"UNIQ_KEY": "BAD"})
     bad = record.encode(record.Record("SCHEDULE_TOPIC_XXXX", 0, b"body", properties))
     await bench.put(sent("A", level=1), bad, sent("B", level=1))

@@ -101,7 +101,7 @@ async def test_lanes_of_a_dead_member_are_taken_over_within_the_lease_and_a_tick
     assert await members.names() == {"a"}
 
 
-async def test_who_was_taken_for_dead_comes_back_with_its_next_tick(members: Members) -> None:
+async def test_member_taken_for_dead_returns_with_its_next_tick(members: Members) -> None:
     a, b = members.add("a"), members.add("b")
     await b.tick()
     for _ in range(10):
@@ -161,7 +161,7 @@ async def test_only_one_of_two_that_claim_the_same_lane_gets_it(members: Members
     assert {row.epoch for row in taken[1]} == {1}
 
 
-async def test_a_member_that_beats_at_the_last_moment_is_not_removed(members: Members) -> None:
+async def test_a_member_with_a_late_heartbeat_is_not_removed(members: Members) -> None:
     """It was found dead by its heartbeat of a moment ago, and has moved on since."""
     a, b = members.add("a"), members.add("b")
     await b.tick()

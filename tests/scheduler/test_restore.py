@@ -62,7 +62,7 @@ def test_vector_is_restored_as_rocketmq_does_and_names_its_entry() -> None:
     )
 
 
-def test_fields_are_copied_or_cleared_as_the_table_says() -> None:
+def test_fields_are_copied_or_cleared_by_the_table() -> None:
     for _ in range(2):
         restored = record.decode(restore(entry(record.encode(deferred()))))
         assert (restored.topic, restored.queue) == ("orders", 5)

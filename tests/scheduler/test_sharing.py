@@ -70,7 +70,7 @@ def test_held_lanes_are_those_of_the_rows_whatever_the_target_is() -> None:
     st.lists(st.sampled_from(["", "a", "b", "c", "dead"]), min_size=4, max_size=4),
     st.sets(st.sampled_from("abc"), min_size=1),
 )
-def test_once_all_have_claimed_nobody_claims_again(owners: list[str], live: set[str]) -> None:
+def test_claims_end_once_all_have_claimed(owners: list[str], live: set[str]) -> None:
     taken = {row.key: member for member in live for row in claims(rows(*owners), live, member)}
     after = [
         LeaseRow(row.shard, row.level, taken.get(row.key, row.owner), row.epoch + 1, paused=False)

@@ -83,9 +83,7 @@ async def until(bench: Bench, true: Any) -> None:
             await pass_time(bench, 100)
 
 
-async def test_lane_of_a_dead_scheduler_is_served_while_the_database_is_away(
-    schedulers: Schedulers, outage: Outage
-) -> None:
+async def test_lane_of_a_dead_scheduler_is_served_in_an_outage(schedulers: Schedulers, outage: Outage) -> None:
     bench = schedulers.bench
     a, b = await schedulers.start("a"), await schedulers.start("b")
     await until(bench, lambda: (a.held, b.held) == ({(0, 1), (0, 1000)}, {(0, 2)}))
@@ -159,7 +157,7 @@ async def test_orphaned_lanes_go_to_one_scheduler_each(schedulers: Schedulers, o
     assert sum(duplicates) == 0
 
 
-async def test_stand_in_gives_way_to_whoever_has_the_lease(schedulers: Schedulers, outage: Outage) -> None:
+async def test_stand_in_gives_way_to_the_lease_holder(schedulers: Schedulers, outage: Outage) -> None:
     bench = schedulers.bench
     outage.begin()
     a, b = await schedulers.start("a"), await schedulers.start("b")
@@ -199,7 +197,7 @@ def _nowhere(tmp_path: Path) -> Any:
     return make_engine(parse_url(f"sqlite:///{tmp_path / 'nowhere.db'}"), may_make=False)
 
 
-async def test_paused_lane_stays_so_while_the_database_is_away(schedulers: Schedulers, outage: Outage) -> None:
+async def test_paused_lane_stays_so_during_a_database_outage(schedulers: Schedulers, outage: Outage) -> None:
     """Its owner dies, and the one that comes has never read of the pause: the store has been told."""
     bench = schedulers.bench
     a = await schedulers.start("a")

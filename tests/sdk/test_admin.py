@@ -136,7 +136,7 @@ def test_waiting_retries_are_listed_and_ended(
                 list(ended)
 
 
-def test_lanes_and_backlog_say_what_is_pending(cluster: LocalCluster, producer: Producer) -> None:
+def test_lanes_and_backlog_show_pending_messages(cluster: LocalCluster, producer: Producer) -> None:
     with Admin(cluster.address) as admin:
         before = {lane.number: lane.pending for lane in admin.lanes()}
         receipt = producer.send("admin-late", b"x", delay="2h")

@@ -100,7 +100,7 @@ def test_max_wait_bounds_how_long_a_message_is_put_off(cluster: LocalCluster, pr
     assert bodies(cluster, "debounced", 1) == [b"2"]
 
 
-def test_a_found_message_says_how_it_is(cluster: LocalCluster, producer: Producer, finder: Finder) -> None:
+def test_a_found_message_shows_its_state(cluster: LocalCluster, producer: Producer, finder: Finder) -> None:
     receipt = producer.send("shown", b"x", delay="3600500ms")
     found = finder.get(receipt.message_id)
     assert (found.state, found.due_at, found.lane) == ("pending", receipt.deliver_at, 1_000)
@@ -109,9 +109,7 @@ def test_a_found_message_says_how_it_is(cluster: LocalCluster, producer: Produce
     assert finder.get(receipt.message_id).state == "cancelled"
 
 
-def test_a_trace_tells_of_every_due_time_and_of_the_end(
-    cluster: LocalCluster, producer: Producer, finder: Finder
-) -> None:
+def test_a_trace_has_every_due_time_and_the_end(cluster: LocalCluster, producer: Producer, finder: Finder) -> None:
     moved = producer.send("traced", b"x", delay="7s")
     cluster.advance("1000ms")
     later = producer.reschedule(moved, delay="2h")

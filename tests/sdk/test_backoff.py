@@ -11,13 +11,13 @@ from tests.core.test_retry_policy import REFUSED, UNDERSTOOD
 
 
 @pytest.mark.parametrize(("text", "policy"), UNDERSTOOD)
-def test_the_sdk_reads_what_the_server_reads(text: str, policy: RetryPolicy) -> None:
+def test_the_sdk_and_the_server_read_the_same(text: str, policy: RetryPolicy) -> None:
     assert message_policy(text) == policy
     assert handler_policy(text, None) == policy
 
 
 @pytest.mark.parametrize("text", [text for text, _ in REFUSED])
-def test_the_sdk_refuses_what_the_server_refuses(text: str) -> None:
+def test_the_sdk_and_the_server_refuse_the_same(text: str) -> None:
     with pytest.raises(InvalidMessage, match="retry: "):
         message_policy(text)
     with pytest.raises(InvalidArgument, match="backoff: "):
@@ -41,7 +41,7 @@ def test_max_attempts_has_limits(max_attempts: int) -> None:
         handler_policy(None, max_attempts)
 
 
-def test_max_attempts_is_said_once() -> None:
+def test_max_attempts_is_set_once() -> None:
     assert handler_policy("levels,max=3", 3) == message_policy("levels,max=3")
     with pytest.raises(InvalidArgument, match="is 4, and max=3 in the backoff; give one"):
         handler_policy("levels,max=3", 4)

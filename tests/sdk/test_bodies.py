@@ -101,7 +101,7 @@ VALUES = [
 
 
 @pytest.mark.parametrize(("value", "kind"), VALUES, ids=str)
-def test_what_is_sent_is_read(value: Any, kind: Any) -> None:
+def test_encoded_body_is_decoded(value: Any, kind: Any) -> None:
     body, content_type = encoded(value)
     assert content_type == JSON
     assert decoder(kind)(body, content_type) == value
@@ -116,7 +116,7 @@ def test_what_is_sent_is_read(value: Any, kind: Any) -> None:
         lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     ).filter(lambda value: isinstance(value, dict | list))
 )
-def test_whatever_json_can_hold_comes_back(value: Any) -> None:
+def test_any_json_value_is_read_back(value: Any) -> None:
     body, content_type = encoded(value)
     assert decoder(Any)(body, content_type) == value
 
@@ -169,7 +169,7 @@ def test_what_does_not_fit_is_told_without_its_values(kind: Any, body: bytes, co
     assert not caught.value.retriable
 
 
-def test_own_checks_of_a_dataclass_are_told() -> None:
+def test_own_checks_of_a_dataclass_are_reported() -> None:
     @dataclass
     class Positive:
         number: int

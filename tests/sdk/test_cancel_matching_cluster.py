@@ -56,7 +56,7 @@ async def pending(cluster: Cluster, topic: str) -> int:
         return (await finder.backlog(topic)).pending
 
 
-async def test_only_what_matches_is_cancelled(cluster: Cluster, producer: AsyncProducer) -> None:
+async def test_only_matching_messages_are_cancelled(cluster: Cluster, producer: AsyncProducer) -> None:
     counted = await last(producer.cancel_matching("carts", key="even", dry_run=True))
     assert (counted.matched, counted.cancelled) == (COUNT // 2, 0)
     assert counted.seen >= counted.matched
@@ -82,7 +82,7 @@ async def test_two_at_once_cancel_each_message(cluster: Cluster, producer: Async
     assert await pending(cluster, "carts") == 0
 
 
-async def test_a_call_that_was_left_is_gone_on_with(
+async def test_an_abandoned_call_is_resumed(
     cluster: Cluster, producer: AsyncProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jobs, "PROGRESS_MS", 0)
@@ -96,7 +96,7 @@ async def test_a_call_that_was_left_is_gone_on_with(
     assert await pending(cluster, "carts") == 0
 
 
-async def test_a_shard_that_is_away_does_not_keep_the_others(
+async def test_an_unavailable_shard_does_not_block_the_others(
     cluster: Cluster, producer: AsyncProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Told when the other shard is done, and then of the error.

@@ -126,7 +126,7 @@ async def test_a_plain_function_runs_in_a_thread(tap: Checks, topic: str, group:
 
 
 @pytest.mark.parametrize("plain", [False, True])
-async def test_a_handler_that_fails_says_unknown_and_is_asked_again(
+async def test_a_failed_handler_answers_unknown_and_is_asked_again(
     tap: Checks, topic: str, group: str, producer: AsyncProducer, caplog: pytest.LogCaptureFixture, plain: bool
 ) -> None:
     def fail(message: UndecidedMessage) -> Decision:

@@ -51,7 +51,7 @@ def test_a_group_is_asked_until_it_knows(cluster: LocalCluster, producer: Produc
     assert (finder.transaction(tx.id).state, finder.transaction(other.id).state) == ("committed", "rolled back")
 
 
-async def test_another_producer_of_the_group_answers_for_one_that_is_gone() -> None:
+async def test_another_producer_of_the_group_answers_for_a_dead_one() -> None:
     async with Cluster() as cluster:
         async with AsyncProducer(cluster.address) as gone, gone.transaction("orders", b"x", group="billing") as tx:
             tx.leave_open()
@@ -67,7 +67,7 @@ async def test_another_producer_of_the_group_answers_for_one_that_is_gone() -> N
                 assert (message.id, message.body) == (tx.message_id, b"x")
 
 
-def test_operators_end_what_was_given_up(
+def test_operators_end_abandoned_transactions(
     cluster: LocalCluster, producer: Producer, finder: Finder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     heard = threading.Semaphore(0)

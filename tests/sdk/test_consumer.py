@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 # --- results of a handler ---------------------------------------------------------------------------------------------
 
 
-async def test_what_is_handled_is_acknowledged(groups: Groups, topic: str, group: str) -> None:
+async def test_handled_messages_are_acknowledged(groups: Groups, topic: str, group: str) -> None:
     bodies = await groups.fill(topic, 5, tags="a", properties={"x": "2"})
     consumer = Consumer(groups.address, group=group)
     seen: list[LeasedMessage] = []

@@ -224,7 +224,7 @@ async def test_filters_are_applied_and_a_wrong_one_ends_the_consumer(cluster: Cl
             await wrong.run_async()
 
 
-async def test_a_store_that_starts_anew_is_waited_for(cluster: Cluster) -> None:
+async def test_a_restarting_store_is_awaited(cluster: Cluster) -> None:
     consumer = Consumer(cluster.address, group="billing")
     seen: list[bytes] = []
     held = asyncio.Event()

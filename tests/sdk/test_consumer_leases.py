@@ -209,7 +209,7 @@ async def test_a_group_that_is_otherwise_is_an_error(groups: Groups, topic: str,
 # --- the server's faults ----------------------------------------------------------------------------------------------
 
 
-async def test_a_gateway_that_is_away_is_waited_for(
+async def test_an_unavailable_gateway_is_awaited(
     caplog: pytest.LogCaptureFixture, groups: Groups, topic: str, group: str
 ) -> None:
     bodies = await groups.fill(topic, 3)
@@ -226,7 +226,7 @@ async def test_a_gateway_that_is_away_is_waited_for(
     assert not any(record.levelno > logging.WARNING for record in caplog.records)
 
 
-async def test_receiving_goes_on_after_faults_and_warns_once(
+async def test_receiving_continues_after_faults_and_warns_once(
     groups: Groups, topic: str, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     await groups.fill(topic, 1)
@@ -286,7 +286,7 @@ async def test_decisions_are_given_up_when_the_leases_have_ended(
 
 
 @pytest.mark.parametrize("has_streams", [True, False], ids=["stream", "calls"])
-async def test_acks_of_a_shard_that_is_away_hold_up_no_others(
+async def test_acks_of_an_unavailable_shard_delay_no_others(
     two_shards: LocalCluster, topic: str, group: str, has_streams: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leases, "CALL_TIMEOUT_S", 0.5)

@@ -52,7 +52,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
-def test_a_child_of_a_process_that_had_connected_is_told_so(threaded_tap: Gateway, topic: str, call: str) -> None:
+def test_a_child_of_a_connected_process_gets_an_error(threaded_tap: Gateway, topic: str, call: str) -> None:
     code = f"""{CHILD}
 producer = Producer()
 producer.send('orders', b'from the parent')
@@ -130,7 +130,7 @@ loop.run_until_complete(producer.close())
     assert (done.stdout.split(), done.stderr, done.returncode) == (["FORKED", "3", "0"], "", 0)
 
 
-def test_clients_that_nobody_used_work_on_both_sides_of_a_fork(threaded_tap: Gateway, topic: str) -> None:
+def test_unused_clients_work_on_both_sides_of_a_fork(threaded_tap: Gateway, topic: str) -> None:
     code = f"""{CHILD}
 producer = Producer()
 in_child(lambda: producer.send('orders', b'child'))

@@ -87,7 +87,7 @@ async def test_room_is_given_in_the_order_of_asking() -> None:
     assert order == ["large", "small"]
 
 
-async def test_room_asked_for_in_vain_is_not_lost() -> None:
+async def test_capacity_of_a_timed_out_request_is_not_lost() -> None:
     room = Capacity(1, 1_000)
     await room.acquire(1, 0)
     with pytest.raises(TimeoutError):

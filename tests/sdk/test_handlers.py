@@ -84,7 +84,7 @@ def test_handler_of_bodies_takes_one_or_both(function: Any, says: str) -> None:
         register(function)
 
 
-def test_decorator_without_its_topic_is_told() -> None:
+def test_decorator_without_its_topic_is_an_error() -> None:
     """It would make the handler's name that of a decorator, and register nothing."""
     with pytest.raises(InvalidArgument, match=r"topic: <function .*handle at .*> is function, not str"):
 

@@ -140,7 +140,7 @@ async def test_an_ack_without_an_answer_is_repeated_in_time(
     assert groups.stream_count == 1
 
 
-async def test_closing_ends_what_waits(groups: Groups, topic: str, group: str) -> None:
+async def test_closing_ends_waiting_calls(groups: Groups, topic: str, group: str) -> None:
     await groups.make_topic(topic, 2)
     receiver = AsyncReceiver(groups.address, topic, group=group)
     waiting = asyncio.create_task(receiver.receive())

@@ -62,7 +62,7 @@ def in_new_loop(work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
 
 
 @pytest.mark.parametrize("kind", USES)
-def test_second_loop_is_told(threaded_tap: Gateway, topic: str, kind: str) -> None:
+def test_second_loop_is_an_error(threaded_tap: Gateway, topic: str, kind: str) -> None:
     threaded_tap.nodes.run(threaded_tap.put(topic, b"0"))
     make, uses = USES[kind]
     client = make(threaded_tap.address)
@@ -90,7 +90,7 @@ def test_client_made_outside_of_a_loop_belongs_to_the_first_that_uses_it(threade
     assert threaded_tap.count(topic) == 1
 
 
-def test_client_whose_loop_has_ended_is_told_too(threaded_tap: Gateway, topic: str) -> None:
+def test_client_of_an_ended_loop_gets_an_error_too(threaded_tap: Gateway, topic: str) -> None:
     """Such as one of a module, used by `asyncio.run` twice, with a send on its way when the first ended."""
     producer = AsyncProducer(threaded_tap.address)
 

@@ -46,7 +46,7 @@ def test_twins_have_the_same_members_and_parameters(twin: str, original: str) ->
 
 
 @pytest.mark.parametrize(("twin", "original"), TWINS)
-def test_a_twin_says_which_threads_may_use_it(twin: str, original: str) -> None:
+def test_a_twin_names_its_permitted_threads(twin: str, original: str) -> None:
     text = inspect.getdoc(getattr(duetime, twin)) or ""
     assert f"`{original}` is for event loops." in text
     assert "For one event loop" not in text

@@ -90,7 +90,7 @@ async def test_coroutine_functions_are_awaited(groups: Groups, topic: str) -> No
 
 
 @pytest.mark.parametrize("plain", [True, False], ids=["thread", "loop"])
-async def test_error_of_a_handler_is_told_to_all(groups: Groups, topic: str, plain: bool) -> None:
+async def test_error_of_a_handler_reaches_all(groups: Groups, topic: str, plain: bool) -> None:
     calls: list[tuple[str, bool]] = []
     await run(groups, topic, [Noting("a", calls), Noting("b", calls)], plain, ValueError("no"))
     names = [call for call, _ in calls]
@@ -109,7 +109,7 @@ async def test_error_of_a_handler_is_told_to_all(groups: Groups, topic: str, pla
     ],
 )
 @pytest.mark.parametrize("plain", [True, False], ids=["thread", "loop"])
-async def test_what_middleware_raises_the_handler_has_raised(
+async def test_errors_of_middleware_count_as_the_handler_s(
     groups: Groups, topic: str, plain: bool, hook: str, names: list[str]
 ) -> None:
     calls: list[tuple[str, bool]] = []
@@ -133,7 +133,7 @@ async def test_error_in_failed_is_logged_and_changes_nothing(
     assert groups.nacks[0].nacks[0].delay_ms == 30_000
 
 
-async def test_cancelled_handler_is_told_to_middleware(groups: Groups, topic: str, group: str) -> None:
+async def test_middleware_sees_a_cancelled_handler(groups: Groups, topic: str, group: str) -> None:
     await groups.fill(topic, 1)
     calls: list[tuple[str, bool]] = []
     consumer = Consumer(groups.address, group=group, middleware=[NotingAwaited("a", calls)], drain="0s")
@@ -168,6 +168,6 @@ class Short(Middleware):
         (print, "is not a Middleware"),
     ],
 )
-def test_what_is_no_middleware_is_refused(middleware: Any, says: str) -> None:
+def test_invalid_middleware_is_refused(middleware: Any, says: str) -> None:
     with pytest.raises(InvalidArgument, match=says):
         Consumer(group="billing", middleware=[middleware])

@@ -155,7 +155,7 @@ async def test_what_stays_unknown_is_an_error_of_its_own(
         await producer.cancel(one)
 
 
-async def test_what_is_no_message_is_a_type_error(producer: AsyncProducer) -> None:
+async def test_wrong_type_of_message_is_a_type_error(producer: AsyncProducer) -> None:
     with pytest.raises(TypeError, match="5 is not a receipt, a found message or an id"):
         await producer.cancel([5])  # type: ignore[list-item]
     with pytest.raises(TypeError, match=r"None is not a receipt, a found message, an id, or an iterable of these"):
@@ -235,7 +235,7 @@ async def test_a_malformed_reschedule_is_refused(
     assert not tap.arrived
 
 
-async def test_cancelling_what_matches_is_counted(tap: Gateway, topic: str, producer: AsyncProducer) -> None:
+async def test_cancels_by_filter_are_counted(tap: Gateway, topic: str, producer: AsyncProducer) -> None:
     await wait_for(tap, topic, 3)
     await producer.send(topic, b"x", delay=DELAY, key="other")
     now = moment(tap.nodes.now_ms())
@@ -271,7 +271,7 @@ async def test_pending_messages_are_listed_page_by_page(
     assert [one.body async for one in finder.pending(topic, bodies=False)] == [b""] * 7
 
 
-async def test_a_found_message_says_where_it_waits(
+async def test_a_found_message_shows_its_lane(
     tap: Gateway, topic: str, finder: AsyncFinder, producer: AsyncProducer
 ) -> None:
     ids = await wait_for(tap, topic, 3)
@@ -302,7 +302,7 @@ async def test_the_backlog_is_counted(tap: Gateway, topic: str, finder: AsyncFin
     assert (moment(request.due_from_ms), request.due_before_ms) == (after, 0)
 
 
-def test_receipts_say_what_was_done() -> None:
+def test_receipts_state_the_result() -> None:
     one = receipt(lane=1_000, was_past=True, replaced_id="m0")
     assert (one.lane, one.level, one.was_past, one.replaced_id) == (1_000, None, True, "m0")
     level = receipt(lane=3, delay_level=3)

@@ -284,7 +284,7 @@ async def test_a_status_that_is_not_retriable_is_raised_once_the_call_has_it(tap
     assert len(tap.sends) == 2
 
 
-async def test_a_server_that_stays_away_is_an_error_after_the_timeout(tap: Gateway, topic: str) -> None:
+async def test_an_unavailable_server_is_an_error_after_the_timeout(tap: Gateway, topic: str) -> None:
     await tap.stop()
     async with AsyncProducer(tap.address, timeout="1s") as producer:
         with pytest.raises(Unavailable, match=rf"cannot connect to {tap.address}; stopped retrying after \d+ att"):
@@ -347,7 +347,7 @@ async def test_no_room_within_the_timeout_is_overloaded(tap: Gateway, topic: str
     assert isinstance(late, Timeout)
 
 
-async def test_close_waits_for_what_is_being_sent_and_refuses_more(tap: Gateway, topic: str) -> None:
+async def test_close_waits_for_sends_in_flight_and_refuses_more(tap: Gateway, topic: str) -> None:
     tap.hold(*SENDS)
     producer = AsyncProducer(tap.address)
     sending = asyncio.create_task(producer.send(topic, b"x"))

@@ -85,7 +85,7 @@ async def test_iteration_follows_and_ends_with_the_puller(tap: Gateway, filled: 
     assert len(bodies) == 9
 
 
-async def test_latest_gives_only_what_comes_after(tap: Gateway, filled: str) -> None:
+async def test_latest_gives_only_later_messages(tap: Gateway, filled: str) -> None:
     async with AsyncPuller(tap.address, filled, start="latest") as puller:
         await tap.put(filled, b"new", queue=0)
         assert await take(puller, 1) == [b"new"]
@@ -125,7 +125,7 @@ async def test_no_filter_takes_all(tap: Gateway, filled: str, tags: str | None) 
         assert len(await take(puller, 8)) == 8
 
 
-async def test_an_offset_out_of_range_moves_to_the_nearest_and_says_so(
+async def test_an_offset_out_of_range_moves_to_the_nearest_with_a_warning(
     tap: Gateway, filled: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "duetime"):
@@ -258,7 +258,7 @@ async def test_a_cancelled_poll_loses_nothing(tap: Gateway, filled: str) -> None
         assert await take(puller, 1) == [b"new"]
 
 
-async def test_a_group_goes_on_where_it_has_committed(tap: Gateway, filled: str, group: str) -> None:
+async def test_a_group_resumes_at_its_commit(tap: Gateway, filled: str, group: str) -> None:
     async with AsyncPuller(tap.address, filled, group=group, start={1: 2}) as puller:
         assert await take(puller, 2) == [b"a0", b"a1"]
         await puller.commit()
@@ -269,7 +269,7 @@ async def test_a_group_goes_on_where_it_has_committed(tap: Gateway, filled: str,
         assert puller.positions == {0: 5, 1: 3}
 
 
-async def test_commit_sends_what_has_moved(tap: Gateway, filled: str, group: str) -> None:
+async def test_commit_sends_changed_offsets(tap: Gateway, filled: str, group: str) -> None:
     positions = [gateway_pb2.QueuePosition(queue=0, offset=99), gateway_pb2.QueuePosition(queue=1, offset=3)]
     tap.after["GetOffsets"] = lambda *_: gateway_pb2.GetOffsetsResponse(queues=positions)
     async with AsyncPuller(tap.address, filled, group=group) as puller:
@@ -345,7 +345,7 @@ async def test_a_server_that_learns_subscriptions_is_subscribed_to_after_its_res
             assert await take(puller, 1) == [b"newer"]
 
 
-async def test_what_was_fetched_before_a_stream_ended_comes_once(
+async def test_messages_fetched_before_a_stream_ended_come_once(
     tap: Gateway, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A few messages an answer.

@@ -131,7 +131,7 @@ def test_the_reserved_names_are_the_cores() -> None:
     st.binary(),
     st.booleans(),
 )  # fmt: skip
-def test_what_the_codec_encodes_is_read_back(properties: dict[str, str], body: bytes, trailing: bool) -> None:
+def test_encoded_values_are_read_back(properties: dict[str, str], body: bytes, trailing: bool) -> None:
     encoded = encode_properties(properties) + (b"\x02" if trailing and properties else b"")
     message = ReceivedMessage(codec.encode(replace(RECORD, properties=encoded, body=body)))
     assert message.body == body

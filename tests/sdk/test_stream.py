@@ -81,7 +81,7 @@ async def test_a_status_of_one_request_does_no_harm_to_the_others(tap: Gateway, 
     assert sum(await tap.counts(topic)) == 8
 
 
-async def test_a_server_that_goes_away_and_comes_back_gets_everything_once(tap: Gateway, topic: str) -> None:
+async def test_a_restarted_server_gets_everything_once(tap: Gateway, topic: str) -> None:
     async with AsyncProducer(tap.address) as producer:
         await producer.send(topic, b"first")
         sending = [asyncio.create_task(producer.send_many(topic, bodies=[b"x"] * 600)) for _ in range(10)]
@@ -158,7 +158,7 @@ async def test_streams_are_tried_again_after_a_while(tap: Gateway, topic: str, m
         assert tap.open["SendStream"] == 1
 
 
-async def test_close_waits_for_what_is_in_the_stream_and_ends_it(tap: Gateway, topic: str) -> None:
+async def test_close_waits_for_requests_in_the_stream_and_ends_it(tap: Gateway, topic: str) -> None:
     tap.hold(*SENDS)
     producer = AsyncProducer(tap.address)
     sending = asyncio.create_task(producer.send_many(topic, bodies=[b"x"] * 10))
@@ -222,7 +222,7 @@ async def test_large_packs_and_messages_travel_alone(tap: Gateway, topic: str) -
     assert [(len(request.packs), len(request.messages)) for request in tap.sends] == [(1, 0)] * 3 + [(0, 2)] * 2
 
 
-async def test_a_fault_of_one_message_is_told_to_its_own_caller(tap: Gateway, topic: str) -> None:
+async def test_a_fault_of_one_message_reaches_its_own_caller(tap: Gateway, topic: str) -> None:
     tap.refuse(4, reason="MESSAGE_INVALID", code=3, retriable=False)
     async with AsyncProducer(tap.address) as producer:
         first, second = await asyncio.gather(

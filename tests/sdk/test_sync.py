@@ -12,7 +12,7 @@ from tests.sdk.gateway import SENDS, Gateway, bodies_of, messages_of
 from tests.sdk.running import run_python
 
 
-def test_what_is_sent_is_pulled(threaded_tap: Gateway, topic: str) -> None:
+def test_sent_messages_are_pulled(threaded_tap: Gateway, topic: str) -> None:
     with Producer(threaded_tap.address) as producer:
         receipt = producer.send(topic, b"cancel 42", delay="30m", tags="timeout", keys=["42"])
         receipts = producer.send_many(

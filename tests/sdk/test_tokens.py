@@ -223,7 +223,7 @@ def test_variable_allows_plain_connections(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("text", ["", "with a blank", "line\nbreak", "ümlaut", "x" * 20_000])
-def test_token_that_is_none_is_refused_and_not_told(text: str) -> None:
+def test_invalid_token_is_refused_and_not_shown(text: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         Connection("localhost:9800", text)
     assert not text or text not in str(caught.value)

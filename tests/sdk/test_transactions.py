@@ -167,9 +167,7 @@ async def test_lost_answers_are_asked_for_again(tap: Gateway, topic: str, group:
     assert (tx.duplicate, await states(tap)) == (True, [COMMITTED])
 
 
-async def test_an_end_that_can_not_be_delivered_says_that_the_group_is_asked(
-    tap: Gateway, topic: str, group: str, hasty: AsyncProducer
-) -> None:
+async def test_an_undelivered_end_announces_a_check(tap: Gateway, topic: str, group: str, hasty: AsyncProducer) -> None:
     lose(tap, "EndTransaction", 1_000)
     with pytest.raises((Unavailable, Timeout)) as raised:
         async with hasty.transaction(topic, b"x", group=group, id="m0") as tx:
@@ -265,7 +263,7 @@ async def interrupted(producer: AsyncProducer, topic: str, group: str) -> asynci
     return raised.value
 
 
-async def test_a_cancelled_block_is_rolled_back_if_nobody_can_be_asked(
+async def test_a_cancelled_block_is_rolled_back_without_a_watcher(
     tap: Gateway, group: str, topic: str, producer: AsyncProducer
 ) -> None:
     await interrupted(producer, topic, group)

@@ -107,7 +107,7 @@ def test_each_entry_has_one_end(spark: SparkSession) -> None:
     assert found.is_proven
 
 
-def test_what_is_sound_is_proven(spark: SparkSession) -> None:
+def test_sound_rows_are_proven(spark: SparkSession) -> None:
     lanes = [lane(), lane(2, first=4, mark=7, end=7)]
     units = entries(1, 0, 1, 2, 3, 4) + entries(2, 3, 4, 5, 6)
     copies = [copy(1, 0), copy(1, 1), copy(1, 2, "DT_QUARANTINE", stored_at_ms=0)]
@@ -181,7 +181,7 @@ def test_violations_are_named_with_ids_and_positions(spark: SparkSession) -> Non
     assert not found.is_proven
 
 
-def test_what_a_broker_restored_is_matched_by_id(spark: SparkSession) -> None:
+def test_records_restored_by_a_broker_are_matched_by_id(spark: SparkSession) -> None:
     units = entries(1, 0, 1, 2)
     birth = {"born_at_ms": 5, "body_crc": 6, "body_size": 7}
     lanes_records = [*records(1, 0), {**records(1, 1)[0], "id": "ID0"}, {**records(1, 2)[0], "id": None, **birth}]

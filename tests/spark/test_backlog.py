@@ -72,7 +72,7 @@ def test_the_future_is_counted_by_minute_and_by_hour(spark: SparkSession) -> Non
     assert found.later_count == 1
 
 
-def test_overdue_counts_against_each_shards_own_moment(spark: SparkSession) -> None:
+def test_overdue_counts_against_each_shards_own_time(spark: SparkSession) -> None:
     entries = [entry(1, NOW + 10), entry(1, NOW + 10, shard=1)]
     tables = {"pending": entries, "lanes": [lane(), lane(shard=1, at_ms=NOW + 20)]}
     assert [row.overdue_by_ms for row in backlog.run(context(spark, tables)).pending] == [0, 10]

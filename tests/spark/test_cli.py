@@ -87,7 +87,7 @@ def test_backlog_of_a_broker_is_its_manifest(name: str, tmp_path: Path, capsys: 
 @pytest.mark.proof
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("name", golden.NAMES)
-def test_what_a_broker_restored_is_proven(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_records_restored_by_a_broker_are_proven(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By message ids: a broker marks no copy with its lane entry."""
     expected = golden.summary(name)
     found = told(capsys, "audit", str(golden.unpack(name, tmp_path)))
@@ -143,7 +143,7 @@ def test_backlog_in_all_its_forms(
 
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize(("options", "code"), [pytest.param((), 0, marks=pytest.mark.proof), (("--strict",), 3)])
-def test_damage_is_told_and_ends_with_3_under_strict(
+def test_damage_is_reported_and_exits_with_3_under_strict(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], code: int
 ) -> None:
     broken = shutil.copytree(store, tmp_path / "broken")

@@ -66,7 +66,7 @@ def without_words(findings: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @pytest.mark.proof
 @pytest.mark.parametrize("damage", [body, head])
-def test_damaged_record_is_told(spark: SparkSession, store: Path, damage: Callable[[Path], dict[str, Any]]) -> None:
+def test_damaged_record_is_reported(spark: SparkSession, store: Path, damage: Callable[[Path], dict[str, Any]]) -> None:
     assert take_moment([str(store)]).findings == []
     assert result(spark, "backlog", store, is_strict=True)["findings"] == []
     expected = damage(store)

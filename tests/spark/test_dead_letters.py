@@ -56,7 +56,7 @@ def test_groups_past_the_limit_are_counted(spark: SparkSession) -> None:
     assert (found.count, found.group_count, found.left_out) == (3, 2, 1)
 
 
-def test_what_differs_between_messages_is_masked(spark: SparkSession) -> None:
+def test_differences_between_messages_are_masked(spark: SparkSession) -> None:
     cases = {
         "order 4711 timed out after 3.5 s": "order # timed out after # s",
         "key 'a b' is not \"c\"": "key '?' is not '?'",

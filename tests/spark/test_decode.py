@@ -218,7 +218,7 @@ def test_a_restored_record_names_its_lane_entry(make: Callable[..., Any]) -> Non
     assert found == [(3, 9, 77)] + [(None, None, None)] * 4
 
 
-def test_damage_is_told_and_what_is_no_record_is_skipped(make: Callable[..., Any]) -> None:
+def test_damage_is_reported_and_invalid_bytes_are_skipped(make: Callable[..., Any]) -> None:
     made = [(Record("t", 0, b"body", b"n\x01v", queue_offset=n), n % 2 == 0) for n in range(4)]
     data, sizes = log_of(made, BASE)
     damaged = bytearray(data)
@@ -283,7 +283,7 @@ def test_what_is_skipped_ends_with_the_range(make: Callable[..., Any]) -> None:
     assert told == [(["t"], [(BASE + sizes[0], sizes[0])]), (["w"], [(middle, sizes[0])])]
 
 
-def test_a_file_that_ends_early_is_told(make: Callable[..., Any]) -> None:
+def test_a_truncated_file_is_reported(make: Callable[..., Any]) -> None:
     data, sizes = log_of([(Record("t", 0, b"body" * 20, b""), True)] * 3, BASE)
     end = BASE + len(data)
     short = data[: sizes[0] + 130]

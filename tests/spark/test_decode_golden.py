@@ -54,7 +54,7 @@ def decoded(store: Path) -> tuple[dict[int, dict[str, Any]], list[Any]]:
 
 @pytest.mark.parametrize("kind", ["twin", "python"])
 @pytest.mark.parametrize("name", golden.params())
-def test_every_record_is_what_the_broker_decodes(
+def test_every_record_decodes_as_in_the_broker(
     name: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if kind == "twin":

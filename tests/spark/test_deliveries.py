@@ -150,7 +150,7 @@ class Seen:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_rows_are_what_receivers_saw(group: Group, seed: int) -> None:
+async def test_rows_agree_with_receivers(group: Group, seed: int) -> None:
     print(f"seed {seed}")
     dice = random.Random(seed)
     await group.create("levels")
@@ -338,7 +338,7 @@ def test_ends_without_a_beginning_are_counted() -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 10, 30, 60])
-def test_damaged_records_are_told_and_the_rest_is_read(cut: int) -> None:
+def test_damaged_records_are_reported_and_the_rest_is_read(cut: int) -> None:
     told, faults = Told(), []
     told.give(told.lease(77, 50), [1])
     told.records.insert(0, (told.records[0][0][:-cut], 0))
@@ -361,7 +361,7 @@ def test_what_no_store_writes_is_damage() -> None:
         Deliveries().feed(b"\x09\0\0", 0)
 
 
-def test_batches_have_so_many_rows() -> None:
+def test_batches_bound_their_rows() -> None:
     told = Told()
     for number in range(10):
         told.give(told.lease(number + 1, 50), list(range(number * 100, number * 100 + 100)))

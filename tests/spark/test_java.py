@@ -36,7 +36,7 @@ def test_java_home_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert find_java() == program
 
 
-def test_no_java_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_java_names_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(StartupError, match="PATH has none: install Java 17 or newer") as caught:
         find_java()
@@ -44,7 +44,7 @@ def test_no_java_says_what_to_install(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "openjdk-17-jre-headless" in caught.value.text
 
 
-def test_java_home_without_java_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_home_without_java_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(StartupError, match=f"JAVA_HOME={tmp_path} has no bin/java"):
         find_java()
@@ -59,7 +59,7 @@ def test_java_home_without_java_is_told(tmp_path: Path, monkeypatch: pytest.Monk
         ('openjdk version "17.0.1"', 1, "does not run"),
     ],
 )
-def test_java_that_will_not_do_is_told(
+def test_unsuitable_java_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, code: int, words: str
 ) -> None:
     monkeypatch.setenv("PATH", f"{make_java(tmp_path, says, code).parent}:/bin")

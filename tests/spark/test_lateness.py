@@ -35,7 +35,7 @@ def run(spark: SparkSession, messages: list[dict[str, Any]], deliveries: list[di
     return lateness.run(context(spark, tables, late_ms=100))
 
 
-def test_lateness_is_told_by_level_topic_and_minute(spark: SparkSession) -> None:
+def test_lateness_is_reported_by_level_topic_and_minute(spark: SparkSession) -> None:
     other = restored(0, 7, topic="bills", real_topic="bills", lane_level=2)
     later = restored(3, 50, lane_due_at_ms=DUE + 60_000, stored_at_ms=DUE + 60_050, born_at_ms=DUE + 59_000)
     found = run(spark, [restored(0, 1), restored(1, 2), restored(2, 90), later, other])

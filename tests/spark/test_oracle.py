@@ -73,7 +73,7 @@ def is_whole(moment: Moment) -> bool:
 # --- backlog --------------------------------------------------------------------------------------------------------
 
 
-def test_backlog_is_what_was_sent_and_is_not_due(moment: Moment, job: Callable[..., Found]) -> None:
+def test_backlog_equals_sent_messages_not_due(moment: Moment, job: Callable[..., Found]) -> None:
     found = job("backlog", now_ms=moment.now_ms)
     expected = Counter((one.level, one.topic) for one in moment.account.pending(moment.now_ms))
     counts: Counter[tuple[int, str]] = Counter()

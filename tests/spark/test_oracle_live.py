@@ -28,7 +28,7 @@ def without_names(found: Found) -> Found:
     return {**found, "shards": shards}
 
 
-async def test_all_ways_to_a_running_cluster_tell_the_same(spark: SparkSession, tmp_path: Path) -> None:
+async def test_all_ways_to_a_running_cluster_agree(spark: SparkSession, tmp_path: Path) -> None:
     story = await begun(tmp_path, 5, shards=2, consumes=True)
     async with story.life(TABLES[1]):
         await story.cluster.advance("4m")

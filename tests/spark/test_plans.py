@@ -75,7 +75,7 @@ def test_each_record_is_in_one_task(shard: Shard) -> None:
         [LessThan(("position",), 2_000_000), GreaterThanOrEqual(("position",), 1_500_000)],
     ],
 )
-def test_records_that_nobody_wants_are_hardly_read(shard: Shard, filters: list[Filter]) -> None:
+def test_unneeded_records_are_hardly_read(shard: Shard, filters: list[Filter]) -> None:
     schema = schemas.chosen("messages", ["shard", "position", "stored_at_ms"])
     everything = read(messages.plan([shard], schema, RowFilter(), 100_000))
     expected = [row for row in everything if all(_holds(one, row) for one in filters)]
@@ -85,7 +85,7 @@ def test_records_that_nobody_wants_are_hardly_read(shard: Shard, filters: list[F
     assert sum(ranges) <= (len(expected) / PENDING + 0.1) * shard.snapshot.end
 
 
-def test_dues_that_nobody_wants_are_not_read(shard: Shard) -> None:
+def test_unneeded_dues_are_not_read(shard: Shard) -> None:
     filters = [LessThan(("due_at_ms",), FIRST_MS + 60_000), In(("level",), (1, 2, 18))]
     found = pending.plan([shard], schemas.chosen("pending", ["level", "due_at_ms"]), RowFilter.of(filters), 100)
     rows = read(found)
@@ -104,7 +104,7 @@ def test_dues_that_nobody_wants_are_not_read(shard: Shard) -> None:
         ([Not(EqualTo(("position",), 7)), IsNotNull(("position",))], lambda row: row["position"] != 7),
     ],
 )
-def test_rows_that_nobody_wants_go_no_further(filters: list[Filter], kept: Callable[[dict[str, object]], bool]) -> None:
+def test_unneeded_rows_are_dropped(filters: list[Filter], kept: Callable[[dict[str, object]], bool]) -> None:
     rows: list[dict[str, object]] = [
         {"topic": topic, "lane_level": level, "position": position}
         for position, (topic, level) in enumerate([("orders", 1), ("mail", None), ("orders", None), ("mail", 2)], 6)

@@ -55,7 +55,7 @@ def test_a_worker_s_text_within_a_line_of_another_s(at: int, code: bool) -> None
 
 
 @pytest.mark.parametrize("text", [OTHER, LINE + OTHER, BARE + OTHER, OTHER + BARE, BARE[:-20], BARE[:100] + b"\n"])
-def test_every_other_traceback_is_told(text: bytes) -> None:
+def test_every_other_traceback_is_shown(text: bytes) -> None:
     held = sieved(text)
     assert OTHER in held or held == text
     assert sieved(*(text[n : n + 1] for n in range(len(text)))).count(b"ValueError") == text.count(b"ValueError")

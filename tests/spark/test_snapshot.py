@@ -232,7 +232,7 @@ async def test_store_that_cleans_says_the_same(tmp_path: Path) -> None:
             assert len(waits(Shard(LocalFiles(root), snapshot))) == 50 * (number + 1)
 
 
-async def test_reading_goes_on_while_what_is_read_leaves(tmp_path: Path) -> None:
+async def test_reading_continues_while_the_log_is_deleted(tmp_path: Path) -> None:
     async with Cleaned(tmp_path) as store:
         root = store.settings.data_dir
         await store.put(*(sent(f"P{index}", level=2) for index in range(300)))

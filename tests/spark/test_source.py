@@ -133,7 +133,7 @@ def test_reads_at_one_snapshot_see_the_same(spark: SparkSession, one: Path, tmp_
         ({"table": "lanes", "path": "", "endpoint": "127.0.0.1:1"}, "grpc://127.0.0.1:1 does not answer"),
     ],
 )
-def test_bad_options_are_told(spark: SparkSession, one: Path, options: dict[str, str], words: str) -> None:
+def test_bad_options_are_reported(spark: SparkSession, one: Path, options: dict[str, str], words: str) -> None:
     with pytest.raises(PySparkException, match=words):
         spark.read.format("duetime").options(**{"path": str(one), **options}).load().count()
 

@@ -47,7 +47,7 @@ def waiting(store: Store) -> set[tuple[int, int, int]]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_pending_is_what_the_store_has(seed: int, tmp_path: Path) -> None:
+def test_pending_agrees_with_the_store(seed: int, tmp_path: Path) -> None:
     """Sent in any order of due times, restored, cancelled, with and without a checkpoint in between."""
     dice, clock = random.Random(seed), HandClock()
     store = Store(tmp_path / "store", clock, delay_levels="1s 5s", timer_lanes=2)

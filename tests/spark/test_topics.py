@@ -32,9 +32,7 @@ def named(found: RealTopics) -> list[bytes | None]:
 
 
 @given(made=items, damage=flips, extra=st.lists(st.tuples(st.integers(-50, 2_000), st.integers(-9, 400)), max_size=4))
-def test_twin_finds_what_the_python_finds(
-    made: list, damage: list[tuple[int, int]], extra: list[tuple[int, int]]
-) -> None:
+def test_twin_finds_the_same_as_python(made: list, damage: list[tuple[int, int]], extra: list[tuple[int, int]]) -> None:
     compiled("duetime_spark.decoding._topics")
     data, sizes = log_of(made, BASE)
     data = flipped(data, damage)
@@ -91,7 +89,7 @@ def test_topics_of_records_wherever_the_property_stands() -> None:
         (112, b"\0\x01"),  # properties length
     ],
 )
-def test_what_is_no_record_has_no_topic(at: int, value: bytes) -> None:
+def test_invalid_record_has_no_topic(at: int, value: bytes) -> None:
     made = [lane(b"REAL_TOPIC\x01orders")] * 3
     data, sizes = log_of(made, BASE)
     damaged = bytearray(data)

@@ -122,7 +122,7 @@ class Twice(Scene):
         self.log.committed(0, ours=True)
 
 
-def test_audit_names_what_is_wrong(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_audit_names_faults(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     scene = Twice(tmp_path)
     scene.mark(4, end_tag(ROLLED_BACK, scene.end[1][1]))
     scene.mark(8, end_tag(COMMITTED, scene.end[1][1] + 1))

@@ -36,9 +36,7 @@ async def kinds(store: Running, message_id: str) -> list[tuple[str, str]]:
         (COMMIT, "2", [("COMMITTED", "SCHEDULE_TOPIC_XXXX"), ("DEFERRED", "SCHEDULE_TOPIC_XXXX")]),
     ],
 )
-async def test_transaction_is_reported(
-    tmp_path: Path, decision: int, delay: str, expected: list[tuple[str, str]]
-) -> None:
+async def test_transaction_is_shown(tmp_path: Path, decision: int, delay: str, expected: list[tuple[str, str]]) -> None:
     async with Running(tmp_path / "store") as store:
         (one,) = await prepared(store, "m0", DELAY=delay)
         if decision:

@@ -89,7 +89,7 @@ def test_functions_of_one_name_are_measured_apart(tmp_path: Path) -> None:
     assert list(functions(path)) == [("__init__", 2, 81), ("__init__", 84, 2)]
 
 
-def test_every_module_says_what_it_is_for() -> None:
+def test_every_module_states_its_purpose() -> None:
     sources = ("format", "core", "sdk", "services", "spark", "console", "bench", "deploy")
     assert [name(path) for path in files(*sources) if not ast.get_docstring(tree(path))] == []
     heads = {path: content(path) for path in files(*sources, suffixes=(".pyx", ".pxd"))}

@@ -99,7 +99,7 @@ async def test_pending_messages_come_once_and_at_their_time(cluster: Cluster, st
             assert message.stored_at_ms >= message.due_at_ms == noted["due_at_ms"]
 
 
-async def test_group_gets_what_it_has_not_acknowledged(cluster: Cluster, manifest: Manifest) -> None:
+async def test_group_gets_unacknowledged_messages(cluster: Cluster, manifest: Manifest) -> None:
     state = {name: ids(manifest, "orders", group="billing", state=name) for name in ("", "leased", "retried")}
     async with AsyncReceiver(cluster.address, "orders", group="billing") as receiver:
         fresh = await receive_all(receiver)
@@ -118,7 +118,7 @@ async def test_group_gets_what_it_has_not_acknowledged(cluster: Cluster, manifes
         assert attempts.keys() - state["leased"] <= ids(manifest, "orders", pending=True)
 
 
-async def test_ordered_group_goes_on_in_order(cluster: Cluster) -> None:
+async def test_ordered_group_continues_in_order(cluster: Cluster) -> None:
     async with AsyncReceiver(cluster.address, "accounts", group="ledger") as receiver:
         assert await receive_all(receiver) == [], "the queue is leased to another receiver"
         await cluster.advance("1h")
@@ -130,7 +130,7 @@ async def test_group_that_has_received_nothing_starts_where_it_was_told(cluster:
         assert {message.id for message in await receive_all(receiver)} == ids(manifest, "orders")
 
 
-async def test_puller_goes_on_at_the_groups_offsets(cluster: Cluster, manifest: Manifest) -> None:
+async def test_puller_resumes_at_the_groups_offsets(cluster: Cluster, manifest: Manifest) -> None:
     offsets = {queue.get("queue", 0): int(queue.get("offset", 0)) for queue in manifest["answers"]["offsets"]["queues"]}
     left = len(ids(manifest, "orders")) - sum(offsets.values())
     assert 0 < left < len(ids(manifest, "orders"))

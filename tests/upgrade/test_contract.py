@@ -107,12 +107,12 @@ def changed(tmp_path: Path, was: str, now: str) -> list[str]:
 
 
 @pytest.mark.parametrize("change", ALLOWED)
-def test_what_both_versions_understand_is_allowed(tmp_path: Path, change: str) -> None:
+def test_compatible_change_is_allowed(tmp_path: Path, change: str) -> None:
     assert changed(tmp_path, *ALLOWED[change]) == []
 
 
 @pytest.mark.parametrize("change", FORBIDDEN)
-def test_what_breaks_the_other_version_is_found(tmp_path: Path, change: str) -> None:
+def test_incompatible_change_is_found(tmp_path: Path, change: str) -> None:
     was, now, sentence = FORBIDDEN[change]
     found = changed(tmp_path, was, now)
     assert any(sentence in violation for violation in found), found

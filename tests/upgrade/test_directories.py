@@ -20,9 +20,7 @@ def test_verify_calls_the_directory_sound(unpack: Callable[[str], Path], name: s
 
 
 @pytest.mark.parametrize("name", ["clean", "killed"])
-def test_inspect_finds_what_the_release_found(
-    unpack: Callable[[str], Path], manifest: dict[str, Any], name: str
-) -> None:
+def test_inspect_agrees_with_the_release(unpack: Callable[[str], Path], manifest: dict[str, Any], name: str) -> None:
     directory = unpack(name)
     was = manifest["inspect"] if name == "clean" else json.loads((directory / "inspect.json").read_text())
     report = run_duetime("store", "inspect", directory / "store-0", "--json")

@@ -46,7 +46,7 @@ async def cluster(directory: Path, journal: Journal) -> AsyncIterator[Cluster]:
         await cluster.stop()
 
 
-async def test_what_was_acknowledged_comes_once_and_not_early(cluster: Cluster, journal: Journal) -> None:
+async def test_acknowledged_messages_come_once_and_not_early(cluster: Cluster, journal: Journal) -> None:
     await cluster.advance("1m")
     async with make_channel(cluster.address) as channel:
         found = await read_topic(gateway_pb2_grpc.GatewayStub(channel), NAME)  # type: ignore[no-untyped-call]
@@ -62,7 +62,7 @@ async def test_what_was_acknowledged_comes_once_and_not_early(cluster: Cluster, 
         assert journal.stored.get(message.id, 0) in (0, message.due_at_ms)
 
 
-async def test_puller_goes_on_at_its_committed_offsets(cluster: Cluster, journal: Journal) -> None:
+async def test_puller_resumes_at_its_committed_offsets(cluster: Cluster, journal: Journal) -> None:
     async with AsyncPuller(cluster.address, NAME, group=f"{NAME}-readers") as puller:
         assert journal.committed
         # The last commit may have been in flight.

@@ -118,9 +118,7 @@ LEFT = [
 
 
 @pytest.mark.parametrize(("offset", "left"), one_by_one(LEFT))
-async def test_messages_received_from_a_broker_are_not_redelivered(
-    tmp_path: Path, offset: int, left: list[str]
-) -> None:
+async def test_messages_of_a_broker_are_not_redelivered(tmp_path: Path, offset: int, left: list[str]) -> None:
     async with Consuming(tmp_path / "store") as store:
         await outstanding(store)
         await store.kill(lambda: broker_writes(store, TOPIC, offset))
