@@ -50,7 +50,7 @@ def test_a_lane_is_paused_and_resumed(server: str, lane: str, capsys: pytest.Cap
     [
         ("nonsense", 2, "'nonsense' is neither a lane's number nor a delay"),
         ("25m", 1, "no level has the delay 25m; levels: 1s, 5s,"),
-        ("999", 1, "999 is no lane of any shard"),
+        ("999", 1, "no shard has lane 999"),
     ],
 )
 def test_invalid_lane_is_refused(

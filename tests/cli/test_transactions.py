@@ -147,7 +147,7 @@ def test_transactions_are_ended_by_an_operator(transactions: Transactions, capsy
     out, err = capsys.readouterr()
     assert out.splitlines() == [
         f"rolled back  {ids[3]}  (before)",
-        "not found  missing  (there is no such transaction: missing is the id of none, nor of its message)",
+        "not found  missing  (there is no such transaction: missing is neither a transaction's id nor a message's)",
         f"committed  {names[1]}",
     ]
     assert err == "duetime: rolled back 1, not found 1, committed 1\n"

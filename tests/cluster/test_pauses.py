@@ -75,9 +75,9 @@ async def test_what_is_no_lane_is_not_found_and_acts_are_in_the_audit_log(tmp_pa
     async with Cluster(tmp_path, delay_levels=LEVELS) as cluster, make_channel(cluster.address) as channel:
         stub = gateway_pb2_grpc.GatewayStub(channel)
         for request, text in (
-            (gateway_pb2.PauseLaneRequest(level=3), "3 is no lane of any shard"),
-            (gateway_pb2.PauseLaneRequest(level=1, shard=7), "1 is no lane of shard 7"),
-            (gateway_pb2.PauseLaneRequest(), "0 is no lane of any shard"),
+            (gateway_pb2.PauseLaneRequest(level=3), "no shard has lane 3"),
+            (gateway_pb2.PauseLaneRequest(level=1, shard=7), "shard 7 has no lane 1"),
+            (gateway_pb2.PauseLaneRequest(), "no shard has lane 0"),
         ):
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await stub.PauseLane(request, timeout=60)

@@ -157,7 +157,7 @@ async def test_a_topic_limits_the_delay_of_its_messages(gateway: Gateway) -> Non
     again = await gateway.stub.CreateTopic(gateway_pb2.CreateTopicRequest(name="short", max_delay_ms=60_000))
     assert again == made
     other = gateway.stub.CreateTopic(gateway_pb2.CreateTopicRequest(name="short"))
-    assert (await error_of(other)).details() == "topic short exists with a most delay of 60000 ms, not ten years"
+    assert (await error_of(other)).details() == "topic short exists with a longest delay of 60000 ms, not ten years"
 
 
 async def test_a_topics_limit_is_within_ten_years(gateway: Gateway) -> None:

@@ -265,7 +265,7 @@ async def test_put_is_given_until_the_latest_deadline_in_it(running: Running) ->
 async def test_too_many_waiting_bytes_are_refused(running: Running) -> None:
     await running.fill()
     running.submit(bytes(60 * KIB))
-    with pytest.raises(Overloaded, match="61440 bytes wait for shard 0; the most is 102400") as caught:
+    with pytest.raises(Overloaded, match="61440 bytes wait for shard 0; the limit is 102400") as caught:
         running.submit(bytes(60 * KIB))
     assert (caught.value.reason, caught.value.retriable) == ("SHARD_OVERLOADED", True)
     running.puts.answer(0, 1)

@@ -131,7 +131,7 @@ async def test_count_is_bounded(gateway: Gateway, way: str, count: int) -> None:
 async def test_bytes_are_bounded(gateway: Gateway, way: str) -> None:
     code, reason, found = await refusal(gateway, batch(*[plain(bytes(MIB))] * 5))
     assert (code, reason) == (grpc.StatusCode.INVALID_ARGUMENT, "BATCH_TOO_LARGE")
-    assert found["messages"].endswith(f" bytes as they are stored are above the most of a batch, {BATCH_BYTES_MAX}")
+    assert found["messages"].endswith(f" bytes as stored exceed the limit of a batch, {BATCH_BYTES_MAX}")
 
 
 async def test_largest_message_fits_into_a_batch(gateway: Gateway, way: str) -> None:
@@ -172,7 +172,7 @@ async def test_store_that_knows_no_batches_is_named(tmp_path: Path, tap: TappedS
     async with Gateway(tmp_path, {0: tap.port}) as gateway:
         error = await error_of(gateway.stub.SendBatch(batch(plain(), plain()), timeout=WAIT_S))
     assert error.code() == grpc.StatusCode.UNIMPLEMENTED
-    assert "does not store messages all or none" in error.details()
+    assert "cannot store messages all or none" in error.details()
     assert not tap.requests["PutStream"]
 
 

@@ -157,8 +157,8 @@ async def test_reset_asks_each_shard_for_its_queues(tapped: Gateway, taps: list[
 
 
 RESETS = [
-    ({}, "earliest: is not set, nor are latest, at_ms and offset"),
-    ({"offset": 4}, "queue: is not set; an offset is one queue's"),
+    ({}, "earliest: none of earliest, latest, at_ms and offset is set"),
+    ({"offset": 4}, "queue: is not set; an offset belongs to one queue"),
     ({"at_ms": -1}, "at_ms: -1 is not within 0 and"),
     ({"latest": True, "queue": -1}, "queue: -1 is not within 0 and 1023"),
     ({"latest": True, "queue": 4}, "queue 4 is not one of the 4 queues of topic orders"),
@@ -185,7 +185,7 @@ async def test_group_in_use_is_deleted_only_by_force(tmp_path: Path) -> None:
         error = await error_of(delete(gateway))
         assert (error.code(), error.details()) == (
             grpc.StatusCode.FAILED_PRECONDITION,
-            "group billing is in use: receivers were seen within a minute (worker-1); force deletes it all the same",
+            "group billing is in use: receivers were seen within a minute (worker-1); force deletes it anyway",
         )
         assert await names(gateway) == ["billing"]
         assert not first.requests["DeleteGroup"]
@@ -233,7 +233,7 @@ async def test_shard_without_an_answer_to_that_is_served_without_its_groups(tmp_
     with capture_logs() as logs:
         async with Gateway(tmp_path, {0: tap.port}) as gateway:
             assert await names(gateway) == []
-    assert "groups of a shard not inspected" in [line["event"] for line in logs]
+    assert "cannot inspect a shard's groups" in [line["event"] for line in logs]
 
 
 @pytest.mark.parametrize("name", golden.NAMES)

@@ -88,7 +88,7 @@ async def test_late_shard_fails_its_messages_after_the_timeout(tmp_path: Path, t
         tap.hold("PutStream")
         (result,) = await gateway.send(message(id="a"))
         assert (result.message_id, result.fault.reason) == ("a", "SHARD_UNAVAILABLE")
-        assert "does not answer: nothing came within" in result.fault.message
+        assert "does not answer: no response within" in result.fault.message
         assert len(tap.requests["PutStream"]) == 1, "a put is never repeated by the gateway itself"
 
 
@@ -154,7 +154,7 @@ async def test_delayed_record_carries_its_place_and_hosts(tapped: Gateway, taps:
     ("settings", "text"),
     [
         ({"delay_levels": "1s 2s"}, "has the delay levels 1s 2s; this gateway has 1s 5s 10s"),
-        ({"shard": 4}, "says that it is shard 4"),
+        ({"shard": 4}, "identifies itself as shard 4"),
     ],
 )
 async def test_store_that_does_not_belong_here(

@@ -100,7 +100,10 @@ REFUSED = [
     ({"group": ""}, "group: '' is not 1 to 120 characters"),
     ({"group": "a b"}, "group: 'a b' is not 1 to 120 characters"),
     ({"topic": ""}, "topic: '' has 0 characters"),
-    ({"topic": "%RETRY%billing"}, "topic: '%RETRY%billing' is not received from: its messages come with the topics"),
+    (
+        {"topic": "%RETRY%billing"},
+        "topic: '%RETRY%billing' is not received from: its messages are delivered with their own topics",
+    ),
     ({"topic": "SCHEDULE_TOPIC_XXXX"}, "topic: SCHEDULE_TOPIC_XXXX is not received from"),
     ({"max_count": 1_025}, "max_count: 1025 is not within 0 and 1024"),
     ({"max_bytes": -1}, "max_bytes: -1 is not within 0 and 16777216"),
@@ -128,7 +131,7 @@ async def test_bad_receipts_are_refused(one: tuple[Gateway, TappedStore]) -> Non
     change = consumer_pb2.ChangeInvisibleRequest(group="billing", receipts=[b"x"], invisible_ms=5, not_attempted=True)
     assert (await error_of(gateway.stub.ChangeInvisible(change))).details() == (
         "invisible_ms: 5 is not within 10 and 43200000 (12 h); 0 ends the lease; "
-        "not_attempted: is only for invisible_ms 0, which gives the messages back"
+        "not_attempted: is only for invisible_ms 0, which ends the lease"
     )
 
 

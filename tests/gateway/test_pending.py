@@ -410,7 +410,7 @@ async def test_fields_of_a_list_are_checked(tapped: Gateway) -> None:
     error = await error_of(tapped.stub.ListPending(pb.ListPendingRequest(filter={"topic": "unknown"})))
     assert error.code().name == "NOT_FOUND"
     error = await error_of(tapped.stub.ListPending(pb.ListPendingRequest(page_token=b"x")))
-    assert error.details() == "page_token: is none that ListPending gave"
+    assert error.details() == "page_token: was not returned by ListPending"
 
 
 # --- count ------------------------------------------------------------------------------------------------------------

@@ -94,10 +94,10 @@ def test_tokens_come_back_as_they_were() -> None:
     ("token", "digest", "shards", "text"),
     [
         (encode(1, CURSORS), 2, [0, 3, 7], "belongs to another filter"),
-        (encode(1, CURSORS), 1, [0, 3], r"names the shards \[7\], which the filter does not reach"),
-        (b"", 1, [0], "is none that ListPending gave"),
-        (b"\0\0\0\0", 1, [0], "is none that ListPending gave"),
-        (encode(1, CURSORS)[:-1], 1, [0, 3, 7], "is none that ListPending gave"),
+        (encode(1, CURSORS), 1, [0, 3], r"names shards outside the filter: \[7\]"),
+        (b"", 1, [0], "was not returned by ListPending"),
+        (b"\0\0\0\0", 1, [0], "was not returned by ListPending"),
+        (encode(1, CURSORS)[:-1], 1, [0, 3, 7], "was not returned by ListPending"),
     ],
 )
 def test_tokens_are_checked(token: bytes, digest: int, shards: list[int], text: str) -> None:
@@ -109,7 +109,7 @@ def test_tokens_are_checked(token: bytes, digest: int, shards: list[int], text: 
 def test_a_damaged_token_is_refused(at: int, flip: int) -> None:
     data = bytearray(encode(1, CURSORS))
     data[at] ^= flip
-    with pytest.raises(InvalidArgument, match="page_token: is none that ListPending gave"):
+    with pytest.raises(InvalidArgument, match="page_token: was not returned by ListPending"):
         decode(bytes(data), 1, CURSORS.keys())
 
 

@@ -125,7 +125,7 @@ async def test_each_request_gets_its_own_answer_in_any_order(peer: Peer) -> None
 async def test_a_request_without_an_answer_in_time_fails_alone(peer: Peer) -> None:
     late, other = peer.ask(b"a", 50), peer.ask(b"bb")
     requests = [await peer.take() for _ in range(2)]
-    assert "nothing came within 50 ms" in (await refusal(late)).text
+    assert "no response within 50 ms" in (await refusal(late)).text
     for request in requests:
         peer.answer(request)
     assert (await other).stored_at_ms == 2

@@ -118,7 +118,7 @@ def test_a_request_above_the_burst_is_refused_as_never_fitting() -> None:
         quotas.send("alice", PEER, 21, 1, nothing)
     assert refused.value.reason == "QUOTA_BURST_EXCEEDED"
     assert not refused.value.retriable
-    assert "never fits" in refused.value.text
+    assert "split the request" in refused.value.text
 
 
 def test_a_topic_is_limited_for_all_senders() -> None:

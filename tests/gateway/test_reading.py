@@ -97,12 +97,12 @@ async def test_pull_of_queues_that_do_not_go_together_is_refused(two_shards: Gat
     await two_shards.stub.CreateTopic(gateway_pb2.CreateTopicRequest(name="orders", queue_count=4))
     for queues, status, text in (
         ((), grpc.StatusCode.INVALID_ARGUMENT, "queues: 0 queues; a request has 1 to 1024"),
-        ((0, 2, 0), grpc.StatusCode.INVALID_ARGUMENT, "queues[2].queue: 0 is named before"),
+        ((0, 2, 0), grpc.StatusCode.INVALID_ARGUMENT, "queues[2].queue: 0 is named twice"),
         ((0, -1), grpc.StatusCode.INVALID_ARGUMENT, "queues[1].queue: -1 is not within 0 and 1023"),
         (
             (0, 1),
             grpc.StatusCode.INVALID_ARGUMENT,
-            "queues: lie on the shards [0, 1]; a call reads those of one shard (GetRoute)",
+            "queues: are on the shards [0, 1]; a call reads those of one shard (GetRoute)",
         ),
         ((0, 9), grpc.StatusCode.NOT_FOUND, "queue 9 is not one of the 4 queues of topic orders"),
     ):

@@ -229,7 +229,7 @@ async def test_request_with_too_few_or_too_many_messages_is_refused(gateway: Gat
 async def test_request_with_too_many_bytes_is_refused(gateway: Gateway) -> None:
     error = await error_of(gateway.stub.Send(request(*[message(bytes(4_190_000))] * 8 + [message(bytes(40_000))])))
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert "are above the most of one request, 33554432" in (error.details() or "")
+    assert "exceed the limit of one request, 33554432" in (error.details() or "")
 
 
 async def test_bytes_that_are_no_request_are_refused(gateway: Gateway) -> None:

@@ -51,7 +51,7 @@ async def test_queues_of_several_shards_are_refused(two_shards: Gateway) -> None
     await topic(two_shards, 4)
     subscriber = await Subscriber(two_shards.stub).begin(*((queue, 0) for queue in range(4)))
     assert await subscriber.status() is grpc.StatusCode.INVALID_ARGUMENT
-    assert "lie on the shards [0, 1]" in (await subscriber.call.details() or "")
+    assert "are on the shards [0, 1]" in (await subscriber.call.details() or "")
 
 
 async def test_queues_have_the_numbers_of_the_topic(tmp_path: Path) -> None:

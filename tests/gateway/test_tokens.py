@@ -153,7 +153,7 @@ def test_wrong_signature_is_refused(authorization: str) -> None:
 
 def test_signature_that_others_could_read_does_not_count() -> None:
     date_time, signature = VECTORS[0]
-    with pytest.raises(Unauthenticated, match="over TLS only"):
+    with pytest.raises(Unauthenticated, match="only over TLS"):
         check_signature(header(signature), date_time, secret_of, is_private=False)
 
 

@@ -51,7 +51,7 @@ def test_token_alone_goes_to_standard_output_and_is_shown_once(typed: Run, tmp_p
     token = parse_token(out.strip())
     assert (code, bool(token)) == (0, True)
     assert token is not None
-    assert "shown this once" in err
+    assert "shown only once" in err
     for words in (
         ("users",),
         ("users", "list"),
@@ -127,12 +127,12 @@ def test_grants_are_added_once_listed_and_removed(typed: Run) -> None:
         (("users", "create", "a b"), 2, "without blanks"),
         (("users", "create", "x" * 121), 2, "1 to 120"),
         (("users", "create", "shop"), 1, "exists"),
-        (("users", "create", "new", "--expires", "0s"), 2, "never counts"),
+        (("users", "create", "new", "--expires", "0s"), 2, "is never valid"),
         (("users", "show", "nobody"), 1, "there is no user nobody"),
         (("users", "rotate", "group:ops"), 2, "has no tokens"),
         (("users", "add-key", "group:ops"), 2, "has no keys"),
         (("users", "add-key", "shop"), 1, "DUETIME_SECRETS_KEY is not set"),
-        (("grants", "add", "shop", "fly", "orders"), 2, "is no right"),
+        (("grants", "add", "shop", "fly", "orders"), 2, "is not a right"),
         (("grants", "add", "shop", "send"), 2, "name some"),
         (("grants", "add", "shop", "send", "[a]"), 2, "characters of"),
         (("grants", "add", "shop", "admin", "orders"), 2, "takes no pattern"),

@@ -296,7 +296,14 @@ def audited(run: Run) -> None:
 def check_told(told: Mapping[str, str]) -> None:
     """The run was complete: every log line that could leak is there."""
     gateway = told["gateway-0.log"]
-    awaited = ("defect in", "TOKEN_INVALID", "RIGHT_MISSING", "KeyError", "UnicodeDecodeError", "keys not read")
+    awaited = (
+        "defect in",
+        "TOKEN_INVALID",
+        "RIGHT_MISSING",
+        "KeyError",
+        "UnicodeDecodeError",
+        "cannot read identity provider keys",
+    )
     assert [words for words in awaited if words not in gateway] == []
     assert "CLUSTER_SECRET_REFUSED" in told["store-0.log"]
     assert "command/users rotate" in told["table audit_events"]

@@ -1,1 +1,1 @@
-"""Who calls, and what they may do: users, tokens, identity providers, grants."""
+"""Users, tokens, identity providers and grants: authenticates callers and checks their rights."""

@@ -1,9 +1,9 @@
-"""All users as they were last read: followed once a second, kept for a while when the database is away.
+"""The book: a copy of all users in memory, read once a second, kept for a while if the database is unavailable.
 
-    users_version ── one number a second ──▶ the users that changed ──▶ the book ──▶ whoever has to end calls
+    users_version ── one number a second ──▶ changed users ──▶ the book ──▶ the gatekeeper ends calls
 
-A gateway knows every user, so that a call of one asks no database, nor does a call with a token that does not exist.
-Only a token that is not in the book has it read again at once, for all who ask together: it may have just been made.
+A gateway holds every user, so calls by known users and calls with nonexistent tokens need no database. A token missing
+from the book triggers one immediate read for all waiting calls: it may be new.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ from duetime_gateway.access.metrics import AccessMetrics
 log = structlog.get_logger()
 
 PERIOD_MS = 1_000
-# Between two reads, however many unknown tokens there are.
+# Minimum between two reads, regardless of the number of unknown tokens.
 GAP_MS = 50
-# From then on the book is out of date, which is told.
+# Age at which the book is reported as out of date.
 STALE_MS = 10_000
-# How long a call with an unknown token waits for the database.
+# Longest wait for the database by a call with an unknown token.
 WAIT_S = 3.0
-# Users whose rights are kept ready.
+# Users whose rights are cached.
 ACCESSES_MAX = 4_096
 # Measures the database's load, so it is never a test's clock.
 _CLOCK = SystemClock()
@@ -37,7 +37,7 @@ class Book:
     """See the module."""
 
     def __init__(self, database: Database, clock: Clock, metrics: AccessMetrics, keep_ms: int) -> None:
-        """`keep_ms`: how long what was read counts while the database does not answer."""
+        """`keep_ms`: time for which the last read stays valid while the database is unavailable."""
         self._database = database
         self._clock = clock
         self._metrics = metrics
@@ -45,21 +45,21 @@ class Book:
         self._users: dict[str, StoredUser] = {}
         self._tokens: dict[str, tuple[StoredUser, StoredToken]] = {}
         self._keys: dict[str, StoredKey] = {}
-        # Of the users last read; 0: they were never read.
+        # Version of the users at the last read; 0: never read.
         self._version = 0
-        # Counts changes of the book: what was concluded from it holds as long as this stands.
+        # Number of changes of the book. Conclusions from the book hold until it changes.
         self.edition = 0
         self._read_at_ms: float | None = None
         self.is_stale = False
         self._change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # Reads begun; those who wait for one of a number, or a later one; and what makes the next one come at once.
+        # Reads started; callers, each with the first read that serves it; a future that starts the next read at once.
         self._begun = 0
         self._waiting: list[tuple[int, asyncio.Future[bool]]] = []
         self._wanted: asyncio.Future[None] | None = None
         metrics.age.set_function(lambda: self._age_ms() / 1000.0)
 
     async def follow(self) -> None:
-        """Reads what changes, for ever."""
+        """Reads changes until cancelled."""
         while True:
             self._begun += 1
             number, self._wanted = self._begun, asyncio.get_running_loop().create_future()
@@ -68,7 +68,7 @@ class Book:
             await self._clock.wait_for(self._wanted, PERIOD_MS - GAP_MS)
 
     async def refresh(self) -> None:
-        """Returns once the book has what was there when this was called. Raises: Unavailable."""
+        """Returns once the book includes every change made before this call. Raises: Unavailable."""
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiting.append((self._begun + 1, done))
         if self._wanted is not None and not self._wanted.done():
@@ -76,7 +76,7 @@ class Book:
         await asyncio.wait({done}, timeout=WAIT_S)
         if not (done.done() and done.result()):
             done.cancel()
-            raise _unread("the metadata database does not answer, and the token is not known from before")
+            raise _unread("the metadata database is unavailable, and the token is not cached")
 
     async def _read(self) -> bool:
         try:
@@ -112,7 +112,7 @@ class Book:
         self._change = asyncio.get_running_loop().create_future()
 
     async def changed(self, edition: int, wait_ms: float) -> None:
-        """Returns once the book has another edition, or after so long."""
+        """Returns when the edition differs from the given one, or after `wait_ms`."""
         if self.edition == edition:
             await self._clock.wait_for(self._change, wait_ms)
 
@@ -128,26 +128,27 @@ class Book:
         return float("inf") if self._read_at_ms is None else self._clock.monotonic_ms() - self._read_at_ms
 
     def check(self) -> None:
-        """Raises: Unavailable: what the book says is too old to count, or it was never read."""
+        """Raises: Unavailable: the book was never read, or is older than `keep_ms`."""
         if self.is_stale and self._age_ms() > self._keep_ms:
-            raise _unread(f"the metadata database has not answered for {self._keep_ms} ms, as long as rights are kept")
+            text = f"the metadata database has been unavailable for {self._keep_ms} ms, as long as rights are kept"
+            raise _unread(text)
         if not self.edition:
             raise _unread("the metadata database has not answered yet")
 
-    # --- what it says -----------------------------------------------------------------------------------------------
+    # --- lookups ----------------------------------------------------------------------------------------------------
 
     def token(self, token_id: str) -> tuple[StoredUser, StoredToken] | None:
-        """A token and whose it is; None: there is none with this id."""
+        """A token and its user; None: unknown id."""
         return self._tokens.get(token_id)
 
     def key(self, access_key: str) -> StoredKey | None:
-        """An access key with its sealed secret, and whose it is; None: there is no such key."""
+        """An access key with its sealed secret and its user; None: unknown key."""
         return self._keys.get(access_key)
 
     def access_of(self, name: str, groups: tuple[str, ...] = ()) -> Access | None:
-        """What a user may do, as themselves and as one of these groups of an identity provider.
+        """The rights of a user, including those of the given identity-provider groups.
 
-        None: they are shut out, or nobody knows them.
+        None: the user is revoked or unknown.
         """
         user = self._users.get(name)
         if user is not None and user.revoked:
@@ -161,9 +162,9 @@ class Book:
 
 @lru_cache(ACCESSES_MAX)
 def _access(name: str, grants: frozenset[StoredGrant]) -> Access:
-    """Of all tokens of a user the same."""
+    """The rights, cached: all tokens of a user share them."""
     return Access(name, grants)
 
 
 def _unread(text: str) -> Unavailable:
-    return Unavailable(f"it is not known who calls: {text}", reason="RIGHTS_UNKNOWN")
+    return Unavailable(f"cannot check the caller's rights: {text}", reason="RIGHTS_UNKNOWN")

@@ -1,12 +1,12 @@
-"""Lets calls in at the gateway's border: who calls is known, and within their rights, before a request is read.
+"""Admits calls at the gateway's border: authenticates the caller and checks its rights before reading a request.
 
     metadata ──fingerprint──▶ a pass ──▶ the call, in its principal's name and with its rights
                  │ unknown, or of an earlier edition of the book
                  └─▶ the book, a hash or a signature ─▶ a pass, or UNAUTHENTICATED
 
-A pass holds until the book changes; then each call has its own made again, from memory. Calls that run on are looked at
-whenever the book changed and once a second: those of a user who is gone are ended, and those who lost a right, or whose
-token has expired, are to call again.
+A pass is valid until the book changes; the next call then renews it from memory. Running calls are checked after each
+change of the book and once a second: calls of removed users are ended; callers with a lost right or an expired token
+must call again.
 """
 
 import asyncio
@@ -39,18 +39,18 @@ log = structlog.get_logger()
 
 METADATA_KEY = "authorization"
 SCHEME = "bearer "
-# Tokens that are known to be right; the oldest go first.
+# Cached passes; the oldest are evicted first.
 PASSES_MAX = 16_384
-# A signed token is read again after so long: its key may be gone.
+# Time after which a signed token is verified again: its key may have been withdrawn.
 SIGNED_MS = 300_000
 LOOK_MS = 1_000
-# The headers of one call are far below this.
+# Longest authorization header accepted; real ones are far shorter.
 CHARS_MAX = 20_000
 Task = asyncio.Task[Any]
 
 
 class Pass:
-    """A token or an access key that was found to be right, and what it is good for."""
+    """A verified token or access key, with its principal and rights."""
 
     __slots__ = ("access", "access_key", "edition", "ends_at_ms", "groups", "principal", "read_at_ms", "token_id")
 
@@ -59,26 +59,26 @@ class Pass:
     ) -> None:
         self.access = access
         self.principal = Principal(access.name)
-        # Of the book.
+        # Edition of the book.
         self.edition = edition
-        # 0: never.
+        # 0: never expires.
         self.ends_at_ms = ends_at_ms
-        # Of ours; empty: a provider's.
+        # Id of a DueTime token; empty: an identity provider's token.
         self.token_id = token_id
-        # By which its calls are signed; empty: they show a token.
+        # Access key that signs the calls; empty: they carry a token.
         self.access_key = ""
         self.groups = groups
-        # When a provider's was read, on the monotonic clock.
+        # Time at which a provider's token was verified, on the monotonic clock.
         self.read_at_ms = 0.0
 
 
 class ShutOut(Unauthenticated):
-    """Somebody who has proved who they are, and may not call."""
+    """The caller is authenticated, but revoked or unknown here."""
 
     reason = "USER_REVOKED"
 
     def __init__(self, user: str) -> None:
-        super().__init__(f"user {user} is not known here, or was shut out")
+        super().__init__(f"user {user} is unknown or revoked")
         self.user = user
 
 
@@ -94,15 +94,15 @@ class Gatekeeper:
         provider: "Tokens | None" = None,
         seal: Seal | None = None,
     ) -> None:
-        """`rules`: by method, as gRPC has it: `/duetime.v1.Gateway/Send`. `seal`: of access keys' secrets; None: there
-        is none, and no signature counts."""
+        """`rules`: by gRPC method, such as `/duetime.v1.Gateway/Send`. `seal`: decrypts the secrets of access keys;
+        None: every signature is rejected."""
         self._book = book
         self._rules = rules
         self._clock = clock
         self._metrics = metrics
         self._provider = provider
         self._seal = seal
-        # Of access keys that calls were signed with: the sealed secret, and the secret.
+        # Sealed and plain secrets of access keys used in calls.
         self._secrets: dict[str, tuple[str, str]] = {}
         self._signers: dict[str, Pass] = {}
         self._fingerprints = Fingerprints()
@@ -115,9 +115,9 @@ class Gatekeeper:
     # --- calls ------------------------------------------------------------------------------------------------------
 
     async def admit(self, method: str, context: Any, role: Role | None = None) -> None:
-        """Within the call's task, before its request is read. Raises: DueTimeError: it is refused."""
+        """Runs in the call's task, before its request is read. Raises: DueTimeError: the call is rejected."""
         if role is Role.SPARK:
-            # What it may call at all has been decided by its certificate.
+            # The certificate has already limited the methods.
             serve_for(Principal(f"certificate {role.value}"))
             permit.serve_with(EVERYTHING)
             return
@@ -141,21 +141,22 @@ class Gatekeeper:
         permit.serve_with(found.access)
 
     def note(self, error: DueTimeError) -> None:
-        """Counts a refusal."""
+        """Counts a rejected call."""
         self._metrics.refused.labels(error.reason.lower()).inc()
 
     def left(self) -> None:
-        """The running call has ended."""
+        """Removes the running call, which has ended."""
         task = _running()
         self._serving.pop(task, None)
         self._ended.pop(task, None)
 
     def ended(self) -> DueTimeError | None:
-        """Why the running call was cancelled, if that was done here; it may go on to end itself then."""
+        """The reason if the gatekeeper cancelled the running call. Undoes the cancellation so that the call can
+        end itself."""
         task = _running()
         reason = self._ended.pop(task, None)
         if reason is not None:
-            # It is looked at no more.
+            # Its checks end here.
             self._serving.pop(task, None)
             task.uncancel()
         return reason
@@ -174,7 +175,7 @@ class Gatekeeper:
             found = await self._look(text, fingerprint, host_of(context.peer()))
         elif found.edition != book.edition or (not found.token_id and self._is_old(found)):
             found = await self._look_again(text, fingerprint, found)
-        # Also where it is refused now: it is known who calls.
+        # Set before an expired token is rejected: the principal is known.
         serve_for(found.principal)
         if 0 < found.ends_at_ms <= self._clock.now_ms():
             self._passes.pop(fingerprint, None)
@@ -188,13 +189,13 @@ class Gatekeeper:
         if self._book.token(parsed.id) is None:
             await self._book.refresh()
         known = self._book.token(parsed.id)
-        # Whether the id or the secret is wrong is nobody's business.
+        # The error is the same for a wrong id and a wrong secret.
         if known is None or not await self._verifier.fits(fingerprint, parsed.secret, known[1].hashed, host):
             raise _invalid()
         return self._keep(fingerprint, self._of_token(parsed.id))
 
     async def _look_again(self, text: str, fingerprint: bytes, found: Pass) -> Pass:
-        """The pass as the book has it now: a token that was right is right as long as it is there."""
+        """Renews a pass from the book: a verified token stays valid until deleted."""
         del self._passes[fingerprint]
         if found.token_id:
             return self._keep(fingerprint, self._of_token(found.token_id))
@@ -221,13 +222,13 @@ class Gatekeeper:
         return self._keep(fingerprint, found)
 
     async def _signer(self, context: Any) -> Pass:
-        """Whose access key a call is signed with. Raises: DueTimeError."""
+        """The pass of the access key that signed a call. Raises: DueTimeError."""
         headers, book = read_headers(context.invocation_metadata()), self._book
         book.check()
         if book.is_stale:
             self._metrics.stale.inc()
         if self._seal is None:
-            text = "this gateway has no DUETIME_SECRETS_KEY, by which it could check signatures"
+            text = "this gateway cannot check signatures: DUETIME_SECRETS_KEY is not set"
             raise Unauthenticated(text, reason="SIGNATURE_INVALID")
         access_key = access_key_of(headers.authorization)
         if access_key and book.key(access_key) is None:
@@ -249,7 +250,7 @@ class Gatekeeper:
             try:
                 known = stored.sealed, self._seal.open(access_key, stored.sealed)
             except DataLoss as error:
-                log.warning("secret of an access key can't be read", access_key=access_key, why=error.text)
+                log.warning("cannot read the secret of an access key", access_key=access_key, why=error.text)
                 return None
             if len(self._secrets) >= PASSES_MAX:
                 self._secrets.clear()
@@ -282,10 +283,10 @@ class Gatekeeper:
     def _is_old(self, found: Pass) -> bool:
         return self._clock.monotonic_ms() - found.read_at_ms > SIGNED_MS
 
-    # --- calls that run on ------------------------------------------------------------------------------------------
+    # --- running calls ----------------------------------------------------------------------------------------------
 
     async def watch(self) -> None:
-        """Looks at the calls in flight, for ever."""
+        """Checks running calls until cancelled."""
         edition = self._book.edition
         while True:
             await self._book.changed(edition, LOOK_MS)
@@ -293,7 +294,7 @@ class Gatekeeper:
             self._end(self._lost())
 
     def _lost(self) -> Iterable[tuple[Task, DueTimeError]]:
-        """Calls that would not be let in again as they are, and why."""
+        """Running calls that would now be rejected, with the reason."""
         try:
             self._book.check()
         except Unavailable as error:
@@ -331,7 +332,7 @@ class Gatekeeper:
             self._metrics.ended.labels(reason.reason.lower()).inc()
             task.cancel()
         if new:
-            log.info("calls ended, whose callers lost rights", count=len(new))
+            log.info("calls ended: their callers lost rights", count=len(new))
 
 
 def _running() -> Task:
@@ -346,13 +347,13 @@ def _token_in(metadata: Any) -> str:
         if key == METADATA_KEY:
             text = value.decode("latin-1") if isinstance(value, bytes) else value
             if len(text) > CHARS_MAX or text[: len(SCHEME)].lower() != SCHEME:
-                raise Unauthenticated("the call's authorization is no Bearer token", reason="TOKEN_INVALID")
+                raise Unauthenticated("the authorization header is not a Bearer token", reason="TOKEN_INVALID")
             return str(text[len(SCHEME) :])
-    raise Unauthenticated("the call has no token: authorization: Bearer TOKEN", reason="TOKEN_MISSING")
+    raise Unauthenticated("the call has no token: send authorization: Bearer TOKEN", reason="TOKEN_MISSING")
 
 
 def _is_private(context: Any) -> bool:
-    """Whether nobody reads the call on its way: it came over TLS, or from this machine."""
+    """Whether nobody else can read the call: it came over TLS or from this machine."""
     if context.auth_context().get("transport_security_type") == [b"ssl"]:
         return True
     host = unquote(host_of(context.peer())).removeprefix("ipv4:").removeprefix("ipv6:").strip("[]")

@@ -1,9 +1,9 @@
-"""What a user may do: rights on topics and groups whose names match patterns. Pure.
+"""A user's rights on topics and groups, by name pattern. Pure.
 
-A pattern is a name in which `*` stands for any characters and `?` for one. Topics of groups (their retries and
-dead letters) match nothing but their own names, `*`, and patterns that begin with `%`. The right to inspect is the only
-one on other topics of the system (lanes, timers, quarantine), and is one on no other topic: `receive *` does not read
-the lanes of all topics. Where a call may name nothing, for all, it takes a pattern that matches nothing too: `*`.
+In a pattern, `*` matches any characters and `?` matches one. Topics of groups (retries and dead letters) match only
+their own names, `*`, and patterns that begin with `%`. Other system topics (lanes, timers, quarantine) take the right
+to inspect, which applies to no other topic: `receive *` does not cover the lanes of all topics. A call without a name,
+for all topics or groups, takes a pattern that matches an empty name: `*`.
 """
 
 import re
@@ -17,18 +17,18 @@ from duetime_core.metadata.users import StoredGrant
 from duetime_format.names import is_group_topic, is_internal_topic
 from duetime_format.texts import shown
 
-# The right to everything, calls that name neither topic nor group included.
+# The right to everything, including calls without a topic or group.
 ADMIN = "admin"
-# A user's name that begins so stands for all whom an identity provider says to be of the group.
+# Prefix of a user name that stands for a group of the identity provider.
 GROUP_PREFIX = "group:"
-# Answers that are remembered for one user.
+# Cached answers per user.
 ANSWERS_MAX = 1_000
 
 _PATTERN = re.compile(r"[%|a-zA-Z0-9_*?-]+")
 
 
 class Right(Flag):
-    """What may be done. Where a call can be made with several rights, one of them is enough."""
+    """One kind of access. If a call accepts several rights, one of them is enough."""
 
     SEND = auto()
     RECEIVE = auto()
@@ -37,13 +37,13 @@ class Right(Flag):
 
 
 ANY_RIGHT = Right.SEND | Right.RECEIVE | Right.MANAGE | Right.INSPECT
-# To read a topic: of the system, to inspect it.
+# Rights to read a topic; system topics take INSPECT.
 READ = Right.RECEIVE | Right.INSPECT
 RIGHTS = {str(right.name).lower(): right for right in Right}
 
 
 class Kind(Enum):
-    """What a name is the name of; a group is one of consumers or of producers."""
+    """The kind of a named object; a group is one of consumers or of producers."""
 
     TOPIC = "topic"
     GROUP = "group"
@@ -53,7 +53,7 @@ KINDS = frozenset(kind.value for kind in Kind)
 
 
 def admin_grant() -> StoredGrant:
-    """The grant of everything."""
+    """The grant of all rights."""
     return StoredGrant(ADMIN, "", "*")
 
 
@@ -65,12 +65,12 @@ def check_pattern(pattern: str) -> None:
 
 
 class _Pattern:
-    """A grant's."""
+    """The pattern of one grant."""
 
     def __init__(self, right: Right, pattern: str) -> None:
         self.right = right
         self._pattern = pattern
-        # fnmatch has sets of characters too, whose brackets no pattern has.
+        # fnmatch also supports character sets, but patterns cannot contain brackets.
         self._matches = re.compile(translate(pattern)).match
 
     def covers(self, kind: Kind, name: str) -> bool:
@@ -83,7 +83,7 @@ class _Pattern:
 
 
 class Access:
-    """What one user may do, as of one version of the users: another version makes another object."""
+    """The rights of one user at one version of the users; immutable."""
 
     def __init__(self, name: str, grants: Iterable[StoredGrant]) -> None:
         self.name = name
@@ -91,25 +91,25 @@ class Access:
         self.is_admin = any(grant.right == ADMIN for grant in self._grants)
         self._patterns: dict[Kind, list[_Pattern]] = {kind: [] for kind in Kind}
         for grant in self._grants:
-            # One of a later version means nothing here.
+            # Rights of a later version are ignored.
             if grant.right in RIGHTS and grant.kind in KINDS:
                 self._patterns[Kind(grant.kind)].append(_Pattern(RIGHTS[grant.right], grant.pattern))
         self._answers: dict[tuple[Right, Kind, str], bool] = {}
-        # Asked for each request to send.
+        # Precomputed: each send request needs it.
         self.sends_everywhere = self.may(Right.SEND, Kind.TOPIC, "")
-        # Methods that were found to be within the user's rights, whatever they name.
+        # Methods covered for every name.
         self.methods: set[str] = set()
 
     @property
     def grants(self) -> list[StoredGrant]:
-        """In order."""
+        """Sorted."""
         return sorted(self._grants)
 
     def may(self, rights: Right, kind: Kind, name: str) -> bool:
-        """Whether one of the rights is there for the topic or group. An empty name: for all that there are."""
+        """Whether the user has one of the rights on this topic or group; an empty name: on all of them."""
         if self.is_admin:
             return True
-        # What is longer is no name at all, as the call itself is told if it gets so far.
+        # Longer names are invalid and are rejected later.
         name = name[: PATTERN_CHARS_MAX + 1]
         question = rights, kind, name
         answer = self._answers.get(question)
@@ -121,20 +121,20 @@ class Access:
         return answer
 
     def has(self, rights: Right, kind: Kind) -> bool:
-        """Whether one of the rights is there for some topic or group."""
+        """Whether the user has one of the rights on at least one topic or group."""
         return self.is_admin or any(one.right & rights for one in self._patterns[kind])
 
     def lost(self, later: "Access") -> bool:
-        """Whether rights are missing later that are there now."""
+        """Whether `later` lacks any of these rights."""
         return not later.is_admin and (self.is_admin or not self._grants <= later._grants)
 
     def refusal(self, rights: Right, kind: Kind, name: str) -> PermissionDenied:
-        """The error of a call that takes one of these rights. It is the same whether the name exists or not."""
+        """The error of a call without these rights. It does not depend on the existence of the name."""
         what = f"{kind.value} {shown(name)}" if name else f"all {kind.value}s"
         return denied(f"user {self.name} has no right to {_words(rights)} for {what}")
 
     def lacks(self, rights: Right, kind: Kind) -> PermissionDenied:
-        """The same, where there is none of these rights at all."""
+        """The error of a call whose user has none of these rights on any name."""
         return denied(f"user {self.name} has no right to {_words(rights)} for any {kind.value}")
 
     def check(self, rights: Right, kind: Kind, name: str) -> None:
@@ -152,7 +152,7 @@ def denied(text: str) -> PermissionDenied:
     return PermissionDenied(text, reason="RIGHT_MISSING")
 
 
-# Of calls where nobody asks who calls.
+# Rights of all callers while users are off.
 EVERYTHING = Access("", [admin_grant()])
-# Of callers that are not known, in calls that are for anybody.
+# Rights of unauthenticated callers in public methods.
 NOTHING = Access("", [])

@@ -1,4 +1,4 @@
-"""What a call of RocketMQ's clients says of itself beside its request: the one place that reads its headers. Pure."""
+"""Reads the headers of calls by RocketMQ's clients; no other module reads them. Pure."""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -8,19 +8,19 @@ _DATE_TIME, _AUTHORIZATION = "x-mq-date-time", "authorization"
 
 
 class Headers(NamedTuple):
-    """Of one call; what it does not say is empty. Nothing is checked here."""
+    """Headers of one call; missing ones are empty. Values are not checked."""
 
     client_id: str
-    # Where a request names none.
+    # Default for requests without a namespace.
     namespace: str
     language: str
     authorization: str
-    # Signed, in any form.
+    # Signed; any format.
     date_time: str
 
 
 def read_headers(metadata: Iterable[tuple[str, Any]] | None) -> Headers:
-    """Of several with one name the last counts, as of RocketMQ's own server."""
+    """Reads the headers. If one name occurs several times, the last value wins, as in RocketMQ's own server."""
     found = {key: value for key, value in metadata or () if isinstance(value, str)}
     names = _CLIENT_ID, _NAMESPACE, _LANGUAGE, _AUTHORIZATION, _DATE_TIME
     return Headers(*(found.get(name, "") for name in names))

@@ -1,15 +1,15 @@
-"""Metrics of who calls."""
+"""Metrics of authentication and rights."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 
 class AccessMetrics:
-    """Of one gateway."""
+    """Metrics of one gateway."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.refused = Counter(
             "duetime_gateway_refused",
-            "Calls refused for who calls, by reason.",
+            "Calls rejected by authentication or rights, by reason.",
             ["reason"],
             registry=registry,
         )
@@ -21,15 +21,15 @@ class AccessMetrics:
         )
         self.stale = Counter(
             "duetime_gateway_stale_calls",
-            "Calls admitted by rights that were out of date, while the metadata database was away.",
+            "Calls admitted with outdated rights while the metadata database was unavailable.",
             registry=registry,
         )
         self.passes = Gauge(
-            "duetime_gateway_passes", "Tokens that are known to be right, and need no hash.", registry=registry
+            "duetime_gateway_passes", "Verified tokens in the cache; they need no hash.", registry=registry
         )
-        self.users = Gauge("duetime_gateway_users", "Users that the gateway knows.", registry=registry)
+        self.users = Gauge("duetime_gateway_users", "Users in the gateway's cache.", registry=registry)
         self.age = Gauge(
             "duetime_gateway_rights_age_seconds",
-            "Time since users and rights were read; some 1 while the metadata database answers.",
+            "Time since users and rights were last read; about 1 while the metadata database is available.",
             registry=registry,
         )

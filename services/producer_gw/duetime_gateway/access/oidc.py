@@ -1,7 +1,7 @@
-"""Tokens of an identity provider (OpenID Connect): signed by keys that it publishes, for an audience, for a while.
+"""Verifies tokens of an identity provider (OpenID Connect): signature, audience and lifetime.
 
-Only signatures by private keys count: an algorithm with a shared secret would take the public key for one. Keys are
-read when they are first needed and every KEYS_MS; an unknown key's name has them read again, at most once in GAP_MS.
+Only signatures by private keys are accepted: an algorithm with a shared secret would take the public key for one. Keys
+are read at first use and every KEYS_MS; an unknown key id triggers another read, at most once in GAP_MS.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ TOKEN_CHARS_MAX = 16_384
 GROUPS_MAX = 256
 KEYS_MS = 600_000
 GAP_MS = 10_000
-# Keys that could not be read again count so long.
+# Time for which keys stay valid if they cannot be read again.
 KEYS_KEPT_MS = 86_400_000
 FETCH_TIMEOUT_S = 5.0
 FETCHED_BYTES_MAX = 1024 * 1024
@@ -37,7 +37,7 @@ DISCOVERY = "/.well-known/openid-configuration"
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What a right token says."""
+    """The claims of a valid token."""
 
     name: str
     groups: tuple[str, ...]
@@ -45,7 +45,7 @@ class Claims:
 
 
 class Tokens:
-    """Reads the tokens of one provider."""
+    """Verifies the tokens of one provider."""
 
     def __init__(self, provider: Provider, clock: Clock) -> None:
         self._provider = provider
@@ -56,21 +56,21 @@ class Tokens:
         self._asking = asyncio.Lock()
 
     async def read(self, text: str) -> Claims:
-        """Raises: Unauthenticated, Unavailable: the keys can't be had."""
+        """Raises: Unauthenticated; Unavailable: the keys cannot be read."""
         if len(text) > TOKEN_CHARS_MAX:
             raise _wrong(f"it has {len(text)} characters, above {TOKEN_CHARS_MAX}")
         try:
             head = jwt.get_unverified_header(text)
         except jwt.PyJWTError as error:
-            raise _wrong("it is none") from error
+            raise _wrong("it is not a JWT") from error
         algorithm, name = head.get("alg"), head.get("kid") or ""
         if algorithm not in ALGORITHMS:
-            raise _wrong(f"its algorithm is none of {', '.join(ALGORITHMS)}")
+            raise _wrong(f"its algorithm is not one of {', '.join(ALGORITHMS)}")
         return self._claims(text, await self._key(str(name)), algorithm)
 
     def _claims(self, text: str, key: jwt.PyJWK, algorithm: str) -> Claims:
         provider = self._provider
-        # Time is this gateway's clock: what the library would ask is the system's.
+        # Times are checked below, with the gateway's clock: the library reads the system's.
         times: Any = {"verify_exp": False, "verify_iat": False, "verify_nbf": False, "require": ["exp", "iss", "aud"]}
         try:
             found = jwt.decode(
@@ -83,15 +83,15 @@ class Tokens:
         if now_s >= ends_s + skew_s:
             raise Unauthenticated("the token has expired", reason="TOKEN_EXPIRED")
         if now_s < begins_s - skew_s:
-            raise _wrong("it does not count yet")
+            raise _wrong("it is not valid yet")
         return Claims(self._name(found), self._groups(found), int((ends_s + skew_s) * 1000))
 
     def _name(self, found: Mapping[str, Any]) -> str:
         name = found.get(self._provider.name_claim)
         if not isinstance(name, str) or not 1 <= len(name) <= USER_CHARS_MAX or not name.isprintable():
-            raise _wrong(f"its claim {self._provider.name_claim} is no name of 1 to {USER_CHARS_MAX} characters")
+            raise _wrong(f"its claim {self._provider.name_claim} is not a name of 1 to {USER_CHARS_MAX} characters")
         if name.startswith(GROUP_PREFIX):
-            raise _wrong(f"its claim {self._provider.name_claim} is a group's name")
+            raise _wrong(f"its claim {self._provider.name_claim} begins with {GROUP_PREFIX}, which is kept for groups")
         return name
 
     def _groups(self, found: Mapping[str, Any]) -> tuple[str, ...]:
@@ -99,7 +99,7 @@ class Tokens:
         if isinstance(groups, str):
             groups = [groups]
         if not isinstance(groups, list) or len(groups) > GROUPS_MAX or not all(isinstance(one, str) for one in groups):
-            raise _wrong(f"its claim {self._provider.groups_claim} is no list of {GROUPS_MAX} names at most")
+            raise _wrong(f"its claim {self._provider.groups_claim} is not a list of at most {GROUPS_MAX} names")
         return tuple(groups)
 
     # --- keys -------------------------------------------------------------------------------------------------------
@@ -110,14 +110,14 @@ class Tokens:
                 if (self._key_of(name) is None or self._is_old(KEYS_MS)) and self._may_ask():
                     await self._ask()
         if self._is_old(KEYS_KEPT_MS):
-            raise Unavailable("the identity provider's keys can't be had", reason="RIGHTS_UNKNOWN")
+            raise Unavailable("the identity provider's keys cannot be read", reason="RIGHTS_UNKNOWN")
         found = self._key_of(name)
         if found is None:
             raise _wrong("the identity provider has no such key")
         return found
 
     def _key_of(self, name: str) -> jwt.PyJWK | None:
-        """A provider with one key need not name it."""
+        """The key with this id. An empty id selects the only key of a provider."""
         if not name and len(self._keys) == 1:
             return next(iter(self._keys.values()))
         return self._keys.get(name)
@@ -133,19 +133,19 @@ class Tokens:
         try:
             found = await asyncio.to_thread(_fetch_keys, self._provider)
         except (OSError, ValueError) as error:
-            log.warning("identity provider's keys not read", issuer=self._provider.issuer, error=repr(error)[:300])
+            log.warning("cannot read identity provider keys", issuer=self._provider.issuer, error=repr(error)[:300])
             return
         self._keys = found
         self._read_at_ms = self._clock.monotonic_ms()
 
 
 def _fetch_keys(provider: Provider) -> dict[str, jwt.PyJWK]:
-    """On a thread. Raises: OSError, ValueError."""
+    """Runs on a thread. Raises: OSError, ValueError."""
     url = provider.keys_url
     if not url:
         described = _fetch(provider.issuer.rstrip("/") + DISCOVERY)
         if described.get("issuer") != provider.issuer:
-            raise ValueError("the issuer calls itself by another name")
+            raise ValueError("the discovery document names another issuer")
         url = str(described.get("jwks_uri"))
     try:
         keys = jwt.PyJWKSet.from_dict(_fetch(url)).keys
@@ -161,29 +161,29 @@ def _fetch(url: str) -> dict[str, Any]:
         data = answer.read(FETCHED_BYTES_MAX + 1)
     found = json.loads(data) if len(data) <= FETCHED_BYTES_MAX else None
     if not isinstance(found, dict):
-        raise ValueError(f"{url} answers no JSON object of {FETCHED_BYTES_MAX} bytes at most")
+        raise ValueError(f"{url} did not return a JSON object of at most {FETCHED_BYTES_MAX} bytes")
     return found
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Keys come from where the operator said, and not from where that says."""
+    """Rejects redirects: keys come only from the configured address."""
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> None:
-        raise urllib.error.HTTPError(req.full_url, code, "is a redirect, which is not followed", headers, fp)
+        raise urllib.error.HTTPError(req.full_url, code, "redirects are not followed", headers, fp)
 
 
 def _seconds(found: Mapping[str, Any], claim: str, default: float | None = None) -> float:
     value = found.get(claim, default)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e11:
-        raise _wrong(f"its claim {claim} is no time")
+        raise _wrong(f"its claim {claim} is not a time")
     return float(value)
 
 
 def _why(error: Exception) -> str:
-    """In our words: those of the library may have parts of the token."""
+    """The reason in our own words: the library's text may contain parts of the token."""
     for kind, words in (
         (jwt.InvalidAudienceError, "it is for another audience"),
-        (jwt.InvalidIssuerError, "it is another issuer's"),
+        (jwt.InvalidIssuerError, "it is from another issuer"),
         (jwt.MissingRequiredClaimError, "a claim is missing"),
     ):
         if isinstance(error, kind):

@@ -1,6 +1,6 @@
-"""What the caller that is being served may do: set by the gatekeeper, asked where names are known.
+"""The rights of the running call: set by the gatekeeper, checked where names are known.
 
-It travels with the call's task and the tasks that this one makes, as the principal does.
+They are inherited by the tasks that the call starts, as is the principal.
 """
 
 from contextvars import ContextVar
@@ -14,23 +14,23 @@ _refusal: ContextVar[DueTimeError | None] = ContextVar("duetime_access_refused",
 
 
 def current() -> Access:
-    """Of the call that is being served; EVERYTHING where nobody is asked who they are."""
+    """The rights of the running call; EVERYTHING while users are off."""
     return _current.get()
 
 
 def serve_with(access: Access) -> None:
-    """Names it for the rest of the call. Only the gatekeeper does this."""
+    """Sets the rights for the rest of the call. Only the gatekeeper calls this."""
     _current.set(access)
 
 
 def refuse_with(error: DueTimeError) -> None:
-    """Lets a call in that its service is to refuse, in the words of its protocol. Only the gatekeeper does this."""
+    """Admits a call that its service must reject, in the terms of its protocol. Only the gatekeeper calls this."""
     _current.set(NOTHING)
     _refusal.set(error)
 
 
 def check_admitted() -> None:
-    """Raises: DueTimeError: the running call is to be refused."""
+    """Raises: DueTimeError: the running call must be rejected."""
     error = _refusal.get()
     if error is not None:
         raise error

@@ -1,4 +1,4 @@
-"""What a call takes: the form of the table that the face has of all its methods. Pure."""
+"""The rule of a method: its permitted callers and the rights needed. `face.permissions` has the table. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -11,49 +11,50 @@ Names = Callable[[Any], Iterable[str]]
 
 
 class Who(Enum):
-    """Whom a method is for."""
+    """The callers permitted to use a method."""
 
-    # Also callers that are not known.
+    # Including unauthenticated callers.
     ANYBODY = "anybody"
-    # Any user, with the rights that the rule names.
+    # Any user with the rights of the rule.
     USERS = "users"
     ADMINS = "admins"
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """One of these rights on each topic or group that a request names."""
+    """Takes one of these rights on each topic or group named by a request."""
 
     rights: Right
     kind: Kind
-    # Of a request; an empty name: all that there are. None: where the names are known, deeper, it is asked.
+    # Reads the names of a request; an empty name: all topics or groups. None: checked deeper, where names are known.
     names: Names | None
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a method takes: all of the needs."""
+    """The permitted callers of a method and its needs, which must all be met."""
 
     who: Who = Who.USERS
     needs: tuple[Need, ...] = ()
-    # Decodes requests, where the method takes them as bytes.
+    # Decodes requests of methods that take bytes.
     read: Callable[[bytes], Any] | None = None
-    # Its callers sign (RocketMQ's), and are told by its answers, not by a status, that they may not call.
+    # Callers sign their calls (RocketMQ's) and receive rejections in the response instead of a status.
     signed: bool = False
 
     def check_method(self, access: Access, method: str) -> None:
-        """Before the request is read. Raises: PermissionDenied: no request of this method is within the rights."""
+        """Called before the request is read. Raises: PermissionDenied: the user's rights permit no request of this
+        method."""
         if method in access.methods:
             return
         if self.who is Who.ADMINS and not access.is_admin:
-            raise denied(f"user {access.name} is no admin, as {method.rpartition('/')[2]} takes")
+            raise denied(f"user {access.name} is not an admin; {method.rpartition('/')[2]} takes one")
         for need in self.needs:
             if not access.has(need.rights, need.kind):
                 raise access.lacks(need.rights, need.kind)
         access.methods.add(method)
 
     def check(self, access: Access, request: Any) -> None:
-        """Once the request is decoded. Raises: PermissionDenied."""
+        """Called with the decoded request. Raises: PermissionDenied."""
         if access.is_admin:
             return
         for need in self.needs:
@@ -63,10 +64,10 @@ class Rule:
 
     @property
     def names_in_requests(self) -> bool:
-        """Whether requests have to be looked at."""
+        """Whether the rights depend on names in the requests."""
         return any(need.names is not None for need in self.needs)
 
 
-# What is not in the table, such as a method that was just added, is for admins.
+# Methods missing from the table, such as one just added, are for admins.
 UNNAMED = Rule(Who.ADMINS)
 Rules = Mapping[str, Rule]

@@ -1,8 +1,9 @@
-"""Secrets that must be read again, encrypted in the database: AES-256-GCM under the key of DUETIME_SECRETS_KEY.
+"""Encrypts secrets that must be readable later: AES-256-GCM under the key of DUETIME_SECRETS_KEY.
 
-    v1.NONCE.CIPHERTEXT, in base64; the access key is authenticated beside it, so that no row takes another's secret
+    v1.NONCE.CIPHERTEXT, in base64; the access key is authenticated too, so that secrets cannot be swapped between rows
 
-The setting may have several keys with commas: the first encrypts, any decrypts. So a key is changed without a pause.
+The setting may hold several keys, separated by commas: the first encrypts, any decrypts. So a key can be rotated
+without downtime.
 """
 
 import base64
@@ -17,23 +18,23 @@ _VERSION = "v1"
 
 
 class Seal:
-    """The keys of the setting."""
+    """Encrypts and decrypts with the keys of the setting."""
 
     def __init__(self, text: str) -> None:
-        """Raises: ValueError: a part is no key."""
-        # Imported where it is needed: a start without keys need not wait for it.
+        """Raises: ValueError: a part is not a key."""
+        # Imported on use: a start without keys skips it.
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         self._ciphers = [AESGCM(_key_of(part.strip())) for part in text.split(",")]
 
     def close(self, name: str, secret: str) -> str:
-        """Encrypts the secret of this access key."""
+        """Encrypts the secret of an access key."""
         nonce = secrets.token_bytes(_NONCE_BYTES)
         sealed = self._ciphers[0].encrypt(nonce, secret.encode(), name.encode())
         return ".".join((_VERSION, _text(nonce), _text(sealed)))
 
     def open(self, name: str, sealed: str) -> str:
-        """What was encrypted. Raises: DataLoss: by another key, for another name, or changed since."""
+        """Decrypts a secret. Raises: DataLoss: encrypted with another key or for another name, or modified since."""
         from cryptography.exceptions import InvalidTag
 
         version, _, rest = sealed.partition(".")
@@ -43,7 +44,7 @@ class Seal:
                 return cipher.decrypt(_bytes(nonce), _bytes(ciphertext), name.encode()).decode()
             except (InvalidTag, ValueError):
                 continue
-        raise DataLoss(f"the secret of {name} can't be read: by DUETIME_SECRETS_KEY it was never written so")
+        raise DataLoss(f"the secret of {name} cannot be decrypted with DUETIME_SECRETS_KEY")
 
 
 def _key_of(text: str) -> bytes:
@@ -52,8 +53,8 @@ def _key_of(text: str) -> bytes:
     except ValueError:
         key = b""
     if len(key) != KEY_BYTES:
-        # Never the key itself: this goes to terminals.
-        raise ValueError(f"is not {KEY_BYTES} bytes in base64, as `openssl rand -base64 32` makes them")
+        # The text omits the key itself: it goes to terminals.
+        raise ValueError(f"is not {KEY_BYTES} bytes in base64; `openssl rand -base64 32` makes such a key")
     return key
 
 
@@ -62,7 +63,7 @@ def _text(data: bytes) -> str:
 
 
 def _bytes(text: str) -> bytes:
-    """Of either alphabet. Raises: ValueError."""
+    """Decodes both base64 alphabets. Raises: ValueError."""
     try:
         return base64.b64decode(text.replace("-", "+").replace("_", "/"), validate=True)
     except binascii.Error as error:

@@ -1,10 +1,9 @@
-"""RocketMQ's own signature: HMAC-SHA1 of a call's date-time by the secret of an access key. Pure.
+"""Verifies RocketMQ's signature: HMAC-SHA1 of a call's date-time with the secret of an access key. Pure.
 
     authorization: MQv2-HMAC-SHA1 Credential=ACCESS_KEY[/...], SignedHeaders=x-mq-date-time, Signature=HEX
 
-It signs nothing but the text of `x-mq-date-time` (access.headers), whose form and zone clients write as they like:
-whoever reads a call may repeat it, and put another request beside the signature. So it counts over TLS, or within this
-machine.
+The signature covers only the text of `x-mq-date-time` (access.headers), in any format and time zone. Anyone who reads
+a call can replay it with another request. Signatures are therefore accepted only over TLS or from this machine.
 """
 
 import hashlib
@@ -22,7 +21,7 @@ _HEADER = re.compile(
     rf"{ALGORITHM} +Credential=([^,/ ]*)(?:/[^, ]*)?, *SignedHeaders={DATE_TIME_KEY}, *Signature=([0-9a-fA-F]{{40}})",
     re.IGNORECASE,
 )
-# Compared with where there is no such key, so that it takes as long.
+# Compared when the key is unknown, so that the time is the same.
 _NO_SECRET = "0" * 32
 
 
@@ -32,7 +31,7 @@ def sign(secret: str, date_time: str) -> str:
 
 
 def access_key_of(authorization: str) -> str:
-    """The access key that a call names; empty: none, or this is no signature."""
+    """The access key that a call names; empty: none, or not a signature."""
     found = _HEADER.fullmatch(authorization) if len(authorization) <= HEADER_CHARS_MAX else None
     return found[1] if found is not None and len(found[1]) == ACCESS_KEY_CHARS else ""
 
@@ -40,19 +39,19 @@ def access_key_of(authorization: str) -> str:
 def check_signature(
     authorization: str, date_time: str, secret_of: Callable[[str], str | None], *, is_private: bool
 ) -> str:
-    """The access key that a call is signed with.
+    """Returns the access key that signed a call.
 
-    `secret_of`: the secret of an access key; None: there is no such key. `is_private`: nobody reads the call on its
-    way: it came over TLS, or from this machine.
+    `secret_of`: the secret of an access key; None: unknown key. `is_private`: nobody else can read the call: it came
+    over TLS or from this machine.
 
     Raises:
-        Unauthenticated: there is no signature, a wrong one, or one that others could have read.
+        Unauthenticated: the signature is missing, wrong, or readable by others.
     """
     if not is_private:
-        raise _refused("a signature can be repeated by who reads it: it counts over TLS only")
+        raise _refused("signatures are accepted only over TLS: a reader of the call could replay them")
     found = _HEADER.fullmatch(authorization) if len(authorization) <= HEADER_CHARS_MAX else None
     if found is None or not found[1] or len(date_time) > HEADER_CHARS_MAX:
-        raise _refused(f"the call has no signature by {ALGORITHM}")
+        raise _refused(f"the call has no {ALGORITHM} signature")
     access_key = found[1]
     secret = secret_of(access_key) if len(access_key) == ACCESS_KEY_CHARS else None
     expected = sign(secret or _NO_SECRET, date_time)

@@ -1,7 +1,7 @@
 """Tokens: `dt_ID_SECRET`, made here and shown once; the database keeps the id and a hash of the secret.
 
-The hash is scrypt, of Python's own hashlib: it needs no further package, and each guess costs 16 MiB and some 50 ms.
-Secrets are 256 random bits, which nobody guesses anyway; scrypt is for whoever shortens them.
+The hash is scrypt, from Python's own hashlib: it needs no further package, and each guess costs 16 MiB and some 50 ms.
+Secrets are 256 random bits, beyond guessing; scrypt protects shortened ones.
 """
 
 import base64
@@ -23,7 +23,7 @@ _HASHED = re.compile(r"scrypt\$(\d{1,2})\$(\d{1,2})\$(\d{1,2})\$([0-9a-f]{32})\$
 
 
 class Token(NamedTuple):
-    """Its two parts."""
+    """The two parts of a token."""
 
     id: str
     secret: str
@@ -33,29 +33,29 @@ class Token(NamedTuple):
 
 
 def new_token() -> Token:
-    """One that nobody has."""
+    """A new random token."""
     return Token(_letters(8)[:TOKEN_ID_CHARS], _letters(32))
 
 
 def new_access_key() -> tuple[str, str]:
-    """An access key of ACCESS_KEY_CHARS characters, and its secret."""
+    """A new access key of ACCESS_KEY_CHARS characters, and its secret."""
     return "DTMQ" + _letters(16)[: ACCESS_KEY_CHARS - 4].upper(), _letters(32)
 
 
 def parse_token(text: str) -> Token | None:
-    """None: it has another form."""
+    """Parses a token; None: another form."""
     found = _TOKEN.fullmatch(text)
     return None if found is None else Token(found[1], found[2])
 
 
 def hash_of(secret: str) -> str:
-    """What is kept of it."""
+    """The hash to keep for a secret."""
     salt = secrets.token_bytes(16)
     return f"scrypt${_LOG_N}${_R}${_P}${salt.hex()}${_scrypt(secret, salt, _LOG_N, _R, _P).hex()}"
 
 
 def fits(secret: str, hashed: str) -> bool:
-    """Whether this is the secret of a hash. Takes some 50 ms, on a thread."""
+    """Whether the secret has this hash. Takes some 50 ms; runs on a thread."""
     found = _HASHED.fullmatch(hashed)
     if found is None:
         return False
@@ -63,7 +63,7 @@ def fits(secret: str, hashed: str) -> bool:
     try:
         expected = _scrypt(secret, bytes.fromhex(found[4]), log_n, r, p)
     except ValueError:
-        # Parameters that would take more memory than there may be.
+        # The parameters would exceed the memory limit.
         return False
     return hmac.compare_digest(expected, bytes.fromhex(found[5]))
 
@@ -73,5 +73,5 @@ def _scrypt(secret: str, salt: bytes, log_n: int, r: int, p: int) -> bytes:
 
 
 def _letters(count: int) -> str:
-    """So many random bytes as lower-case base32."""
+    """`count` random bytes as lower-case base32."""
     return base64.b32encode(secrets.token_bytes(count)).decode().rstrip("=").lower()

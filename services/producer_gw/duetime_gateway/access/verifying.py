@@ -1,7 +1,7 @@
-"""Whether a token's secret fits its hash: computed on one thread at a time, and remembered by a keyed fast hash.
+"""Checks token secrets against their hashes: one at a time on a thread, with results cached under a fast keyed hash.
 
-A right token costs a hash once in a process's life, and a fast hash of some 1 us in each call. Wrong ones are
-remembered too; whoever makes up others waits behind those of their own host, and takes one processor at most.
+A valid token costs one slow hash per process, then a fast hash of some 1 us per call. Results of wrong tokens are
+cached too; a host that sends invented tokens waits behind its own earlier ones and occupies at most one processor.
 """
 
 import asyncio
@@ -12,14 +12,14 @@ from duetime_core.seats import Seats
 
 from duetime_gateway.access.tokens import fits
 
-# Answers that are remembered; the oldest go first.
+# Cached results; the oldest are evicted first.
 ANSWERS_MAX = 16_384
-# Secrets that wait for their hash, and those of one host among them.
+# Secrets waiting for their hash, in total and per host.
 WAITING_MAX, WAITING_OF_HOST_MAX = 64, 16
 
 
 class Fingerprints:
-    """Short names of tokens that only this process can make."""
+    """Short keyed hashes of tokens; only this process can compute them."""
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
@@ -38,10 +38,10 @@ class Verifier:
         self._turn = asyncio.Lock()
 
     async def fits(self, fingerprint: bytes, secret: str, hashed: str, host: str) -> bool:
-        """Whether a secret, which is all that its fingerprint stands for, is that of the hash.
+        """Whether the secret, represented by its fingerprint, has this hash.
 
         Raises:
-            Overloaded: too many others are asked about.
+            Overloaded: too many secrets are waiting.
         """
         question = fingerprint, hashed
         known = self._answers.get(question)
@@ -50,7 +50,7 @@ class Verifier:
         running = self._running.get(question)
         if running is None:
             return await self._ask(question, secret, host)
-        # Another call of the same caller was first.
+        # Another call asked the same first.
         await asyncio.wait({running})
         if running.cancelled():
             return await self.fits(fingerprint, secret, hashed, host)

@@ -1,1 +1,1 @@
-"""What operators ask: groups, lanes, the backlog. Shards answer in messages of their contract, put together here."""
+"""Administration of groups, lanes and the backlog: combines the shards' responses, which are in their own contract."""

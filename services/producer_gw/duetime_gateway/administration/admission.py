@@ -1,6 +1,6 @@
-"""What requests to administer groups must be: every rule, and every breach of them at once. Pure.
+"""Rules for requests that administer groups. Pure.
 
-Each `check_` raises InvalidArgument with all that can be found wrong without knowing the group.
+Each `check_` raises InvalidArgument with all violations that can be found without knowing the group.
 """
 
 from duetime.v1 import consumer_pb2
@@ -16,7 +16,7 @@ def check_new_group(group: consumer_pb2.Group) -> None:
     found = [*group_violations("group.name", group.name), *retry_policy.violations("group.retry", group.retry)]
     found += outside(("group.start", group.start, max(consumer_pb2.GroupStart.values())))
     if group.start == consumer_pb2.GROUP_START_TIME and group.start_at_ms <= 0:
-        text = f"{group.start_at_ms} is not above 0; a group that starts at a time needs one, in Unix milliseconds"
+        text = f"{group.start_at_ms} is not above 0; a group that starts at a time takes Unix milliseconds"
         found.append(Violation("group.start_at_ms", text))
     refuse(found)
 
@@ -36,7 +36,7 @@ def check_reset(request: consumer_pb2.ResetGroupRequest) -> None:
     )
     to = request.WhichOneof("to")
     if to is None:
-        found.append(Violation("earliest", "is not set, nor are latest, at_ms and offset"))
+        found.append(Violation("earliest", "none of earliest, latest, at_ms and offset is set"))
     elif to == "offset" and not request.HasField("queue"):
-        found.append(Violation("queue", "is not set; an offset is one queue's"))
+        found.append(Violation("queue", "is not set; an offset belongs to one queue"))
     refuse(found)

@@ -1,8 +1,7 @@
-"""Spark's count of the backlog beside the live counters: for clients, and every 15 s for metrics.
+"""Compares Spark's count of the backlog with the live counters: for clients, and every 15 s for metrics.
 
-The two are counted in different ways, from the log and by the stores as they go, and at different moments. A lane's
-offsets say what came and went between the moments, so that what is left of the difference, the drift, is an error of
-one of them.
+Spark counts from the log, the stores count continuously, and the two counts are taken at different times. A lane's
+offsets give the entries added and removed in between. The remaining difference, the drift, is an error of one count.
 """
 
 import asyncio
@@ -25,17 +24,17 @@ from duetime_gateway.metrics import BacklogMetrics
 from duetime_gateway.shards.shards import Shards
 
 log = structlog.get_logger()
-# For lines that callers can bring about.
+# Logger for errors that callers can trigger.
 often = sparing()
 
 PERIOD_MS = 15_000
 
 
 def message_of(report: Report) -> pb.BacklogReport:
-    """The report as the contract has it; what a newer job adds is left out.
+    """The report in the contract's form; unknown fields of newer jobs are dropped.
 
     Raises:
-        ParseError: the summary is none of a backlog's.
+        ParseError: the summary is not a backlog's.
     """
     message = json_format.ParseDict(dict(report.summary), pb.BacklogReport(), ignore_unknown_fields=True)
     message.job, message.snapshot_id = report.job, report.snapshot_id
@@ -47,14 +46,14 @@ def message_of(report: Report) -> pb.BacklogReport:
 
 
 class Live(NamedTuple):
-    """What shards say of their lanes now, and which of them do not answer."""
+    """The lanes as reported by the shards now, and the shards that do not answer."""
 
     lanes: Sequence[gateway_pb2.Lane]
     unreachable_shards: Sequence[int]
 
 
 async def live_lanes(shards: Shards) -> Live:
-    """Of all shards."""
+    """Asks all shards for their lanes."""
     asked = shards.all()
     answers = await asyncio.gather(*(lanes_of(shard) for shard in asked))
     away = [shard.number for shard, lanes in zip(asked, answers, strict=True) if lanes is None]
@@ -62,7 +61,7 @@ async def live_lanes(shards: Shards) -> Live:
 
 
 def drifts(counted_lanes: Iterable[pb.BacklogLane], live: Iterable[gateway_pb2.Lane]) -> list[pb.LaneDrift]:
-    """Of the lanes that both know."""
+    """The drifts of the lanes found in both counts."""
     counted = {(lane.shard, lane.level): lane for lane in counted_lanes}
     found = []
     for now in sorted(live, key=lambda lane: (lane.shard, lane.level)):
@@ -84,7 +83,7 @@ def drifts(counted_lanes: Iterable[pb.BacklogLane], live: Iterable[gateway_pb2.L
 
 
 def compare(report: pb.BacklogReport, live: Iterable[gateway_pb2.Lane]) -> pb.GetBacklogReportResponse:
-    """The lanes that both know, and their sums."""
+    """Compares the lanes found in both counts, and their sums."""
     response = pb.GetBacklogReportResponse(report=report, lanes=drifts(report.lanes, live))
     response.report_count = sum(lane.report_count for lane in response.lanes)
     response.live_count = sum(lane.live_count for lane in response.lanes)
@@ -93,14 +92,14 @@ def compare(report: pb.BacklogReport, live: Iterable[gateway_pb2.Lane]) -> pb.Ge
 
 
 def beside(report: pb.BacklogReport, live: Live) -> pb.GetBacklogReportResponse:
-    """The report, and what shards say now."""
+    """The report with the current figures of the shards."""
     response = compare(report, live.lanes)
     response.unreachable_shards.extend(live.unreachable_shards)
     return response
 
 
 class Backlog:
-    """The newest report, read again only when there is another, and what the shards say of themselves."""
+    """Keeps the latest report, read again only when it changes, and compares it with the shards."""
 
     def __init__(self, database: Database, shards: Shards, clock: Clock, metrics: BacklogMetrics) -> None:
         self._reports = Reports(database)
@@ -114,14 +113,14 @@ class Backlog:
         report = await self.newest()
         if report is None:
             text = (
-                "no backlog report was written yet: `duetime spark backlog STORES --database-url URL` writes one;"
+                "there is no backlog report yet: `duetime spark backlog STORES --database-url URL` writes one;"
                 " with `duetime up` STORES is duetime-data/store-*, URL sqlite:///$PWD/duetime-data/metadata.db"
             )
             raise NotFound(text, reason="REPORT_NOT_FOUND")
         return beside(report, await live_lanes(self._shards))
 
     async def run(self) -> None:
-        """Keeps the metrics; what does not answer is asked again."""
+        """Keeps the metrics up to date; failed reads are retried."""
         while True:
             _, error = await outcome(self._compare, "backlog")
             if error is not None:
@@ -132,7 +131,7 @@ class Backlog:
         try:
             report = await self.newest()
         except json_format.ParseError as error:
-            often.warning("backlog report can't be read", why=str(error))
+            often.warning("cannot read the backlog report", why=str(error))
             return
         if report is not None:
             self._metrics.show(beside(report, await live_lanes(self._shards)), self._clock.now_ms)

@@ -1,4 +1,4 @@
-"""Groups as operators see them: their settings in the metadata database, their places in the shards."""
+"""Administers groups: their settings in the metadata database and their offsets in the shards."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -16,12 +16,12 @@ from duetime_gateway.rules import check_group
 from duetime_gateway.shards.shards import Shards
 
 MEMBERS_MAX = 1_000
-# A group whose receivers were seen within this time is in use.
+# A group is in use if a receiver was seen within this time.
 IN_USE_MS = 60_000
 
 
 class ConsumerGroups:
-    """All shards are asked at once."""
+    """Administers groups; asks all shards at once."""
 
     def __init__(self, groups: Groups, places: Places, shards: Shards, clock: Clock) -> None:
         self._groups = groups
@@ -30,14 +30,14 @@ class ConsumerGroups:
         self._clock = clock
 
     async def create(self, group: consumer_pb2.Group, owner: str) -> consumer_pb2.Group:
-        """Raises: DueTimeError: bad fields, it exists with other settings, or the database does not answer."""
+        """Raises: DueTimeError: bad fields, the group exists with other settings, or the database does not answer."""
         check_new_group(group)
         if group.start == consumer_pb2.GROUP_START_LATEST:
             group.start_at_ms = await self._now_ms()
         return self._announce(await self._groups.create(group, owner))
 
     async def _now_ms(self) -> int:
-        """By the slowest of the shards' clocks: what a shard stores from now on is not stored before that."""
+        """The earliest time among the shards' clocks: no shard stores later messages before it."""
         asked = (shard.store.ask("Describe", store_pb2.DescribeRequest()) for shard in self._shards.all())
         answers = await asyncio.gather(*asked, return_exceptions=True)
         clocks = [answer.now_ms for answer in answers if isinstance(answer, store_pb2.DescribeResponse)]
@@ -49,7 +49,7 @@ class ConsumerGroups:
         return self._announce(await self._groups.update(request.name, request.retry))
 
     def _announce(self, group: consumer_pb2.Group) -> consumer_pb2.Group:
-        """To the shards that answer; to the others it is announced when the group receives from them."""
+        """Announces the group to reachable shards; the others learn it when the group receives from them."""
         for shard in self._shards.all():
             if shard.reached:
                 shard.groups.announce(group)
@@ -60,10 +60,10 @@ class ConsumerGroups:
         return consumer_pb2.ListGroupsResponse(groups=await self._groups.list())
 
     async def describe(self, name: str) -> consumer_pb2.GroupDescription:
-        """What the shards that answer know of a group, as one.
+        """Combines the group's state on all reachable shards.
 
         Raises:
-            DueTimeError: no such group, or a shard answered with an error.
+            DueTimeError: no such group, or a shard returned an error.
         """
         check_group("name", name)
         description = consumer_pb2.GroupDescription(group=await self._groups.get(name))
@@ -93,7 +93,7 @@ class ConsumerGroups:
         return description
 
     async def _describe(self, name: str) -> Mapping[int, consumer_pb2.GroupDescription | None]:
-        """By shard; None: it does not answer."""
+        """Descriptions by shard; None: the shard does not answer."""
         request = consumer_pb2.DescribeGroupRequest(name=name)
         answers = await asyncio.gather(
             *(shard.store.ask("DescribeGroup", request) for shard in self._shards.all()), return_exceptions=True
@@ -106,12 +106,12 @@ class ConsumerGroups:
         return found
 
     async def _renumber(self, queues: Sequence[consumer_pb2.GroupQueue]) -> None:
-        """Shards number their queues themselves; users know them by the topic's."""
+        """Replaces the shards' own queue numbers by those of the topic."""
         for topic in {queue.topic for queue in queues}:
             try:
                 places = await self._places.of(topic)
             except NotFound:
-                # A topic of a broker's own, which has no route.
+                # A topic created by a broker has no route.
                 continue
             numbers = {place: queue for queue, place in places.items()}
             for queue in queues:
@@ -119,10 +119,11 @@ class ConsumerGroups:
                     queue.queue = numbers.get((queue.shard, queue.queue), queue.queue)
 
     async def reset(self, request: consumer_pb2.ResetGroupRequest) -> consumer_pb2.ResetGroupResponse:
-        """What was done, or with `dry_run` would be. After an error some shards may have done it; it may be repeated.
+        """Returns the changes made, or with `dry_run` those to be made. After an error some shards may have reset; it
+        is safe to retry.
 
         Raises:
-            DueTimeError: bad fields, no such group, topic or queue, or what a shard answered.
+            DueTimeError: bad fields, no such group, topic or queue, or an error of a shard.
         """
         check_reset(request)
         await self._groups.get(request.name)
@@ -149,10 +150,10 @@ class ConsumerGroups:
         return consumer_pb2.ResetGroupResponse(queues=queues)
 
     async def delete(self, request: consumer_pb2.DeleteGroupRequest) -> None:
-        """Idempotent: a group that some shards have forgotten can be deleted again.
+        """Deletes a group. Idempotent: also if some shards have already deleted it.
 
         Raises:
-            FailedPrecondition: it is in use.
+            FailedPrecondition: the group is in use.
             DueTimeError: bad fields, or a shard or the database does not answer.
         """
         check_group("name", request.name)
@@ -160,17 +161,15 @@ class ConsumerGroups:
             await self._check_unused(request.name)
         asked = (shard.groups.forget(request.name) for shard in self._shards.all())
         raise_first(await asyncio.gather(*asked, return_exceptions=True))
-        # Last: as long as a shard knows the group it can be found, and deleted.
+        # The database row goes last: until every shard has deleted the group, it can be found and deleted again.
         await self._groups.delete(request.name)
 
     async def _check_unused(self, name: str) -> None:
-        """Before any shard forgets it: the shards would not all judge alike."""
+        """Runs before any shard deletes the group: their judgements could differ."""
         since_ms = self._clock.now_ms() - IN_USE_MS
         answers = [answer for answer in (await self._describe(name)).values() if answer is not None]
         seen = {member.name for answer in answers for member in answer.members if member.seen_at_ms > since_ms}
         if seen:
             some = ", ".join(sorted(seen)[:3]) + (", ..." if len(seen) > 3 else "")
-            text = (
-                f"group {name} is in use: receivers were seen within a minute ({some}); force deletes it all the same"
-            )
+            text = f"group {name} is in use: receivers were seen within a minute ({some}); force deletes it anyway"
             raise FailedPrecondition(text, reason="GROUP_IN_USE")

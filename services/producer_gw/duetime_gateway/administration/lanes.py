@@ -1,4 +1,4 @@
-"""The lanes of all shards as the stores see them; their owners and pauses by the metadata database, if it answers."""
+"""The lanes of all shards, with owners and pauses from the metadata database if it is available."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -18,8 +18,8 @@ Leases = Mapping[tuple[int, int], tuple[str, bool]]
 
 
 async def list_lanes(shards: Shards, database: Database, ahead_ms: int = 0) -> gateway_pb2.ListLanesResponse:
-    """All lanes by shard and level; shards that do not answer are named instead. Owners and pauses are the metadata
-    database's or, while that does not answer, the stores'.
+    """All lanes by shard and level, and the shards that do not answer. Owners and pauses come from the metadata
+    database or, while it is unavailable, from the stores.
 
     Raises:
         InvalidArgument: ahead_ms is out of range.
@@ -36,7 +36,7 @@ async def list_lanes(shards: Shards, database: Database, ahead_ms: int = 0) -> g
 def join(
     answers: Sequence[Sequence[gateway_pb2.Lane] | None], leases: Leases | None, shards: Sequence[int]
 ) -> gateway_pb2.ListLanesResponse:
-    """Adds the owners to what each shard answered; None: it did not answer."""
+    """Adds the owners to the shards' lanes; None: the shard did not answer."""
     response = gateway_pb2.ListLanesResponse()
     for shard, lanes in zip(shards, answers, strict=True):
         if lanes is None:
@@ -61,7 +61,7 @@ async def set_paused(database: Database, level: int, shard: int | None, *, pause
 
 
 async def lanes_of(shard: Shard, ahead_ms: int = 0) -> Sequence[gateway_pb2.Lane] | None:
-    """What a shard says of its lanes; None: it does not answer."""
+    """The lanes of a shard; None: it does not answer."""
     try:
         return await shard.store.list_lanes(ahead_ms)
     except DueTimeError:
@@ -74,8 +74,8 @@ def _set_paused(session: Session, level: int, shard: int | None, paused: bool) -
         wanted = wanted.where(LaneLeaseModel.shard == shard)
     rows = list(session.scalars(wanted))
     if not rows:
-        where = "any shard" if shard is None else f"shard {shard}"
-        raise NotFound(f"{level} is no lane of {where}", reason="LANE_NOT_FOUND")
+        text = f"no shard has lane {level}" if shard is None else f"shard {shard} has no lane {level}"
+        raise NotFound(text, reason="LANE_NOT_FOUND")
     for row in rows:
         row.paused = paused
     return [row.shard for row in rows]

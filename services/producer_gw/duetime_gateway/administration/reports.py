@@ -1,4 +1,4 @@
-"""The newest reports of Spark's jobs, as clients are told: figures, and beside what was counted the live counters."""
+"""The latest reports of Spark's jobs in the clients' contract, with the live counters beside the counted figures."""
 
 import asyncio
 from typing import Any, TypeVar
@@ -16,12 +16,12 @@ Found = TypeVar("Found", pb.LatenessReport, pb.AuditReport)
 
 
 def lateness_of(report: Report) -> pb.LatenessReport:
-    """Raises: ParseError: the summary is none of a lateness."""
+    """Raises: ParseError: the summary is not a lateness report's."""
     return _filled(pb.LatenessReport(), report, dict(report.summary))
 
 
 def audit_of(report: Report, live: Live) -> pb.AuditReport:
-    """Raises: ParseError: the summary is none of an audit."""
+    """Raises: ParseError: the summary is not an audit's."""
     summary = dict(report.summary)
     lanes = [
         json_format.ParseDict(lane, backlog_pb2.BacklogLane(), ignore_unknown_fields=True)
@@ -35,7 +35,7 @@ def audit_of(report: Report, live: Live) -> pb.AuditReport:
 
 
 def _filled(message: Found, report: Report, summary: dict[str, Any]) -> Found:
-    """What a newer job adds is left out."""
+    """Fills the message from the summary; unknown fields of newer jobs are dropped."""
     damage_count = summary.pop("damage_count", 0)
     json_format.ParseDict(summary, message, ignore_unknown_fields=True)
     message.origin.CopyFrom(
@@ -52,7 +52,7 @@ def _filled(message: Found, report: Report, summary: dict[str, Any]) -> Found:
 
 
 class JobReports:
-    """Of all jobs that leave any."""
+    """The latest reports of all jobs."""
 
     def __init__(self, database: Database, shards: Shards, backlog: Backlog) -> None:
         self._reports = Reports(database)

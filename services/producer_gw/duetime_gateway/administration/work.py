@@ -1,4 +1,4 @@
-"""The work of a group: every message that its receivers still have to finish."""
+"""The work of a group: all messages not yet finished by its receivers."""
 
 import asyncio
 from collections.abc import Collection, Sequence
@@ -23,10 +23,10 @@ class GroupWork:
         self._timeout_ms = timeout_ms
 
     async def count(self, name: str, topics: Collection[str]) -> tuple[int, Sequence[int]]:
-        """The messages, and the shards without an answer. If there are such, the count is a lower bound.
+        """Counts the messages; also returns the shards without an answer. If there are any, the count is a lower bound.
 
-        A group has no place in a queue before it first receives from it. The queues of its topics count all the same,
-        from the offset at which the group will start. `topics` adds topics from which it has never received.
+        A group has no offset in a queue before it first receives from it. The queues of its topics count all the same,
+        from the offset at which the group will start. `topics`: further topics, never received from.
 
         Raises:
             DueTimeError: no such group or topic, or the metadata database does not answer.
@@ -41,13 +41,13 @@ class GroupWork:
         return count, sorted(missing)
 
     async def _unread(self, group: consumer_pb2.GroupDescription, topic: str, is_named: bool) -> int:
-        """Messages of the topic in queues without a place of the group."""
+        """Messages of the topic in queues without an offset of the group."""
         try:
             queues = (await self._places.describe(topic)).queues
         except NotFound:
             if is_named:
                 raise
-            # A topic of a broker's own, which has no route.
+            # A topic created by a broker has no route.
             return 0
         placed = {queue.queue for queue in group.queues if queue.topic == topic}
         fresh = [one for one in queues if one.queue not in placed and one.max_offset > one.min_offset]
@@ -56,7 +56,7 @@ class GroupWork:
         return sum(one.max_offset - start for one, start in zip(fresh, starts, strict=True))
 
     async def _start(self, group: consumer_pb2.Group, topic: str, queue: QueueBounds) -> int:
-        """The offset at which the group will start in a queue, as its store decides it."""
+        """The offset at which the group will start in a queue, computed as its store will."""
         shard, number = (await self._places.of(topic))[queue.queue]
         store = self._shards.get(shard).store
         start = (await store.get_offsets(group.name, topic)).get(number)

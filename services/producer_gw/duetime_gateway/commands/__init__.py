@@ -1,5 +1,5 @@
-"""`duetime users` and `duetime grants`: who may call gateways, and what they may do. Plug-ins of the `duetime` command.
+"""`duetime users` and `duetime grants`: plug-ins of the `duetime` command that manage users and their rights.
 
-They work on the metadata database, and not by a gateway: the first user is made where there is none who could ask, no
-token travels but to the terminal that asked for it, and a gateway has no call by which rights could be taken.
+They work on the metadata database instead of a gateway: the first user can be created while there is none, tokens
+travel only to the requesting terminal, and gateways have no call to change rights.
 """

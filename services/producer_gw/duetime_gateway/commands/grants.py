@@ -26,10 +26,10 @@ from duetime_gateway.commands.shared import (
     url_of,
 )
 
-_HELP = """List, add and remove what users may do.
+_HELP = """List, add and remove users' rights.
 
-Patterns are names in which * stands for any characters and ? for one. A user of an identity provider needs no tokens; a
-user named group:NAME stands for all of its group NAME.
+Patterns are names in which * matches any characters and ? matches one. Users of an identity provider need no tokens; a
+user named group:NAME stands for all members of its group NAME.
 
 \b
 Examples:
@@ -44,11 +44,11 @@ grants = typer.Typer(name="grants", help=_HELP, rich_markup_mode=None, add_compl
 RightName = Annotated[
     str,
     typer.Argument(
-        metavar="RIGHT", help=f"{', '.join(RIGHTS)} (of topics, most of groups too), or {ADMIN} (everything)."
+        metavar="RIGHT", help=f"{', '.join(RIGHTS)} (on topics; most also on groups), or {ADMIN} (everything)."
     ),
 ]
-Pattern = Annotated[str | None, typer.Argument(metavar="[TOPICS]", help="Names of topics, as a pattern.")]
-GroupPattern = Annotated[str | None, typer.Option("--group", metavar="GROUPS", help="Names of groups, as a pattern.")]
+Pattern = Annotated[str | None, typer.Argument(metavar="[TOPICS]", help="Pattern of topic names.")]
+GroupPattern = Annotated[str | None, typer.Option("--group", metavar="GROUPS", help="Pattern of group names.")]
 
 
 @grants.callback(invoke_without_command=True)
@@ -64,7 +64,7 @@ def list_all_grants(context: typer.Context, database_url: Url = "", as_json: Jso
 @grants.command("list")
 @watched
 def list_grants(context: typer.Context, name: Name, database_url: Url = "", as_json: Json = False) -> None:
-    """List what one user may do.
+    """List a user's rights.
 
     \b
     Examples:
@@ -109,9 +109,9 @@ def remove(
     database_url: Url = "",
     as_json: Json = False,
 ) -> None:
-    """Take a right away, as it was given.
+    """Remove a right, exactly as it was given.
 
-    Within 5 s at every gateway, streams included.
+    Takes effect within 5 s at every gateway, including streams.
 
     \b
     Examples:
@@ -134,7 +134,7 @@ def _grants_of(right: str, topics: str | None, groups: str | None) -> Sequence[t
             raise typer.BadParameter(f"{ADMIN} is the right to everything; it takes no pattern")
         return [admin_grant()]
     if right not in RIGHTS:
-        raise typer.BadParameter(f"{right!r} is no right; rights are {', '.join(RIGHTS)} and {ADMIN}")
+        raise typer.BadParameter(f"{right!r} is not a right; rights are {', '.join(RIGHTS)} and {ADMIN}")
     given = [(Kind.TOPIC, topics), (Kind.GROUP, groups)]
     wanted = [table.StoredGrant(right, kind.value, pattern) for kind, pattern in given if pattern is not None]
     if not wanted:
@@ -142,14 +142,14 @@ def _grants_of(right: str, topics: str | None, groups: str | None) -> Sequence[t
             f"{right} is a right on topics or groups: name some, such as 'orders-*' or --group billing"
         )
     if RIGHTS[right] is Right.INSPECT and groups is not None:
-        raise typer.BadParameter(f"{right} is a right on topics of the system; it takes no --group")
+        raise typer.BadParameter(f"{right} is a right on system topics; it takes no --group")
     for grant in wanted:
         checked(partial(check_pattern, grant.pattern))
     return wanted
 
 
 def _resource(name: str, wanted: Sequence[table.StoredGrant]) -> str:
-    """For the audit log."""
+    """Describes the change for the audit log."""
     return f"user {name}, {ADMIN if wanted[0].right == ADMIN else _sentence(wanted)}"
 
 

@@ -1,4 +1,4 @@
-"""What both commands share: the database, errors on one line, options, users as they are printed."""
+"""Shared by both commands: the database, errors on one line, options, printed users."""
 
 import asyncio
 import os
@@ -25,7 +25,7 @@ from sqlalchemy.orm import Session
 
 T = TypeVar("T")
 
-# Where a gateway has it: in its container the commands work on the same database.
+# The gateway's own variable: in its container the commands use the same database.
 GATEWAY_DATABASE_URL_VARIABLE = "DUETIME_GATEWAY_DATABASE_URL"
 # The database of `duetime up` without --data.
 UP_DATABASE = Path("duetime-data") / "metadata.db"
@@ -43,13 +43,13 @@ Name = Annotated[str, typer.Argument(metavar="USER", help="1 to 120 printable ch
 
 
 def transact(database_url: str, work: Callable[[Session], T]) -> T:
-    """One transaction, from outside any event loop. Raises: ClientError."""
+    """Runs one transaction, outside any event loop. Raises: ClientError."""
     return _with(database_url, lambda database: database.run(work))
 
 
 def act(database_url: str, command: str, resource: str, work: Callable[[Session], T]) -> T:
-    """As `transact`, of a change, which is in the audit log: the change and its row are both there, or neither. One
-    that fails has a row too. Raises: ClientError."""
+    """As `transact`, for a change, which is audited: the change and its row are both written, or neither. A failed
+    change has a row too. Raises: ClientError."""
 
     def audited(session: Session) -> T:
         done = work(session)
@@ -77,13 +77,13 @@ def _with(database_url: str, work: Callable[[Database], Awaitable[T]]) -> T:
         finally:
             await database.stop()
 
-    # What SQLite keeps beside a database is for its user only.
+    # SQLite's extra files are readable only by their user.
     os.umask(0o077)
     return checked(lambda: asyncio.run(run()))
 
 
 def _row(command: str, resource: str, status: str, reason: str) -> AuditRow:
-    """In the name of this machine's user: whoever has the database's password is asked for no other."""
+    """A row in the name of this machine's user: the database's password is the only authentication."""
     user, host = _system_user(), socket.gethostname()
     event = Event(now_ms(), plain(user), plain(host), "", f"command/{command}", plain(resource), status, reason)
     return AuditRow(secrets.token_hex(16), "command", event)
@@ -94,12 +94,12 @@ def _system_user() -> str:
     try:
         return pwd.getpwuid(number).pw_name
     except KeyError:
-        # As in containers.
+        # The user has no name, as in containers.
         return f"uid {number}"
 
 
 def checked(work: Callable[[], T]) -> T:
-    """Errors of the cluster's processes as those that commands print on one line. Raises: ClientError."""
+    """Converts errors of the cluster's processes into errors that commands print on one line. Raises: ClientError."""
     try:
         return work()
     except DueTimeError as error:
@@ -108,7 +108,7 @@ def checked(work: Callable[[], T]) -> T:
 
 
 def url_of(context: typer.Context, database_url: str) -> str:
-    """An option before the command counts where the command has none."""
+    """The command's option, else the option before the command."""
     return database_url or str(context.obj[0])
 
 

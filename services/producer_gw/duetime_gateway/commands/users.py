@@ -30,7 +30,7 @@ from duetime_gateway.commands.shared import (
     url_of,
 )
 
-_HELP = """List, create, revoke and delete users; their tokens.
+_HELP = """List, create, revoke and delete users and their tokens.
 
 \b
 Examples:
@@ -44,7 +44,7 @@ _AS_ADMIN = ", admin"
 
 users = typer.Typer(name="users", help=_HELP, rich_markup_mode=None, add_completion=False)
 Expires = Annotated[
-    str | None, typer.Option(metavar="LENGTH", help="How long the new token counts: 12h, 90d. Default: for ever.")
+    str | None, typer.Option(metavar="LENGTH", help="Lifetime of the new token: 12h, 90d. Default: unlimited.")
 ]
 
 
@@ -79,7 +79,7 @@ def _list(database_url: str, *, as_json: bool) -> None:
         rows = [(one.name, _state(one), str(len(one.tokens)), str(len(one.grants)), _when(one)) for one in found]
         print_table(["user", "state", "#tokens", "#grants", "created?1"], rows)
     else:
-        echo("no users yet; `duetime users create NAME --admin` makes one who may do everything")
+        echo("no users yet; `duetime users create NAME --admin` creates one with all rights")
 
 
 @users.command()
@@ -87,12 +87,14 @@ def create(
     context: typer.Context,
     name: Name,
     admin: Annotated[bool, typer.Option("--admin", help="Give the right to everything.")] = False,
-    no_token: Annotated[bool, typer.Option("--no-token", help="Make no token: an identity provider does.")] = False,
+    no_token: Annotated[
+        bool, typer.Option("--no-token", help="Create no token: an identity provider issues them.")
+    ] = False,
     expires: Expires = None,
     database_url: Url = "",
     as_json: Json = False,
 ) -> None:
-    """Create a user and a token, which is shown this once.
+    """Create a user and a token, which is shown only once.
 
     \b
     Examples:
@@ -142,14 +144,14 @@ def show(context: typer.Context, name: Name, database_url: Url = "", as_json: Js
 def rotate(
     context: typer.Context,
     name: Name,
-    old_ends: Annotated[str, typer.Option(metavar="LENGTH", help="How long the others count on.")] = "1h",
+    old_ends: Annotated[str, typer.Option(metavar="LENGTH", help="Remaining lifetime of the other tokens.")] = "1h",
     expires: Expires = None,
     database_url: Url = "",
     as_json: Json = False,
 ) -> None:
-    """Make a new token; the user's others end.
+    """Create a new token and let the user's others expire.
 
-    It is shown this once. The others end after a while.
+    The token is shown only once.
 
     \b
     Examples:
@@ -172,13 +174,13 @@ def rotate(
 def revoke(
     context: typer.Context,
     name: Name,
-    token: Annotated[str, typer.Option("--token", metavar="ID", help="This token only, which is deleted.")] = "",
+    token: Annotated[str, typer.Option("--token", metavar="ID", help="Delete only this token.")] = "",
     database_url: Url = "",
     as_json: Json = False,
 ) -> None:
-    """Shut a user out, or delete one of their tokens.
+    """Revoke a user's access, or delete one of their tokens.
 
-    Within 5 s at every gateway, streams included.
+    Takes effect within 5 s at every gateway, including streams.
 
     \b
     Examples:
@@ -199,9 +201,9 @@ def revoke(
 
 @users.command()
 def restore(context: typer.Context, name: Name, database_url: Url = "", as_json: Json = False) -> None:
-    """Let a revoked user in again.
+    """Give a revoked user access again.
 
-    The tokens and rights are those from before.
+    Tokens and rights are as before.
 
     \b
     Examples:
@@ -227,11 +229,11 @@ def delete_user(context: typer.Context, name: Name, database_url: Url = "", as_j
 
 @users.command("add-key")
 def add_key(context: typer.Context, name: Name, database_url: Url = "", as_json: Json = False) -> None:
-    """Make a pair of keys for RocketMQ's clients.
+    """Create a pair of keys for RocketMQ's clients.
 
-    An access key and a secret key; the secret is shown this once.
+    An access key and a secret key; the secret is shown only once.
 
-    It is encrypted with the key in DUETIME_SECRETS_KEY (32 bytes in base64). `duetime users show` lists access keys.
+    It is stored encrypted with DUETIME_SECRETS_KEY (32 bytes in base64). `duetime users show` lists access keys.
 
     \b
     Examples:
@@ -246,7 +248,7 @@ def add_key(context: typer.Context, name: Name, database_url: Url = "", as_json:
         print_json({"user": name, "access_key": access_key, "secret_key": secret})
     else:
         echo(f"access key {access_key}\nsecret key {secret}")
-        echo("keep the secret: it is shown this once", err=True)
+        echo("keep the secret: it is shown only once", err=True)
 
 
 @users.command("delete-key")
@@ -263,7 +265,7 @@ def delete_key(
       duetime users delete-key DTMQ7XWQ2ZC4TAK5RNLB3YHV
     """
     if len(access_key) != ACCESS_KEY_CHARS:
-        # It may be the secret, given by mistake, and is not repeated.
+        # It may be the secret, given by mistake: do not repeat it.
         raise typer.BadParameter(
             f"an access key has {ACCESS_KEY_CHARS} characters; `duetime users show USER` lists them"
         )
@@ -284,7 +286,7 @@ def _stored(token: Token, expires: str | None) -> table.StoredToken:
     made_at_ms = now_ms()
     length_ms = None if expires is None else delay_ms(expires, "--expires")
     if length_ms == 0:
-        raise typer.BadParameter("--expires 0 makes a token that never counts")
+        raise typer.BadParameter("--expires 0 would make a token that is never valid")
     ends_at_ms = 0 if length_ms is None else made_at_ms + length_ms
     return table.StoredToken(token.id, hash_of(token.secret), made_at_ms, ends_at_ms)
 
@@ -292,7 +294,9 @@ def _stored(token: Token, expires: str | None) -> table.StoredToken:
 def _seal() -> Seal:
     text = secrets_key_of_all()
     if not text:
-        raise ClientError(f"{SECRETS_KEY_VARIABLE} is not set: `openssl rand -base64 32` makes one, for all processes")
+        raise ClientError(
+            f"{SECRETS_KEY_VARIABLE} is not set: `openssl rand -base64 32` makes one; use it in all processes"
+        )
     try:
         return Seal(text)
     except ValueError as error:
@@ -300,7 +304,7 @@ def _seal() -> Seal:
 
 
 def _print_token(name: str, token: Token | None, stored: table.StoredToken | None, *, as_json: bool) -> None:
-    """The token alone goes to standard output, so that it can be put into a file."""
+    """Prints only the token to standard output, so that it can be redirected to a file."""
     if as_json:
         made = None if stored is None else _token_object(stored)
         print_json({"user": name, "token": None if token is None else str(token), "made": made})
@@ -308,7 +312,7 @@ def _print_token(name: str, token: Token | None, stored: table.StoredToken | Non
         echo(f"user {name} has no token")
     else:
         echo(str(token))
-        echo(f"the token of {name}; keep it: it is shown this once", err=True)
+        echo(f"the token of {name}; keep it: it is shown only once", err=True)
 
 
 def _user_object(user: table.StoredUser) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""What consumers use: pulls, leases, and the offsets of groups."""
+"""Operations of consumers: pulls, leases, and the offsets of groups."""

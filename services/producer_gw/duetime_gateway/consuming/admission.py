@@ -1,6 +1,6 @@
-"""What requests of consumers must be: every rule, and every breach of them at once. Pure.
+"""Rules for requests of consumers. Pure.
 
-Each `check_` raises InvalidArgument with all that can be found wrong without knowing topic and group.
+Each `check_` raises InvalidArgument with all violations that can be found without knowing topic and group.
 """
 
 from collections.abc import Iterator, Sequence
@@ -59,8 +59,8 @@ def check_receive(receive: Receive) -> None:
     """See the module."""
     found = [*group_violations("group", receive.group), *group_read_violations("topic", receive.topic)]
     if receive.topic == retry_topic(receive.group):
-        # Received as a topic it would come a second time, beside what comes back from it.
-        text = f"{shown(receive.topic)} is not received from: its messages come with the topics that they go to"
+        # Received as a topic, its messages would be delivered twice: they already come with their original topics.
+        text = f"{shown(receive.topic)} is not received from: its messages are delivered with their own topics"
         found.append(Violation("topic", f"{text}; Pull reads it"))
     found += outside(
         *_bounds(receive.selection, limits.RECEIVE_COUNT_MAX),
@@ -86,7 +86,7 @@ def check_ack(group: str, receipts: Sequence[bytes]) -> None:
 
 
 def check_acked(messages: Sequence[Messages]) -> int:
-    """See the module. Returns how many messages are named."""
+    """See the module. Returns the number of messages named."""
     try:
         count = acked_count(messages)
     except Damaged as error:
@@ -101,12 +101,12 @@ def check_extension(extension: Extension) -> None:
     found = [*group_violations("group", extension.group), *_receipt_violations(len(extension.receipts))]
     found += _lease_violations(extension.invisible_ms, "0 ends the lease")
     if extension.not_attempted and extension.invisible_ms:
-        found.append(Violation("not_attempted", "is only for invisible_ms 0, which gives the messages back"))
+        found.append(Violation("not_attempted", "is only for invisible_ms 0, which ends the lease"))
     refuse(found)
 
 
 def _positions_violations(positions: Sequence[Position]) -> list[Violation]:
-    """What is wrong with queues that are listed as `queues`."""
+    """Violations of the list `queues`."""
     if not 1 <= len(positions) <= limits.QUEUE_COUNT_MAX:
         return [Violation("queues", f"{len(positions)} queues; a request has 1 to {limits.QUEUE_COUNT_MAX}")]
     found = []
@@ -115,7 +115,7 @@ def _positions_violations(positions: Sequence[Position]) -> list[Violation]:
         prefix = f"queues[{index}]."
         found += outside(*_place(prefix, position))
         if position.queue in seen:
-            found.append(Violation(f"{prefix}queue", f"{position.queue} is named before"))
+            found.append(Violation(f"{prefix}queue", f"{position.queue} is named twice"))
         seen.add(position.queue)
     return found
 

@@ -1,7 +1,7 @@
-"""Leases of several shards: each that has queues of the topic is asked in turn, without a wait, until there is enough.
+"""Leases from several shards: asks each shard with queues of the topic in turn, without waiting, until there is enough.
 
-Each time another one is the first. If none has anything, all are asked to answer when they have, and then those that do
-are asked again: no lease is made that nobody takes.
+The first shard changes with each call. If no shard has messages, all are asked to report when they do, and the ready
+ones are asked again. So no lease is made without a receiver.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from duetime_gateway.queries import Selection
 from duetime_gateway.shards.contract import ReceivePart
 from duetime_gateway.shards.shards import Shards
 
-# Of the errors with which a shard is left out as long as others have something.
+# Statuses of shards that are left out while others have messages.
 _PASSING = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED}
 
 A = TypeVar("A")
@@ -27,26 +27,26 @@ Parts = Mapping[int, ReceivePart]
 
 
 class Asking(Protocol[A]):
-    """How shards are asked for leases, and what their answers are."""
+    """Asks shards for leases, and measures their answers."""
 
     async def ask(self, number: int, part: ReceivePart, max_count: int, max_bytes: int, wait_ms: int) -> A:
         """Raises: DueTimeError."""
 
     def measure(self, answer: A) -> tuple[int, int]:
-        """Messages and bytes."""
+        """Returns the number of messages and bytes."""
 
     def give_back(self, number: int, answers: list[A]) -> None:
-        """Ends leases whose receiver never gets the answer."""
+        """Ends leases whose receiver will never get the answer."""
 
 
 class _Taken(Generic[A]):
-    """What was leased so far, and what may still be leased."""
+    """The leases so far, and the remaining limits."""
 
     def __init__(self, selection: Selection) -> None:
         self.count_left = selection.max_count or limits.RECEIVE_COUNT_DEFAULT
         self.bytes_left = selection.max_bytes or limits.PULL_BYTES_DEFAULT
         self.answers: dict[int, list[A]] = {}
-        # Of the shards that did not answer, or could not.
+        # Errors of shards that did not answer or could not lease.
         self.failures: dict[int, DueTimeError] = {}
 
     def add(self, shard: int, answer: A, count: int, size: int) -> None:
@@ -61,7 +61,7 @@ class _Taken(Generic[A]):
 
 
 class Gatherer:
-    """Asks several shards. Long polls are tasks of `tasks`."""
+    """Leases from several shards. Long polls are tasks of `tasks`."""
 
     def __init__(self, shards: Shards, clock: Clock, tasks: asyncio.TaskGroup, *, timeout_ms: int) -> None:
         self._shards = shards
@@ -73,7 +73,7 @@ class Gatherer:
     async def gather(
         self, asking: Asking[A], selection: Selection, parts: Parts, remaining_ms: float | None
     ) -> list[A]:
-        """The answers of several shards, which are one answer. If the caller goes away, what was leased goes back."""
+        """The shards' answers, which together form one response. If the caller leaves, its leases are returned."""
         ends_at_ms = self._clock.monotonic_ms() + selection.wait_ms
         taken: _Taken[A] = _Taken(selection)
         self._turn += 1
@@ -110,7 +110,7 @@ class Gatherer:
                 return
 
     async def _ready(self, parts: Parts, taken: _Taken[A], wait_ms: int, remaining_ms: float | None) -> list[int]:
-        """The shards that have something, as soon as one has; none: the time is over, or no shard answers."""
+        """The shards with messages, as soon as there is one; empty: timeout, or no shard answers."""
         timeout_ms = timeout_of(self._timeout_ms, remaining_ms, wait_ms)
 
         async def ready(number: int, part: ReceivePart) -> bool:

@@ -1,7 +1,7 @@
-"""Leases: which shards a Receive asks and what for, and which shards gave the receipts of an ack or an extension.
+"""Leases: selects the shards and queues of a Receive, and the shards that gave the receipts of an ack or extension.
 
-With one shard a Receive is passed on with its wait; `gathering` asks several. A lease whose receiver went away before
-it had the answer is given back, and does not count as an attempt.
+With one shard, a Receive is forwarded with its wait; `gathering` asks several. If a receiver leaves before it has the
+answer, its leases are returned and do not count as attempts.
 """
 
 import asyncio
@@ -30,16 +30,16 @@ from duetime_gateway.shards.shards import Shards
 
 log = sparing()
 
-# A shard's queue of %RETRY%group has a public number only once a retry service has made it; until the gateway knows of
-# it, which it looks for so often, the queue is asked for under the shard's own number.
+# A shard's queue of %RETRY%group gets a public number only when a retry service creates it. Until the gateway finds the
+# number, which it tries at this interval, it asks for the queue by the shard's own number.
 RETRY_ROUTE_MS = 5_000
-# Ends or moves the leases of some receipts at a store.
+# Ends or extends the leases of some receipts at a store.
 Settle = Callable[[StoreClient, Sequence[bytes]], Awaitable[Sequence[int]]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Calls:
-    """Shards asked by a Receive each; answers are encoded ReceiveResponses. See `gathering.Asking`."""
+    """The shards of one Receive; answers are encoded ReceiveResponses. See `gathering.Asking`."""
 
     leases: "Leases"
     group: str
@@ -56,7 +56,7 @@ class _Calls:
 
 
 class Leases:
-    """Leases over all shards. Long polls, and leases on their way back, are tasks of `tasks`."""
+    """Leases over all shards. Long polls and returns of leases are tasks of `tasks`."""
 
     def __init__(
         self,
@@ -80,10 +80,10 @@ class Leases:
         self.gatherer = Gatherer(shards, clock, tasks, timeout_ms=timeout_ms)
 
     async def receive(self, receive: Receive, remaining_ms: float | None, peer: str) -> bytes:
-        """The stores' ReceiveResponse, encoded.
+        """Returns the stores' ReceiveResponse, encoded.
 
         Raises:
-            DueTimeError: bad fields, no such topic, or what a shard answered.
+            DueTimeError: bad fields, no such topic, or an error of a shard.
         """
         check_receive(receive)
         parts, selection = await self.parts(receive, peer), receive.selection
@@ -94,7 +94,7 @@ class Leases:
             )
         else:
             calls: Asking[bytes] = _Calls(self, receive.group, remaining_ms)
-            # Several encoded answers, one after the other, are one answer.
+            # Concatenated encoded answers are one valid answer.
             answers: list[bytes] = await self.gatherer.gather(calls, selection, parts, remaining_ms)
             answer = b"".join(answers)
         self._metrics.receives.inc()
@@ -102,7 +102,7 @@ class Leases:
         return answer
 
     async def parts(self, receive: Receive, peer: str) -> Parts:
-        """What each shard that has queues of the topic is asked. Raises: DueTimeError: no such topic."""
+        """The request for each shard with queues of the topic. Raises: DueTimeError: no such topic."""
         places = await self._places.of(receive.topic)
         caller = sharer(peer)
         group = await self._groups.ensure(receive.group, caller)
@@ -125,7 +125,7 @@ class Leases:
         }
 
     async def _retry_queues(self, group: str, shards: Sequence[int]) -> Mapping[int, tuple[int, int]]:
-        """Shard and queue there, by public queue; every shard's first queue is among them."""
+        """Shard and its queue by public queue, including the first queue of every shard."""
         topic = retry_topic(group)
         route = self._topics.known(topic)
         if route is None or not set(shards) <= set(route.shards):
@@ -154,7 +154,7 @@ class Leases:
         )
 
     def give_back(self, group: str, number: int, receipts: Sequence[bytes]) -> None:
-        """Ends leases of a shard whose receiver never got the answer."""
+        """Ends leases of a shard whose receiver did not get the answer."""
         if not receipts:
             return
         shard = self._shards.get(number)
@@ -164,23 +164,23 @@ class Leases:
         async def give_back() -> None:
             _, error = await outcome(lambda: shard.store.extend(extension, self._timeout_ms), "give back")
             if error is not None:
-                # They end by themselves, and then count as an attempt.
-                log.warning("leases not given back", group=group, shard=shard.number, why=error.text)
+                # They expire, and then count as attempts.
+                log.warning("cannot return leases", group=group, shard=shard.number, why=error.text)
 
         self._tasks.create_task(give_back())
 
     async def ack(self, group: str, receipts: Sequence[bytes], remaining_ms: float | None) -> Sequence[int]:
-        """A `ReceiptStatus` for each receipt; empty: all OK.
+        """Returns a `ReceiptStatus` for each receipt; empty: all OK.
 
         Raises:
-            DueTimeError: bad fields, or what a shard answered; the others have done their part, and it may be repeated.
+            DueTimeError: bad fields, or an error of a shard; the other shards are done, and it is safe to retry.
         """
         check_ack(group, receipts)
         timeout_ms = timeout_of(self._timeout_ms, remaining_ms)
         return await self._settle("Ack", receipts, lambda store, mine: store.ack(group, mine, timeout_ms))
 
     async def extend(self, extension: Extension, remaining_ms: float | None) -> Sequence[int]:
-        """As `ack`, moving the end of leases."""
+        """As `ack`, but moves the end of the leases."""
         check_extension(extension)
         timeout_ms = timeout_of(self._timeout_ms, remaining_ms)
         group, invisible_ms, not_attempted = extension.group, extension.invisible_ms, extension.not_attempted
@@ -191,7 +191,7 @@ class Leases:
         )
 
     async def _settle(self, call: str, receipts: Sequence[bytes], settle: Settle) -> Sequence[int]:
-        """Each shard judges its receipts, which begin with its number."""
+        """Sends each shard its own receipts, which begin with its number."""
         self._metrics.receipts.labels(call).inc(len(receipts))
         if len(self._shards.numbers) == 1:
             return await settle(self._shards.all()[0].store, receipts)
@@ -217,5 +217,5 @@ class Leases:
 
 
 def _on_shard(number: int, places: Mapping[int, tuple[int, int]]) -> list[tuple[int, int]]:
-    """(public queue, queue on the shard) of those that the shard has."""
+    """(public queue, queue on the shard) of the shard's queues."""
     return [(queue, shard_queue) for queue, (shard, shard_queue) in places.items() if shard == number]

@@ -1,4 +1,4 @@
-"""Offsets of consumer groups: kept by the shards, each those of its queues."""
+"""Offsets of consumer groups; each shard keeps those of its queues."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -11,17 +11,17 @@ from duetime_gateway.rules import check_topic
 
 
 class GroupOffsets:
-    """Commits and look-ups, split up by shard."""
+    """Commits and reads offsets, split by shard."""
 
     def __init__(self, places: Places) -> None:
         self._places = places
 
     async def commit(self, group: str, topic: str, positions: Sequence[Position], caller: str) -> None:
-        """Durable on return; new offsets count for the caller. After an error those of some shards may be kept; the
-        commit may be repeated.
+        """Durable on return; new offsets count for the caller. After an error some shards may have committed; it is
+        safe to retry.
 
         Raises:
-            DueTimeError: bad fields, no such topic or queue, or what a shard answered.
+            DueTimeError: bad fields, no such topic or queue, or an error of a shard.
         """
         check_commit(topic, positions)
         places = await self._places.of(topic)
@@ -34,14 +34,14 @@ class GroupOffsets:
             shard = await self._places.ready_shard(number, topic)
             await shard.store.commit_offsets(group, topic, parts[number], caller)
 
-        # All are waited for: an error of one leaves no call under way.
+        # Wait for all: an error of one leaves no call running.
         raise_first(await asyncio.gather(*map(commit, parts), return_exceptions=True))
 
     async def find(self, group: str, topic: str) -> list[Position]:
-        """By queue; queues without an offset are left out.
+        """Offsets by queue; queues without one are omitted.
 
         Raises:
-            DueTimeError: bad fields, no such topic, or what a shard answered.
+            DueTimeError: bad fields, no such topic, or an error of a shard.
         """
         check_topic("topic", topic)
         places = await self._places.of(topic)

@@ -1,4 +1,4 @@
-"""Pulls: queues read from an offset, each by the shard that has it."""
+"""Pulls: reads queues from an offset, each from its shard."""
 
 from duetime_gateway.consuming.admission import check_pull, check_pull_queues
 from duetime_gateway.deadlines import timeout_of
@@ -9,7 +9,7 @@ from duetime_gateway.shards.contract import renumbered_pull, renumbered_queues
 
 
 class Puller:
-    """Gives answers as the stores encoded them, decoded only where a queue has another number on its shard."""
+    """Returns answers as encoded by the stores; decodes them only if a queue has another number on its shard."""
 
     def __init__(self, places: Places, metrics: GatewayMetrics, *, timeout_ms: int) -> None:
         self._places = places
@@ -17,10 +17,10 @@ class Puller:
         self._timeout_ms = timeout_ms
 
     async def pull(self, pull: Pull, remaining_ms: float | None) -> bytes:
-        """The store's PullResponse, encoded.
+        """Returns the store's PullResponse, encoded.
 
         Raises:
-            DueTimeError: bad fields, no such topic or queue, or what the shard answered.
+            DueTimeError: bad fields, no such topic or queue, or an error of the shard.
         """
         check_pull(pull)
         queue = pull.position.queue
@@ -33,7 +33,7 @@ class Puller:
         return renumbered_pull(answer, queue)
 
     async def pull_queues(self, pull: PullQueues, remaining_ms: float | None) -> bytes:
-        """As `pull`, the PullQueuesResponse of the one shard that has all the queues."""
+        """As `pull`, with the PullQueuesResponse of the single shard with all the queues."""
         check_pull_queues(pull)
         places = await self._places.of(pull.topic)
         number, shard_queues = on_one_shard(places, pull.topic, pull.positions)

@@ -1,7 +1,6 @@
-"""Receivers with streams: takes and acks of one receiver, by a stream of its own to each store that it needs.
+"""Receivers with streams: takes and acks of one receiver travel in its own stream to each store.
 
-A take is a Receive: with one shard it is passed on with its wait, and `gathering` asks several. An ack goes to the
-shards whose leases it names.
+With one shard, a take is forwarded with its wait; `gathering` asks several. An ack goes to the shards of the leases.
 """
 
 import asyncio
@@ -25,7 +24,7 @@ from duetime_gateway.shards.shards import Shards
 
 
 class Receivers:
-    """All receivers that have streams."""
+    """All receivers with streams."""
 
     def __init__(
         self,
@@ -51,11 +50,11 @@ class Receivers:
         )
 
     def open(self, receive: Receive, peer: str) -> "StreamReceiver":
-        """A receiver; close it.
+        """Opens a receiver; the caller closes it.
 
         Raises:
             InvalidArgument: bad fields.
-            Overloaded: there are as many as there may be, or as many of this caller.
+            Overloaded: the limit of receivers is reached, in total or for this caller.
         """
         check_receive(receive)
         caller = sharer(peer)
@@ -64,7 +63,7 @@ class Receivers:
 
 
 class StreamReceiver:
-    """One receiver, and its streams to stores."""
+    """One receiver and its streams to stores."""
 
     def __init__(self, receivers: Receivers, receive: Receive, peer: str, caller: str) -> None:
         self._all = receivers
@@ -72,14 +71,14 @@ class StreamReceiver:
         self._peer = peer
         self._caller = caller
         self._pipes: dict[int, LeasePipe] = {}
-        # What shards were asked for last.
+        # The last request to each shard.
         self._parts: dict[int, ReceivePart] = {}
 
     async def take(self, selection: Selection) -> list[Taken]:
-        """Leases, by shard; if the caller goes away, they go back.
+        """Takes leases, by shard; if the caller leaves, they are returned.
 
         Raises:
-            DueTimeError: bad fields, no such topic, or what a shard answered.
+            DueTimeError: bad fields, no such topic, or an error of a shard.
         """
         check_take(selection)
         parts = await self._find_parts()
@@ -103,21 +102,21 @@ class StreamReceiver:
         return lease_messages.count(answer), lease_messages.size(answer)
 
     def give_back(self, number: int, answers: list[Taken]) -> None:
-        """Ends leases whose receiver never got the answer."""
+        """Ends leases whose receiver did not get the answer."""
         names = [name for taken in answers for name in lease_messages.taken_receipts(taken)]
         self._all.leases.give_back(self._receive.group, number, names)
 
     def give_back_all(self, answers: Sequence[Taken]) -> None:
-        """As `give_back`, of any shards."""
+        """As `give_back`, for answers of any shard."""
         for taken in answers:
             if taken.runs:
                 self.give_back(lease_messages.shard(taken), [taken])
 
     async def ack(self, messages: Sequence[Messages]) -> list[Unacked]:
-        """Those that are not done; durable.
+        """Returns the leases that were not acked; acks are durable.
 
         Raises:
-            DueTimeError: bad fields, or what a shard answered; the others have done their part, and it may be repeated.
+            DueTimeError: bad fields, or an error of a shard; the other shards are done, and it is safe to retry.
         """
         self._all.metrics.receipts.labels("ReceiveStream").inc(check_acked(messages))
         parts = self._parts or await self._find_parts()
@@ -138,13 +137,13 @@ class StreamReceiver:
         return await self._pipe(number).ack(self._parts[number], messages, self._all.timeout_ms)
 
     def close(self) -> None:
-        """What is under way is answered, and leases that nobody waits for go back."""
+        """Answers pending requests and returns leases without a receiver."""
         for pipe in self._pipes.values():
             pipe.close()
         self._all.seats.give(self._caller)
 
     async def _find_parts(self) -> dict[int, ReceivePart]:
-        """What shards are asked for. A shard that the topic has left still gets acks of its leases."""
+        """The requests for the shards. A shard that no longer has the topic still gets acks of its leases."""
         parts = dict(await self._all.leases.parts(self._receive, self._peer))
         self._parts |= parts
         return parts

@@ -1,10 +1,10 @@
-"""Subscriptions: a reader's stream, and the one that serves it at the shard that has the queues.
+"""Subscriptions: relays a reader's stream to the shard of its queues.
 
-    reader ──credit──▶ read where it runs low ──▶ a window of it ──▶ store
-           ◀────────────────── answers, as the store encoded them ──
+    reader ──credit──▶ read when low ──▶ up to one window ──▶ store
+           ◀──────────── answers, as encoded by the store ──
 
-The store makes no answer without credit. It is given what the reader gave, but never more than a window at a time,
-which grows while the reader takes large answers: of one that takes nothing, little is held here, in gRPC's buffers too.
+The store sends no answer without credit. It gets the reader's credit, at most one window at a time; the window grows
+while the reader takes large answers. So the gateway and its gRPC buffers hold little for a reader that takes nothing.
 """
 
 import asyncio
@@ -28,8 +28,8 @@ from duetime_gateway.routing.places import Places, on_one_shard
 from duetime_gateway.shards.contract import subscribe_request
 from duetime_gateway.shards.subscription import ShardSubscription
 
-# The store's credit at a time: at first as much as is not counted of any answer, then one answer under way beside the
-# one that the reader takes.
+# The store's credit at a time: at first the smallest counted size, then one answer in transit beside the one that the
+# reader takes.
 WINDOW_BYTES_MIN = COUNTED_BYTES_MIN
 WINDOW_BYTES_MAX = 2 * SUBSCRIPTION_ANSWER_BYTES_MAX
 
@@ -46,7 +46,7 @@ class Subscribing:
         *,
         subscriptions_max: int,
     ) -> None:
-        """`answers`: the room for answers under way. `tasks`: of those that pass credit on."""
+        """`answers`: capacity for answers in transit. `tasks`: runs the credit readers."""
         self._places = places
         self._answers = answers
         self._metrics = metrics
@@ -60,11 +60,11 @@ class Subscribing:
         )
 
     async def answers(self, subscribe: Subscribe, given: AsyncIterator[int], peer: str) -> AsyncGenerator[bytes, None]:
-        """The store's SubscribeResponses, encoded. `given`: credit that comes later.
+        """Yields the store's SubscribeResponses, encoded. `given`: later credit.
 
         Raises:
-            DueTimeError: bad fields, no such topic or queue, too many subscriptions, no room for an answer, or what the
-                shard answered.
+            DueTimeError: bad fields, no such topic or queue, too many subscriptions, no capacity for an answer, or an
+                error of the shard.
         """
         check_subscribe(subscribe)
         places = await self._places.of(subscribe.topic)
@@ -87,7 +87,7 @@ class Subscribing:
 
 
 class _Relay:
-    """One subscription: answers one way, credit the other."""
+    """One subscription: forwards answers to the reader and credit to the store."""
 
     def __init__(
         self,
@@ -96,19 +96,19 @@ class _Relay:
         room: Callable[[], int],
         tasks: asyncio.TaskGroup,
     ) -> None:
-        """`room`: how many bytes of answers the reader's connection has room for."""
+        """`room`: bytes of answers for which the reader's connection has capacity."""
         self._stream = stream
         self._given = given
         self._room = room
         self._tasks = tasks
-        # The reader's; of it the store has `_ahead`, up to `_window`.
+        # The reader's credit; the store has `_ahead` of it, up to `_window`.
         self._credit = Credit(CREDIT_BYTES_MAX)
         self._ahead = 0
         self._window = WINDOW_BYTES_MIN
         self._has_ended = False
-        # Reads credit; made whenever it is low, and left where it is once there is no more.
+        # Reads credit; started when credit is low, and kept once the reader sends no more.
         self._passing: asyncio.Task[None] | None = None
-        # Why no more credit can be read.
+        # Error of the credit stream.
         self._error: DueTimeError | None = None
 
     async def answers(self, subscribe: Subscribe, shard_queues: list[int]) -> AsyncGenerator[bytes, None]:
@@ -123,7 +123,7 @@ class _Relay:
                 if self._credit.is_low and self._passing is None:
                     self._passing = self._tasks.create_task(self._read_credit())
                 yield answer
-                # The reader has taken it.
+                # The reader has taken the answer.
                 del answer
                 self._fit_window(size)
                 await self._pass_on()
@@ -133,14 +133,14 @@ class _Relay:
             raise
 
     def _fit_window(self, size: int) -> None:
-        """An answer that took half of the window, or more, makes it wider; small ones narrow it."""
+        """Doubles the window after an answer of at least half its size; halves it after small ones."""
         if size >= self._window // 2 and self._room() >= 2 * self._window:
             self._window = min(2 * self._window, WINDOW_BYTES_MAX)
         elif size < self._window // 8 or self._room() < self._window:
             self._window = max(self._window // 2, WINDOW_BYTES_MIN)
 
     async def _pass_on(self) -> None:
-        """Gives the store what it lacks of a window."""
+        """Tops up the store's credit to one window."""
         size = min(self._window, self._credit.left) - self._ahead
         if size > 0 and self._ahead < self._window // 2:
             self._ahead += size
@@ -149,7 +149,7 @@ class _Relay:
             await self._stream.give_no_more()
 
     async def _read_credit(self) -> None:
-        """Reads what the reader gives until it is enough. Never raises."""
+        """Reads credit from the reader until there is enough. Never raises."""
         try:
             while self._credit.is_low:
                 size = await anext(self._given, None)
@@ -166,7 +166,7 @@ class _Relay:
             self._fail(defect(error, "Subscribe"))
 
     def _fail(self, error: DueTimeError) -> None:
-        """The stream ends with the error."""
+        """Ends the stream with the error."""
         self._error = error
         self._stream.close()
 

@@ -1,1 +1,1 @@
-"""Messages found by key or id, and offsets by time, over all shards that may have them."""
+"""Finds messages by key or id, and offsets by time, over all shards that may have them."""

@@ -1,6 +1,6 @@
-"""What requests to find something must be: every rule, and every breach of them at once. Pure.
+"""Rules for requests that search. Pure.
 
-Each `check_` raises InvalidArgument with all that can be found wrong without knowing the topic.
+Each `check_` raises InvalidArgument with all violations that can be found without knowing the topic.
 """
 
 from duetime_core.errors import Violation
@@ -31,12 +31,12 @@ def check_search(search: OffsetSearch) -> None:
     found = list(read_violations("topic", search.topic))
     found += outside(("queue", search.queue, limits.QUEUE_COUNT_MAX - 1))
     if search.at is None:
-        found.append(Violation("at_ms", "is not set, nor are earliest and latest"))
+        found.append(Violation("at_ms", "none of at_ms, earliest and latest is set"))
     refuse(found)
 
 
 def _text_violations(field: str, text: str) -> list[Violation]:
-    """A key or an id: anything that properties can hold."""
+    """A key or an id: any text that properties can hold."""
     if not text:
         return [Violation(field, "is empty")]
     if len(text) > limits.PROPERTIES_BYTES_MAX:

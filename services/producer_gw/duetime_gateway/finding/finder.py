@@ -1,7 +1,6 @@
-"""Messages by key and id over the shards that may have them, and a queue's offset at a time.
+"""Finds messages by key and id over the shards that may have them, and a queue's offset at a time.
 
-What is found is given in the messages of the store's contract: found messages and traces are put together from several
-shards' answers, and otherwise passed on.
+Results use the store's contract: query results and traces are merged from several shards, others are forwarded.
 """
 
 import asyncio
@@ -25,25 +24,25 @@ _NOT_FOUND = grpc.StatusCode.NOT_FOUND
 
 
 class Finder:
-    """Asks all shards at once; an answer is whole or an error, never silently less."""
+    """Asks all shards at once; an answer is complete or an error, never silently partial."""
 
     def __init__(self, places: Places, *, timeout_ms: int) -> None:
         self._places = places
         self._timeout_ms = timeout_ms
 
     async def query(self, query: KeyQuery, remaining_ms: float | None) -> gateway_pb2.QueryMessagesResponse:
-        """The newest ones of all shards, newest first.
+        """The newest matching messages of all shards, newest first.
 
         Raises:
-            DueTimeError: bad fields, no such topic, or what a shard answered.
+            DueTimeError: bad fields, no such topic, or an error of a shard.
         """
         check_query(query)
         shards = await self._places.shards_of(query.topic)
         timeout_ms = timeout_of(self._timeout_ms, remaining_ms)
         answers = await asyncio.gather(*(shard.store.query_messages(query, timeout_ms) for shard in shards))
-        # What lies before the last message of a shard that has more is not known: other shards' may not be the next.
+        # If a shard has more, its older messages are unknown: drop other shards' messages older than its last one.
         since_ms = max((answer.messages[-1].message.stored_at_ms for answer in answers if answer.more), default=0)
-        # Stable: those of one shard stay in its order.
+        # Stable: messages of one shard keep its order.
         found = sorted(
             (one for answer in answers for one in answer.messages if one.message.stored_at_ms >= since_ms),
             key=lambda one: -one.message.stored_at_ms,
@@ -60,28 +59,28 @@ class Finder:
         return gateway_pb2.QueryMessagesResponse(messages=chosen, more=more)
 
     async def get(self, query: IdQuery, remaining_ms: float | None) -> gateway_pb2.FoundMessage:
-        """The message of whichever shard has it.
+        """The message, from the shard that has it.
 
         Raises:
-            NotFound: all shards have answered, and none has it.
-            DueTimeError: none has it, and one did not answer; bad fields; no such topic.
+            NotFound: all shards have answered without it.
+            DueTimeError: not found, and a shard did not answer; bad fields; no such topic.
         """
         answers = await self._ask(StoreClient.get_message, query, remaining_ms)
         found = [answer for answer in answers if isinstance(answer, gateway_pb2.FoundMessage)]
         _check_ambiguity(query, answers, {one.message.topic for one in found})
         if found:
-            # One of a user's topic rather than its retry or dead letter; of several the newest.
+            # Prefer a user's topic to its retry or dead letter topics, then the newest.
             best = min(found, key=lambda one: (is_system_topic(one.message.topic), -one.message.stored_at_ms))
             await self._renumber([best])
             return best
         raise _nowhere(query.id, answers)
 
     async def trace(self, query: IdQuery, remaining_ms: float | None) -> consumer_pb2.TraceMessageResponse:
-        """The life of a message on all shards, oldest first; a shard that does not answer is a gap.
+        """The life of a message on all shards, oldest first; a shard that does not answer is listed as a gap.
 
         Raises:
-            NotFound: all shards have answered, and none has it.
-            DueTimeError: none has it, and one did not answer; bad fields; no such topic.
+            NotFound: all shards have answered without it.
+            DueTimeError: not found, and a shard did not answer; bad fields; no such topic.
         """
         answers = await self._ask(StoreClient.trace_message, query, remaining_ms)
         traces = [answer for answer in answers if isinstance(answer, consumer_pb2.TraceMessageResponse)]
@@ -91,7 +90,7 @@ class Finder:
         gaps = [gap for one in traces for gap in one.gaps]
         silent = [one for one in answers if isinstance(one, DueTimeError) and one.status is not _NOT_FOUND]
         gaps += [f"a shard does not answer, so that events may be missing: {error.text}" for error in silent]
-        # Stable: those of one shard stay in its order.
+        # Stable: events of one shard keep its order.
         events = sorted((event for one in traces for event in one.events), key=lambda event: event.at_ms)
         numbers = {(event.topic, event.shard, event.queue): event.queue for event in events if event.topic}
         for place in numbers:
@@ -101,9 +100,9 @@ class Finder:
         return consumer_pb2.TraceMessageResponse(id=traces[0].id, events=events, gaps=gaps)
 
     async def search(self, search: OffsetSearch, remaining_ms: float | None) -> int:
-        """The offset of a queue at a time or an end.
+        """The offset of a queue at a time or at an end.
 
-        Raises: DueTimeError: bad fields, no such topic or queue, or what the shard answered.
+        Raises: DueTimeError: bad fields, no such topic or queue, or an error of the shard.
         """
         check_search(search)
         assert search.at is not None, "check_search refuses it"
@@ -119,20 +118,20 @@ class Finder:
         query: IdQuery,
         remaining_ms: float | None,
     ) -> list[_Answer | DueTimeError]:
-        """Of all shards that may have a message. Raises: DueTimeError: bad fields, no such topic."""
+        """Asks all shards that may have a message. Raises: DueTimeError: bad fields, no such topic."""
         check_id(query)
         shards = await self._places.shards_of(query.topic)
         timeout_ms = timeout_of(self._timeout_ms, remaining_ms)
         return await _answers(call(shard.store, query, timeout_ms) for shard in shards)
 
     async def _renumber(self, found: Iterable[gateway_pb2.FoundMessage]) -> None:
-        """Messages carry their queue's number on the shard; users know it by the topic's."""
+        """Replaces the shards' queue numbers in messages by the topic's."""
         for one in found:
             one.message.queue = await self._places.public_queue(one.message.topic, one.shard, one.message.queue)
 
 
 async def _answers(calls: Iterable[Awaitable[_Answer]]) -> list[_Answer | DueTimeError]:
-    """Errors as values: a shard that fails does not matter if another one has the message."""
+    """Returns errors as values: a failing shard does not matter if another one has the message."""
 
     async def answer(call: Awaitable[_Answer]) -> _Answer | DueTimeError:
         try:
@@ -144,7 +143,7 @@ async def _answers(calls: Iterable[Awaitable[_Answer]]) -> list[_Answer | DueTim
 
 
 def _check_ambiguity(query: IdQuery, answers: Iterable[object], topics: set[str]) -> None:
-    """Raises: Ambiguous, or the answer of a shard that says so: an id alone is known in several topics."""
+    """Raises: Ambiguous, or a shard's own: the id alone occurs in several topics."""
     for answer in answers:
         if isinstance(answer, DueTimeError) and answer.reason == Ambiguous.reason:
             raise answer

@@ -1,4 +1,4 @@
 """Pending messages over all shards: cancelled, rescheduled, listed and counted before they fall due.
 
-As in `finding`, what shards answer is put together in the messages of the store's contract (docs/adr/0026).
+As in `finding`, the shards' answers are combined in the store's contract (docs/adr/0026).
 """

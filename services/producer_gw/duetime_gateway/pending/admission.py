@@ -1,6 +1,6 @@
-"""What requests about pending messages must be: every rule, and every breach of them at once. Pure.
+"""Rules for requests about pending messages. Pure.
 
-Each `check_` raises InvalidArgument; a `_violations` is about one message of a batch, and a fault of that one only.
+Each `check_` raises InvalidArgument; a `_violations` checks one message of a batch, and is a fault of that one only.
 """
 
 from collections.abc import Iterator
@@ -19,18 +19,18 @@ _INT32_MAX = (1 << 31) - 1
 
 
 def check_count(count: int, count_max: int) -> None:
-    """How many messages a request names."""
+    """Checks the number of messages in a request."""
     if not 1 <= count <= count_max:
         raise InvalidArgument([Violation("messages", f"{count} messages; a request has 1 to {count_max}")])
 
 
 def ref_violations(ref: pending_pb2.PendingRef) -> list[Violation]:
-    """What is wrong with the name of a message."""
+    """Violations in the name of a message."""
     found: list[Violation] = []
     if not 1 <= len(ref.message_id) <= limits.ID_CHARS_MAX:
         text = f"{shown(ref.message_id)} has {len(ref.message_id)} characters; an id has 1 to {limits.ID_CHARS_MAX}"
         found.append(Violation("message_id", text))
-    # What waits for a retry is known by its group's topic, and has fired.
+    # A waiting retry is named by its group's topic, and has fired.
     found += topic_violations("topic", ref.topic, system=is_group_topic(ref.topic)) if ref.topic else ()
     lane_max = TIMER_LANE_FIRST + TIMER_LANES_MAX - 1
     return [
@@ -42,7 +42,7 @@ def ref_violations(ref: pending_pb2.PendingRef) -> list[Violation]:
 def reschedule_violations(
     asked: pending_pb2.Reschedule, now_ms: int, max_delay_ms: int, body_bytes_min: int
 ) -> list[Violation]:
-    """What is wrong beside the name. `max_delay_ms`: of the topic, where it is known; 0: it has no limit of its own."""
+    """Violations beside the name. `max_delay_ms`: the topic's limit, if known; 0: no limit of its own."""
     topic = asked.message.topic
     found: list[Violation] = []
     match asked.WhichOneof("due"):
@@ -51,7 +51,7 @@ def reschedule_violations(
         case "deliver_at_ms":
             found += due_violations("deliver_at_ms", asked.deliver_at_ms, now_ms, topic, max_delay_ms)
         case None:
-            found.append(Violation("delay_ms", "is not set, nor is deliver_at_ms"))
+            found.append(Violation("delay_ms", "neither delay_ms nor deliver_at_ms is set"))
     named = asked.request_id
     if named and not (len(named) <= limits.REQUEST_ID_CHARS_MAX and named.isascii() and named.isalnum()):
         most = limits.REQUEST_ID_CHARS_MAX
@@ -89,7 +89,7 @@ def _retries(wanted: consumer_pb2.RetryFilter) -> Iterator[Violation]:
     yield from group_violations("filter.group", wanted.group)
     yield from _topic("filter.topic", wanted.topic)
     if len(wanted.ids) > limits.CANCEL_COUNT_MAX:
-        yield Violation("filter.ids", f"are {len(wanted.ids)}, {limits.CANCEL_COUNT_MAX} at most")
+        yield Violation("filter.ids", f"{len(wanted.ids)} ids; a request has at most {limits.CANCEL_COUNT_MAX}")
 
 
 def check_backlog(request: pending_pb2.BacklogRequest) -> None:
@@ -109,7 +109,7 @@ def _topic(field: str, topic: str, *, system: bool = True) -> Iterator[Violation
 
 
 def _text(field: str, text: str) -> Iterator[Violation]:
-    """A key: anything that properties can hold."""
+    """A key: any text that properties can hold."""
     if len(text) > limits.PROPERTIES_BYTES_MAX:
         most = f"properties hold {limits.PROPERTIES_BYTES_MAX} bytes"
         yield Violation(field, f"is {len(text)} characters long; {most}")

@@ -1,4 +1,4 @@
-"""Which shards are asked about a message, and what is true of it when several answer."""
+"""Selects the shards to ask about a message, and combines their answers."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -31,8 +31,8 @@ class Holders:
     async def locate(
         self, refs: Sequence[pending_pb2.PendingRef], timeout_ms: float
     ) -> tuple[list[pending_pb2.PendingRef], dict[int, DueTimeError]]:
-        """The references, those by an id alone with their topic where shards know one; and the faults of ids that are
-        known in several topics. One shard judges by itself."""
+        """Returns the references, with topics added to bare ids where shards know one, and faults for ids found in
+        several topics. With a single shard, the shard decides."""
         named = list(refs)
         alone = [index for index, ref in enumerate(refs) if not ref.topic and not ref.lane and not ref_violations(ref)]
         shards = self._shards.all()
@@ -60,7 +60,7 @@ class Holders:
         return await self._places.shards_of(topic)
 
     async def of(self, refs: Sequence[pending_pb2.PendingRef]) -> list[list[Shard] | DueTimeError]:
-        """Of each message; an error where its name is wrong, or its topic is not known."""
+        """The shards for each message; an error if its name is invalid or its topic unknown."""
         topics = list({ref.topic for ref in refs if not ref.lane})
         answers = await asyncio.gather(*map(self._of_topic, topics))
         by_topic = dict(zip(topics, answers, strict=True))
@@ -80,7 +80,7 @@ class Holders:
         if not ref.lane:
             return by_topic[ref.topic]
         if ref.shard not in self._shards.numbers:
-            return NotFound(f"shard {ref.shard} is none of {self._shards.numbers}", reason="SHARD_NOT_FOUND")
+            return NotFound(f"shard {ref.shard} is not one of {self._shards.numbers}", reason="SHARD_NOT_FOUND")
         return [self._shards.get(ref.shard)]
 
 
@@ -89,8 +89,8 @@ async def ask(
     call: Callable[[Shard, list[int]], Awaitable[Sequence[Result]]],
     make: type[Result],
 ) -> list[Result]:
-    """One result for each message. `call` asks a shard about the messages with these indices, whose results it gives in
-    order; a shard that does not answer is a fault of those that no other shard has."""
+    """One result per message. `call` asks a shard about the messages with these indices, and returns their results in
+    order. A shard that does not answer causes a fault for messages that no other shard has."""
     indices: dict[int, list[int]] = {}
     asked: dict[int, Shard] = {}
     answers: list[list[Result | DueTimeError]] = [[] for _ in holders]
@@ -122,8 +122,7 @@ async def _answered(
 
 
 def _result(answers: Iterable[Result | DueTimeError], make: type[Result]) -> Result:
-    """The best that a shard says: the message was pending there, has fired there, or (if all have answered) is not
-    there."""
+    """The best of the shards' answers: the message was pending, has fired, or (if all have answered) was not found."""
     best = min(answers, key=_rank)
     return make(fault=fault_of(best)) if isinstance(best, DueTimeError) else best
 

@@ -17,14 +17,14 @@ Cell = tuple[str, int, int, int]
 
 
 class Counting:
-    """Sums what shards count; those that do not answer are named."""
+    """Sums up the shards' counts; shards that do not answer are listed."""
 
     def __init__(self, holders: Holders, *, timeout_ms: int) -> None:
         self._holders = holders
         self._timeout_ms = timeout_ms
 
     async def count(self, request: pb.BacklogRequest, remaining_ms: float | None) -> pb.BacklogResponse:
-        """Raises: DueTimeError: bad fields, no such topic, or an error of a shard that does answer."""
+        """Raises: DueTimeError: bad fields, no such topic, or an error of a shard."""
         check_backlog(request)
         timeout_ms = shared_timeout_of(self._timeout_ms, remaining_ms)
         shards = await self._holders.of_topic(request.topic)
@@ -33,7 +33,7 @@ class Counting:
 
 
 async def _ask(shard: Shard, request: pb.BacklogRequest, timeout_ms: float) -> pb.BacklogResponse | None:
-    """None: it does not answer."""
+    """The shard's count; None: it does not answer."""
     try:
         answer: pb.BacklogResponse = await shard.store.ask("Backlog", request, timeout_ms)
     except DueTimeError as error:
@@ -44,7 +44,7 @@ async def _ask(shard: Shard, request: pb.BacklogRequest, timeout_ms: float) -> p
 
 
 def add_up(answers: Mapping[int, pb.BacklogResponse | None]) -> pb.BacklogResponse:
-    """The sums, as of the first shard's moment."""
+    """The sums, with the earliest shard's time."""
     found = [answer for answer in answers.values() if answer is not None]
     response = pb.BacklogResponse(
         pending_count=sum(answer.pending_count for answer in found),
@@ -61,8 +61,8 @@ def add_up(answers: Mapping[int, pb.BacklogResponse | None]) -> pb.BacklogRespon
 
 
 def _cells(buckets: Iterable[pb.DueBucket]) -> Mapping[Cell, int]:
-    """Shards refine their buckets as time comes near, each by its own clock: where one has a coarser bucket, the finer
-    ones of others are counted in it, so that buckets never overlap."""
+    """Merges the shards' buckets, which get finer as their time approaches, each by its own clock. Finer buckets are
+    counted in a coarser one of another shard, so that buckets never overlap."""
     cells: Counter[Cell] = Counter()
     widths: set[int] = set()
     for bucket in sorted(buckets, key=lambda one: -one.width_ms):

@@ -1,4 +1,4 @@
-"""Cancels and reschedules messages that are named."""
+"""Cancels and reschedules named messages."""
 
 from collections.abc import Iterable, Sequence
 
@@ -14,12 +14,12 @@ from duetime_gateway.pending.asking import Holders, ask
 from duetime_gateway.routing.topics import Topics
 from duetime_gateway.shards.shard import Shard
 
-# The share of a call's time in which shards say which topics have an id; a shard that hangs may take it twice.
+# Share of a call's time in which shards look up the topics of ids; a shard that hangs may take it twice.
 LOCATED_BY = 0.4
 
 
 class Ending:
-    """Ends the wait of messages as it is: for good, or for another one."""
+    """Ends the current wait of messages: cancels or reschedules them."""
 
     def __init__(
         self, holders: Holders, topics: Topics, clock: Clock, *, timeout_ms: int, body_bytes_min: int = 0
@@ -31,7 +31,7 @@ class Ending:
         self._body_bytes_min = body_bytes_min
 
     async def cancel(self, refs: Sequence[pb.PendingRef], remaining_ms: float | None) -> list[pb.CancelResult]:
-        """One result each. Raises: InvalidArgument: too many, or none."""
+        """One result per message. Raises: InvalidArgument: too many, or none."""
         check_count(len(refs), limits.CANCEL_COUNT_MAX)
         timeout_ms = shared_timeout_of(self._timeout_ms, remaining_ms)
         holders, named, timeout_ms = await self._find(refs, timeout_ms)
@@ -46,9 +46,9 @@ class Ending:
     async def _find(
         self, refs: Sequence[pb.PendingRef], timeout_ms: float
     ) -> tuple[list[list[Shard] | DueTimeError], list[pb.PendingRef], float]:
-        """The shards that may have each message, the references by which they are asked, and the time that is left."""
+        """The shards that may have each message, the references to send them, and the time left."""
         named, faults = await self._holders.locate(refs, timeout_ms * LOCATED_BY)
-        # A topic that a shard names may have no route any more: all shards are asked.
+        # A topic named by a shard may have lost its route: all shards are asked.
         holders = await self._holders.of(refs)
         left_ms = timeout_ms * (1 - LOCATED_BY) if any(not ref.topic and not ref.lane for ref in refs) else timeout_ms
         return [faults.get(index, one) for index, one in enumerate(holders)], named, left_ms
@@ -56,7 +56,7 @@ class Ending:
     async def reschedule(
         self, messages: Sequence[pb.Reschedule], remaining_ms: float | None
     ) -> list[pb.RescheduleResult]:
-        """As `cancel`."""
+        """One result per message, as `cancel`."""
         check_count(len(messages), limits.REPLACE_COUNT_MAX)
         timeout_ms = shared_timeout_of(self._timeout_ms, remaining_ms)
         holders, named, timeout_ms = await self._find([one.message for one in messages], timeout_ms)
@@ -81,19 +81,19 @@ class Ending:
         return await ask(holders, call, pb.RescheduleResult)
 
     async def _max_delays_ms(self, topics: Iterable[str]) -> dict[str, int]:
-        """The limit of each topic that has a route. A message by its id alone has no topic here, and ten years."""
+        """Longest delay by topic, for topics with a route. A message named only by its id has a limit of ten years."""
         found: dict[str, int] = {}
         for topic in topics:
             try:
                 found[topic] = (await self._topics.route_to_read(topic)).max_delay_ms
             except DueTimeError:
-                # Messages of a topic that was deleted, or while the database is away, are rescheduled all the same.
+                # Messages of deleted topics are rescheduled anyway, also while the database is unavailable.
                 continue
         return found
 
 
 def _about(asked: pb.Reschedule, ref: pb.PendingRef) -> pb.Reschedule:
-    """The reschedule of the message that the reference names."""
+    """The reschedule with the reference as its message."""
     if asked.message == ref:
         return asked
     about = pb.Reschedule()
@@ -103,7 +103,7 @@ def _about(asked: pb.Reschedule, ref: pb.PendingRef) -> pb.Reschedule:
 
 
 def _as_stores_take_it(asked: pb.Reschedule) -> pb.Reschedule:
-    """A time so long past that a store would read it as a delay is given as one that is past all the same."""
+    """Raises a time so far in the past that stores would read it as a delay, to one that is still past."""
     if asked.HasField("deliver_at_ms") and asked.deliver_at_ms <= record.TIMER_OUT_MIN:
         asked.deliver_at_ms = record.TIMER_OUT_MIN + 1
     return asked

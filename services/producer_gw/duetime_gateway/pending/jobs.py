@@ -1,4 +1,4 @@
-"""Long work on all shards at once, page after page, until there are no more.
+"""Long jobs on all shards at once, page by page.
 
 CancelMatching, RetryNow and DiscardRetries are such jobs.
 """
@@ -17,7 +17,7 @@ from duetime_gateway.errors import stopping
 from duetime_gateway.shards.shard import Shard
 
 PROGRESS_MS = 1_000
-# Jobs of one kind in work in one gateway: each keeps all shards busy.
+# Concurrent jobs of one kind per gateway: each keeps all shards busy.
 JOBS_MAX = 16
 
 
@@ -31,7 +31,7 @@ class Part:
     error: DueTimeError | None = None
 
     def turn(self, next_page_token: bytes) -> None:
-        """A page is done."""
+        """Moves to the next page."""
         self.token = next_page_token
         self.done = not next_page_token
 
@@ -50,7 +50,7 @@ class Jobs:
         self._ending = False
 
     def end(self) -> None:
-        """They end after the pages that they are at; called again, each continues."""
+        """Ends all jobs after their current pages; a repeated call continues."""
         self._ending = True
 
     async def run(
@@ -60,10 +60,10 @@ class Jobs:
         step: Callable[[P], Awaitable[None]],
         progress_of: Callable[[Sequence[P]], T],
     ) -> AsyncGenerator[T, None]:
-        """The progress, about once a second, and at the end. `step`: one page of a part.
+        """Yields the progress, about once a second and at the end. `step`: one page of a part.
 
         Raises:
-            DueTimeError: too many jobs; or a shard's error, when the others are done.
+            DueTimeError: too many jobs; or a shard's error, once the others are done.
         """
         with self._seats.seat(caller):
             told_ms = self._clock.monotonic_ms()
@@ -81,7 +81,7 @@ class Jobs:
 
 
 async def _advance(part: P, step: Callable[[P], Awaitable[None]]) -> None:
-    """One page, or an `error`, with which this part ends."""
+    """Runs one page; an error ends this part."""
     try:
         await step(part)
     except DueTimeError as error:

@@ -1,7 +1,7 @@
 """Lists the pending messages of all shards in order of due time.
 
-Each shard gives a page; the pages are merged up to where the least of them ends, for what comes after that on its shard
-is not known yet. What is left of a page is asked for again: messages that were cancelled meanwhile are not there then.
+Each shard returns a page. Pages are merged up to the end of the earliest one, since later messages of its shard are
+unknown. The rest of a page is requested again, without messages cancelled meanwhile.
 """
 
 import asyncio
@@ -19,14 +19,14 @@ from duetime_gateway.pending.tokens import Cursor, Place, decode, encode
 from duetime_gateway.routing.places import Places
 from duetime_gateway.shards.shard import Shard
 
-# Questions for one page: what a filter matches may lie far apart.
+# Requests for one page: matches of a filter may be far apart.
 ROUNDS_MAX = 4
-# None is asked after so long where a key is wanted, which few have: such a page comes short rather than late.
+# Time after which a search by key sends no more requests: few messages match, so the page is short rather than late.
 PAGE_S = 0.04
 
 
 class Listing:
-    """Gives pages; a page is whole or an error, never silently less."""
+    """Returns complete pages or an error, never silently less."""
 
     def __init__(self, holders: Holders, places: Places, *, timeout_ms: int) -> None:
         self._holders = holders
@@ -37,7 +37,7 @@ class Listing:
         """The first messages after the token.
 
         Raises:
-            DueTimeError: bad fields, no such topic, or what a shard answered.
+            DueTimeError: bad fields, no such topic, or an error of a shard.
         """
         check_list(request)
         return await self.merged(await self._holders.of_topic(request.filter.topic), request, remaining_ms)
@@ -45,7 +45,7 @@ class Listing:
     async def merged(
         self, of: Sequence[Shard], request: pb.ListPendingRequest, remaining_ms: float | None
     ) -> pb.ListPendingResponse:
-        """A page of these shards. Raises: DueTimeError: no token of ours, or what a shard answered."""
+        """A page of these shards. Raises: DueTimeError: an invalid token, or an error of a shard."""
         shards = {shard.number: shard for shard in of}
         digest = crc32(request.filter.SerializeToString(deterministic=True))
         if request.page_token:
@@ -73,7 +73,7 @@ class Listing:
         return page
 
     async def _renumber(self, messages: Sequence[pb.PendingMessage]) -> None:
-        """Messages carry their queue's number on the shard; users know it by the topic's."""
+        """Replaces the shards' queue numbers in messages by the topic's."""
         known: dict[tuple[str, int, int], int] = {}
         for one in messages:
             place = one.message.topic, one.shard, one.message.queue
@@ -98,10 +98,10 @@ def merge(
     count_max: int,
     bytes_max: int = limits.PULL_BYTES_MAX,
 ) -> tuple[pb.ListPendingResponse, dict[int, Cursor]]:
-    """The next messages of all shards, one whatever its size, and where each shard that has more goes on."""
+    """The next messages of all shards, at least one, and the cursor of each shard with more."""
     fresh = {number: _after(answer.messages, cursors[number].after) for number, answer in answers.items()}
     until_ms = min((_looked_until_ms(answer) for answer in answers.values()), default=math.inf)
-    # By due time, then by shard: those of one shard stay in its order.
+    # Sort by due time, then by shard: messages of one shard keep its order.
     merged = sorted(
         (one.message.due_at_ms, number, at) for number, found in fresh.items() for at, one in enumerate(found)
     )
@@ -123,7 +123,7 @@ def merge(
             after = _place_of(found[count - 1]) if count else cursors[number].after
             left[number] = Cursor(cursors[number].token, after)
         elif answer.next_page_token:
-            # A page that ends before the place, since fewer messages were asked for, has nothing new.
+            # A shorter page that ends before the place has nothing new.
             left[number] = Cursor(answer.next_page_token, None if found else cursors[number].after)
     return response, left
 
@@ -133,7 +133,7 @@ def _after(messages: Sequence[pb.PendingMessage], place: Place | None) -> Sequen
 
 
 def _looked_until_ms(answer: pb.ListPendingResponse) -> float:
-    """All that the shard has up to this time is on the page, or was on one before."""
+    """The due time up to which all messages of the shard have been listed."""
     if not answer.next_page_token:
         return math.inf
     return max(answer.due_at_ms, answer.messages[-1].message.due_at_ms if answer.messages else 0)

@@ -1,4 +1,4 @@
-"""Cancels what a filter matches: shard by shard at once, page after page, until there are no more."""
+"""Cancels the messages that match a filter: on all shards at once, page by page."""
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -23,7 +23,7 @@ class CancelPart(Part):
     matched_count: int = 0
     cancelled_count: int = 0
     fired_count: int = 0
-    # All that is due before it was looked at.
+    # Due time before which all messages have been examined.
     due_at_ms: int = 0
 
     async def step(self, wanted: pb.PendingFilter, dry_run: bool) -> None:
@@ -31,7 +31,7 @@ class CancelPart(Part):
             filter=wanted, max_count=PENDING_COUNT_MAX, page_token=self.token, names_only=True
         )
         page: pb.ListPendingResponse = await self.shard.store.ask("ListPending", request)
-        # Retries have fired, and what else goes to a system topic is no user's.
+        # Skip messages to system topics: retries have fired, and others are not users'.
         found = [one for one in page.messages if not is_system_topic(one.message.topic)]
         self.seen_count += page.seen_count
         self.matched_count += len(found)
@@ -53,7 +53,7 @@ class CancelPart(Part):
         self.turn(page.next_page_token)
 
     def _count(self, results: Sequence[pb.CancelResult]) -> None:
-        """Raises: DueTimeError: the shard does not know of one of them."""
+        """Counts results. Raises: DueTimeError: the shard does not have one of the messages."""
         for result in results:
             self.cancelled_count += result.status == pb.CANCEL_STATUS_CANCELLED
             self.fired_count += result.status == pb.CANCEL_STATUS_ALREADY_FIRED
@@ -63,7 +63,7 @@ class CancelPart(Part):
 
 
 class Matching:
-    """The calls of CancelMatching in work."""
+    """The running calls of CancelMatching."""
 
     def __init__(self, holders: Holders, clock: Clock) -> None:
         self._holders = holders
@@ -73,11 +73,11 @@ class Matching:
     async def cancel(
         self, wanted: pb.PendingFilter, caller: str, *, dry_run: bool
     ) -> AsyncGenerator[pb.CancelProgress, None]:
-        """How far it is, about once a second, and at the end.
+        """Yields the progress, about once a second and at the end.
 
         Raises:
-            DueTimeError: bad fields, no such topic, too many such calls; or a shard's, when the others are done. What
-                is cancelled by then was told before.
+            DueTimeError: bad fields, no such topic, too many such calls; or a shard's error, once the others are done.
+                Earlier progress has counted all cancelled messages.
         """
         check_cancel_matching(wanted)
         parts = [CancelPart(shard) for shard in await self._holders.of_topic(wanted.topic)]

@@ -1,7 +1,6 @@
 """Failed messages of a group that wait for their next attempt: listed, delivered now, or discarded.
 
-They are pending messages on their way to %RETRY%group, so that they are listed as those are. An end goes shard by shard
-at once, page after page, until there are no more.
+They are pending messages for %RETRY%group, and are listed as such. An end runs on all shards at once, page by page.
 """
 
 from collections.abc import AsyncGenerator, Sequence
@@ -24,7 +23,7 @@ from duetime_gateway.shards.shards import Shards
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """A filter, ready for use."""
+    """A parsed filter."""
 
     topic: str
     error: str
@@ -75,7 +74,7 @@ class _Part(Part):
 
 
 class Retries:
-    """The waiting retries of all groups, and the calls in work that end some."""
+    """The waiting retries of all groups, and the running calls that end some."""
 
     def __init__(self, groups: Groups, listing: Listing, shards: Shards, clock: Clock) -> None:
         self._groups = groups
@@ -86,9 +85,10 @@ class Retries:
         self.end_streams = self._jobs.end
 
     async def page(self, request: pb.ListRetriesRequest, remaining_ms: float | None) -> pb.ListRetriesResponse:
-        """
+        """Lists waiting retries.
+
         Raises:
-            DueTimeError: bad fields, no such group, or what a shard answered.
+            DueTimeError: bad fields, no such group, or an error of a shard.
         """
         check_list_retries(request)
         await self._groups.get(request.filter.group)
@@ -106,15 +106,15 @@ class Retries:
     async def end(
         self, request: pb.EndRetriesRequest, caller: str, *, discard: bool
     ) -> AsyncGenerator[pb.EndRetriesProgress, None]:
-        """The progress, about once a second, and at the end.
+        """Yields the progress, about once a second and at the end.
 
         Raises:
-            DueTimeError: bad fields, no such group, too many such calls; or a shard's, when the others are done.
+            DueTimeError: bad fields, no such group, too many such calls; or a shard's error, once the others are done.
         """
         check_retry_filter(request.filter)
         group, wanted = request.filter.group, _Wanted.of(request.filter)
         await self._groups.get(group)
-        # A retry that is due already is being delivered.
+        # A due retry is already being delivered.
         due_from_ms = 0 if discard else self._clock.now_ms() + 1
         parts = [_Part(shard) for shard in self._shards.all()]
         work = self._jobs.run(

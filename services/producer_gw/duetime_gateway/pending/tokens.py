@@ -1,11 +1,11 @@
-"""Page tokens of ListPending: how far each shard was listed. Pure.
+"""Page tokens of ListPending: the progress of the list on each shard. Pure.
 
-    version u8 | digest of the filter u32 | of each shard that has more | CRC-32 of all before u32
+    version u8 | digest of the filter u32 | for each shard with more: see below | CRC-32 of all before u32
 
-    of a shard: number u32 | length u16, its own token | 0, or 1 and a place: due i64, lane i32, entry i64
+    shard: number u32 | length u16, its own token | 0, or 1 and a place: due i64, lane i32, entry i64
 
-A place, of the last message given, stands there when a page took only a part of what the shard gave: the next page asks
-with the same token, and leaves out what lies up to that place. Big-endian.
+The place of the last returned message is included if only a part of the shard's page was returned. The next page then
+uses the same token, and skips messages up to that place. Big-endian.
 """
 
 import struct
@@ -21,7 +21,7 @@ _HEAD, _SHARD, _PLACE, _CRC = Struct(">BI"), Struct(">IH"), Struct(">qiq"), Stru
 
 
 class Place(NamedTuple):
-    """Where a message stands in its shard: messages are given in this order."""
+    """A message's position in its shard's order."""
 
     due_at_ms: int
     lane: int
@@ -29,14 +29,14 @@ class Place(NamedTuple):
 
 
 class Cursor(NamedTuple):
-    """Where a shard's list goes on. `token` empty: from the start."""
+    """The point at which a shard's list continues. `token` empty: the start."""
 
     token: bytes = b""
     after: Place | None = None
 
 
 def encode(digest: int, cursors: Mapping[int, Cursor]) -> bytes:
-    """Empty where no shard has more."""
+    """Empty if no shard has more."""
     if not cursors:
         return b""
     parts = [_HEAD.pack(VERSION, digest)]
@@ -48,26 +48,26 @@ def encode(digest: int, cursors: Mapping[int, Cursor]) -> bytes:
 
 
 def decode(data: bytes, digest: int, shards: Collection[int]) -> dict[int, Cursor]:
-    """Cursors by shard.
+    """Decodes cursors by shard.
 
     Raises:
-        InvalidArgument: it is none that `encode` made, it is of another filter, or a shard is none of these.
+        InvalidArgument: not made by `encode`, for another filter, or of other shards.
     """
     try:
         cursors, version, filtered_by = _decode(data)
     except (struct.error, IndexError):
-        raise _refused("is none that ListPending gave") from None
+        raise _refused("was not returned by ListPending") from None
     if version != VERSION:
         raise _refused(f"has version {version}; this gateway reads {VERSION}")
     if filtered_by != digest:
         raise _refused("belongs to another filter")
     if strange := sorted(cursors.keys() - set(shards)):
-        raise _refused(f"names the shards {strange}, which the filter does not reach")
+        raise _refused(f"names shards outside the filter: {strange}")
     return cursors
 
 
 def _decode(data: bytes) -> tuple[dict[int, Cursor], int, int]:
-    """Raises: struct.error, IndexError: it is cut short or damaged."""
+    """Raises: struct.error, IndexError: truncated or damaged."""
     end = len(data) - _CRC.size
     (crc,) = _CRC.unpack_from(data, max(end, 0))
     if crc != crc32(data[:end]):

@@ -1,11 +1,11 @@
 """Quotas of users and topics, shared by all gateways.
 
-limits     what may be set, and what refuses it
+limits     the limits of a quota, and the error of an exceeded one
 bucket     the tokens of one rate
-shares     what of a limit one of several gateways has
+shares     this gateway's share of a limit
 meters     the use of one user or topic here
 quotas     all meters: decides about requests, streams and connections
-book       the database's side
-pending    how many messages of a topic wait
-keeper     the loop that keeps all this fresh
+book       quotas and use in the database
+pending    counts of pending messages by topic
+keeper     the loop that refreshes all this
 """

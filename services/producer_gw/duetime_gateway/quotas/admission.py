@@ -1,4 +1,4 @@
-"""Which quotas may be set. Pure."""
+"""Rules for quotas to be set. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,18 +12,18 @@ from duetime_gateway.quotas.limits import EVERYBODY, OF_TOPICS, OF_USERS, QUOTA_
 
 
 def check_of(of: Of) -> None:
-    """Judges whose quota it is. Raises: InvalidArgument."""
+    """Checks the owner of a quota. Raises: InvalidArgument."""
     found = list(topic_violations("of.topic", of.name)) if of.kind == TOPIC else []
     if not of.kind:
         found.append(Violation("of", "names neither a user nor a topic"))
     if of.kind == USER and not 1 <= len(of.name) <= USER_CHARS_MAX:
-        found.append(Violation("of.user", f"{shown(of.name)} has not 1 to {USER_CHARS_MAX} characters"))
+        found.append(Violation("of.user", f"{shown(of.name)} is not 1 to {USER_CHARS_MAX} characters long"))
     if found:
         raise InvalidArgument(found)
 
 
 def check_quota(of: Of, given: Mapping[str, Any]) -> Limits:
-    """The limits. Raises: InvalidArgument: they break rules, or there are none."""
+    """Returns the limits. Raises: InvalidArgument: they break rules, or none is set."""
     check_of(of)
     found = [
         Violation(name, f"{value} is not within 0 and {QUOTA_MAX}")
@@ -31,7 +31,7 @@ def check_quota(of: Of, given: Mapping[str, Any]) -> Limits:
         if not 0 <= value <= QUOTA_MAX
     ]
     strange = OF_TOPICS if of.kind == USER else OF_USERS
-    found += [Violation(name, f"is none of a {of.kind}'s limits") for name in strange if given[name]]
+    found += [Violation(name, f"is not a limit of a {of.kind}") for name in strange if given[name]]
     if given["per_host"] and of != Of(USER, EVERYBODY):
         found.append(Violation("per_host", f"is for the quota of {EVERYBODY} only"))
     for burst, rate in (("burst_messages", "messages_per_s"), ("burst_bytes", "bytes_per_s")):

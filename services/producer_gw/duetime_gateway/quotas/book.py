@@ -1,4 +1,4 @@
-"""Quotas in the metadata database, and what gateways tell each other there of their use."""
+"""Quotas in the metadata database, and the use that gateways report to each other there."""
 
 import json
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from duetime_gateway.quotas.limits import QUOTAS_MAX, Limits, Of, QuotasExhausted, parse
 from duetime_gateway.quotas.meters import Use
 
-# Of a gateway's use, the users and topics that are told of: those that ask for most.
+# Users and topics that a gateway reports: those with the highest demand.
 TOLD_MAX = 4_096
 _GATEWAYS, _QUOTAS = table_of(GatewayModel).c, table_of(QuotaModel).c
 _READ_GATEWAYS = select(_GATEWAYS.member_id, _GATEWAYS.heartbeat, _GATEWAYS.use)
@@ -20,23 +20,23 @@ _READ_QUOTAS = select(_QUOTAS.kind, _QUOTAS.name, _QUOTAS.limits)
 
 
 class Page(NamedTuple):
-    """What the database says. `gateways`: heartbeat and use of each that keeps quotas."""
+    """The database's content. `gateways`: heartbeat and use of each gateway that keeps quotas."""
 
     limits: dict[Of, Limits]
     gateways: dict[str, tuple[int, str]]
 
 
 class Book:
-    """Of one gateway, which is known as `me`."""
+    """The database's side of one gateway, which is known as `me`."""
 
     def __init__(self, database: Database, me: str) -> None:
         self._database = database
         self.me = me
-        # The quotas as they were read, and what they say: most are the same a second later.
+        # Parsed limits by text: most are unchanged a second later.
         self._parsed: dict[str, Limits] = {}
 
     async def exchange(self, used: Mapping[Of, Use] | None) -> Page:
-        """Tells what is used here, and reads quotas and what others have told. None: this gateway uses nothing.
+        """Reports this gateway's use; reads quotas and the use of others. None: this gateway uses nothing.
 
         Raises:
             Unavailable: the database does not answer.
@@ -54,11 +54,11 @@ class Book:
         return [tuple(row) for row in session.execute(_READ_QUOTAS)], gateways
 
     async def forget(self, gone: Mapping[str, int]) -> None:
-        """Removes gateways whose heartbeat has stood still at this number. Raises: Unavailable."""
+        """Removes gateways whose heartbeat has stopped at this number. Raises: Unavailable."""
         await self._database.run(lambda session: forget(session, GatewayModel, gone))
 
     async def leave(self) -> None:
-        """This gateway uses nothing any more. Raises: Unavailable."""
+        """Removes this gateway's row. Raises: Unavailable."""
         await self._database.run(
             lambda session: session.execute(delete(GatewayModel).where(GatewayModel.member_id == self.me))
         )
@@ -72,7 +72,7 @@ class Book:
                 row.limits = limits.text()
                 return
             if (session.scalar(select(func.count()).select_from(QuotaModel)) or 0) >= QUOTAS_MAX:
-                raise QuotasExhausted(f"there are {QUOTAS_MAX} quotas, the most: remove some")
+                raise QuotasExhausted(f"there are {QUOTAS_MAX} quotas, the limit: remove some")
             session.add(QuotaModel(kind=of.kind, name=of.name, limits=limits.text()))
 
         await self._database.run(work)
@@ -93,6 +93,6 @@ def told_of(used: Mapping[Of, Use]) -> str:
 
 
 def used_of(told: str) -> dict[Of, Use]:
-    """As `told_of` gave it; what a newer version has added is left out."""
+    """Inverse of `told_of`; additions of newer versions are ignored."""
     found: Mapping[str, Mapping[str, list[Any]]] = json.loads(told)
     return {Of(kind, name): Use(*use[:5]) for kind, names in found.items() for name, use in names.items()}

@@ -1,18 +1,18 @@
-"""The tokens of one rate at one gateway. Pure.
+"""The token bucket of one rate at one gateway. Pure.
 
-All gateways together have `rate` tokens a second and `burst` after a rest; this one has a share of both. A request that
-has more than the share of the burst, but not more than the burst, is taken from a full bucket, which is in debt then:
-so what fits does not depend on how many gateways there are, and no rate is exceeded.
+All gateways together have `rate` tokens a second and, after idle time, `burst`; each has a share of both. A request
+above the share of the burst, but within the burst, is taken from a full bucket, which is then in debt. So the largest
+request does not depend on the number of gateways, and no rate is exceeded.
 """
 
 import math
 
-# How long a caller is told to wait at most: shares change in the meantime.
+# Longest wait returned to a caller: shares change in the meantime.
 WAIT_MS_MAX = 60_000
 
 
 class Bucket:
-    """Full at first."""
+    """A token bucket, full at first."""
 
     __slots__ = ("_at_ms", "_tokens", "asked", "burst", "demand", "own_rate", "rate")
 
@@ -21,7 +21,7 @@ class Bucket:
         self.burst = burst
         # This gateway's share of the rate: all of it, until others are known.
         self.own_rate = float(rate)
-        # What was asked for since the last `roll`, refused or not, and a second before it.
+        # Tokens requested since the last `roll`, rejected or not; demand per second before it.
         self.asked = 0
         self.demand = 0.0
         self._tokens = float(burst)
@@ -32,7 +32,7 @@ class Bucket:
         return self.burst * self.own_rate / self.rate
 
     def bound(self, rate: int, burst: int) -> None:
-        """Sets other limits; the share stays what it was of the whole."""
+        """Sets new limits; the share keeps its proportion."""
         self.own_rate *= rate / self.rate
         self.rate, self.burst = rate, burst
         self._tokens = min(self._tokens, self.own_burst)
@@ -44,7 +44,7 @@ class Bucket:
         self._tokens = min(self._tokens, self.own_burst)
 
     def wait_ms(self, cost: int, now_ms: float) -> int:
-        """How long until so many tokens may be taken; 0: now. Counts them as asked for."""
+        """Time until `cost` tokens may be taken; 0: now. Counts them as requested."""
         self.asked += cost
         self._fill(now_ms)
         missing = min(cost, self.own_burst) - self._tokens
@@ -57,18 +57,17 @@ class Bucket:
         self._tokens -= cost
 
     def settle(self, cost: int) -> None:
-        """Takes tokens that are known only after the fact, or returns them where it is below 0: the bucket may be in
-        debt then."""
+        """Takes tokens known only afterwards, or returns them if `cost` is below 0. The bucket may go into debt."""
         self.asked = max(0, self.asked + cost)
         self._tokens -= cost
 
     def debt_ms(self, now_ms: float) -> int:
-        """How long until the bucket is out of debt; 0: it is in none."""
+        """Time until the bucket is out of debt; 0: no debt."""
         self._fill(now_ms)
         return min(math.ceil(max(-self._tokens, 0.0) / self.own_rate * 1000), WAIT_MS_MAX)
 
     def roll(self, passed_s: float) -> None:
-        """Tells the demand from what was asked for: it rises at once, and falls by three quarters a roll."""
+        """Updates the demand from the requested tokens: it rises at once, and falls by three quarters per roll."""
         rate, self.asked = self.asked / passed_s, 0
         self.demand = max(rate, (self.demand + 3 * rate) / 4)
         if self.demand < 0.01:

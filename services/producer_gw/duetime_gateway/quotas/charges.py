@@ -1,4 +1,4 @@
-"""Charges of calls that store something beside sent messages: the form of each protocol's table of methods."""
+"""Charges of calls that store data besides sent messages: the form of each protocol's table of methods."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,9 +14,9 @@ from duetime_gateway.quotas.quotas import Copy, Quotas, Settle
 class Uncounted(Enum):
     """Methods without a charge."""
 
-    # They read, or change no log.
+    # Reads, or changes no log.
     STORES_NOTHING = "stores nothing"
-    # They send: `Sender` counts them, once they are decoded or packed.
+    # Sends: `Sender` counts the messages once they are decoded or packed.
     SENDS = "sends"
 
 
@@ -28,11 +28,11 @@ def _none(_: Any) -> Sequence[Any]:
 class Charge:
     """The records of a call. Without copies: an event, or a small record."""
 
-    # The copies of a request.
+    # Copies of a request.
     copies: Callable[[Any], Sequence[Copy]] = _none
-    # Bytes of the bodies that an answer says were stored, one for each copy, or for a part of a stream.
+    # Sizes of the stored bodies according to an answer, one for each copy, or for a part of a stream.
     stored: Callable[[Any], Sequence[int]] = _none
-    # Decode requests and answers, where the method takes and gives bytes.
+    # Decode requests and answers of methods that use bytes.
     read: Callable[[bytes], Any] | None = None
     read_answer: Callable[[bytes], Any] | None = None
 
@@ -50,7 +50,7 @@ class Charge:
             settle(stored)
 
     def stored_by(self, answer: Any) -> Sequence[int]:
-        """As `stored`, of an answer as the method gives it."""
+        """As `stored`, for an answer in the method's own form."""
         return self.stored(answer if self.read_answer is None else self.read_answer(answer))
 
 
@@ -58,10 +58,10 @@ Rate = Charge | Uncounted
 STORES_NOTHING, SENDS = Uncounted.STORES_NOTHING, Uncounted.SENDS
 # An event, or a small record.
 RECORD = Charge()
-# A topic or a group: as a message without a body.
+# A topic or a group, counted as a message without a body.
 MADE = Charge(copies=lambda _: (Copy(given=0),))
 
 
 def size_of(message: Any) -> int:
-    """Bytes of a request as it came."""
+    """Size of a request as received."""
     return len(message) if isinstance(message, bytes) else int(message.ByteSize())

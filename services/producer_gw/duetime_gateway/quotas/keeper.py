@@ -1,9 +1,9 @@
-"""Keeps a gateway's quotas fresh: reads them, tells the others what is used here, and takes its shares.
+"""Keeps a gateway's quotas up to date: reads them, reports the use here, and takes this gateway's shares.
 
-    every second:  what was used ──▶ database: my row, a heartbeat
-                   quotas, rows of the others that live ──▶ shares; pending messages ──▶ counts
+    every second:  use here ──▶ database: this gateway's row, a heartbeat
+                   quotas, rows of other live gateways ──▶ shares; pending messages ──▶ counts
 
-Without quotas that is one short read every two seconds. Without the database, quotas and shares stay as they were.
+Without quotas this is one short read every two seconds. While the database is unavailable, quotas and shares are kept.
 """
 
 import asyncio
@@ -25,9 +25,9 @@ from duetime_gateway.quotas.quotas import Quotas
 log = sparing()
 
 PERIOD_MS, IDLE_MS = 1_000, 2_000
-# A gateway whose heartbeat stands still for so long is dead, and its shares are the others'.
+# A gateway whose heartbeat stops for this time is dead; the others take over its shares.
 LIVE_MS = 3_000
-# Quotas that have metrics of their own.
+# Quotas with metrics of their own.
 SHOWN_MAX = 200
 
 
@@ -51,13 +51,13 @@ class Keeper:
             await self.exchange()
 
     async def exchange(self) -> None:
-        """Never raises: what can't be read stays as it was."""
+        """Exchanges use and quotas with the database; on failure the old ones are kept. Never raises."""
         async with self._lock:
             _, error = await outcome(self._exchange, "quotas")
         if error is not None:
             self._metrics.exchanges.labels("failed").inc()
             if self._quotas.active:
-                log.warning("quotas stay as they were: they can't be read", why=error.text)
+                log.warning("cannot read quotas: the last ones are kept", why=error.text)
         else:
             self._metrics.exchanges.labels("done").inc()
 
@@ -86,7 +86,7 @@ class Keeper:
             await self._book.forget({member: heartbeats[member] for member in dead})
 
     def _figures(self) -> Iterator[Figure]:
-        """For metrics: those of the first quotas by name."""
+        """Figures for metrics, of the first quotas by name."""
         used = self._quotas.used()
         for of in sorted(used)[:SHOWN_MAX]:
             for name in Limits.__slots__:
@@ -95,7 +95,7 @@ class Keeper:
                     yield Figure(of.kind, of.name, name, limit, used[of][name], self._quotas.refused[of][name])
 
     async def refresh(self) -> None:
-        """Reads the quotas and what is used at other gateways. Raises: Unavailable."""
+        """Reads the quotas and the use at other gateways. Raises: Unavailable."""
         async with self._lock:
             await self._exchange()
 
@@ -110,10 +110,10 @@ class Keeper:
         await self.exchange()
 
     async def leave(self) -> None:
-        """Gives the shares to the others at once, if the database answers. Never raises."""
+        """Returns the shares to the other gateways at once, if the database is available. Never raises."""
         if self._is_member:
             self._is_member = False
             try:
                 await self._book.leave()
             except DueTimeError as error:
-                log.info("quotas not given back", why=error.text)
+                log.info("cannot return quota shares", why=error.text)

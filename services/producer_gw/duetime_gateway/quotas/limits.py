@@ -1,4 +1,4 @@
-"""What a quota may limit, as it is set and as it is stored. Pure."""
+"""The limits of a quota, as set and as stored. Pure."""
 
 import json
 from collections.abc import Mapping
@@ -9,18 +9,18 @@ from duetime_core.errors import Overloaded
 from duetime_format.limits import BATCH_BYTES_MAX
 
 USER, TOPIC = "user", "topic"
-# Of callers without a name, where quota `*` counts each host as a user. No quota is set for one.
+# Unnamed callers: quota `*` counts each host as a user. No quota can be set for a host.
 HOST = "host"
-# The user whose quota is that of all users without one of their own.
+# Owner of the quota that applies to all users without one of their own.
 EVERYBODY = "*"
 QUOTAS_MAX = 1_000
 QUOTA_MAX = 1 << 48
-# A default burst holds at least what one request of the SDK has: a pack, or a batch.
+# A default burst holds at least one request of the SDK: a pack or a batch.
 BURST_MESSAGES_MIN, BURST_BYTES_MIN = 2_048, BATCH_BYTES_MAX
 
 
 class Of(NamedTuple):
-    """Whose quota."""
+    """The owner of a quota."""
 
     kind: str
     name: str
@@ -30,7 +30,7 @@ class Of(NamedTuple):
 
 
 class QuotasExhausted(Overloaded):
-    """The limit of quotas is reached: only removing some helps."""
+    """The number of quotas is at its limit: remove some."""
 
     reason = "QUOTAS_EXHAUSTED"
     retriable = False
@@ -38,7 +38,7 @@ class QuotasExhausted(Overloaded):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """See proto/duetime/v1/quotas.proto. 0: none."""
+    """See proto/duetime/v1/quotas.proto. 0: no limit."""
 
     messages_per_s: int = 0
     bytes_per_s: int = 0
@@ -59,17 +59,17 @@ class Limits:
         return self.burst_bytes or max(self.bytes_per_s, BURST_BYTES_MIN)
 
     def text(self) -> str:
-        """As the database has it."""
+        """The database's form."""
         return json.dumps({name: value for name, value in asdict(self).items() if value})
 
 
-# The fields that only a user's quota has, and those that only a topic's has.
+# Fields only for users' quotas, and fields only for topics' quotas.
 OF_USERS = ("connections", "streams", "per_host")
 OF_TOPICS = ("pending_count", "pending_bytes")
 FIELDS = tuple(one.name for one in fields(Limits))
 
 
 def parse(text: str) -> Limits:
-    """As `Limits.text` gave it; what a newer version has added is left out."""
+    """Inverse of `Limits.text`; additions of newer versions are ignored."""
     found: Mapping[str, Any] = json.loads(text)
     return Limits(**{name: value for name, value in found.items() if name in FIELDS})

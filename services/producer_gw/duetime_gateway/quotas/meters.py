@@ -1,4 +1,4 @@
-"""The use of one user or topic at this gateway, and what its quota says of more. Pure."""
+"""The use of one user or topic at this gateway, checked against its quota. Pure."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -10,16 +10,16 @@ from duetime_gateway.quotas.bucket import Bucket
 from duetime_gateway.quotas.limits import Limits, Of
 from duetime_gateway.quotas.shares import share_of
 
-# Connections, streams and pending messages are counted anew so often; before that more are no use.
+# Counts of connections, streams and pending messages are refreshed at this interval; earlier retries are useless.
 AGAIN_MS = 1_000
-# A body that is stored again counts so much until the first ones are known.
+# Assumed size of a body that is stored again, until the first sizes are known.
 COPIED_BYTES = 16 * 1024
-# The reasons with which quotas refuse requests.
+# Reasons of quota rejections.
 REFUSALS = frozenset({QuotaExceeded.reason, "QUOTA_BURST_EXCEEDED"})
 
 
 class Cost(NamedTuple):
-    """What one request takes of one quota. `pending_*`: of these, what waits for its due time."""
+    """The cost of one request to one quota. `pending_*`: the part that is delayed."""
 
     messages: int
     size: int
@@ -28,7 +28,7 @@ class Cost(NamedTuple):
 
 
 class Use(NamedTuple):
-    """What is used at one gateway, as it tells the others."""
+    """The use at one gateway, as reported to the others."""
 
     messages_per_s: float = 0.0
     bytes_per_s: float = 0.0
@@ -38,16 +38,16 @@ class Use(NamedTuple):
 
 
 class Pending:
-    """Messages of a topic that wait: as counted last, and those that were let in since."""
+    """Pending messages of a topic: the last count, and those accepted since."""
 
     def __init__(self) -> None:
-        # Of each shard. None: not counted yet, and nothing is refused.
+        # Counts by shard. None: not counted yet, and nothing is rejected.
         self.counted: dict[int, int] | None = None
-        # This gateway's share of the room that was left then.
+        # This gateway's share of the capacity left at the count.
         self.part = 1.0
         self.since = 0
         self.demand = 0.0
-        # Of bodies let in, older ones weighing less: their mean makes bytes of a count.
+        # Number and size of accepted bodies, older ones weighing less: counts times their mean estimate bytes.
         self._bodies = 0.0
         self._bytes = 0.0
 
@@ -65,7 +65,7 @@ class Pending:
         self._bytes += cost.pending_bytes
 
     def note(self, counted: dict[int, int], before: int) -> None:
-        """A count has come; `before` of those let in since the last one were so when it was asked for."""
+        """Takes a new count; it includes `before` of the messages accepted since the last one."""
         self.counted = counted
         self.demand = float(before)
         self.since -= before
@@ -73,30 +73,30 @@ class Pending:
             self._bodies, self._bytes = self._bodies / 2, self._bytes / 2
 
     def fits(self, limit: int, cost: int, unit: float) -> bool:
-        """Whether so many more (messages, or bytes of them: `unit` is what one takes) are within the limit."""
+        """Whether `cost` more is within the limit; `unit`: 1 for messages, the mean size for bytes."""
         return cost <= (limit - self.count * unit) * self.part - self.since * unit
 
 
 class Meter:
-    """One user or topic. `refused`: counts refusals by limit, of all users that have one quota together."""
+    """The meter of one user or topic. `refused`: rejections by limit, shared by all users of one quota."""
 
     def __init__(self, of: Of, limits: Limits, now_ms: float, refused: Counter[str]) -> None:
         self.of = of
         self.limits = limits
         self.messages: Bucket | None = None
         self.bytes: Bucket | None = None
-        # Peers, of a user whose connections are limited.
+        # Peers of a user with limited connections.
         self.peers: set[str] = set()
         self.streams = 0
-        # At other gateways.
+        # Use at other gateways.
         self.other_connections = self.other_streams = 0
         self.pending: Pending | None = None
-        # Mean bytes of bodies that calls stored again, newer ones weighing more.
+        # Mean size of bodies stored again, newer ones weighing more.
         self.copied_bytes = float(COPIED_BYTES)
         self.bound(limits, now_ms, refused)
 
     def bound(self, limits: Limits, now_ms: float, refused: Counter[str]) -> None:
-        """Sets the limits, whatever is used now."""
+        """Sets the limits, regardless of the current use."""
         self.limits = limits
         self._refused = refused
         self.messages = _bound(self.messages, limits.messages_per_s, limits.messages_at_once, now_ms)
@@ -109,7 +109,7 @@ class Meter:
             self.pending = Pending()
 
     def check(self, cost: Cost, now_ms: float) -> None:
-        """Raises: QuotaExceeded: it does not fit now; InvalidArgument: it never does."""
+        """Raises: QuotaExceeded: no capacity now; InvalidArgument: above the limit itself."""
         if self.messages is not None:
             self._check_rate(self.messages, cost.messages, now_ms, "messages")
         if self.bytes is not None:
@@ -118,7 +118,7 @@ class Meter:
             self._check_pending(self.pending, cost)
 
     def take(self, cost: Cost) -> None:
-        """Counts what was checked."""
+        """Counts a checked cost."""
         if self.messages is not None:
             self.messages.take(cost.messages)
         if self.bytes is not None:
@@ -127,27 +127,27 @@ class Meter:
             self.pending.add(cost)
 
     def settle(self, messages: int, size: int) -> None:
-        """Counts what a call has stored beyond its `Cost`; below 0: less was stored."""
+        """Corrects the count by the difference between stored and taken; below 0: less was stored."""
         if self.messages is not None:
             self.messages.settle(messages)
         if self.bytes is not None:
             self.bytes.settle(size)
 
     def fitted(self, cost: Cost) -> Cost:
-        """The part of a cost that a burst has room for: the rest is settled."""
+        """The part of a cost that fits into a burst; the rest is settled later."""
         messages = cost.messages if self.messages is None else min(cost.messages, self.messages.burst)
         size = cost.size if self.bytes is None else min(cost.size, self.bytes.burst)
         return Cost(messages, size)
 
     def debt_ms(self, now_ms: float) -> int:
-        """How long until no rate is exceeded; 0: none is."""
+        """Time until no rate is exceeded; 0: now."""
         return max((bucket.debt_ms(now_ms) for bucket in self._buckets()), default=0)
 
     def _check_rate(self, bucket: Bucket, cost: int, now_ms: float, what: str) -> None:
         if cost > bucket.burst:
             raise self._never(f"{what}_per_s", cost, f"the burst of {self.of}, {bucket.burst} {what}")
         if wait_ms := bucket.wait_ms(cost, now_ms):
-            text = f"{cost} {what} are above what is left to {self.of} of its quota, {bucket.rate} {what}/s"
+            text = f"{cost} {what} exceed the remaining quota of {self.of}, {bucket.rate} {what}/s"
             raise self._exceeded(f"{what}_per_s", text, wait_ms)
 
     def _check_pending(self, pending: Pending, cost: Cost) -> None:
@@ -162,27 +162,27 @@ class Meter:
                 raise self._never(name, own, f"the quota of {self.of}, {limit} {what}")
             if pending.counted is not None and not pending.fits(limit, own, unit):
                 has = int(pending.count * unit)
-                text = f"{own} more {what} are above what is left to {self.of}, which has {has} of {limit}"
+                text = f"{own} more {what} exceed the remaining quota of {self.of}, which has {has} of {limit}"
                 raise self._exceeded(name, text, AGAIN_MS)
 
     def check_one_more(self, name: str, used: int, limit: int, what: str) -> None:
-        """Of connections and streams. `used`: here. Raises: QuotaExceeded."""
+        """Checks connections and streams. `used`: here. Raises: QuotaExceeded."""
         others = self.other_connections if name == "connections" else self.other_streams
         if used + others >= limit:
-            text = f"{self.of} has {used + others} {what}, {limit} at most by its quota"
+            text = f"{self.of} has {used + others} {what}; its quota is {limit}"
             raise self._exceeded(name, text, AGAIN_MS)
 
     def _exceeded(self, name: str, text: str, wait_ms: int) -> QuotaExceeded:
         self._refused[name] += 1
-        return QuotaExceeded(f"{text}: come back in {wait_ms} ms", wait_ms)
+        return QuotaExceeded(f"{text}: retry in {wait_ms} ms", wait_ms)
 
     def _never(self, name: str, cost: int, limit: str) -> DueTimeError:
         self._refused[name] += 1
-        text = f"{cost} are above {limit}: so much in one request never fits"
+        text = f"{cost} exceed {limit}: split the request"
         return InvalidArgument([Violation("messages", text)], reason="QUOTA_BURST_EXCEEDED")
 
     def used(self) -> dict[str, float]:
-        """By the limits that are set, as of the last second."""
+        """Use in the last second, by the limits that are set."""
         limits, pending = self.limits, self.pending or Pending()
         used = {
             "messages_per_s": self.messages.demand if self.messages else 0.0,
@@ -197,7 +197,7 @@ class Meter:
     # --- once a second ----------------------------------------------------------------------------------------------
 
     def roll(self, passed_s: float) -> Use:
-        """What is used here, after so many seconds."""
+        """Returns the use here over the last `passed_s` seconds."""
         for bucket in self._buckets():
             bucket.roll(passed_s)
         return Use(
@@ -209,7 +209,7 @@ class Meter:
         )
 
     def share(self, others: Sequence[Use], now_ms: float) -> None:
-        """Takes this gateway's share beside the others that live."""
+        """Takes this gateway's share beside other live gateways."""
         if self.messages is not None:
             demands = [one.messages_per_s for one in others]
             self.messages.share(share_of(self.messages.rate, self.messages.demand, demands), now_ms)
@@ -218,14 +218,14 @@ class Meter:
             self.bytes.share(share_of(self.bytes.rate, self.bytes.demand, demands), now_ms)
         if self.pending is not None:
             asked = [self.pending.demand, *(one.pending_per_s for one in others)]
-            # Of the room as a whole: only the proportions count.
+            # Shares of the whole capacity: only the proportions count.
             scale = sum(asked) or 1.0
             self.pending.part = share_of(1.0, asked[0] / scale, [one / scale for one in asked[1:]])
         self.other_connections = sum(one.connections for one in others)
         self.other_streams = sum(one.streams for one in others)
 
     def is_idle(self, now_ms: float) -> bool:
-        """Whether nothing is lost by forgetting it."""
+        """Whether the meter can be dropped without loss."""
         return (
             not self.peers
             and not self.streams

@@ -1,7 +1,7 @@
-"""Counts the pending messages of topics with a quota of them: the stores say how many, each exactly.
+"""Counts pending messages of topics with such a quota; each store's count is exact.
 
-The count is asked for once a second, and only of topics that had something pending, or to which a gateway has sent
-something delayed since. In between, what this gateway lets in is added, and nothing is taken off that falls due.
+The stores are asked once a second, only about topics with pending messages or with delayed sends by any gateway since.
+Between counts, messages accepted here are added, and messages that fall due are not subtracted.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ TIMEOUT_MS = 2_000
 
 
 class PendingCounts:
-    """Asks the shards."""
+    """Asks the shards for counts."""
 
     def __init__(self, quotas: Quotas, places: Places, shards: Shards) -> None:
         self._quotas = quotas
@@ -26,7 +26,7 @@ class PendingCounts:
         self._shards = shards
 
     async def refresh(self) -> None:
-        """Counts anew. A shard that does not answer counts as it did before; a topic that nobody has made has none."""
+        """Counts again. A shard that does not answer keeps its last count; a topic that does not exist has none."""
         for of, meter in list(self._quotas.meters.items()):
             pending = meter.pending
             if pending is None:

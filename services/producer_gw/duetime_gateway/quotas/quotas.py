@@ -1,6 +1,6 @@
-"""All meters of a gateway: which of them a request, a stream or a connection is counted by.
+"""All meters of a gateway: selects the meters of a request, a stream or a connection.
 
-Where no quota is set, callers find `active` False and ask nothing more.
+While no quota is set, `active` is False and callers skip all checks.
 """
 
 from collections import Counter
@@ -16,57 +16,57 @@ from duetime_core.within.server import PEER
 from duetime_gateway.quotas.limits import EVERYBODY, HOST, TOPIC, USER, Limits, Of
 from duetime_gateway.quotas.meters import Cost, Meter, Use
 
-# Users counted one by one under the quota of everybody; past it those that are new are counted together.
+# Users counted one by one under the quota of everybody; later ones are counted together.
 USERS_MAX = 10_000
 OTHERS = "(others)"
 _EVERYBODY = Of(USER, EVERYBODY)
-# A roll tells no rate of a shorter time.
+# Shortest time over which a roll measures a rate.
 ROLL_S_MIN = 0.25
-# By topic: messages, bytes of their bodies; and of these, what is delayed.
+# Costs by topic: messages and bytes of their bodies; then the delayed part of both.
 TopicCosts = Mapping[str, tuple[int, int, int, int]]
-# A record beside its body, or an event of the journal.
+# Size of a record without its body, or of an event of the journal.
 RECORD_BYTES = 256
-# Takes the bytes of each copy's body.
+# Takes the size of each copy's body.
 Settle = Callable[[Sequence[int]], None]
 
 
 class Copy(NamedTuple):
-    """A message that a call stores again. `topic`: the one whose quota counts it; empty: none. `given`: bytes of its
-    body, where the call brings it; None: its answer has them."""
+    """A message that a call stores again. `topic`: counted by its quota; empty: by none. `given`: size of the body, if
+    the call contains it; None: the answer has the size."""
 
     topic: str = ""
     given: int | None = None
 
 
-# By gateway: what it uses of each.
+# The use reported by each gateway, by user or topic.
 Told = Mapping[str, Mapping[Of, Use]]
 
 
 class Quotas:
-    """Decides by the limits and shares that it was given last. State changes in synchronous methods only."""
+    """Decides by the last limits and shares. State changes in synchronous methods only."""
 
     def __init__(self, clock: Clock, sockets: Sockets | None = None) -> None:
         self._clock = clock
         self._sockets = sockets or Sockets()
         # Whether any quota is set.
         self.active = False
-        # As they are set.
+        # The limits as set.
         self.limits: dict[Of, Limits] = {}
         self.meters: dict[Of, Meter] = {}
-        # At other gateways that live.
+        # Use at other live gateways.
         self.others: Told = {}
-        # By quota and limit.
+        # Rejections by quota and limit.
         self.refused: dict[Of, Counter[str]] = {}
         self._has_topics = False
         self._rolled_ms = clock.monotonic_ms()
         self._told: dict[Of, Use] = {}
 
     def send(self, user: str, peer: str, messages: int, size: int, topics: Callable[[], TopicCosts]) -> None:
-        """Counts a request; `topics` is asked only where topics have quotas.
+        """Counts a request; `topics` is called only if topics have quotas.
 
         Raises:
-            QuotaExceeded: a quota has no room for it now, and nothing is counted.
-            InvalidArgument: it has more than a burst, and never fits.
+            QuotaExceeded: a quota has no capacity now; nothing is counted.
+            InvalidArgument: it exceeds a burst, and can never be accepted.
         """
         now_ms = self._clock.monotonic_ms()
         costs: list[tuple[Meter, Cost]] = []
@@ -84,13 +84,13 @@ class Quotas:
             meter.take(cost)
 
     def store(self, user: str, peer: str, size: int, copies: Sequence[Copy]) -> Settle:
-        """Counts a call that stores something beside messages that are sent. A body that the call does not bring counts
-        by the mean of earlier ones until the answer has its size. Of more than a burst the rest counts afterwards.
+        """Counts a call that stores data besides sent messages. A body missing from the call counts with the mean size
+        of earlier ones until the answer has its size. The part above a burst counts afterwards.
 
-        Returns: takes the bytes of the body of each copy, once they are known; called with none if nothing was stored.
+        Returns: takes the size of each copy's body, once known; called with none if nothing was stored.
 
         Raises:
-            QuotaExceeded: a quota has no room for it now, and nothing is counted.
+            QuotaExceeded: a quota has no capacity now; nothing is counted.
         """
         now_ms = self._clock.monotonic_ms()
         asked: list[tuple[Meter, Cost, Cost, list[int]]] = []
@@ -116,7 +116,7 @@ class Quotas:
     def _of_copies(
         self, user: str, peer: str, size: int, copies: Sequence[Copy]
     ) -> Iterator[tuple[Meter, int, list[int]]]:
-        """The meters that count a call: the bytes that it brings of each, and which of its copies."""
+        """The meters of a call, each with the bytes in the call and the copies that it counts."""
         caller = self._of_caller(user, peer)
         if caller is not None:
             yield caller, size + RECORD_BYTES * max(1, len(copies)), list(range(len(copies)))
@@ -128,7 +128,7 @@ class Quotas:
                     yield found, sum(copies[index].given or 0 for index in indices), indices
 
     async def pace(self, user: str, peer: str, messages: int, size: int) -> None:
-        """Counts what a stream stores on its way, and waits until the caller's quota has room again."""
+        """Counts data stored by a running stream, and waits while the caller's quota is exceeded."""
         meter = self._of_caller(user, peer)
         if meter is None:
             return
@@ -138,7 +138,7 @@ class Quotas:
 
     @contextmanager
     def stream(self, user: str, peer: str) -> Iterator[None]:
-        """While a stream or a long poll lasts. Raises: QuotaExceeded."""
+        """Counts a stream or a long poll while it lasts. Raises: QuotaExceeded."""
         meter = self._of_caller(user, peer)
         if meter is None:
             yield
@@ -166,7 +166,7 @@ class Quotas:
         meter.peers = {peer for peer in meter.peers if self._sockets.knows(peer)}
 
     def _of_caller(self, user: str, peer: str) -> Meter | None:
-        """The meter of a user, or of a host where there are no users; None: it has no quota."""
+        """The meter of a user, or of a host if users are off; None: no quota."""
         everybody = self.limits.get(_EVERYBODY)
         if user:
             of, limits = Of(USER, user), everybody if user != EVERYBODY else None
@@ -186,7 +186,7 @@ class Quotas:
         return meter
 
     def used(self) -> dict[Of, Counter[str]]:
-        """What is used here of each quota, by limit; of that of everybody by all its users together."""
+        """Use here by quota and limit; the quota of everybody sums up its users."""
         used = {of: Counter[str]() for of in self.limits}
         for of, meter in self.meters.items():
             quota = of if of in used else _EVERYBODY
@@ -195,7 +195,7 @@ class Quotas:
         return used
 
     def used_by_all(self) -> dict[Of, Counter[str]]:
-        """As `used`, with what other gateways have told. What is pending is counted as a whole anyway."""
+        """As `used`, plus the use reported by other gateways. Pending counts already cover all gateways."""
         used = self.used()
         for told in self.others.values():
             for of, use in told.items():
@@ -207,7 +207,7 @@ class Quotas:
     # --- once a second ----------------------------------------------------------------------------------------------
 
     def roll(self) -> dict[Of, Use]:
-        """What is used here, to be told to others; users that rest are forgotten."""
+        """Returns the use here, for the other gateways; drops idle users."""
         now_ms = self._clock.monotonic_ms()
         passed_s = (now_ms - self._rolled_ms) / 1000
         if passed_s < ROLL_S_MIN:
@@ -225,7 +225,7 @@ class Quotas:
         return self._told
 
     def set(self, limits: Mapping[Of, Limits]) -> None:
-        """Keeps these quotas from now on, and no others."""
+        """Replaces all quotas."""
         now_ms = self._clock.monotonic_ms()
         self.limits = dict(limits)
         self.refused = {of: self.refused.get(of, Counter()) for of in limits}
@@ -245,7 +245,7 @@ class Quotas:
         self.active = bool(limits)
 
     def share(self, others: Told) -> None:
-        """Takes this gateway's shares beside others that live."""
+        """Takes this gateway's shares beside other live gateways."""
         self.others = others
         for meter in self.meters.values():
             self._share(meter)

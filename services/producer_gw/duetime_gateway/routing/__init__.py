@@ -1,1 +1,1 @@
-"""Topics: which shards hold their queues, looked up, made and adopted."""
+"""Topics and the shards of their queues: looked up, created and adopted."""

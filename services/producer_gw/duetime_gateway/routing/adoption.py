@@ -1,9 +1,9 @@
-"""Topics and groups that a shard has and the metadata database lacks: they came with a directory of a RocketMQ broker.
+"""Adopts topics and groups that a shard has and the metadata database lacks, from a RocketMQ broker's directory.
 
-When a shard is reached, its topics are compared with the routes. One without a route gets one to the shard's queues;
-one whose route leads to other shards only gets the shard's queues after those it has, since every broker numbers its
-queues from 0. A shard that got its directory unnoticed is discovered when a topic is not found: it is asked for that
-topic and, if it has it, for all. Groups that the database lacks are made as the shard's file has them.
+When a shard is reached, its topics are compared with the routes. A topic without a route gets one to the shard's
+queues. A topic with a route to other shards only gets the shard's queues after its own, since every broker numbers its
+queues from 0. If a shard got its directory unnoticed, a missing topic reveals it: the shard is asked for that topic
+and, if it has it, for all. Missing groups are created as in the shard's file.
 """
 
 import asyncio
@@ -36,20 +36,20 @@ from duetime_gateway.shards.shards import Shards
 
 log = structlog.get_logger()
 
-# A shard that was asked for all that it has, or did not answer, is not asked again for so long.
+# Minimum interval between requests to a shard that listed all its topics, or that did not answer.
 INTERVAL_MS = 5_000
-# How long to wait for each.
+# Timeout of each request.
 TIMEOUT_MS_MAX = 1_000
-# Topics that are inspected before other work runs.
+# Topics inspected before other work runs.
 INSPECTED_AT_ONCE = 1_000
 
-# Every shard has these for itself (shards.route), or a broker makes them at each start and nobody uses them.
+# Topics that every shard has for itself (shards.route), or that a broker creates at each start and nobody uses.
 NOT_ADOPTED = {SCHEDULE_TOPIC, TIMER_TOPIC, CANCELLED_TOPIC, CHECKS_TOPIC, QUARANTINE_TOPIC, GROUPS_TOPIC, PLANS_TOPIC}
 NOT_ADOPTED |= {DELETED_TOPIC, "TBW102", "SELF_TEST_TOPIC", "BenchmarkTest", "OFFSET_MOVED_EVENT"}
 _READ_OR_WRITE = 4 | 2
 
 
-# Groups that a broker makes at each start, for its tools and itself.
+# Groups that a broker creates at each start, for its tools and itself.
 NOT_ADOPTED_GROUPS = set(
     "SELF_TEST_C_GROUP CID_ONSAPI_OWNER CID_ONSAPI_PERMISSION CID_ONSAPI_PULL CID_ONS-HTTP-PROXY CID_SYS_RMQ_TRANS "
     "TOOLS_CONSUMER FILTERSRV_CONSUMER SCHEDULE_CONSUMER DEFAULT_CONSUMER __MONITOR_CONSUMER".split()
@@ -58,18 +58,18 @@ _SYSTEM_GROUPS = "CID_RMQ_SYS_"
 
 
 class Adoption:
-    """Brings the topics and groups of shards into the database. It raises nothing: what does not succeed is logged, and
-    tried again with the next topic that is not found."""
+    """Adopts topics and groups from shards. Raises nothing: failures are logged, and retried with the next missing
+    topic."""
 
     def __init__(self, table: RouteTable, catalog: TopicCatalog, groups: Groups) -> None:
         self._table = table
         self._catalog = catalog
         self._groups = groups
-        # Shards that are reached before `start` are adopted from together, by it.
+        # Shards reached before `start` are adopted together, by it.
         self._started = False
 
     async def start(self, shards: Sequence[Shard]) -> None:
-        """Adopts from the shards that have been reached, and from now on from each that is."""
+        """Adopts from the shards reached so far; later ones are adopted when they are reached."""
         await self.adopt(shards)
         self._started = True
 
@@ -79,7 +79,7 @@ class Adoption:
             await self.adopt([shard])
 
     async def adopt(self, shards: Sequence[Shard]) -> None:
-        """In the order of the shards, so that a topic that several have gets their queues in that order."""
+        """Adopts in the order of the shards, so that a topic on several gets their queues in that order."""
         answers = await asyncio.gather(
             *(shard.store.list_topics(TIMEOUT_MS_MAX) for shard in shards), return_exceptions=True
         )
@@ -89,7 +89,7 @@ class Adoption:
                     raise answer
                 await self._adopt_topics(shard.number, answer)
             except DueTimeError as error:
-                log.warning("topics of a shard not inspected", shard=shard.number, why=error.text)
+                log.warning("cannot inspect a shard's topics", shard=shard.number, why=error.text)
                 continue
             await self._adopt_groups(shard)
 
@@ -97,31 +97,31 @@ class Adoption:
         """Raises: DueTimeError."""
         found = await adoptable(topics, shard)
         adopted = await self._catalog.adopt(shard, found)
-        # Another gateway may have adopted them: whoever did, routes that do not lead to the shard are outdated.
+        # If another gateway adopted them, routes without the shard are outdated too.
         self._table.drop_outdated(shard, found)
         if adopted:
             log.info("topics adopted", shard=shard, count=len(adopted), topics=adopted)
 
     async def _adopt_groups(self, shard: Shard) -> None:
-        """Those that came with a shard's directory, with what a broker knew of them."""
+        """Adopts groups from a shard's directory, with the broker's settings."""
         try:
             groups = await shard.store.list_groups()
             adopted = await self._groups.adopt(group for group in groups if _is_adopted(group.name, shard.number))
         except DueTimeError as error:
-            log.warning("groups of a shard not inspected", shard=shard.number, why=error.text)
+            log.warning("cannot inspect a shard's groups", shard=shard.number, why=error.text)
         else:
             if adopted:
                 log.info("groups adopted", shard=shard.number, count=len(adopted), groups=adopted)
 
 
 class MissingTopics:
-    """Looks for topics without a route in the shards' directories."""
+    """Searches the shards' directories for topics without a route."""
 
     def __init__(self, adoption: Adoption, shards: Shards, clock: Clock) -> None:
         self._adoption = adoption
         self._shards = shards
         self._clock = clock
-        # By shard: when it was asked for all, or in vain.
+        # Time of the last full or failed request by shard.
         self._asked_at_ms: dict[int, float] = {}
 
     async def adopt(self, names: Collection[str]) -> bool:
@@ -139,7 +139,7 @@ class MissingTopics:
         return bool(having)
 
     async def _has(self, shard: Shard, names: Collection[str]) -> bool:
-        """Whether it has one of the topics, and is to be asked for all."""
+        """Whether the shard has one of the topics, so that all must be listed."""
         try:
             await shard.describe(TIMEOUT_MS_MAX)
             topics = await shard.store.list_topics(TIMEOUT_MS_MAX, names)

@@ -26,7 +26,7 @@ log = structlog.get_logger()
 
 
 class TopicInfo(NamedTuple):
-    """A topic; `created_at_ms` 0: not known now. `max_delay_ms` 0: ten years."""
+    """A topic; `created_at_ms` 0: currently unknown. `max_delay_ms` 0: ten years."""
 
     name: str
     queue_count: int
@@ -37,7 +37,7 @@ class TopicInfo(NamedTuple):
 
 
 class ShardTopic(NamedTuple):
-    """A topic that came with a shard's directory."""
+    """A topic from a shard's directory."""
 
     queue_count: int
     # A number of duetime.v1.TopicType.
@@ -45,39 +45,39 @@ class ShardTopic(NamedTuple):
 
 
 class NewTopic(NamedTuple):
-    """A topic to be made."""
+    """A topic to create."""
 
     # The shard of each queue.
     shards: Sequence[int]
     max_delay_ms: int = 0
     message_type: int = 0
-    # The caller that it counts for.
+    # Its owner, for the limits shared by callers.
     owner: str = ""
 
 
 class TopicsExhausted(Overloaded):
-    """There are as many topics as there may be, or as many of the caller."""
+    """The limit of topics is reached, for all callers or for this one."""
 
     reason = "TOPICS_EXHAUSTED"
     retriable = False
 
 
 class QueuesExhausted(Overloaded):
-    """There are as many queues as there may be, or as many of the caller."""
+    """The limit of queues is reached, for all callers or for this one."""
 
     reason = "QUEUES_EXHAUSTED"
     retriable = False
 
 
 class TopicCatalog:
-    """Transactions about topics. All raise Unavailable while the database does not answer."""
+    """Database transactions about topics. All raise Unavailable while the database does not answer."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
 
     async def find(self, names: Collection[str]) -> Mapping[str, Stored]:
-        """Those that there are."""
+        """The topics found."""
         return await self._database.run(lambda session: find_topics(session, names))
 
     async def make(
@@ -87,8 +87,8 @@ class TopicCatalog:
         topics_max: int,
         queues_max: int,
     ) -> tuple[Mapping[str, Stored], Mapping[str, DueTimeError]]:
-        """Makes topics, as far as there is room in the limits that callers share. Returns them, and why others are not
-        made, by name. One that somebody else has made meanwhile is returned as it is."""
+        """Creates topics within the limits shared by callers. Returns them, and the errors of the others, by name. A
+        topic created concurrently is returned as it is."""
         created_at_ms = self._clock.now_ms()
 
         def work(session: Session) -> tuple[dict[str, Stored], dict[str, DueTimeError]]:
@@ -107,8 +107,8 @@ class TopicCatalog:
         return await self._database.run(work)
 
     async def adopt(self, shard: int, topics: Mapping[str, ShardTopic]) -> list[str]:
-        """Gives topics that have no queues on the shard theirs there, after those they have. A topic that is made has
-        the shard's type; one that there is keeps its own. Returns their names."""
+        """Adds the shard's queues to topics without queues there, after those they have. A new topic gets the shard's
+        type; an existing one keeps its own. Returns the names of these topics."""
         created_at_ms = self._clock.now_ms()
 
         def work(session: Session) -> list[str]:
@@ -119,7 +119,7 @@ class TopicCatalog:
         return await self._database.run(work)
 
     async def begin_deletion(self, name: str) -> Stored:
-        """From now on the topic is gone for everybody but who deletes it: begun again, it is the same.
+        """Hides the topic from all other calls. May be called again for the same deletion.
 
         Raises:
             NotFound: there is no such topic.
@@ -138,7 +138,7 @@ class TopicCatalog:
         return await self._database.run(work)
 
     async def end_deletion(self, name: str, generation: int) -> None:
-        """All shards have deleted it; new topics get a higher generation than this one."""
+        """Ends a deletion on all shards; new topics get a higher generation than this one."""
 
         def work(session: Session) -> None:
             topic = session.get(TopicModel, name)
@@ -150,12 +150,12 @@ class TopicCatalog:
         await self._database.run(work)
 
     async def generation(self) -> int:
-        """It rises with each deletion of a topic."""
+        """A number that increases with each deletion of a topic."""
         return await self._database.run(generation_of)
 
     async def look_up(self, name: str, found: Callable[[Sequence[tuple[int, int]]], None]) -> None:
-        """Hands shard and queue there, by queue, to `found`; nothing: there is no such topic. Returns after a moment
-        also if the database is slow; `found` is called then once it answers."""
+        """Passes shard and its queue, by queue, to `found`; empty: no such topic. If the database is slow, returns
+        after a moment, and `found` is called later."""
         await self._database.refresh(lambda session: _places_of(session, name), found)
 
     async def get(self, name: str) -> TopicInfo:
@@ -166,7 +166,7 @@ class TopicCatalog:
         return _info_of(topic)
 
     async def list(self) -> list[TopicInfo]:
-        """All, those of groups included, by name."""
+        """All topics, including those of groups, by name."""
         topics = await self._database.run(
             lambda session: session.scalars(
                 select(TopicModel).where(TopicModel.is_deleting == 0).order_by(TopicModel.name)
@@ -178,7 +178,7 @@ class TopicCatalog:
 def _without_room(
     session: Session, wanted: Mapping[str, NewTopic], topics_max: int, queues_max: int
 ) -> dict[str, DueTimeError]:
-    """Topics that exceed the limits, by name, and why."""
+    """Errors of topics above the limits, by name."""
     topics = Seats(topics_max, "topics are there", error=TopicsExhausted)
     queues = Seats(queues_max, "queues of topics are there", error=QueuesExhausted)
     for owner, topic_count, queue_count in holdings(session, {one.owner for one in wanted.values()}):
@@ -196,7 +196,7 @@ def _without_room(
 
 
 def _extend(session: Session, name: str, shard: int, found: ShardTopic, created_at_ms: int) -> bool:
-    """Adds queues on a shard after those that the topic has; False: that would be too many."""
+    """Appends a shard's queues to a topic's; False: too many queues."""
     topic = session.get(TopicModel, name)
     if topic is None:
         topic = TopicModel(
@@ -209,7 +209,7 @@ def _extend(session: Session, name: str, shard: int, found: ShardTopic, created_
         session.add(topic)
     first, count = topic.queue_count, found.queue_count
     if first + count > QUEUE_COUNT_MAX:
-        log.warning("topic has too many queues on all shards: not served there", topic=name, shard=shard)
+        log.warning("topic not served on a shard: too many queues in total", topic=name, shard=shard)
         return False
     session.add_all(
         TopicQueueModel(topic=name, queue=first + number, shard=shard, shard_queue=number) for number in range(count)
@@ -228,5 +228,5 @@ def _info_of(topic: TopicModel) -> TopicInfo:
 
 
 def topic_not_found(name: str) -> NotFound:
-    """Of a topic that nobody has made."""
+    """The error for a topic that does not exist."""
     return NotFound(f"topic {name} does not exist", reason="TOPIC_NOT_FOUND")

@@ -1,4 +1,4 @@
-"""Which shard has a queue of a topic, system topics included."""
+"""The shard of each queue of a topic, including system topics."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from duetime_gateway.shards.shards import Shards
 
 
 class QueueBounds(NamedTuple):
-    """A queue of a topic and what it holds: the offsets [min_offset, max_offset)."""
+    """A queue of a topic and its range of offsets, [min_offset, max_offset)."""
 
     queue: int
     shard: int
@@ -33,7 +33,7 @@ class TopicDescription:
 
 
 class Places:
-    """Finds the shard and the number there of a topic's queue."""
+    """Finds the shard of a topic's queue, and its number there."""
 
     def __init__(self, topics: Topics, shards: Shards, *, lane_count: int) -> None:
         self._topics = topics
@@ -41,7 +41,7 @@ class Places:
         self._lane_count = lane_count
 
     async def of(self, topic: str) -> Mapping[int, tuple[int, int]]:
-        """Shard and queue there, by the topic's queue.
+        """Shard and its queue, by the topic's queue.
 
         Raises:
             NotFound: no such topic.
@@ -59,12 +59,12 @@ class Places:
         return [self._shards.get(number) for number in sorted({number for number, _ in places.values()})]
 
     def message_type(self, topic: str) -> int:
-        """That RocketMQ's clients may send to a topic that was found; 0: any."""
+        """The type that RocketMQ's clients may send to a cached topic; 0: any."""
         route = self._topics.known(topic)
         return 0 if route is None else route.message_type
 
     async def ready_shard(self, number: int, topic: str) -> Shard:
-        """The shard, which knows the topic. Raises: DueTimeError: Unavailable, or what the store answered."""
+        """The shard, once it knows the topic. Raises: DueTimeError: Unavailable, or the store's error."""
         shard = self._shards.get(number)
         route = self._topics.known(topic)
         if route is not None:
@@ -72,16 +72,16 @@ class Places:
         return shard
 
     async def public_queue(self, topic: str, shard: int, queue: int) -> int:
-        """The topic's number of a shard's queue; the shard's own where there is none."""
+        """The topic's number of a shard's queue; the shard's own if there is none."""
         try:
             places = await self.of(topic)
         except NotFound:
-            # A topic of a broker's own, which has no route.
+            # A topic created by a broker has no route.
             return queue
         return next((number for number, place in places.items() if place == (shard, queue)), queue)
 
     async def renumbered(self, topic: str) -> Route | None:
-        """The topic's route, if its queues have other numbers on their shards; None also if it can't be known."""
+        """The topic's route, if its queues have other numbers on their shards; None also on error."""
         try:
             route = self._topics.known(topic) or await self._topics.route_to_read(topic)
         except DueTimeError:
@@ -89,11 +89,11 @@ class Places:
         return route if route.renumbered else None
 
     async def describe(self, name: str) -> TopicDescription:
-        """The queues of a topic and what they hold; a queue that was never written to is empty.
+        """The queues of a topic with their bounds; a queue never written to is empty.
 
         Raises:
             NotFound: no such topic.
-            Unavailable: a shard that holds a queue does not answer.
+            Unavailable: a shard with one of the queues does not answer.
         """
         places = await self.of(name)
         if shard_places(name, (), self._lane_count) is None:
@@ -114,22 +114,22 @@ class Places:
 def on_one_shard(
     places: Mapping[int, tuple[int, int]], topic: str, positions: Sequence[Position]
 ) -> tuple[int, list[int]]:
-    """The shard that has the queues of all positions, and their numbers there.
+    """The shard with the queues of all positions, and their numbers there.
 
     Raises:
         NotFound: there is no such queue.
-        InvalidArgument: they lie on several shards.
+        InvalidArgument: they are on several shards.
     """
     found = [place_of(places, topic, position.queue) for position in positions]
     shards = {shard for shard, _ in found}
     if len(shards) > 1:
-        text = f"lie on the shards {sorted(shards)}; a call reads those of one shard (GetRoute)"
+        text = f"are on the shards {sorted(shards)}; a call reads those of one shard (GetRoute)"
         raise InvalidArgument([Violation("queues", text)])
     return shards.pop(), [shard_queue for _, shard_queue in found]
 
 
 def place_of(places: Mapping[int, tuple[int, int]], topic: str, queue: int) -> tuple[int, int]:
-    """Shard and queue there. Raises: NotFound."""
+    """Shard and its queue. Raises: NotFound."""
     place = places.get(queue)
     if place is None:
         text = f"queue {queue} is not one of the {len(places)} queues of topic {topic}"

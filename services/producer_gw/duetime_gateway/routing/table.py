@@ -9,18 +9,18 @@ from duetime_gateway.shards.route import Route
 
 
 class RouteTable:
-    """Routes by topic, as they were last read. Those of system topics lie apart: senders must not find them."""
+    """Routes by topic, as last read. Those of system topics are separate: senders must not find them."""
 
     def __init__(self, metrics: GatewayMetrics) -> None:
         self._metrics = metrics
-        # Of topics that may be written to.
+        # Routes of writable topics.
         self.writable: dict[str, Route] = {}
         self._system: dict[str, Route] = {}
-        # Counts routes that were replaced or dropped: what others remember of them is outdated.
+        # Number of replaced and dropped routes: a change makes cached ones outdated.
         self.edition = 0
 
     def get(self, name: str) -> Route | None:
-        """None: it was not read, or there is none."""
+        """The route; None: not read yet, or there is none."""
         return self.writable.get(name) or self._system.get(name)
 
     def remember(
@@ -31,10 +31,10 @@ class RouteTable:
         message_type: int = 0,
         generation: int = 0,
     ) -> Route:
-        """The topic's route, which has at least these queues. `places`: shard and queue there, by queue."""
+        """The topic's route, which has at least these queues. `places`: shard and its queue, by queue."""
         shards, numbers = zip(*places, strict=True)
         routes = self._system if is_system_topic(name) else self.writable
-        # Two look-ups of one topic may have run at once: the first one's turns go on.
+        # Concurrent look-ups of one topic keep the first one's turns.
         route = routes.get(name)
         if route is None or route.generation < generation or len(route.shards) < len(shards):
             self.edition += route is not None
@@ -43,19 +43,19 @@ class RouteTable:
         return route
 
     def drop(self, name: str, generation: int) -> None:
-        """The topic of this generation was deleted."""
+        """Removes the deleted topic of this generation."""
         route = self.writable.get(name)
         if route is not None and route.generation <= generation:
             del self.writable[name]
             self.edition += 1
 
     def forget_shard(self, shard: int) -> None:
-        """The shard may have lost the topics: they are announced to it again before it is used."""
+        """Marks the topics to be announced again to the shard, which may have lost them."""
         for route in (*self.writable.values(), *self._system.values()):
             route.forget(shard)
 
     def drop_outdated(self, shard: int, names: Iterable[str]) -> None:
-        """Drops the routes of these topics, which have queues on the shard, where a route does not lead there."""
+        """Drops routes of these topics without the shard, which has queues of them."""
         for name in names:
             for routes in (self.writable, self._system):
                 if name in routes and shard not in routes[name].shards:

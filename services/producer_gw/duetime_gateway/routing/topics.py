@@ -1,7 +1,7 @@
-"""The topic registry: topics are found and made, and their routes remembered.
+"""The topic registry: finds and creates topics, and caches their routes.
 
-Topics that are not known are found, and made, many in one transaction (Gathering): names that come while one runs go
-with the next. Sends to known topics wait for none of it.
+Unknown topics are found and created many at a time in one transaction (Gathering): names that arrive during one share
+the next. Sends to known topics do not wait for it.
 """
 
 import asyncio
@@ -25,23 +25,23 @@ from duetime_gateway.routing.table import RouteTable
 from duetime_gateway.rules import outside, refuse
 from duetime_gateway.shards.route import Route, place
 
-# How long the route of a group's topic is used without another look.
+# Age up to which the route of a group's topic is used without another look-up.
 FRESH_MS = 1_000
-# How often it is looked whether topics were deleted.
+# Interval of the check for deleted topics.
 DELETIONS_MS = 1_000
-# Topics in one transaction, and routes made of rows before other work runs: senders must not feel either.
+# Topics per database transaction, and routes made before other work runs: neither may delay senders.
 MADE_AT_ONCE = 512
 REMEMBERED_AT_ONCE = 64
-# New topics that wait.
+# New topics that may wait.
 WAITING_MAX = 65_536
-# Of `TopicQuestion.queues`: the topic is not to be made.
+# A value of `TopicQuestion.queues`: find the topic, but do not create it.
 FIND_ONLY = -1
-# By the numbers of duetime.v1.TopicType.
+# Names by the numbers of duetime.v1.TopicType.
 TYPES = ("any", "normal", "fifo", "delay", "transaction")
 
 
 class TopicQuestion(NamedTuple):
-    """A topic to be found, and made with so many queues, this most delay and this type if there is none."""
+    """A topic to find, or to create with this queue count, longest delay and type."""
 
     name: str
     queues: int = FIND_ONLY
@@ -59,8 +59,8 @@ class FoundTopic(NamedTuple):
 
 
 class Topics:
-    """Routes by topic. A queue never moves once made; a route only gets longer, when a shard that was added has queues
-    of the topic, and every gateway learns of it when it reaches that shard."""
+    """Routes by topic. A queue never moves. A route only grows, by the queues of an added shard; each gateway learns
+    of them when it reaches that shard."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Topics:
         self._auto_create = auto_create
         self._topics_max = topics_max
         self._queues_max = queues_max * len(shards)
-        # When the routes of groups' topics were looked up.
+        # Times at which routes of groups' topics were looked up.
         self._looked_up_at_ms: dict[str, float] = {}
         self._questions: Gathering[TopicQuestion, FoundTopic] = Gathering(
             "new topics",
@@ -105,23 +105,23 @@ class Topics:
 
     @property
     def routes(self) -> dict[str, Route]:
-        """Those that are known of topics that may be written to."""
+        """Known routes of writable topics."""
         return self._table.writable
 
     @property
     def routes_edition(self) -> int:
-        """Another one: some of `routes` are others now, or gone."""
+        """Changes if some of `routes` were replaced or dropped."""
         return self._table.edition
 
     def known(self, name: str) -> Route | None:
-        """The route, if it was read before."""
+        """The route, if cached."""
         return self._table.get(name)
 
     async def routes_to_write(
         self, names: Iterable[str], wait_ms: float, owner: str = ""
     ) -> dict[str, Route | DueTimeError]:
-        """The route of each topic, or why it can't be written to. Unknown ones are made for `owner`, where that is
-        switched on; a caller that gives up after `wait_ms` finds what was made when it asks again."""
+        """The route of each topic, or the error. Unknown topics are created for `owner`, if that is enabled; a caller
+        that gives up after `wait_ms` finds them on its next call."""
         found: dict[str, Route | DueTimeError] = {}
         questions: list[TopicQuestion] = []
         for name in names:
@@ -147,8 +147,8 @@ class Topics:
         return route or (await self._find(TopicQuestion(name))).route
 
     async def group_route(self, name: str, fresh_ms: float) -> Route | None:
-        """The route of a group's topic, looked up again when it is older: retry services add queues whenever a shard
-        needs one. None: there is none, or the database does not answer."""
+        """The route of a group's topic, looked up again if older than `fresh_ms`: retry services add queues when a
+        shard needs one. None: there is none, or the database does not answer."""
         now_ms = self._clock.monotonic_ms()
         if now_ms >= self._looked_up_at_ms.get(name, -math.inf) + fresh_ms:
             if len(self._looked_up_at_ms) >= 2 * GROUPS_MAX:
@@ -170,13 +170,13 @@ class Topics:
         return answer
 
     async def _answer(self, questions: list[TopicQuestion]) -> dict[TopicQuestion, FoundTopic | DueTimeError]:
-        """One round: topics that exist, then those that came with a shard's directory, then those to be made."""
+        """One round: existing topics, then those from shards' directories, then those to create."""
         names = list({question.name for question in questions})
         stored = dict(await self._catalog.find(names))
         missing = [name for name in names if name not in stored]
         if missing and await self._missing.adopt(missing):
             stored |= await self._catalog.find(missing)
-        # Of two questions that differ the first decides.
+        # The first of two different questions decides.
         wanted = {
             question.name: question
             for question in reversed(questions)
@@ -195,14 +195,14 @@ class Topics:
         return {one: found.get(one.name) or _why_not(one, gone, refused) for one in questions}
 
     def drop(self, name: str, generation: int) -> None:
-        """The topic of this generation is deleted."""
+        """Drops the deleted topic of this generation."""
         self._table.drop(name, generation)
 
     async def follow_deletions(self) -> None:
-        """The loop that drops routes of topics which other gateways have deleted. Until it has, shards refuse them."""
+        """Drops routes of topics deleted by other gateways. Until then, shards reject them."""
         seen = -1
         while True:
-            # The database tells by itself that it is away, once.
+            # The database reports its own failure, once.
             with suppress(DueTimeError):
                 generation = await self._catalog.generation()
                 if generation != seen:
@@ -236,13 +236,13 @@ class Topics:
     async def create(
         self, name: str, queue_count: int, max_delay_ms: int = 0, message_type: int = 0, owner: str = ""
     ) -> TopicInfo:
-        """Makes a topic, or finds it as it is asked for. `queue_count` 0: the default; `max_delay_ms` 0: ten years;
-        `message_type`: that RocketMQ's clients may send, a number of duetime.v1.TopicType. `owner`: the caller that it
-        counts for.
+        """Creates a topic, or finds it with the same settings. `queue_count` 0: the default; `max_delay_ms` 0: ten
+        years; `message_type`: permitted to RocketMQ's clients, a number of duetime.v1.TopicType. `owner`: for the
+        limits shared by callers.
 
         Raises:
-            InvalidArgument: with all that is wrong.
-            AlreadyExists: it has another count, most delay or type.
+            InvalidArgument: lists all violations.
+            AlreadyExists: it has another count, longest delay or type.
             Overloaded: there are too many, or too many of this owner.
         """
         check_new_topic(name, queue_count, max_delay_ms, message_type)
@@ -252,7 +252,7 @@ class Topics:
         if known != count:
             raise AlreadyExists(f"topic {name} exists with {known} queues, not {count}", reason="TOPIC_EXISTS")
         if limit_ms != max_delay_ms:
-            text = f"topic {name} exists with a most delay of {_delay(limit_ms)}, not {_delay(max_delay_ms)}"
+            text = f"topic {name} exists with a longest delay of {_delay(limit_ms)}, not {_delay(max_delay_ms)}"
             raise AlreadyExists(text, reason="TOPIC_EXISTS")
         if found.route.message_type != message_type:
             text = f"topic {name} exists with the type {TYPES[found.route.message_type]}, not {TYPES[message_type]}"
@@ -260,7 +260,7 @@ class Topics:
         return TopicInfo(name, known, found.created_at_ms, limit_ms, message_type)
 
     async def describe(self, name: str) -> TopicInfo:
-        """Of a topic whose route was read before also while the database does not answer; then without its age.
+        """If the database does not answer, describes a topic with a cached route, without its age.
 
         Raises: NotFound, Unavailable.
         """
@@ -273,12 +273,12 @@ class Topics:
             return TopicInfo(name, route.queue_count, 0, route.max_delay_ms, route.message_type)
 
     async def list(self) -> list[TopicInfo]:
-        """All topics that have a route, those of groups included, by name. Raises: Unavailable."""
+        """All topics with a route, including those of groups, by name. Raises: Unavailable."""
         return await self._catalog.list()
 
 
 def check_new_topic(name: str, queue_count: int, max_delay_ms: int = 0, message_type: int = 0) -> None:
-    """Raises: InvalidArgument: with all that is wrong."""
+    """Raises: InvalidArgument: lists all violations."""
     bounds = ("queue_count", queue_count, QUEUE_COUNT_MAX), ("max_delay_ms", max_delay_ms, DELAY_MS_MAX)
     types = ("message_type", message_type, len(TYPES) - 1)
     refuse([*topic_violations("name", name), *outside(*bounds, types)])
@@ -297,6 +297,6 @@ def _delay(max_delay_ms: int) -> str:
 
 
 def not_made(name: str, wait_ms: float) -> Unavailable:
-    """Of a topic that was not there in time."""
-    text = f"topic {name} was not made within {max(wait_ms, 0):.0f} ms: it may be by now"
+    """The error for a topic not created in time."""
+    text = f"topic {name} was not created within {max(wait_ms, 0):.0f} ms; it may exist by now"
     return Unavailable(text, reason="TOPIC_NOT_MADE")

@@ -1,1 +1,1 @@
-"""What producers use: drafts admitted, given queues, encoded as records and put."""
+"""Sending: admits drafts, chooses their queues, encodes records and puts them."""

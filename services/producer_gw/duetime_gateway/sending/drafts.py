@@ -1,8 +1,7 @@
-"""What a face hands to the sender: messages to be sent, and who sends them.
+"""The input of the sender: messages to send, and their caller.
 
-A face (the part of the gateway that speaks one protocol) gives a `Request`. The sender first lets it be packed, where
-the face has a compiled way from its own bytes to records; otherwise it reads the drafts one by one. Nothing here knows
-the protocol that a message came by.
+A face (the part of the gateway for one protocol) supplies a `Request`. If it has a compiled packer from its own bytes
+to records, the sender uses that; otherwise it reads the drafts one by one. This module is independent of protocols.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -20,7 +19,7 @@ from duetime_gateway.shards.route import Route
 
 
 class Drafts(Protocol):
-    """The drafts of one request, in its order. A face may make each one only when it is asked for."""
+    """The drafts of one request, in order. A face may create each one only on access."""
 
     @property
     def is_retry(self) -> bool:
@@ -28,7 +27,7 @@ class Drafts(Protocol):
 
     @property
     def in_runs(self) -> bool:
-        """Whether they take queues in runs (Route.goes_on), so that a few ranges tell where they are."""
+        """Whether they take queues in runs (Route.goes_on), so that a few ranges describe their queues."""
 
     def __len__(self) -> int: ...
 
@@ -40,7 +39,7 @@ class Drafts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DraftList:
-    """Drafts that exist already."""
+    """Existing drafts."""
 
     drafts: Sequence[Draft]
     is_retry: bool = False
@@ -57,21 +56,21 @@ class DraftList:
 
 
 class WholeDrafts(Drafts, Protocol):
-    """The drafts of a batch, with what is wrong with them beside what is wrong with each alone."""
+    """The drafts of a batch, with the violations of the batch as a whole."""
 
     def violations(self) -> Iterable[Violation]:
         """By index: `messages[3].topic`."""
 
 
 class Packed(Protocol):
-    """A whole request as records: all of its messages are right, have queues, and their shards are ready.
+    """A whole request as records. All messages are valid and have queues, and their shards are ready.
 
-    It keeps what its answer needs, so that no object per message exists on the way.
+    It keeps the data for its answer, so no object per message is created.
     """
 
     @property
     def count(self) -> int:
-        """How many messages."""
+        """The number of messages."""
 
     @property
     def is_retry(self) -> bool:
@@ -83,25 +82,25 @@ class Packed(Protocol):
 
     @property
     def parts(self) -> list[tuple[int, int]]:
-        """(shard, how many records) of each part, which is one put at most; those of one shard are in order."""
+        """(shard, record count) of each part, at most one put each; parts of one shard are in order."""
 
     def records(self, part: int) -> bytes:
-        """Those of a part, back to back."""
+        """The records of a part, concatenated."""
 
     def response(self, answers: list[tuple[Sequence[int], Sequence[int], Sequence[int]]]) -> bytes:
-        """The answer in the face's protocol, encoded, from (queue offsets, due times or nothing, log positions of half
-        messages) of each part, all of it stored."""
+        """The encoded answer in the face's protocol, if all is stored. `answers`: (queue offsets, due times or nothing,
+        log positions of half messages) of each part."""
 
     def columns(self) -> tuple[list[str], list[int], list[int], list[int], list[int]]:
-        """(ids, queues, levels, lanes, which part each message is in), where not all of it is stored."""
+        """(ids, queues, levels, lanes, part of each message), for a request that was not fully stored."""
 
     def costs(self) -> dict[str, tuple[int, int, int, int]]:
-        """By topic: how many messages and bytes of bodies; and of these, what is delayed."""
+        """By topic: messages and bytes of their bodies; then the delayed part of both."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What every request is packed and encoded by."""
+    """The settings for packing and encoding every request."""
 
     levels: DelayLevels
     ids: MessageIds
@@ -109,34 +108,33 @@ class Rules:
 
 
 class Request(Protocol):
-    """One request as its face holds it."""
+    """One request in its face's form."""
 
     @property
     def size(self) -> int:
-        """Bytes, as they came."""
+        """Size of the request as received."""
 
     @property
     def is_batch(self) -> bool:
-        """Whether its messages are stored all or none, in one queue; then its drafts are `WholeDrafts`."""
+        """Whether all messages go to one queue and are stored all or none; its drafts are then `WholeDrafts`."""
 
     def pack(self, rules: Rules, routes: dict[str, Route], arrived_at_ms: int, born_host: bytes) -> Packed | None:
-        """All of it as records; None: that takes a closer look, draft by draft. May be tried again."""
+        """Packs the whole request as records; None: it must be encoded draft by draft. May be tried again."""
 
     def drafts(self) -> Drafts:
-        """`WholeDrafts` of a batch. Raises: InvalidArgument: the bytes are no request."""
+        """Returns `WholeDrafts` for a batch. Raises: InvalidArgument: the bytes are not a request."""
 
 
 class HalfRequest(Request, Protocol):
     """One request to prepare transactions."""
 
     def transactions(self) -> tuple[str, int]:
-        """The group of their producer, and how many seconds they are not checked; 0: as long as their shard's timeout.
-        Asked after `drafts`."""
+        """The producer's group, and the seconds without checks; 0: the shard's timeout. Called after `drafts`."""
 
 
 @dataclass(frozen=True, slots=True)
 class DraftRequest:
-    """A request of drafts that exist already, for faces without a compiled packer."""
+    """A request with existing drafts, for faces without a compiled packer."""
 
     given: Drafts
     size: int
@@ -150,19 +148,19 @@ class DraftRequest:
 
 
 class Caller(NamedTuple):
-    """Who sends a request."""
+    """The caller of a request."""
 
-    # One for each connection.
+    # One per connection.
     peer: str
-    # Address and port as records carry them, 8 or 20 bytes.
+    # Address and port as stored in records, 8 or 20 bytes.
     host: bytes
-    # Until the caller's deadline; None: it has none.
+    # Time until the caller's deadline; None: no deadline.
     remaining_ms: float | None
     access: Access = EVERYTHING
-    # Who it is; empty: callers are not asked.
+    # User name; empty: users are off.
     user: str = ""
 
     @property
     def sharer(self) -> str:
-        """Whom limits that callers share are counted for."""
+        """The key under which limits shared by callers count this caller."""
         return sharer_of(self.user, host_of(self.peer))

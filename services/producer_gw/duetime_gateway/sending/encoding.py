@@ -1,17 +1,16 @@
-"""Drafts to records: each draft takes this one path, so it is short. Pure.
+"""Encodes drafts as records; this path runs for each draft, so it is short. Pure.
 
-A draft that is plainly right passes a cheap test; only one that fails it is judged by `admission`, which knows all
-rules and may still find it right. The tags of a topic are few, so each is tested and encoded once.
+An ordinary valid draft passes a cheap test. Only if it fails does `admission` check it against all rules; the draft may
+still be valid. A topic has few distinct tags, so each is checked and encoded once.
 
-Of drafts with the same topic and id in one request the first that is right is encoded, and the others share its
-result: `Batch.repeats`. One that replaces others and differs from the first in content is refused, as the store refuses
-it (ADR 64).
+If a request repeats a topic and id, the first valid draft is encoded, and the others share its result:
+`Batch.repeats`. A replacement that differs from the first in content is rejected, as the store does (ADR 64).
 
-A request that its face could pack whole (`drafts.Packed`) never comes here. One with a retry policy of its own or with
+Requests packed as a whole by their face (`drafts.Packed`) skip this module. A draft with its own retry policy or with
 `replace` is not packed, nor are two messages with one id.
 
-A half message of a transaction has its destination and the delay that it asks for in its properties, as a message that
-waits in a lane has them; the store makes the message of it once it is committed (duetime_format.halves).
+A half message of a transaction has its destination and requested delay in its properties, like a message in a lane; the
+store makes the message from it at commit (duetime_format.halves).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -30,7 +29,7 @@ from duetime_gateway.sending.drafts import Drafts, Packed, Request, Rules
 from duetime_gateway.shards.route import Route
 
 _TAGS_REMEMBERED_MAX = 16_384
-# Longer ones are tested each time, so that what is remembered stays small.
+# Longest cached tags; longer ones are checked each time, which bounds the cache.
 _TAG_CHARS_REMEMBERED_MAX = 256
 _LANE_TOPIC_FIELD = topic_field(SCHEDULE_TOPIC)
 _TIMER_TOPIC_FIELD = topic_field(TIMER_TOPIC)
@@ -39,12 +38,12 @@ _PROPERTIES_BYTES_MAX = limits.PROPERTIES_BYTES_MAX - limits.CHECKSUM_BYTES
 _PROPERTIES_BYTES_MAX_DELAYED = limits.PROPERTIES_BYTES_MAX - limits.DEFERRAL_BYTES_MAX
 _PROPERTIES_BYTES_MAX_TIMER = limits.PROPERTIES_BYTES_MAX - limits.TIMER_BYTES_MAX
 _PROPERTIES_BYTES_MAX_HALF = limits.PROPERTIES_BYTES_MAX - limits.HALF_BYTES_MAX
-# In place of a level: the message has a due time of its own; or admission is to judge it.
+# Special levels: the message has its own due time; admission must decide.
 _TIMER, _DOUBTFUL = -1, -2
 
 
 class Group:
-    """The records of one request that go to one shard by one call, in the request's order."""
+    """The records of one request for one shard and one call, in the request's order."""
 
     __slots__ = ("indices", "maker", "max_waits_ms", "records")
 
@@ -52,7 +51,7 @@ class Group:
         self.maker = Maker(born_host, store_host)
         self.indices: list[int] = []
         self.records: list[bytes] = []
-        # Of messages that replace others.
+        # Longest waits of messages that replace others.
         self.max_waits_ms: list[int] = []
 
     def add(self, index: int, draft: Draft, born_at_ms: int, topic: bytes, queue: int, properties: bytes) -> None:
@@ -61,39 +60,39 @@ class Group:
 
 
 class Batch:
-    """The drafts of one request, and what is known of each so far, by index."""
+    """The drafts of one request, and their state so far, by index."""
 
     def __init__(self, drafts: Drafts, arrived_at_ms: int, born_host: bytes, half: bytes | None = None) -> None:
-        """`half`: the drafts are half messages, which all have these properties (`half_properties`)."""
+        """`half`: the drafts are half messages with these properties in common (`half_properties`)."""
         count = len(drafts)
         self.half = half
         self.drafts = drafts
         self.in_runs = drafts.in_runs
-        # Of the last message for which a queue was chosen in a run: its route, queue and id.
+        # Route, queue and id of the last message that took a queue in a run.
         self._run: tuple[Route | None, int, str] = None, -1, ""
         self.arrived_at_ms = arrived_at_ms
         self.born_host = born_host
         self.ids = [""] * count
-        # -1: none was chosen.
+        # -1: not chosen yet.
         self.queues = [-1] * count
         self.levels = [0] * count
         # 0: none.
         self.lanes = [0] * count
         self.requested_levels: dict[int, int] = {}
         self.faults: dict[int, DueTimeError] = {}
-        # Those to be put, and those to be stored in the place of others, by shard.
+        # Records to put, and records that replace others, by shard.
         self.groups: dict[int, Group] = {}
         self.replacing: dict[int, Group] = {}
         # Routes of messages whose queues have different numbers on their shards.
         self.renumbered: dict[int, Route] = {}
-        # The first accepted message with each topic and id that a sender gave, and which later ones repeat it.
+        # First accepted message by topic and sender's id; then that message's index by repeating one.
         self.firsts: dict[tuple[str, str], int] = {}
         self.repeats: dict[int, int] = {}
         # Indices of messages whose shard does not know their topic yet, by topic and shard.
         self.unready: dict[tuple[str, int], list[int]] = {}
 
     def choose_in_run(self, route: Route, message_id: str) -> int:
-        """The queue of a message of a pack."""
+        """The queue for a message of a pack."""
         last, queue, before = self._run
         if last is not route or not route.goes_on(message_id, before):
             queue = route.choose("", message_id)
@@ -105,38 +104,38 @@ class Batch:
         yield from self.replacing.values()
 
     def clear_groups(self) -> None:
-        """Once they are handed over, or to be made again."""
+        """Called after the groups are handed over, or before they are made again."""
         self.groups.clear()
         self.replacing.clear()
 
 
 class Encoder:
-    """Admits drafts, chooses their queues and makes their records."""
+    """Admits drafts, chooses their queues and encodes their records."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
         self._levels = rules.levels
         self._body_bytes_min = rules.body_bytes_min
         self._ids = rules.ids
-        # Tags that were found right, as they stand in the properties.
+        # Valid tags and their form in the properties.
         self._tags: dict[str, str] = {"": ""}
 
     def pack(self, request: Request, routes: dict[str, Route], arrived_at_ms: int, born_host: bytes) -> Packed | None:
-        """The whole request as records, if its face can do that; None: it is to be encoded draft by draft."""
+        """Packs the whole request as records, if its face can; None: it must be encoded draft by draft."""
         self._ids.renew()
         return request.pack(self._rules, routes, arrived_at_ms, born_host)
 
     def choose_one(self, batch: Batch, draft: Draft, route: Route) -> None:
-        """One queue for all drafts of a batch, the first of which is `draft`."""
+        """Chooses one queue for all drafts of a batch; `draft` is the first."""
         if not draft.id:
             batch.ids[0] = self._ids.make()
         if draft.queue is None:
             batch.queues = [route.choose(draft.sharding_key, draft.id or batch.ids[0])] * len(batch.queues)
 
     def encode(self, batch: Batch, indices: Iterable[int], routes: Mapping[str, Route | DueTimeError]) -> None:
-        """Puts each draft into the group of its shard, or among the faults or the unready.
+        """Adds each draft to the group of its shard, to the faults, or to the unready.
 
-        `routes`: of each topic among the drafts, or why it has none.
+        `routes`: the route of each topic among the drafts, or its error.
         """
         self._ids.renew()
         drafts = batch.drafts
@@ -171,7 +170,7 @@ class Encoder:
                 batch.faults[index] = fault
                 return
             text = self._remember(tags)
-            # A doubtful one that is right replaces another: that is for lanes for any time.
+            # A valid doubtful draft is a replacement, which needs a lane for any time.
             level = _TIMER if level == _DOUBTFUL else level
         if keys:
             text += f"KEYS\x01{' '.join(keys)}\x02"
@@ -215,8 +214,7 @@ class Encoder:
     def _add(
         self, batch: Batch, index: int, draft: Draft, route: Route, place: tuple[int, int], level: int, encoded: bytes
     ) -> None:
-        """Makes the record and puts it into its group. `place`: shard and queue there; `encoded`: the properties so
-        far."""
+        """Makes the record and adds it to its group. `place`: shard and its queue; `encoded`: the properties so far."""
         shard, queue = place
         topic = route.topic_field
         count = route.timer_lanes.get(shard, 0) if level == _TIMER else 0
@@ -244,7 +242,7 @@ class Encoder:
             group.max_waits_ms.append(draft.max_wait_ms)
 
     def _level(self, batch: Batch, index: int, draft: Draft, route: Route) -> int:
-        """The level to apply, 0 for none; or _TIMER or _DOUBTFUL."""
+        """The level to apply; 0: none; or _TIMER or _DOUBTFUL."""
         level, delay_ms, at_ms = draft.delay_level, draft.delay_ms, draft.deliver_at_ms
         if draft.replace or draft.max_wait_ms or (at_ms is not None) + (delay_ms != 0) + (level != 0) > 1:
             return _DOUBTFUL
@@ -264,7 +262,7 @@ class Encoder:
         return level
 
     def _timer(self, draft: Draft) -> tuple[bytes, bytes]:
-        """What stands in TIMER_OUT_MS, and the property by which a time of its own is asked for."""
+        """The value of TIMER_OUT_MS, and the property that requests the due time."""
         if draft.deliver_at_ms is not None:
             out = record.timer_out(deliver_at_ms=draft.deliver_at_ms)
             asked = f"\x02{record.TIMER_DELIVER_MS}\x01{draft.deliver_at_ms}"
@@ -275,7 +273,7 @@ class Encoder:
         return out, asked.encode()
 
     def _half(self, draft: Draft, message_id: str, level: int) -> bytes:
-        """The properties that a half message has for itself: its transaction, and the delay that its commit begins."""
+        """The properties specific to a half message: its transaction, and the delay that starts at its commit."""
         asked = b""
         if level == _TIMER:
             _, asked = self._timer(draft)
@@ -297,7 +295,7 @@ class Encoder:
         return text
 
     def _fault(self, batch: Batch, draft: Draft, route: Route | DueTimeError) -> DueTimeError | None:
-        """All that is wrong with the draft; None: nothing is. `route`: or why there is none."""
+        """All violations of the draft; None: it is valid. `route`: the route or its error."""
         now_ms, least = batch.arrived_at_ms, self._body_bytes_min
         if isinstance(route, Route):
             terms = Terms(route.queue_count, now_ms, route.max_delay_ms, least, batch.half is not None)
@@ -316,26 +314,26 @@ class Encoder:
 
 
 def _content(draft: Draft) -> tuple[object, ...]:
-    """What a repeat has in common with the first send."""
+    """The content that a repeat must have in common with the first send."""
     own = {name: value for name, value in draft.properties.items() if name not in TRACING}
     due = draft.delay_level, draft.delay_ms, draft.deliver_at_ms
     return draft.body, own, draft.tags, tuple(draft.keys), due, draft.retry, draft.replace
 
 
 def _room(level: int) -> int:
-    """For the properties, before those that DueTime adds."""
+    """Bytes for the properties, without those added by DueTime."""
     if level == _TIMER:
         return _PROPERTIES_BYTES_MAX_TIMER
     return _PROPERTIES_BYTES_MAX_DELAYED if level else _PROPERTIES_BYTES_MAX
 
 
 def _room_of_half(message_id: str) -> int:
-    """As `_room`: the id, of which HALF_BYTES_MAX holds one byte for each character, stands there twice."""
+    """As `_room`. The id occurs twice; HALF_BYTES_MAX counts one byte for each of its characters."""
     return _PROPERTIES_BYTES_MAX_HALF - (0 if message_id.isascii() else len(message_id.encode()) - len(message_id))
 
 
 def half_properties(group: str, check_immunity_s: int) -> bytes:
-    """The properties that all half messages of a request have. `check_immunity_s` 0: the shard's own timeout."""
+    """The properties shared by all half messages of a request. `check_immunity_s` 0: the shard's own timeout."""
     found = f"\x02{record.TRAN_MSG}\x01true\x02{record.PRODUCER_GROUP}\x01{group}"
     if check_immunity_s:
         found += f"\x02{record.CHECK_IMMUNITY_S}\x01{check_immunity_s}"

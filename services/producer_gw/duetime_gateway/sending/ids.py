@@ -1,4 +1,4 @@
-"""Message ids for messages that come without one: RocketMQ's shape, 32 upper-case hex digits."""
+"""Generates ids for messages without one: RocketMQ's form, 32 upper-case hex digits."""
 
 import ipaddress
 from collections.abc import Callable
@@ -7,10 +7,10 @@ _LAST = (1 << 48) - 1
 
 
 class MessageIds:
-    """Makes ids: address (4 bytes), process id (2), random (4), milliseconds (4), counter (2).
+    """Generates ids: address (4 bytes), process id (2), random (4), milliseconds (4), counter (2).
 
-    Milliseconds and counter are one number that only rises, so that no two ids of a process are equal when the
-    clock stands still or steps back.
+    Milliseconds and counter form one increasing number, so ids of a process differ even if the clock stops or steps
+    back.
     """
 
     def __init__(self, address: str, process_id: int, random: bytes, now_ms: Callable[[], int]) -> None:
@@ -20,7 +20,7 @@ class MessageIds:
         self._number = 0
 
     def renew(self) -> None:
-        """Lets the following ids carry the present time; called once per batch."""
+        """Moves the following ids to the present time; called once per batch."""
         self._number = max(self._number, self._now_ms() << 16)
 
     def make(self) -> str:
@@ -28,14 +28,14 @@ class MessageIds:
         return f"{prefix.decode()}{number & _LAST:012X}"
 
     def reserve(self, count: int) -> tuple[bytes, int]:
-        """The next `count` ids: their first 20 digits, and the first one's number, whose lower 48 bits follow."""
+        """Reserves `count` ids. Returns their first 20 digits, and the first number; its lower 48 bits follow them."""
         first = self._number + 1
         self._number += count
         return self._prefix, first
 
 
 def _ipv4_bytes(address: str) -> bytes:
-    """The last four bytes of a numeric address; zeros for a name, as ids only need to differ."""
+    """The last four bytes of a numeric address; zeros for a name, since ids only need to differ."""
     try:
         return ipaddress.ip_address(address).packed[-4:]
     except ValueError:

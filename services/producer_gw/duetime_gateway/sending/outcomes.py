@@ -1,4 +1,4 @@
-"""From records under way in several shards to one outcome per message."""
+"""Combines the shards' answers into one outcome per message."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,65 +17,65 @@ from duetime_gateway.shards.batcher import DUPLICATE, Stored
 
 @dataclass(slots=True)
 class AllStored:
-    """The outcome of a packed request of which every message is stored: nothing is said of them one by one."""
+    """The outcome of a packed request with all messages stored, without details per message."""
 
     packed: Packed
     # (queue offsets, due times or nothing, log positions of half messages) of each part.
     columns: list[tuple[Sequence[int], Sequence[int], Sequence[int]]]
 
     def response(self) -> bytes:
-        """The answer in the protocol of the face that packed it, encoded."""
+        """The encoded answer in the protocol of the face that packed the request."""
         return self.packed.response(self.columns)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """What happened to each message, in the order of the request: columns of one value for each, and what few have, by
-    index. Of a message with a fault only `ids` means anything beside it, and `offsets` is -1."""
+    """The result of each message, in the request's order: columns with one value per message, and rare values by index.
+    A message with a fault has only `ids`, and -1 in `offsets`."""
 
     ids: Sequence[str]
     shards: Sequence[int]
-    # Of the topic, as its users number them.
+    # Queue of the topic, by its public number.
     queues: Sequence[int]
-    # In that queue; of a delayed message, in its lane.
+    # Offset in that queue or, for a delayed message, in its lane.
     offsets: Sequence[int]
-    # The delay level applied; 0: none.
+    # Applied delay level; 0: none.
     levels: Sequence[int]
     # Unix milliseconds by the shard's clock; 0: not delayed.
     due_at_ms: Sequence[int]
-    # The level asked for, where it was above the highest.
+    # Requested level, if above the highest.
     requested_levels: Mapping[int, int]
-    # Stored before, by an earlier request or earlier in this one: the columns say where.
+    # Already stored, by an earlier request or earlier in this one; the columns describe the first copy.
     duplicates: frozenset[int]
     faults: Mapping[int, DueTimeError]
     # 0: not delayed.
     lanes: Sequence[int]
-    # Those whose due time was past.
+    # Messages whose due time was past.
     past: frozenset[int]
-    # Ids of the messages that were replaced.
+    # Ids of the replaced messages.
     replaced: Mapping[int, str]
-    # Of half messages, whose `offsets` are those of the half topic and `due_at_ms` their first check: in the log.
+    # Log positions of half messages; their `offsets` are those of the half topic, `due_at_ms` their first check.
     positions: Sequence[int] = ()
 
 
 class Sending:
-    """One request whose records are under way."""
+    """One request whose records are being stored."""
 
     def __init__(self, request: Batch | Packed, size: int, metrics: GatewayMetrics) -> None:
         self._request = request
         self._size = size
         self._metrics = metrics
-        # Gives back the room that the request has as long as it is in work.
+        # Releases the capacity held by the request.
         self.leave: Callable[[], object] | None = None
-        # Shard, which messages, and what the shard will answer.
+        # Shard, message indices, and the shard's pending answer.
         self._parts: list[tuple[int, Sequence[int], asyncio.Future[Stored] | DueTimeError]] = []
 
     def add(self, shard: int, indices: Sequence[int], stored: "asyncio.Future[Stored] | DueTimeError") -> None:
-        """`indices`: of the part's messages; empty for a packed request, which knows them itself."""
+        """`indices`: the part's messages; empty for a packed request, which knows them itself."""
         self._parts.append((shard, indices, stored))
 
     def cancel(self) -> None:
-        """Takes out what still waits; what is in a put may be stored or not."""
+        """Removes waiting records; those already in a put may or may not be stored."""
         for _, _, stored in self._parts:
             if not isinstance(stored, DueTimeError):
                 stored.cancel()
@@ -84,14 +84,14 @@ class Sending:
             leave()
 
     async def settled(self) -> None:
-        """Returns when every part so far is stored or not."""
+        """Returns when every part so far has finished."""
         waiting = [stored for _, _, stored in self._parts if not isinstance(stored, DueTimeError)]
         if waiting:
             await asyncio.wait(waiting)
 
     @contextmanager
     def beginning(self) -> Iterator[None]:
-        """While parts are handed over: if the caller goes away meanwhile, they are taken out."""
+        """Guards the submission of parts: if the caller leaves meanwhile, they are removed."""
         try:
             yield
         except BaseException:
@@ -99,7 +99,7 @@ class Sending:
             raise
 
     async def outcome(self) -> AllStored | Outcomes:
-        """Once every shard has answered or failed."""
+        """Returns once every shard has answered or failed."""
         answers: list[Stored | DueTimeError] = []
         try:
             for _, _, stored in self._parts:
@@ -129,7 +129,7 @@ class Sending:
             self._metrics.sent(self._size, count, reasons, duplicates)
 
     def _unpacked(self, request: Packed) -> Batch:
-        """What is known of each message of a packed request."""
+        """The state of each message of a packed request."""
         ids, queues, levels, lanes, parts = request.columns()
         batch = Batch(DraftList(()), 0, b"", b"" if request.is_half else None)
         batch.ids, batch.queues, batch.levels, batch.lanes = ids, queues, levels, lanes
@@ -172,7 +172,7 @@ class Sending:
         for index, first in batch.repeats.items():
             if index in faults:
                 continue
-            # What happened to the first message with an id happened to those that repeat it.
+            # Copy the first message's result to its repeats.
             for column in (shards, offsets, due_at_ms, positions, batch.queues, batch.levels, batch.lanes):
                 if column:
                     column[index] = column[first]
@@ -188,7 +188,7 @@ class Sending:
             else:
                 duplicates.add(index)
         for index in faults:
-            # One that was refused for its form keeps its sender's id, if it has one, cut to the length of ids.
+            # A rejected message keeps its sender's id, if any, cut to the length of ids.
             batch.ids[index] = batch.ids[index] or batch.drafts[index].id[:ID_CHARS_MAX]
         reasons = [fault.reason for fault in faults.values()]
         self._count(count, reasons, len(duplicates), is_half=batch.half is not None)
@@ -211,7 +211,7 @@ class Sending:
 
 
 def _ended_before_repeat(batch: Batch, replaced: Mapping[int, str]) -> dict[int, DueTimeError]:
-    """The faults of messages that repeat one whose place another of the same request has taken before them."""
+    """Faults of messages that repeat one replaced earlier in the same request."""
     found: dict[int, DueTimeError] = {}
     if replaced and batch.repeats:
         # Keys are topic and id of the replaced message; the least of several indices counts.
@@ -224,13 +224,13 @@ def _ended_before_repeat(batch: Batch, replaced: Mapping[int, str]) -> dict[int,
 
 
 def _note_queue(batch: Batch, index: int, shard: int, queue: int) -> None:
-    """A message that repeats another is in the first one's queue, by its number on the shard."""
+    """Sets the queue of a repeated message to the first one's, given by its number on the shard."""
     route = batch.renumbered.get(index)
     batch.queues[index] = route.queue_at(shard, queue) if route else queue
     batch.requested_levels.pop(index, None)
 
 
 def _note_lane(batch: Batch, index: int, lane: int) -> None:
-    """The lane of a message that replaces others, or of the one that it repeats."""
+    """Sets the lane of a message that replaces others, or of the one that it repeats."""
     batch.lanes[index] = lane
     batch.levels[index] = 0 if is_timer_lane(lane) else lane

@@ -1,7 +1,7 @@
-"""The routes that a caller may send by: those that are known, less those of topics that are not theirs to write to.
+"""The routes available to a caller: known topics with the right to send.
 
-A whole request is packed by a dict of routes, so that no message is looked at for its topic: each caller without the
-right to send everywhere has a dict of their own, which grows by the topics that they send to.
+A whole request is packed with a dict of routes, so rights are not checked per message. Each caller without the right to
+send everywhere has its own dict, which grows with the topics in use.
 """
 
 from collections.abc import Collection
@@ -12,14 +12,14 @@ from duetime_gateway.access.grants import Access, Kind, Right
 from duetime_gateway.routing.topics import Topics
 from duetime_gateway.shards.route import Route
 
-# Topics of one caller that are remembered.
+# Cached topics of one caller.
 ROUTES_MAX = 10_000
-# Callers whose topics are.
+# Callers with cached topics.
 CALLERS_MAX = 1_024
 
 
 class _Own:
-    """Of one caller."""
+    """The routes of one caller."""
 
     __slots__ = ("edition", "routes")
 
@@ -36,7 +36,7 @@ class Permitted:
         self._own: dict[Access, _Own] = {}
 
     def routes(self, access: Access) -> dict[str, Route]:
-        """Of topics that the caller may send to; not all of them need be there."""
+        """Routes of permitted topics; some may be missing."""
         if access.sends_everywhere:
             return self._topics.routes
         own = self._own.get(access)
@@ -49,14 +49,14 @@ class Permitted:
         return own.routes
 
     def learn(self, access: Access, names: Collection[str]) -> None:
-        """Adds topics that a caller sends to to the routes of theirs, as far as they may."""
+        """Adds the permitted topics among these to the caller's routes."""
         routes, known = self.routes(access), self._topics.routes
         if routes is not known:
             allowed = (name for name in names if access.may(Right.SEND, Kind.TOPIC, name))
             routes.update((name, known[name]) for name in allowed if name in known)
 
     def faults(self, access: Access, names: Collection[str]) -> dict[str, DueTimeError]:
-        """The topics among these that the caller may not send to, and why."""
+        """Errors of the topics among these that the caller may not send to."""
         found: dict[str, DueTimeError] = {
             name: access.refusal(Right.SEND, Kind.TOPIC, name)
             for name in names

@@ -1,4 +1,4 @@
-"""Sends: from a request to records under way in each shard."""
+"""Sends: from a request to records being stored by each shard."""
 
 import asyncio
 import time
@@ -28,33 +28,33 @@ from duetime_gateway.shards.contract import replacements
 from duetime_gateway.shards.route import Route
 from duetime_gateway.shards.shards import Shards
 
-# A request stops waiting for new topics to be made after the first share of its time, and for stores to learn of them
-# after the second: its other messages are stored.
+# Fractions of a request's time: new topics must be created by the first, and known to the stores by the second. The
+# messages of other topics are stored.
 MADE_BY, ANNOUNCED_BY = 0.5, 0.75
-# And for the producer group of half messages to be known.
+# Fraction of a request's time by which the producer group of half messages must be known.
 KNOWN_BY = 0.4
 
-# New topics of a request that are made and written to together: each costs a gateway and its store some 50 us at a
+# New topics that a request creates and writes to at a time: each costs the gateway and its store some 50 us at a
 # stretch.
 NEW_AT_ONCE = 64
 REST_S_MAX = 0.5
-# Messages that are encoded before the time is checked, and how long encoding may hold the event loop.
+# Messages encoded between checks of the time, and the longest time on the event loop.
 STEP_MESSAGES, STEP_S = 32, 0.002
 
-# Measures the processor's work, so it is never a test's clock.
+# Measures processor time, so it is never a test's clock.
 _CLOCK = SystemClock()
-# Requests up to this size need no room of their own: the limit of calls in flight bounds them.
+# Requests up to this size reserve no capacity: the limit of calls in flight bounds them.
 ROOMLESS_BYTES_MAX = 16 * 1024
 LITTLE_BYTES = 1024 * 1024
 
 
-# Gives the properties that all half messages of a request have, within so many ms, once the request is decoded; raises
-# what refuses it as a whole.
+# Returns the properties shared by the half messages of a request, within a time in ms, once the request is decoded;
+# raises the error of the whole request.
 Halves = Callable[[float], Awaitable[bytes]]
 
 
 def costs_of(drafts: Drafts, access: Access) -> dict[str, tuple[int, int, int, int]]:
-    """As `Packed.costs`, of topics that the caller may send to: nobody uses up what others have of their topic."""
+    """As `Packed.costs`, for topics that the caller may send to: others do not use up a topic's quota."""
     allowed = {name for name in drafts.topics() if access.may(Right.SEND, Kind.TOPIC, name)}
     costs: dict[str, tuple[int, int, int, int]] = {}
     for index in range(len(drafts)):
@@ -68,14 +68,14 @@ def costs_of(drafts: Drafts, access: Access) -> dict[str, tuple[int, int, int, i
 
 
 def request_room(bytes_max: int) -> Room:
-    """Room for requests in work: one of the largest at a time, and small ones beside it."""
+    """Capacity for requests in progress: one of the largest at a time, and small ones beside it."""
     return Room(
         bytes_max, share=limits.REQUEST_BYTES_MAX, little=LITTLE_BYTES, what="requests", reason="REQUESTS_EXHAUSTED"
     )
 
 
 class Sender:
-    """Takes requests to send, whatever protocol they came by."""
+    """Sends requests of any protocol."""
 
     def __init__(
         self,
@@ -97,20 +97,20 @@ class Sender:
         self._quotas = quotas
         self._timeout_ms = timeout_ms
         self._permitted = Permitted(topics)
-        # Requests that are not large.
+        # Number of requests so far that are not large.
         self._little_count = 0
 
     async def begin(
         self, request: Request, caller: Caller, order: object | None = None, halves: Halves | None = None
     ) -> Sending:
-        """Admits, routes and encodes the messages, and hands their records to the shards.
+        """Admits, routes and encodes the messages, and submits their records to the shards.
 
-        Requests with the same `order` are stored in the order in which they were begun, as far as they are stored.
-        With `halves` they are half messages.
+        Requests with the same `order` are stored in the order of these calls, as far as they are stored. With `halves`
+        they are half messages.
 
         Raises:
-            InvalidArgument: the request as a whole is refused. Anything less is a fault of single messages.
-            Overloaded: too many bytes of other requests are in work, or a quota is used up.
+            InvalidArgument: the request as a whole is rejected. Other errors are faults of single messages.
+            Overloaded: other requests in progress have too many bytes, or a quota is used up.
         """
         size, timeout_ms = request.size, float(self._timeout_ms)
         if caller.remaining_ms is not None:
@@ -133,7 +133,7 @@ class Sender:
         return sending
 
     def _leave(self, room: Reservation, began_s: float, little_count: int) -> None:
-        """If small requests came while a large one was in work, the next large one waits as long as this one took."""
+        """Releases capacity. If small requests came during a large one, the next large one waits as long as it took."""
         if room.size > LITTLE_BYTES and self._little_count > little_count:
             room.close_after(_rest_s(began_s))
         else:
@@ -186,7 +186,7 @@ class Sender:
                 await self._submit_all(sending, batch, drafts.is_retry, deadline_ms, order or batch, caller)
                 await sending.settled()
                 if self._little_count > little_count:
-                    # Small requests that came get as much time as this step took, as far as the deadline allows.
+                    # Small requests that arrived get as much time as this step took, as far as the deadline allows.
                     left_ms = announced_by_ms - self._clock.monotonic_ms()
                     spare_s = left_ms / 1000 * NEW_AT_ONCE / (count - first) - (time.perf_counter() - began_s)
                     await _CLOCK.sleep(1000 * max(min(_rest_s(began_s), spare_s), 0.0))
@@ -201,10 +201,10 @@ class Sender:
         deadline_ms: float,
         pack: Callable[[], Packed | None],
     ) -> Packed | None:
-        """As `_encode`, of a batch that is stored all or none.
+        """As `_encode`, for a batch stored all or none.
 
         Raises:
-            DueTimeError: it is refused.
+            DueTimeError: the batch is rejected.
         """
         topic, first = next(iter(drafts.topics())), drafts[0]
         route = routes[topic]
@@ -217,7 +217,7 @@ class Sender:
         return packed
 
     def _submit_whole(self, sending: Sending, batch: Batch, deadline_ms: float) -> None:
-        """Hands an encoded batch, which is one group, to its shard."""
+        """Submits an encoded batch, which is one group, to its shard."""
         for number, group in batch.groups.items():
             shard, records = self._shards.get(number), group.records
             shard.check_batches()
@@ -237,12 +237,12 @@ class Sender:
     ) -> Sending:
         sending = Sending(packed, size, self._metrics)
         parts = packed.parts
-        # Parts of one request must not overtake each other either.
+        # Parts of one request must stay in order too.
         order_of_parts = order or (packed if len(parts) > 1 else None)
         with sending.beginning():
             for number, (shard, count) in enumerate(parts):
                 if number:
-                    # Records of a large request are written in steps, so that other requests run in between.
+                    # Large requests are written in steps; other requests run in between.
                     await turn()
                 records = packed.records(number)
                 if is_batch:
@@ -270,8 +270,8 @@ class Sender:
         announced_by_ms: float,
         pack: Callable[[], Packed | None] | None = None,
     ) -> Packed | None:
-        """Encodes these messages, and announces their topics to shards that do not know them. After that `pack` may
-        succeed: then the whole request is returned packed, which costs a fraction of the time."""
+        """Encodes these messages, and announces their topics to shards without them. Then tries `pack` again: if it
+        succeeds, returns the whole request packed, which costs far less time."""
         await self._encode_in_steps(batch, indices, routes)
         if batch.unready:
             errors = await self._announce(batch, routes, announced_by_ms - self._clock.monotonic_ms())
@@ -290,7 +290,7 @@ class Sender:
         order: object | None,
         caller: Caller,
     ) -> None:
-        """Hands what is encoded to the shards."""
+        """Submits encoded records to the shards."""
         for shard, group in batch.groups.items():
             found = self._shards.get(shard)
             batcher = found.batcher if batch.half is None else found.preparer
@@ -313,7 +313,7 @@ class Sender:
         caller: Caller,
     ) -> None:
         chunks = _chunks(records, batcher.count_max)
-        # Parts of one request must not overtake each other either.
+        # Parts of one request must stay in order too.
         order_of_parts = order or (group if len(chunks) > 1 else None)
         for start, stop in chunks:
             if start:
@@ -325,7 +325,7 @@ class Sender:
     async def _routes(
         self, names: Collection[str], caller: Caller, wait_ms: float
     ) -> Mapping[str, Route | DueTimeError]:
-        """Of each topic; where it has none, or the caller may not send to it, why that is so."""
+        """The route of each topic, or the error: it has none, or the caller may not send to it."""
         known = self._topics.routes
         refused = self._permitted.faults(caller.access, names)
         if not refused and all(name in known for name in names):
@@ -336,8 +336,7 @@ class Sender:
     async def _announce(
         self, batch: Batch, routes: Mapping[str, Route | DueTimeError], wait_ms: float
     ) -> dict[tuple[str, int], DueTimeError]:
-        """Announces topics to the shards that do not know them. Returns those that were not taken, by topic and shard,
-        and why."""
+        """Announces topics to the shards without them. Returns the errors by topic and shard."""
         topics: dict[int, list[str]] = {}
         for topic, shard in batch.unready:
             topics.setdefault(shard, []).append(topic)
@@ -354,7 +353,7 @@ class Sender:
     async def _encode_in_steps(
         self, batch: Batch, indices: Sequence[int], routes: Mapping[str, Route | DueTimeError]
     ) -> None:
-        """Messages can be expensive, with hundreds of properties each: other requests run after every few of them."""
+        """Encodes in steps: messages with hundreds of properties are slow, so other requests run after every few."""
         began_s = time.perf_counter()
         for first in range(0, len(indices), STEP_MESSAGES):
             if first and time.perf_counter() - began_s > STEP_S:
@@ -365,7 +364,7 @@ class Sender:
     async def _encode_again(
         self, batch: Batch, routes: Mapping[str, Route | DueTimeError], errors: Mapping[tuple[str, int], DueTimeError]
     ) -> None:
-        """Encodes what waited for its shard to learn of its topic; where that failed, it has this error."""
+        """Encodes messages that waited for their shard to learn their topic, or notes the error."""
         waiting, batch.unready = batch.unready, {}
         again: list[int] = []
         for key, indices in waiting.items():
@@ -375,7 +374,7 @@ class Sender:
             else:
                 batch.faults.update((index, error) for index in indices)
         if again:
-            # A shard's records keep the request's order, also those that were ready at once.
+            # A shard's records keep the request's order, including those that were ready at once.
             ready = [index for group in batch.all_groups() for index in group.indices]
             batch.clear_groups()
             await self._encode_in_steps(batch, sorted(ready + again), routes)
@@ -386,7 +385,7 @@ class Sender:
     async def _ready(
         self, shard: int, routes: Sequence[Route | DueTimeError], wait_ms: float
     ) -> list[tuple[Route, DueTimeError | None]]:
-        """Each route, and why the shard does not know its topic; None: it does."""
+        """Each route with its error; None: the shard knows its topic."""
         asked = [route for route in routes if isinstance(route, Route)]
         assert len(asked) == len(routes), "a message without a route has a fault"
         try:
@@ -425,7 +424,7 @@ def _submit(
 
 
 def _tell_refused(names: Collection[str], routes: Mapping[str, Route | DueTimeError]) -> None:
-    """The audit log has one event of a request, whatever becomes of the rest of it."""
+    """Writes one event per request to the audit log, regardless of its other messages."""
     refused = {name: error for name in names if isinstance(error := routes.get(name), PermissionDenied)}
     if refused:
         name, more = min(refused), f" and {len(refused) - 1} more" if len(refused) > 1 else ""
@@ -433,12 +432,12 @@ def _tell_refused(names: Collection[str], routes: Mapping[str, Route | DueTimeEr
 
 
 def _rest_s(began_s: float) -> float:
-    """As long as the work took, within bounds: waiting for a slow store is not work."""
+    """The duration of the work, limited: time spent waiting for a slow store is not work."""
     return min(time.perf_counter() - began_s, REST_S_MAX)
 
 
 def _chunks(records: Sequence[bytes], count_max: int) -> list[tuple[int, int]]:
-    """[start, stop) of the parts of a group that fit into one put each; one record may be larger than that."""
+    """[start, stop) of the parts of a group, each small enough for one put; a single record may be larger."""
     if len(records) <= count_max and sum(map(len, records)) <= PUT_BYTES_MAX:
         return [(0, len(records))]
     chunks: list[tuple[int, int]] = []

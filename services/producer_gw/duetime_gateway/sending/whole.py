@@ -1,4 +1,4 @@
-"""Requests and batches judged as a whole. Pure."""
+"""Checks requests and batches as a whole. Pure."""
 
 from collections.abc import Iterable
 
@@ -8,18 +8,18 @@ from duetime_format.limits import BATCH_BYTES_MAX, REQUEST_BYTES_MAX, SEND_COUNT
 from duetime_gateway.sending.encoding import Batch
 
 TOO_LARGE = "BATCH_TOO_LARGE"
-# Fields that a draft has from its batch.
+# Fields that a draft inherits from its batch.
 _SHARED = ("topic", "queue", "sharding_key")
 
 
 def check_send(count: int, size: int) -> None:
-    """Judges a Send.
+    """Checks a Send.
 
     Raises:
         InvalidArgument: no message, too many, or too many bytes.
     """
     if size > REQUEST_BYTES_MAX:
-        text = f"{size} bytes are above the most of one request, {REQUEST_BYTES_MAX}"
+        text = f"{size} bytes exceed the limit of one request, {REQUEST_BYTES_MAX}"
         raise InvalidArgument([Violation("messages", text)])
     if not 1 <= count <= SEND_COUNT_MAX:
         text = f"{count} messages; a request has 1 to {SEND_COUNT_MAX}"
@@ -27,11 +27,11 @@ def check_send(count: int, size: int) -> None:
 
 
 def check_batch(batch: Batch, own: Iterable[Violation]) -> None:
-    """Judges the encoded messages of a batch, which are stored all or none. `own`: their faults as parts of a batch.
+    """Checks the encoded messages of a batch, stored all or none. `own`: their violations as parts of a batch.
 
     Raises:
-        InvalidArgument: anything breaks a rule; all violations are named, those of messages by index.
-        DueTimeError: the topic's route, or its shard, is the reason.
+        InvalidArgument: a rule is broken; lists all violations, those of messages by index.
+        DueTimeError: the error of the topic's route or of its shard.
     """
     found = dict.fromkeys((violation.field, violation.description) for violation in own)
     others: list[DueTimeError] = []
@@ -49,5 +49,5 @@ def check_batch(batch: Batch, own: Iterable[Violation]) -> None:
         raise others[0]
     size = sum(len(one) for group in batch.groups.values() for one in group.records)
     if size > BATCH_BYTES_MAX:
-        text = f"{size} bytes as they are stored are above the most of a batch, {BATCH_BYTES_MAX}"
+        text = f"{size} bytes as stored exceed the limit of a batch, {BATCH_BYTES_MAX}"
         raise InvalidArgument([Violation("messages", text)], reason=TOO_LARGE)

@@ -1,1 +1,1 @@
-"""The processes that the gateway calls: the stores, what each knows, the puts that go there; and the retry service."""
+"""Clients of the stores and of the retry service: shards with their topics, puts and streams."""

@@ -1,6 +1,6 @@
-"""Batching: records that arrive for a shard while a put is under way go into the next put, together.
+"""Batching: records that arrive for a shard during a put are sent together in the next put.
 
-An idle shard gets what arrives at once; nothing is held back to fill a batch.
+An idle shard gets records at once; nothing is delayed to fill a batch.
 """
 
 import asyncio
@@ -21,43 +21,43 @@ Value = TypeVar("Value")
 
 PUTS_IN_FLIGHT_MAX = 2
 PUT_COUNT_MAX = 4_096
-# A put holds a store's event loop for some ms in all: one of 8 MiB for twice as long, and nothing is gained by it.
+# Size limit of a put, which occupies a store's event loop for some ms: 8 MiB would take twice as long for no gain.
 PUT_BYTES_MAX = 4 * 1024 * 1024
-# A put beside another one is begun only with this much in it: enough for the next batch to travel while the shard
-# answers, without making single sends, whose cost is the number of puts, go one by one.
+# Minimum content of a put beside a running one: enough for the next batch to travel while the shard answers. Single
+# sends, whose cost is the number of puts, still share puts.
 SECOND_PUT_COUNT_MIN = 64
 SECOND_PUT_BYTES_MIN = 64 * 1024
-# After puts have been out for so long one more is begun: a shard that can't store refuses that one at once, while the
-# others may wait for its disk until their deadlines.
+# Time after which one more put may start beside the running ones: a shard that cannot store rejects the new one at
+# once, while the others may wait for its disk until their deadlines.
 SLOW_PUT_MS = 5_000
 
-# Of `Stored.statuses`.
+# A value of `Stored.statuses`.
 DUPLICATE = 1
 
 
 @dataclass(slots=True)
 class Stored:
-    """What a store answered to a put, or one entry's slice of it: a column has one value for each record, and an empty
-    one means OK (statuses) or 0 (due_at_ms) for all."""
+    """A store's answer to a put, or one entry's slice of it. A column has one value per record; an empty one means OK
+    (statuses) or 0 (due_at_ms) for all."""
 
     statuses: Sequence[int]
     queue_offsets: Sequence[int]
     due_at_ms: Sequence[int]
-    # By index.
+    # Errors by index.
     faults: Mapping[int, DueTimeError]
-    # Where repeated messages went the first time, by index.
+    # Queues of the first copies of repeated messages, by index.
     duplicate_queues: Mapping[int, int]
-    # Indices of those whose due time was past.
+    # Indices of messages whose due time was past.
     past: Collection[int] = ()
-    # Of messages that replace others or repeat one: the lane of each, or 0, by index.
+    # Lanes of messages that replace others or repeat a replacement, by index; 0: none.
     lanes: Mapping[int, int] = field(default_factory=dict)
-    # Ids of those that were replaced, by index.
+    # Ids of replaced messages, by index.
     replaced: Mapping[int, str] = field(default_factory=dict)
-    # Of half messages: in the log; `due_at_ms` is when they are checked first.
+    # Log positions of half messages; `due_at_ms` is the time of their first check.
     positions: Sequence[int] = ()
 
     def slice(self, start: int, stop: int) -> "Stored":
-        """Of the records [start, stop)."""
+        """The slice for the records [start, stop)."""
         return Stored(
             self.statuses[start:stop],
             self.queue_offsets[start:stop],
@@ -72,13 +72,14 @@ class Stored:
 
     @property
     def all_stored(self) -> bool:
-        """Whether every record is stored by this put, and there is no more to say of it than the columns do."""
+        """Whether this put stored every record, with nothing to report beyond the columns."""
         return not (self.statuses or self.faults or self.duplicate_queues or self.past or self.lanes)
 
 
-# Stores records, back to back, of which these (by index) repeat a put whose answer was lost; until then, in ms.
+# Stores concatenated records. Arguments: the records, indices of retried ones (their first put's answer was lost),
+# timeout in ms.
 Put = Callable[[bytes, Sequence[int], float], Awaitable[Stored]]
-# As Put; of some of the records, runs given by first index and count, all are stored or none.
+# As Put; runs of records, given by first index and count, are stored all or none.
 PutBatches = Callable[[bytes, Sequence[int], float, Sequence[int]], Awaitable[Stored]]
 # As Put; callers and the number of their records, in order.
 PutFor = Callable[[bytes, Sequence[tuple[str, int]], float], Awaitable[Stored]]
@@ -88,16 +89,16 @@ PutFor = Callable[[bytes, Sequence[tuple[str, int]], float], Awaitable[Stored]]
 class Entry:
     """Records that one caller wants stored. Entries with the same `order` are never in two puts at once."""
 
-    # Back to back.
+    # Concatenated.
     records: bytes
     count: int
     retried: bool
     deadline_ms: float
     order: object | None
     result: "asyncio.Future[Stored]"
-    # Whether all of it is stored or nothing.
+    # All records are stored, or none.
     is_batch: bool = False
-    # Limits that callers share count the records for it.
+    # The caller charged for the records in limits shared by callers.
     caller: str = ""
 
 
@@ -117,8 +118,8 @@ class Batcher:
         put_batches: PutBatches | None = None,
         put_for: PutFor | None = None,
     ) -> None:
-        """`count_max`: records of one put. `put_batches`: for puts with entries of which all is stored or nothing.
-        `put_for`: replaces `put` where the store has to know the callers."""
+        """`count_max`: records per put. `put_batches`: for puts with entries that are stored all or none. `put_for`:
+        replaces `put` if the store needs the callers."""
         self.shard = shard
         self.count_max = count_max
         self._put = put
@@ -132,7 +133,7 @@ class Batcher:
         self._waiting: deque[Entry] = deque()
         self._waiting_bytes = 0
         self._waiting_count = 0
-        # When each began, ascending.
+        # Start times of running puts, ascending.
         self._in_flight: list[float] = []
         self._orders_in_flight: set[object] = set()
         self._launching = False
@@ -140,7 +141,7 @@ class Batcher:
         self._stopped = False
 
     def stop(self) -> None:
-        """No further put is begun; what waits fails."""
+        """Starts no further put; waiting entries fail."""
         self._stopped = True
         _fail(self._waiting, stopping())
         self._waiting.clear()
@@ -158,11 +159,11 @@ class Batcher:
         is_batch: bool = False,
         caller: str = "",
     ) -> "asyncio.Future[Stored]":
-        """Takes `count` records, back to back, for the next put; of those of a batch all are stored or none. Cancelling
-        the result takes them out again, unless they are in a put already.
+        """Queues `count` concatenated records for the next put; a batch is stored all or none. Cancelling the result
+        removes them, unless they are already in a put.
 
-        `deadline_ms` is a moment of the monotonic clock. The put is given until the latest deadline in it: it can
-        be cut short for all of its entries only.
+        `deadline_ms`: monotonic time. A put runs until the latest deadline among its entries, since it can only be
+        cancelled as a whole.
 
         Raises:
             Overloaded: too many bytes wait for the shard, or too many of this caller.
@@ -173,7 +174,7 @@ class Batcher:
         size = len(records)
         if self._waiting and self._waiting_bytes + size > self._waiting_bytes_max:
             raise Overloaded(
-                f"{self._waiting_bytes} bytes wait for shard {self.shard}; the most is {self._waiting_bytes_max}",
+                f"{self._waiting_bytes} bytes wait for shard {self.shard}; the limit is {self._waiting_bytes_max}",
                 reason="SHARD_OVERLOADED",
             )
         if self._waiting and caller and not self._shares.may_take(caller, size):
@@ -187,7 +188,7 @@ class Batcher:
         self._waiting_bytes += size
         self._waiting_count += count
         self._metrics.waiting_bytes.inc(size)
-        # Later in this turn of the loop, so that all calls that arrived together go together.
+        # Launch later in this turn of the loop, so that calls that arrived together share a put.
         if not self._launching and self._may_launch():
             self._launching = True
             loop.call_soon(self._launch)
@@ -212,7 +213,7 @@ class Batcher:
         return slow and len(self._in_flight) <= PUTS_IN_FLIGHT_MAX
 
     def _take(self) -> list[Entry]:
-        """The entries of the next put, by arrival, without those whose order is in flight."""
+        """Takes the entries of the next put, by arrival, except those whose order is in flight."""
         taken: list[Entry] = []
         held: list[Entry] = []
         waited_bytes = self._waiting_bytes
@@ -245,7 +246,7 @@ class Batcher:
             if error is not None:
                 _fail(entries, error)
         finally:
-            # A put that was cancelled leaves nobody waiting.
+            # Fail the entries of a cancelled put.
             _fail(entries, stopping())
             self._in_flight.remove(began_ms)
             self._orders_in_flight -= orders

@@ -1,4 +1,4 @@
-"""The calls of one store."""
+"""The client of one store."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -37,12 +37,12 @@ from duetime_gateway.shards.subscription import ShardSubscription
 
 T = TypeVar("T")
 
-# With these a store goes away; one that only answers late is still the same.
+# Statuses of a lost store; a late answer does not mean a lost one.
 _GONE = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
 
 
 class StoreClient:
-    """A connection to a store. Every call has a deadline, and raises DueTimeError: the store's own answer, or
+    """A connection to a store. Every call has a deadline, and raises DueTimeError: the store's own error, or
     SHARD_UNAVAILABLE."""
 
     def __init__(
@@ -55,13 +55,13 @@ class StoreClient:
         timeout_ms: int,
         on_gone: Callable[[str], None],
     ) -> None:
-        """`whom`: what the store is called in errors. `on_gone` is called when it stops answering, with the reason."""
+        """`whom`: the store's name in errors. `on_gone`: called with the reason when the store stops answering."""
         self._whom = whom
         self._tasks = tasks
         self._timeout_ms = timeout_ms
         self._on_gone = on_gone
         self._stopped = False
-        # Long polls; after `end_polls` they end with STOPPING.
+        # Running long polls; `end_polls` ends them with STOPPING.
         self._polls: set[grpc.aio.UnaryUnaryCall[Any, Any]] = set()
         self._polls_end = False
         self._streams = Streams()
@@ -89,40 +89,40 @@ class StoreClient:
         )
 
     def _as_bytes(self, call: str, request: type[Message] | None) -> "grpc.aio.UnaryUnaryMultiCallable[Any, bytes]":
-        """A call whose answer is passed on, and so not decoded; nor is a request of no type."""
+        """A call whose answer is forwarded undecoded; with `request` None the request is bytes too."""
         serializer = as_is if request is None else request.SerializeToString
         return self._channel.unary_unary(
             f"/duetime.v1.Store/{call}", request_serializer=serializer, response_deserializer=as_is
         )
 
     def end_polls(self) -> None:
-        """Long polls, subscriptions and exports end now: a stop does not wait for them."""
+        """Ends long polls, subscriptions and exports: a shutdown does not wait for them."""
         self._polls_end = True
         for call in self._polls:
             call.cancel()
         self._streams.end()
 
     def stop(self) -> None:
-        """No further message is leased."""
+        """Leases no further message."""
         self._stopped = True
 
     async def close(self) -> None:
         await self._channel.close()
 
-    # --- what the store is and knows ----------------------------------------------------------------------------------
+    # --- the store's state --------------------------------------------------------------------------------------------
 
     async def describe(self, timeout_ms: float) -> store_pb2.DescribeResponse:
-        """What the store is: its shard, host bytes and delay levels."""
+        """The store's shard, host bytes and delay levels."""
         return await self._call(self._stub.Describe(store_pb2.DescribeRequest(), timeout=timeout_ms / 1000.0))
 
     async def put_topics(self, topics: Sequence[store_pb2.PutTopicRequest]) -> Mapping[str, DueTimeError]:
-        """Announces topics. Returns those that were refused, by name, and why."""
+        """Announces topics. Returns the errors of rejected ones, by name."""
         request = store_pb2.PutTopicsRequest(topics=topics)
         answer = await self._call(self._stub.PutTopics(request, timeout=self._timeout_ms / 1000.0))
         return {topics[index].name: refused(fault) for index, fault in answer.faults.items()}
 
     async def list_topics(self, timeout_ms: float, names: Iterable[str] = ()) -> Sequence[store_pb2.StoredTopic]:
-        """All, or those of `names` that it knows."""
+        """All topics of the store, or those of `names` that it has."""
         request = store_pb2.ListStoredTopicsRequest(names=names)
         answer: store_pb2.ListStoredTopicsResponse = await self._call(
             self._stub.ListTopics(request, timeout=timeout_ms / 1000.0)
@@ -130,23 +130,23 @@ class StoreClient:
         return answer.topics
 
     async def list_groups(self) -> Sequence[consumer_pb2.Group]:
-        """Those that the store's directory has."""
+        """The groups in the store's directory."""
         answer: consumer_pb2.ListGroupsResponse = await self.ask("ListGroups", consumer_pb2.ListGroupsRequest())
         return answer.groups
 
     async def list_queues(self, topic: str) -> Sequence[store_pb2.QueueState]:
-        """The bounds of a topic's queues; one that was never written to is missing."""
+        """The bounds of a topic's queues; queues never written to are missing."""
         answer: store_pb2.ListQueuesResponse = await self.ask("ListQueues", store_pb2.ListQueuesRequest(topic=topic))
         return answer.queues
 
     async def list_lanes(self, ahead_ms: int = 0) -> Sequence[gateway_pb2.Lane]:
-        """What falls due within `ahead_ms` is counted as due too."""
+        """The store's lanes. Messages due within `ahead_ms` count as due."""
         request = gateway_pb2.ListLanesRequest(ahead_ms=ahead_ms)
         answer: gateway_pb2.ListLanesResponse = await self.ask("ListLanes", request)
         return answer.lanes
 
     async def ask(self, call: str, request: Message, timeout_ms: float | None = None) -> Any:
-        """Any of the store's calls that has a message for its answer; None: the usual deadline."""
+        """Calls any method of the store that returns a message. `timeout_ms` None: the default deadline."""
         timeout_ms = self._timeout_ms if timeout_ms is None else timeout_ms
         return await self._call(getattr(self._stub, call)(request, timeout=timeout_ms / 1000.0))
 
@@ -167,12 +167,12 @@ class StoreClient:
         return stored_of(answer)
 
     async def replace(self, records: bytes, retried: Sequence[int], timeout_ms: float) -> Stored:
-        """As `put`, of `contract.replacements`, which need not be named when they are repeated."""
+        """As `put`, for `contract.replacements`; retried ones need not be named."""
         answer: store_pb2.ReplaceResponse = await self._call(self._replace(records, timeout=timeout_ms / 1000.0))
         return replaced_of(answer)
 
     async def prepare(self, records: bytes, callers: Sequence[tuple[str, int]], timeout_ms: float) -> Stored:
-        """As `put`, of half messages, which need not be named when they are repeated. See `batcher.PutFor`."""
+        """As `put`, for half messages; retried ones need not be named. See `batcher.PutFor`."""
         names, counts = zip(*callers, strict=True)
         request = store_pb2.PrepareRecordsRequest(records=records, callers=names, counts=counts)
         return prepared_of(await self._call(self._stub.Prepare(request, timeout=timeout_ms / 1000.0)))
@@ -180,17 +180,17 @@ class StoreClient:
     async def take_checks(
         self, request: store_pb2.TakeChecksRequest, timeout_ms: float
     ) -> store_pb2.TakeChecksResponse:
-        """Waits for checks that are due."""
+        """Waits for due checks."""
         return await self._poll(self._stub.TakeChecks(request, timeout=timeout_ms / 1000.0))
 
     # --- consuming ----------------------------------------------------------------------------------------------------
 
     async def pull(self, pull: Pull, shard_queue: int, timeout_ms: float) -> bytes:
-        """An encoded PullResponse."""
+        """Returns an encoded PullResponse."""
         return await self._poll(self._pull(pull_request(pull, shard_queue), timeout=timeout_ms / 1000.0))
 
     async def pull_queues(self, pull: PullQueues, shard_queues: Sequence[int], timeout_ms: float) -> bytes:
-        """An encoded PullQueuesResponse."""
+        """Returns an encoded PullQueuesResponse."""
         return await self._poll(self._pull_queues(pull_queues_request(pull, shard_queues), timeout=timeout_ms / 1000.0))
 
     async def receive(
@@ -203,12 +203,12 @@ class StoreClient:
         max_bytes: int,
         wait_ms: int,
     ) -> bytes:
-        """An encoded ReceiveResponse. `unread` gets one that comes after the caller has gone away."""
+        """Returns an encoded ReceiveResponse. `unread` gets it if the caller has left."""
         if self._stopped:
             raise stopping()
         request = receive_request(part, max_count, max_bytes, wait_ms)
         call = self._receive(request, timeout=timeout_ms / 1000.0, metadata=made_for(part.caller))
-        # The caller's end must not end the call once it is answered: nobody would know what was leased.
+        # The call survives its caller: otherwise answered leases would be unknown.
         answer = self._tasks.create_task(outcome(lambda: self._poll(call), "Receive"))
         try:
             data, error = await asyncio.shield(answer)
@@ -223,12 +223,12 @@ class StoreClient:
         return data or b""
 
     def receive_stream(self, caller: str, unread: Callable[[Taken], None]) -> LeasePipe:
-        """For one receiver of a caller. `unread` gets what comes after it has gone away."""
+        """Opens the stream of one receiver. `unread` gets leases that arrive after the receiver has left."""
         method, timeout_ms = partial(self._stub.ReceiveStream, metadata=made_for(caller)), self._timeout_ms
         return LeasePipe(method, self._whom, self._translated, self._tasks, unread, timeout_ms=timeout_ms)
 
     async def await_messages(self, part: ReceivePart, wait_ms: int, timeout_ms: float) -> bool:
-        """Whether a Receive would find something, within `wait_ms`. Leases nothing."""
+        """Whether a Receive would find messages, within `wait_ms`. Leases nothing."""
         selection = part.receive.selection
         request = receive_request(part, selection.max_count, selection.max_bytes, wait_ms)
         answer = await self._poll(
@@ -237,13 +237,13 @@ class StoreClient:
         return bool(answer.ready)
 
     async def ack(self, group: str, receipts: Sequence[bytes], timeout_ms: float) -> Sequence[int]:
-        """A `ReceiptStatus` for each receipt; empty: all OK."""
+        """Returns a `ReceiptStatus` for each receipt; empty: all OK."""
         request = consumer_pb2.AckRequest(group=group, receipts=receipts)
         answer: consumer_pb2.AckResponse = await self._call(self._stub.Ack(request, timeout=timeout_ms / 1000.0))
         return answer.statuses
 
     async def extend(self, extension: Extension, timeout_ms: float) -> Sequence[int]:
-        """As `ack`."""
+        """Returns statuses as `ack` does."""
         request = consumer_pb2.ChangeInvisibleRequest(
             group=extension.group,
             receipts=extension.receipts,
@@ -265,36 +265,36 @@ class StoreClient:
         )
 
     async def get_offsets(self, group: str, topic: str) -> Mapping[int, int]:
-        """By the shard's queue; those without an offset are missing."""
+        """Offsets by the shard's queue; queues without one are missing."""
         request = gateway_pb2.GetOffsetsRequest(group=group, topic=topic)
         return offsets_of(await self._call(self._stub.GetOffsets(request, timeout=self._timeout_ms / 1000.0)))
 
     def subscribe(self, caller: str) -> ShardSubscription:
-        """A Subscribe for a caller, without its first request."""
+        """Starts a Subscribe for a caller; its first request is still to be sent."""
         call = self._subscribe(None, metadata=made_for(caller))
         return ShardSubscription(call, self._streams, self._translated)
 
     # --- finding ------------------------------------------------------------------------------------------------------
 
     async def query_messages(self, query: KeyQuery, timeout_ms: float) -> gateway_pb2.QueryMessagesResponse:
-        """Newest first."""
+        """Matching messages, newest first."""
         request = gateway_pb2.QueryMessagesRequest(
             topic=query.topic, key=query.key, from_ms=query.from_ms, to_ms=query.to_ms, max_count=query.max_count
         )
         return await self._call(self._stub.QueryMessages(request, timeout=timeout_ms / 1000.0))
 
     async def get_message(self, query: IdQuery, timeout_ms: float) -> gateway_pb2.FoundMessage:
-        """One message."""
+        """Finds one message by id."""
         request = gateway_pb2.GetMessageRequest(id=query.id, topic=query.topic)
         return await self._call(self._stub.GetMessage(request, timeout=timeout_ms / 1000.0))
 
     async def trace_message(self, query: IdQuery, timeout_ms: float) -> consumer_pb2.TraceMessageResponse:
-        """The life of one message."""
+        """Traces one message by id."""
         request = consumer_pb2.TraceMessageRequest(id=query.id, topic=query.topic)
         return await self._call(self._stub.TraceMessage(request, timeout=timeout_ms / 1000.0))
 
     async def search_offset(self, topic: str, shard_queue: int, at: int | QueueEnd, timeout_ms: float) -> int:
-        """The offset at a time (Unix milliseconds) or an end."""
+        """The offset at a time (Unix milliseconds) or at an end."""
         request = search_request(topic, shard_queue, at)
         answer = await self._call(self._stub.SearchOffset(request, timeout=timeout_ms / 1000.0))
         return int(answer.offset)
@@ -302,11 +302,11 @@ class StoreClient:
     # --- files --------------------------------------------------------------------------------------------------------
 
     async def list_files(self, data: bytes, timeout_ms: float) -> bytes:
-        """A ListFiles, encoded as its answer is."""
+        """Forwards an encoded ListFiles; returns its encoded answer."""
         return await self._call(self._list_files(data, timeout=timeout_ms / 1000.0))
 
     async def export(self, data: bytes, timeout_ms: float | None, caller: str) -> AsyncIterator[bytes]:
-        """An Export for a caller, encoded as its answers are."""
+        """Forwards an encoded Export for a caller; yields its encoded answers."""
         call = self._channel.unary_stream(
             "/duetime.v1.Store/Export", request_serializer=as_is, response_deserializer=as_is
         )(data, metadata=made_for(caller), timeout=None if timeout_ms is None else timeout_ms / 1000.0)
@@ -319,7 +319,7 @@ class StoreClient:
     # --- calls --------------------------------------------------------------------------------------------------------
 
     async def _poll(self, call: "grpc.aio.UnaryUnaryCall[Any, T]") -> T:
-        """A long poll, which a stop ends."""
+        """Runs a long poll; a shutdown ends it."""
         self._polls.add(call)
         try:
             return await self._call(call)

@@ -1,7 +1,7 @@
-"""The store's contract on both sides of a call: requests made of domain objects, and what is read of answers. Pure.
+"""The store's contract: builds requests from domain objects, and reads answers. Pure.
 
-The contract shares messages with the gateway's public one (`PullRequest`, `ReceiveRequest`, ...); to the rooms above
-that is only how stores are asked.
+It shares messages with the gateway's public contract (`PullRequest`, `ReceiveRequest`, ...). Callers of this package
+use them only to ask stores.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,18 +25,18 @@ assert {one.name: one.value for one in ReceiptStatus} == {
 
 @dataclass(frozen=True, slots=True)
 class ReceivePart:
-    """What one shard is asked of a Receive."""
+    """The request of a Receive to one shard."""
 
     receive: Receive
-    # (queue of the topic, queue on the shard), and those of the group's retry topic.
+    # (queue of the topic, queue on the shard), also for the group's retry topic below.
     queues: Sequence[tuple[int, int]]
     retry_queues: Sequence[tuple[int, int]]
-    # Of the group: one lease per queue at a time, where it starts, deliveries before a message is dead.
+    # The group's settings: one lease per queue at a time, its start, deliveries before a message becomes a dead letter.
     ordered: bool
     start_at_ms: int
     max_attempts: int
     member: str
-    # Whom the leases count for.
+    # The caller whose limits count the leases.
     caller: str
 
 
@@ -60,7 +60,7 @@ def prepared_of(answer: store_pb2.PrepareRecordsResponse) -> Stored:
 
 
 def replacements(records: Sequence[bytes], max_waits_ms: Sequence[int]) -> list[bytes]:
-    """Each record as a ReplaceRequest of its own; several of them, back to back, are one request."""
+    """Encodes each record as its own ReplaceRequest; concatenated ones form a single request."""
     return [
         store_pb2.ReplaceRequest(
             replacements=[store_pb2.Replacement(record=one, max_wait_ms=max_wait_ms)]
@@ -85,14 +85,14 @@ def replaced_of(answer: store_pb2.ReplaceResponse) -> Stored:
 
 
 def pull_request(pull: Pull, shard_queue: int) -> gateway_pb2.PullRequest:
-    """Of the shard's queue."""
+    """Names the shard's queue."""
     return gateway_pb2.PullRequest(
         topic=pull.topic, queue=shard_queue, offset=pull.position.offset, **_selected(pull.selection)
     )
 
 
 def pull_queues_request(pull: PullQueues, shard_queues: Sequence[int]) -> gateway_pb2.PullQueuesRequest:
-    """Of the shard's queues, one for each position."""
+    """Names the shard's queues, one for each position."""
     request = gateway_pb2.PullQueuesRequest(topic=pull.topic, **_selected(pull.selection))
     add = request.queues.add
     for position, shard_queue in zip(pull.positions, shard_queues, strict=True):
@@ -103,7 +103,7 @@ def pull_queues_request(pull: PullQueues, shard_queues: Sequence[int]) -> gatewa
 def subscribe_request(
     subscribe: Subscribe, shard_queues: Sequence[int], credit_bytes: int
 ) -> subscriptions_pb2.SubscribeRequest:
-    """Of the shard's queues, one for each position; with this credit instead of the reader's own."""
+    """Names the shard's queues, one for each position, with this credit instead of the reader's own."""
     request = subscriptions_pb2.SubscribeRequest(
         credit_bytes=credit_bytes,
         topic=subscribe.topic,
@@ -118,7 +118,7 @@ def subscribe_request(
 
 
 def receive_request(part: ReceivePart, max_count: int, max_bytes: int, wait_ms: int) -> consumer_pb2.ReceiveRequest:
-    """With these limits instead of the Receive's own."""
+    """Uses these limits instead of the Receive's own."""
     receive = part.receive
     request = consumer_pb2.ReceiveRequest(
         group=receive.group,
@@ -153,7 +153,7 @@ def _selected(selection: Selection) -> dict[str, Any]:
 
 
 def search_request(topic: str, shard_queue: int, at: int | QueueEnd) -> gateway_pb2.SearchOffsetRequest:
-    """The offset at a time or an end."""
+    """Asks for the offset at a time or at an end."""
     if at is QueueEnd.EARLIEST:
         return gateway_pb2.SearchOffsetRequest(topic=topic, queue=shard_queue, earliest=True)
     if at is QueueEnd.LATEST:
@@ -162,14 +162,14 @@ def search_request(topic: str, shard_queue: int, at: int | QueueEnd) -> gateway_
 
 
 def renumbered_pull(answer: bytes, queue: int) -> bytes:
-    """An encoded PullResponse in which messages have the topic's number of their queue, not the shard's."""
+    """An encoded PullResponse with the shard's queue number replaced by the topic's."""
     response = gateway_pb2.PullResponse.FromString(answer)
     _renumber(response, queue)
     return response.SerializeToString()
 
 
 def renumbered_queues(answer: bytes) -> bytes:
-    """As `renumbered_pull`, of an encoded PullQueuesResponse, which names the topic's queues itself."""
+    """As `renumbered_pull`, for an encoded PullQueuesResponse; it contains the topic's queue numbers."""
     response = gateway_pb2.PullQueuesResponse.FromString(answer)
     for one in response.queues:
         _renumber(one.pull, one.queue)
@@ -182,7 +182,7 @@ def _renumber(response: gateway_pb2.PullResponse, queue: int) -> None:
 
 
 def receipts_of(answer: bytes) -> list[bytes]:
-    """Those of an encoded ReceiveResponse."""
+    """The receipts of an encoded ReceiveResponse."""
     response = consumer_pb2.ReceiveResponse.FromString(answer)
     return [message.receipt for message in response.messages] + [
         receipt for run in response.runs for receipt in run.receipts

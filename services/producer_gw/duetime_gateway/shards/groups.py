@@ -1,4 +1,4 @@
-"""Announces groups to a store, for the file in which RocketMQ keeps them. Nothing of DueTime's own depends on it."""
+"""Announces groups to a store, for RocketMQ's groups file. Nothing else in DueTime depends on it."""
 
 import asyncio
 from functools import partial
@@ -12,24 +12,24 @@ from duetime_core.logs import sparing
 
 from duetime_gateway.shards.client import StoreClient
 
-# For lines that callers can bring about.
+# Logger for errors that callers can trigger.
 log = sparing()
 
-# Groups announced together, in calls at once: few enough that none of the store's turns is long.
+# Groups announced together, by concurrent calls: few enough to keep the store's turns short.
 ROUND_MAX = 256
 WAITING_MAX = 65_536
 
 
 class GroupAnnouncer:
-    """The groups that one store knows as they are now. An announcement that fails is logged, and made again when the
-    group changes or is used once the store answers."""
+    """Keeps one store's groups up to date. A failed announcement is logged, and retried when the group changes or is
+    used while the store answers."""
 
     def __init__(self, shard: int, store: StoreClient, clock: Clock, tasks: asyncio.TaskGroup) -> None:
         self._shard = shard
         self._store = store
         self._tasks = tasks
         self._stopped = False
-        # Announced, or being announced, by name.
+        # Announced groups and those being announced, by name.
         self._groups: dict[str, consumer_pb2.Group] = {}
         self._rounds: Gathering[str, consumer_pb2.Group | None] = Gathering(
             f"groups to be announced to shard {shard}", self._put, clock, round_max=ROUND_MAX, waiting_max=WAITING_MAX
@@ -43,11 +43,11 @@ class GroupAnnouncer:
         self._rounds.stop()
 
     def lose(self) -> None:
-        """The store may come back without them."""
+        """Forgets all announcements: the store may restart without the groups."""
         self._groups.clear()
 
     def announce(self, group: consumer_pb2.Group) -> None:
-        """Without waiting for it."""
+        """Announces the group in the background."""
         if not self._stopped and not self._is_current(group):
             self._groups[group.name] = group
             self._tasks.create_task(self._announce(group))
@@ -58,16 +58,18 @@ class GroupAnnouncer:
     async def _announce(self, group: consumer_pb2.Group) -> None:
         announced: consumer_pb2.Group | DueTimeError | None = None
         while self._is_current(group) and announced is not group:
-            # A round that was under way may have announced it as it was before.
+            # A running round may have announced an older version.
             announced = (await self._rounds.ask([group.name]))[group.name]
             if isinstance(announced, DueTimeError):
-                log.warning("group not announced to a shard", shard=self._shard, group=group.name, why=announced.text)
+                log.warning(
+                    "cannot announce a group to a shard", shard=self._shard, group=group.name, why=announced.text
+                )
                 if announced.retriable and self._is_current(group):
                     del self._groups[group.name]
                 return
 
     async def _put(self, names: list[str]) -> dict[str, consumer_pb2.Group | DueTimeError | None]:
-        """The group that was announced under each name; None: it was forgotten meanwhile."""
+        """The announced group of each name; None: it was deleted meanwhile."""
         groups = [group for name in names if (group := self._groups.get(name)) is not None]
         answers = await asyncio.gather(
             *(outcome(partial(self._store.ask, "PutGroup", group), "PutGroup") for group in groups)
@@ -78,8 +80,8 @@ class GroupAnnouncer:
         return found
 
     async def forget(self, name: str) -> None:
-        """The store forgets a group, whoever uses it. Raises: DueTimeError."""
+        """Deletes a group at the store, even if it is in use. Raises: DueTimeError."""
         if self._groups.pop(name, None) is not None:
-            # An announcement that is under way must not come after this.
+            # A running announcement must finish first.
             await self._rounds.ask([name])
         await self._store.ask("DeleteGroup", consumer_pb2.DeleteGroupRequest(name=name, force=True))

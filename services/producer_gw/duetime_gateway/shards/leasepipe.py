@@ -1,8 +1,9 @@
-"""One receiver's stream of takes and acks to one store; what is asked in one turn of the loop travels as one request.
+"""One receiver's stream of takes and acks to one store. Requests made in one turn of the loop travel as one.
 
     take, ack ──▶ gathered ──(one task writes)──▶ ... ──(one task reads)──▶ the answers with their numbers
 
-The stream opens with the first question, and anew after it has ended. What was under way then fails, as calls would.
+The first request opens the stream, and the next one reopens it after its end. Pending requests then fail, as calls
+would.
 """
 
 import asyncio
@@ -19,23 +20,23 @@ from duetime_gateway.errors import shard_unavailable, stopping
 from duetime_gateway.shards.contract import ReceivePart, receive_request
 from duetime_gateway.shards.leases import Messages, Taken, Unacked, raise_fault
 
-# Begins a ReceiveStream.
+# Starts a ReceiveStream.
 Method = Callable[[None], Any]
 Answer = leases_pb2.Taken | leases_pb2.Acked
 
 
 class _Stream:
-    """One stream, and the questions under way in it by number."""
+    """One stream, and its pending requests by number."""
 
     def __init__(self, call: Any) -> None:
         self.call = call
         self.waiting: dict[int, asyncio.Future[Any]] = {}
-        # The next request, as far as it is gathered.
+        # The next message to the store, as gathered so far.
         self.request = leases_pb2.ReceiveStreamRequest()
         self.gathered = asyncio.Event()
-        # The subscription as the store knows it.
+        # The subscription last sent to the store.
         self.part: ReceivePart | None = None
-        # Nothing more is asked; ends it, should the store not.
+        # No more requests are made; `end` cancels the call if the store does not end it.
         self.is_closed = False
         self.end: asyncio.TimerHandle | None = None
 
@@ -53,8 +54,8 @@ class LeasePipe:
         *,
         timeout_ms: int,
     ) -> None:
-        """`whom`, `translated`: as of `Pipe`. `unread` gets leases whose receiver has gone away. `timeout_ms`: how long
-        a closed stream may take to end."""
+        """`whom`, `translated`: see `Pipe`. `unread` gets leases whose receiver has left. `timeout_ms`: time for a
+        closed stream to end."""
         self._method = method
         self._whom = whom
         self._translated = translated
@@ -65,10 +66,10 @@ class LeasePipe:
         self._stream: _Stream | None = None
 
     async def take(self, part: ReceivePart, max_count: int, max_bytes: int, wait_ms: int, timeout_ms: float) -> Taken:
-        """Leases, after waiting for the first. If the caller goes away, they go back.
+        """Takes leases, waiting for the first. If the caller leaves, they are returned.
 
         Raises:
-            DueTimeError: what the store answered, or Unavailable.
+            DueTimeError: the store's error, or Unavailable.
         """
         stream, number = self._ask(part)
         stream.request.takes.add(number=number, max_count=max_count, max_bytes=max_bytes, wait_ms=wait_ms)
@@ -86,7 +87,7 @@ class LeasePipe:
         return answer
 
     async def ack(self, part: ReceivePart, messages: Sequence[Messages], timeout_ms: float) -> Sequence[Unacked]:
-        """Those of the messages that are not done; durable. Raises: DueTimeError: as of `take`; they may be done."""
+        """Returns the messages not acked; acks are durable. Raises: DueTimeError: see `take`; some may be acked."""
         stream, number = self._ask(part)
         stream.request.acks.add(number=number, leases=messages)
         try:
@@ -97,7 +98,7 @@ class LeasePipe:
         return answer.rest
 
     def close(self) -> None:
-        """Nothing more is asked; what is under way is answered, and leases that nobody waits for go back."""
+        """Makes no more requests; pending ones are answered, and leases without a receiver are returned."""
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.is_closed = True
@@ -106,7 +107,7 @@ class LeasePipe:
             stream.end = later(self._timeout_ms / 1000.0, stream.call.cancel)
 
     def _ask(self, part: ReceivePart) -> tuple[_Stream, int]:
-        """The stream, whose next request will have the subscription, and the number of a question of it."""
+        """Returns the stream, with the subscription in its next message, and the number of a new request."""
         stream = self._stream
         if stream is None:
             stream = self._stream = _Stream(self._method(None))
@@ -124,10 +125,10 @@ class LeasePipe:
             async with asyncio.timeout(timeout_ms / 1000.0):
                 return await future
         except TimeoutError:
-            raise shard_unavailable(f"{self._whom} does not answer: nothing came within {timeout_ms:.0f} ms") from None
+            raise shard_unavailable(f"{self._whom} does not answer: no response within {timeout_ms:.0f} ms") from None
 
     async def _write(self, stream: _Stream) -> None:
-        """Writes what is gathered, as long as the stream lasts. Never raises."""
+        """Writes gathered requests until the stream ends. Never raises."""
         try:
             while True:
                 await stream.gathered.wait()
@@ -139,11 +140,11 @@ class LeasePipe:
                     await stream.call.done_writing()
                     return
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            # The stream has ended: who follows it knows why, and tells all that wait.
+            # The stream has ended; `_follow` reports the reason to all waiters.
             return
 
     async def _follow(self, stream: _Stream) -> None:
-        """Gives out the answers of a stream until it ends. Never raises."""
+        """Distributes the stream's answers until it ends. Never raises."""
         writer = self._tasks.create_task(self._write(stream))
         error: DueTimeError = stopping()
         try:
@@ -154,7 +155,7 @@ class LeasePipe:
                 for taken in response.taken:
                     if not self._resolve(stream, taken) and taken.runs:
                         self._unread(taken)
-            error = shard_unavailable(f"{self._whom} has ended its stream")
+            error = shard_unavailable(f"{self._whom} ended its stream")
         except grpc.aio.AioRpcError as status:
             error = self._translated(status)
         except Unreadable as unreadable:
@@ -163,7 +164,7 @@ class LeasePipe:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            # The end of a closed stream was long in coming.
+            # A closed stream did not end in time.
         finally:
             if self._stream is stream:
                 self._stream = None
@@ -174,12 +175,12 @@ class LeasePipe:
             for future in stream.waiting.values():
                 if not future.done():
                     future.set_exception(error)
-                    # Whoever waited may be gone.
+                    # Mark the error as seen: the waiter may have left.
                     future.exception()
 
     @staticmethod
     def _resolve(stream: _Stream, answer: Answer) -> bool:
-        """Whether somebody waits for it."""
+        """Whether a caller was waiting for the answer."""
         future = stream.waiting.pop(answer.number, None)
         if future is None or future.done():
             return False

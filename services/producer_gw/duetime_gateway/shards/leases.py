@@ -1,4 +1,4 @@
-"""What streams of leases carry, as far as the rooms above look into it. Pure."""
+"""The messages of lease streams, and the few fields read from them. Pure."""
 
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -8,43 +8,43 @@ from duetime_core.calls import refused
 from duetime_format import receipts
 from duetime_format.ranges import count_of, offsets_of
 
-# Leases of one shard, and their messages as the shard gave them; messages of leases, by which they are acknowledged.
+# Leases of one shard with their messages as encoded by it; leased messages, as named in acks.
 Taken = leases_pb2.Taken
 Messages = leases_pb2.LeaseOffsets
-# Messages that are not done, and why.
+# Messages that were not acked, with the status.
 Unacked = leases_pb2.UnackedOffsets
 
 _SHARD_BYTES = 2
 
 
 def raise_fault(answer: leases_pb2.Taken | leases_pb2.Acked) -> None:
-    """Raises: DueTimeError: the store refused."""
+    """Raises: DueTimeError: the store's error."""
     if answer.HasField("fault"):
         raise refused(answer.fault)
 
 
 def count(taken: Taken) -> int:
-    """How many messages it has."""
+    """The number of messages."""
     return sum(count_of(run.lease.offsets) for run in taken.runs)
 
 
 def size(taken: Taken) -> int:
-    """The bytes of its messages."""
+    """The size of the messages."""
     return sum(len(run.records) for run in taken.runs)
 
 
 def taken_receipts(taken: Taken) -> list[bytes]:
-    """The receipts of all its messages."""
+    """The receipts of all messages."""
     return [name for run in taken.runs for name in receipts.of_lease(run.lease.lease, offsets_of(run.lease.offsets))]
 
 
 def acked_count(messages: Iterable[Messages]) -> int:
-    """How many are named. Raises: Damaged: offsets that are none."""
+    """The number of messages named. Raises: Damaged: invalid offsets."""
     return sum(count_of(one.offsets) for one in messages)
 
 
 def shard(taken: Taken) -> int:
-    """The shard that gave it."""
+    """The shard of the leases."""
     return _shard_of(taken.runs[0].lease.lease)
 
 
@@ -53,7 +53,7 @@ def _shard_of(lease: bytes) -> int:
 
 
 def by_shard(messages: Iterable[Messages], shards: Collection[int]) -> tuple[dict[int, list[Messages]], list[Messages]]:
-    """Those of each shard, and those of none."""
+    """Messages by shard, and those of unknown shards."""
     mine: dict[int, list[Messages]] = {}
     strange = []
     for one in messages:
@@ -66,5 +66,5 @@ def by_shard(messages: Iterable[Messages], shards: Collection[int]) -> tuple[dic
 
 
 def unacked(status: Any, messages: Iterable[Messages]) -> list[Unacked]:
-    """All of them, with one status."""
+    """All messages, with one status."""
     return [Unacked(status=status, messages=one) for one in messages]

@@ -1,9 +1,9 @@
-"""Many requests under way in one stream, whose answers name them: a fraction of the price of a call each.
+"""Many concurrent requests in one stream, matched to answers by number: far cheaper than one call each.
 
     ask ──▶ write, one at a time ──▶ ... ──▶ read ──▶ the answer with the request's number
 
-The stream opens with the first request, and anew after it has ended. What was under way then fails, as a call would:
-whoever asked knows whether to repeat it.
+The first request opens the stream, and the next one reopens it after its end. Pending requests then fail, as a call
+would; callers decide whether to retry.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ Call = grpc.aio.StreamStreamCall[Any, Any]
 
 @dataclass(slots=True, eq=False)
 class _Stream(Generic[Answer]):
-    """One stream, the requests under way in it by number, and whose turn it is to write."""
+    """One stream, its pending requests by number, and the lock of its writers."""
 
     call: Call
     waiting: "dict[int, asyncio.Future[Answer]]" = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Pipe(Generic[Request, Answer]):
         translated: Callable[[grpc.aio.AioRpcError], DueTimeError],
         tasks: asyncio.TaskGroup,
     ) -> None:
-        """`whom`: what the peer is called in errors. `translated`: the error that a status of the stream stands for."""
+        """`whom`: the peer's name in errors. `translated`: converts a status of the stream into an error."""
         self._method = method
         self._whom = whom
         self._translated = translated
@@ -58,10 +58,10 @@ class Pipe(Generic[Request, Answer]):
         self._stream: _Stream[Answer] | None = None
 
     async def ask(self, request: Request, timeout_ms: float) -> Answer:
-        """The answer to a request.
+        """Sends a request and returns its answer.
 
         Raises:
-            Unavailable: there is none in time. The request may take effect.
+            Unavailable: no answer in time. The request may take effect.
             DueTimeError: the stream ended meanwhile, with this error.
         """
         request.number = next(self._numbers)
@@ -73,7 +73,7 @@ class Pipe(Generic[Request, Answer]):
                 answer: Answer = await future
                 return answer
         except TimeoutError:
-            text = f"{self._whom} does not answer: nothing came within {timeout_ms:.0f} ms"
+            text = f"{self._whom} does not answer: no response within {timeout_ms:.0f} ms"
             raise shard_unavailable(text) from None
         finally:
             stream.waiting.pop(request.number, None)
@@ -86,17 +86,17 @@ class Pipe(Generic[Request, Answer]):
         return self._stream
 
     async def _write(self, stream: _Stream[Answer], request: Request) -> None:
-        """Hands a request to gRPC, once the peer has room for it. If the caller gives up before, the stream ends: gRPC
-        can't take back half of a request."""
+        """Hands a request to gRPC once the peer has capacity. If the caller gives up earlier, the stream ends: gRPC
+        cannot take back half a request."""
         async with stream.writing:
             try:
                 await stream.call.write(request)
             except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                # The stream has ended: who follows it knows why, and tells all that wait.
+                # The stream has ended; `_follow` reports the reason to all waiters.
                 return
 
     async def _follow(self, stream: _Stream[Answer]) -> None:
-        """Gives out the answers of a stream until it ends. Never raises."""
+        """Distributes the stream's answers until it ends. Never raises."""
         error: DueTimeError = stopping()
         try:
             while (read := await stream.call.read()) is not grpc.aio.EOF:
@@ -104,7 +104,7 @@ class Pipe(Generic[Request, Answer]):
                 future = stream.waiting.get(answer.number)
                 if future is not None and not future.done():
                     future.set_result(answer)
-            error = shard_unavailable(f"{self._whom} has ended its stream")
+            error = shard_unavailable(f"{self._whom} ended its stream")
         except grpc.aio.AioRpcError as status:
             error = self._translated(status)
         except Unreadable as unreadable:

@@ -1,4 +1,4 @@
-"""The way to the retry service: it judges what it is asked, so that the bytes pass through both ways."""
+"""The client of the retry service. It forwards bytes both ways: the service checks requests itself."""
 
 from collections.abc import AsyncIterator
 
@@ -13,7 +13,7 @@ from duetime_gateway.shards.streams import Streams, as_is
 
 
 class RetryClient:
-    """One retry service, or none."""
+    """A connection to one retry service, or to none."""
 
     def __init__(self, address: str, timeout_ms: int, credentials: Credentials) -> None:
         self._whom = f"the retry service at {address}"
@@ -22,7 +22,7 @@ class RetryClient:
         self._streams = Streams()
 
     async def forward(self, method: str, data: bytes, remaining_ms: float | None, caller: str) -> bytes:
-        """For a caller. Raises: Unsupported: there is no retry service. Else what it answered."""
+        """Returns the service's answer. Raises: Unsupported: there is no retry service; or the service's error."""
         call = self._connected().unary_unary(
             f"/duetime.v1.Retry/{method}", request_serializer=as_is, response_deserializer=as_is
         )
@@ -31,7 +31,7 @@ class RetryClient:
         return await answer_of(asked, self._whom, "RETRY_UNAVAILABLE")
 
     async def stream(self, method: str, data: bytes, remaining_ms: float | None, caller: str) -> AsyncIterator[bytes]:
-        """As `forward`, of a call with many answers, which lasts as long as the caller likes."""
+        """As `forward`, for a call with many answers, which lasts until the caller ends it."""
         call = self._connected().unary_stream(
             f"/duetime.v1.Retry/{method}", request_serializer=as_is, response_deserializer=as_is
         )(data, metadata=made_for(caller), timeout=None if remaining_ms is None else remaining_ms / 1000.0)
@@ -42,7 +42,7 @@ class RetryClient:
             raise translate(error, self._whom, "RETRY_UNAVAILABLE") from error
 
     def end_streams(self) -> None:
-        """They end now: a stop does not wait for them. Called again, each goes on where it was."""
+        """Ends all streams: a shutdown does not wait for them. A new call resumes at the same point."""
         self._streams.end()
 
     def _connected(self) -> grpc.aio.Channel:

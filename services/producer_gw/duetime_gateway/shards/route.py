@@ -1,4 +1,4 @@
-"""Which queue of a topic a message goes to, and which shard holds that queue. Pure."""
+"""Chooses the queue of a message, and maps queues to shards. Pure."""
 
 from array import array
 from collections.abc import Iterable, Sequence
@@ -12,37 +12,37 @@ from duetime_format.names import CANCELLED_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOP
 from duetime_format.properties import NAME_END, VALUE_END, encode_properties
 
 _TIMER_OUT = VALUE_END + record.TIMER_OUT_MS.encode() + NAME_END
-# Ids as senders and gateways make them, and the last digits, which do not choose a shard.
+# Length of generated ids; their last digits, which do not affect the choice of shard.
 ID_CHARS = 32
 BLOCK_DIGITS = 2
-# Shapes of routes that are remembered.
+# Cached shapes of routes.
 _SHAPES_MAX = 4_096
 
 
 def place(topic: str, queue_count: int, shards: Sequence[int]) -> tuple[int, ...]:
-    """The shard of each queue of a new topic: spread evenly, from a shard that depends on the name.
+    """The shard of each queue of a new topic: spread evenly, from a first shard that depends on the name.
 
-    Without the latter, topics with fewer queues than there are shards would all lie on the first ones.
+    Otherwise topics with fewer queues than shards would all be on the first shards.
     """
     first = crc32(topic.encode())
     return tuple(shards[(first + queue) % len(shards)] for queue in range(queue_count))
 
 
 class _Shape:
-    """What routes whose queues lie on the same shards share: topics are many, shapes are few."""
+    """The parts shared by routes with the same shards: topics are many, shapes are few."""
 
     def __init__(self, shards: tuple[int, ...], numbers: tuple[int, ...]) -> None:
         self.shards = shards
         self.queue_count = len(shards)
         self.numbers = numbers
-        # Whether a queue has another number on its shard: rare, and such topics are not packed.
+        # Whether a queue has another number on its shard: rare; such topics are not packed.
         self.renumbered = numbers != tuple(range(self.queue_count))
-        # How many queues the topic was made with: those that follow came with a shard's directory, and are renumbered.
+        # Number of queues at the topic's creation; later ones came with a shard's directory, and are renumbered.
         self.own_count = next((queue for queue, number in enumerate(numbers) if queue != number), len(numbers)) or 1
-        # Shard and queue there, by queue.
+        # Shard and its queue by the topic's queue.
         self.places = dict(enumerate(zip(shards, numbers, strict=True)))
-        # By distinct shard: its queues. As columns of int32 for the packer. Only those that the topic was made with, so
-        # that a message sent again reaches the shard that may have it, whatever was added meanwhile (docs/adr/0035).
+        # Queues of each distinct shard, also as int32 columns for the packer. Queues added after the topic's creation
+        # are left out: a repeated message must reach the shard of the first one (docs/adr/0035).
         own = shards[: self.own_count]
         self.holders = tuple(
             tuple(queue for queue, holder in enumerate(own) if holder == one) for one in sorted(set(own))
@@ -55,7 +55,7 @@ _shape = lru_cache(_SHAPES_MAX)(_Shape)
 
 
 class Route:
-    """A topic's queues, the shards they are on, and whose turn it is."""
+    """A topic's queues with their shards, and the round-robin state."""
 
     __slots__ = (
         "_deferrals",
@@ -89,15 +89,15 @@ class Route:
         generation: int = 0,
     ) -> None:
         """`numbers`: of each queue on its shard; None: the same as in the topic. `max_delay_ms` 0: ten years.
-        `message_type`: that RocketMQ's clients may send, a number of duetime.v1.TopicType. `generation`: tells a topic
-        from a deleted one of its name."""
+        `message_type`: permitted to RocketMQ's clients, a number of duetime.v1.TopicType. `generation`: distinguishes a
+        topic from a deleted one with its name."""
         self.topic = topic
         self.max_delay_ms = max_delay_ms
         self.message_type = message_type
         self.generation = generation
         self.topic_field = topic_field(topic)
         shape = _shape(tuple(shards), tuple(range(len(shards)) if numbers is None else numbers))
-        # By queue.
+        # Columns by queue.
         self.shards = shape.shards
         self.queue_count = shape.queue_count
         self.numbers = shape.numbers
@@ -107,30 +107,30 @@ class Route:
         self.holders = shape.holders
         self.shard_column = shape.shard_column
         self.holder_columns = shape.holder_columns
-        # By distinct shard: how many of its messages have taken turns, here and in the packer.
+        # Round-robin counters of each distinct shard, shared with the packer.
         self.turns = [0] * len(self.holders)
-        # Host bytes of the shards that know this topic and can be written to; the shards fill it in.
+        # Host bytes of the writable shards that know this topic; set by the shards.
         self.store_hosts: dict[int, bytes] = {}
-        # How many lanes for any time these shards have; one that is missing has none.
+        # Number of lanes for any time by shard; a missing shard has none.
         self.timer_lanes: dict[int, int] = {}
         self._deferrals: dict[tuple[int, int], bytes] | None = None
         self._returns: dict[int, bytes] | None = None
 
     def forget(self, shard: int) -> None:
-        """The shard may not know the topic any more."""
+        """Called when the shard may have lost the topic."""
         self.store_hosts.pop(shard, None)
         self.timer_lanes.pop(shard, None)
 
     def choose_for_key(self, key: str) -> int:
-        """The queue of messages with a key: the same, however long the route gets."""
+        """The queue for messages with a key: stable, even if the route grows."""
         return crc32(key.encode()) % self.own_count
 
     def choose(self, sharding_key: str, message_id: str) -> int:
-        """The queue of a message that names none and replaces none.
+        """The queue for a message that names none and replaces none.
 
-        By sharding key where there is one. Else the message's id chooses the shard, so that a second send reaches the
-        shard that may have stored the message already, and that shard's queues take turns. Both choose among the
-        queues that the topic was made with.
+        A sharding key decides, if there is one. Otherwise the message's id selects the shard, and its queues take
+        turns: a repeated send must reach the shard of the first one. Both select among the queues from the topic's
+        creation.
         """
         if sharding_key:
             return self.choose_for_key(sharding_key)
@@ -140,22 +140,22 @@ class Route:
         return self.holders[which][turn % len(self.holders[which])]
 
     def goes_on(self, message_id: str, before: str) -> bool:
-        """Whether a message of a pack takes the queue of the one before it, instead of a turn."""
+        """Whether a message of a pack uses the previous one's queue instead of taking a turn."""
         return len(self.holders) == 1 or _block_of(message_id) == _block_of(before)
 
     def queue_at(self, shard: int, number: int) -> int:
-        """The topic's queue with this number on a shard; the number itself where there is none."""
+        """The topic's queue with this number on a shard; the number itself if there is none."""
         return next((queue for queue, place in self.places.items() if place == (shard, number)), number)
 
     def count_on(self, shard: int) -> int:
-        """The queue count that a shard is to know."""
+        """The queue count to announce to a shard."""
         if not self.renumbered:
             return self.queue_count
         return 1 + max(number for holder, number in self.places.values() if holder == shard)
 
     def deferral(self, level: int, queue: int) -> bytes:
-        """The properties that bring a message back from a lane to a queue of this topic, by its number on the shard; to
-        be put after others."""
+        """Encoded properties that return a message from a lane to a queue of this topic, given by its number on the
+        shard; to be appended to others."""
         if self._deferrals is None:
             self._deferrals = {}
         found = self._deferrals.get((level, queue))
@@ -165,11 +165,11 @@ class Route:
         return found
 
     def timer_deferral(self, out: bytes, queue: int) -> bytes:
-        """As `deferral`, from a lane for any time. `out`: what stands in TIMER_OUT_MS (record.timer_out)."""
+        """As `deferral`, for a lane for any time. `out`: the value of TIMER_OUT_MS (record.timer_out)."""
         return _TIMER_OUT + out + self.destination(queue)
 
     def destination(self, queue: int) -> bytes:
-        """The properties that name a queue of this topic, by its number on the shard; to be put after others."""
+        """Encoded properties that name a queue of this topic by its number on the shard; to be appended to others."""
         if self._returns is None:
             self._returns = {}
         found = self._returns.get(queue)
@@ -180,16 +180,16 @@ class Route:
 
 
 def _block_of(message_id: str) -> str:
-    """What of an id chooses the shard: 256 ids that are counted up have it in common."""
+    """The part of an id that selects the shard: shared by 256 consecutive ids."""
     return message_id[:-BLOCK_DIGITS] if len(message_id) == ID_CHARS else message_id
 
 
 def shard_places(topic: str, shards: Iterable[int], lane_count: int) -> dict[int, tuple[int, int]] | None:
-    """Shard and queue there, by the queue under which clients read a topic that every shard has for itself.
+    """Shard and its queue, by public queue, for topics that every shard has for itself.
 
-    Such topics have no route in the metadata database. From outside, shard s's one queue of DT_QUARANTINE or
-    DT_CANCELLED is queue s; the lanes of SCHEDULE_TOPIC_XXXX follow each other, shard by shard, and so do those of
-    rmq_sys_wheel_timer, of which each shard has room for sixteen. None for other topics.
+    Such topics have no route in the metadata database. Publicly, shard s's one queue of DT_QUARANTINE or DT_CANCELLED
+    is queue s. The lanes of SCHEDULE_TOPIC_XXXX are numbered shard after shard, as are those of rmq_sys_wheel_timer,
+    sixteen per shard. None for other topics.
     """
     counts = {QUARANTINE_TOPIC: 1, CANCELLED_TOPIC: 1, SCHEDULE_TOPIC: lane_count, TIMER_TOPIC: TIMER_LANES_MAX}
     count = counts.get(topic)

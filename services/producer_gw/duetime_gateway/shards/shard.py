@@ -1,4 +1,4 @@
-"""One store as the gateway sees it: what it is, which topics it knows, and its puts."""
+"""One store from the gateway's side: its description, its known topics, and its puts."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
@@ -23,25 +23,25 @@ from duetime_gateway.shards.route import Route
 
 log = structlog.get_logger()
 
-# Topics that are announced to a store in one call: few enough that its turn is not long.
+# Topics announced to a store in one call: few enough to keep its turn short.
 ANNOUNCED_AT_ONCE = 256
-# New topics that wait for a store.
+# New topics waiting for a store.
 TOPICS_WAITING_MAX = 65_536
 
 
 @dataclass(frozen=True)
 class ShardListener:
-    """Who is to know when stores come and go."""
+    """Callbacks for stores that become reachable or are lost."""
 
-    # The store answers for the first time, or again; it is not used before this returns.
+    # The store answers, for the first time or again. It is not used before this returns.
     reached: "Callable[[Shard], Awaitable[None]]"
-    # The store, by number, does not answer any more: it may come back without what was announced to it.
+    # The store, by number, stopped answering. It may restart without its announcements.
     lost: Callable[[int], None]
 
 
 @dataclass(frozen=True)
 class ShardOptions:
-    """What all shards of a gateway have in common."""
+    """The options shared by all shards of a gateway."""
 
     levels: DelayLevels
     credentials: Credentials
@@ -51,23 +51,23 @@ class ShardOptions:
 
 @dataclass(frozen=True)
 class Description:
-    """What a store said of itself when it was first reached, or reached again."""
+    """A store's answer when it was reached."""
 
     store_host: bytes
-    # Lanes for any time; 0: none, as in release 0.1.
+    # Number of lanes for any time; 0: none, as in release 0.1.
     timer_lane_count: int
-    # Whether it stores batches all or none.
+    # Whether it can store batches all or none.
     takes_batches: bool
 
 
 class Misfit(Unavailable):
-    """The store at the address is not the one that this gateway is configured for."""
+    """The store at the address is not the configured one."""
 
     reason = "SHARD_MISFIT"
 
 
 class Shard:
-    """One store. Everything is asked with a deadline."""
+    """One store. Every call has a deadline."""
 
     def __init__(
         self,
@@ -95,11 +95,11 @@ class Shard:
         self.batcher = Batcher(
             self.store.put, clock, of_shard, number, waiting_bytes_max, tasks, put_batches=self.store.put_batches
         )
-        # Of messages that replace others; their records are parts of a request (contract.replacements).
+        # Batches messages that replace others; records are parts of a request (contract.replacements).
         self.replacer = Batcher(
             self.store.replace, clock, of_shard, number, waiting_bytes_max, tasks, count_max=REPLACE_COUNT_MAX
         )
-        # Of half messages.
+        # Batches half messages.
         self.preparer = Batcher(
             self.store.put, clock, of_shard, number, waiting_bytes_max, tasks, put_for=self.store.prepare
         )
@@ -113,7 +113,7 @@ class Shard:
         )
         # None: not reached, or lost since.
         self._description: Description | None = None
-        # Who asks while a question is under way shares its answer.
+        # A running Describe, shared by all who need it.
         self._question: asyncio.Task[tuple[Description | None, DueTimeError | None]] | None = None
 
     def start(self) -> None:
@@ -121,7 +121,7 @@ class Shard:
         self.groups.start()
 
     def stop(self) -> None:
-        """Nothing more is begun; the puts that are under way go on."""
+        """Starts nothing new; running puts continue."""
         self._stopped = True
         self._announcing.stop()
         self.groups.stop()
@@ -135,20 +135,20 @@ class Shard:
 
     @property
     def reached(self) -> bool:
-        """Whether the store has said what it is, and was not lost since."""
+        """Whether the store has been described, and not lost since."""
         return self._description is not None
 
     def check_batches(self) -> None:
-        """Raises: Unsupported: the store is of a release that knows no batches."""
+        """Raises: Unsupported: the store's release does not support batches."""
         if self._description is not None and not self._description.takes_batches:
-            text = f"shard {self.number} does not store messages all or none, as release 0.1"
+            text = f"shard {self.number} cannot store messages all or none, as release 0.1"
             raise Unsupported([Violation("messages", text)])
 
     async def describe(self, timeout_ms: float | None = None) -> Description:
-        """Asks the store what it is, unless that is known.
+        """Describes the store, unless already done.
 
         Raises:
-            Unavailable: it does not answer, or (Misfit) is not the store that belongs here.
+            Unavailable: it does not answer, or (Misfit) is not the configured store.
         """
         if self._description is not None:
             return self._description
@@ -156,7 +156,7 @@ class Shard:
         if question is None or question.done():
             if self._stopped:
                 raise stopping()
-            # A task of its own, which goes on when a caller gives up.
+            # A separate task: it continues when a caller gives up.
             question = self._question = self._tasks.create_task(
                 outcome(lambda: self._ask(timeout_ms or self._timeout_ms), "shard", whom=self._whom)
             )
@@ -177,14 +177,14 @@ class Shard:
     def _check(self, answer: store_pb2.DescribeResponse) -> None:
         """Raises: Misfit."""
         if answer.shard != self.number:
-            raise Misfit(f"{self._whom} says that it is shard {answer.shard}")
+            raise Misfit(f"{self._whom} identifies itself as shard {answer.shard}")
         theirs = list(answer.delay_levels_ms)
         if theirs != list(self._levels.delays_ms):
             text = " ".join(f"{delay_ms / 1000:g}s" for delay_ms in theirs)
             raise Misfit(f"{self._whom} has the delay levels {text}; this gateway has {self._levels}")
 
     def _lose(self, why: str) -> None:
-        """The store may come back as another one: it is asked again before it is used again."""
+        """Marks the store as lost. It may come back as another one, and is described again before use."""
         if self._description is not None:
             self._description = None
             self.groups.lose()
@@ -193,10 +193,10 @@ class Shard:
             self._listener.lost(self.number)
 
     async def ready(self, route: Route) -> None:
-        """Returns once the store knows the topic, and its host bytes stand in the route.
+        """Returns once the store knows the topic, and the route has the store's host bytes.
 
         Raises:
-            DueTimeError: Unavailable, or what the store answered.
+            DueTimeError: Unavailable, or the store's error.
         """
         if self.number not in route.store_hosts:
             error = (await self._announcing.ask([route]))[route]
@@ -204,7 +204,7 @@ class Shard:
                 raise error
 
     async def all_ready(self, routes: Iterable[Route], wait_ms: float) -> dict[Route, DueTimeError | None]:
-        """As `ready`, of many; a topic that the store did not take in time is missing."""
+        """As `ready`, for many topics; those not announced in time are missing."""
         return await self._announcing.ask([route for route in routes if self.number not in route.store_hosts], wait_ms)
 
     async def _announce(self, routes: list[Route]) -> dict[Route, DueTimeError | None]:
@@ -217,12 +217,12 @@ class Shard:
                 message_type=route.message_type,  # type: ignore[arg-type]
                 generation=route.generation,
             )
-            # There may be two routes of one topic: an older one and a longer one, or that of a deleted topic.
+            # One topic may have two routes: an older and a longer one, or that of a deleted topic.
             topics[route.topic] = max(
                 own, topics.get(route.topic, own), key=lambda one: (one.generation, one.queue_count)
             )
         refusals = await self.store.put_topics(list(topics.values()))
-        # Not if it was lost meanwhile: it may have come back without the topics.
+        # A lost store may have come back without the topics.
         if self._description is not description:
             raise shard_unavailable(f"{self._whom} was lost before it took a topic")
         for route in routes:

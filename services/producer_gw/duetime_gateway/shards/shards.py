@@ -13,12 +13,12 @@ from duetime_gateway.shards.shard import Misfit, Shard, ShardListener, ShardOpti
 
 log = structlog.get_logger()
 
-# A start does not wait longer for a store that may be down.
+# Longest wait at startup for a store that may be down.
 DESCRIBE_AT_START_MS_MAX = 1_000
 
 
 class Shards:
-    """By number, which need not be consecutive."""
+    """The shards by number; numbers need not be consecutive."""
 
     def __init__(
         self,
@@ -36,23 +36,23 @@ class Shards:
         }
 
     def get(self, number: int) -> Shard:
-        """Raises: Unavailable: a route names a shard that this gateway was given no address of."""
+        """Raises: Unavailable: a route names a shard without a configured address."""
         shard = self._shards.get(number)
         if shard is None:
-            raise shard_unavailable(f"shard {number} is none of this gateway's stores {self.numbers}")
+            raise shard_unavailable(f"shard {number} is not one of this gateway's stores {self.numbers}")
         return shard
 
     def all(self) -> list[Shard]:
-        """By number."""
+        """All shards, by number."""
         return list(self._shards.values())
 
     def start(self) -> None:
-        """Puts and questions are tasks of the gateway's group until `stop`."""
+        """Runs puts and calls as tasks of the gateway's group until `stop`."""
         for shard in self.all():
             shard.start()
 
     def end_polls(self) -> None:
-        """Long polls, subscriptions and exports end now: a stop does not wait for them."""
+        """Ends long polls, subscriptions and exports: a shutdown does not wait for them."""
         for shard in self.all():
             shard.store.end_polls()
 
@@ -65,10 +65,10 @@ class Shards:
             await shard.close()
 
     async def check(self) -> None:
-        """Asks all stores what they are; those that do not answer are asked again when they are needed.
+        """Describes all stores; those that do not answer are described when needed.
 
         Raises:
-            StartupError: one answers and does not belong here.
+            StartupError: a store is not the configured one.
         """
         answers = await asyncio.gather(
             *(shard.describe(DESCRIBE_AT_START_MS_MAX) for shard in self.all()), return_exceptions=True
@@ -77,6 +77,6 @@ class Shards:
             if isinstance(answer, Misfit):
                 raise StartupError(answer.text) from answer
             if isinstance(answer, DueTimeError):
-                log.warning("shard not reached", why=answer.text)
+                log.warning("cannot reach a shard", why=answer.text)
             elif isinstance(answer, BaseException):
                 raise answer

@@ -1,4 +1,4 @@
-"""Answers in a stream that are passed on as they come, as long as the caller likes and the gateway runs."""
+"""Streams of answers, forwarded as they arrive until the caller or the gateway ends them."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,7 +12,7 @@ Stream = grpc.aio.UnaryStreamCall[Any, bytes] | grpc.aio.StreamStreamCall[Any, b
 
 
 def as_is(data: bytes) -> bytes:
-    """The serializer of bytes that are passed on."""
+    """Passes bytes through: a serializer for forwarded data."""
     return data
 
 
@@ -24,11 +24,11 @@ class Streams:
         self._ending = False
 
     async def follow(self, call: Stream) -> AsyncIterator[bytes]:
-        """The answers of a call, which ends with its reader. A reader that is slow holds one answer.
+        """Yields the answers of a call and ends it with its reader. A slow reader holds one answer.
 
         Raises:
             grpc.aio.AioRpcError: the other side's status.
-            Unavailable: the gateway stops.
+            Unavailable: the gateway is stopping.
         """
         self._calls.add(call)
         try:
@@ -46,7 +46,7 @@ class Streams:
             call.cancel()
 
     def end(self) -> None:
-        """They end now, and none begins: a stop does not wait for them."""
+        """Ends all streams and starts no more: a shutdown does not wait for them."""
         self._ending = True
         for call in self._calls:
             call.cancel()

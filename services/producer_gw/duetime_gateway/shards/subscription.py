@@ -13,7 +13,7 @@ from duetime_gateway.shards.streams import Streams
 
 
 class ShardSubscription:
-    """Answers as the store encoded them. `close` ends it."""
+    """Yields answers as encoded by the store. `close` ends it."""
 
     def __init__(
         self,
@@ -21,31 +21,31 @@ class ShardSubscription:
         streams: Streams,
         translated: Callable[[grpc.aio.AioRpcError], DueTimeError],
     ) -> None:
-        """`translated`: the error that a status of the stream stands for."""
+        """`translated`: converts a status of the stream into an error."""
         self._call = call
         self._streams = streams
         self._translated = translated
-        # Requests are written one at a time.
+        # One request is written at a time.
         self._writing = asyncio.Lock()
 
     async def give(self, credit_bytes: int) -> None:
-        """The reader takes so much more."""
+        """Gives the store more credit."""
         await self.ask(pb.SubscribeRequest(credit_bytes=credit_bytes))
 
     async def ask(self, request: pb.SubscribeRequest) -> None:
-        """Sends a request; where the stream has ended, whoever follows it knows why."""
+        """Sends a request. If the stream has ended, its reader gets the error."""
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             async with self._writing:
                 await self._call.write(request)
 
     async def give_no_more(self) -> None:
-        """The stream ends once the credit is used up."""
+        """Ends the stream once the credit is used up."""
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             async with self._writing:
                 await self._call.done_writing()
 
     async def answers(self) -> AsyncIterator[bytes]:
-        """Raises: DueTimeError: the store's, SHARD_UNAVAILABLE, or the gateway stops."""
+        """Raises: DueTimeError: the store's error, SHARD_UNAVAILABLE, or the gateway is stopping."""
         try:
             async for answer in self._streams.follow(self._call):
                 yield answer

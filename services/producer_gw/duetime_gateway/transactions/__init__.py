@@ -1,4 +1,4 @@
 """Transactions over all shards: prepared, ended, checked and listed.
 
-As in `pending`, what shards answer is put together in the messages of the store's contract (docs/adr/0026).
+As in `pending`, the shards' answers are combined in the store's contract (docs/adr/0026).
 """

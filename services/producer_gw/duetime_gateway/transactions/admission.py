@@ -1,7 +1,7 @@
-"""What requests about transactions must be: every rule, and every breach of them at once. Pure.
+"""Rules for requests about transactions. Pure.
 
-Each `check_` raises InvalidArgument with all that can be found wrong. What is wrong with one message of a Prepare is
-`duetime_format.admission`'s to say.
+Each `check_` raises InvalidArgument with all violations. `duetime_format.admission` checks the single messages of a
+Prepare.
 """
 
 from duetime.v1 import transactions_pb2 as pb
@@ -30,12 +30,12 @@ def check_ends(group: str, count: int) -> None:
 
 
 def check_answers(group: str, watched: str, count: int) -> None:
-    """Judges a later request of a stream of checks, of a group that is watched."""
+    """Checks a later request of a stream of checks for the group that it watches."""
     found: list[Violation] = []
     if group not in ("", watched):
-        found.append(Violation("group", f"{shown(group)} is another than {watched}, which this stream watches"))
+        found.append(Violation("group", f"{shown(group)} is not {watched}, the group of this stream"))
     if count > limits.ENDS_COUNT_MAX:
-        found.append(Violation("ends", f"{count} ends; a request has {limits.ENDS_COUNT_MAX} at most"))
+        found.append(Violation("ends", f"{count} ends; a request has at most {limits.ENDS_COUNT_MAX}"))
     refuse(found)
 
 
@@ -60,7 +60,7 @@ def check_list(request: pb.ListTransactionsRequest) -> None:
 
 
 def check_get(text: str, topic: str) -> None:
-    """Judges the id of a transaction or of its message, and the topic beside it."""
+    """Checks the id of a transaction or of its message, and the topic."""
     found = list(topic_violations("topic", topic, system=True)) if topic else []
     most = limits.TRANSACTION_ID_CHARS_MAX
     if not 1 <= len(text) <= most:

@@ -1,4 +1,4 @@
-"""EndTransactions of one shard: few ends that come while a call is under way go with the next, together."""
+"""EndTransactions of one shard: small sets of ends that arrive during a call share the next one."""
 
 import asyncio
 from collections.abc import Sequence
@@ -14,37 +14,37 @@ from duetime_gateway.errors import shard_unavailable, stopping
 from duetime_gateway.shards.shard import Shard
 from duetime_gateway.transactions.columns import Ended, Ends
 
-# As many ends or more have a call of their own.
+# Number of ends from which they get a call of their own.
 FEW_MAX = 64
 
 
 class Group(NamedTuple):
-    """Whose transactions a call ends, and whether those that were given up are ended too."""
+    """The group whose transactions a call ends, and whether given-up ones are included."""
 
     name: str
     given_up: bool
 
 
 class _Part(NamedTuple):
-    """Ends of one request, and what becomes of them."""
+    """The ends of one request, and their pending result."""
 
     ends: Ends
     answer: "asyncio.Future[Ended | DueTimeError]"
 
 
 class EndCalls:
-    """Of one shard."""
+    """The calls to one shard."""
 
     def __init__(self, shard: Shard, clock: Clock, tasks: asyncio.TaskGroup, *, timeout_ms: int) -> None:
         self._shard = shard
         self._clock = clock
         self._tasks = tasks
         self._timeout_ms = timeout_ms
-        # What waits while a call is under way, by whose transactions.
+        # Ends that wait during a call, by group.
         self._waiting: dict[Group, list[_Part]] = {}
 
     async def end(self, group: Group, ends: Ends, timeout_ms: float) -> Ended | DueTimeError:
-        """What became of them, or why that is not known."""
+        """Returns the results, or the error if they are unknown."""
         if len(ends) >= FEW_MAX:
             return await self._call(group, ends, timeout_ms)
         part = _Part(ends, asyncio.get_running_loop().create_future())
@@ -52,7 +52,7 @@ class EndCalls:
             self._waiting[group].append(part)
         else:
             self._waiting[group] = [part]
-            # A task of its own: it goes on for others when this caller goes away.
+            # A separate task: it continues for others when this caller leaves.
             self._tasks.create_task(self._run(group))
         if not await self._clock.wait_for(part.answer, timeout_ms):
             part.answer.cancel()
@@ -69,11 +69,11 @@ class EndCalls:
                 answer, error = await outcome(lambda ends=ends: self._call(group, ends, self._timeout_ms), "end")  # type: ignore[misc]
                 self._answer(parts, error or answer)
         finally:
-            # If it was cancelled, nobody is left waiting.
+            # Release the waiters of a cancelled call.
             self._answer([*parts, *self._waiting.pop(group, [])], stopping())
 
     def _take(self, group: Group) -> list[_Part]:
-        """The parts of the next call."""
+        """Takes the parts of the next call."""
         taken: list[_Part] = []
         count = 0
         waiting = self._waiting[group]

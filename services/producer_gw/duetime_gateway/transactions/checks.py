@@ -1,10 +1,10 @@
 """Checks on their way from shards to watchers, by group.
 
-    taken by a `Taker` ──▶ held here ──▶ handed to a watcher that waits ──▶ written to its stream: heard
-                               └──▶ no watcher is left, or none takes them: unheard
+    taken by a `Taker` ──▶ held here ──▶ handed to a waiting watcher ──▶ written to its stream: heard
+                               └──▶ no watcher is left, or none fetches them: unheard
 
-Watchers fetch when they are ready, in turn, so that a slow one holds up nobody, and a group is asked for at the shards
-only while one of its watchers waits and nothing is held for it.
+Watchers fetch in turn when they are ready, so a slow one delays nobody. Shards are asked for a group only while one of
+its watchers waits without held checks.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ from duetime_gateway.errors import stopping
 from duetime_gateway.metrics import TransactionMetrics
 from duetime_gateway.transactions.names import TransactionName
 
-# What one watcher is handed at a time: it answers these before others wait for it.
+# Most checks handed to a watcher at a time: it answers these before others wait for it.
 HANDED_COUNT_MAX = 64
 HANDED_BYTES_MAX = 1024 * 1024
-# Bytes of checks that are held; past it none are taken.
+# Bytes of held checks above which none are taken.
 HELD_BYTES_MAX = 32 * 1024 * 1024
-# What no watcher fetches in this time is left to other gateways.
+# Time after which checks that no watcher has fetched are left to other gateways.
 HELD_MS_MAX = 5_000
 
 
@@ -35,13 +35,13 @@ class Check(NamedTuple):
 
     name: TransactionName
     group: str
-    # From 1.
+    # Number of this check, from 1.
     number: int
     # The half message.
     found: Record
 
 
-# Tells a shard which of its half messages a producer has heard of, or not: shard, offsets, heard.
+# Reports half messages to a shard: shard, offsets, heard by a producer or not.
 Report = Callable[[int, Sequence[int], bool], None]
 
 
@@ -49,13 +49,13 @@ class Watcher:
     """A producer that answers for its group."""
 
     def __init__(self, group: str, caller: str) -> None:
-        """`caller`: holds its seat."""
+        """`caller`: the owner of its seat."""
         self.group = group
         self.caller = caller
-        # Set while it waits; done when there may be something for it.
+        # Set while it waits; done when there may be checks for it.
         self.waiting: asyncio.Future[None] | None = None
         self.ended = False
-        # Why it ends, if it is not at its own wish.
+        # Reason for an involuntary end.
         self.error: Exception | None = None
 
     def wake(self) -> None:
@@ -63,23 +63,23 @@ class Watcher:
             self.waiting.set_result(None)
 
     def end(self, error: Exception | None = None) -> None:
-        """It gets no more checks. Of several errors the first counts."""
+        """Ends the watcher. The first error counts."""
         if not self.ended:
             self.ended, self.error = True, error
         self.wake()
 
 
 class _Group:
-    """The watchers of one group, and what is held for them."""
+    """The watchers of one group, and the checks held for them."""
 
     __slots__ = ("checks", "timer", "waiting", "watchers")
 
     def __init__(self) -> None:
         self.watchers: set[Watcher] = set()
-        # Those that wait, the one that waits longest first.
+        # Waiting watchers, the longest waiting first.
         self.waiting: dict[Watcher, None] = {}
         self.checks: deque[Check] = deque()
-        # Ends the time for which they are held.
+        # Ends the holding time.
         self.timer: Timer | None = None
 
     @property
@@ -88,7 +88,7 @@ class _Group:
 
 
 class Desk:
-    """Everything that is held, and all who wait for it. State changes in synchronous methods only."""
+    """All held checks and waiting watchers. State changes in synchronous methods only."""
 
     def __init__(self, clock: Clock, metrics: TransactionMetrics, report: Report, *, watchers_max: int) -> None:
         self._clock = clock
@@ -105,13 +105,13 @@ class Desk:
         self._watchers: set[Watcher] = set()
         self._held_bytes = 0
         self._ending = False
-        # Done when a group becomes ready; made when somebody waits for it.
+        # Done when a group becomes ready; created when a taker waits for it.
         self._changed: asyncio.Future[None] | None = None
 
     # --- for watchers -----------------------------------------------------------------------------------------------
 
     def join(self, group: str, caller: str) -> Watcher:
-        """Raises: Overloaded: there are too many, or too many of this caller. Unavailable: the gateway is stopping."""
+        """Raises: Overloaded: too many watchers, in total or of this caller. Unavailable: the gateway is stopping."""
         if self._ending:
             raise stopping()
         self._seats.take(caller)
@@ -121,7 +121,7 @@ class Desk:
         return watcher
 
     def leave(self, watcher: Watcher) -> None:
-        """What is held for nobody else now is unheard."""
+        """Removes a watcher. If it was the group's last, held checks are unheard."""
         self._watchers.discard(watcher)
         self._seats.give(watcher.caller)
         group = self._groups[watcher.group]
@@ -130,11 +130,11 @@ class Desk:
             self._give_up(group)
             del self._groups[watcher.group]
         elif group.checks:
-            # It may have been woken for them.
+            # It may have been woken for these checks.
             _wake_next(group)
 
     async def fetch(self, watcher: Watcher) -> list[Check]:
-        """The next checks for this watcher; none: it has ended. Raises: what it ended with."""
+        """The next checks for this watcher; none: it has ended. Raises: the error that ended it."""
         group = self._groups[watcher.group]
         while not watcher.ended:
             if group.checks:
@@ -152,7 +152,7 @@ class Desk:
         return []
 
     def _hand(self, group: _Group) -> list[Check]:
-        """Of what is held as much as is right for one of those that wait."""
+        """Takes a fair part of the held checks for one of the waiting watchers."""
         fair = -(-len(group.checks) // (1 + len(group.waiting)))
         handed: list[Check] = []
         size = 0
@@ -172,7 +172,7 @@ class Desk:
 
     @contextmanager
     def handing(self, checks: Sequence[Check]) -> Iterator[None]:
-        """While these are written to a watcher: they are heard if that succeeds."""
+        """Guards the writing of checks to a watcher: on success they are heard."""
         heard = False
         try:
             yield
@@ -183,7 +183,7 @@ class Desk:
     # --- for takers -------------------------------------------------------------------------------------------------
 
     def ready(self) -> list[str]:
-        """Groups that checks may be taken for now."""
+        """Groups for which checks may be taken now."""
         if self._ending or self._held_bytes > HELD_BYTES_MAX:
             return []
         return [name for name, group in self._groups.items() if group.is_ready]
@@ -199,7 +199,7 @@ class Desk:
         return self._ending
 
     def hold(self, checks: Sequence[Check]) -> None:
-        """For the watchers of their groups; what has none is unheard."""
+        """Holds checks for the watchers of their groups; without watchers they are unheard."""
         unheard: list[Check] = []
         for check in checks:
             group = self._groups.get(check.group)
@@ -214,7 +214,7 @@ class Desk:
         self._tell_shards(unheard, heard=False)
 
     def end(self) -> None:
-        """All watchers end now, so that their producers go elsewhere; what is held is unheard."""
+        """Ends all watchers, so that their producers use other gateways; held checks are unheard."""
         self._ending = True
         for watcher in self._watchers:
             watcher.end(stopping())
@@ -225,7 +225,7 @@ class Desk:
     # --- both -------------------------------------------------------------------------------------------------------
 
     def _give_up(self, group: _Group) -> None:
-        """What is held for it is left to others."""
+        """Leaves the checks held for a group to other gateways."""
         if group.timer is not None:
             group.timer.cancel()
             group.timer = None
@@ -251,7 +251,7 @@ class Desk:
 
 
 def _wake_next(group: _Group) -> None:
-    """The one that waits longest."""
+    """Wakes the longest waiting watcher."""
     for watcher in group.waiting:
         watcher.wake()
         return

@@ -1,4 +1,4 @@
-"""Ends of transactions and what became of them, as columns: a request ends thousands. Pure."""
+"""Ends of transactions and their results, as columns: a request has thousands. Pure."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,16 +9,16 @@ from duetime_gateway.transactions.names import TransactionName
 
 Result = pb.EndTransactionResult
 
-# In place of a shard or an offset.
+# Placeholder for a shard or an offset.
 NOWHERE = -1
 _NO_NAME = TransactionName(NOWHERE, 0, 0, "")
 
 
 @dataclass(slots=True)
 class Ends:
-    """What is to become of transactions: their names, and one of `ending.Decision`, once it is checked."""
+    """Transactions to end: their names, and for each a checked `ending.Decision`."""
 
-    # NOWHERE: what the caller has given names no transaction.
+    # Shard by transaction; NOWHERE: the caller's text is not a transaction's name.
     shards: list[int]
     offsets: list[int]
     positions: list[int]
@@ -34,12 +34,12 @@ class Ends:
         return len(self.shards)
 
     def only(self, chosen: Sequence[int]) -> "Ends":
-        """Some of them."""
+        """The ends with these indices."""
         columns = (self.shards, self.offsets, self.positions, self.ids, self.decisions)
         return Ends(*([column[index] for index in chosen] for column in columns))  # type: ignore[arg-type]
 
     def add(self, others: "Ends") -> None:
-        """Adds others at the end."""
+        """Appends others."""
         self.shards += others.shards
         self.offsets += others.offsets
         self.positions += others.positions
@@ -49,15 +49,15 @@ class Ends:
 
 @dataclass(slots=True)
 class Ended:
-    """What became of transactions."""
+    """Results of ended transactions."""
 
-    # The state after the call; 0: it has a fault.
+    # State after the call; 0: a fault.
     states: list[int]
-    # Where committed messages without a delay are: topic, queue and offset, which is NOWHERE for all others.
+    # Topic, queue and offset of committed messages without a delay; the offset of all others is NOWHERE.
     topics: list[str]
     queues: list[int]
     offsets: list[int]
-    # Whole results of those of which there is more to say, by index.
+    # Complete results that need more than the columns, by index.
     others: dict[int, Result]
 
     @classmethod
@@ -65,7 +65,7 @@ class Ended:
         return cls([0] * count, [""] * count, [0] * count, [NOWHERE] * count, {})
 
     def part(self, first: int, stop: int) -> "Ended":
-        """Of the ends [first, stop)."""
+        """The results of the ends [first, stop)."""
         others = {index - first: one for index, one in self.others.items() if first <= index < stop}
         return Ended(
             *(self.states[first:stop], self.topics[first:stop], self.queues[first:stop], self.offsets[first:stop]),
@@ -73,7 +73,7 @@ class Ended:
         )
 
     def put(self, indices: Sequence[int], part: "Ended") -> None:
-        """What became of some."""
+        """Sets the results at these indices."""
         rows = zip(indices, part.states, part.topics, part.queues, part.offsets, strict=True)
         for index, state, topic, queue, offset in rows:
             self.states[index], self.topics[index] = state, topic

@@ -1,4 +1,4 @@
-"""Ends transactions: each shard is asked for its own."""
+"""Ends transactions, each at its own shard."""
 
 import asyncio
 from collections import Counter
@@ -22,7 +22,7 @@ _STATES = {number: name.removeprefix("TRANSACTION_STATE_").lower() for name, num
 
 
 class Decision(IntEnum):
-    """What a producer says of a transaction; the numbers are those of the contract."""
+    """A producer's decision about a transaction; the numbers are those of the contract."""
 
     COMMIT = 1
     ROLLBACK = 2
@@ -30,7 +30,7 @@ class Decision(IntEnum):
 
 
 class Ender:
-    """Ends transactions that are named, of one group."""
+    """Ends named transactions of one group."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Ender:
         self._timeout_ms = timeout_ms
 
     async def end(self, group: str, ends: Ends, remaining_ms: float | None = None, *, given_up: bool = False) -> Ended:
-        """`given_up`: also those that were given up. A shard that does not answer is a fault of its own transactions.
+        """`given_up`: includes given-up ones. If a shard does not answer, its transactions get faults.
 
         Raises:
             InvalidArgument: no group, too many ends, or none.
@@ -78,7 +78,7 @@ class Ender:
         return ended
 
     async def _renumber(self, shard: int, answer: Ended) -> None:
-        """Shards number their queues themselves; users know them by the topic's."""
+        """Replaces the shard's queue numbers by the topics'."""
         names = {*answer.topics, *(one.topic for one in answer.others.values())}
         renumbered = {name: route for name in names if name and (route := await self._places.renumbered(name))}
         if not renumbered:
@@ -94,21 +94,21 @@ class Ender:
 def _refusal(shard: int, decision: int) -> DueTimeError:
     found = []
     if shard == NOWHERE:
-        found.append(Violation("transaction_id", "is none that Prepare has given"))
+        found.append(Violation("transaction_id", "was not returned by Prepare"))
     if not 1 <= decision <= 3:
         found.append(Violation("decision", f"{decision} is not COMMIT (1), ROLLBACK (2) or UNKNOWN (3)"))
     if found:
         return InvalidArgument(found)
-    return transaction_not_found(f"shard {shard}, which is none of this gateway's, has it")
+    return transaction_not_found(f"its shard {shard} is not one of this gateway's")
 
 
 def transaction_not_found(text: str) -> NotFound:
-    """Of a transaction that no shard knows."""
+    """The error for a transaction unknown to all shards."""
     return NotFound(f"there is no such transaction: {text}", reason="TRANSACTION_NOT_FOUND")
 
 
 def _counted(ended: Ended) -> Mapping[str, int]:
-    """How many there are of each state, and of each fault's reason."""
+    """The number of results by state and by reason of fault."""
     counts = Counter(ended.states)
     faults = Counter(one.fault.reason.lower() for one in ended.others.values() if one.HasField("fault"))
     del counts[0]

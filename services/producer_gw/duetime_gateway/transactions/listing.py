@@ -17,12 +17,12 @@ from duetime_gateway.transactions.ending import transaction_not_found
 from duetime_gateway.transactions.names import TransactionName, parse, text_of
 from duetime_gateway.transactions.tokens import Place, decode, encode
 
-# Questions for one page: what a filter matches may lie far apart. Then it is short, and its token goes on.
+# Most requests for one page: matches of a filter may be far apart. Then the page is short, and its token continues it.
 ROUNDS_MAX = 64
 
 
 class TransactionList:
-    """Gives pages, whole or an error; and single transactions with the record of the half message."""
+    """Returns complete pages or an error; and single transactions with the record of the half message."""
 
     def __init__(self, shards: Shards, places: Places, *, timeout_ms: int) -> None:
         self._shards = shards
@@ -32,10 +32,10 @@ class TransactionList:
     async def page(
         self, request: pb.ListTransactionsRequest, remaining_ms: float | None
     ) -> pb.ListTransactionsResponse:
-        """The first transactions after the token: those of the first shard, then the next one's.
+        """The first transactions after the token, shard after shard.
 
         Raises:
-            DueTimeError: bad fields, or what a shard answered.
+            DueTimeError: bad fields, or an error of a shard.
         """
         check_list(request)
         asked = pb.ListTransactionsRequest()
@@ -69,7 +69,7 @@ class TransactionList:
         return next((Place(number) for number in self._shards.numbers if number > place.shard), None)
 
     async def _public(self, shard: int, found: store_pb2.HalfTransaction) -> pb.Transaction:
-        """As users know it: by its id, and the topic's number of its queue."""
+        """The public form: with the transaction's id and the topic's queue number."""
         one = found.transaction
         one.transaction_id = text_of(TransactionName(shard, found.half.offset, found.half.position, one.message_id))
         one.shard = shard
@@ -115,7 +115,7 @@ class TransactionList:
     async def _by_message(
         self, message_id: str, topic: str, timeout_ms: float
     ) -> tuple[int, store_pb2.GetHalfResponse]:
-        """Of several with this id and topic the latest."""
+        """The latest transaction with this message id and topic."""
         request = store_pb2.GetHalfRequest(message_id=message_id, topic=topic)
         shards = await self._places.shards_of(topic)
         answers = await asyncio.gather(*(_ask(shard, request, timeout_ms) for shard in shards))
@@ -135,13 +135,13 @@ class TransactionList:
         for answer in answers:
             if isinstance(answer, DueTimeError) and not isinstance(answer, NotFound):
                 raise answer
-        raise transaction_not_found(f"{message_id} is the id of none, nor of its message")
+        raise transaction_not_found(f"{message_id} is neither a transaction's id nor a message's")
 
 
 async def _ask(
     shard: Shard, request: store_pb2.GetHalfRequest, timeout_ms: float
 ) -> store_pb2.GetHalfResponse | DueTimeError:
-    """What the shard answers; NotFound, where it has none."""
+    """Returns the shard's answer, or NotFound."""
     try:
         answer: store_pb2.GetHalfResponse = await shard.store.ask("GetTransaction", request, timeout_ms)
     except DueTimeError as error:

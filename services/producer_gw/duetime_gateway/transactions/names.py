@@ -12,12 +12,12 @@ _NAME = re.compile(r"([0-9]{1,10})\.([0-9]{1,19})\.([0-9]{1,19})\.(.+)", re.DOTA
 
 
 class TransactionName(NamedTuple):
-    """Where a half message was prepared, and the message's id, which shards compare with that of the record there."""
+    """The place of a half message, and the message's id; shards compare the id with the record's."""
 
     shard: int
-    # In the half topic.
+    # Offset in the half topic.
     offset: int
-    # In the log.
+    # Position in the log.
     position: int
     message_id: str
 
@@ -28,7 +28,7 @@ def text_of(name: TransactionName) -> str:
 
 
 def parse(text: str) -> TransactionName | None:
-    """None: it is none that `text_of` has made."""
+    """Parses a transaction's id; None: not made by `text_of`."""
     found = _NAME.fullmatch(text)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""Prepares half messages: a Send whose records are the half topic's."""
+"""Prepares half messages: a Send with records for the half topic."""
 
 from duetime_format.limits import CHECK_IMMUNITY_S_MAX
 
@@ -12,26 +12,26 @@ from duetime_gateway.transactions.producers import ProducerGroups
 
 
 class Preparer:
-    """Takes requests to prepare, whatever protocol they came by."""
+    """Prepares requests of any protocol."""
 
     def __init__(self, sender: Sender, groups: ProducerGroups) -> None:
         self._sender = sender
         self._groups = groups
 
     def half_of(self, access: Access, group: str, check_immunity_s: int) -> bytes | None:
-        """The properties that half messages of a known group have; None: that takes a closer look."""
+        """The properties of a known group's half messages; None: the request needs the full checks."""
         is_right = 0 <= check_immunity_s <= CHECK_IMMUNITY_S_MAX and access.may(Right.SEND, Kind.GROUP, group)
         if not (is_right and self._groups.is_known(group)):
             return None
         return half_properties(group, check_immunity_s)
 
     async def prepare(self, request: HalfRequest, caller: Caller) -> AllStored | Outcomes:
-        """What happened to each message: `offsets` are those of the half topic, `due_at_ms` their first checks.
+        """Returns the result of each message: `offsets` are those of the half topic, `due_at_ms` their first checks.
 
         Raises:
-            InvalidArgument: the request as a whole is refused. Anything less is a fault of single messages.
-            PermissionDenied: the group is not the caller's.
-            Overloaded: too many bytes of other requests are in work.
+            InvalidArgument: the request as a whole is rejected. Other errors are faults of single messages.
+            PermissionDenied: the caller has no right to the group.
+            Overloaded: other requests in progress have too many bytes.
             Unavailable: the group is new, and the metadata database does not answer.
         """
 

@@ -1,7 +1,7 @@
 """Groups of producers that have prepared a transaction: rows of the metadata database.
 
-A group is made known by its first Prepare, and remembered, so that it needs the database no more. Of too many groups
-the oldest are forgotten: such a group is made known again by its next Prepare, or by a watcher while it has open
+The first Prepare of a group registers it, and the gateway caches it, so later ones need no database. Above the limit
+the oldest groups are deleted. Such a group is registered again by its next Prepare, or by a watcher while it has open
 transactions.
 """
 
@@ -20,13 +20,13 @@ from sqlalchemy.orm import Session
 
 log = structlog.get_logger()
 
-# Groups in one transaction, and that wait.
+# Groups per database transaction, and groups that wait.
 MADE_AT_ONCE = 512
 WAITING_MAX = 4_096
 
 
 class Question(NamedTuple):
-    """A group to be found, and made known if it is not."""
+    """A group to look up, and to register if `to_be_made`."""
 
     name: str
     to_be_made: bool
@@ -51,26 +51,26 @@ class ProducerGroups:
         self._questions.stop()
 
     def is_known(self, name: str) -> bool:
-        """Whether it is remembered."""
+        """Whether the group is cached."""
         return name in self._known
 
     async def ensure(self, name: str, wait_ms: float) -> None:
-        """Makes the group known.
+        """Registers the group.
 
         Raises:
-            Unavailable: the database does not answer, and the group was not known before.
+            Unavailable: the database does not answer, and the group is not cached.
         """
         if name not in self._known:
             await self._ask(Question(name, to_be_made=True), wait_ms)
 
     async def find(self, name: str, wait_ms: float) -> bool:
-        """Whether it is known. Raises: Unavailable: as `ensure`."""
+        """Whether the group is registered. Raises: Unavailable: as `ensure`."""
         return name in self._known or await self._ask(Question(name, to_be_made=False), wait_ms)
 
     async def _ask(self, question: Question, wait_ms: float) -> bool:
         answer = (await self._questions.ask([question], wait_ms)).get(question)
         if answer is None:
-            text = f"the metadata database does not say within {max(wait_ms, 0):.0f} ms whether it has {question.name}"
+            text = f"the metadata database did not find {question.name} within {max(wait_ms, 0):.0f} ms"
             raise Unavailable(text, reason="METADATA_UNAVAILABLE")
         if isinstance(answer, DueTimeError):
             raise answer
@@ -88,7 +88,9 @@ class ProducerGroups:
 
         known, forgotten = await self._database.run(work)
         if forgotten:
-            log.warning("producer groups forgotten", count=len(forgotten), first=forgotten[0], most=self._groups_max)
+            log.warning(
+                "producer groups deleted: too many", count=len(forgotten), first=forgotten[0], most=self._groups_max
+            )
         if len(self._known) >= 2 * self._groups_max:
             self._known.clear()
         self._known |= known
@@ -96,7 +98,7 @@ class ProducerGroups:
 
 
 def _make(session: Session, names: Sequence[str], created_at_ms: int, groups_max: int) -> list[str]:
-    """Returns the oldest groups, which made room for them."""
+    """Registers groups. Returns the oldest groups, deleted to stay within the limit."""
     if not names:
         return []
     count = session.scalar(select(func.count()).select_from(ProducerGroupModel)) or 0

@@ -1,8 +1,8 @@
-"""Takes checks from shards for the groups that are watched here, and tells shards which of them were heard.
+"""Takes checks from shards for the groups watched here, and reports to the shards which were heard.
 
-A taker waits at its shard with all groups that are ready. When others become ready meanwhile it asks for these besides:
-a call that is under way is not broken off, since what it has taken would be lost until its next check. Calls of a
-round end at the same time, so that the next round is one call again.
+A taker waits at its shard with all ready groups. If more become ready, it starts another call for them: a running call
+is not cancelled, since its checks would be lost until their next time. All calls of a round end at the same time, so
+that the next round starts with one call.
 """
 
 import asyncio
@@ -24,23 +24,23 @@ log = sparing()
 
 TAKEN_COUNT_MAX = 256
 ROUND_MS = 10_000
-# No call is begun so shortly before the end of a round.
+# Time before the end of a round in which no call starts.
 ROUND_REST_MS = 100
-# Calls of a round: groups that become ready after them wait for one of them to end.
+# Calls per round: groups that become ready later wait for one of them to end.
 CALLS_MAX = 8
-# After a shard did not answer, or as soon as it should not.
+# Pause after a shard did not answer.
 PAUSE_MS = 1_000
 # Offsets in one report.
 REPORTED_MAX = 4_096
-# How long a stop waits for the last reports.
+# Longest wait of a shutdown for the last reports.
 LAST_REPORTS_MS = 1_000
 
 
 class Taker:
-    """Of one shard."""
+    """Takes checks from one shard."""
 
     def __init__(self, shard: Shard, desk: Desk, clock: Clock, *, gateway: str, timeout_ms: int) -> None:
-        """`gateway`: what this one is called in the logs of stores."""
+        """`gateway`: this gateway's name in the stores' logs."""
         self._shard = shard
         self._desk = desk
         self._clock = clock
@@ -48,7 +48,7 @@ class Taker:
         self._timeout_ms = timeout_ms
 
     async def run(self, tasks: asyncio.TaskGroup) -> None:
-        """Until the desk ends."""
+        """Runs until the desk ends."""
         calls: dict[asyncio.Task[None], frozenset[str]] = {}
         ends_ms = 0.0
         while True:
@@ -67,7 +67,7 @@ class Taker:
             calls = {call: names for call, names in calls.items() if call not in done}
 
     async def _take(self, groups: Sequence[str], wait_ms: int) -> None:
-        """Waits for checks of these groups, and gives them to the desk."""
+        """Waits for checks of these groups, and passes them to the desk."""
         store, began_ms = self._shard.store, self._clock.monotonic_ms()
         request = store_pb2.TakeChecksRequest(
             gateway=self._gateway, groups=groups, max_count=TAKEN_COUNT_MAX, wait_ms=wait_ms
@@ -80,18 +80,18 @@ class Taker:
             self._desk.hold(checks)
         elif not self._desk.ending and self._clock.monotonic_ms() - began_ms < wait_ms / 2:
             if error is not None:
-                log.warning("no checks taken", shard=self._shard.number, why=error.text)
+                log.warning("cannot take checks", shard=self._shard.number, why=error.text)
             await self._clock.sleep(PAUSE_MS)
 
 
 def _checks_of(shard: int, answer: store_pb2.TakeChecksResponse) -> list[Check]:
-    """One whose record can't be read is left to the next check."""
+    """Decodes checks. An unreadable record is left to its next check."""
     checks = []
     for one in answer.checks:
         try:
             found = record.decode(one.record)
         except Damaged as error:
-            log.warning("half message can't be read", shard=shard, offset=one.half.offset, why=error.text)
+            log.warning("cannot read a half message", shard=shard, offset=one.half.offset, why=error.text)
             continue
         name = TransactionName(shard, one.half.offset, one.half.position, message_id_of(found.properties))
         checks.append(Check(name, one.group, one.checks + 1, found))
@@ -99,19 +99,19 @@ def _checks_of(shard: int, answer: store_pb2.TakeChecksResponse) -> list[Check]:
 
 
 class Reports:
-    """What became of checks, on its way to the shards. A report that fails is not repeated: that check comes due
-    again, and does not count."""
+    """Reports on checks, on their way to the shards. A failed report is not retried: its check comes due again, and is
+    not counted."""
 
     def __init__(self, shards: Sequence[Shard], clock: Clock, tasks: asyncio.TaskGroup) -> None:
         self._shards = {shard.number: shard for shard in shards}
         self._clock = clock
         self._tasks = tasks
-        # By shard and whether they were heard: half offsets.
+        # Half offsets by shard, then by whether they were heard.
         self._waiting: dict[int, dict[bool, list[int]]] = {}
         self._running: dict[int, asyncio.Task[None]] = {}
 
     def add(self, shard: int, offsets: Sequence[int], heard: bool) -> None:
-        """They go with the next report."""
+        """Adds checks to the next report."""
         self._waiting.setdefault(shard, {True: [], False: []})[heard].extend(offsets)
         if shard not in self._running:
             self._running[shard] = self._tasks.create_task(self._run(shard))
@@ -130,10 +130,10 @@ class Reports:
         request = store_pb2.ReportChecksRequest(**part)
         _, error = await outcome(lambda: self._shards[shard].store.ask("ReportChecks", request), "ReportChecks")
         if error is not None:
-            log.warning("checks not reported", shard=shard, why=error.text)
+            log.warning("cannot report on checks", shard=shard, why=error.text)
 
     async def finish(self) -> None:
-        """Returns when all are told, or after a moment."""
+        """Returns when all reports are sent, or after LAST_REPORTS_MS."""
         running = list(self._running.values())
         if running:
             await self._clock.wait_for(asyncio.gather(*running, return_exceptions=True), LAST_REPORTS_MS)

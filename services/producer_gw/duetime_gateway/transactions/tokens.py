@@ -1,4 +1,4 @@
-"""Page tokens of ListTransactions: the shard that the next page begins with, and its own token. Pure.
+"""Page tokens of ListTransactions: the shard at which the next page starts, and its own token. Pure.
 
 version . digest of the filter, 8 hex digits . CRC-32 of the rest, 8 hex digits . shard . the shard's token
 """
@@ -14,7 +14,7 @@ _PARTS = 5
 
 
 class Place(NamedTuple):
-    """Where a list goes on. `token` empty: at the shard's first."""
+    """The point at which a list continues. `token` empty: the shard's start."""
 
     shard: int
     token: str = ""
@@ -27,17 +27,17 @@ def encode(digest: int, place: Place) -> str:
 
 
 def decode(text: str, digest: int, shards: Collection[int]) -> Place:
-    """Raises: InvalidArgument: it is none that `encode` made, or of another filter or shard."""
+    """Raises: InvalidArgument: not made by `encode`, or for another filter, or of an unknown shard."""
     parts = text.split(".", _PARTS - 1)
     if len(parts) < _PARTS or parts[0] != VERSION:
-        raise _refused("is none that ListTransactions gave")
+        raise _refused("was not returned by ListTransactions")
     _, filtered_by, crc, shard, token = parts
     if crc != f"{crc32(f'{shard}.{token}'.encode()):08x}" or not shard.isdecimal():
-        raise _refused("is none that ListTransactions gave")
+        raise _refused("was not returned by ListTransactions")
     if filtered_by != f"{digest:08x}":
         raise _refused("belongs to another filter")
     if int(shard) not in shards:
-        raise _refused(f"names shard {shard}, which is none of this gateway's")
+        raise _refused(f"names shard {shard}, which is not one of this gateway's")
     return Place(int(shard), token)
 
 

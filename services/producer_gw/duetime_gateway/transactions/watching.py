@@ -1,4 +1,4 @@
-"""Producers that watch the transactions of their groups, through a stream of any protocol."""
+"""Producers that watch their groups' transactions, through a stream of any protocol."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -21,12 +21,12 @@ from duetime_gateway.transactions.taking import Reports, Taker
 
 log = sparing()
 
-# A database that is slow holds up no watcher.
+# Longest wait for the database, so that a slow one does not delay watchers.
 FOUND_MS_MAX = 1_000
 
 
 class Watching:
-    """Watchers, and the takers that work for them."""
+    """Watchers, and the takers that serve them."""
 
     def __init__(
         self,
@@ -57,20 +57,20 @@ class Watching:
             self._tasks.create_task(taker.run(self._tasks))
 
     def end(self) -> None:
-        """Watchers end, and nothing more is taken."""
+        """Ends all watchers, and takes no more checks."""
         self.desk.end()
 
     async def finish(self) -> None:
-        """Returns when shards know what became of all checks, or after a moment."""
+        """Returns when the shards have the reports on all checks, or after a moment."""
         await self._reports.finish()
 
     async def join(self, group: str, caller: str) -> Watcher:
-        """A watcher of the group, which is to leave the desk in the end.
+        """Adds a watcher of the group; the caller must remove it from the desk.
 
         Raises:
             InvalidArgument: no group.
-            NotFound: it has prepared nothing.
-            Overloaded: there are too many watchers, or too many of this caller.
+            NotFound: the group has prepared nothing.
+            Overloaded: too many watchers, in total or of this caller.
             Unavailable: the gateway is stopping.
         """
         check_watch(group)
@@ -79,7 +79,7 @@ class Watching:
         return self.desk.join(group, caller)
 
     async def _is_known(self, group: str) -> bool:
-        """Also while nobody can say; and a group whose half messages came with a shard's directory."""
+        """Whether the database knows the group, or a shard has its half messages; True if the database fails."""
         try:
             if await self._groups.find(group, FOUND_MS_MAX):
                 return True
@@ -91,12 +91,12 @@ class Watching:
         try:
             await self._groups.ensure(group, FOUND_MS_MAX)
         except DueTimeError as error:
-            # It is asked again when the next producer comes.
-            log.warning("producer group not made known", group=group, why=error.text)
+            # The next producer triggers another attempt.
+            log.warning("cannot register a producer group", group=group, why=error.text)
         return True
 
     async def _has_open(self, shard: Shard, group: str) -> bool:
-        """Also if it can't say."""
+        """Whether the shard has open transactions of the group; True on error."""
         request = pb.ListTransactionsRequest(group=group, state=pb.TRANSACTION_STATE_OPEN, page_size=1)
         try:
             answer: store_pb2.ListHalvesResponse = await shard.store.ask("ListTransactions", request, FOUND_MS_MAX)
@@ -105,23 +105,23 @@ class Watching:
         return bool(answer.halves)
 
     async def answer(self, watcher: Watcher, group: str, ends: Ends) -> None:
-        """What a watcher says to checks: what comes of it nobody is told.
+        """Applies a watcher's answers to checks; results are not returned to it.
 
         Raises:
             InvalidArgument: too many ends, or another group's.
         """
         check_answers(group, watcher.group, len(ends))
-        # What is unknown stays open: that needs no shard.
+        # UNKNOWN leaves a transaction open, so no shard needs it.
         decided = [index for index, decision in enumerate(ends.decisions) if decision != Decision.UNKNOWN]
         if not decided:
             return
         ended = await self._ender.end(watcher.group, ends.only(decided))
         for result in ended.others.values():
             if result.HasField("fault"):
-                log.info("answer to a check not taken", group=watcher.group, why=result.fault.message)
+                log.info("answer to a check rejected", group=watcher.group, why=result.fault.message)
 
     def follow(self, watcher: Watcher, answers: "AsyncIterator[tuple[str, Ends]]") -> "asyncio.Task[None]":
-        """Reads the answers of a watcher's stream, with whose end the watcher ends."""
+        """Reads the answers of a watcher's stream; the watcher ends with the stream."""
         return self._tasks.create_task(self._follow(watcher, answers))
 
     async def _follow(self, watcher: Watcher, answers: "AsyncIterator[tuple[str, Ends]]") -> None:
@@ -130,10 +130,10 @@ class Watching:
                 await self.answer(watcher, group, ends)
             watcher.end()
         except Exception as error:
-            # Raised again by the stream, so that it ends as a status: here it would end the process.
+            # The stream raises it again and ends with a status; raised here, it would end the process.
             watcher.end(error)
 
 
 def no_group() -> InvalidArgument:
-    """Of a stream that ends before it names one."""
+    """The error of a stream that ends before it names a group."""
     return InvalidArgument([Violation("group", "is not given: the stream has no first request")])
