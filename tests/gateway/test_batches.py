@@ -102,12 +102,12 @@ async def test_every_violation_is_named_by_its_message(gateway: Gateway, way: st
     assert (code, reason) == (grpc.StatusCode.INVALID_ARGUMENT, "MESSAGE_INVALID")
     assert found == {
         "messages[1].topic": "mail is not orders: a batch has one topic",
-        "messages[2].queue": "stands beside a batch, which has one queue: set it for the batch",
-        "messages[3].sharding_key": "stands beside a batch, which has one: set it for the batch",
+        "messages[2].queue": "cannot be set per message in a batch; set it on the batch",
+        "messages[3].sharding_key": "cannot be set per message in a batch; set it on the batch",
         "messages[4].delay_level": "-1 is below 0; levels are 1 to 18, 0 is none",
         "messages[4].tags": "'a|b' holds |, which separates the tags of a filter",
-        "messages[6].id": "is that of messages[5] too",
-        "messages[7].replace": "a message of a batch replaces no other",
+        "messages[6].id": "is also the id of messages[5]",
+        "messages[7].replace": "a message of a batch cannot replace another",
     }
     assert gateway.metric("duetime_gateway_batches_total", outcome="message_invalid") == 1
 

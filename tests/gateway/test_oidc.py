@@ -239,7 +239,7 @@ def test_keys_over_plain_connections_are_refused(url: str, monkeypatch: pytest.M
 
 
 def test_issuer_without_audience_is_refused() -> None:
-    with pytest.raises(ValueError, match="stand together"):
+    with pytest.raises(ValueError, match="must be set together"):
         GatewaySettings(stores="0=localhost:1", database_url="sqlite:////x", oidc_issuer="https://issuer")
 
 

@@ -254,7 +254,7 @@ async def test_connections_and_long_polls_are_counted_until_they_end(site: Site)
     options = (("grpc.use_local_subchannel_pool", 1),)
     other = grpc.aio.insecure_channel(f"127.0.0.1:{site.node.port}", options=options)
     call = other.unary_unary("/duetime.v1.Gateway/ListTopics")
-    assert "1 connections, 1 at most" in (
+    assert "1 connections; its quota is 1" in (
         (await error_of(call(b"", metadata=shown(site.token), timeout=60))).details() or ""
     )
     await site.send(message(queue=0))

@@ -77,7 +77,7 @@ async def test_metric_has_the_target_that_was_asked_for(gateway: Gateway) -> Non
         ({"target": "nan"}, "above 0"),
         ({"activation": "-1"}, "activation"),
         ({"levels": "1,x"}, "levels"),
-        ({"shards": "7"}, "[7] are none of the shards [0]"),
+        ({"shards": "7"}, "[7] are not among the shards [0]"),
         ({"withn": "2m"}, "withn: is not a setting"),
         ({"withnFromEnv": "2m"}, "withn: is not a setting"),
         ({"topics": "orders"}, "topics: requires group"),

@@ -77,9 +77,9 @@ sends("body, empty", pb.MESSAGE_BODY_EMPTY, "4194304", body=b"")
 sends("body, 4 MiB and more", pb.MESSAGE_BODY_TOO_LARGE, "4194304", body=b"x" * (4 * MIB + 1))
 sends("body, not as its digest or encoding", pb.MESSAGE_CORRUPTED, "GZIP", body_encoding=pb.GZIP)
 two = {"message_group": "g", "delivery_ms": 1}
-sends("two types at once", pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "stands beside", **two)
+sends("two types at once", pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "cannot be combined", **two)
 half_and_group = {"message_group": "g", "message_type": pb.TRANSACTION}
-sends("two types at once", pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "stands beside", **half_and_group)
+sends("two types at once", pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "cannot be combined", **half_and_group)
 # Milliseconds in the field of seconds, as users of one client have them.
 sends("delivery time, out of range", pb.ILLEGAL_DELIVERY_TIME, "ten years", delivery_ms=now_ms() * 1_000)
 sends("delivery time, out of range", pb.ILLEGAL_DELIVERY_TIME, "below 0", delivery_ms=-1_000)
@@ -113,7 +113,7 @@ async def _(raw: Raw) -> Any:
     return await raw.send(made)
 
 
-@row("messages: none, of several topics, a transaction among others", pb.BAD_REQUEST, "there are none")
+@row("messages: none, of several topics, a transaction among others", pb.BAD_REQUEST, "is empty")
 async def _(raw: Raw) -> Any:
     return await raw.send()
 
@@ -167,7 +167,7 @@ async def _(raw: Raw) -> Any:
     return await raw.change(got.system_properties.receipt_handle, 12 * 3_600_000 + 1)
 
 
-@row("receipt handle", pb.INVALID_RECEIPT_HANDLE, "is none that")
+@row("receipt handle", pb.INVALID_RECEIPT_HANDLE, "was not returned by")
 async def _(raw: Raw) -> Any:
     return await raw.change("nonsense", 1_000)
 

@@ -1,4 +1,4 @@
-"""What several shards answered to one call. Pure."""
+"""Answers of several shards to one call. Pure."""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -7,7 +7,7 @@ Answer = TypeVar("Answer")
 
 
 def raise_first(answers: Sequence[Answer | BaseException]) -> list[Answer]:
-    """The answers; if there are exceptions among them, the first is raised."""
+    """Returns the answers, or raises the first exception among them."""
     found: list[Answer] = []
     for answer in answers:
         if isinstance(answer, BaseException):

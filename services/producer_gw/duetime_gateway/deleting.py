@@ -1,11 +1,10 @@
-"""DeleteTopic: what is left of a topic is counted and ended, then all shards delete it, then the database.
+"""DeleteTopic: counts and ends the contents of a topic, then deletes it on all shards, then in the database.
 
-    counted ──▶ closed on all shards, counted again ──▶ marked in the database ──▶ what is left ends
-            ──▶ deleted on all shards ──▶ gone from the database
+    counted ──▶ closed on all shards, counted again ──▶ marked in the database ──▶ contents end
+            ──▶ deleted on all shards ──▶ deleted from the database
 
-Until it is marked, nothing has changed: shards that were closed open by themselves. From then on nobody finds the
-topic, and whoever calls again goes on from there. Shards tell it from one of its name that is made later by its
-generation.
+A failure before the mark changes nothing: closed shards reopen by themselves. After the mark the topic is no longer
+found, and a repeated call continues. Shards distinguish it from a later topic of the same name by its generation.
 """
 
 import asyncio
@@ -40,7 +39,7 @@ LOOK, CLOSE, OPEN, DELETE = (
     store_pb2.DELETION_STAGE_OPEN,
     store_pb2.DELETION_STAGE_DELETE,
 )
-# What is left ends, and a shard has something again: no more often.
+# Most rounds of ending contents, if a shard gets new ones each time.
 ROUNDS_MAX = 4
 _LETTERS_MAX = 1_024
 # Calls to retry services count for this caller.
@@ -51,17 +50,17 @@ _RETRY_TOPIC = record.RETRY_TOPIC
 
 @dataclass(slots=True)
 class _Left:
-    """What is left of a topic on all shards."""
+    """The contents of a topic on all shards."""
 
     pending: int = 0
     transactions: int = 0
     groups: dict[str, gateway_pb2.TopicGroup] = field(default_factory=dict)
-    # The highest generation of which a shard has deleted a topic of this name; -1: none has.
+    # The highest generation of a topic with this name deleted by a shard; -1: none.
     deleted_generation: int = -1
 
     @classmethod
     def of(cls, answers: Sequence[store_pb2.DeleteStoredTopicResponse]) -> "_Left":
-        """By what the shards answer. A group that a shard does not know yet has all to read there."""
+        """Sums up the shards' answers. If a shard does not know a group yet, all its messages are unread there."""
         names = sorted({own.group for answer in answers for own in answer.groups})
         left = cls(groups={name: gateway_pb2.TopicGroup(group=name) for name in names})
         for answer in answers:
@@ -100,13 +99,13 @@ class TopicDeletion:
         self._lock = asyncio.Lock()
 
     async def delete(self, request: gateway_pb2.DeleteTopicRequest) -> gateway_pb2.DeleteTopicResponse:
-        """What ended with the topic, or with `dry_run` would.
+        """Returns the deleted contents, or with `dry_run` those to be deleted.
 
         Raises:
-            InvalidArgument: a bad name, or a system topic's.
+            InvalidArgument: an invalid name, or a system topic.
             NotFound: there is no such topic.
             FailedPrecondition: it is not empty.
-            DueTimeError: a shard, the retry service or the database does not answer: called again, it goes on.
+            DueTimeError: a shard, the retry service or the database does not answer; a repeated call continues.
         """
         name = request.name
         _check(name)
@@ -127,7 +126,7 @@ class TopicDeletion:
             return left.response()
 
     async def _begin(self, name: str, stored: Stored, left: _Left, *, force: bool) -> _Left:
-        """Marks it in the database, once it is empty or that does not matter. Returns what is left then."""
+        """Marks it in the database, if it is empty or `force` is set. Returns its contents then."""
         if not force:
             _check_empty(name, left)
         try:
@@ -141,7 +140,7 @@ class TopicDeletion:
         return left
 
     async def _open(self, name: str) -> None:
-        """On the shards that answer; on others it opens by itself."""
+        """Reopens the topic on reachable shards; on others it reopens by itself."""
         request = store_pb2.DeleteStoredTopicRequest(name=name, stage=OPEN)
         asked = (shard.store.ask("DeleteTopic", request) for shard in self._shards.all())
         for answer in await asyncio.gather(*asked, return_exceptions=True):
@@ -149,10 +148,10 @@ class TopicDeletion:
                 raise answer
 
     async def _delete(self, name: str, stored: Stored, left: _Left) -> int:
-        """Returns the generation that shards have deleted."""
+        """Returns the deleted generation."""
         generation = stored.generation
         if left.deleted_generation > generation:
-            # The database is one of earlier days.
+            # The database was restored from an older state.
             generation = left.deleted_generation + 1
         for _ in range(ROUNDS_MAX):
             await self._end_what_is_left(name, await self._count(name, stored, CLOSE))
@@ -160,7 +159,7 @@ class TopicDeletion:
                 await self._stage(name, generation, DELETE)
                 return generation
             except FailedPrecondition as error:
-                # A shard that was started anew meanwhile has taken messages.
+                # A restarted shard has accepted messages.
                 refused = error
         raise refused
 
@@ -203,7 +202,7 @@ class TopicDeletion:
     # --- ending -----------------------------------------------------------------------------------------------------
 
     async def _end_what_is_left(self, name: str, left: _Left) -> None:
-        """Transactions first: one that is committed meanwhile may be pending."""
+        """Ends transactions first: one committed meanwhile may be pending."""
         shards = self._shards.all()
         if left.transactions:
             raise_first(await asyncio.gather(*(_roll_back(shard, name) for shard in shards), return_exceptions=True))
@@ -223,12 +222,12 @@ class TopicDeletion:
 def _check(name: str) -> None:
     refuse(list(topic_violations("name", name, system=True)))
     if is_system_topic(name):
-        text = f"topic {name} is DueTime's own, or a group's: it is not deleted"
+        text = f"topic {name} belongs to DueTime or to a group: it cannot be deleted"
         raise InvalidArgument([Violation("name", text)], reason="TOPIC_IS_SYSTEM")
 
 
 def _check_empty(name: str, left: _Left) -> None:
-    """Raises: FailedPrecondition: says what is left, and of whom."""
+    """Raises: FailedPrecondition: lists the contents and their groups."""
     found = [
         f"{count} {what}" for count, what in ((left.pending, "pending"), (left.transactions, "undecided")) if count
     ]
@@ -238,7 +237,7 @@ def _check_empty(name: str, left: _Left) -> None:
         if own:
             found.append(f"of group {group} {', '.join(own)}")
     if found:
-        text = f"topic {name} is not empty: {'; '.join(found)}. force deletes it all the same"
+        text = f"topic {name} is not empty: {'; '.join(found)}. force deletes it anyway"
         raise FailedPrecondition(text, reason="TOPIC_NOT_EMPTY")
 
 
@@ -246,7 +245,7 @@ def _check_empty(name: str, left: _Left) -> None:
 
 
 async def _transactions(shard: Shard, name: str) -> AsyncIterator[Sequence[store_pb2.HalfTransaction]]:
-    """The open and given up ones that go to the topic, some at a time."""
+    """The open and given-up transactions for the topic, page by page."""
     request = transactions_pb2.ListTransactionsRequest(topic=name, page_size=TRANSACTIONS_PAGE_MAX)
     while True:
         answer: store_pb2.ListHalvesResponse = await shard.store.ask("ListTransactions", request)
@@ -272,14 +271,14 @@ async def _roll_back(shard: Shard, name: str) -> None:
 
 
 async def _cancel(shard: Shard, name: str) -> None:
-    """Cancels all that is pending."""
+    """Cancels all pending messages."""
     part, wanted = CancelPart(shard), pending_pb2.PendingFilter(topic=name)
     while not part.done:
         await part.step(wanted, dry_run=False)
 
 
 async def _retries(shard: Shard, group: str, name: str) -> AsyncIterator[int]:
-    """How many retries of the topic wait in lanes, page by page; the shard cancels them with the topic."""
+    """The number of retries of the topic in lanes, page by page; the shard cancels them with the topic."""
     wanted = pending_pb2.PendingFilter(topic=retry_topic(group))
     request = pending_pb2.ListPendingRequest(filter=wanted, max_count=PENDING_COUNT_MAX, omit_bodies=True)
     while True:

@@ -1,4 +1,4 @@
-"""The gateway's own errors, used in several rooms."""
+"""The gateway's own errors, shared by several packages."""
 
 from duetime_core.errors import Unavailable
 
@@ -6,10 +6,10 @@ SHARD_UNAVAILABLE = "SHARD_UNAVAILABLE"
 
 
 def stopping() -> Unavailable:
-    """Why nothing more is begun."""
+    """The error of new work during a shutdown."""
     return Unavailable("the gateway is stopping", reason="STOPPING")
 
 
 def shard_unavailable(text: str) -> Unavailable:
-    """A shard does not answer, or not as it should."""
+    """The error of a shard that does not answer, or answers incorrectly."""
     return Unavailable(text, reason=SHARD_UNAVAILABLE)

@@ -14,7 +14,7 @@ _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 
 
 
 class ShardMetrics:
-    """The metrics of one shard, found once: a look-up by label for each put would cost more than the counting."""
+    """The metrics of one shard, cached: a look-up by label for each put would cost more than the count."""
 
     def __init__(self, up: Gauge, waiting_bytes: Gauge, messages: Histogram, size: Counter, seconds: Histogram) -> None:
         self.up = up
@@ -24,7 +24,7 @@ class ShardMetrics:
         self._seconds = seconds
 
     def put(self, count: int, size: int, took_ms: float) -> None:
-        """Counts one put that was answered."""
+        """Counts one answered put."""
         self._messages.observe(count)
         self._size.inc(size)
         self._seconds.observe(took_ms / 1000.0)
@@ -52,10 +52,10 @@ class PutMetrics:
             registry=registry,
         )
         self._waiting_bytes = Gauge(
-            "duetime_gateway_waiting_bytes", "Record bytes that wait for the next put.", ["shard"], registry=registry
+            "duetime_gateway_waiting_bytes", "Record bytes waiting for the next put.", ["shard"], registry=registry
         )
         self._shard_up = Gauge(
-            "duetime_gateway_shard_up", "1 while the shard answers, 0 after it did not.", ["shard"], registry=registry
+            "duetime_gateway_shard_up", "1 while the shard answers, else 0.", ["shard"], registry=registry
         )
 
     def of_shard(self, shard: int) -> ShardMetrics:
@@ -69,7 +69,7 @@ class PutMetrics:
 
 
 class TransactionMetrics:
-    """Of transactions and their checks."""
+    """Metrics of transactions and their checks."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._prepared = Counter(
@@ -80,17 +80,17 @@ class TransactionMetrics:
         )
         self._ended = Counter(
             "duetime_gateway_transaction_ends",
-            "Ends, and answers to checks, by what the transaction is then, or the reason of the fault.",
+            "Ends and answers to checks, by the transaction's state after them or the reason of the fault.",
             ["state"],
             registry=registry,
         )
         self.watchers = Gauge("duetime_gateway_watchers", "Streams of WatchTransactions.", registry=registry)
         self.watchers_max = Gauge(
-            "duetime_gateway_watchers_max", "Streams beyond which more are refused.", registry=registry
+            "duetime_gateway_watchers_max", "Limit of the streams of WatchTransactions.", registry=registry
         )
         self._checks = Counter(
             "duetime_gateway_checks",
-            "Checks that were taken from shards: heard by a producer, or unheard.",
+            "Checks taken from shards: heard by a producer, or unheard.",
             ["outcome"],
             registry=registry,
         )
@@ -123,7 +123,7 @@ class GatewayMetrics:
         )
         self.batches = Counter(
             "duetime_gateway_batches",
-            "Batches of SendBatch, by outcome: stored, duplicate, or the reason of the refusal.",
+            "Batches of SendBatch, by outcome: stored, duplicate, or the reason of the rejection.",
             ["outcome"],
             registry=registry,
         )
@@ -141,9 +141,9 @@ class GatewayMetrics:
         )
         self.puts = PutMetrics(registry)
         self.pulls = Counter("duetime_gateway_pulls", "Pulls answered.", registry=registry)
-        self.subscriptions = Gauge("duetime_gateway_subscriptions", "Subscriptions that run.", registry=registry)
+        self.subscriptions = Gauge("duetime_gateway_subscriptions", "Running subscriptions.", registry=registry)
         self.subscriptions_max = Gauge(
-            "duetime_gateway_subscriptions_max", "Subscriptions beyond which more are refused.", registry=registry
+            "duetime_gateway_subscriptions_max", "Limit of the subscriptions.", registry=registry
         )
         self.receives = Counter("duetime_gateway_receives", "Receives answered.", registry=registry)
         self.receipts = Counter(
@@ -154,26 +154,26 @@ class GatewayMetrics:
         )
         self.receive_streams = Gauge("duetime_gateway_receive_streams", "Streams of ReceiveStream.", registry=registry)
         self.receive_streams_max = Gauge(
-            "duetime_gateway_receive_streams_max", "Streams beyond which more are refused.", registry=registry
+            "duetime_gateway_receive_streams_max", "Limit of the streams of ReceiveStream.", registry=registry
         )
         self.leases_left = Counter(
             "duetime_gateway_leases_left",
-            "Leases given back because the receiver went away before it had the answer.",
+            "Leases returned because the receiver left before it had the answer.",
             registry=registry,
         )
         self.export_bytes = Counter(
-            "duetime_gateway_export_bytes", "Bytes of shards' files that were passed on.", registry=registry
+            "duetime_gateway_export_bytes", "Bytes of shards' files forwarded.", registry=registry
         )
         self._request_bytes = Gauge(
-            "duetime_gateway_request_bytes", "Bytes of Send requests in work.", registry=registry
+            "duetime_gateway_request_bytes", "Bytes of Send requests in progress.", registry=registry
         )
         self._request_bytes_max = Gauge(
-            "duetime_gateway_request_max_bytes", "Bytes beyond which Send requests wait.", registry=registry
+            "duetime_gateway_request_max_bytes", "Limit of these bytes; further requests wait.", registry=registry
         )
         self.requests_refused = Counter(
-            "duetime_gateway_requests_refused", "Send requests that waited for room in vain.", registry=registry
+            "duetime_gateway_requests_refused", "Send requests rejected for lack of capacity.", registry=registry
         )
-        self.topics = Gauge("duetime_gateway_topics", "Topics whose route is known.", registry=registry)
+        self.topics = Gauge("duetime_gateway_topics", "Topics with a cached route.", registry=registry)
         self.transactions = TransactionMetrics(registry)
 
     def follow_requests(self, requests: Room) -> None:
@@ -192,7 +192,7 @@ class GatewayMetrics:
 
 
 class BacklogMetrics(Collector):
-    """Spark's newest count of the backlog beside the live counters; nothing where there is no report."""
+    """Spark's latest count of the backlog beside the live counters; nothing without a report."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._shown: tuple[backlog_pb2.GetBacklogReportResponse, Callable[[], int]] | None = None
@@ -209,12 +209,12 @@ class BacklogMetrics(Collector):
         for name, text, value in (
             (
                 "duetime_gateway_backlog_report_age_seconds",
-                "Since the snapshot of Spark's newest report",
+                "Age of the snapshot of Spark's latest report",
                 age_ms / 1000,
             ),
             ("duetime_gateway_backlog_report_count", "Pending messages by that report", compared.report_count),
             ("duetime_gateway_backlog_live_count", "Pending messages of the same lanes now", compared.live_count),
-            ("duetime_gateway_backlog_drift", "What the two disagree about, movement set off", compared.drift),
+            ("duetime_gateway_backlog_drift", "Difference of the two, movement excluded", compared.drift),
         ):
             yield GaugeMetricFamily(name, text, value)
 
@@ -231,13 +231,13 @@ class QuotaFigure(NamedTuple):
 
 
 class QuotaMetrics(Collector):
-    """Quotas at this gateway: what is used of each limit that is set, and what was refused for it."""
+    """Quotas at this gateway: use and rejections for each limit that is set."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._figures: Callable[[], Iterable[QuotaFigure]] = tuple
         self.exchanges = Counter(
             "duetime_gateway_quota_exchanges",
-            "Times that quotas were read, and their use was told: done or failed.",
+            "Exchanges of quotas and their use with the database: done or failed.",
             ["outcome"],
             registry=registry,
         )
@@ -248,9 +248,9 @@ class QuotaMetrics(Collector):
 
     def collect(self) -> Iterable[CounterMetricFamily | GaugeMetricFamily]:
         labels = ["kind", "name", "limit"]
-        used = GaugeMetricFamily("duetime_gateway_quota_used", "What is asked for here, or held", labels=labels)
+        used = GaugeMetricFamily("duetime_gateway_quota_used", "Requested or held here", labels=labels)
         value = GaugeMetricFamily("duetime_gateway_quota_limit", "The limit, of all gateways together", labels=labels)
-        refused = CounterMetricFamily("duetime_gateway_quota_refused", "Requests refused here", labels=labels)
+        refused = CounterMetricFamily("duetime_gateway_quota_refused", "Requests rejected here", labels=labels)
         for one in self._figures():
             of = [one.kind, one.name, one.limit]
             used.add_metric(of, one.used)

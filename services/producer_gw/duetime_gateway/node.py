@@ -1,4 +1,4 @@
-"""The gateway as a node: its parts started and stopped in order."""
+"""The gateway as a node: starts and stops its parts in order."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -13,7 +13,7 @@ from duetime_gateway.settings import GatewaySettings
 
 
 class GatewayNode:
-    """See duetime_core.node.Node. Made within a running event loop."""
+    """See duetime_core.node.Node. Created within a running event loop."""
 
     settings_class = GatewaySettings
 
@@ -21,9 +21,9 @@ class GatewayNode:
         self.registry = CollectorRegistry()
         self.parts = make_parts(settings, clock, self.registry)
         self._settings = settings
-        # Undoes what was started, the latest first.
+        # Stops the started parts, the latest first.
         self._started = AsyncExitStack()
-        # Done when the tasks have ended: since the node was stopped, or one of them failed.
+        # Done when the tasks have ended, because of a stop or a failure.
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
@@ -35,8 +35,8 @@ class GatewayNode:
         return self.parts.server.health
 
     async def start(self) -> None:
-        """What is started is stopped in the reverse order: callers are turned away first and waits ended, so that only
-        work remains to be drained; puts carry that work, so they end after it, and the connections that they need last.
+        """Starts all parts. A stop reverses the order: rejects callers first and ends waits, so that only work in
+        progress is drained; then ends puts, which carry that work; then closes their connections.
         """
         parts, settings = self.parts, self._settings
         for end in (parts.database.stop, parts.trail.finish, parts.retry.close, parts.shards.close):
@@ -60,8 +60,8 @@ class GatewayNode:
         await running.wait()
 
     async def _run_tasks(self, running: asyncio.Event) -> None:
-        """The parent of all tasks: puts, questions to shards, readers of streams, the comparison of the backlog, the
-        writer of the audit log."""
+        """The parent of all tasks: puts, calls to shards, readers of streams, the comparison of the backlog, the writer
+        of the audit log."""
         parts = self.parts
         async with parts.tasks as tasks:
             parts.shards.start()
@@ -106,7 +106,7 @@ class GatewayNode:
         await asyncio.shield(self._ended)
 
     async def stop(self) -> None:
-        """In the reverse order of `start`; see there."""
+        """Stops in the reverse order of `start`."""
         await self._started.aclose()
 
 

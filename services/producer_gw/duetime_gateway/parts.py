@@ -1,4 +1,4 @@
-"""All parts of a gateway, made and connected in one place; nothing runs yet."""
+"""Creates and connects all parts of a gateway; starts nothing."""
 
 import asyncio
 import os
@@ -91,13 +91,13 @@ from duetime_gateway.transactions.watching import Watching
 if TYPE_CHECKING:
     from duetime_gateway.access.oidc import Tokens
 
-# Services that every process has.
+# Services of every process.
 PROBES = ("grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection")
 
 
 @dataclass(frozen=True)
 class Routing:
-    """Where topics lie, and the stores that hold them."""
+    """Topics and the stores of their queues."""
 
     shards: Shards
     adoption: Adoption
@@ -108,7 +108,7 @@ class Routing:
 
 @dataclass(frozen=True)
 class Transactions:
-    """What works for producers of transactions."""
+    """The parts for producers of transactions."""
 
     groups: ProducerGroups
     preparer: Preparer
@@ -119,7 +119,7 @@ class Transactions:
 
 @dataclass(frozen=True)
 class Limited:
-    """What users and topics may take."""
+    """The quotas of users and topics."""
 
     quotas: Quotas
     keeper: Keeper
@@ -127,7 +127,7 @@ class Limited:
 
 @dataclass(frozen=True)
 class AccessParts:
-    """Who calls, and what they may do."""
+    """Users and their rights."""
 
     book: Book
     gatekeeper: Gatekeeper
@@ -135,7 +135,7 @@ class AccessParts:
 
 @dataclass(frozen=True)
 class RocketMQ:
-    """What serves RocketMQ's clients."""
+    """The parts for RocketMQ's clients."""
 
     face: RocketMQFace
     renewals: Renewals
@@ -143,7 +143,7 @@ class RocketMQ:
 
 @dataclass(frozen=True)
 class GatewayParts:
-    """What a node starts and stops."""
+    """The parts that a node starts and stops."""
 
     # The parent of every task; entered by the node.
     tasks: asyncio.TaskGroup
@@ -165,12 +165,12 @@ class GatewayParts:
     # None: RocketMQ's clients are not served.
     rocketmq: RocketMQ | None
     server: Server
-    # None: nobody asks who calls.
+    # None: users are off.
     access: AccessParts | None
 
 
 def make_parts(settings: GatewaySettings, clock: Clock, registry: CollectorRegistry) -> GatewayParts:
-    """Within a running event loop."""
+    """Called within a running event loop."""
     tasks = asyncio.TaskGroup()
     metrics = GatewayMetrics(registry)
     traffic = Traffic(settings.traffic_limits, registry)
@@ -265,7 +265,7 @@ def _make_server(
         traffic=traffic,
         audit=Audit(clock, ACTS, trail.add),
         gatekeeper=None if access is None else access.gatekeeper,
-        # Where nobody asks who calls, all would be one user.
+        # While users are off, all callers would share one turn.
         turns=None if access is None else Turns(clock, registry),
         descriptors=with_others((*SERVICE_NAMES, *PROBES)) if settings.rocketmq else None,
         asked=settings.asks_for_certificates,
@@ -428,7 +428,7 @@ def _make_sender(
 
 def _make_quotas(clock: Clock, registry: CollectorRegistry, database: Database, routing: Routing) -> Limited:
     quotas = Quotas(clock)
-    # Several gateways may be of one process.
+    # One process may run several gateways.
     book = QuotaBook(database, f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}")
     counts = PendingCounts(quotas, routing.places, routing.shards)
     return Limited(quotas, Keeper(quotas, book, counts, clock, QuotaMetrics(registry)))

@@ -1,7 +1,7 @@
-"""What consumers ask for, in the gateway's own terms: queues to be read, messages to be leased, leases to be ended.
+"""Requests of consumers in the gateway's own terms: reading queues, leasing messages, ending leases.
 
-Faces make these of their requests; the rooms inside know nothing of the protocols. What a store answers to a pull or a
-receive stays encoded as the store gave it, and only a face looks inside.
+Faces create them from their requests; inner packages are independent of protocols. The store's answer to a pull or a
+receive stays encoded; only a face decodes it.
 """
 
 from collections.abc import Sequence
@@ -11,21 +11,21 @@ from typing import NamedTuple
 
 
 class Encoding(IntEnum):
-    """How messages are given; the numbers are those of the store's contract."""
+    """The form of returned messages; the numbers are those of the store's contract."""
 
-    # Field by field.
+    # Decoded fields.
     MESSAGES = 0
-    # As the log's own bytes.
+    # The log's own bytes.
     RECORDS = 1
 
 
 class ReceiptStatus(IntEnum):
-    """What happened to the lease that a receipt names; the numbers are those of the store's contract."""
+    """The result for a receipt's lease; the numbers are those of the store's contract."""
 
     OK = 0
-    # The lease has ended before.
+    # The lease has already ended.
     EXPIRED = 1
-    # No receipt of the group.
+    # Not a receipt of the group.
     UNKNOWN = 2
 
 
@@ -38,7 +38,7 @@ class QueueEnd(Enum):
 
 @dataclass(slots=True)
 class Selection:
-    """Which messages are wanted at most, how long to wait for the first, and how they are given. 0: the default."""
+    """The limits, filter, wait and form of requested messages. 0: the default."""
 
     max_count: int = 0
     max_bytes: int = 0
@@ -47,21 +47,21 @@ class Selection:
     tags: str = ""
     # SQL92 over properties; empty: all.
     sql: str = ""
-    # One of `Encoding`, once it is checked.
+    # A value of `Encoding`, once checked.
     encoding: int = Encoding.MESSAGES
 
 
 class Position(NamedTuple):
-    """A place in a queue, which has its topic's number."""
+    """A position in a queue, given by its topic's number."""
 
     queue: int
-    # Logical: of the next message.
+    # Logical offset of the next message.
     offset: int
 
 
 @dataclass(slots=True)
 class Pull:
-    """One queue to be read from an offset."""
+    """Reads one queue from an offset."""
 
     topic: str
     position: Position
@@ -70,7 +70,7 @@ class Pull:
 
 @dataclass(slots=True)
 class PullQueues:
-    """Several queues of one shard to be read in this order."""
+    """Reads several queues of one shard, in this order."""
 
     topic: str
     positions: Sequence[Position]
@@ -79,47 +79,47 @@ class PullQueues:
 
 @dataclass(slots=True)
 class Subscribe:
-    """Several queues of one shard to be read from now on, as far as the credit goes."""
+    """Reads several queues of one shard continuously, as credit permits."""
 
     topic: str
     positions: Sequence[Position]
     tags: str
     sql: str
-    # Of answers, encoded.
+    # Credit for encoded answers.
     credit_bytes: int
-    # How long positions may stay untold that have passed filtered messages only; 0: the default.
+    # Time after which positions are reported if only filtered messages were passed; 0: the default.
     untold_ms: int
 
 
 @dataclass(slots=True)
 class Receive:
-    """Messages of a topic to be leased to a member of a group."""
+    """Leases messages of a topic to a member of a group."""
 
     group: str
     topic: str
     selection: Selection
     # Length of the leases; 0: the default.
     invisible_ms: int = 0
-    # Deliveries after which a message is dead; 0: the group's.
+    # Deliveries after which a message becomes a dead letter; 0: the group's.
     max_attempts: int = 0
-    # Who receives; empty: the connection's address.
+    # Name of the receiver; empty: the connection's address.
     member: str = ""
 
 
 @dataclass(slots=True)
 class Extension:
-    """Leases whose end is moved: they end so long from now; 0: at once, and the messages come back."""
+    """Moves the end of leases: `invisible_ms` from now; 0: at once, with redelivery."""
 
     group: str
     receipts: Sequence[bytes]
     invisible_ms: int
-    # With 0: these deliveries do not count as attempts.
+    # Whether, with 0, these deliveries do not count as attempts.
     not_attempted: bool = False
 
 
 @dataclass(slots=True)
 class OffsetSearch:
-    """The offset of a queue at a time (Unix milliseconds) or an end; None: the caller has not said which."""
+    """The offset of a queue at a time (Unix milliseconds) or an end; None: missing in the request."""
 
     topic: str
     queue: int
@@ -128,7 +128,7 @@ class OffsetSearch:
 
 @dataclass(slots=True)
 class KeyQuery:
-    """Messages of a topic by key. Times are Unix milliseconds of storing, both included; 0: no bound."""
+    """Messages of a topic by key. Times are Unix milliseconds of storing, both inclusive; 0: no bound."""
 
     topic: str
     key: str
@@ -142,5 +142,5 @@ class IdQuery:
     """A message by its id, or by RocketMQ's offset id."""
 
     id: str
-    # Empty: any.
+    # Empty: any topic.
     topic: str = ""

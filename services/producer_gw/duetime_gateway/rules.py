@@ -1,4 +1,4 @@
-"""Rules for fields that many requests have: names of topics and groups, filters, bounds. Pure."""
+"""Rules for common fields of requests: names of topics and groups, filters, bounds. Pure."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ INT64_MAX = (1 << 63) - 1
 
 
 def group_violations(field: str, name: str) -> Iterator[Violation]:
-    """What is wrong with a group's name."""
+    """Violations of a group's name."""
     if not 1 <= len(name) <= limits.GROUP_CHARS_MAX or not is_name(name):
         text = f"{shown(name)} is not 1 to {limits.GROUP_CHARS_MAX} characters of [%|a-zA-Z0-9_-]"
         yield Violation(field, text)
@@ -33,14 +33,14 @@ def group_read_violations(field: str, topic: str) -> Iterator[Violation]:
 
 
 def filter_violations(tags: str, sql: str) -> Iterator[Violation]:
-    """What is wrong with the length of a filter; the store parses it."""
+    """Violations of the length of a filter; the store parses it."""
     for field, text in (("tags", tags), ("sql", sql)):
         if len(text) > limits.FILTER_CHARS_MAX:
             yield Violation(field, f"has {len(text)} characters, more than {limits.FILTER_CHARS_MAX}")
 
 
 def outside(*bounds: tuple[str, int, int]) -> list[Violation]:
-    """The fields whose value is not within 0 and the highest one."""
+    """Violations of fields whose value is outside 0 and the highest one."""
     return [
         Violation(field, f"{value} is not within 0 and {highest}")
         for field, value, highest in bounds
@@ -49,21 +49,21 @@ def outside(*bounds: tuple[str, int, int]) -> list[Violation]:
 
 
 def refuse(found: list[Violation]) -> None:
-    """Raises: InvalidArgument: anything was found."""
+    """Raises: InvalidArgument: the list is not empty."""
     if found:
         raise InvalidArgument(found)
 
 
 def check_topic(field: str, name: str) -> None:
-    """Judges the name of a topic to be described. Raises: InvalidArgument."""
+    """Checks the name of a topic to be described. Raises: InvalidArgument."""
     refuse(list(topic_violations(field, name, system=True)))
 
 
 def check_group_reads(field: str, topic: str) -> None:
-    """Judges the name of a topic that a group reads. Raises: InvalidArgument."""
+    """Checks the name of a topic that a group reads. Raises: InvalidArgument."""
     refuse(list(group_read_violations(field, topic)))
 
 
 def check_group(field: str, name: str) -> None:
-    """Judges a group's name. Raises: InvalidArgument."""
+    """Checks a group's name. Raises: InvalidArgument."""
     refuse(list(group_violations(field, name)))

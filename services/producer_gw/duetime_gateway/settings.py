@@ -17,19 +17,19 @@ MIB = 1024 * 1024
 
 
 class GatewaySettings(StoreClientSettings):
-    """What one gateway needs to know; variables `DUETIME_GATEWAY_*`."""
+    """Settings of one gateway; variables `DUETIME_GATEWAY_*`."""
 
     model_config = SettingsConfigDict(env_prefix="DUETIME_GATEWAY_", cli_prog_name="duetime-gateway")
 
     retry_address: str = Field(
-        "", description="HOST:PORT of the retry service; empty: no Nack, SendBack and dead letters"
+        "", description="HOST:PORT of the retry service; empty: no Nack, SendBack or dead letters"
     )
-    queue_count_default: int = Field(4, ge=1, le=QUEUE_COUNT_MAX, description="queues of a topic made without a count")
-    auto_create_topics: bool = Field(True, description="whether a Send to an unknown topic makes it")
+    queue_count_default: int = Field(4, ge=1, le=QUEUE_COUNT_MAX, description="queues of a topic without a given count")
+    auto_create_topics: bool = Field(True, description="whether a Send to an unknown topic creates it")
     topics_max: int = Field(
         TOPICS_MAX_DEFAULT,
         ge=1,
-        description="most topics of the cluster; past it no new one is made",
+        description="limit of topics in the cluster; no more are created",
     )
     queues_max: int = Field(
         QUEUES_MAX_DEFAULT,
@@ -38,81 +38,83 @@ class GatewaySettings(StoreClientSettings):
     )
     refuse_empty_bodies: bool = Field(
         False,
-        description="whether a Send without a body is refused, as RocketMQ's producers do; brokers stumble over it",
+        description="whether a Send without a body is rejected, as by RocketMQ's producers; brokers cannot handle it",
     )
-    calls_in_flight_max: int = Field(4_096, ge=1, le=1_000_000, description="calls worked on at once; more are refused")
+    calls_in_flight_max: int = Field(
+        4_096, ge=1, le=1_000_000, description="maximum concurrent calls; more are rejected"
+    )
     waiting_bytes_max: int = Field(
         2 * REQUEST_BYTES_MAX,
         ge=REQUEST_BYTES_MAX,
         le=1 << 34,
-        description="bytes that may wait for one shard; more are refused",
+        description="bytes that may wait for one shard; more are rejected",
     )
 
     request_bytes_max: int = Field(
         48 * MIB,
         ge=REQUEST_BYTES_MAX,
-        description="bytes of Send requests in work, each of which takes several times its size; others wait",
+        description="bytes of Send requests in progress (their memory is several times that); others wait",
     )
 
-    subscriptions_max: int = Field(2_048, ge=1, description="subscriptions at once; more are refused")
+    subscriptions_max: int = Field(2_048, ge=1, description="maximum concurrent subscriptions; more are rejected")
     watchers_max: int = Field(
-        1_024, ge=1, le=1_024, description="streams of WatchTransactions at once; more are refused"
+        1_024, ge=1, le=1_024, description="maximum concurrent streams of WatchTransactions; more are rejected"
     )
 
     receive_streams_max: int = Field(
-        2_048, ge=1, le=1_000_000, description="streams of ReceiveStream at once; more are refused"
+        2_048, ge=1, le=1_000_000, description="maximum concurrent streams of ReceiveStream; more are rejected"
     )
 
-    audit_keep_days: int = Field(90, ge=1, le=3_650, description="how long the audit log keeps an event")
+    audit_keep_days: int = Field(90, ge=1, le=3_650, description="retention of events in the audit log")
 
     auth: str = Field(
         "off",
         pattern="^(off|required)$",
-        description="off: any caller may do everything; required: callers show a token, and have its user's rights",
+        description="off: any caller may do everything; required: callers send a token and get its user's rights",
     )
     rights_keep_ms: int = Field(
-        3_600_000, ge=0, description="how long users keep their last rights while the metadata database does not answer"
+        3_600_000, ge=0, description="how long users keep their last rights while the metadata database is unavailable"
     )
-    oidc_issuer: str = Field("", description="identity provider whose tokens count too, by its issuer URL; empty: none")
-    oidc_audience: str = Field("", description="audience that tokens of the identity provider must be for")
-    oidc_keys_url: str = Field("", description="where its keys (JWKS) are; empty: where its discovery page says")
+    oidc_issuer: str = Field("", description="issuer URL of an accepted identity provider; empty: none")
+    oidc_audience: str = Field("", description="required audience of the identity provider's tokens")
+    oidc_keys_url: str = Field("", description="URL of its keys (JWKS); empty: from its discovery document")
     oidc_name_claim: str = Field("sub", min_length=1, description="claim that names the user")
     oidc_groups_claim: str = Field("groups", min_length=1, description="claim that lists the user's groups")
-    oidc_skew_s: int = Field(30, ge=0, le=300, description="by how much the provider's clock may differ")
+    oidc_skew_s: int = Field(30, ge=0, le=300, description="permitted difference of the provider's clock")
 
     client_certificates: str = Field(
         "off",
         pattern="^(off|required)$",
-        description="required: with TLS the port takes only who shows a certificate of the CA, beside a token if auth "
-        "asks for one",
+        description="required: with TLS the port accepts only clients with a certificate of the CA, in addition to a "
+        "token if auth requires one",
     )
     certified_port: int = Field(
         NO_PORT,
         ge=NO_PORT,
         le=65535,
-        description="second gRPC port, for who comes by certificate: Spark's jobs, KEDA; 0: any free one, -1: none",
+        description="second gRPC port, for clients with certificates: Spark's jobs, KEDA; 0: any free one, -1: none",
     )
     secrets_key: SecretStr = Field(
         default_factory=lambda: SecretStr(secrets_key_of_all()),
-        description="what secrets of access keys are encrypted with, 32 bytes in base64; several with commas; empty: "
-        "no signature of RocketMQ's clients counts; DUETIME_SECRETS_KEY sets it for all",
+        description="key for the secrets of access keys, 32 bytes in base64; several with commas; empty: signatures of "
+        "RocketMQ's clients are rejected; DUETIME_SECRETS_KEY sets it for all",
     )
 
     rocketmq: bool = Field(True, description="whether RocketMQ 5's clients are served")
     rocketmq_endpoint: str = Field(
-        "", description="HOST:PORT that RocketMQ's clients are told to go on at; empty: where each one has begun"
+        "", description="HOST:PORT advertised to RocketMQ's clients; empty: each client's own endpoint"
     )
     rocketmq_streams_max: int = Field(
-        2_048, ge=1, le=1_000_000, description="streams of RocketMQ's clients (Telemetry) at once; more are refused"
+        2_048, ge=1, le=1_000_000, description="maximum concurrent Telemetry streams of RocketMQ's clients"
     )
     rocketmq_polls_max: int = Field(
-        2_048, ge=1, le=1_000_000, description="receives of RocketMQ's clients that wait at once; more are refused"
+        2_048, ge=1, le=1_000_000, description="maximum waiting receives of RocketMQ's clients"
     )
 
     published_host: str = Field(
         "",
-        description="address of its machine at which a container's port is published, where that says who reaches it "
-        "and host does not; empty: host",
+        description="host address to which the container's port is published; replaces host in the exposure check; "
+        "empty: host",
     )
 
     @field_validator("oidc_issuer", "oidc_keys_url")
@@ -125,13 +127,13 @@ class GatewaySettings(StoreClientSettings):
     @model_validator(mode="after")
     def _provider_is_whole(self) -> Self:
         if bool(self.oidc_issuer) != bool(self.oidc_audience):
-            raise ValueError("oidc_issuer and oidc_audience stand together: each issuer has tokens for others too")
+            raise ValueError("oidc_issuer and oidc_audience must be set together: issuers serve other audiences too")
         return self
 
     @model_validator(mode="after")
     def _asks_by_tls(self) -> Self:
         if not self.tls and (self.certified_port != NO_PORT or self.asks_for_certificates):
-            raise ValueError("certified_port and client_certificates take a certificate of the gateway's own")
+            raise ValueError("certified_port and client_certificates require the gateway to have a certificate")
         return self
 
     @property
@@ -153,12 +155,12 @@ class GatewaySettings(StoreClientSettings):
 
     @property
     def authenticated(self) -> bool:
-        """Whether callers prove who they are: clients know no secret of the cluster."""
+        """Whether callers are authenticated: clients have no secret of the cluster."""
         return self.asks_who_calls or self.asks_for_certificates
 
     @property
     def provider(self) -> Provider | None:
-        """None: only our own tokens count."""
+        """None: only DueTime's own tokens are accepted."""
         if not self.oidc_issuer:
             return None
         names = self.oidc_name_claim, self.oidc_groups_claim
@@ -166,7 +168,7 @@ class GatewaySettings(StoreClientSettings):
 
     @property
     def seal(self) -> Seal | None:
-        """None: no secrets can be read."""
+        """None: no secrets can be decrypted."""
         text = self.secrets_key.get_secret_value()
         return Seal(text) if text else None
 

@@ -1,4 +1,4 @@
-"""An identity provider as the settings name it; its tokens are read by `oidc`."""
+"""An identity provider from the settings; `oidc` reads its tokens."""
 
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -8,11 +8,11 @@ from duetime_format.hosts import is_loopback
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """Whose tokens count, and how they are read."""
+    """An identity provider and the claims to read."""
 
     issuer: str
     audience: str
-    # Where the keys are; empty: where the issuer says.
+    # Address of the keys; empty: from the issuer's discovery document.
     keys_url: str = ""
     name_claim: str = "sub"
     groups_claim: str = "groups"
@@ -20,8 +20,8 @@ class Provider:
 
 
 def check_url(url: str) -> None:
-    """Raises: ValueError: keys from there could be anybody's."""
+    """Raises: ValueError: the URL is neither https nor loopback, so keys could be forged on the way."""
     parts = urlsplit(url)
     is_private = parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))
     if not (is_private and parts.hostname):
-        raise ValueError(f"{url!r} is no https:// URL, nor an http:// one of this machine")
+        raise ValueError(f"{url!r} is neither an https:// URL nor an http:// URL of this machine")

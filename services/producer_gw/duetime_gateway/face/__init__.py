@@ -1,1 +1,1 @@
-"""The gateway in the words of `duetime.v1`: requests become domain objects here, and outcomes become answers."""
+"""The gateway's side of `duetime.v1`: converts requests to domain objects, and outcomes to answers."""

@@ -1,7 +1,6 @@
-"""Which calls of the gateway's port are admin acts, and what each is about; the audit log has those.
+"""The audit log's table of calls at the gateway's port: admin acts with their targets.
 
-Every call is here, but for those of health and reflection. Calls that move messages, and those that only look, are no
-acts.
+The table has every call except health and reflection. Reads and calls that move messages are not acts.
 """
 
 from collections.abc import Mapping
@@ -80,9 +79,9 @@ _GATEWAY: Mapping[str, Act | None] = {
     "RemoveQuota": Act(quotas_pb2.RemoveQuotaRequest, _quota),
     "PauseLane": Act(gateway_pb2.PauseLaneRequest, _lane),
     "ResumeLane": Act(gateway_pb2.PauseLaneRequest, _lane),
-    # It changes nothing, and hands out every message there is.
+    # Changes nothing, but exposes all messages.
     "Export": Act(export_pb2.ExportRequest, _file),
-    # Only an operator's: those of producers are their traffic.
+    # An operator's ends only: those of producers are their traffic.
     "EndTransaction": Act(),
     **dict.fromkeys(
         (
@@ -110,7 +109,7 @@ ACTS: Mapping[str, Act | None] = {
         f"externalscaler.ExternalScaler/{name}": None
         for name in ("IsActive", "StreamIsActive", "GetMetricSpec", "StreamMetricSpec", "GetMetrics")
     },
-    # All of them move messages, or only look.
+    # Reads, and calls that move messages.
     **{
         f"apache.rocketmq.v2.MessagingService/{name}": None
         for name in (

@@ -1,4 +1,4 @@
-"""The Gateway's gRPC surface for analysis: shards and their files, passed on as bytes, and what Spark found."""
+"""The Gateway's gRPC surface for analysis: shards, their files forwarded as bytes, and Spark's reports."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -18,12 +18,12 @@ from duetime_gateway.metrics import GatewayMetrics
 from duetime_gateway.shards.shard import Shard
 from duetime_gateway.shards.shards import Shards
 
-# A directory of many topics takes a while to list.
+# Timeout for listing files: a directory with many topics takes a while.
 LIST_TIMEOUT_MS = 60_000
 
 
 class AnalysisService:
-    """A part of duetime.v1.Gateway: see proto/duetime/v1/gateway.proto for what each call promises."""
+    """Part of duetime.v1.Gateway; proto/duetime/v1/gateway.proto documents each call."""
 
     def __init__(self, shards: Shards, backlog: Backlog, reports: JobReports, metrics: GatewayMetrics) -> None:
         self._shards = shards
@@ -32,7 +32,7 @@ class AnalysisService:
         self._metrics = metrics
 
     def handlers(self) -> "dict[str, grpc.RpcMethodHandler[Any, Any]]":
-        """By call. Of requests that are passed on only the shard's number is read."""
+        """Handlers by call. Forwarded requests are decoded only for the shard's number."""
         unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
         return {
             "ListShards": unary(
@@ -83,7 +83,7 @@ class AnalysisService:
 
     def _shard(self, number: int) -> Shard:
         if number not in self._shards.numbers:
-            raise NotFound(f"shard {number} is none of {self._shards.numbers}", reason="SHARD_NOT_FOUND")
+            raise NotFound(f"shard {number} is not one of {self._shards.numbers}", reason="SHARD_NOT_FOUND")
         return self._shards.get(number)
 
 

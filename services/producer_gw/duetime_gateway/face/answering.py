@@ -1,4 +1,4 @@
-"""Room for answers before they are made: a call asks the store for no more than the gateway can take."""
+"""Reserves capacity for answers before they are made: a call asks the store for no more than the gateway can hold."""
 
 from duetime_core.clock import SystemClock
 from duetime_core.room import Reservation, Room
@@ -7,21 +7,21 @@ from duetime_format import limits
 
 from duetime_gateway.queries import Selection
 
-# How long a call waits for others' answers to go.
+# Longest wait of a call for other answers to be sent.
 ROOM_WAIT_MS_MAX = 5_000
-# Measures the network's work, so it is never a test's clock.
+# Measures network time, so it is never a test's clock.
 _CLOCK = SystemClock()
 
 
 async def room_for(answers: Room, peer: str, selection: Selection, remaining_ms: float | None) -> Reservation:
-    """Room for an answer with this selection, whose `max_bytes` is lowered if there is less.
+    """Reserves capacity for an answer with this selection, and lowers `max_bytes` if there is less.
 
     Raises:
-        Overloaded: there is next to none, and there was none in time.
+        Overloaded: almost none was available in time.
     """
     wanted = selection.max_bytes or limits.PULL_BYTES_DEFAULT
     if not 0 < wanted <= limits.PULL_BYTES_MAX:
-        # The selection is refused later on.
+        # The selection is rejected later.
         return Reservation(answers, peer, 0)
     wanted = min(wanted, limits.PULL_ANSWER_BYTES_MAX)
     size = min(wanted, answers.shares.room(peer))
@@ -37,10 +37,10 @@ async def room_for(answers: Room, peer: str, selection: Selection, remaining_ms:
 
 
 async def room_in_turn(answers: Room, peer: str, size: int, remaining_ms: float | None) -> Reservation:
-    """Room for an answer of up to `size` bytes; waits if there is none.
+    """Reserves capacity for an answer of up to `size` bytes, waiting if necessary.
 
     Raises:
-        Overloaded: there was none in time.
+        Overloaded: none was available in time.
     """
     timeout_ms = ROOM_WAIT_MS_MAX if remaining_ms is None else min(remaining_ms, ROOM_WAIT_MS_MAX)
     return await answers.wait(peer, size, _CLOCK, timeout_ms)

@@ -13,13 +13,13 @@ from duetime_gateway.rules import INT64_MAX, outside, refuse
 
 
 class AuditService:
-    """A part of duetime.v1.Gateway: see proto/duetime/v1/gateway.proto for what each call promises."""
+    """Part of duetime.v1.Gateway; proto/duetime/v1/gateway.proto documents each call."""
 
     def __init__(self, table: AuditTable) -> None:
         self._table = table
 
     def handlers(self) -> "dict[str, grpc.RpcMethodHandler[Any, Any]]":
-        """By call."""
+        """Handlers by call."""
         return {
             "ListAuditEvents": grpc.unary_unary_rpc_method_handler(
                 self.list, pb.ListAuditEventsRequest.FromString, pb.ListAuditEventsResponse.SerializeToString
@@ -43,7 +43,7 @@ class AuditService:
 def _place(token: str) -> AuditPlace:
     at_ms, _, number = token.partition(".")
     if not all(part.isascii() and part.isdecimal() and int(part) <= INT64_MAX for part in (at_ms, number)):
-        raise InvalidArgument([Violation("page_token", "is none that ListAuditEvents gave")])
+        raise InvalidArgument([Violation("page_token", "was not returned by ListAuditEvents")])
     return AuditPlace(int(at_ms), int(number))
 
 

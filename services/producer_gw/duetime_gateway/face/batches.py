@@ -1,4 +1,4 @@
-"""SendBatch in `duetime.v1`: requests whose messages are stored all or none, and the call itself."""
+"""SendBatch in `duetime.v1`: its requests, stored all or none, and the call itself."""
 
 from collections.abc import Collection, Iterator
 from typing import Any
@@ -17,14 +17,14 @@ from duetime_gateway.sending.sender import Sender
 
 
 class BatchService:
-    """A part of duetime.v1.Gateway: see proto/duetime/v1/gateway.proto for what the call promises."""
+    """Part of duetime.v1.Gateway; proto/duetime/v1/gateway.proto documents the call."""
 
     def __init__(self, sender: Sender, metrics: GatewayMetrics) -> None:
         self._sender = sender
         self._metrics = metrics
 
     def handlers(self) -> "dict[str, grpc.RpcMethodHandler[Any, Any]]":
-        """By call."""
+        """Handlers by call."""
         return {"SendBatch": grpc.unary_unary_rpc_method_handler(self.send_batch)}
 
     async def send_batch(self, data: bytes, context: Context) -> bytes:
@@ -57,7 +57,7 @@ class EncodedBatch(EncodedRequest):
 
 
 class BatchDrafts:
-    """The messages of a SendBatchRequest, each a draft when it is asked for, with what the batch says for all."""
+    """The messages of a SendBatchRequest as drafts made on access, with the batch's common fields."""
 
     __slots__ = ("_request",)
 
@@ -75,7 +75,7 @@ class BatchDrafts:
         draft = draft_of(request.messages[index])
         draft.topic, draft.sharding_key = request.topic, request.sharding_key
         draft.queue = request.queue if request.HasField("queue") else None
-        # A violation of its own.
+        # These fields cause a violation below.
         draft.replace, draft.max_wait_ms = False, 0
         return draft
 
@@ -83,7 +83,7 @@ class BatchDrafts:
         return {self._request.topic}
 
     def violations(self) -> Iterator[Violation]:
-        """What messages say that only their batch may say."""
+        """Fields of messages that are permitted only on the batch."""
         topic = self._request.topic
         firsts: dict[str, int] = {}
         for index, message in enumerate(self._request.messages):
@@ -91,16 +91,16 @@ class BatchDrafts:
             if message.topic not in ("", topic):
                 yield Violation(f"{place}.topic", f"{message.topic} is not {topic}: a batch has one topic")
             if message.HasField("queue"):
-                yield Violation(f"{place}.queue", "stands beside a batch, which has one queue: set it for the batch")
+                yield Violation(f"{place}.queue", "cannot be set per message in a batch; set it on the batch")
             if message.sharding_key:
-                yield Violation(f"{place}.sharding_key", "stands beside a batch, which has one: set it for the batch")
+                yield Violation(f"{place}.sharding_key", "cannot be set per message in a batch; set it on the batch")
             yield from _replacing(place, message)
             first = firsts.setdefault(message.id, index) if message.id else index
             if first != index:
-                yield Violation(f"{place}.id", f"is that of messages[{first}] too")
+                yield Violation(f"{place}.id", f"is also the id of messages[{first}]")
 
 
 def _replacing(place: str, message: message_pb2.Message) -> Iterator[Violation]:
     for name in ("replace", "max_wait_ms"):
         if getattr(message, name):
-            yield Violation(f"{place}.{name}", "a message of a batch replaces no other")
+            yield Violation(f"{place}.{name}", "a message of a batch cannot replace another")

@@ -1,4 +1,4 @@
-"""Who makes a call, and how long they wait."""
+"""The caller of a call, and its deadline."""
 
 from functools import lru_cache
 from typing import Any
@@ -17,13 +17,13 @@ _NO_HOST = record.host_bytes("127.0.0.1", 0)
 
 
 def caller(context: Context) -> Caller:
-    """Of a call that sends."""
+    """The caller of a call that sends."""
     peer = context.peer()
     return Caller(peer, host_of_peer(peer), remaining_ms(context), permit.current(), current().name)
 
 
 def remaining_ms(context: Context) -> float | None:
-    """Until the caller's deadline; None: it has none."""
+    """Time until the caller's deadline; None: no deadline."""
     remaining = context.time_remaining()
     return None if remaining is None else remaining * 1000.0
 

@@ -1,6 +1,6 @@
 """Charges of all calls at the gateway's port, for quotas: one table of all methods.
 
-A restore, a commit and a redelivery are not counted: the message was counted at its arrival.
+Restores, commits and redeliveries are free: their messages were counted on arrival.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,7 +50,7 @@ CHARGES: Mapping[str, Rate] = {
             *("ListPending", "Backlog", "GetOffsets", "ListGroups", "DescribeGroup", "ListRetries", "ListDeadLetters"),
             *("DescribeTopic", "ListTopics", "GetRoute", "ListLanes", "ListShards", "ListFiles", "Export"),
             *("ListTransactions", "GetTransaction", "GetBacklogReport", "GetReports", "ListAuditEvents", "WhoAmI"),
-            # Rows of the metadata database, by admins.
+            # Rows of the metadata database, written by admins.
             *("SetQuota", "ListQuotas", "RemoveQuota", "PauseLane", "ResumeLane"),
         ),
         STORES_NOTHING,

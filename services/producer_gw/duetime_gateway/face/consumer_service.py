@@ -1,4 +1,4 @@
-"""The Gateway's gRPC surface for consumers: leases, groups, and what goes on to the retry service."""
+"""The Gateway's gRPC surface for consumers: leases, groups, and calls forwarded to the retry service."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -24,7 +24,7 @@ LETTER_JOBS_MAX = 16
 
 
 class ConsumerService:
-    """A part of duetime.v1.Gateway: see proto/duetime/v1/gateway.proto for what each call promises."""
+    """Part of duetime.v1.Gateway; proto/duetime/v1/gateway.proto documents each call."""
 
     def __init__(self, leases: Leases, groups: ConsumerGroups, retry: RetryClient, answers: Room) -> None:
         self._answers = answers
@@ -35,7 +35,7 @@ class ConsumerService:
         self._letter_jobs = Seats(LETTER_JOBS_MAX, what, reason="LETTERS_EXHAUSTED")
 
     def handlers(self) -> "dict[str, grpc.RpcMethodHandler[Any, Any]]":
-        """By call. What is only passed on is not decoded."""
+        """Handlers by call. Forwarded requests are not decoded."""
         unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
         return {
             "Receive": unary(self.receive, pb.ReceiveRequest.FromString),

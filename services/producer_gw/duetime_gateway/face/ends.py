@@ -1,4 +1,4 @@
-"""EndTransaction in `duetime.v1`: requests as columns, and what became of transactions as results."""
+"""EndTransaction in `duetime.v1`: reads requests as columns, and writes results."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -15,16 +15,16 @@ _twin = twin("duetime_gateway.face._ends")
 
 
 class EndRequest(NamedTuple):
-    """Transactions of one group are to end."""
+    """Ends of transactions of one group."""
 
     group: str
-    # Also those that were given up.
+    # Includes given-up transactions.
     given_up: bool
     ends: Ends
 
 
 def read(data: bytes) -> EndRequest:
-    """Raises: InvalidArgument: the bytes are no EndTransactionRequest."""
+    """Raises: InvalidArgument: the bytes are not an EndTransactionRequest."""
     found = _twin.read(data) if _twin is not None else None
     if found is None:
         return read_each(data)
@@ -39,12 +39,12 @@ def read_each(data: bytes) -> EndRequest:
 
 
 def ends_of(ends: Iterable[pb.TransactionEnd]) -> Ends:
-    """What is said of each transaction."""
+    """The decision for each transaction."""
     return Ends.of((parse(one.transaction_id), one.decision) for one in ends)
 
 
 def write(ends: Ends, ended: Ended) -> bytes:
-    """An EndTransactionResponse: the results one by one."""
+    """An encoded EndTransactionResponse, with one result per transaction."""
     if _twin is None:
         return write_each(ends, ended)
     others = {index: one.SerializeToString() for index, one in ended.others.items()}

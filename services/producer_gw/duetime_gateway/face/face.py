@@ -57,8 +57,8 @@ class Face:
         self._gate = gate
 
     def add_to(self, server: grpc.aio.Server, refused: Refused | None) -> None:
-        """Registers all calls. `refused`: what callers ask for is held to their rights, and this is told of errors;
-        None: nobody asks who calls."""
+        """Registers all calls. `refused`: gets the errors of callers without the right, as checked for each request;
+        None: users are off."""
         limited = {
             **self._service.handlers(),
             **self._batches.handlers(),
@@ -72,7 +72,7 @@ class Face:
             **self._audit.handlers(),
             **IdentityService().handlers(),
         }
-        # Quotas are mended also by a user who has used them up.
+        # Quotas can be changed even by a user without any left.
         handlers = {**self._gate.around(limited), **self._quotas.handlers()}
         if refused is not None:
             handlers = guarded(SERVICE_NAME, handlers, refused)
@@ -80,7 +80,7 @@ class Face:
         self._scaler.add_to(server)
 
     def end_streams(self) -> None:
-        """Streams, which last as long as their clients like, end once what is in work is answered."""
+        """Ends streams once their requests in progress are answered."""
         self._service.end_streams()
         self._receive_streams.end_streams()
         self._pending.end_streams()

@@ -1,4 +1,4 @@
-"""The gate of all calls where quotas are set: it counts connections, stored records, and running streams and polls."""
+"""The quota gate of all calls: counts connections, stored records, and running streams and polls."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
@@ -14,13 +14,13 @@ from duetime_gateway.quotas.quotas import Quotas
 
 
 class Gate:
-    """Stands before the handlers of the gateway. Without quotas it lets calls pass."""
+    """Wraps the gateway's handlers. Without quotas, calls pass through."""
 
     def __init__(self, quotas: Quotas) -> None:
         self._quotas = quotas
 
     def around(self, handlers: Mapping[str, Handler]) -> dict[str, Handler]:
-        """The same calls behind the gate."""
+        """The same handlers, behind the gate."""
         return {name: self._around(handler, CHARGES[name]) for name, handler in handlers.items()}
 
     def _around(self, handler: Handler, charge: Rate) -> Handler:
@@ -59,7 +59,7 @@ class Gate:
         return call
 
     def _stream(self, behaviour: Callable[[Any, Context], AsyncIterator[Any]], charge: Charge | None) -> Any:
-        """`charge`: of the one request, and of each answer."""
+        """`charge`: for the single request, and for each answer."""
         quotas = self._quotas
 
         async def counted(request: Any, context: Context) -> AsyncIterator[Any]:
@@ -83,7 +83,7 @@ class Gate:
         return call
 
     def _paced(self, behaviour: Callable[[Any, Context], AsyncIterator[Any]]) -> Any:
-        """The next request of a stream is read once the quota has room for the one before."""
+        """Reads the next request of a stream when the quota has capacity again."""
         quotas = self._quotas
 
         async def paced(requests: AsyncIterator[Any], user: str, peer: str) -> AsyncIterator[Any]:

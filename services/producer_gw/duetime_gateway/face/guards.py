@@ -1,4 +1,4 @@
-"""Methods that hold what a request names to the rights of its caller, before they do anything."""
+"""Checks the names in requests against the caller's rights, before the method runs."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
@@ -12,12 +12,12 @@ from duetime_gateway.face.callers import Context
 from duetime_gateway.face.handlers import Handler, behaviour_of, with_behaviour
 from duetime_gateway.face.permissions import RULES
 
-# Told of each refusal.
+# Called with each rejection.
 Refused = Callable[[PermissionDenied], None]
 
 
 def guarded(service: str, handlers: Mapping[str, Handler], refused: Refused) -> dict[str, Handler]:
-    """The handlers of a service, held to the table."""
+    """The handlers of a service, guarded by the table."""
     return {name: _guarded(RULES[f"/{service}/{name}"], handler, refused) for name, handler in handlers.items()}
 
 
@@ -31,7 +31,7 @@ def _guarded(rule: Rule, handler: Handler, refused: Refused) -> Handler:
 
 
 class _Guard:
-    """Of one method."""
+    """Guards one method."""
 
     def __init__(self, rule: Rule, refused: Refused) -> None:
         self._rule = rule

@@ -1,4 +1,4 @@
-"""Handlers of calls that another behaviour is put around: the call's kind and its coders stay."""
+"""Replaces the behaviour of a call's handler, and keeps its kind and coders."""
 
 from typing import Any
 
@@ -8,14 +8,14 @@ Handler = Any  # grpc.RpcMethodHandler, whose class takes no parameters
 
 
 def behaviour_of(handler: Handler) -> Any:
-    """What serves the call."""
+    """The function that serves the call."""
     if handler.request_streaming:
         return handler.stream_stream
     return handler.unary_stream if handler.response_streaming else handler.unary_unary
 
 
 def with_behaviour(handler: Handler, behaviour: Any) -> Handler:
-    """The same call, served by this."""
+    """The same call, served by `behaviour`."""
     coders = handler.request_deserializer, handler.response_serializer
     if handler.request_streaming:
         return grpc.stream_stream_rpc_method_handler(behaviour, *coders)

@@ -1,4 +1,4 @@
-"""The Gateway's gRPC surface for callers who ask who they are."""
+"""The Gateway's gRPC surface for WhoAmI."""
 
 from typing import Any
 
@@ -11,10 +11,10 @@ from duetime_gateway.face.permissions import methods_of
 
 
 class IdentityService:
-    """A part of duetime.v1.Gateway: see proto/duetime/v1/gateway.proto for what the call promises."""
+    """Part of duetime.v1.Gateway; proto/duetime/v1/gateway.proto documents the call."""
 
     def handlers(self) -> "dict[str, grpc.RpcMethodHandler[Any, Any]]":
-        """By call."""
+        """Handlers by call."""
         return {
             "WhoAmI": grpc.unary_unary_rpc_method_handler(
                 self.who_am_i, pb.WhoAmIRequest.FromString, pb.WhoAmIResponse.SerializeToString

@@ -1,4 +1,4 @@
-"""The Gateway's gRPC surface for pauses of lanes."""
+"""The Gateway's gRPC surface for pausing lanes."""
 
 from typing import Any
 
@@ -11,13 +11,13 @@ from duetime_gateway.face.callers import Context
 
 
 class LaneService:
-    """A part of duetime.v1.Gateway: see proto/duetime/v1/gateway.proto for what each call promises."""
+    """Part of duetime.v1.Gateway; proto/duetime/v1/gateway.proto documents each call."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def handlers(self) -> "dict[str, grpc.RpcMethodHandler[Any, Any]]":
-        """By call."""
+        """Handlers by call."""
         unary, read, write = (
             grpc.unary_unary_rpc_method_handler,
             pb.PauseLaneRequest.FromString,

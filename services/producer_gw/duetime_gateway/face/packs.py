@@ -1,4 +1,4 @@
-"""Packs of `duetime.v1`: messages that are alike as drafts, and their results as ranges."""
+"""Packs of `duetime.v1`: similar messages as drafts, and their results as ranges."""
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
@@ -11,24 +11,24 @@ from duetime_format.admission import Draft
 
 from duetime_gateway.sending.outcomes import Outcomes
 
-# Of the counter that ends an id, in hexadecimal.
+# Hexadecimal digits of the counter at the end of an id.
 COUNTER_DIGITS = 12
 NUMBER_MAX = 16**COUNTER_DIGITS - 1
-# Of the field `packs` of a SendRequest.
+# Wire key of the field `packs` of a SendRequest.
 PACK_KEY = b"\x1a"
 
 
 class PackDrafts:
-    """The messages of packs, each a draft when it is asked for: the encoder takes breaks between them."""
+    """The messages of packs as drafts made on access: the encoder pauses between them."""
 
     __slots__ = ("_body_starts", "_firsts", "_packs", "is_retry")
 
     in_runs = True
 
     def __init__(self, packs: Sequence[gateway_pb2.Pack], *, is_retry: bool = False) -> None:
-        """Raises: InvalidArgument: sizes or ids that make no messages."""
+        """Raises: InvalidArgument: sizes or ids are inconsistent."""
         self._packs = packs
-        # Of each pack: the index of its first message; where its bodies begin, and the last one ends.
+        # Index of each pack's first message, and the bounds of its bodies.
         self._firsts: list[int] = []
         self._body_starts: list[list[int]] = []
         self.is_retry = is_retry
@@ -62,9 +62,9 @@ class PackDrafts:
 
 
 def _violations(field: str, pack: gateway_pb2.Pack, body_bytes: int) -> Iterator[Violation]:
-    """Why its sizes and ids make no messages. `body_bytes`: all sizes together."""
+    """Inconsistencies of sizes and ids. `body_bytes`: the sum of the sizes."""
     if any(size < 0 for size in pack.sizes) or body_bytes != len(pack.bodies):
-        text = f"{len(pack.sizes)} sizes, {body_bytes} bytes in all, for {len(pack.bodies)} bytes of bodies"
+        text = f"{len(pack.sizes)} sizes, {body_bytes} bytes in total, for {len(pack.bodies)} bytes of bodies"
         yield Violation(f"{field}.sizes", text)
     if not 0 <= pack.first_number <= NUMBER_MAX + 1 - len(pack.sizes):
         text = f"{pack.first_number} and {len(pack.sizes)} messages are not within 0 and {NUMBER_MAX}"
@@ -72,7 +72,7 @@ def _violations(field: str, pack: gateway_pb2.Pack, body_bytes: int) -> Iterator
 
 
 def ranges_of(outcomes: Outcomes) -> list[gateway_pb2.ResultRange]:
-    """The results of the messages of packs, those in a row that differ only in id and offset together."""
+    """The results of packed messages; consecutive ones that differ only in id and offset share a range."""
     faults = faults_of(outcomes.faults)
     ranges: list[gateway_pb2.ResultRange] = []
     for index, message_id in enumerate(outcomes.ids):
@@ -105,7 +105,7 @@ def _goes_on(before: gateway_pb2.ResultRange, result: message_pb2.SendResult) ->
 
 
 def counted_up(message_id: str, by: int) -> str:
-    """The id that comes so many after one that ends with a counter; empty: it ends with none."""
+    """The id `by` numbers after one with a counter at its end; empty: it has no counter."""
     head, digits = message_id[:-COUNTER_DIGITS], message_id[-COUNTER_DIGITS:]
     try:
         return f"{head}{int(digits, 16) + by:0{COUNTER_DIGITS}X}"

@@ -23,7 +23,7 @@ _ENDS = consumer_pb2.EndRetriesRequest.FromString, consumer_pb2.EndRetriesProgre
 
 
 class PendingService:
-    """A part of duetime.v1.Gateway: see proto/duetime/v1/gateway.proto for what each call promises."""
+    """Part of duetime.v1.Gateway; proto/duetime/v1/gateway.proto documents each call."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class PendingService:
         self._answers = answers
 
     def handlers(self) -> "dict[str, grpc.RpcMethodHandler[Any, Any]]":
-        """By call."""
+        """Handlers by call."""
         unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
         return {
             "Cancel": unary(self.cancel, pb.CancelRequest.FromString, pb.CancelResponse.SerializeToString),
@@ -66,7 +66,7 @@ class PendingService:
         }
 
     def end_streams(self) -> None:
-        """Streams end soon: a stop does not wait for all that they would do."""
+        """Ends streams soon: a shutdown does not wait for their remaining work."""
         self._matching.end()
         self._retries.end_streams()
 

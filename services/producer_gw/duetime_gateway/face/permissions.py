@@ -46,12 +46,12 @@ def _group_of_filter(request: Any) -> Iterable[str]:
 
 
 def _if_there(request: Any) -> Iterable[str]:
-    """The first request of a subscription names its topic; others only give credit."""
+    """The topic of a subscription's first request; later ones only give credit."""
     return (request.topic,) if request.topic else ()
 
 
 def _subscribed(field: str) -> Names:
-    """Of the first request of a ReceiveStream."""
+    """Names in the first request of a ReceiveStream."""
 
     def names(request: Any) -> Iterator[str]:
         if request.HasField("subscription"):
@@ -94,7 +94,7 @@ _GATEWAY = {
     "SearchOffset": _READS,
     "QueryMessages": _READS,
     "GetMessage": _READS,
-    # It tells of the groups that failed it too, and is sought among the pending and dead ones of all topics.
+    # Shows the groups that failed it, and searches the pending messages and dead letters of all topics.
     "TraceMessage": Rule(needs=(_topic(RECEIVE, _everything),)),
     "Cancel": Rule(needs=(_topic(SEND, lambda request: {one.topic for one in request.messages}),)),
     "CancelMatching": Rule(needs=(_topic(SEND, _of_filter),)),
@@ -109,7 +109,7 @@ _GATEWAY = {
     "ChangeInvisible": _LEASED,
     "Nack": Rule(needs=_LEASED.needs, read=consumer_pb2.NackRequest.FromString),
     "SendBack": Rule(needs=_IN_GROUP, read=retry_pb2.SendBackRequest.FromString),
-    # As a first Receive makes a group too.
+    # A first Receive creates a group too.
     "CreateGroup": Rule(needs=(_group(RECEIVE | MANAGE, lambda request: (request.group.name,)),)),
     "UpdateGroup": _MANAGES_NAMED,
     "ListGroups": _ANY_USER,
@@ -131,27 +131,27 @@ _GATEWAY = {
     "ListShards": _OPERATES,
     "GetBacklogReport": _OPERATES,
     "GetReports": _OPERATES,
-    # Files of a shard hold all topics, also those without a right for the user; quotas limit users.
+    # A shard's files contain all topics; quotas limit users.
     "ListFiles": _ADMINS,
     "SetQuota": _ADMINS,
     "ListQuotas": _ADMINS,
     "RemoveQuota": _ADMINS,
     "Export": _ADMINS,
-    # All topics wait in a lane.
+    # All topics share a lane.
     "PauseLane": _ADMINS,
     "ResumeLane": _ADMINS,
-    # Events name users, and the calls that were rejected.
+    # Events name users and rejected calls.
     "ListAuditEvents": _ADMINS,
     "WhoAmI": _ANY_USER,
 }
-# KEDA can show no token. It gets the count of due messages, and that of a group by its name; never a message or a list
-# of names. Probes and the contract are public.
+# KEDA cannot send a token. It gets the count of due messages, and the count of a named group, but never messages or
+# lists of names. Probes and the contract are public.
 _OPEN = {
     "externalscaler.ExternalScaler": ("IsActive", "StreamIsActive", "GetMetricSpec", "StreamMetricSpec", "GetMetrics"),
     "grpc.health.v1.Health": ("Check", "List", "Watch"),
     "grpc.reflection.v1alpha.ServerReflection": ("ServerReflectionInfo",),
 }
-# By method, as gRPC names it.
+# Rules by gRPC method.
 RULES: Rules = {
     **{f"/duetime.v1.Gateway/{name}": rule for name, rule in _GATEWAY.items()},
     **{f"/{service}/{name}": _ANYBODY for service, names in _OPEN.items() for name in names},
@@ -159,7 +159,7 @@ RULES: Rules = {
 
 
 def methods_of(access: Access) -> list[str]:
-    """The calls of `duetime.v1.Gateway`, in order, of which some request is within the rights."""
+    """The calls of `duetime.v1.Gateway` with at least one permitted request, sorted."""
     return sorted(name for name, rule in _GATEWAY.items() if _is_within(access, name, rule))
 
 

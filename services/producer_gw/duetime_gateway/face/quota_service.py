@@ -13,14 +13,14 @@ from duetime_gateway.quotas.quotas import Quotas
 
 
 class QuotaService:
-    """A part of duetime.v1.Gateway: see proto/duetime/v1/gateway.proto for what each call promises."""
+    """Part of duetime.v1.Gateway; proto/duetime/v1/gateway.proto documents each call."""
 
     def __init__(self, quotas: Quotas, keeper: Keeper) -> None:
         self._quotas = quotas
         self._keeper = keeper
 
     def handlers(self) -> "dict[str, grpc.RpcMethodHandler[Any, Any]]":
-        """By call."""
+        """Handlers by call."""
         unary = grpc.unary_unary_rpc_method_handler
         return {
             "SetQuota": unary(self.set, pb.SetQuotaRequest.FromString, pb.Quota.SerializeToString),
@@ -43,7 +43,7 @@ class QuotaService:
         await self._keeper.refresh()
         quotas = self._quotas
         used = quotas.used_by_all()
-        # Users first.
+        # Users come first.
         wanted = sorted(quotas.limits, key=lambda one: (one.kind != USER, one.name))
         found = [_use(one, quotas.limits[one], used[one]) for one in wanted if not request.HasField("of") or one == of]
         return pb.ListQuotasResponse(quotas=found, gateway_count=1 + len(quotas.others))

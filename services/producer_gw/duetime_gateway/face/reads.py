@@ -1,4 +1,4 @@
-"""Requests of consumers in `duetime.v1` as the gateway's own, and topics as messages."""
+"""Converts requests of consumers from `duetime.v1`, and topics to messages."""
 
 from collections.abc import Mapping, Sequence
 
@@ -38,7 +38,7 @@ def subscribe_of(request: subscriptions_pb2.SubscribeRequest) -> Subscribe:
 
 
 def receive_of(request: consumer_pb2.ReceiveRequest) -> Receive:
-    """A Receive; the fields that are the gateway's own are ignored."""
+    """A Receive; fields reserved for the gateway are ignored."""
     return Receive(
         request.group,
         request.topic,
@@ -61,14 +61,14 @@ def extension_of(request: consumer_pb2.ChangeInvisibleRequest) -> Extension:
 
 
 def encoded_statuses(statuses: Sequence[int]) -> bytes:
-    """An AckResponse or a ChangeInvisibleResponse: both have nothing but the statuses, under one number."""
+    """An AckResponse or a ChangeInvisibleResponse: both contain only the statuses, under the same number."""
     if not statuses:
         return b""
     return consumer_pb2.AckResponse(statuses=statuses).SerializeToString()  # type: ignore[arg-type]
 
 
 def positions_of(queues: Sequence[gateway_pb2.QueuePosition]) -> list[Position]:
-    """The queues that a request names."""
+    """The queues in a request."""
     return [Position(one.queue, one.offset) for one in queues]
 
 
@@ -101,7 +101,7 @@ def topic_message(info: TopicInfo) -> gateway_pb2.Topic:
 
 
 def description_message(described: TopicDescription) -> gateway_pb2.TopicDescription:
-    """A topic with what its queues hold."""
+    """A topic with the bounds of its queues."""
     queues = [gateway_pb2.QueueDescription(**bounds._asdict()) for bounds in described.queues]
     return gateway_pb2.TopicDescription(topic=topic_message(described.info), queues=queues)
 

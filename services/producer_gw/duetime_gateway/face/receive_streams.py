@@ -1,4 +1,4 @@
-"""ReceiveStream in `duetime.v1`: takes and acks of a receiver in, their answers out."""
+"""ReceiveStream in `duetime.v1`: reads a receiver's takes and acks, and writes their answers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -21,17 +21,17 @@ from duetime_gateway.shards.leases import size
 
 
 class ReceiveStreamService:
-    """A part of duetime.v1.Gateway: see proto/duetime/v1/gateway.proto for what the call promises."""
+    """Part of duetime.v1.Gateway; proto/duetime/v1/gateway.proto documents the call."""
 
     def __init__(self, receivers: Receivers, answers: Room, tasks: asyncio.TaskGroup) -> None:
-        """`tasks`: of acks, which go on when their stream ends."""
+        """`tasks`: runs acks, which continue after their stream ends."""
         self._receivers = receivers
         self._answers = answers
         self._tasks = tasks
         self._streams = LeaseStreams("gateway")
 
     def handlers(self) -> "dict[str, grpc.RpcMethodHandler[Any, Any]]":
-        """By call."""
+        """Handlers by call."""
         return {
             "ReceiveStream": grpc.stream_stream_rpc_method_handler(
                 self.receive_stream,
@@ -41,7 +41,7 @@ class ReceiveStreamService:
         }
 
     def end_streams(self) -> None:
-        """Streams end once what they have taken is answered, and none begins."""
+        """Ends streams once their takes are answered, and starts no more."""
         self._streams.end()
 
     def receive_stream(
@@ -52,7 +52,7 @@ class ReceiveStreamService:
 
 
 class _Stream(LeaseStream):
-    """One receiver's."""
+    """The stream of one receiver."""
 
     def __init__(self, receivers: Receivers, answers: Room, tasks: asyncio.TaskGroup, peer: str) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class _Stream(LeaseStream):
 
     async def subscribe(self, subscription: consumer_pb2.ReceiveRequest) -> None:
         if self._receiver is not None:
-            raise InvalidArgument([Violation("subscription", "is in a request that is not the first")])
+            raise InvalidArgument([Violation("subscription", "is permitted in the first request only")])
         receive = receive_of(subscription)
         receive.selection = Selection(tags=subscription.tags, sql=subscription.sql, encoding=Encoding.RECORDS)
         self._receiver = self._receivers.open(receive, self._peer)
@@ -77,7 +77,7 @@ class _Stream(LeaseStream):
                 self._receiver.close()
 
     def begun(self) -> None:
-        """Takes and acks are asked for by tasks, whose questions to a shard travel together."""
+        """Does nothing: takes and acks run as tasks, whose requests to a shard travel together."""
 
     def ack(self, ack: leases_pb2.AckLeases) -> None:
         self._tasks.create_task(self._ack(ack))

@@ -1,7 +1,7 @@
-"""Answers KEDA, which asks how much work there is before it decides on the number of pods.
+"""The external scaler for KEDA, which asks for the amount of work and sets the number of pods.
 
-`within` counts the entries of all lanes that are pending and due, or will be within a time, by each store's own clock.
-The count is exact and known in advance: a pod that KEDA starts now serves them when they fall due.
+`within` counts the pending entries of all lanes that are due or will be within a time, by each store's own clock. The
+count is exact and known in advance: a pod started now serves them when they fall due.
 
 `group` counts the messages that a group still has to finish: unread, leased, or waiting for a retry. A pod with
 messages in progress is never idle to KEDA. A trigger with both reports the greater count, as KEDA itself does with two
@@ -33,9 +33,9 @@ from duetime_gateway.shards.shards import Shards
 SERVICE_NAME = "externalscaler.ExternalScaler"
 METRIC, GROUP_METRIC = "duetime-due", "duetime-group"
 STREAM_PERIOD_MS = 5_000
-# KEDA appends it to the name of a setting whose value it took from a variable of the pod.
+# Suffix of settings whose value KEDA took from a variable of the pod.
 _FROM_ENV = "FromEnv"
-# KEDA hands over the whole trigger, its own settings included.
+# KEDA's own settings, which it passes along with the trigger's.
 _KEDAS = frozenset(
     {"scalerAddress", "enableTLS", "tlsCertFile", "caCert", "tlsClientCert", "tlsClientKey", "unsafeSsl"}
 )
@@ -45,15 +45,15 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 @dataclass(frozen=True)
 class Trigger:
-    """One trigger's metadata, read. Empty `shards` or `levels`: all."""
+    """The parsed metadata of a trigger. Empty `shards` or `levels`: all."""
 
     target: float
     activation: int = 0
-    # None: lanes do not count.
+    # None: lanes are not counted.
     within_ms: int | None = None
     shards: frozenset[int] = frozenset()
     levels: frozenset[int] = frozenset()
-    # Empty: no group's work counts.
+    # Empty: no group is counted.
     group: str = ""
     topics: frozenset[str] = frozenset()
 
@@ -84,8 +84,7 @@ class Trigger:
         return METRIC if self.within_ms is not None else GROUP_METRIC
 
     def has(self, lane: gateway_pb2.Lane) -> bool:
-        """Whether a lane counts, by its number, which is the level of those that have one; its shard was chosen
-        before."""
+        """Whether a lane counts. A level is the number of its lane; shards are filtered earlier."""
         return not self.levels or lane.level in self.levels
 
 
@@ -113,7 +112,7 @@ class Scaler:
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_NAME, handlers),))
 
     def end(self) -> None:
-        """Streams end now: a stop does not wait for them."""
+        """Ends streams: a shutdown does not wait for them."""
         if not self._end.done():
             self._end.set_result(None)
 
@@ -123,8 +122,8 @@ class Scaler:
     async def stream_is_active(
         self, request: pb.ScaledObjectRef, context: Context
     ) -> AsyncIterator[pb.IsActiveResponse]:
-        """Ends without an error when the gateway stops. KEDA returns after 2 s then; after an error it waits twice as
-        long each time, up to a minute. For the same reason the stream outlasts a shard that does not answer."""
+        """Ends without an error when the gateway stops: KEDA then returns after 2 s, but after errors doubles its wait,
+        up to a minute. For the same reason the stream survives shards that do not answer."""
         trigger = Trigger.read(request.scalerMetadata)
         sent: bool | None = None
         while not self._end.done():
@@ -135,7 +134,7 @@ class Scaler:
             await self._clock.wait_for(self._end, STREAM_PERIOD_MS)
 
     async def _known_active(self, trigger: Trigger, before: bool | None) -> bool | None:
-        """`before`: the answer where none is known at present."""
+        """`before`: returned while the answer is unknown."""
         try:
             return await self._active(trigger)
         except DueTimeError as error:
@@ -149,7 +148,7 @@ class Scaler:
     async def stream_metric_spec(
         self, request: pb.ScaledObjectRef, context: Context
     ) -> AsyncIterator[pb.GetMetricSpecResponse]:
-        """The target is the trigger's own, so that it never changes. KEDA asks again when the stream ends."""
+        """The target is the trigger's own, so it never changes. KEDA asks again when the stream ends."""
         yield _spec(Trigger.read(request.scalerMetadata))
         await asyncio.wait([self._end])
 
@@ -162,7 +161,7 @@ class Scaler:
         return pb.GetMetricsResponse(metricValues=[value])
 
     async def _active(self, trigger: Trigger) -> bool:
-        """Raises: Unavailable: shards do not answer, and the others' counts do not decide it."""
+        """Raises: Unavailable: shards do not answer, and the other counts do not decide."""
         count, away = await self._count(trigger)
         if count <= trigger.activation:
             _refuse_unknown(away)
@@ -182,7 +181,7 @@ class Scaler:
         """Entries due within the trigger's time, and the shards that did not answer."""
         unknown = trigger.shards - set(self._shards.numbers)
         if unknown:
-            text = f"{sorted(unknown)} are none of the shards {self._shards.numbers}"
+            text = f"{sorted(unknown)} are not among the shards {self._shards.numbers}"
             raise InvalidArgument([_fault("shards", text)])
         shards = [shard for shard in self._shards.all() if not trigger.shards or shard.number in trigger.shards]
         answers = await asyncio.gather(*(lanes_of(shard, within_ms) for shard in shards))
@@ -198,7 +197,7 @@ def _spec(trigger: Trigger) -> pb.GetMetricSpecResponse:
 
 
 def _missing(given: Collection[str]) -> Iterator[Violation]:
-    """Settings that are required, or that others require."""
+    """Settings that are required, in general or by other settings."""
     if "within" not in given and "group" not in given:
         yield _fault("within", "is missing, and so is group: one of them is required")
     if "target" not in given:
@@ -213,7 +212,7 @@ def _fault(name: str, text: str) -> Violation:
 
 
 def _refuse_unknown(away: Sequence[int]) -> None:
-    """Raises: Unavailable: a count without these shards would scale down what they need."""
+    """Raises: Unavailable: counting without these shards would remove pods that they need."""
     if away:
         raise shard_unavailable(f"shards {list(away)} do not answer: the backlog is not known")
 
@@ -221,7 +220,7 @@ def _refuse_unknown(away: Sequence[int]) -> None:
 def _within(text: str) -> int:
     within_ms = parse_ms(text)
     if within_ms is None or within_ms.denominator != 1 or not within_ms:
-        raise ValueError(f"{shown(text)} is no length above 0 such as 30s or 1h30m")
+        raise ValueError(f"{shown(text)} is not a length above 0 such as 30s or 1h30m")
     if within_ms > LANES_AHEAD_MS_MAX:
         raise ValueError(f"{shown(text)} is longer than {LANES_AHEAD_MS_MAX} ms")
     return int(within_ms)

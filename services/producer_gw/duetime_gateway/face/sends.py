@@ -18,8 +18,8 @@ from duetime_gateway.shards.route import Route
 _twin = twin("duetime_gateway.face._packing")
 _packs_twin = twin("duetime_gateway.face._packs")
 
-# The properties that all half messages of a group have, which are not checked for so many seconds; None: that is not
-# known at once.
+# Returns the properties shared by all half messages of a group with this check immunity in seconds; None: not known
+# at once.
 HalfOf = Callable[[str, int], bytes | None]
 
 
@@ -31,15 +31,15 @@ class EncodedRequest:
     is_batch: bool = False
 
     def __init__(self, data: bytes, half_of: HalfOf | None = None) -> None:
-        """`half_of`: of a PrepareRequest; see the twin."""
+        """`half_of`: for a PrepareRequest; see the twin."""
         self._data = data
         self._half_of = half_of
         self.size = len(data)
-        # Whether its results are told as ranges. Known once it is packed, or its drafts are made.
+        # Whether results are returned as ranges; known once packed, or once drafts are made.
         self.in_ranges = False
 
     def pack(self, rules: Rules, routes: dict[str, Route], arrived_at_ms: int, born_host: bytes) -> Packed | None:
-        """None also where there is no compiled twin."""
+        """Packs the request; None also without the compiled twin."""
         if _twin is None or _packs_twin is None:
             return None
         if self._data[:1] == PACK_KEY and not self.is_batch and self._half_of is None:
@@ -55,12 +55,12 @@ class EncodedRequest:
         if not self.in_ranges:
             return MessageDrafts(request.messages, is_retry=request.retry)
         if request.messages:
-            raise InvalidArgument([Violation("packs", "stand beside messages; a request has one or the other")])
+            raise InvalidArgument([Violation("packs", "cannot be combined with messages in a request")])
         return PackDrafts(request.packs, is_retry=request.retry)
 
 
 class MessageDrafts:
-    """The messages of a request, each a draft when it is asked for: the encoder takes breaks between them."""
+    """The messages of a request as drafts made on access: the encoder pauses between them."""
 
     __slots__ = ("_messages", "is_retry")
 
@@ -103,7 +103,7 @@ def draft_of(message: message_pb2.Message) -> Draft:
 
 
 def encoded_response(outcome: AllStored | Outcomes, *, in_ranges: bool = False) -> bytes:
-    """A SendResponse."""
+    """An encoded SendResponse."""
     if isinstance(outcome, AllStored):
         return outcome.response()
     if in_ranges:
@@ -112,7 +112,7 @@ def encoded_response(outcome: AllStored | Outcomes, *, in_ranges: bool = False) 
 
 
 def response_of(outcomes: Outcomes) -> gateway_pb2.SendResponse:
-    """The results one by one."""
+    """One result per message."""
     response = gateway_pb2.SendResponse()
     add = response.results.add
     for message_id, shard, queue, offset, level, lane, due_at_ms in zip(
@@ -127,7 +127,7 @@ def response_of(outcomes: Outcomes) -> gateway_pb2.SendResponse:
     ):
         result = add()
         result.message_id = message_id
-        # A message without an offset has a fault, and nothing but its id means anything.
+        # A message without an offset has a fault, and only its id.
         if offset >= 0:
             result.queue = queue
             result.offset = offset
@@ -149,7 +149,7 @@ def response_of(outcomes: Outcomes) -> gateway_pb2.SendResponse:
 def fill_oddities(
     results: Sequence[message_pb2.SendResult] | Sequence[transactions_pb2.PrepareResult], outcomes: Outcomes
 ) -> None:
-    """What few of the messages have, sent or prepared."""
+    """Sets the rare fields of sent or prepared messages."""
     for index, level in outcomes.requested_levels.items():
         results[index].requested_level = level
     for index in outcomes.duplicates:

@@ -56,7 +56,7 @@ _HALF_STATES = frozenset(
 
 
 class _Begun(NamedTuple):
-    """A request of a stream in work, and whether its results are told as ranges; or what a quota says against it."""
+    """A request in progress of a stream, or the quota's error; and whether its results are ranges."""
 
     sending: Sending | DueTimeError
     in_ranges: bool = False
@@ -68,7 +68,7 @@ class _Begun(NamedTuple):
 
 
 class GatewayService:
-    """See proto/duetime/v1/gateway.proto for what each call promises."""
+    """Part of duetime.v1.Gateway; proto/duetime/v1/gateway.proto documents each call."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class GatewayService:
         answers: Room,
         tasks: asyncio.TaskGroup,
     ) -> None:
-        """`tasks`: of the readers of streams."""
+        """`tasks`: runs the readers of streams."""
         self._sender = sender
         self._puller = puller
         self._offsets = offsets
@@ -102,7 +102,7 @@ class GatewayService:
         self._readers: set[asyncio.Task[None]] = set()
 
     def handlers(self) -> "dict[str, grpc.RpcMethodHandler[Any, Any]]":
-        """By call. Sends, pulls and SendBack take or give bytes as they come, so no generated code fits."""
+        """Handlers by call. Sends, pulls and SendBack use raw bytes, so generated code does not fit."""
         unary = grpc.unary_unary_rpc_method_handler
         pb = gateway_pb2
         return {
@@ -144,7 +144,7 @@ class GatewayService:
         }
 
     def end_streams(self) -> None:
-        """Streams end once their requests that are in work are answered, and none begins."""
+        """Ends streams once their requests in progress are answered, and starts no more."""
         self._streams_end = True
         for reader in self._readers:
             reader.cancel()
@@ -153,7 +153,7 @@ class GatewayService:
         request = EncodedRequest(data)
         sending = await self._sender.begin(request, caller(context))
         in_ranges = request.in_ranges
-        # The records are under way: the request is not needed beside them.
+        # Free the request: its records are being stored.
         del data, request
         return encoded_response(await sending.outcome(), in_ranges=in_ranges)
 
@@ -185,7 +185,7 @@ class GatewayService:
         begun: "asyncio.Queue[_Begun | Exception | None]",
         room: asyncio.Semaphore,
     ) -> None:
-        """Begins the requests of a stream one after the other, as long as there is room; None ends them."""
+        """Begins the requests of a stream in order, as capacity permits; None marks the end."""
         order = object()
         try:
             await room.acquire()
@@ -199,11 +199,11 @@ class GatewayService:
             begun.put_nowait(stopping())
             raise
         except Exception as error:
-            # Raised again by the stream, so that it ends as a status: here it would end the process.
+            # The stream raises it again and ends with a status; raised here, it would end the process.
             begun.put_nowait(error)
 
     async def _begin(self, request: EncodedRequest, context: Context, order: object) -> _Begun:
-        """A quota refuses a request of a stream, and not the stream."""
+        """Begins a request. A quota rejects the request, and the stream continues."""
         try:
             sending = await self._sender.begin(request, caller(context), order)
         except DueTimeError as error:
@@ -302,8 +302,8 @@ class GatewayService:
 
 
 def _withhold(found: gateway_pb2.FoundMessage) -> None:
-    """Removes body and properties of a half message, or of a record in a system topic, unless the caller may inspect
-    that topic: a right to receive names the destination, which has no such message."""
+    """Removes body and properties of a half message or a record in a system topic, unless the caller may inspect that
+    topic: a right to receive covers the destination, which does not have the message."""
     message = found.message
     topic = HALF_TOPIC if found.state in _HALF_STATES else message.topic
     if is_internal_topic(topic) and not permit.current().may(Right.INSPECT, Kind.TOPIC, topic):

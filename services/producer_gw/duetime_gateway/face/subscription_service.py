@@ -14,13 +14,13 @@ from duetime_gateway.face.reads import subscribe_of
 
 
 class SubscriptionService:
-    """A part of duetime.v1.Gateway: see proto/duetime/v1/gateway.proto for what each call promises."""
+    """Part of duetime.v1.Gateway; proto/duetime/v1/gateway.proto documents each call."""
 
     def __init__(self, subscribing: Subscribing) -> None:
         self._subscribing = subscribing
 
     def handlers(self) -> "dict[str, grpc.RpcMethodHandler[Any, Any]]":
-        """By call. Answers are passed on as the store encoded them."""
+        """Handlers by call. Answers are forwarded as encoded by the store."""
         return {
             "Subscribe": grpc.stream_stream_rpc_method_handler(self.subscribe, pb.SubscribeRequest.FromString),
         }

@@ -35,7 +35,7 @@ from duetime_gateway.transactions.watching import Watching, no_group
 
 
 class TransactionService:
-    """A part of duetime.v1.Gateway: see proto/duetime/v1/gateway.proto for what each call promises."""
+    """Part of duetime.v1.Gateway; proto/duetime/v1/gateway.proto documents each call."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class TransactionService:
         self._answers = answers
 
     def handlers(self) -> "dict[str, grpc.RpcMethodHandler[Any, Any]]":
-        """By call."""
+        """Handlers by call."""
         unary = grpc.unary_unary_rpc_method_handler
         return {
             "Prepare": unary(self.prepare),
@@ -71,7 +71,7 @@ class TransactionService:
         }
 
     def end_streams(self) -> None:
-        """Watchers end at once: their producers go to another gateway."""
+        """Ends watchers at once: their producers use another gateway."""
         self._watching.end()
 
     async def prepare(self, data: bytes, context: Context) -> bytes:
@@ -84,7 +84,7 @@ class TransactionService:
         del data
         if request.given_up:
             name_resource(f"given up transactions of group {request.group}")
-        # What was given up is an operator's to end.
+        # Given-up transactions are ended by operators only.
         permit.current().check(Right.MANAGE if request.given_up else Right.SEND, Kind.GROUP, request.group)
         ended = await self._ender.end(request.group, request.ends, remaining_ms(context), given_up=request.given_up)
         return ends.write(request.ends, ended)
@@ -114,7 +114,7 @@ class TransactionService:
         return pb.WatchTransactionsResponse(checks=messages)
 
     async def _queue(self, shard: int, properties: bytes) -> int | None:
-        """The topic's number of a half message's queue, where it differs from that of the shard."""
+        """The topic's number of a half message's queue, if the shard's differs."""
         names = decode_properties(properties)
         route = await self._places.renumbered(names.get(record.REAL_TOPIC, ""))
         number = names.get(record.REAL_QID, "")
@@ -135,7 +135,7 @@ class TransactionService:
                 try:
                     half = record.decode(answer.record)
                 except Damaged:
-                    # What is left of it is told.
+                    # Return the readable parts.
                     return response
                 response.message.CopyFrom(half_message(half, found.queue))
             return response
@@ -144,7 +144,7 @@ class TransactionService:
 async def _answers(
     first: pb.WatchTransactionsRequest, requests: AsyncIterator[pb.WatchTransactionsRequest]
 ) -> AsyncIterator[tuple[str, Ends]]:
-    """What a producer says in its stream, request by request."""
+    """The answers in a producer's stream, by request."""
     yield first.group, ends.ends_of(first.ends)
     async for request in requests:
         yield request.group, ends.ends_of(request.ends)

@@ -1,4 +1,4 @@
-"""Requests about transactions in `duetime.v1` as the gateway's own, and what comes of them as messages."""
+"""Requests about transactions in `duetime.v1`, and their results as messages."""
 
 from duetime.v1 import message_pb2
 from duetime.v1 import transactions_pb2 as pb
@@ -39,7 +39,7 @@ def prepare_response(outcomes: AllStored | Outcomes) -> bytes:
     for message_id, shard, offset, position, check_at_ms in zip(
         outcomes.ids, outcomes.shards, outcomes.offsets, outcomes.positions, outcomes.due_at_ms, strict=True
     ):
-        # A message without an offset has a fault, and nothing but its id means anything.
+        # A message without an offset has a fault, and only its id.
         if offset >= 0:
             transaction_id = f"{shard}.{offset}.{position}.{message_id}"
             add(message_id=message_id, transaction_id=transaction_id, shard=shard, check_at_ms=check_at_ms)
@@ -50,13 +50,13 @@ def prepare_response(outcomes: AllStored | Outcomes) -> bytes:
 
 
 def check_message(check: Check, queue: int | None) -> pb.TransactionCheck:
-    """`queue`: the topic's number of the message's; None: that of its shard."""
+    """`queue`: the topic's number of the message's queue; None: same as the shard's."""
     message = half_message(check.found, queue)
     return pb.TransactionCheck(transaction_id=text_of(check.name), message=message, number=check.number)
 
 
 def half_message(found: Record, queue: int | None) -> message_pb2.StoredMessage:
-    """A half message as it was prepared. `queue`: as in `check_message`."""
+    """A half message as prepared. `queue`: see `check_message`."""
     properties = decode_properties(found.properties)
     number = properties.get(record.REAL_QID, "")
     return message_pb2.StoredMessage(

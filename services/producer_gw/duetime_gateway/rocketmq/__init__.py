@@ -1,1 +1,1 @@
-"""RocketMQ's protocol: a second face, `apache.rocketmq.v2.MessagingService`, over the same rooms (docs/rocketmq.md)."""
+"""RocketMQ's protocol, `apache.rocketmq.v2.MessagingService`: a second face of the gateway (docs/rocketmq.md)."""

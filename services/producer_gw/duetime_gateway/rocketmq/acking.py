@@ -1,7 +1,7 @@
-"""Acknowledgements of single messages, gathered: RocketMQ's clients make a call for each, and a call to a shard costs
-as much as dozens of its receipts.
+"""Gathers acks of single messages: RocketMQ's clients make one call each, and a call to a shard costs as much as dozens
+of its receipts.
 
-    ack ──▶ waits while one call to its shard is under way ──▶ one call for all of its group that waited ──▶ its status
+    ack ──▶ waits while one call to its shard is running ──▶ one call for the waiting acks of its group ──▶ its status
 """
 
 import asyncio
@@ -19,22 +19,22 @@ from duetime_gateway.consuming.leases import Leases
 from duetime_gateway.errors import shard_unavailable
 
 WAITING_MAX = 65_536
-# A caller that names no deadline.
+# Timeout for a caller without a deadline.
 WAIT_MS_MAX = 30_000.0
 
 
 class Acks:
-    """All that are under way."""
+    """All running and waiting acks."""
 
     def __init__(self, leases: Leases, clock: Clock, tasks: asyncio.TaskGroup) -> None:
         self._leases = leases
         self._clock = clock
         self._tasks = tasks
-        # By shard: one that does not answer holds up nobody else's.
+        # Gatherings by shard: one that does not answer delays no other's acks.
         self._gatherings: dict[int, Gathering[tuple[str, bytes], int]] = {}
 
     async def ack(self, group: str, receipts: Sequence[bytes], remaining_ms: float | None) -> Sequence[int]:
-        """A `ReceiptStatus` for each receipt; empty: all OK. Raises: DueTimeError: as of `Leases.ack`."""
+        """Returns a `ReceiptStatus` for each receipt; empty: all OK. Raises: DueTimeError: see `Leases.ack`."""
         shard = shard_of(receipts[0])
         if len(receipts) > 1 or shard is None:
             return await self._leases.ack(group, receipts, remaining_ms)
@@ -42,7 +42,7 @@ class Acks:
         wait_ms = WAIT_MS_MAX if remaining_ms is None else min(remaining_ms, WAIT_MS_MAX)
         answer = (await self._of(shard).ask([question], wait_ms)).get(question)
         if answer is None:
-            text = f"shard {shard} has not answered within {wait_ms:.0f} ms"
+            text = f"shard {shard} did not answer within {wait_ms:.0f} ms"
             raise shard_unavailable(text)
         if isinstance(answer, DueTimeError):
             raise answer
@@ -58,7 +58,7 @@ class Acks:
         return found
 
     async def _answer(self, questions: list[tuple[str, bytes]]) -> dict[tuple[str, bytes], int | DueTimeError]:
-        """One round: a call for each group."""
+        """Runs one round, with a call for each group."""
         groups: dict[str, list[bytes]] = {}
         for group, receipt in questions:
             groups.setdefault(group, []).append(receipt)

@@ -1,4 +1,4 @@
-"""Who makes a call: the client, its user, the namespace, and how long it waits."""
+"""The caller of a call: the client, its user, the namespace, and its deadline."""
 
 from typing import Any
 
@@ -26,9 +26,9 @@ class Call:
         self.client = client
         self.namespace = headers.namespace
         self.language = headers.language
-        # Of bodies that the call has stored again, for quotas.
+        # Size of the bodies that the call stored again, for quotas.
         self.stored_bytes = 0
-        # Empty: callers are not asked.
+        # Empty: users are off.
         self.user = current().name
 
     @property
@@ -37,21 +37,21 @@ class Call:
 
     @property
     def remaining_ms(self) -> float | None:
-        """Until the caller's deadline; None: it has none."""
+        """Time until the caller's deadline; None: no deadline."""
         return remaining_ms(self.context)
 
 
 def check_headers(headers: Headers) -> None:
-    """Raises: Refused: the call does not say whose it is."""
+    """Raises: Refused: the client id is missing or too long."""
     if not headers.client_id:
         raise Refused(pb.CLIENT_ID_REQUIRED, "x-mq-client-id: the header is missing")
     if len(headers.client_id) > CLIENT_ID_CHARS_MAX:
-        text = f"x-mq-client-id: {shown(headers.client_id)} is longer than the most, {CLIENT_ID_CHARS_MAX} characters"
+        text = f"x-mq-client-id: {shown(headers.client_id)} is longer than the limit, {CLIENT_ID_CHARS_MAX} characters"
         raise Refused(pb.BAD_REQUEST, text)
 
 
 def put_namespace(request: Any, namespace: str) -> None:
-    """Names that have no namespace get the header's: some clients say it nowhere else."""
+    """Adds the header's namespace to names without one: some clients send it only there."""
     if not namespace:
         return
     fields = request.DESCRIPTOR.fields_by_name

@@ -1,4 +1,4 @@
-"""Charges of all calls of RocketMQ's clients, for quotas: the table beside that of `duetime.v1` (face.charges)."""
+"""Charges of all calls of RocketMQ's clients, for quotas: the counterpart of face.charges."""
 
 from collections.abc import Mapping
 
@@ -7,7 +7,7 @@ from duetime_gateway.quotas.quotas import Copy
 
 CHARGES: Mapping[str, Rate] = {
     "SendMessage": SENDS,
-    # The call, and no answer of RocketMQ's, has the size of the body (Call.stored_bytes).
+    # The body's size comes from the call (Call.stored_bytes): RocketMQ's answer lacks it.
     "ForwardMessageToDeadLetterQueue": Charge(copies=lambda _: (Copy(),)),
     **dict.fromkeys(("ReceiveMessage", "AckMessage", "ChangeInvisibleDuration"), RECORD),
     **dict.fromkeys(("EndTransaction", "RecallMessage"), RECORD),

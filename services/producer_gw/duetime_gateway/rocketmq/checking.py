@@ -1,7 +1,7 @@
-"""Checks of open transactions, on their way to producers: to any living one of the topic, on whichever gateway.
+"""Checks of open transactions: any live producer of the topic gets them, on any gateway.
 
-RocketMQ 5's producers have no group: the topic's name is it. A gateway watches a topic while it has streams of
-producers that have announced it or sent half messages to it, by one watcher for all of them; checks go to them in turn.
+RocketMQ 5's producers have no group: the topic's name serves as one. A gateway watches a topic while it has streams of
+producers that announced it or sent half messages to it. One watcher serves them all; they get checks in turn.
 """
 
 import asyncio
@@ -21,27 +21,27 @@ from duetime_gateway.transactions.names import text_of
 from duetime_gateway.transactions.producers import ProducerGroups
 from duetime_gateway.transactions.watching import Watching
 
-# How soon it is asked again whether a topic has transactions, and after watching failed.
+# Retry intervals: for a topic without transactions, and after watching failed.
 UNKNOWN_MS, FAILED_MS = 5_000, 2_000
-# How long a producer may take to be told; then another one is.
+# Timeout for writing a check to a producer; then another one gets it.
 TOLD_MS = 3_000
-# Topics of one stream whose transactions are watched.
+# Watched topics per stream.
 TOPICS_MAX = 256
 
 
 class _Unheard(Exception):
-    """No producer could be told."""
+    """The check was written to no producer."""
 
 
 class _Topic:
-    """Producers of one topic, and the watcher for them."""
+    """The producers of one topic, and their watcher."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        # The one whose turn is next, first.
+        # Producers in order of their turns.
         self.sessions: dict[Session, None] = {}
         self.watcher: Watcher | None = None
-        # Done: somebody has sent half a message, or nobody is left.
+        # Done when a producer has sent a half message, or all have left.
         self.changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def wake(self) -> None:
@@ -50,7 +50,7 @@ class _Topic:
 
 
 class Checking:
-    """All topics that producers here are asked about."""
+    """All watched topics."""
 
     def __init__(self, watching: Watching, groups: ProducerGroups, clock: Clock, tasks: asyncio.TaskGroup) -> None:
         self._watching = watching
@@ -62,23 +62,23 @@ class Checking:
         self._of_client: dict[Client, set[Session]] = {}
 
     def enter(self, session: Session) -> None:
-        """A stream has begun."""
+        """Adds a stream."""
         session.client.stream_count += 1
         self._of_client.setdefault(session.client, set()).add(session)
         self._of_session[session] = set()
 
     def prepared(self, client: Client, topic: str) -> None:
-        """A client has sent half a message."""
+        """Notes that a client has sent a half message."""
         for session in self._of_client.get(client, ()):
             self.announce(session, [topic], has_transactions=True)
 
     def goes(self, client: Client) -> None:
-        """A client has said so: checks go to others, while its streams last on."""
+        """Notes that a client has announced its end: checks go to others, while its streams remain."""
         for session in self._of_client.get(client, ()):
             self._drop(session)
 
     def leave(self, session: Session) -> None:
-        """A stream has ended: its checks go to others."""
+        """Removes a stream; its checks go to others."""
         self._drop(session)
         del self._of_session[session]
         client = session.client
@@ -88,7 +88,7 @@ class Checking:
             del self._of_client[client]
 
     def announce(self, session: Session, topics: Iterable[str], *, has_transactions: bool = False) -> None:
-        """A producer's stream takes checks of these topics. `has_transactions`: it has just prepared one."""
+        """Subscribes a producer's stream to checks of these topics. `has_transactions`: it has just prepared one."""
         if session.ended:
             return
         mine = self._of_session[session]
@@ -118,7 +118,7 @@ class Checking:
                     topic.watcher.end()
 
     async def _watch(self, topic: _Topic) -> None:
-        """Until nobody is left."""
+        """Watches until the topic has no stream."""
         desk = self._watching.desk
         while topic.sessions and not desk.ending:
             if topic.changed.done():
@@ -133,12 +133,13 @@ class Checking:
 
     async def _join(self, topic: _Topic) -> Watcher:
         """Raises: DueTimeError."""
-        # A caller of several counts for all of them.
+        # Several callers share the watcher; the first one's seat counts.
         first = next(iter(topic.sessions))
         return await self._watching.join(topic.name, first.caller)
 
     async def _until_known(self, topic: _Topic) -> None:
-        """Most topics have no transactions: the database is asked, together with all other questions, and no shard."""
+        """Waits until the topic has transactions; most have none. Asks the database, together with other questions, but
+        no shard."""
         while topic.sessions and not self._watching.desk.ending:
             if await self._pause(topic, UNKNOWN_MS):
                 return
@@ -147,7 +148,7 @@ class Checking:
                 return
 
     async def _pause(self, topic: _Topic, length_ms: int) -> bool:
-        """Whether something has changed within this time."""
+        """Whether a change came within this time."""
         return await self._clock.wait_for(topic.changed, length_ms)
 
     async def _serve(self, topic: _Topic, watcher: Watcher) -> None:

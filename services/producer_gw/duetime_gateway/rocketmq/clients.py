@@ -1,7 +1,7 @@
-"""RocketMQ's clients, by the names that they give themselves: which of them live, and what each one is given.
+"""RocketMQ's clients by their own names: their liveness, and their recent receives.
 
-A client lives as long as it calls: heartbeats come every 10 s (of some clients every 30). Its stream of Telemetry alone
-says nothing, since that stays open when an application hangs.
+A client is alive while it makes calls: heartbeats come every 10 s (30 s from some clients). An open Telemetry stream
+proves nothing, since it stays open when an application hangs.
 """
 
 from collections import OrderedDict
@@ -9,13 +9,13 @@ from collections.abc import Sequence
 
 from duetime_core.clock import Clock
 
-# Without a call for so long it is taken for dead.
+# Time without a call after which a client is considered dead.
 ALIVE_MS = 30_000
-# And forgotten after so long, unless it has a stream.
+# Time after which it is forgotten, unless it has a stream.
 FORGOTTEN_MS = 600_000
-# Clients that are remembered; those that have been silent longest go first.
+# Cached clients; those silent for longest are evicted first.
 CLIENTS_MAX = 16_384
-# Receives of one client that may still be repeated: push consumers run some loops, each with an id of its own.
+# Receives of one client that may still be repeated: push consumers run several loops, each with an id of its own.
 ATTEMPTS_MAX = 64
 
 
@@ -27,35 +27,35 @@ class Client:
     def __init__(self, client_id: str) -> None:
         self.id = client_id
         self.seen_ms = 0.0
-        # Its streams of Telemetry.
+        # Number of its Telemetry streams.
         self.stream_count = 0
-        # Receipts that receives gave, by their ids.
+        # Receipts by the id of their receive.
         self._attempts: OrderedDict[str, Sequence[bytes]] = OrderedDict()
 
     def attempted(self, attempt_id: str, receipts: Sequence[bytes]) -> None:
-        """Notes what a receive gave."""
+        """Records the receipts of a receive."""
         self._attempts[attempt_id] = receipts
         if len(self._attempts) > ATTEMPTS_MAX:
             self._attempts.popitem(last=False)
 
     def repeated(self, attempt_id: str) -> Sequence[bytes]:
-        """What the receive with this id gave, and its client never got."""
+        """The receipts of a repeated receive, whose answer the client did not get."""
         return self._attempts.pop(attempt_id, ())
 
 
 class Clients:
-    """All that are known here."""
+    """All known clients."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        # By user and name; the one that called last at the end.
+        # Clients by user and name, in order of their last calls.
         self._clients: OrderedDict[tuple[str, str], Client] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._clients)
 
     def called(self, user: str, client_id: str) -> Client:
-        """The client of a call that just came."""
+        """The client of a new call."""
         key = user, client_id
         found = self._clients.get(key)
         if found is None:
@@ -68,7 +68,7 @@ class Clients:
         return found
 
     def forget_silent(self) -> None:
-        """Those that have not called for long."""
+        """Forgets clients without recent calls."""
         now_ms = self._clock.monotonic_ms()
         for key, client in list(self._clients.items()):
             if now_ms - client.seen_ms <= FORGOTTEN_MS:
@@ -80,6 +80,6 @@ class Clients:
         return self._clock.monotonic_ms() - client.seen_ms <= ALIVE_MS
 
     def gone(self, user: str, client: Client) -> None:
-        """It has said so: what is its own is no longer kept for it."""
+        """Forgets a client that has announced its end."""
         self._clients.pop((user, client.id), None)
         client.seen_ms = float("-inf")

@@ -1,6 +1,6 @@
-"""Outcomes as RocketMQ's codes: of errors, of faults of single messages, of receipts. Pure.
+"""RocketMQ's codes for errors, for faults of single messages, and for receipts. Pure.
 
-Every client knows the codes that are used here, but for MESSAGE_BODY_EMPTY, which the Rust client's older table lacks.
+Every client knows these codes, except MESSAGE_BODY_EMPTY, which is missing in the Rust client's older table.
 """
 
 import re
@@ -11,9 +11,9 @@ from duetime_core.errors import DueTimeError, Violation
 from duetime_gateway.queries import ReceiptStatus
 from duetime_gateway.rocketmq.wire import messaging_pb2 as pb
 
-# Characters of a sentence: it travels with every answer.
+# Longest sentence: it travels with every answer.
 SENTENCE_CHARS_MAX = 1_024
-# A caller whose deadline is so near gets told of it, whatever its call waited for.
+# Remaining time below which retriable errors become timeouts.
 DEADLINE_NEAR_MS = 50.0
 
 _BY_FIELD: Mapping[str, int] = {
@@ -34,7 +34,7 @@ _BY_FIELD: Mapping[str, int] = {
     "transaction_id": pb.INVALID_TRANSACTION_ID,
     "sql": pb.ILLEGAL_FILTER_EXPRESSION,
 }
-# As RocketMQ's users know them.
+# Field names in RocketMQ's terms.
 _FIELD_NAMES = {
     "tags": "tag",
     "sharding_key": "message_group",
@@ -51,7 +51,7 @@ _BY_REASON: Mapping[str, int] = {
     "FILTER_CONFLICT": pb.ILLEGAL_FILTER_EXPRESSION,
     "DISK_FULL": pb.INTERNAL_SERVER_ERROR,
 }
-# By the name of gRPC's status.
+# Codes by gRPC status name.
 _BY_STATUS: Mapping[str, int] = {
     "UNAUTHENTICATED": pb.UNAUTHORIZED,
     "PERMISSION_DENIED": pb.FORBIDDEN,
@@ -71,7 +71,7 @@ _OK = pb.Status(code=pb.OK, message="OK")
 
 
 class Refused(DueTimeError):
-    """What only this protocol has rules for; it knows its code."""
+    """An error specific to this protocol, with its code."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -79,7 +79,7 @@ class Refused(DueTimeError):
 
 
 def ok() -> pb.Status:
-    """To be put into answers, and not to be changed."""
+    """A shared status for answers; must not be changed."""
     return _OK
 
 
@@ -88,8 +88,8 @@ def status(code: int, text: str) -> pb.Status:
 
 
 def status_of(error: DueTimeError, remaining_ms: float | None = None, *, receives: bool = False) -> pb.Status:
-    """The code of an error, and a sentence. `remaining_ms`: of the caller; None: it has no deadline. `receives`: tags
-    are a filter's."""
+    """The code of an error, and a sentence. `remaining_ms`: of the caller; None: no deadline. `receives`: tags belong
+    to a filter."""
     code = code_of(error, receives=receives)
     if error.retriable and remaining_ms is not None and remaining_ms < DEADLINE_NEAR_MS:
         code = pb.PROXY_TIMEOUT
@@ -130,7 +130,7 @@ def _shown(violation: Violation) -> str:
 
 
 def of_receipt(found: int) -> pb.Status:
-    """What became of the lease that a handle names."""
+    """The status for a lease."""
     if found == ReceiptStatus.OK:
         return ok()
     why = "its lease has ended" if found == ReceiptStatus.EXPIRED else "it names no lease of this group"
@@ -138,7 +138,7 @@ def of_receipt(found: int) -> pb.Status:
 
 
 def together(statuses: Sequence[pb.Status]) -> pb.Status:
-    """Of an answer with entries: theirs if all have one code, else MULTIPLE_RESULTS."""
+    """The status of an answer with entries: theirs if all have one code, else MULTIPLE_RESULTS."""
     if len(statuses) == 1 or len({one.code for one in statuses}) == 1:
         return statuses[0]
     return status(pb.MULTIPLE_RESULTS, f"{_counted(statuses)}: see the entries")

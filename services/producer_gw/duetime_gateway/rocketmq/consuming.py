@@ -1,4 +1,4 @@
-"""What consumers call: leases as messages with handles, and their ends."""
+"""The calls of consumers: leases as messages with handles, and their ends."""
 
 import asyncio
 from collections.abc import Sequence
@@ -42,16 +42,16 @@ from duetime_gateway.shards.retry import RetryClient
 log = sparing()
 
 BATCH_MAX = 32
-# How much earlier than the caller's deadline a long poll ends: an answer that comes too late is an error to clients.
+# Time before the caller's deadline at which a long poll ends: clients treat a late answer as an error.
 POLL_REST_MS = 300
-# A message whose visibility is suspended comes back by this gateway's doing; if it dies, so much later, and counted.
+# A suspended message is returned by this gateway; if the gateway dies, its lease expires so much later, as an attempt.
 SUSPEND_REST_MS = 2_000
-# Error type of a message that its client has given up.
+# Error type of a message that its client gave up.
 FORWARDED = "ForwardedToDeadLetterQueue"
 
 
 class Given:
-    """What a receive gave, until it is known whether its client got it."""
+    """Leases of a receive whose answer may not have reached its client."""
 
     def __init__(self, leases: Leases, renewals: Renewals, group: str, receipts: Sequence[bytes]) -> None:
         self._leases = leases
@@ -61,7 +61,7 @@ class Given:
         self.messages: list[pb.Message] = []
 
     def give_back(self) -> None:
-        """It did not."""
+        """Returns the leases: the answer was not delivered."""
         self._renewals.forget(self.receipts)
         places, _ = by_shard(self.receipts)
         for shard, mine in places.items():
@@ -69,7 +69,7 @@ class Given:
 
 
 class Consumers:
-    """The calls of consumers, in the gateway's own terms."""
+    """Converts the calls of consumers into the gateway's own terms."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Consumers:
         endpoint: str,
         polls_max: int,
     ) -> None:
-        """`tasks`: of messages that come back by this gateway's doing."""
+        """`tasks`: runs returns of suspended messages."""
         self._leases = leases
         self._groups = groups
         self._places = places
@@ -118,7 +118,7 @@ class Consumers:
     # --- leases -----------------------------------------------------------------------------------------------------
 
     async def receive(self, request: pb.ReceiveMessageRequest, call: Call) -> Given:
-        """Messages for a consumer, as soon as there are some. Raises: DueTimeError."""
+        """Messages for a consumer, as soon as there are any. Raises: DueTimeError."""
         receive = self._receive_of(request, call)
         await self._ensure(receive, call.peer)
         await self._take_back(call.client, request, receive.group, call.remaining_ms)
@@ -128,7 +128,7 @@ class Consumers:
         return self._given(request, receive, call.client, answer)
 
     def _receive_of(self, request: pb.ReceiveMessageRequest, call: Call) -> Receive:
-        """Raises: DueTimeError: with what is wrong."""
+        """Raises: DueTimeError: an invalid field."""
         if request.batch_size < 1:
             raise codes.Refused(pb.BAD_REQUEST, f"batch_size: {request.batch_size} is not within 1 and {BATCH_MAX}")
         selection = Selection(
@@ -149,27 +149,27 @@ class Consumers:
         return receive
 
     async def _ensure(self, receive: Receive, peer: str) -> None:
-        """A group that is made here retries as RocketMQ's do. Raises: DueTimeError: no such topic."""
+        """Creates the group if needed, with RocketMQ's retry policy. Raises: DueTimeError: no such topic."""
         await self._places.of(receive.topic)
         if await self._groups.find(receive.group) is None:
             made = consumer_pb2.Group(name=receive.group, retry=settings.policy())
             try:
                 await self._groups.create(made, sharer(peer))
             except AlreadyExists:
-                # By another caller, just now.
+                # Another caller has just created it.
                 return
 
     async def _take_back(
         self, client: Client, request: pb.ReceiveMessageRequest, group: str, remaining_ms: float | None
     ) -> None:
-        """What the receive that this one repeats had given: its client never got it."""
+        """Returns the leases of the receive that this one repeats: its client did not get them."""
         receipts = client.repeated(request.attempt_id) if request.attempt_id else ()
         if receipts:
             self._renewals.forget(receipts)
             await self._leases.extend(Extension(group, list(receipts), 0, not_attempted=True), remaining_ms)
 
     def _poll(self, wait_ms: int, peer: str) -> AbstractContextManager[None]:
-        """While a receive may wait. Entering raises Overloaded."""
+        """Takes a seat for a waiting receive. Entering raises Overloaded."""
         return self._polls.seat(sharer(peer)) if wait_ms > 0 else nullcontext()
 
     def _given(self, request: pb.ReceiveMessageRequest, receive: Receive, client: Client, answer: bytes) -> Given:
@@ -194,7 +194,7 @@ class Consumers:
 
     async def ack(self, request: pb.AckMessageRequest, call: Call) -> pb.AckMessageResponse:
         if not request.entries:
-            raise codes.Refused(pb.BAD_REQUEST, "entries: there are none")
+            raise codes.Refused(pb.BAD_REQUEST, "entries: is empty")
         statuses: list[pb.Status | None] = []
         receipts: list[bytes] = []
         for entry in request.entries:
@@ -233,7 +233,7 @@ class Consumers:
         return pb.ChangeInvisibleDurationResponse(status=status, receipt_handle=request.receipt_handle)
 
     async def _backoff_ms(self, handle: Handle, group: str) -> int:
-        """The least that a push consumer's message waits: some ask for 0 and would have it back at once."""
+        """Shortest wait of a push consumer's message: some clients ask for 0, an immediate redelivery."""
         if not handle.is_renewed:
             return 0
         known = await self._groups.find(group)
@@ -241,13 +241,13 @@ class Consumers:
         return settings.delay_after(handle.attempt, retry, self._levels)
 
     def _resume(self, group: str, receipt: bytes) -> None:
-        """A message that was suspended comes back as if it had not been given."""
+        """Returns a suspended message without counting an attempt."""
 
         async def resume() -> None:
             extension = Extension(group, [receipt], 0, not_attempted=True)
             _, error = await outcome(lambda: self._leases.extend(extension, None), "resume")
             if error is not None:
-                log.warning("suspended message not given back", group=group, why=error.text)
+                log.warning("cannot return a suspended message", group=group, why=error.text)
 
         self._tasks.create_task(resume())
 
@@ -270,10 +270,10 @@ class Consumers:
 
 
 def _wait_ms(request: pb.ReceiveMessageRequest, remaining_ms: float | None) -> int:
-    """How long to wait for the first message: as long as the client says, or as it itself waits.
+    """Longest wait for the first message: the client's polling time, limited by its deadline.
 
     Raises:
-        Refused: less than nothing.
+        Refused: negative.
     """
     wait_ms = limits.WAIT_MS_MAX
     if request.HasField("long_polling_timeout"):
@@ -287,7 +287,7 @@ def _wait_ms(request: pb.ReceiveMessageRequest, remaining_ms: float | None) -> i
 
 
 def _invisible_ms(request: pb.ReceiveMessageRequest) -> int:
-    """Raises: Refused: out of range, or not given where the server does not own the lease."""
+    """Raises: Refused: out of range, or missing where the client owns the lease."""
     if request.auto_renew:
         return LEASE_MS
     if not request.HasField("invisible_duration"):

@@ -1,8 +1,8 @@
-"""`apache.rocketmq.v2.MessagingService` on the gateway's port: every call in, and every outcome out as a code.
+"""`apache.rocketmq.v2.MessagingService` on the gateway's port: serves every call, and answers with codes.
 
-    headers ─▶ whose call it is ─▶ its namespace into its names ─▶ its rights ─▶ its quotas ─▶ the call ─▶ a status
+    headers ─▶ client and user ─▶ namespace of its names ─▶ rights ─▶ quotas ─▶ the call ─▶ a status
 
-gRPC's own statuses are for calls that never got here, and for defects.
+gRPC's own statuses are for calls rejected before this point, and for defects.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -42,7 +42,7 @@ Behaviour = Callable[[Any, Call], Awaitable[Any]]
 
 @dataclass(frozen=True)
 class RocketMQParts:
-    """What the face serves with; the node runs the renewals."""
+    """The parts that serve calls; the node runs the renewals."""
 
     clients: Clients
     producers: Producers
@@ -56,20 +56,20 @@ class RocketMQParts:
 
 
 class RocketMQFace:
-    """All calls that clients make."""
+    """All calls of clients."""
 
     def __init__(self, parts: RocketMQParts) -> None:
         self._parts = parts
         self._refused: Refused | None = None
 
     def add_to(self, server: grpc.aio.Server, refused: Refused | None) -> None:
-        """Registers all calls. `refused`: as of `face.face`."""
+        """Registers all calls. `refused`: see `face.face`."""
         self._refused = refused
         handlers = self._handlers()
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_NAME, handlers),))
 
     def end_streams(self) -> None:
-        """Streams of Telemetry end now."""
+        """Ends streams of Telemetry."""
         self._parts.telemetry.end()
 
     def _handlers(self) -> "dict[str, grpc.RpcMethodHandler[Any, Any]]":
@@ -104,7 +104,7 @@ class RocketMQFace:
     # --- each call --------------------------------------------------------------------------------------------------
 
     def _enter(self, request: Any, context: Context, rule: Rule) -> Call:
-        """Raises: DueTimeError: the call is refused before it is served."""
+        """Raises: DueTimeError: the call is rejected before it is served."""
         permit.check_admitted()
         headers = read_headers(context.invocation_metadata())
         check_headers(headers)
@@ -133,7 +133,7 @@ class RocketMQFace:
             except DueTimeError as error:
                 answer = answer_class(status=self._status(error, context))
                 if name == "ChangeInvisibleDuration":
-                    # Clients keep what they find there before they look at the status.
+                    # Clients keep this handle before they check the status.
                     answer.receipt_handle = request.receipt_handle
             metrics.answered(name, answer.status.code)
             return answer
@@ -151,7 +151,7 @@ class RocketMQFace:
             self._parts.metrics.answered("ReceiveMessage", status.code)
             yield pb.ReceiveMessageResponse(status=status)
             return
-        status = codes.ok() if given.messages else codes.status(pb.MESSAGE_NOT_FOUND, "no message has come")
+        status = codes.ok() if given.messages else codes.status(pb.MESSAGE_NOT_FOUND, "no message arrived")
         self._parts.metrics.answered("ReceiveMessage", status.code)
         whole = False
         try:
@@ -168,7 +168,7 @@ class RocketMQFace:
                 given.give_back()
 
     async def _telemetry(self, requests: AsyncIterator[pb.TelemetryCommand], context: Context) -> AsyncIterator[Any]:
-        # Some clients wait for the headers of the answer before they say anything.
+        # Some clients wait for the answer's headers before their first message.
         await context.send_initial_metadata(())
         try:
             call = self._enter(None, context, ROCKETMQ_RULES[f"/{SERVICE_NAME}/Telemetry"])
@@ -181,7 +181,7 @@ class RocketMQFace:
 
     @contextmanager
     def _counted(self, name: str, request: Any, call: Call) -> Iterator[None]:
-        """Counts what a call stores. Raises: QuotaExceeded."""
+        """Counts the data stored by a call. Raises: QuotaExceeded."""
         charge, quotas = CHARGES[name], self._parts.quotas
         if not quotas.active or not isinstance(charge, Charge):
             yield
@@ -192,7 +192,7 @@ class RocketMQFace:
 
     @contextmanager
     def _stream(self, call: Call) -> Iterator[None]:
-        """While a stream or a long poll lasts. Raises: QuotaExceeded."""
+        """Counts a stream or a long poll while it lasts. Raises: QuotaExceeded."""
         if not self._parts.quotas.active:
             yield
             return
@@ -205,7 +205,7 @@ class RocketMQFace:
         remaining = context.time_remaining()
         return codes.status_of(error, None if remaining is None else remaining * 1000.0, receives=receives)
 
-    # --- clients that come and go -----------------------------------------------------------------------------------
+    # --- heartbeats and terminations --------------------------------------------------------------------------------
 
     async def _heartbeat(self, request: pb.HeartbeatRequest, call: Call) -> pb.HeartbeatResponse:
         return pb.HeartbeatResponse(status=codes.ok())

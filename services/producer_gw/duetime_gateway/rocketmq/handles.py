@@ -1,10 +1,10 @@
-"""Handles that clients keep and give back: of a delivery, and of a delayed message. Pure.
+"""Handles that clients keep and send back: of a delivery, and of a delayed message. Pure.
 
     receipt    | 0 u8 version | 1 u8 kind | 2 u16 attempt | 4 the store's receipt                    in base64url
     recall     | 0 u8 version | 1 u16 shard | 3 u32 lane | 7 u64 entry | 15 the message's id | CRC-32 of all and of the
                topic
 
-Any gateway reads them. They are no signatures: a right to the group, or the topic, is asked for besides.
+Any gateway can read them. They are not signatures: the right to the group or topic is checked too.
 """
 
 import base64
@@ -27,17 +27,17 @@ _CHARS_MAX = 1_024
 
 
 class Handle(NamedTuple):
-    """A delivery, as its receiver names it."""
+    """A delivery, as named by its receiver."""
 
     receipt: bytes
-    # Its number, from 1.
+    # Delivery number, from 1.
     attempt: int
-    # Its lease is the gateway's to renew, as a push consumer's.
+    # Whether the gateway renews its lease, as for push consumers.
     is_renewed: bool
 
 
 class Recall(NamedTuple):
-    """A delayed message, as its sender names it."""
+    """A delayed message, as named by its sender."""
 
     shard: int
     lane: int
@@ -51,10 +51,10 @@ def handle_of(receipt: bytes, attempt: int, *, is_renewed: bool) -> str:
 
 
 def parse_handle(text: str) -> Handle:
-    """Raises: Refused: it is none that a gateway gave."""
+    """Raises: Refused: not made by a gateway."""
     data = _bytes(text)
     if data is None or len(data) != _RECEIPT.size + RECEIPT_BYTES or data[0] != VERSION or data[1] > RENEWED:
-        raise Refused(pb.INVALID_RECEIPT_HANDLE, "receipt_handle: is none that ReceiveMessage gave")
+        raise Refused(pb.INVALID_RECEIPT_HANDLE, "receipt_handle: was not returned by ReceiveMessage")
     _, kind, attempt = _RECEIPT.unpack_from(data)
     return Handle(data[_RECEIPT.size :], attempt, kind == RENEWED)
 
@@ -65,7 +65,7 @@ def recall_of(topic: str, recall: Recall) -> str:
 
 
 def parse_recall(topic: str, text: str) -> Recall:
-    """Raises: Refused: it is none that a gateway gave for this topic."""
+    """Raises: Refused: not made by a gateway for this topic."""
     data = _bytes(text) or b""
     try:
         version, shard, lane, entry = _RECALL.unpack_from(data)
@@ -74,7 +74,7 @@ def parse_recall(topic: str, text: str) -> Recall:
     except (struct.error, UnicodeDecodeError):
         version, crc, body = 0, 0, b""
     if version != VERSION or crc != crc32(topic.encode(), crc32(body)) or not message_id:
-        raise Refused(pb.BAD_REQUEST, f"recall_handle: is none that SendMessage gave for topic {topic}")
+        raise Refused(pb.BAD_REQUEST, f"recall_handle: was not returned by SendMessage for topic {topic}")
     return Recall(shard, lane, entry, message_id)
 
 

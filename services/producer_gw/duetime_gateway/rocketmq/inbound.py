@@ -1,4 +1,4 @@
-"""Messages that clients send, as the gateway's own. Pure."""
+"""Converts messages sent by clients into the gateway's own. Pure."""
 
 from duetime.v1 import message_pb2
 from duetime_format.limits import CHECK_IMMUNITY_S_MAX
@@ -9,19 +9,19 @@ from duetime_gateway.rocketmq.moments import duration_ms, timestamp_ms, within_i
 from duetime_gateway.rocketmq.names import stored
 from duetime_gateway.rocketmq.wire import messaging_pb2 as pb
 
-# RocketMQ's own limits, which are below ours.
+# RocketMQ's own limits, lower than DueTime's.
 MESSAGE_GROUP_BYTES_MAX = 63
 USER_PROPERTIES_MAX = 128
-# RocketMQ's, of orphaned_transaction_recovery_duration.
+# RocketMQ's limit of orphaned_transaction_recovery_duration.
 RECOVERY_S_MAX = 3_600
 assert RECOVERY_S_MAX <= CHECK_IMMUNITY_S_MAX
 
 
 def type_of(message: pb.Message) -> "pb.MessageType":
-    """What a message is by what it has.
+    """The type of a message, by its fields.
 
     Raises:
-        Refused: it is two things at once.
+        Refused: the fields of two types are set.
     """
     system = message.system_properties
     asked = [
@@ -31,16 +31,16 @@ def type_of(message: pb.Message) -> "pb.MessageType":
     ]
     found = [(kind, name) for kind, name, is_asked in asked if is_asked]
     if len(found) > 1:
-        text = f"{found[1][1]}: stands beside {found[0][1]}; a message has one of them"
+        text = f"{found[1][1]}: cannot be combined with {found[0][1]}"
         raise Refused(pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, text)
     return found[0][0] if found else pb.NORMAL
 
 
 def message_of(message: pb.Message) -> message_pb2.Message:
-    """The message to be sent; what is not judged here the sender judges.
+    """The message to send; the sender checks the other rules.
 
     Raises:
-        Refused: what only RocketMQ has a rule for is broken.
+        Refused: a rule specific to RocketMQ is broken.
     """
     system = message.system_properties
     _check(message, system)
@@ -63,7 +63,7 @@ def _check(message: pb.Message, system: pb.SystemProperties) -> None:
     if not message.HasField("topic"):
         raise Refused(pb.ILLEGAL_TOPIC, "topic: is missing")
     if not system.message_id:
-        raise Refused(pb.ILLEGAL_MESSAGE_ID, "message_id: is empty: the client makes it, the same in each try")
+        raise Refused(pb.ILLEGAL_MESSAGE_ID, "message_id: is empty: the client sets it, the same in each retry")
     if system.HasField("tag") and not system.tag:
         raise Refused(pb.ILLEGAL_MESSAGE_TAG, "tag: is empty; leave it out")
     if system.HasField("message_group"):
@@ -73,19 +73,19 @@ def _check(message: pb.Message, system: pb.SystemProperties) -> None:
             raise Refused(pb.ILLEGAL_MESSAGE_GROUP, text)
     count = len(message.user_properties)
     if count > USER_PROPERTIES_MAX:
-        text = f"user_properties: {count} are above the most, {USER_PROPERTIES_MAX}"
+        text = f"user_properties: {count} properties; the limit is {USER_PROPERTIES_MAX}"
         raise Refused(pb.MESSAGE_PROPERTIES_TOO_LARGE, text)
     if system.HasField("lite_topic"):
-        raise Refused(pb.UNSUPPORTED, "lite_topic: lite topics are not served")
+        raise Refused(pb.UNSUPPORTED, "lite_topic: lite topics are not supported")
     if system.priority > 0:
-        raise Refused(pb.UNSUPPORTED, f"priority: {system.priority} is above 0, and priorities are not served")
+        raise Refused(pb.UNSUPPORTED, f"priority: {system.priority} is above 0; priorities are not supported")
 
 
 def recovery_s(system: pb.SystemProperties) -> int:
-    """How long the transaction is not checked, in seconds; 0: as long as its shard says.
+    """Seconds without checks of the transaction; 0: the shard's timeout.
 
     Raises:
-        Refused: it is out of range.
+        Refused: out of range.
     """
     if not system.HasField("orphaned_transaction_recovery_duration"):
         return 0

@@ -15,19 +15,17 @@ class RocketMQMetrics:
             ["call", "code"],
             registry=registry,
         )
-        self.clients = Gauge("duetime_gateway_rocketmq_clients", "Clients that are known.", registry=registry)
+        self.clients = Gauge("duetime_gateway_rocketmq_clients", "Known clients.", registry=registry)
         self.streams = Gauge("duetime_gateway_rocketmq_streams", "Streams of Telemetry.", registry=registry)
-        self.streams_max = Gauge(
-            "duetime_gateway_rocketmq_streams_max", "Streams beyond which more are refused.", registry=registry
-        )
-        self.polls = Gauge("duetime_gateway_rocketmq_polls", "Receives that wait.", registry=registry)
+        self.streams_max = Gauge("duetime_gateway_rocketmq_streams_max", "Limit of the streams.", registry=registry)
+        self.polls = Gauge("duetime_gateway_rocketmq_polls", "Waiting receives.", registry=registry)
         self.polls_max = Gauge(
-            "duetime_gateway_rocketmq_polls_max", "Receives beyond which more are refused.", registry=registry
+            "duetime_gateway_rocketmq_polls_max", "Limit of the waiting receives.", registry=registry
         )
         self.renewed = Gauge(
-            "duetime_gateway_rocketmq_renewed_leases", "Leases that are renewed for push consumers.", registry=registry
+            "duetime_gateway_rocketmq_renewed_leases", "Leases renewed for push consumers.", registry=registry
         )
-        # Found once: a look-up by label for each answer would cost more than the counting.
+        # Cached counters: a look-up by label for each answer would cost more than the count.
         self._known: dict[tuple[str, int], Counter] = {}
 
     def answered(self, call: str, code: int) -> None:

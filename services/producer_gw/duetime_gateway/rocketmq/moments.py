@@ -1,6 +1,6 @@
-"""Moments and lengths of RocketMQ's messages as milliseconds. Pure.
+"""Converts times and durations of RocketMQ's messages to milliseconds. Pure.
 
-Seconds may be any 64-bit number: nothing is converted before its range is known.
+Seconds may be any 64-bit number; ranges are checked before conversion.
 """
 
 from typing import Any
@@ -14,12 +14,12 @@ def duration_ms(duration: Any) -> int:
 
 
 def timestamp_ms(timestamp: Any) -> int:
-    """The first Unix millisecond that is not before a google.protobuf.Timestamp."""
+    """The first Unix millisecond not before a google.protobuf.Timestamp."""
     return int(timestamp.seconds * 1_000 - -timestamp.nanos // 1_000_000)
 
 
 def within_int64(at_ms: int) -> int:
-    """The nearest number that a field of milliseconds can hold: far out of any range of due times if this is."""
+    """The nearest number that a field of milliseconds can hold; a clamped one is far outside the range of due times."""
     return max(-INT64_MAX, min(at_ms, INT64_MAX))
 
 

@@ -1,11 +1,11 @@
-"""Topics and groups as clients name them, in a namespace or in none, and as they are stored: `namespace%name`. Pure."""
+"""Topics and groups as named by clients, with or without a namespace, and as stored: `namespace%name`. Pure."""
 
 from duetime_format.names import DLQ_PREFIX, RETRY_PREFIX
 
 from duetime_gateway.rocketmq.wire import messaging_pb2 as pb
 
 SEPARATOR = "%"
-# Of groups' topics the namespace stands behind the prefix, as in %DLQ%namespace%group.
+# Prefixes of groups' topics; the namespace follows them, as in %DLQ%namespace%group.
 _PREFIXES = RETRY_PREFIX, DLQ_PREFIX
 
 
@@ -19,7 +19,7 @@ def stored(resource: pb.Resource) -> str:
 
 
 def shown(name: str, namespace: str) -> pb.Resource:
-    """What a client of a namespace is told; a name of another one stays whole."""
+    """The name for a client of a namespace; a name of another namespace stays whole."""
     if not namespace:
         return pb.Resource(name=name)
     prefix = _prefix_of(name)

@@ -1,4 +1,4 @@
-"""Records of the log as the messages that clients receive. Pure."""
+"""Converts records of the log into messages for clients. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,26 +12,26 @@ from duetime_gateway.rocketmq.bodies import digest_of, given
 from duetime_gateway.rocketmq.moments import put_ms
 from duetime_gateway.rocketmq.wire import messaging_pb2 as pb
 
-# RocketMQ's clients find these among a message's own properties.
+# Reserved properties that RocketMQ's clients look for among a message's own.
 _SHOWN = (record.SHARDING_KEY, record.TRANSACTION_ID)
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What is a delivery's own."""
+    """The fields specific to a delivery."""
 
-    # As its receiver knows it.
+    # Topic in the receiver's namespace.
     topic: pb.Resource
-    # As users number it.
+    # Queue of the topic, by its public number.
     queue: int
     handle: str
-    # From 1.
+    # Delivery number, from 1.
     attempt: int
     invisible_ms: int
 
 
 def received(data: bytes, delivery: Delivery) -> pb.Message:
-    """A record that is given to a consumer."""
+    """A record delivered to a consumer."""
     view = View(data)
     properties = view.all_properties
     message = _message(properties, given(view.stored_body, view.sys_flag), delivery.topic)
@@ -49,7 +49,7 @@ def received(data: bytes, delivery: Delivery) -> pb.Message:
     system.born_host = host_text(data[layout.BORN_HOST_AT : head.stored_at])
     system.store_host = host_text(data[head.store_host_at : head.tail_at])
     entry = view.lane_entry
-    # The lane of a retry is none of the message's own.
+    # The lane of a retry is not the message's own.
     if entry is not None and record.RETRY_TOPIC not in properties:
         put_ms(system.delivery_timestamp, entry[2])
         if system.message_type == pb.NORMAL:
@@ -58,7 +58,7 @@ def received(data: bytes, delivery: Delivery) -> pb.Message:
 
 
 def half(found: Record, topic: pb.Resource) -> pb.Message:
-    """A half message, for the producer that is asked about it."""
+    """A half message, for a check by its producer."""
     properties = decode_properties(found.properties)
     message = _message(properties, given(found.body, found.sys_flag), topic)
     system = message.system_properties
@@ -74,7 +74,7 @@ def half(found: Record, topic: pb.Resource) -> pb.Message:
 
 
 def _message(properties: Mapping[str, str], body: bytes, topic: pb.Resource) -> pb.Message:
-    """With what its properties and its body say."""
+    """The message with the fields from its properties and body."""
     message = pb.Message(topic=topic, body=body)
     own, system = message.user_properties, message.system_properties
     reserved = record.RESERVED_PROPERTIES
@@ -89,7 +89,7 @@ def _message(properties: Mapping[str, str], body: bytes, topic: pb.Resource) -> 
         system.message_group = group
     if dead_of := properties.get(record.DLQ_ORIGIN_TOPIC):
         system.dead_letter_queue.topic = dead_of
-        # The id that its sender knows; RocketMQ has its own of the place in the log there.
+        # Use the sender's id; RocketMQ puts its own id of the log position there.
         system.dead_letter_queue.message_id = properties.get(record.UNIQ_KEY, "")
     system.message_type = _type_of(properties)
     system.body_encoding = pb.IDENTITY

@@ -1,6 +1,6 @@
-"""What each of RocketMQ's calls takes: the table beside that of `duetime.v1` (face.permissions). Pure.
+"""The rights needed by RocketMQ's calls: the counterpart of face.permissions. Pure.
 
-Callers sign; who may not call is told so by the answer's code.
+Callers sign their calls; rejections are codes in the answer.
 """
 
 from collections.abc import Iterable
@@ -36,7 +36,7 @@ _LEASED = _rule(needs=(Need(Right.RECEIVE, Kind.GROUP, _its_group),))
 _CALLS = {
     "QueryRoute": _rule(needs=(Need(ANY_RIGHT, Kind.TOPIC, _its_topic),)),
     "Heartbeat": _ANY_USER,
-    # Half messages take a right to the group besides, which is the topic's name; it is asked for deeper.
+    # Half messages also take a right to the group, which has the topic's name; it is checked deeper.
     "SendMessage": _rule(needs=(Need(Right.SEND, Kind.TOPIC, _topics_sent_to),)),
     "QueryAssignment": _rule(
         needs=(Need(Right.RECEIVE, Kind.TOPIC, _its_topic), Need(Right.RECEIVE, Kind.GROUP, _its_group))
@@ -47,9 +47,9 @@ _CALLS = {
     "AckMessage": _LEASED,
     "ChangeInvisibleDuration": _LEASED,
     "ForwardMessageToDeadLetterQueue": _LEASED,
-    # The producer group is the topic's name.
+    # The producer group has the topic's name.
     "EndTransaction": _rule(needs=(Need(Right.SEND, Kind.GROUP, _its_topic),)),
-    # Whom checks are given to is asked topic by topic.
+    # The rights to checks are tested for each topic.
     "Telemetry": _ANY_USER,
     "NotifyClientTermination": _ANY_USER,
     "RecallMessage": _rule(needs=(Need(Right.SEND, Kind.TOPIC, _its_topic),)),

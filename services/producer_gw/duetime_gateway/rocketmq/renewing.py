@@ -1,11 +1,12 @@
-"""Leases of push consumers: they name no length, so the gateway that gave a lease renews it while its client lives.
+"""Renews leases of push consumers: they request no length, so the gateway that gave a lease renews it while its client
+is alive.
 
-    given for 60 s ──▶ renewed when 20 s are left ──▶ ... 3 h at most
-        │ acknowledged, forwarded, or made visible later: no longer ours
-        └ its client gone or silent for 30 s: ends by itself, or goes back at once where the client said goodbye
+    given for 60 s ──▶ renewed when 20 s are left ──▶ ... at most 3 h
+        │ acknowledged, forwarded, or made visible later: no longer renewed
+        └ its client gone or silent for 30 s: expires, or is returned at once if the client announced its end
 
-A client that goes on at another gateway is silent here, and its old leases end within a minute and a half. If this
-gateway dies, they end within a minute.
+If a client moves to another gateway, it is silent here, and its old leases expire within a minute and a half. If this
+gateway dies, they expire within a minute.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,26 +26,26 @@ LEASE_MS = 60_000
 RENEWED_BEFORE_MS = 20_000
 KEPT_MS_MAX = 3 * 3_600_000
 PERIOD_MS = 5_000
-# Receipts in one call.
+# Receipts per call.
 RENEWED_AT_ONCE = 1_024
 
 
 class _Batch:
-    """What one receive gave."""
+    """The leases of one receive."""
 
     __slots__ = ("client", "ends_ms", "group", "receipts", "until_ms")
 
     def __init__(self, client: Client, group: str, receipts: Iterable[bytes], now_ms: float) -> None:
         self.client = client
         self.group = group
-        # Those that are not done.
+        # Unfinished ones.
         self.receipts = set(receipts)
         self.until_ms = now_ms + LEASE_MS
         self.ends_ms = now_ms + KEPT_MS_MAX
 
 
 class Renewals:
-    """All leases that are renewed here."""
+    """All leases that this gateway renews."""
 
     def __init__(self, leases: Leases, clients: Clients, clock: Clock, metrics: RocketMQMetrics) -> None:
         self._leases = leases
@@ -52,18 +53,18 @@ class Renewals:
         self._clock = clock
         self._metrics = metrics
         self._by_receipt: dict[bytes, _Batch] = {}
-        # In the order in which they were given.
+        # Batches in the order of their receives.
         self._batches: dict[_Batch, None] = {}
 
     def add(self, client: Client, group: str, receipts: Sequence[bytes]) -> None:
-        """Leases that were given just now."""
+        """Adds new leases."""
         batch = _Batch(client, group, receipts, self._clock.monotonic_ms())
         self._batches[batch] = None
         self._by_receipt.update(dict.fromkeys(receipts, batch))
         self._count()
 
     def forget(self, receipts: Iterable[bytes]) -> None:
-        """They are renewed no more; also those that are not known here."""
+        """Stops renewing these receipts; unknown ones are ignored."""
         for receipt in receipts:
             batch = self._by_receipt.pop(receipt, None)
             if batch is not None:
@@ -73,7 +74,7 @@ class Renewals:
         self._count()
 
     async def give_back(self, client: Client, remaining_ms: float | None) -> None:
-        """All of a client's end now, and do not count as attempts."""
+        """Returns all leases of a client, without counting attempts."""
         groups: dict[str, list[bytes]] = {}
         for batch in self._batches:
             if batch.client is client:
@@ -85,17 +86,17 @@ class Renewals:
                 extension = Extension(group, part, 0, not_attempted=True)
                 _, error = await outcome(lambda one=extension: self._leases.extend(one, remaining_ms), "give back")  # type: ignore[misc]
                 if error is not None:
-                    log.warning("leases of a client that left not given back", group=group, why=error.text)
+                    log.warning("cannot return the leases of a departed client", group=group, why=error.text)
 
     async def run(self) -> None:
-        """Renews what is to be renewed, for ever."""
+        """Renews leases periodically until cancelled."""
         while True:
             await self._clock.sleep(PERIOD_MS)
             await self.renew()
             self._clients.forget_silent()
 
     async def renew(self) -> None:
-        """One round."""
+        """Runs one round."""
         now_ms = self._clock.monotonic_ms()
         due: dict[str, list[_Batch]] = {}
         for batch in list(self._batches):
@@ -116,8 +117,8 @@ class Renewals:
             extension = Extension(group, part, LEASE_MS)
             statuses, error = await outcome(lambda one=extension: self._leases.extend(one, None), "renew")  # type: ignore[misc]
             if error is not None:
-                # Asked again in the next round, as long as they last.
-                log.warning("leases not renewed", group=group, why=error.text)
+                # The next round tries again while they last.
+                log.warning("cannot renew leases", group=group, why=error.text)
                 continue
             ended = [one for one, status in zip(part, statuses or (), strict=False) if status != ReceiptStatus.OK]
             self.forget(ended)

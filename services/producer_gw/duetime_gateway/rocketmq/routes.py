@@ -1,4 +1,4 @@
-"""Routes and assignments: queues under one broker, at the address that the client has typed. Pure."""
+"""Routes and assignments: queues of one broker, at the address given to the client. Pure."""
 
 from collections.abc import Iterable
 from functools import cache
@@ -7,20 +7,20 @@ from duetime_gateway.rocketmq.codes import Refused
 from duetime_gateway.rocketmq.wire import messaging_pb2 as pb
 
 BROKER_NAME = "duetime"
-# A push consumer runs a loop for each assignment: of an ordered group one for a queue, and no more than these.
+# Assignments of an ordered group, each a queue; a push consumer runs one loop for each, and no more than these.
 ASSIGNMENTS_MAX = 8
-# Of an assignment that means every queue.
+# The queue number of an assignment to all queues.
 ANY_QUEUE = -1
 _PORT_MAX = 65_535
-# What old clients know. A topic takes these unless it was made for one of them; the numbers are those of topics' types.
+# Types known to old clients. A topic takes all unless it was created for one of them; numbers are those of topic types.
 _ALL_TYPES = (pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION)
 
 
 def endpoints_of(typed: pb.Endpoints, advertised: str) -> pb.Endpoints:
-    """Where clients go on: at `advertised`, HOST:PORT, or else the first address that this one has typed.
+    """The endpoints for a client: `advertised`, HOST:PORT, or else the first address configured in it.
 
     Raises:
-        Refused: there is none, or it is no address.
+        Refused: it has none, or an invalid one.
     """
     if advertised:
         host, _, port = advertised.rpartition(":")
@@ -29,7 +29,7 @@ def endpoints_of(typed: pb.Endpoints, advertised: str) -> pb.Endpoints:
         raise Refused(pb.ILLEGAL_ACCESS_POINT, "endpoints: has no address")
     first = typed.addresses[0]
     if not first.host or not 0 < first.port <= _PORT_MAX:
-        text = f"endpoints: {first.host[:255]!r} with port {first.port} is no address; ports are 1 to {_PORT_MAX}"
+        text = f"endpoints: {first.host[:255]!r} with port {first.port} is not an address; ports are 1 to {_PORT_MAX}"
         raise Refused(pb.ILLEGAL_ACCESS_POINT, text)
     return pb.Endpoints(scheme=typed.scheme or scheme_of(first.host), addresses=[first])
 
@@ -42,7 +42,7 @@ def scheme_of(host: str) -> "pb.AddressScheme":
 
 @cache
 def types_of(message_type: int) -> "tuple[pb.MessageType, ...]":
-    """What a topic of this type takes; 0: all."""
+    """The message types of a topic of this type; 0: all."""
     return tuple(one for one in _ALL_TYPES if message_type in (0, one))
 
 
@@ -58,6 +58,6 @@ def queues_of(
 
 
 def assigned(queue_count: int, *, ordered: bool) -> list[int]:
-    """The queues of a consumer's loops: of an ordered group, of which one queue has one lease at a time, as many as
-    help; else one that means all."""
+    """The queues of a consumer's loops: a limited number of single queues for an ordered group, which has one lease per
+    queue at a time; else one number for all."""
     return list(range(min(queue_count, ASSIGNMENTS_MAX))) if ordered else [ANY_QUEUE]

@@ -1,4 +1,4 @@
-"""What producers call: routes, sends, ends of transactions, recalls."""
+"""The calls of producers: routes, sends, ends of transactions, recalls."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -31,7 +31,7 @@ from duetime_gateway.transactions.names import parse
 from duetime_gateway.transactions.preparing import Preparer
 
 _DECISIONS = {pb.COMMIT: Decision.COMMIT, pb.ROLLBACK: Decision.ROLLBACK}
-# What a transaction is once a decision was taken, or had been.
+# States that fit a decision, taken now or before.
 _STATES = {
     Decision.COMMIT: transactions_pb2.TRANSACTION_STATE_COMMITTED,
     Decision.ROLLBACK: transactions_pb2.TRANSACTION_STATE_ROLLED_BACK,
@@ -40,7 +40,7 @@ SendResult = message_pb2.SendResult | transactions_pb2.PrepareResult
 
 
 class Producers:
-    """The calls of producers, in the gateway's own terms."""
+    """Converts the calls of producers into the gateway's own terms."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class Producers:
     async def end_transaction(self, request: pb.EndTransactionRequest, call: Call) -> pb.EndTransactionResponse:
         name = parse(request.transaction_id)
         if name is None or request.message_id not in ("", name.message_id):
-            text = f"transaction_id: is none that SendMessage gave for message {request.message_id[:255]!r}"
+            text = f"transaction_id: was not returned by SendMessage for message {request.message_id[:255]!r}"
             raise codes.Refused(pb.INVALID_TRANSACTION_ID, text)
         decision = _DECISIONS.get(request.resolution, Decision.UNKNOWN)
         ended = await self._ender.end(stored(request.topic), Ends.of([(name, decision)]), call.remaining_ms)
@@ -132,7 +132,7 @@ class Producers:
         state = ended.states[0] or (other.state if other is not None else 0)
         if decision in _STATES and state != _STATES[decision]:
             became = transactions_pb2.TransactionState.Name(state).removeprefix("TRANSACTION_STATE_")
-            raise codes.Refused(pb.BAD_REQUEST, f"resolution: the transaction was ended before, and is {became}")
+            raise codes.Refused(pb.BAD_REQUEST, f"resolution: the transaction has already ended as {became}")
         return pb.EndTransactionResponse(status=codes.ok())
 
     async def recall(self, request: pb.RecallMessageRequest, call: Call) -> pb.RecallMessageResponse:
@@ -157,7 +157,7 @@ class Producers:
 def _topic_of(messages: Sequence[pb.Message]) -> str:
     """Raises: Refused: there is no message, or they are for several topics."""
     if not messages:
-        raise codes.Refused(pb.BAD_REQUEST, "messages: there are none")
+        raise codes.Refused(pb.BAD_REQUEST, "messages: is empty")
     topics = {stored(message.topic) for message in messages}
     if len(topics) > 1:
         raise codes.Refused(pb.BAD_REQUEST, f"messages: are for {len(topics)} topics; a request has one")
@@ -165,17 +165,17 @@ def _topic_of(messages: Sequence[pb.Message]) -> str:
 
 
 def _checked_type(topic: str, message: pb.Message, taken: "Sequence[pb.MessageType]") -> "pb.MessageType":
-    """Raises: Refused: it is not one that the topic takes, or two at once."""
+    """Raises: Refused: the topic does not take this type, or two types are set."""
     found = type_of(message)
     if found not in taken:
         names = " or ".join(pb.MessageType.Name(one) for one in taken)
-        text = f"message_type: the message is {pb.MessageType.Name(found)}, and topic {topic} takes {names}"
+        text = f"message_type: the message is {pb.MessageType.Name(found)}; topic {topic} takes {names}"
         raise codes.Refused(pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, text)
     return found
 
 
 def _fill(entry: pb.SendResultEntry, topic: str, fault: DueTimeError | None, result: SendResult | None) -> None:
-    """With what became of its message."""
+    """Fills an entry with its message's result."""
     if fault is None and result is not None and result.HasField("fault"):
         fault = refused(result.fault)
     if fault is not None or result is None:

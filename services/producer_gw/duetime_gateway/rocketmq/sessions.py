@@ -1,4 +1,4 @@
-"""Streams of Telemetry: what is written to each client's."""
+"""Streams of Telemetry: the commands to be written to each client."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,13 +9,13 @@ from duetime_core.clock import Clock, Timer
 from duetime_gateway.rocketmq.clients import Client
 from duetime_gateway.rocketmq.wire import messaging_pb2 as pb
 
-# Commands that wait for a client that reads slowly; its own are not read meanwhile.
+# Commands waiting for a slow client; its own commands are not read meanwhile.
 WAITING_MAX = 16
 
 
 class _Command(NamedTuple):
     command: pb.TelemetryCommand
-    # Done once it is written; None: nobody waits for that.
+    # Done once written; None: no caller waits.
     written: "asyncio.Future[None] | None"
 
 
@@ -23,7 +23,7 @@ class Session:
     """One stream."""
 
     def __init__(self, client: Client, namespace: str, clock: Clock, caller: str) -> None:
-        """`caller`: holds its seat, as `sharer` names it."""
+        """`caller`: the owner of its seat, as named by `sharer`."""
         self.caller = caller
         self.client = client
         self.namespace = namespace
@@ -34,11 +34,11 @@ class Session:
         self.ended = False
 
     async def put(self, command: pb.TelemetryCommand) -> None:
-        """Waits for room."""
+        """Waits for capacity."""
         await self._waiting.put(_Command(command, None))
 
     def put_again(self, command: pb.TelemetryCommand, after_ms: int) -> None:
-        """Once more later, unless another one is to come then, or there is no room."""
+        """Sends the command once more later, replacing an earlier one; dropped if there is no capacity."""
         if self._again is not None:
             self._again.cancel()
         self._again = self._clock.call_later(after_ms, lambda: self._put_if_room(_Command(command, None)))
@@ -50,18 +50,18 @@ class Session:
         return True
 
     async def tell(self, command: pb.TelemetryCommand, timeout_ms: float) -> bool:
-        """Whether it was written within this time."""
+        """Whether the command was written within this time."""
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if not self._put_if_room(_Command(command, written)):
             return False
         await self._clock.wait_for(written, timeout_ms)
         told = written.done() and not written.cancelled()
-        # One that is still waiting is not sent.
+        # Do not send it later.
         written.cancel()
         return told
 
     async def commands(self) -> AsyncIterator[pb.TelemetryCommand]:
-        """To be written, until the stream ends. Raises: what it ends with."""
+        """Yields the commands to write until the stream ends. Raises: the error that ends it."""
         while (one := await self._waiting.get()) is not None:
             if one.written is not None and one.written.cancelled():
                 continue
@@ -72,7 +72,7 @@ class Session:
             raise self._error
 
     async def finish(self, error: Exception | None = None) -> None:
-        """It ends once all that waits is written."""
+        """Ends the stream after its waiting commands are written."""
         self._error = error
         self._no_more()
         await self._waiting.put(None)
@@ -83,7 +83,7 @@ class Session:
             self._again.cancel()
 
     def end(self) -> None:
-        """What waits is not written any more."""
+        """Ends the stream and drops its waiting commands."""
         self._no_more()
         while not self._waiting.empty():
             left = self._waiting.get_nowait()

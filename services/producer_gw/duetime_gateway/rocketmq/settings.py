@@ -1,4 +1,4 @@
-"""Settings that clients are told: their own, with what is the server's to say. Pure."""
+"""Settings sent to clients: their own, completed by the server. Pure."""
 
 from collections.abc import Sequence
 
@@ -16,14 +16,14 @@ RECEIVE_BATCH_SIZE = 32
 POLLING_MS = 20_000
 SEND_ATTEMPTS = 3
 SEND_BACKOFF_MS, SEND_BACKOFF_MS_MAX, SEND_BACKOFF_FACTOR = 10, 1_000, 2.0
-# RocketMQ 5's: 1s 5s 10s 30s, one to ten minutes, 20m 30m 1h 2h.
+# Delays of RocketMQ 5: 1s 5s 10s 30s, one to ten minutes, 20m 30m 1h 2h.
 _BACKOFF_S = (1, 5, 10, 30, *(60 * minutes for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)))
 BACKOFF_MS = tuple(1_000 * seconds for seconds in _BACKOFF_S)
 DELIVERIES = 17
 
 
 def policy() -> message_pb2.RetryPolicy:
-    """Of a group that is made here: RocketMQ 5's own."""
+    """The policy of groups created by this protocol: RocketMQ 5's own."""
     intervals = message_pb2.IntervalBackoff(delays_ms=BACKOFF_MS)
     return message_pb2.RetryPolicy(max_attempts=DELIVERIES, intervals=intervals)
 
@@ -36,7 +36,7 @@ def answer(
     *,
     ordered: bool,
 ) -> pb.Settings:
-    """The client's settings, completed. `retry`, `ordered`: of its group; nothing to a producer."""
+    """The client's settings, completed. `retry`, `ordered`: from its group; unused for producers."""
     merged = pb.Settings()
     merged.CopyFrom(asked)
     merged.access_point.CopyFrom(endpoints)
@@ -57,7 +57,7 @@ def answer(
 
 
 def backoff(retry: message_pb2.RetryPolicy, levels: DelayLevels, *, always_exponential: bool = False) -> pb.RetryPolicy:
-    """A group's policy in RocketMQ's words. `always_exponential`: the client understands nothing else."""
+    """A group's policy in RocketMQ's terms. `always_exponential`: for clients that support no other kind."""
     full = completed(retry)
     found = pb.RetryPolicy(max_attempts=full.max_attempts)
     if full.HasField("exponential"):
@@ -74,13 +74,13 @@ def backoff(retry: message_pb2.RetryPolicy, levels: DelayLevels, *, always_expon
 
 
 def _delays_of(full: message_pb2.RetryPolicy, levels: DelayLevels) -> Sequence[int]:
-    """The delays after failed deliveries, in ms; the last is that of all further ones."""
+    """The delays after failed deliveries, in ms; the last one repeats."""
     kinds = len(full.intervals.delays_ms) or max(levels.highest - LEVELS_BEFORE_FIRST, 1)
     return [backoff_ms(attempt, full, levels, 0.0) for attempt in range(1, kinds + 1)]
 
 
 def delay_after(attempt: int, retry: message_pb2.RetryPolicy, levels: DelayLevels) -> int:
-    """How long a message waits after delivery `attempt`, from 1, has failed. Chance is left out."""
+    """The wait after failed delivery `attempt`, from 1, without jitter."""
     return backoff_ms(max(attempt, 1), completed(retry), levels, 0.0)
 
 

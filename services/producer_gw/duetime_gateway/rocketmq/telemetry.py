@@ -1,4 +1,4 @@
-"""Telemetry: settings of clients, answered; and what the server asks of them."""
+"""Telemetry: answers clients' settings, and sends the server's commands."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -25,12 +25,12 @@ from duetime_gateway.rocketmq.sessions import Session
 from duetime_gateway.rocketmq.wire import messaging_pb2 as pb
 from duetime_gateway.rules import group_violations
 
-# The Node client misses settings that come before its last route, and waits for ever then.
+# Delay of a second copy: the Node client misses settings that come before its last route, and then waits forever.
 AGAIN_MS = 1_000
 
 
 class Telemetry:
-    """All streams."""
+    """All streams of Telemetry."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Telemetry:
         endpoint: str,
         streams_max: int,
     ) -> None:
-        """`endpoint`: HOST:PORT that clients are told; empty: what each has typed. `tasks`: of streams' readers."""
+        """`endpoint`: HOST:PORT sent to clients; empty: each client's own. `tasks`: runs the readers of streams."""
         self._groups = groups
         self._checking = checking
         self._levels = levels
@@ -63,7 +63,7 @@ class Telemetry:
         self._ending = False
 
     def end(self) -> None:
-        """Streams end now: clients open others elsewhere."""
+        """Ends streams: clients reopen them elsewhere."""
         self._ending = True
         for session in self._sessions:
             session.end()
@@ -71,7 +71,7 @@ class Telemetry:
     async def serve(
         self, requests: AsyncIterator[pb.TelemetryCommand], call: Call
     ) -> AsyncGenerator[pb.TelemetryCommand, None]:
-        """Raises: DueTimeError: there are too many, or too many of this caller, or the gateway is stopping."""
+        """Raises: DueTimeError: too many streams, in total or of this caller, or the gateway is stopping."""
         if self._ending:
             raise stopping()
         caller = sharer(call.peer)
@@ -96,7 +96,7 @@ class Telemetry:
                 if request.WhichOneof("command") == "settings":
                     await self._take(request.settings, session)
         except Exception as error:
-            # Raised again by the stream, so that it ends as a status: here it would end the process.
+            # The stream raises it again and ends with a status; raised here, it would end the process.
             await session.finish(error)
         else:
             await session.finish()
@@ -106,7 +106,7 @@ class Telemetry:
             answer = await self._answer(asked, session)
         except DueTimeError as error:
             self._metrics.answered("Telemetry", codes.code_of(error))
-            # Nothing else in it: so a client that starts fails at once.
+            # Send only the status, so that a starting client fails at once.
             await session.put(pb.TelemetryCommand(status=codes.status_of(error)))
             return
         self._metrics.answered("Telemetry", pb.OK)
@@ -117,7 +117,7 @@ class Telemetry:
     async def _answer(self, asked: pb.Settings, session: Session) -> pb.Settings:
         """Raises: DueTimeError."""
         if asked.client_type not in settings.CLIENT_TYPES:
-            text = f"client_type: {asked.client_type} is not served; producers, push and simple consumers are"
+            text = f"client_type: {asked.client_type} is not supported; use a producer, a push or a simple consumer"
             raise codes.Refused(pb.UNRECOGNIZED_CLIENT_TYPE, text)
         if asked.WhichOneof("pub_sub") is None:
             raise codes.Refused(pb.BAD_REQUEST, "pub_sub: neither publishing nor subscription is set")
@@ -136,11 +136,11 @@ class Telemetry:
         self._checking.announce(session, [one for one in names if one and access.may(Right.SEND, Kind.GROUP, one)])
 
     async def _group(self, subscription: pb.Subscription, session: Session) -> consumer_pb2.Group | None:
-        """None: there is none yet, or nobody can say."""
+        """The group; None: not created yet, or the database does not answer."""
         name = _stored(subscription.group, session)
         if violations := list(group_violations("group", name)):
             raise codes.Refused(pb.ILLEGAL_CONSUMER_GROUP, f"group: {violations[0].description}")
-        # A client that can't start for a database's sake would be worse off than one with the defaults.
+        # A client starts with the defaults if the database fails.
         with suppress(DueTimeError):
             return await self._groups.find(name)
         return None

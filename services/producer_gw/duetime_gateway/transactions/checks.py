@@ -26,7 +26,7 @@ HANDED_COUNT_MAX = 64
 HANDED_BYTES_MAX = 1024 * 1024
 # Bytes of held checks above which none are taken.
 HELD_BYTES_MAX = 32 * 1024 * 1024
-# Time after which checks that no watcher has fetched are left to other gateways.
+# Time after which checks not fetched by a watcher are left to other gateways.
 HELD_MS_MAX = 5_000
 
 
