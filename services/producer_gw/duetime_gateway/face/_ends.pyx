@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""The compiled twin of face.ends: requests to end transactions as columns, and the answers from columns.
+"""The compiled twin of face.ends: reads requests to end transactions as columns, and writes answers from columns.
 
-Only what is plainly right is taken; the first end that is not (a name that is none, a decision that is none, a field
-that comes twice) makes `read` return None, and Python reads the whole request.
+It handles ordinary valid requests only. For any other (an invalid name or decision, a repeated field), `read` returns
+None, and Python reads the whole request.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -22,7 +22,7 @@ cdef enum:
     DECISION_MAX = 3
     SHARD_DIGITS_MAX = 10
     DIGITS_MAX = 19
-    # The most that a result takes beside its id and topic: five numbers of ten bytes, and five keys and lengths.
+    # Most bytes of a result beside its id and topic: five numbers of ten bytes, and five keys and lengths.
     RESULT_SIZE_MAX = 128
 
 
@@ -44,7 +44,7 @@ cdef bint _number(const uint8_t **at, const uint8_t *end, int digits_max, int64_
 
 
 def read(bytes data not None):
-    """(group, whether given-up ones are ended too, shards, offsets, positions, ids, decisions); None: see above."""
+    """(group, whether given-up ones are included, shards, offsets, positions, ids, decisions); None: see above."""
     cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(data)
     cdef const uint8_t *stop = at + PyBytes_GET_SIZE(data)
     cdef const uint8_t *inner
@@ -105,7 +105,7 @@ def write(
     list states not None, list topics not None, list queues not None, list offsets not None, list shards not None,
     list ids not None, dict others not None,
 ):
-    """EndTransactionResponse bytes. `others`: encoded results of those whose columns do not say all, by index."""
+    """EndTransactionResponse bytes. `others`: encoded results that need more than the columns, by index."""
     cdef Py_ssize_t count = len(states), n, size = 0, id_size, topic_size
     cdef const char *message_id
     cdef const char *topic
@@ -171,7 +171,7 @@ cdef uint8_t *_put_result(
     uint8_t *to, int64_t state, const uint8_t *message_id, Py_ssize_t id_size, const uint8_t *topic,
     Py_ssize_t topic_size, int64_t shard, int64_t queue, int64_t offset
 ) noexcept nogil:
-    """A result of the response; an offset below 0: the message is nowhere."""
+    """A result of the response; an offset below 0: the message has no place."""
     cdef Py_ssize_t sent_size = 0, size = _field_size(state)
     if offset >= 0:
         sent_size = 1 + _varint_size(id_size) + id_size

@@ -1,4 +1,4 @@
-# What the packer (_packing.pyx) knows of a request: wire keys, and what it notes of each message and part.
+# The packer's view of a request (_packing.pyx): wire keys, and its notes on each message and part.
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from duetime_gateway.face._wire cimport Text
@@ -20,29 +20,28 @@ cdef enum:
     FLAG = 0x68
     MESSAGES = 0x0A
     RETRY = 0x10
-    # Of a SendBatchRequest, beside MESSAGES.
+    # Fields of a SendBatchRequest, beside MESSAGES.
     BATCH_TOPIC = 0x12
     BATCH_QUEUE = 0x18
     BATCH_SHARDING_KEY = 0x22
-    # Of a PrepareRequest.
+    # Fields of a PrepareRequest.
     HALF_GROUP = 0x0A
     HALF_MESSAGES = 0x12
     HALF_IMMUNITY = 0x18
-    # Properties of one message that are compared with each other; requests with more are left to the encoder.
+    # Most properties of one message that are compared with each other; requests with more are left to the encoder.
     NAMES_MAX = 32
-    # Where a generated id's counter lies in it.
+    # Size of a generated id, and digits of the counter at its end.
     ID_SIZE = 32
     COUNTER_DIGITS = 12
-    # The last digits of such an id, which do not choose a shard.
+    # Last digits of such an id, without influence on the shard.
     BLOCK_DIGITS = 2
-    # Bits of the fields of which one says when the message is due.
+    # Bits of the fields that set the due time; at most one may be set.
     DUE_FIELDS = (1 << 8) | (1 << 9) | (1 << 10)
-    # The most that a result takes beside its id: six numbers of ten bytes with their keys, and three lengths; that of a
-    # half message, beside its id twice: five numbers, of which three are in decimal digits.
+    # Most bytes of a result beside its id: six numbers of ten bytes with their keys, and three lengths. A half message
+    # has, beside its id twice, five numbers, three of them in decimal digits.
     RESULT_SIZE_MAX = 128
     ID_SIZE_MAX = 255
-    # Size of the table that finds equal ids, and how far from its slot an id may stand in it: only ids chosen to
-    # collide stand further.
+    # Size of the table that finds equal ids, and the longest probe: only ids chosen to collide need more.
     ID_SLOTS_MAX = 8192
     PROBES_MAX = 64
 
@@ -52,7 +51,7 @@ cdef enum Due:
 
 
 cdef struct Message_:
-    # Where it lies in the request; keys and properties are read from there again when they are written.
+    # Position in the request; keys and properties are read again when written.
     const uint8_t *start
     const uint8_t *end
     Text topic
@@ -64,7 +63,7 @@ cdef struct Message_:
     int32_t flag
     int32_t queue
     int32_t level
-    # Of one with a due time of its own: what was asked for, and the lane, which is 0 for all others.
+    # Due time of its own: its kind, the requested value, and the lane; the lane of all others is 0.
     Due due
     int64_t asked_ms
     int32_t lane
@@ -82,10 +81,10 @@ cdef struct Group:
     int32_t shard
     Py_ssize_t size
     Py_ssize_t count
-    # Of its records, when results are written.
+    # Index of the next record, when results are written.
     Py_ssize_t next
 
 
 cdef inline Py_ssize_t block_size(Text message_id) noexcept nogil:
-    # As route._block_of: how much of an id chooses the shard.
+    # Like route._block_of: length of the part of an id that selects the shard.
     return message_id.size - BLOCK_DIGITS if message_id.size == ID_SIZE else message_id.size

@@ -1,4 +1,4 @@
-# The packer's classes, for what packs requests of other forms.
+# The packer's classes, shared with packers of other requests.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from duetime_gateway.face._message cimport Group, Message_
@@ -13,7 +13,7 @@ cdef class Way:
     cdef dict store_hosts, timers
     cdef int queue_count
     cdef int32_t ready_shard, ready_timers
-    # Of the topic; 0: it has no limit of its own.
+    # The topic's limit; 0: none of its own.
     cdef int64_t max_delay_ms
 
     cdef int32_t choose(self, Text sharding_key, Text message_id)
@@ -29,13 +29,13 @@ cdef class PlainRequest:
     cdef Group *_groups
     cdef int _group_count
     cdef list _hosts, _ways
-    # Of a batch: all messages have these.
+    # Whether it is a batch, and whether the batch sets a queue for all messages.
     cdef bint _is_batch, _has_queue
-    # Of the fields that are no messages, those that this walk has met.
+    # Fields other than messages seen so far in this walk.
     cdef uint32_t _fields_seen
     cdef Text _topic, _sharding_key
     cdef int32_t _queue
-    # Of half messages: what they are prepared with, and the properties that all have for it.
+    # Group and immunity of half messages, and their shared properties.
     cdef Text _group
     cdef int32_t _immunity_s
     cdef bytes _half

@@ -3,14 +3,13 @@
 
 It is the compiled twin of `face.sends` and `sending.encoding` together; see `sending.drafts.Packed` and `Request`.
 
-Theory of operation. `take` walks the request's wire format once and notes of each message where its parts lie and what
-they come to (a `Message_`); `records` writes those of one part, back to back: a part is what one put of a shard takes.
+Theory of operation. `take` walks the request's wire format once and notes the position and size of each message's
+parts (a `Message_`). `records` writes the records of one part, concatenated; a part fits into one put to a shard.
 `PlainRequest.response` writes the SendResponse's wire format from the stores' columns.
 
-Only what is plainly right is taken: the first message that is not (a broken rule, a topic or shard that is not ready,
-a field that comes twice, an id that another has, a spelling that is rare) makes `take` return None, and the Python
-encoder does the whole request; it alone words faults. So nothing here needs to be lenient, and every length is checked
-against the bytes that hold it before it is used.
+It handles ordinary valid requests only. If a message breaks a rule, has a topic or shard that is not ready, a repeated
+field or id, or a rare encoding, `take` returns None, and the Python encoder handles the whole request; only it reports
+faults. So this code need not be lenient. It checks every length against the available bytes before using it.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -68,7 +67,7 @@ cdef frozenset RESERVED = frozenset(name.encode() for name in record.RESERVED_PR
 
 
 cdef str _decoded(Text text):
-    """None: no UTF-8."""
+    """None: invalid UTF-8."""
     try:
         return PyUnicode_DecodeUTF8(<char *>text.at, text.size, NULL)
     except UnicodeDecodeError:
@@ -106,12 +105,12 @@ cdef bint _is_tag(Text text):
 
 
 cdef inline bint _may_be_reserved(Text name) noexcept nogil:
-    """Whether to look the name up: all reserved ones begin with a capital, a digit or `_`."""
+    """Whether the name may be reserved: all reserved ones begin with a capital, a digit or `_`."""
     return not (0x61 <= name.at[0] <= 0x7A)
 
 
 cdef class Way:
-    """A topic's route while a request is worked on."""
+    """A topic's route, cached for one request."""
 
     def __cinit__(self, route):
         self.route = route
@@ -143,8 +142,8 @@ cdef class Way:
 
 
 cdef class PlainRequest:
-    """A SendRequest whose messages are all plainly right; its records come part by part. A SendBatchRequest is one, and
-    a PrepareRequest, whose records are half messages."""
+    """A SendRequest, SendBatchRequest or PrepareRequest with ordinary valid messages; its records are written part by
+    part. The records of a PrepareRequest are half messages."""
 
     def __cinit__(self):
         self._hosts, self._ways = [], []
@@ -154,7 +153,7 @@ cdef class PlainRequest:
         free(self._messages)
         free(self._groups)
 
-    # --- first walk: what is asked for ----------------------------------------------------------------------------
+    # --- first walk: requested fields -----------------------------------------------------------------------------
 
     cdef bint read(
         self, bytes data, dict routes, object levels, Py_ssize_t body_bytes_min, object half_of
@@ -201,8 +200,8 @@ cdef class PlainRequest:
         return 0
 
     cdef bint read_field(self, const uint8_t **at, const uint8_t *end) noexcept:
-        """Reads a field that is no message. One that stands twice is left to Python: what counts is the last one, and
-        what was judged is not what messages before it would get."""
+        """Reads a field other than messages. A repeated one is left to Python: protobuf uses the last value, but
+        messages before it were checked with an earlier one."""
         cdef uint8_t key = at[0][0]
         cdef uint32_t bit = <uint32_t>1 << (key >> 3 & 31)
         cdef uint64_t number
@@ -233,14 +232,14 @@ cdef class PlainRequest:
         return True
 
     cdef bint find_half(self, object half_of) except -1:
-        """Whether half messages of this group have all that they need."""
+        """Whether half messages of this group can be packed."""
         if _ascii(self._group, 0x21) != FIT:
             return False
         self._half = half_of(self._group.at[:self._group.size].decode("ascii"), self._immunity_s)
         return self._half is not None
 
     cdef bint join_batch(self, Message_ *m) except -1:
-        """Gives a message what all of its batch have; whether it has none of that itself."""
+        """Copies the batch's fields to a message; False: the message sets one of them itself."""
         if m.has_queue or m.sharding_key.size or (m.topic.size and not _same(m.topic, self._topic)):
             return False
         m.topic, m.sharding_key = self._topic, self._sharding_key
@@ -248,7 +247,7 @@ cdef class PlainRequest:
         return True
 
     cdef bint are_distinct(self) noexcept:
-        """Whether no two messages with ids of their own have the same one and the same topic."""
+        """Whether no two messages have the same id and topic; generated ids are ignored."""
         cdef uint16_t[ID_SLOTS_MAX] slots
         cdef Message_ *m
         cdef Message_ *other
@@ -276,7 +275,7 @@ cdef class PlainRequest:
         return True
 
     cdef Py_ssize_t _count_messages(self, const uint8_t *at, const uint8_t *end) noexcept:
-        """Reads all fields that are no messages; -1: there is one that no request has."""
+        """Reads all fields other than messages; -1: an unknown field."""
         cdef Py_ssize_t count = 0
         cdef Text message
         while at < end:
@@ -400,7 +399,7 @@ cdef class PlainRequest:
         return True
 
     cdef bint find_way(self, int index, dict routes) except -1:
-        """The message's route; the routes of one request are few, and neighbours mostly share one."""
+        """The message's route; a request has few routes, and neighbours mostly share one."""
         cdef Message_ *m = &self._messages[index]
         cdef Way way
         cdef Text topic
@@ -427,7 +426,7 @@ cdef class PlainRequest:
     # --- between: ids, queues, shards, sizes ----------------------------------------------------------------------
 
     cdef bint settle(self, object ids, Py_ssize_t host_size) except -1:
-        """Whether every message has a shard that is ready for it, and its properties fit."""
+        """Whether every message has a ready shard, and its properties fit."""
         cdef int index
         cdef Message_ *m
         cdef Way way
@@ -452,7 +451,7 @@ cdef class PlainRequest:
             m.encoded_size += CHECKSUM_BYTES
             m.record_size = m.body.size
             if self.is_half:
-                # ;__transactionId__=id, what is asked for, what all have, ;REAL_TOPIC=topic;REAL_QID=queue
+                # ;__transactionId__=id, the requested delay, the shared properties, ;REAL_TOPIC=topic;REAL_QID=queue
                 m.encoded_size += 19 + m.id.size + PyBytes_GET_SIZE(self._half) + 12 + m.topic.size
                 m.encoded_size += 10 + _digits(m.queue)
                 if m.due:
@@ -477,7 +476,7 @@ cdef class PlainRequest:
         return not self._is_batch or self._groups[0].size <= BATCH_BYTES
 
     cdef bint choose_queue(self, int index, Way way) except -1:
-        """Whether there is one."""
+        """Chooses the message's queue; False: there is none."""
         cdef Message_ *m = &self._messages[index]
         if index and self._is_batch:
             m.queue = self._messages[0].queue
@@ -488,7 +487,7 @@ cdef class PlainRequest:
         return True
 
     cdef int make_ids(self, object ids) except -1:
-        """Ids for the messages that have none, in one buffer."""
+        """Generates missing ids, in one buffer."""
         cdef Py_ssize_t missing = 0
         cdef int index
         cdef int64_t number
@@ -512,7 +511,7 @@ cdef class PlainRequest:
         return 0
 
     cdef bint join_group(self, Message_ *m, Way way) except -1:
-        """Puts it into the last part of its shard, or a new one if that is full."""
+        """Adds the message to the last part of its shard, or to a new one if that is full."""
         cdef int32_t shard = way.shard(m.queue)
         cdef int n
         if shard != way.ready_shard:
@@ -525,7 +524,7 @@ cdef class PlainRequest:
                 return False
             if not self.is_half:
                 m.lane = FIRST_TIMER_LANE + m.queue % way.ready_timers
-        # Hosts of 20 bytes take 12 more than the record's size has for them so far.
+        # The size so far covers 4-byte hosts; 20-byte hosts take 12 more.
         m.record_size += PyBytes_GET_SIZE(<bytes>way.store_hosts[shard])
         for n in range(self._group_count - 1, -1, -1):
             if self._groups[n].shard == shard:
@@ -546,11 +545,11 @@ cdef class PlainRequest:
 
     @property
     def parts(self):
-        """(shard, how many records) of each part; those of one shard are in order."""
+        """(shard, record count) of each part; parts of one shard are in order."""
         return [(self._groups[n].shard, self._groups[n].count) for n in range(self._group_count)]
 
     def costs(self):
-        """By topic: how many messages and bytes of bodies; and of these, what is delayed."""
+        """By topic: messages and bytes of their bodies; then the delayed part of both."""
         cdef int64_t[NAMES_MAX][4] sums
         cdef Message_ *m
         cdef int n
@@ -568,7 +567,7 @@ cdef class PlainRequest:
         }
 
     def records(self, int part):
-        """Those of a part, back to back. Written when asked for: a large request need not be written in one go."""
+        """The records of a part, concatenated. Written on demand: a large request is written in several steps."""
         cdef int n
         cdef Group *group
         cdef bytes host, records
@@ -639,7 +638,7 @@ cdef class PlainRequest:
         return _put(to, <const uint8_t *>PyBytes_AS_STRING(CRC_ENDING), CHECKSUM_BYTES)
 
     cdef uint8_t *write_all(self, uint8_t *to, Message_ *m, uint8_t wanted) noexcept:
-        """All keys with a blank after each, or all properties. The first walk has checked every length."""
+        """Writes all keys with a blank after each, or all properties. The first walk has checked every length."""
         cdef const uint8_t *at = m.start
         cdef Text text, name, value
         cdef uint64_t number
@@ -664,7 +663,7 @@ cdef class PlainRequest:
     # --- the answer -----------------------------------------------------------------------------------------------
 
     cdef int check_answers(self, list answers) except -1:
-        """Whether there is an answer to each record. Raises: ValueError."""
+        """Whether every record has an answer. Raises: ValueError."""
         cdef int n
         if len(answers) != self._group_count:
             raise ValueError(f"{len(answers)} answers for {self._group_count} parts")
@@ -680,8 +679,8 @@ cdef class PlainRequest:
         return 0
 
     def response(self, list answers not None):
-        """SendResponse or PrepareResponse bytes. `answers`: (queue offsets, due times or nothing, log positions or
-        nothing) of each part, all of it stored."""
+        """SendResponse or PrepareResponse bytes, if all is stored. `answers`: (queue offsets, due times or nothing, log
+        positions or nothing) of each part."""
         cdef list offsets, dues
         cdef object positions
         cdef bytes buffer
@@ -711,7 +710,7 @@ cdef class PlainRequest:
         return buffer[:to - first]
 
     def columns(self):
-        """(ids, queues, levels, lanes, which part each message is in), where not all is stored."""
+        """(ids, queues, levels, lanes, part of each message), for a request that was not fully stored."""
         return (
             [self._messages[n].id.at[:self._messages[n].id.size].decode("ascii") for n in range(self.count)],
             [self._messages[n].queue for n in range(self.count)],
@@ -725,10 +724,10 @@ def take(
     bytes data not None, dict routes not None, rules not None, bytes born_host not None, int64_t arrived_at_ms,
     bint is_batch=False, half_of=None,
 ):
-    """The request packed if all of it is plainly right, else None.
+    """The packed request, or None if it must be encoded by Python.
 
     `routes`: Route by topic; `rules`: a drafts.Rules; `born_host`: 8 or 20 bytes; `is_batch`: of a SendBatchRequest;
-    `half_of`: of a PrepareRequest: gives the properties that all its half messages have, or None, by its group and
+    `half_of`: for a PrepareRequest: returns the shared properties of its half messages, or None, by its group and
     check_immunity_s.
     """
     cdef PlainRequest request = PlainRequest()

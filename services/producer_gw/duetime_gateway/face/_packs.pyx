@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""Packs a SendRequest whose messages come in `Pack`s of `duetime.v1`: what those of one have in common is read once.
+"""Packs a SendRequest with `Pack`s of `duetime.v1`: reads the common fields of their messages once.
 
-It is the compiled twin of `face.packs` and `sending.encoding` together; see `_packing`, which writes the records. As
-there, only what is plainly right is taken, and the Python encoder does all else.
+It is the compiled twin of `face.packs` and `sending.encoding` together; `_packing` writes the records. As there, it
+handles ordinary valid requests only, and the Python encoder handles all others.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -33,7 +33,7 @@ cdef enum:
     BORN_AT_MS = 0x40
     SIZES = 0x4A
     BODIES = 0x52
-    # Bits of the fields of which one says when the messages are due.
+    # Bits of the fields that set the due time; at most one may be set.
     DUE_FIELDS = (1 << 3) | (1 << 4) | (1 << 5)
     # Packs of one request; more are left to the encoder.
     PACKS_MAX = 16
@@ -47,7 +47,7 @@ cdef Py_ssize_t COUNT_MAX = limits.SEND_COUNT_MAX
 
 
 cdef Py_ssize_t count_sizes(Text sizes) noexcept nogil:
-    """-1: they are no numbers."""
+    """-1: invalid numbers."""
     cdef const uint8_t *at = sizes.at
     cdef const uint8_t *end = at + sizes.size
     cdef Py_ssize_t count = 0
@@ -60,19 +60,19 @@ cdef Py_ssize_t count_sizes(Text sizes) noexcept nogil:
 
 
 cdef struct Pack_:
-    # What all its messages have.
+    # The fields common to its messages.
     Message_ common
     Text prefix
     Text sizes
     Text bodies
     int64_t first_number
     int count
-    # Whether its ids go on after those of the pack before it.
+    # Whether its ids continue those of the previous pack.
     bint goes_on
 
 
 cdef class PackRequest(PlainRequest):
-    """A SendRequest with packs, all of whose messages are plainly right."""
+    """A SendRequest with packs of ordinary valid messages."""
 
     cdef Pack_[PACKS_MAX] _packs
     cdef int _pack_count
@@ -110,7 +110,7 @@ cdef class PackRequest(PlainRequest):
         return self.packs_are_distinct()
 
     cdef bint read_pack(self, Text text, Pack_ *pack, object levels) except -1:
-        """What all its messages have, and where their sizes and bodies lie."""
+        """Reads the common fields, and the positions of sizes and bodies."""
         cdef Py_ssize_t count
         pack.common.start = text.at
         if not self.read_common(text, pack, levels):
@@ -171,7 +171,7 @@ cdef class PackRequest(PlainRequest):
         return not bit & (bit - 1) and common.born_at_ms >= 0 and 0 <= common.level <= levels.highest
 
     cdef bint spread(self, Pack_ *pack, Py_ssize_t body_bytes_min) noexcept:
-        """Gives each message its body; whether the sizes are right."""
+        """Assigns the bodies to messages; False: the sizes are inconsistent."""
         cdef const uint8_t *at = pack.sizes.at
         cdef const uint8_t *end = at + pack.sizes.size
         cdef Message_ *m = &self._messages[self.count]
@@ -193,7 +193,7 @@ cdef class PackRequest(PlainRequest):
         return left == 0
 
     cdef bint packs_are_distinct(self) noexcept:
-        """Whether no two messages of one topic have the same id, and the ids of several packs are known."""
+        """Whether ids are unique among messages of one topic; False also if several packs have generated ids."""
         cdef Pack_ *a
         cdef Pack_ *b
         cdef int n, other
@@ -290,7 +290,7 @@ cdef class PackRequest(PlainRequest):
 
 
 def take(bytes data not None, dict routes not None, rules not None, bytes born_host not None, int64_t arrived_at_ms):
-    """The request packed if all of it is plainly right, else None. See `_packing.take`."""
+    """The packed request, or None if it must be encoded by Python. See `_packing.take`."""
     cdef PackRequest request = PackRequest()
     request._born_host, request._arrived_at_ms = born_host, arrived_at_ms
     if not request.read_packs(data, routes, rules.levels, rules.body_bytes_min):

@@ -1,4 +1,4 @@
-# Results of single messages in protobuf's wire format, as the packer writes them.
+# Results of single messages in protobuf's wire format, as written by the packer.
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
@@ -36,7 +36,7 @@ cdef inline uint8_t *put_result(
 cdef inline uint8_t *put_range(
     uint8_t *to, int count, Message_ *m, int32_t shard, int64_t offset, int64_t due_at_ms
 ) noexcept nogil:
-    # One of `ranges`: `count` messages, of which `m` is the first.
+    # One of `ranges`: `count` messages, starting with `m`.
     cdef uint8_t result[ID_SIZE_MAX + RESULT_SIZE_MAX]
     cdef uint8_t head[8]
     cdef Py_ssize_t size = put_send_result(result, m, shard, offset, due_at_ms) - result
@@ -54,7 +54,7 @@ cdef inline uint8_t *put_range(
 cdef inline uint8_t *put_half(
     uint8_t *to, Message_ *m, int32_t shard, int64_t offset, int64_t position, int64_t check_at_ms
 ) noexcept nogil:
-    # A PrepareResult; names.text_of says how a transaction is named.
+    # A PrepareResult; names.text_of defines the transaction's id.
     cdef uint8_t name[ID_SIZE_MAX + RESULT_SIZE_MAX]
     cdef uint8_t result[2 * ID_SIZE_MAX + RESULT_SIZE_MAX]
     cdef uint8_t *end = put_decimal(name, shard)

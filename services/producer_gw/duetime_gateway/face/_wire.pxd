@@ -1,4 +1,4 @@
-# Protobuf's wire format and parts of it, as the packer reads and writes them.
+# Protobuf's wire format, as read and written by the packer.
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcmp, memcpy
@@ -6,7 +6,7 @@ from libc.string cimport memcmp, memcpy
 from duetime_format._bytes cimport put_varint
 
 cdef enum:
-    # Wire keys of a map's entry.
+    # Wire keys of a map entry.
     NAME_KEY = 0x0A
     VALUE_KEY = 0x12
     OUT_DIGITS = 13
@@ -51,7 +51,7 @@ cdef enum Kind:
 
 
 cdef inline Kind _ascii(Text text, uint8_t lowest) noexcept nogil:
-    # FIT: only characters from `lowest` to `~`.
+    # Returns FIT if all characters are within `lowest` and `~`.
     cdef uint8_t high = 0, unfit = 0, byte
     cdef Py_ssize_t n
     for n in range(text.size):
@@ -62,7 +62,7 @@ cdef inline Kind _ascii(Text text, uint8_t lowest) noexcept nogil:
 
 
 cdef inline bint _property(Text entry, Text *name, Text *value) noexcept nogil:
-    # Whether a map entry is a name and a value, in this order, as all libraries write it.
+    # Whether a map entry is a name and a value, in this order, as written by all libraries.
     cdef const uint8_t *at = entry.at
     cdef const uint8_t *end = entry.at + entry.size
     if at >= end or at[0] != NAME_KEY:
@@ -82,7 +82,7 @@ cdef inline uint8_t *_put(uint8_t *to, const uint8_t *data, Py_ssize_t size) noe
 
 
 cdef inline uint8_t *_put_out(uint8_t *to, int64_t number) noexcept nogil:
-    # The number in 13 digits, as it stands in TIMER_OUT_MS.
+    # Writes the number in 13 digits, the form of TIMER_OUT_MS.
     cdef int n
     for n in range(OUT_DIGITS - 1, -1, -1):
         to[n] = 0x30 + number % 10
@@ -93,7 +93,7 @@ cdef inline uint8_t *_put_out(uint8_t *to, int64_t number) noexcept nogil:
 cdef inline uint8_t *put_counted(
     uint8_t *to, const uint8_t *prefix, Py_ssize_t size, int64_t number
 ) noexcept nogil:
-    # An id: the prefix, and the number in twelve hexadecimal digits.
+    # Writes an id: the prefix, and the number in twelve hexadecimal digits.
     cdef int digit
     to = _put(to, prefix, size)
     for digit in range(12):
@@ -110,7 +110,7 @@ cdef inline int _digits(int64_t number) noexcept nogil:
 
 
 cdef inline uint8_t *_put_field(uint8_t *to, uint8_t key, uint64_t number) noexcept nogil:
-    # A field that is left out if it is 0.
+    # Writes a field; 0 is omitted.
     if number:
         to[0] = key
         to = put_varint(to + 1, number)
