@@ -40,10 +40,10 @@ class TestBadInput:
         monkeypatch.setattr("duetime_spark.session.start", fail)
 
     def test_no_directory(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-        assert "there is no directory" in refused(capsys, "backlog", str(tmp_path / "none"))
+        assert "it does not exist" in refused(capsys, "backlog", str(tmp_path / "none"))
 
     def test_a_directory_of_something_else(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-        assert "is no store directory" in refused(capsys, "audit", str(tmp_path))
+        assert "is not a store directory" in refused(capsys, "audit", str(tmp_path))
 
     def test_an_endpoint_that_nobody_answers_at(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert "grpc://127.0.0.1:1 does not answer" in refused(capsys, "backlog", "grpc://127.0.0.1:1")

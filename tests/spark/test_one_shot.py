@@ -64,7 +64,7 @@ def test_repeated_on_one_snapshot_it_leaves_the_same(
 @pytest.mark.parametrize(
     ("name", "value", "code", "words"),
     [
-        ("SPARK_SOURCES", "/nowhere", 1, "/nowhere is no store directory"),
+        ("SPARK_SOURCES", "/nowhere", 1, "/nowhere is not a store directory"),
         ("SPARK_SOURCES", "grpc://127.0.0.1:1", 1, "grpc://127.0.0.1:1 does not answer"),
         ("DATABASE_URL", "sqlite:////nowhere/meta.db", 1, "metadata database /nowhere/meta.db does not exist"),
         ("SPARK_SOURSES", "/tmp", 1, "DUETIME_SPARK_SOURSES: not a setting of duetime spark; the settings are "),
@@ -92,4 +92,4 @@ def test_module_is_the_command(variables: dict[str, str], monkeypatch: pytest.Mo
     command = [sys.executable, "-m", "duetime_spark", "backlog"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (ended.returncode, ended.stdout) == (1, "")
-    assert ended.stderr == "duetime: directory: /nowhere is no store directory: there is no directory\n"
+    assert ended.stderr == "duetime: directory: /nowhere is not a store directory: it does not exist\n"

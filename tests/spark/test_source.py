@@ -129,7 +129,7 @@ def test_reads_at_one_snapshot_see_the_same(spark: SparkSession, one: Path, tmp_
         ),
         ({"table": "lanes", "level": "1s"}, "there is no such option"),
         ({"table": "lanes", "levels": "1x"}, "delay '1x' is not a whole number"),
-        ({"table": "lanes", "path": "/nowhere"}, "/nowhere is no store directory: there is no directory"),
+        ({"table": "lanes", "path": "/nowhere"}, "/nowhere is not a store directory: it does not exist"),
         ({"table": "lanes", "path": "", "endpoint": "127.0.0.1:1"}, "grpc://127.0.0.1:1 does not answer"),
     ],
 )

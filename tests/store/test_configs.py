@@ -79,7 +79,7 @@ def test_unreadable_file_gives_its_backup_and_never_becomes_one(tmp_path: Path, 
     (tmp_path / f"{configs.DELAY_OFFSETS}.bak").write_text("{")
     loaded = configs.load(tmp_path, configs.DELAY_OFFSETS)
     assert loaded.value is None
-    assert "its backup: it is no JSON object" in loaded.fault
+    assert "its backup: it is not a JSON object" in loaded.fault
 
 
 def test_flipped_bit_is_found(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_summary_for_people_names_waiting_messages(tmp_path: Path) -> None:
 def test_foreign_directory_is_refused(tmp_path: Path) -> None:
     told = command("inspect", tmp_path)
     assert told.returncode == 2
-    assert "is no store directory: none of commitlog" in told.stderr
+    assert "is not a store directory: it has none of commitlog" in told.stderr
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The audit log: admin acts and refusals, told as log lines and kept in the metadata database.
+"""The audit log: admin acts and rejections, written as log lines and kept in the metadata database.
 
 border ─▶ Audit ─┬─▶ a line, at once
                  └─▶ Trail ─▶ waiting events ─▶ batches ─▶ metadata database ◀─ ListAuditEvents

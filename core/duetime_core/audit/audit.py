@@ -1,4 +1,4 @@
-"""What a server tells of its calls: admin acts, whatever became of them, and refusals of any call."""
+"""Audits a server's calls: admin acts with any outcome, and rejections of all calls."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -20,19 +20,19 @@ from duetime_core.errors import DueTimeError
 
 log = structlog.get_logger()
 
-# What the call that is being served is about.
+# Target of the running call.
 _resource: ContextVar[str] = ContextVar("duetime_audited_resource", default="")
-# The call that is being served, where callers are asked who they are.
+# The running call, if users are on.
 _call: ContextVar["tuple[MethodAudit, Any] | None"] = ContextVar("duetime_audited_call", default=None)
 
 
 def name_resource(resource: str) -> None:
-    """Says what the call that is being served is about, where only its service finds that out."""
+    """Names the target of the running call, if only its service can tell."""
     _resource.set(resource)
 
 
 def tell_refused_part(resource: str, error: DueTimeError) -> None:
-    """Says that a part of the call that is being served is refused, of which its status tells nothing."""
+    """Records the rejection of a part of the running call; its status does not show it."""
     call = _call.get()
     if call is not None:
         method, context = call
@@ -40,11 +40,11 @@ def tell_refused_part(resource: str, error: DueTimeError) -> None:
 
 
 def _nowhere(event: Event) -> None:
-    """For processes without a database: the line is all."""
+    """Keeps nothing: processes without a database only log events."""
 
 
 class Audit:
-    """The events of one server: each is logged, and given to `keep`."""
+    """The events of one server: each is logged, and passed to `keep`."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Audit:
         self._period: Timer | None = None
 
     def of(self, method: str) -> "MethodAudit":
-        """`method`: as gRPC has it, `/service/method`."""
+        """`method`: gRPC's name, `/service/method`."""
         name = method.lstrip("/")
         return MethodAudit(self, name, self._acts.get(name))
 
@@ -68,7 +68,7 @@ class Audit:
         return self._clock.now_ms()
 
     def note(self, event: Event) -> None:
-        """Of refusals, only the first of each host in a period are told one by one."""
+        """Records an event; only the first rejections of each host in a period are recorded one by one."""
         if event.is_refusal:
             if self._period is None:
                 self._period = self._clock.call_later(PERIOD_MS, self._end_period)
@@ -77,7 +77,7 @@ class Audit:
         self._tell(event)
 
     def stop(self) -> None:
-        """Tells what is not told yet."""
+        """Records the remaining events."""
         if self._period is not None:
             self._period.cancel()
             self._end_period()
@@ -100,22 +100,22 @@ class MethodAudit:
         self._audit = audit
         self._method = method
         self._act = act
-        # Whether its requests say what they are about.
+        # Whether its requests name their targets.
         self.is_read = act is not None and act.request is not None
 
     def read(self, data: bytes) -> None:
-        """Of an act: its request, before it is served."""
+        """Reads the request of an act before it is served."""
         assert self._act is not None, "no act"
-        # One that can't be decoded is refused next.
+        # A request that cannot be decoded is rejected next.
         with suppress(DecodeError):
             name_resource(self._act.about(self._act.request.FromString(data)))
 
     def began(self, context: "grpc.aio.ServicerContext[Any, Any]") -> None:
-        """To be called in the call's task, where parts of it may be refused."""
+        """Must be called in the call's task, where parts of it may be rejected."""
         _call.set((self, context))
 
     def ended(self, context: "grpc.aio.ServicerContext[Any, Any]", status: str, reason: str) -> None:
-        """To be called at the end of each call, in its task."""
+        """Must be called at the end of each call, in its task."""
         if self._act is None and status not in REFUSED:
             return
         resource = _resource.get() if self._act is not None else ""
@@ -124,8 +124,8 @@ class MethodAudit:
         self.tell(context, resource, status, reason)
 
     def tell(self, context: "grpc.aio.ServicerContext[Any, Any]", resource: str, status: str, reason: str) -> None:
-        """Notes an event of a call, in its name."""
-        # Its kind, as in `ipv4:`, is not told.
+        """Records an event in the name of a call."""
+        # Strip the kind, such as `ipv4:`.
         peer = unquote(context.peer()).removeprefix("ipv4:").removeprefix("ipv6:")
         self._audit.note(
             Event(

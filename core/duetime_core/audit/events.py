@@ -1,4 +1,4 @@
-"""What the audit log has one line and one row for. Pure."""
+"""The events of the audit log; each is one line and one row. Pure."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -8,38 +8,38 @@ from duetime_format.texts import printable
 from duetime_core.bounds import cut
 from duetime_core.secrets import masked
 
-# Of a text of an event, as rows keep it.
+# Limit of each text in rows.
 TEXT_BYTES_MAX = 255
-# Statuses that say: this caller may not.
+# Statuses of rejected callers.
 REFUSED = frozenset({"UNAUTHENTICATED", "PERMISSION_DENIED"})
 
 
 class Act(NamedTuple):
-    """An admin act: a call that changes what others rely on, or hands out all there is."""
+    """An admin act: a call that changes shared state, or exposes all messages."""
 
-    # The class of its requests; None: the call's service names what it is about (`name_resource`), if it is an act.
+    # Class of its requests; None: the service names the target (`name_resource`), if the call is an act.
     request: Any = None
-    # What a request is about, such as `topic orders`.
+    # Target of a request, such as `topic orders`.
     about: Callable[[Any], str] = str
 
 
 class Event(NamedTuple):
-    """An admin act, done or not, or a call that was refused."""
+    """An admin act, successful or not, or a rejected call."""
 
     at_ms: int
-    # Empty: nobody in particular, or not known.
+    # Empty: none, or unknown.
     user: str
-    # The caller's, and its address there.
+    # Host of the caller, and its address there.
     host: str
     peer: str
-    # As in `duetime.v1.Gateway/CreateTopic`.
+    # Such as `duetime.v1.Gateway/CreateTopic`.
     method: str
-    # Such as `topic orders`; empty where the request was not read.
+    # Target, such as `topic orders`; empty: the request was not read.
     resource: str
-    # The name of the gRPC status, and the reason beside it.
+    # Name of the gRPC status, and the reason.
     status: str
     reason: str
-    # Refusals of the host that have no event of their own; this one has their last one's status.
+    # Number of the host's rejections without events of their own; the status is that of the last one.
     left_out_count: int = 0
 
     @property
@@ -48,5 +48,5 @@ class Event(NamedTuple):
 
 
 def plain(text: str) -> str:
-    """A text that callers give, as events have it: without passwords and control characters, and not long."""
+    """Cleans a caller's text for events: masks passwords, removes control characters, limits the length."""
     return cut(masked(printable(text[: TEXT_BYTES_MAX + 1])), TEXT_BYTES_MAX)

@@ -1,16 +1,16 @@
-"""How many refusals of a host are told: the first ones of a period, and how many more there were. Pure."""
+"""Limits the recorded rejections per host: the first ones of a period, then a count of the rest. Pure."""
 
 from duetime_core.audit.events import Event
 
 PERIOD_MS = 10_000
-# Of a host in a period, and the hosts that have a count of their own; all others share one.
+# Rejections per host and period, and hosts with a count of their own; all others share one.
 REFUSALS_MAX = 10
 HOSTS_MAX = 64
 _OTHERS = ""
 
 
 class _Told:
-    """What a host has had in this period."""
+    """The rejections of one host in this period."""
 
     __slots__ = ("count", "last", "left_out_count")
 
@@ -21,13 +21,13 @@ class _Told:
 
 
 class Refusals:
-    """The refusals of this period."""
+    """The rejections of this period."""
 
     def __init__(self) -> None:
         self._hosts: dict[str, _Told] = {}
 
     def admit(self, event: Event) -> bool:
-        """Whether it is told; otherwise it is counted."""
+        """Whether to record the event; otherwise it is counted."""
         host = event.host if event.host in self._hosts or len(self._hosts) < HOSTS_MAX else _OTHERS
         told = self._hosts.setdefault(host, _Told())
         if told.count < REFUSALS_MAX:
@@ -38,7 +38,7 @@ class Refusals:
         return False
 
     def end(self) -> list[Event]:
-        """Ends the period. Returns an event for each host of which some were left out."""
+        """Ends the period. Returns an event for each host with unrecorded rejections."""
         hosts, self._hosts = self._hosts, {}
         return [
             told.last._replace(host=host or "others", peer="", left_out_count=told.left_out_count)

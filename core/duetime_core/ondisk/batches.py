@@ -1,12 +1,12 @@
-"""Batches in a walk of the log: one that a crash has torn is not there.
+"""Batches in a walk of the log: those torn by a crash are left out.
 
     all records intact        a batch
-    torn                      bytes that were never written are missing: the batch was not acknowledged, and none of its
-                              records counts; at the end of the log the log ends before it
-    damaged                   bytes are there, and are wrong: the batch was whole once, and its other records count
+    torn                      bytes were never written: the batch was not acknowledged, and none of its records count;
+                              at the end of the log, the log ends before it
+    damaged                   bytes were written, but are wrong: the batch was once whole, and its other records count
 
-What was never written reads as zeros, in whole sectors or from the place where a write ended on: the log's files are
-zeros beyond their records. What lies before a checkpoint is durable, so that nothing there is torn.
+Unwritten bytes read as zeros, in whole sectors or after the end of a write: the log's files are zero beyond their
+records. Everything before a checkpoint is durable, so nothing there is torn.
 """
 
 from collections.abc import Iterator
@@ -18,28 +18,28 @@ from duetime_format.columns import Run
 from duetime_core.ondisk.scan import Found, Item, Log, Skipped, intact_at, item_end, scan_runs
 
 SECTOR_BYTES = 512
-# Zeros that are fewer, at the edge of a damaged place, may be a record's own.
+# Shorter runs of zeros at the edge of a damaged place may belong to a record.
 _EDGE_BYTES_MIN = 4
 
 Span = tuple[int, int]
 
 
 class Torn(Skipped):
-    """A batch that was not written whole, and what is left of it."""
+    """The remains of a batch that was not written whole."""
 
 
 def scan_whole(log: Log, position: int, settled: int = 0, cut: list[Span] | None = None) -> Iterator[Item]:
-    """As `scan_runs`, without what is left of torn batches.
+    """As `scan_runs`, without the remains of torn batches.
 
     Args:
         settled: nothing before this position is torn.
-        cut: gets the batch that the end of the log lies in, if there is one.
+        cut: gets the batch that contains the end of the log, if there is one.
     """
     return _Walk(log, max(position, settled), [] if cut is None else cut).from_(position)
 
 
 class _Walk:
-    """Holds back damaged places, until it is known which batch they are in, and the batch that is not at its end."""
+    """Holds back damaged places until their batch is known, and a batch until its end is reached."""
 
     def __init__(self, log: Log, first: int, cut: list[Span]) -> None:
         self._log = log
@@ -49,7 +49,7 @@ class _Walk:
         self._open: Span | None = None
 
     def from_(self, position: int) -> Iterator[Item]:
-        """The walk from a position on."""
+        """Walks from a position on."""
         more: int | None = position
         while more is not None:
             for item in scan_runs(self._log, more):
@@ -58,7 +58,7 @@ class _Walk:
         yield from self._settle(at_end=True)
 
     def _written_since(self) -> int | None:
-        """Where the open batch goes on, if a running store has written more of it meanwhile."""
+        """Position at which the open batch continues, if a running store has written more of it meanwhile."""
         if self._open is None:
             return None
         intact = [item_end(item) for item in self._held if not _is_damaged(item)]
@@ -103,7 +103,7 @@ class _Walk:
             yield from self._pass(run)
             return
         if self._open is None and rows[0] == 0 and starts[0] < _start_of(run):
-            # Its first records are damaged, or lie before the walk.
+            # Its first records are damaged, or precede the walk.
             span = int(starts[0]), int(ends[0])
             if self._may_open(span, _start_of(run)):
                 yield from self._begin(span)
@@ -126,25 +126,25 @@ class _Walk:
             yield from self._pass(run)
 
     def _may_open(self, span: Span, position: int) -> bool:
-        """Whether a batch of which a record lies at `position` begins here or in what is held."""
+        """Whether a batch with a record at `position` begins here or in the held items."""
         return span[0] >= self._first and (
             span[0] == position or any(_start_of(item) <= span[0] < item_end(item) for item in self._held)
         )
 
     def _begin(self, span: Span) -> Iterator[Item]:
-        """A batch that is not whole so far begins; yields what is held and lies before it."""
+        """Opens a batch that is incomplete so far; yields the held items before it."""
         while self._held and item_end(self._held[0]) <= span[0]:
             yield self._held.pop(0)
         self._open = span
 
     def _settle(self, *, at_end: bool = False) -> Iterator[Item]:
-        """Decides on what is held."""
+        """Decides on the held items."""
         held, self._held, span, self._open = self._held, [], self._open, None
         if span is None:
             yield from held
         elif not self._is_torn(span, held):
             if not at_end and item_end(held[-1]) > span[1]:
-                # The next batch may begin in it.
+                # It may contain the start of the next batch.
                 self._held.append(held.pop())
             yield from held
         elif at_end:
@@ -156,7 +156,7 @@ class _Walk:
                 self._held.append(Skipped(span[1], item_end(last) - span[1], last.damage))
 
     def _is_torn(self, span: Span, held: list[Item]) -> bool:
-        """Whether bytes were never written in a place of the batch that no intact record fills."""
+        """Whether bytes were never written in a part of the batch without intact records."""
         at, gaps = span[0], []
         for item in held:
             if not _is_damaged(item):
@@ -196,7 +196,7 @@ def _part(run: Run, first: int, stop: int) -> Run:
     if (first, stop) == (0, run.count):
         return run
     end = int(run.starts[stop]) if stop < run.count else run.end
-    # The compiled twins take no array with gaps.
+    # The compiled twins need contiguous arrays.
     entries = None if run.entries is None else np.ascontiguousarray(run.entries[:, first:stop])
     columns = np.ascontiguousarray(run.columns[:, first:stop])
     return Run(run.data, run.position, end, run.keys, columns, entries, run.destinations)

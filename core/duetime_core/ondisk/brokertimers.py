@@ -1,25 +1,25 @@
-"""Which timers a 5.x broker would still deliver: entries of queue 0 of rmq_sys_wheel_timer, by the broker's files.
+"""Finds the timers that a 5.x broker would still deliver: entries of queue 0 of rmq_sys_wheel_timer, by its files.
 
     timerlog              one unit for each timer that entered the wheel; those of an unread slot are pending
-    config/timercheck     the slot to be read next, and the queue's first entry that may not be in the wheel yet
-    queue and log         timers put back and marks; copies that the broker delivered
+    config/timercheck     the next slot to read, and the queue's first entry that may be missing in the wheel
+    queue and log         re-queued timers and marks; copies delivered by the broker
 
     entry is in the timer log, in a slot to be read         pending
     entry is at or after timercheck's queue offset          pending
-    the timer log lacks it, or has it as one to be put      pending if its slot is to be read: files of the timer log
-    back, from a slot that was read                         may be cut or missing, and what was put back may be lost
+    the timer log lacks it, or has it as one to re-queue    pending if its slot is to be read: files of the timer log
+    from a slot that was read                               may be cut or missing, and the re-queued one may be lost
     all others                                              ended
 
-Of these, a mark that takes another timer back (TIMER_DEL_UNIQKEY) is ended, and so is the timer that it names by
-UNIQ_KEY, with its topic in front from 5.3.2 on. A timer that lies further ahead than the wheel reaches is rolled: put
-into the queue again, with one more in TIMER_ROLL_TIMES. A kill may leave both, or two newer ones; as many count as were
-sent, the newest. And a timer has ended whose copy is in the log, behind it and stored after its slot: delivered after
-timercheck was written. So a directory is read with an older timercheck too, or without: as if no slot had been read.
+A mark that cancels another timer (TIMER_DEL_UNIQKEY) has ended, and so has the timer with its UNIQ_KEY, preceded by the
+topic since 5.3.2. A timer beyond the wheel's range is rolled: queued again, with TIMER_ROLL_TIMES
+increased by one. A kill may leave both, or two newer ones; the newest count, as many as were sent. A timer has also
+ended if the log has its copy after it, stored after its slot: it was delivered after timercheck was written. So an
+older timercheck works too, or none: as if no slot had been read.
 
-A broker recovers the wheel from the last two files of the timer log, forgets what fell due seven days ago, and delivers
-a second time what a kill has kept out of timercheck. Here the whole timer log counts, nothing is forgotten, and what
-was delivered is found in the log. The wheel's file is not needed, so its size and its precision don't matter: a slot is
-what TIMER_OUT_MS says, which is a multiple of the precision.
+A broker recovers the wheel from the last two files of the timer log, drops timers due more than seven days ago, and
+delivers again those that a kill kept out of timercheck. This module reads the whole timer log, drops nothing, and finds
+deliveries in the log. It ignores the wheel's file, so its size and precision do not matter: a slot is the value of
+TIMER_OUT_MS, a multiple of the precision.
 
 Source: RocketMQ 5.3.3 TimerMessageStore (recover, enqueue, dequeue), TimerLog, TimerCheckpoint.
 """
@@ -48,7 +48,7 @@ CHECK_FILE = "config/timercheck"
 CHECK_BYTES = 56
 DELETED_KEY = "TIMER_DEL_UNIQKEY"
 ROLLS = "TIMER_ROLL_TIMES"
-# In duetimeStore.json.
+# Key in duetimeStore.json.
 HANDOVER = "timers"
 LOG_UNIT = np.dtype(
     [
@@ -71,7 +71,7 @@ _I64_MAX = (1 << 63) - 1
 _DEQUEUED = b"TIMER_DEQUEUE_MS"
 _DELETED = DELETED_KEY.encode() + NAME_END
 _TIMERS = TIMER_TOPIC.encode()
-# Clocks of brokers may have been set back by so much.
+# Tolerance for brokers' clocks set back.
 _CLOCK_STEP_MS = 600_000
 
 ReadRecord = Callable[[int, int], bytes]
@@ -93,12 +93,12 @@ class Check(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> "Check":
-        """Bytes that are not there count as zeros: a broker's that has read no slot."""
+        """Missing bytes count as zeros: a broker that has read no slot."""
         return cls(*_CHECK.unpack(data[:CHECK_BYTES].ljust(CHECK_BYTES, b"\0")))
 
 
 def log_units(files: Files) -> np.ndarray:
-    """The units of the timer log, without what is none."""
+    """The valid units of the timer log."""
     parts = [np.empty(0, LOG_UNIT)]
     for base, file in sorted(LogFiles(files, "timerlog").files.items()):
         data = file.read_file(base, file.size)
@@ -109,20 +109,20 @@ def log_units(files: Files) -> np.ndarray:
 
 
 class Handover(NamedTuple):
-    """When DueTime took a broker's timers over: the broker's timercheck, in hex, and where the log ended. Empty and 0
-    where no broker had kept timers."""
+    """The point at which DueTime took over a broker's timers: the broker's timercheck, in hex, and the end of the log.
+    Empty and 0 if no broker had kept timers."""
 
     check: str
     position: int
 
     def to_dict(self) -> dict[str, Any]:
-        """As duetimeStore.json has it, under HANDOVER."""
+        """The value in duetimeStore.json, under HANDOVER."""
         return {"timercheck": self.check, "fromPosition": self.position}
 
 
 def handover_at(files: Files, position: int) -> Handover | None:
-    """The handover if it takes place now, with the log's end at `position`. None: it has taken place before, and no
-    broker has kept timers here since."""
+    """The handover if it happens now, with the log's end at `position`. None: it has already happened, and no broker
+    has kept timers here since."""
     if known_handover(files) is not None:
         return None
     check = (files.content(CHECK_FILE) or b"")[:CHECK_BYTES].hex()
@@ -130,7 +130,7 @@ def handover_at(files: Files, position: int) -> Handover | None:
 
 
 def known_handover(files: Files) -> Handover | None:
-    """The handover that has taken place; None: it has not, or a broker has served the directory since."""
+    """The past handover; None: there is none, or a broker has served the directory since."""
     known = (configs.load_from(files, configs.STORE).value or {}).get(HANDOVER)
     if not isinstance(known, dict):
         return None
@@ -138,12 +138,12 @@ def known_handover(files: Files) -> Handover | None:
     if not (isinstance(check, str) and _HEX.fullmatch(check) and isinstance(position, int)):
         return None
     data = files.content(CHECK_FILE)
-    # A file that is gone is none of another broker.
+    # A missing file does not indicate another broker.
     return Handover(check, position) if data is None or data[:CHECK_BYTES].hex() == check else None
 
 
 def are_brokers(files: Files) -> bool:
-    """Whether a broker has written the directory last: its timers have not been taken over."""
+    """Whether a broker wrote the directory last, so that its timers have not been taken over."""
     if known_handover(files) is not None:
         return False
     return files.exists(CHECK_FILE) or "levels" not in (configs.load_from(files, configs.STORE).value or {})
@@ -152,13 +152,13 @@ def are_brokers(files: Files) -> bool:
 def pending(files: Files, offsets: Ints, units: Units, read: ReadRecord, *, queue: int = 0) -> Ints | None:
     """Offsets of the entries that are pending by a broker's files, ascending. None: no broker wrote the directory.
 
-    What DueTime has done is not counted in: all entries that it wrote since a handover are pending, also those that it
-    has appended again in their place. Of other queues than 0 brokers read nothing: an export has their timers in 0, and
-    marks in their place.
+    DueTime's own work is ignored: all entries that it wrote since a handover are pending, including those that it
+    appended again at their offset. Brokers read only queue 0: an export moves the timers of other queues there, and
+    leaves marks in their place.
 
     Args:
         offsets, units: all entries of the queue, ascending.
-        read: a record's bytes, by log position and size; fewer where it is not there.
+        read: a record's bytes, by log position and size; fewer if it is missing.
     """
     handover = known_handover(files)
     if handover is None and not are_brokers(files):
@@ -203,7 +203,7 @@ def _pending(files: Files, check: Check, offsets: Ints, units: Units, read: Read
 
 
 class _Key(NamedTuple):
-    """What a timer and its copies have in common."""
+    """The key shared by a timer and its copies."""
 
     topic: str
     id: str
@@ -215,15 +215,15 @@ class _Timer(NamedTuple):
     position: int
     key: _Key
     rolls: int
-    # By the wheel or timercheck, not by its slot alone.
+    # Pending by the wheel or timercheck, not only by its slot.
     is_to_come: bool
-    # The key of the one that it takes back, empty: none; and the slots in which this may be.
+    # Key of the timer that it cancels, empty: none; and the possible slots of that timer.
     deleted: str
     deleted_ms: tuple[int, ...]
 
 
 def _record(data: bytes) -> Record | None:
-    """None: there is no such record; a broker passes over it."""
+    """Decodes a record; None: there is none, and a broker skips it."""
     try:
         return record.decode(data, check_crc=False)
     except Damaged:
@@ -239,7 +239,7 @@ def _timer(offset: int, found: Record, is_to_come: bool) -> _Timer:
 
 
 def _key(found: Record, properties: dict[str, str]) -> _Key:
-    # Without an id, what else copies have in common.
+    # Other fields shared by copies, if there is no id.
     message_id = properties.get(record.UNIQ_KEY) or f"{found.born_at_ms} {found.body_crc} {found.flag}"
     return _Key(properties.get(record.REAL_TOPIC, ""), message_id, _number(properties.get(record.TIMER_OUT_MS)))
 
@@ -258,7 +258,7 @@ def _without_deleted(timers: list[_Timer]) -> list[_Timer]:
 
 
 def _without_rolled(timers: list[_Timer]) -> list[_Timer]:
-    """Without those that were put into the queue again: of each key as many as were sent, the newest."""
+    """Drops re-queued timers: keeps the newest of each key, as many as were sent."""
     groups: dict[tuple[_Key, str], list[_Timer]] = {}
     for timer in timers:
         groups.setdefault((timer.key, timer.deleted), []).append(timer)
@@ -272,7 +272,7 @@ def _without_rolled(timers: list[_Timer]) -> list[_Timer]:
 
 
 def _delivered(files: Files, timers: list[_Timer], end: int) -> set[int]:
-    """Offsets of those whose copy the log has: it lies behind the timer, and was stored after its slot."""
+    """Offsets of timers with a copy in the log: after the timer, and stored after its slot."""
     if not timers:
         return set()
     log = LogFiles(files)
@@ -294,7 +294,7 @@ def _delivered(files: Files, timers: list[_Timer], end: int) -> set[int]:
 
 
 def _copies(log: LogFiles, position: int, end: int) -> Iterator[Record]:
-    """The records in [position, end) that the wheel delivered: not those that it rolled on."""
+    """The records in [position, end) delivered by the wheel, without rolled ones."""
     for item in scan_runs(log, position, end):
         if isinstance(item, Run) and _DEQUEUED in item.data:
             others = np.array([topic != _TIMERS for topic, _ in item.keys])[item.key_of]

@@ -1,10 +1,10 @@
-"""The `checkpoint` file: how far everything derived from the log is on disk.
+"""The `checkpoint` file: the durable progress of all data derived from the log.
 
      0 i64 physicMsgTimestamp    8 i64 logicsMsgTimestamp   16 i64 indexMsgTimestamp     RocketMQ's
-    64 slot 0                 2080 slot 1                                                 ours, written in turn
+    64 slot 0                 2080 slot 1                                                DueTime's, written in turn
 
-    slot  0 4s  "DTC3"            4 u32 CRC-32 of all after it, to the end of the places
-          8 i64 serial            rises by one with each checkpoint
+    slot  0 4s  "DTC3"            4 u32 CRC-32 of the rest, to the end of the places
+          8 i64 serial            increases with each checkpoint
          16 i64 position          every record before it is in its queue, and on disk there
          24 i64 scan position     where recovery begins to read message ids, at or before `position`
          32 i64 unit count        units of all queues at `position`
@@ -14,9 +14,9 @@
          64 i64 watermark of each level, then i64 due time and i64 entry of each timer lane's place: all entries up to
             it, in order of due time, are restored or have ended
 
-4,096 bytes. A write that is torn leaves the other slot, which is one checkpoint older. More than 244 lanes, of which a
-timer lane counts as two, take both slots. Versions before wrote "DTC2", without timer lanes, and one slot "DTCP",
-without serial and times either.
+4,096 bytes. After a torn write the other slot remains, which is one checkpoint older. More than 244 lanes, with timer
+lanes counted twice, take both slots. Earlier versions wrote "DTC2", without timer lanes, and a single slot "DTCP",
+without serial and times as well.
 """
 
 import zlib
@@ -49,7 +49,7 @@ _LAYOUTS = {
     b"DTCP": _Layout(Struct(">qqqi")),
 }
 _FIELDS = _LAYOUTS[_MARK].fields
-# Without serial and times.
+# Number of fields without serial and times.
 _FIRST_FIELDS = 4
 _LANES_MAX = (FILE_BYTES - SLOTS_AT[0] - _MARK_CRC.size - _FIELDS.size) // 8
 
@@ -64,11 +64,11 @@ class Checkpoint:
     watermarks: tuple[int, ...]
     stored_at_ms: int
     now_ms: int
-    # None: it knows of no timer lanes, and maybe none were served.
+    # None: it predates timer lanes; there may have been none.
     places: tuple[Place, ...] | None = ()
 
     def encode(self, serial: int) -> bytes:
-        """A slot."""
+        """Encodes a slot."""
         fields = _FIELDS.pack(
             serial,
             self.position,
@@ -85,12 +85,12 @@ class Checkpoint:
 
 
 def decode(data: bytes) -> Checkpoint | None:
-    """The newest checkpoint in a file's bytes; None when there is none or both are damaged."""
+    """The latest checkpoint in a file's bytes; None: there is none, or both are damaged."""
     return next((point for _, _, point in slots(data)), None)
 
 
 def damaged_slots(data: bytes) -> list[int]:
-    """Where in a file's bytes slots lie that are neither empty nor intact."""
+    """Positions of slots that are neither empty nor intact."""
     serial, point = _slot(data[SLOTS_AT[0] :])
     if serial and point is not None and len(point.encode(serial)) > SLOT_BYTES:
         return []
@@ -99,7 +99,7 @@ def damaged_slots(data: bytes) -> list[int]:
 
 
 def slots(data: bytes) -> list[tuple[int, int, Checkpoint]]:
-    """Serial, slot and content of the intact slots, the newest first."""
+    """Serial, slot and content of the intact slots, latest first."""
     found = []
     for slot, at in enumerate(SLOTS_AT):
         serial, point = _slot(data[at:])
@@ -135,17 +135,17 @@ def _slot(data: bytes) -> tuple[int, Checkpoint | None]:
 
 
 def read(path: Path) -> Checkpoint | None:
-    """The newest intact checkpoint."""
+    """The latest intact checkpoint."""
     return next(iter(read_all(path)), None)
 
 
 def read_all(path: Path) -> list[Checkpoint]:
-    """All intact checkpoints, the newest first."""
+    """All intact checkpoints, latest first."""
     return [point for _, _, point in slots(_bytes(path))]
 
 
 def read_slots(path: Path) -> list[tuple[int, Checkpoint]]:
-    """As `read_all`, each with its serial."""
+    """As `read_all`, with serials."""
     return [(serial, point) for serial, _, point in slots(_bytes(path))]
 
 

@@ -1,8 +1,8 @@
-"""Reads the files under `config/`, which are in RocketMQ's JSON dialect and replaced in its way.
+"""Reads the files under `config/`, which use RocketMQ's JSON dialect and way of replacement.
 
 fastjson writes maps with integer keys as `{1:120,3:7}`: the reader quotes such keys, the writer leaves them bare. A
-file is replaced through `.tmp`, and the old one stays as `.bak`; a reader falls back to it. Files that DueTime writes
-end with `duetimeCrc32`, the CRC-32 of all else in the file, which a broker ignores and leaves out when it writes it.
+file is replaced through `.tmp`, and the old one is kept as `.bak`; readers fall back to it. Files written by DueTime
+end with `duetimeCrc32`, the CRC-32 of the rest of the file; a broker ignores it, and omits it when it writes the file.
 
 Source: RocketMQ 4.9.3 ConfigManager, MixAll, fastjson MapSerializer.
 """
@@ -17,16 +17,16 @@ from typing import Any
 
 from duetime_core.ondisk.folder import Files, LocalFiles
 
-# A string, which is left alone, or a bare integer key.
+# Matches a string, which is kept, or a bare integer key.
 _STRING_OR_KEY = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?\d+)\s*:')
 
 DELAY_OFFSETS = "delayOffset.json"
 TOPICS = "topics.json"
 CONSUMER_OFFSETS = "consumerOffset.json"
 GROUPS = "subscriptionGroup.json"
-# Ours: the settings that the data was written with. RocketMQ ignores it.
+# DueTime's own: the settings of the data. RocketMQ ignores it.
 STORE = "duetimeStore.json"
-# Ours too: how far the index files are on disk.
+# DueTime's own: durable progress of the index files.
 INDEX = "duetimeIndex.json"
 _I32_MAX, _I64_MAX = (1 << 31) - 1, (1 << 63) - 1
 CRC = "duetimeCrc32"
@@ -34,16 +34,17 @@ CRC = "duetimeCrc32"
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A file's content; `fault` says why it is the backup's, or missing. A file that was never there is no fault."""
+    """A file's content; `fault`: the reason for using the backup, or for missing content. A file that never existed is
+    not a fault."""
 
     value: dict[str, Any] | None = None
     fault: str = ""
-    # It has our CRC: DueTime wrote it, and no broker since.
+    # Whether it has DueTime's CRC: no broker has written it since.
     is_ours: bool = False
 
 
 def parse(text: str) -> dict[str, Any]:
-    """Raises: ValueError for what is not an object in this dialect."""
+    """Raises: ValueError: not an object in this dialect."""
     try:
         value = json.loads(text)
     except ValueError:
@@ -58,7 +59,7 @@ def _quoted(match: re.Match[str]) -> str:
 
 
 def load(directory: Path, name: str) -> Loaded:
-    """The file's content, or its backup's; neither raises."""
+    """The file's content, or its backup's; never raises."""
     return load_from(LocalFiles(directory), name, "")
 
 
@@ -76,12 +77,12 @@ def load_from(files: Files, name: str, folder: str = "config/") -> Loaded:
 
 
 def read(directory: Path, name: str) -> dict[str, Any] | None:
-    """The file's content, or its backup's; None when neither can be read."""
+    """The file's content, or its backup's; None: neither is readable."""
     return load(directory, name).value
 
 
 def fault_of(path: Path) -> str:
-    """What is wrong with one file; empty where it can be read."""
+    """The fault of one file; empty: readable."""
     return _read(LocalFiles(path.parent), path.name)[1]
 
 
@@ -89,16 +90,16 @@ _GONE = "it is not there"
 
 
 def _read(files: Files, path: str) -> tuple[dict[str, Any] | None, str, bool]:
-    """The content without its CRC, or what is wrong with the file; and whether it had a CRC."""
+    """The content without its CRC, or the fault of the file; and whether it had a CRC."""
     try:
         data = files.content(path)
         if data is None:
             return None, _GONE, False
         value = parse(data.decode())
     except OSError as error:
-        return None, f"it can't be read: {error.strerror}", False
+        return None, f"it cannot be read: {error.strerror}", False
     except (ValueError, RecursionError) as error:
-        return None, f"it is no JSON object: {error}", False
+        return None, f"it is not a JSON object: {error}", False
     crc = value.pop(CRC, None)
     if crc is not None and crc != crc_of(value):
         return None, f"its CRC is {crc}, {crc_of(value)} by its content", True
@@ -117,7 +118,7 @@ def delay_offsets(value: Mapping[str, Any] | None) -> dict[int, int]:
 
 
 def topic_counts(value: Mapping[str, Any] | None) -> dict[str, int]:
-    """Queues to read by topic, from the content of topics.json."""
+    """Read queues by topic, from the content of topics.json."""
     table = table_of(value, "topicConfigTable")
     counts = {name: count_of(entry, "readQueueNums") for name, entry in table.items() if isinstance(entry, dict)}
     return {name: count if count <= _I32_MAX else 0 for name, count in counts.items()}
@@ -142,10 +143,10 @@ def count_of(entry: Any, name: str, default: int = 0) -> int:
 
 
 def _is_number(text: str) -> bool:
-    """Whether `int` reads it; a superscript is a digit as well, and no number."""
+    """Whether `int` accepts it; a superscript is a digit, but not a number."""
     return text.isascii() and text.isdigit() and len(text) < 10
 
 
 def _is_count(value: Any) -> bool:
-    """JSON knows numbers that no file of a broker's has: true is one, and so is 1e400."""
+    """Excludes JSON values that no broker writes, such as true and 1e400."""
     return type(value) is int and 0 <= value <= _I64_MAX

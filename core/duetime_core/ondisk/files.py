@@ -1,4 +1,4 @@
-"""The files of a log and of queues, read only: of any size, and possibly deleted meanwhile."""
+"""The files of a log and of queues, read-only: of any size, and possibly deleted meanwhile."""
 
 import os
 from collections import Counter
@@ -12,7 +12,7 @@ from duetime_format.units import UNIT, UNIT_TYPE, Units
 from duetime_core.ondisk.folder import IS_FOLDER, Files, LocalFiles
 
 _UNITS_AT_ONCE = 65_536
-# Number of last units that are kept as they were when a queue's end was found.
+# Number of last units kept as they were when a queue's end was found.
 _KEPT_UNITS = 8_192
 
 
@@ -26,12 +26,12 @@ def numbered(files: Files, folder: str) -> list[tuple[int, str, int]]:
 
 
 class LogFile:
-    """One file of the log, as scan.py reads it."""
+    """One file of the log, for scan.py."""
 
     def __init__(self, files: Files, path: str, base: int, end: int, size: int) -> None:
         self.path = path
         self.base = base
-        # The end of its segment; a file that was cut is shorter.
+        # End of its segment; a cut file is shorter.
         self.end = end
         self.size = size
         self._files = files
@@ -66,11 +66,11 @@ class LogFiles:
         return self.files.get(position - position % self.segment_bytes) if self.segment_bytes else None
 
     def segment_from(self, position: int) -> LogFile | None:
-        """The file that holds the position or, where none does, the next one after it."""
+        """The file with the position or, if there is none, the next one after it."""
         return self.segment_at(position) or self.files.get(min((b for b in self.files if b > position), default=-1))
 
     def read(self, position: int, length: int) -> bytes:
-        """Fewer bytes where the segment ends, none where it is not."""
+        """Fewer bytes at the end of the segment; none outside."""
         file = self.segment_at(position) if position >= 0 else None
         return file.read_file(position, length) if file else b""
 
@@ -85,7 +85,7 @@ class LogFiles:
         return self.min_position
 
     def forget_vanished(self) -> None:
-        """Drops files that retention has deleted at the front since this was made."""
+        """Drops files deleted by retention at the front since this was created."""
         kept = [base for base, _, _ in numbered(self.source, self.folder)]
         self.files = {base: file for base, file in self.files.items() if base >= min(kept, default=0)}
 
@@ -94,8 +94,7 @@ class LogFiles:
 
 
 def _segment_bytes(files: list[tuple[int, int]]) -> int:
-    """The segment size. All sizes equal it, and so do the distances between names, except for damage: the most frequent
-    counts."""
+    """The segment size: the most frequent file size or distance between names. All are equal, except after damage."""
     bases = [base for base, _ in files]
     sizes = Counter(size for _, size in files)
     sizes.update(stop - base for base, stop in pairwise(bases))
@@ -107,8 +106,8 @@ class QueueFiles:
     """The units of one (topic, queue) in its files: those in [min_offset, max_offset) are valid."""
 
     def __init__(self, files: Files, topic: str, queue: int, *, probe: bool = False) -> None:
-        """`probe`: finds the end by halving, for files that are far away, and not unit by unit: a damaged unit may be
-        taken for the end."""
+        """`probe`: finds the end by bisection instead of unit by unit, for remote files; a damaged unit may be mistaken
+        for the end."""
         self.topic = topic
         self.queue = queue
         self._files = files
@@ -118,7 +117,7 @@ class QueueFiles:
         self.files = {base: path for base, path, _ in found}
         self.sizes = {base: size for base, _, size in found}
         self.min_offset = self.max_offset = min(self.files, default=0) // UNIT.size
-        # The last units as they were then: in a store that runs, retention may let them name later records.
+        # The last units at that time: in a running store, retention may reuse them for later records.
         self._last_first, self._last = 0, np.empty(0, UNIT_TYPE)
         for base in sorted(self.files, reverse=True):
             first = self._last_block(base // UNIT.size) if probe else base // UNIT.size
@@ -131,7 +130,7 @@ class QueueFiles:
                 break
 
     def _last_block(self, first: int) -> int:
-        """From where the last units of the file that begins at `first` are read."""
+        """The offset from which the last units of the file beginning at `first` are read."""
         low, high = 0, (self.file_units - 1) // _KEPT_UNITS
         while low < high:
             middle = (low + high + 1) // 2
@@ -141,7 +140,7 @@ class QueueFiles:
 
     @classmethod
     def none(cls, topic: str, queue: int) -> "QueueFiles":
-        """Of a queue that has no directory."""
+        """An empty queue without a directory."""
         return cls(LocalFiles(Path(os.devnull)), topic, queue)
 
     def read(self, offset: int, count: int) -> Units:
@@ -155,7 +154,7 @@ class QueueFiles:
         return np.frombuffer(data[: len(data) - len(data) % UNIT.size], UNIT_TYPE)
 
     def drop_behind(self, end: int) -> None:
-        """Drops the last units, as long as their records lie at or after a log position."""
+        """Drops trailing units whose records are at or after a log position."""
         before = np.flatnonzero(self._last["position"] < end)
         if len(before) and self.max_offset == self._last_first + len(self._last):
             self.max_offset = self._last_first + int(before[-1]) + 1
@@ -168,7 +167,7 @@ class QueueFiles:
                 return
 
     def drop_before(self, position: int) -> None:
-        """Drops the units of records that were deleted with the front of the log, and places that hold none."""
+        """Drops the units of records deleted with the front of the log, and gaps."""
         while self.min_offset < self.max_offset:
             units = self.read(self.min_offset, min(_UNITS_AT_ONCE, self.max_offset - self.min_offset))
             if not len(units):
@@ -188,6 +187,6 @@ class QueueFiles:
 
 
 def _valid_count(units: Units) -> int:
-    """Valid units are a prefix of a file."""
+    """The number of valid units, which are a prefix of a file."""
     invalid = np.flatnonzero((units["size"] <= 0) | (units["position"] < 0))
     return int(invalid[0]) if len(invalid) else len(units)

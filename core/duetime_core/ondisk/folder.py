@@ -1,6 +1,6 @@
-"""The seam below all readers of the on-disk format: a shard's directory as files that are listed and read by ranges.
+"""The interface below all readers of the on-disk format: a shard's directory, listed and read by ranges.
 
-Paths are relative to the shard's directory, with `/` between names. A deleted file reads as if it had never been there:
+Paths are relative to the shard's directory, with `/` between names. A deleted file reads as if it had never existed:
 retention deletes files while they are read.
 """
 
@@ -12,53 +12,54 @@ from pathlib import Path
 from typing import Protocol
 
 _OPEN_MAX = 128
-# In place of a size.
+# Placeholder for a size.
 IS_FOLDER = -1
 
 
 class Files(Protocol):
-    """A shard's directory. Implementations can be pickled, and open what they need where they are."""
+    """A shard's directory. Implementations can be pickled, and open their files where they run."""
 
     @property
     def name(self) -> str:
-        """Its place, for people: a path or a URL."""
+        """Its location, for people: a path or a URL."""
         ...
 
     def listed(self, folder: str) -> list[tuple[str, int]]:
-        """Names in a folder (empty: the root) and their sizes, IS_FOLDER for a folder, by name; none without one."""
+        """Names in a folder (empty: the root) with their sizes, IS_FOLDER for a folder, sorted; empty without a
+        folder."""
         ...
 
     def read(self, path: str, at: int, length: int) -> bytes:
-        """A range of a file; fewer bytes, or none, where the file ends before or is gone."""
+        """A range of a file; fewer bytes, or none, beyond its end or if it is gone."""
         ...
 
     def content(self, path: str) -> bytes | None:
-        """A whole file; None: it is not there. Raises: OSError: it is there and can't be read."""
+        """A whole file; None: it does not exist. Raises: OSError: it cannot be read."""
         ...
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file or folder; the root is the empty path."""
+        """Whether the file or folder exists; the root is the empty path."""
         ...
 
     def next_data(self, path: str, at: int) -> int | None:
-        """The first position from `at` on where a file may have bytes other than zeros; None: nowhere."""
+        """The first position from `at` on with bytes that may not be zero; None: nowhere."""
         ...
 
     def close(self) -> None:
-        """Closes open files. They open again by themselves."""
+        """Closes open files. They reopen by themselves."""
         ...
 
 
 class LocalFiles:
-    """A directory of this machine, with descriptors of the files read last.
+    """A directory of this machine, with descriptors of the most recently read files.
 
-    Reading is by `pread`: a map of a file that another process cuts would end this one.
+    Reads use `pread`: with a memory map, a file truncated by another process would end this one.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self._fds: OrderedDict[str, int] = OrderedDict()
-        # One-time readers of a directory do not close it.
+        # Readers used once do not close the directory.
         weakref.finalize(self, _close_all, self._fds)
 
     def __reduce__(self) -> tuple[type["LocalFiles"], tuple[Path]]:
@@ -76,7 +77,7 @@ class LocalFiles:
                     try:
                         found.append((entry.name, IS_FOLDER if entry.is_dir() else entry.stat().st_size))
                     except FileNotFoundError:
-                        continue  # it went while we looked
+                        continue  # deleted meanwhile
         except (FileNotFoundError, NotADirectoryError):
             return []
         return sorted(found)

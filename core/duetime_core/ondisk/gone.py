@@ -1,11 +1,11 @@
-"""Which dead letters are gone: redriven or discarded. Their records stay in %DLQ%group as long as the log keeps them.
+"""Dead letters that are gone: redriven or discarded. Their records stay in %DLQ%group while the log keeps them.
 
     queue of %DLQ%group        min ──────────────────────────── max
     bits, from `base` on     0  1  1  0  0  1                          1: gone; none after the last one is
 
-A dead letter that is redriven goes in two steps, as all that is staged: `take` marks it as going, so that nobody else
-takes it, and `taken` as gone, once its copy is durable; `give_back` leaves it where it was. A bit costs less than a
-thousandth of the dead letter itself, and goes with it when retention deletes the record.
+A redrive has two steps, like everything staged: `take` marks a dead letter as going, so that no other call takes it,
+and `taken` as gone, once its copy is durable; `give_back` undoes the first. A bit costs less than a thousandth of the
+dead letter itself, and is dropped when retention deletes the record.
 """
 
 import struct
@@ -54,7 +54,7 @@ class _Bits:
         return 0 <= at < len(self.bits) and bool(self.bits[at] >> (offset & 7) & 1)
 
     def keep(self, first: int, stop: int) -> None:
-        """Forgets all offsets but [first, stop), and those in the byte of `first`."""
+        """Drops all offsets except [first, stop), and those in the byte of `first`."""
         if first > self.base:
             base = first & ~7
             del self.bits[: (base - self.base) >> 3]
@@ -67,21 +67,21 @@ class _Bits:
 
 
 class GoneLetters:
-    """The dead letters that are gone, of all %DLQ% queues of a shard. Places are as on the shard."""
+    """The gone dead letters of all %DLQ% queues of a shard. Places are as on the shard."""
 
     def __init__(self) -> None:
         self._queues: dict[tuple[str, int], _Bits] = {}
         self._going: set[Place] = set()
 
     def take(self, place: Place) -> bool:
-        """Marks a dead letter as going. False: it is gone or going already, and not the caller's to end."""
+        """Marks a dead letter as going. False: it is already gone or going, and another caller's."""
         if self.is_ending(place):
             return False
         self._going.add(place)
         return True
 
     def taken(self, places: Iterable[Place]) -> None:
-        """Marks dead letters as gone: that is durable, or recovery has read it."""
+        """Marks dead letters as gone: durable, or read by recovery."""
         for topic, queue, offset in places:
             self._going.discard((topic, queue, offset))
             bits = self._queues.get((topic, queue))
@@ -90,7 +90,7 @@ class GoneLetters:
             bits.set(offset)
 
     def left(self, places: Iterable[Place]) -> None:
-        """Marks dead letters as there after all: the record that was to end them was not stored."""
+        """Marks dead letters as present again: the record to end them was not stored."""
         for topic, queue, offset in places:
             bits = self._queues.get((topic, queue))
             if bits is not None:
@@ -101,7 +101,7 @@ class GoneLetters:
         self._going.discard(place)
 
     def is_ending(self, place: Place) -> bool:
-        """Whether it is gone, or going."""
+        """Whether it is gone or going."""
         return place in self._going or self.is_gone(place)
 
     def is_gone(self, place: Place) -> bool:
@@ -109,7 +109,7 @@ class GoneLetters:
         return bits is not None and bits.holds(place[2])
 
     def among(self, topic: str, queue: int, offsets: Ints) -> npt.NDArray[np.bool_]:
-        """Which of the offsets are gone or going."""
+        """Mask of the offsets that are gone or going."""
         found = np.zeros(len(offsets), np.bool_)
         bits = self._queues.get((topic, queue))
         if bits is not None and bits.bits:
@@ -122,7 +122,7 @@ class GoneLetters:
         return found
 
     def count(self, topic: str, queue: int, min_offset: int, max_offset: int) -> int:
-        """How many of a queue are gone."""
+        """The number of gone dead letters of a queue."""
         self.keep(topic, queue, min_offset, max_offset)
         bits = self._queues.get((topic, queue))
         if bits is None:
@@ -134,7 +134,7 @@ class GoneLetters:
         return list(self._queues)
 
     def keep(self, topic: str, queue: int, min_offset: int, max_offset: int) -> None:
-        """Forgets offsets outside the queue: retention has deleted them, or a crash has taken them back."""
+        """Drops offsets outside the queue: deleted by retention, or taken back by a crash."""
         bits = self._queues.get((topic, queue))
         if bits is not None and (bits.base < min_offset & ~7 or bits.base + len(bits.bits) * 8 > max_offset):
             bits.keep(min_offset, max_offset)
@@ -142,7 +142,7 @@ class GoneLetters:
                 del self._queues[topic, queue]
 
     def encode(self) -> bytes:
-        """The dead letters that are gone, for the snapshot, without those that are only going.
+        """The gone dead letters, for the snapshot; those only going are omitted.
 
         For each queue: | topic's length u8 | queue i32 | base i64 | bytes of bits u32 | topic | bits |
         """
@@ -167,5 +167,5 @@ class GoneLetters:
                 count = int(np.bitwise_count(np.frombuffer(bits, np.uint8)).sum())
                 gone._queues[name.decode(), queue] = _Bits(base, bytearray(bits), count)
         except (struct.error, UnicodeDecodeError) as error:
-            raise Damaged(f"which dead letters are gone can't be read: {error}") from error
+            raise Damaged(f"cannot read the gone dead letters: {error}") from error
         return gone

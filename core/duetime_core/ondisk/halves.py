@@ -1,19 +1,20 @@
-"""Which half messages of a directory are open, and how the others have ended: by the log, whoever wrote it.
+"""Finds open half messages of a directory, and the ends of the others: from the log, whether DueTime or a broker wrote
+it.
 
     its unit has a mark (duetime_format.halves)                    ended, as the mark says
     an op record names it                                          ended, as the record says: a broker's does not
     a record with COMMIT names it, by DT_HALF or by its place      committed: a kill may have kept back the op record
-    its message lies in TRANS_CHECK_MAX_TIME_TOPIC                 given up
+    its message is in TRANS_CHECK_MAX_TIME_TOPIC                   given up
     a broker's progress has passed it                              ended
     all others                                                     open
 
-A broker appends a half message once more each time that it asks about it, with TRANSACTION_CHECK_TIMES, or with
-TRAN_PREPARED_QUEUE_OFFSET while it is immune. All of these are one transaction: what ends one of them ends all, else
-the newest is open and stands for the others. A broker looks only for op records that name the newest: it would ask, and
-commit, a second time what its producer ended late, by the place of an older one.
+A broker appends a half message again at each check, with TRANSACTION_CHECK_TIMES, or with TRAN_PREPARED_QUEUE_OFFSET
+during its immunity. All of these are one transaction: the end of one ends all; otherwise the newest is open and
+represents the others. A broker only looks for op records that name the newest: if the producer ended an older one, by
+its place, the broker would check and commit a second time.
 
-Without consumerOffset.json, or with a progress that lies behind the queue's end since a power cut has shortened the
-log, the log alone decides.
+If consumerOffset.json is missing, or its progress is beyond the queue's end because a power cut has shortened the log,
+the log alone decides.
 
 Source: RocketMQ 4.9.3, 5.3.3 TransactionalMessageServiceImpl.check, TransactionalMessageBridge.
 """
@@ -37,16 +38,16 @@ from duetime_core.ondisk.folder import Files
 from duetime_core.ondisk.scan import Found, scan_runs
 from duetime_core.ondisk.state import State
 
-# Its progress in the half queue and in that of op records is the brokers' own.
+# Group of the brokers' own progress in the half queue and in that of op records.
 GROUP = "CID_RMQ_SYS_TRANS"
-# The offset of the first of the half messages that a broker has appended for one that is immune.
+# Offset of the first of the half messages that a broker appended during an immunity.
 PREPARED_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
 
 _HALF, _OP, _GIVEN_UP = (name.encode() for name in (HALF_TOPIC, OP_TOPIC, GIVEN_UP_TOPIC))
 _REAL_TOPIC, _PREPARED = record.REAL_TOPIC.encode(), PREPARED_OFFSET.encode()
-# In place of an offset.
+# Placeholder for an offset.
 NOWHERE = -1
-# Clocks of clients, by which messages are dated, may differ by so much.
+# Tolerance for clients' clocks, which date messages.
 _CLOCK_STEP_MS = 600_000
 
 
@@ -56,27 +57,27 @@ class OpenHalf(NamedTuple):
     offset: int
     position: int
     size: int
-    # The producer group; empty: it names none.
+    # Producer group; empty: none named.
     group: str
-    # How often a producer was asked about it.
+    # Number of checks by producers.
     checks: int
     stored_at_ms: int
-    # What it asks for; 0: nothing.
+    # Requested immunity; 0: none.
     immunity_ms: int
 
 
 class Judged(NamedTuple):
-    """The half messages of a queue that had no mark."""
+    """The half messages of a queue without a mark."""
 
-    # Ascending by offset.
+    # Sorted by offset.
     open: list[OpenHalf]
-    # Offsets of the others, ascending, and the tagsCodes that mark their units.
+    # Offsets of the ended ones, ascending, and the tagsCodes that mark their units.
     ended: Ints
     tags: Ints
 
 
 class _Key(NamedTuple):
-    """What a half message and its copies have in common."""
+    """The key shared by a half message and its copies."""
 
     id: str
     topic: bytes
@@ -90,12 +91,12 @@ class _Half:
     size: int
     key: _Key
     checks: int
-    # The offset of the first one, by its copy; None: it is no such copy.
+    # Offset of the first one, from its copy; None: not such a copy.
     first: int | None
     born_at_ms: int
     stored_at_ms: int
     immunity_ms: int
-    # Of all its records: retention appends an open one again, at its offset.
+    # Positions of all its records: retention appends an open one again, at its offset.
     positions: list[int] = field(default_factory=list)
 
     @property
@@ -112,9 +113,10 @@ def of_state(state: State, queue: int = 0) -> Judged:
 
 
 def judge(files: Files, offsets: Ints, units: Units, *, queue: int = 0, end: int | None = None) -> Judged:
-    """
+    """Judges half messages.
+
     Args:
-        offsets, units: all half messages of the queue, ascending; a filler or a size of 0 stands for one that is gone.
+        offsets, units: all half messages of the queue, ascending; a filler or a size of 0 means a gone one.
         end: of the log; None: that of its files.
     """
     there = (units["size"] > 0) & (units["size"] != FILLER_SIZE)
@@ -127,7 +129,7 @@ def judge(files: Files, offsets: Ints, units: Units, *, queue: int = 0, end: int
     for offset, (position, size, _) in zip(offsets[chosen].tolist(), units[chosen].tolist(), strict=True):
         found = _read(log, position, size)
         if found is None:
-            # It is damaged: nobody could commit it.
+            # Damaged: it cannot be committed.
             ended[offset] = halves.end_tag(halves.ENDED, 0)
         else:
             candidates[offset] = found
@@ -148,12 +150,12 @@ def judge(files: Files, offsets: Ints, units: Units, *, queue: int = 0, end: int
 
 
 def progress_name(topic: str) -> str:
-    """The name of brokers' progress in a topic, in consumerOffset.json."""
+    """The key of brokers' progress in a topic, in consumerOffset.json."""
     return f"{topic}@{GROUP}"
 
 
 def progress_of(files: Files, queue: int, end: int) -> int | None:
-    """A broker's progress in the half queue, which ends at `end`; None: it is not known."""
+    """A broker's progress in the half queue, which ends at `end`; None: unknown."""
     table = configs.table_of(configs.load_from(files, configs.CONSUMER_OFFSETS).value, "offsetTable")
     found = configs.table_of(table, progress_name(HALF_TOPIC)).get(str(queue))
     return found if isinstance(found, int) and found <= end else None
@@ -186,7 +188,7 @@ def _half(found: Record) -> _Half:
 
 def _key(found: Record) -> _Key:
     properties = found.properties
-    # Without an id, what else copies have in common.
+    # Other fields shared by copies, if there is no id.
     message_id = halves.message_id_of(properties) or f"{found.born_at_ms} {found.body_crc} {found.flag}"
     return _Key(message_id, value_of(properties, _REAL_TOPIC), halves.group_of(properties))
 
@@ -198,20 +200,20 @@ def _opened(half: _Half) -> OpenHalf:
 
 
 def _start(log: LogFiles, candidates: dict[int, _Half], last: int) -> int:
-    """The position from which on the log may say something of these. An export may have appended the last of the queue
-    again, after what ended it."""
+    """The position from which the log may refer to these. An export may have appended the last of the queue again,
+    after the record that ended it."""
     start = min(half.position for half in candidates.values())
     born_at_ms = [half.born_at_ms for offset, half in candidates.items() if half.is_copy or offset == last]
     return min(start, log.first_by(min(born_at_ms) - _CLOCK_STEP_MS)) if born_at_ms else start
 
 
 class _Walk:
-    """Takes in the log, and says what it has of half messages."""
+    """Reads the log, and collects the ends of half messages."""
 
     def __init__(self, queue: int) -> None:
         self._queue = queue
         self._halves: dict[int, _Half] = {}
-        # By offset of the half message: code and position of the op record.
+        # Code and position of the op record, by offset of the half message.
         self._ops: dict[int, tuple[int, int]] = {}
         # Positions of committed records, by the position and by the offset of the half message.
         self._committed_at: dict[int, int] = {}
@@ -220,7 +222,7 @@ class _Walk:
         self._given_up: dict[_Key, int] = {}
 
     def see(self, item: object) -> None:
-        """Takes an item; those that are no intact records say nothing."""
+        """Takes an item; ignores items other than intact records."""
         if isinstance(item, Run):
             for index in np.flatnonzero(_chosen(item)).tolist():
                 self._see(record.decode(item.data, int(item.starts[index]), check_crc=False))
@@ -259,12 +261,12 @@ class _Walk:
             return
         code = halves.decision_of(found.properties)
         for offset in offsets:
-            # One given up may be ended later.
+            # A given-up one may be ended later.
             if self._ops.get(offset, (halves.GIVEN_UP, 0))[0] == halves.GIVEN_UP:
                 self._ops[offset] = code, found.position
 
     def ends(self, candidates: dict[int, _Half]) -> Iterator[tuple[int, int | None]]:
-        """Offsets of candidates, ascending, and the tags that say how they ended; None: it is open."""
+        """Offsets of candidates, ascending, with the tags of their ends; None: open."""
         known = {**candidates, **self._halves}
         chains: dict[int, list[_Half]] = {}
         newest: dict[_Key, list[_Half]] = {}
@@ -282,14 +284,14 @@ class _Walk:
             yield offset, end
 
     def _end_of(self, chain: list[_Half]) -> int | None:
-        """The tag of a transaction: of the half message and its copies."""
+        """The tag of a transaction, from the half message and its copies."""
         ops = [self._ops[offset] for half in chain for offset in (half.offset, half.first) if offset in self._ops]
         code, position = ops[0] if ops else (None, 0)
         real = next(filter(None, map(self._real, chain)), 0)
         if real and code in (None, halves.ENDED, halves.GIVEN_UP, halves.COMMITTED):
             return halves.end_tag(halves.COMMITTED, real)
         if code == halves.COMMITTED:
-            # A power cut has kept back the real record: nothing was answered, and nothing is delivered.
+            # A power cut has lost the real record: nothing was acknowledged, and nothing is delivered.
             code = None
         copy = self._given_up.get(chain[-1].key, -1)
         if copy > chain[0].position and code in (None, halves.GIVEN_UP):
@@ -297,17 +299,17 @@ class _Walk:
         return halves.end_tag(code, position) if code is not None else None
 
     def _real(self, half: _Half) -> int:
-        """The position of the record that its commit has stored; 0: there is none."""
+        """The position of the record stored by its commit; 0: none."""
         places = (self._committed_at.get(position, 0) for position in half.positions)
         return self._committed.get(half.offset, 0) or next(filter(None, places), 0)
 
 
 def said_by(found: Record) -> Iterator[tuple[int, int]]:
-    """What a record says of half messages of queue 0: their offsets, and how they ended. NOWHERE: of one that it does
-    not name by its offset, as brokers' commits don't.
+    """The ends in a record for half messages of queue 0: offsets and codes. NOWHERE: the record does not name the
+    offset, as in brokers' commits.
 
     Raises:
-        Damaged: it is an op record that can't be read.
+        Damaged: an unreadable op record.
     """
     if found.topic == OP_TOPIC:
         if found.queue == 0:
@@ -323,20 +325,20 @@ def said_by(found: Record) -> Iterator[tuple[int, int]]:
 
 
 def may_say(run: Run) -> Mask:
-    """Which records `said_by` may say something of."""
+    """Mask of the records for which `said_by` may return anything."""
     topics = np.array([topic in (_OP, _GIVEN_UP) for topic, _ in run.keys], np.bool_)
     chosen: Mask = topics[run.key_of] | (run.flags & layout.SYS_TRANSACTION == layout.SYS_TRANSACTION_COMMIT)
     return chosen
 
 
 def _chosen(run: Run) -> Mask:
-    """Which records may say something of half messages."""
+    """Mask of the records that may concern half messages."""
     topics = np.array([topic == _HALF for topic, _ in run.keys], np.bool_)
     return topics[run.key_of] | may_say(run)
 
 
 def described(state: State, *, listed: bool) -> dict[str, object]:
-    """The open half messages, with names that RocketMQ's tools use; `listed`: one by one."""
+    """The open half messages, with names used by RocketMQ's tools; `listed`: one by one."""
     queues = sorted(queue for topic, queue in state.queues if topic == HALF_TOPIC)
     found = [(queue, half) for queue in queues for half in of_state(state, queue).open]
     counted: dict[str, object] = {"pending": len(found)}

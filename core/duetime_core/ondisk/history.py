@@ -1,4 +1,4 @@
-"""Which level table a directory's data was written with, from when on."""
+"""The level tables of a directory's data, and when each applied."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _I64_MAX = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """A level table, and the log position and store time from which it was in force."""
+    """A level table, and the log position and store time from which it applied."""
 
     position: int
     at_ms: int
@@ -25,26 +25,26 @@ class Since:
 
 @dataclass(frozen=True)
 class LevelHistory:
-    """Which level table was in force when.
+    """The level tables over time.
 
-    A lane entry's due time is its store time and the delay of the table it was written under, also when queues are
-    rebuilt after the table has changed. Position and store time agree about the table, except for a record that
-    retention has appended again: its position is later than its time, and the earlier table is its own.
+    A lane entry's due time is its store time plus the delay of the table at that time, also when queues are rebuilt
+    after a change. Position and store time give the same table, except for a record that retention has appended again:
+    its position is later than its time, and its own table is the earlier one.
     """
 
     since: tuple[Since, ...]
 
     @classmethod
     def of(cls, levels: DelayLevels) -> "LevelHistory":
-        """Always the same table."""
+        """A history with a single table."""
         return cls((Since(0, 0, levels),))
 
     def at(self, position: int, stored_at_ms: int) -> DelayLevels:
         return self.since[int(self._tables(np.array([position]), np.array([stored_at_ms]))[0])].levels
 
     def delays_ms(self, levels: Ints, positions: Ints, stored_at_ms: Ints | None = None) -> Ints:
-        """The delay of each entry under its table; for a level above the highest, the highest's. Without store times:
-        by position."""
+        """The delay of each entry by its table; above the highest level, the highest's. Without store times: by
+        position."""
         tables = self._tables(positions, stored_at_ms) if len(self.since) > 1 else None
         delays_ms = self._known_ms[0][np.clip(levels, 1, len(self._known_ms[0])) - 1]
         for number, known_ms in enumerate(self._known_ms[1:], 1):
@@ -53,7 +53,7 @@ class LevelHistory:
         return delays_ms
 
     def due_at_ms(self, level: int, position: int, stored_at_ms: int) -> int:
-        """The due time of one record; for a level above the highest, by the highest."""
+        """The due time of one record; above the highest level, by the highest."""
         return stored_at_ms + self.at(position, stored_at_ms).delay_at_most_ms(level)
 
     @cached_property
@@ -77,10 +77,10 @@ class LevelHistory:
 
     @classmethod
     def load(cls, value: Mapping[str, Any] | None, levels: DelayLevels, *, accept: bool) -> "LevelHistory | None":
-        """From the content of duetimeStore.json. None: the history is not known.
+        """From the content of duetimeStore.json. None: the history is unknown.
 
         Raises:
-            StartupError: the data's table is another one, and `accept` is False.
+            StartupError: the data has another table, and `accept` is False.
         """
         try:
             entries = value["levels"] if value is not None else ()
@@ -96,6 +96,6 @@ class LevelHistory:
         if history.current != levels and not accept:
             raise StartupError(
                 f"the data was written with delay levels '{history.current}', this process has '{levels}'; "
-                "start with --accept-delay-levels true to go on with the new table"
+                "start with --accept-delay-levels true to continue with the new table"
             )
         return history

@@ -1,7 +1,7 @@
-"""What records of the log say of the entries of lanes: which were restored, and which have ended without that.
+"""The ends of lane entries according to records of the log: restored, or ended otherwise.
 
 DT_ENTRY of a restored or quarantined record         that entry is restored
-DT_ENTRY of a record of rmq_sys_wheel_timer           that entry was replaced: this record has its place
+DT_ENTRY of a record of rmq_sys_wheel_timer           that entry was replaced by this record
 a row of a record of DT_CANCELLED                     that entry was cancelled
 """
 
@@ -23,8 +23,7 @@ NONE = np.empty((3, 0), np.int64)
 
 @dataclass(slots=True)
 class LaneEnds:
-    """Entries of one lane, in order of the log; rows are entry, due time, and the position of the record that says
-    so."""
+    """Ended entries of one lane, in order of the log; rows are entry, due time, and position of the record."""
 
     restored: Ints = field(default_factory=lambda: NONE)
     replaced: Ints = field(default_factory=lambda: NONE)
@@ -42,20 +41,20 @@ class LaneEnds:
 
 
 class EndsReader:
-    """Takes the items of a walk through the log. `damaged` has places whose rows can't be read.
+    """Takes the items of a walk through the log. `damaged` has positions with unreadable rows.
 
-    Restored entries that a checkpoint counts already are left out: those of a level before its watermark, and those of
-    a timer lane up to its place.
+    Restored entries already covered by a checkpoint are left out: before a level's watermark, and up to a timer lane's
+    place.
     """
 
     def __init__(self, marks: Mapping[int, int] | None = None, places: Mapping[int, Place] | None = None) -> None:
-        """`marks`: watermarks by level; `places`: how far timer lanes are."""
+        """`marks`: watermarks by level; `places`: progress of timer lanes."""
         self._marks, self._places = marks or {}, places or {}
         self._found: dict[tuple[int, str], list[Ints]] = {}
         self.damaged: list[tuple[int, str]] = []
 
     def see(self, item: object) -> None:
-        """Takes an item; those that are no intact records say nothing."""
+        """Takes an item; ignores items other than intact records."""
         if isinstance(item, Run):
             self._see_run(item)
         elif isinstance(item, Found) and not item.damage:
@@ -107,11 +106,11 @@ class EndsReader:
             self._found.setdefault((lane, kind), []).append(rows)
 
     def ends(self, lane: int) -> LaneEnds:
-        """All that was found of a lane."""
+        """All ends found for a lane."""
         kinds = ("restored", "replaced", "cancelled")
         return LaneEnds(*(np.concatenate([NONE, *self._found.get((lane, kind), ())], axis=1) for kind in kinds))
 
     @property
     def lanes(self) -> set[int]:
-        """Lanes of which anything was found."""
+        """Lanes with any ends."""
         return {lane for lane, _ in self._found}

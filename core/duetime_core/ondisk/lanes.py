@@ -1,4 +1,4 @@
-"""The progress of a lane: which of its entries are restored. Used by all readers of a directory, running or not."""
+"""The progress of a lane: its restored entries. Used by all readers of a directory, running or not."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -13,20 +13,20 @@ _NONE = np.empty(0, np.int64)
 
 
 class Progress(Protocol):
-    """Which entries of a lane are gone: restored, or ended without that. A snapshot that does not change later."""
+    """The entries of a lane that are gone: restored, or ended otherwise. An immutable snapshot."""
 
     @property
     def first(self) -> int:
         """All entries before it are gone."""
 
     def gone(self, entries: Ints, tags: Ints) -> Mask:
-        """Which of `entries` are gone; `tags` are the tagsCodes of their units."""
+        """Mask of the entries that are gone; `tags` are the tagsCodes of their units."""
 
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """The progress of a queue of half messages: from `first` on those are gone that have ended, but for those given up
-    whose copies lie at `since` or later: they can still be ended otherwise."""
+    """The progress of a queue of half messages: from `first` on, ended ones are gone, except given-up ones with copies
+    at `since` or later: they can still be ended otherwise."""
 
     first: int
     since: int
@@ -41,11 +41,11 @@ class Undecided:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Restored:
-    """The entries of a level's lane that are restored: all before `watermark`, and those of `ahead`, which rise. Those
-    before the watermark may also have ended without being restored.
+    """The restored entries of a level's lane: all before `watermark`, and those of `ahead`, ascending. Entries before
+    the watermark may also have ended without being restored.
 
-    A crash in the middle of a batch may leave the record of a later entry without that of an earlier one: so recovery
-    may find entries restored above the watermark.
+    A crash in the middle of a batch may leave the record of a later entry without that of an earlier one. So recovery
+    may find restored entries above the watermark.
     """
 
     watermark: int = 0
@@ -56,8 +56,8 @@ class Restored:
         """The restored entries of a lane with the entries [low, high).
 
         Args:
-            known: all entries before it are restored, as a checkpoint has it.
-            found: entries that records of the log restore, in runs, in any order.
+            known: all entries before it are restored, according to a checkpoint.
+            found: entries restored by records of the log, in runs, in any order.
         """
         watermark = min(max(known, low), high)
         entries = np.unique(np.concatenate([_NONE, *found]))
@@ -78,7 +78,7 @@ class Restored:
         return self.mask(entries) | are_ended(tags)
 
     def mask(self, entries: Ints) -> Mask:
-        """Which of `entries` are restored."""
+        """Mask of the restored entries."""
         restored: Mask = entries < self.watermark
         return restored | np.isin(entries, self.ahead) if len(self.ahead) else restored
 
@@ -89,7 +89,7 @@ class Restored:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Passed:
-    """The progress of a timer lane: all up to `place` is gone, in order of due time, but for `stragglers`, which rise.
+    """The progress of a timer lane: all up to `place`, in order of due time, are gone, except `stragglers`, ascending.
     Entries before `first` have left with the front of the log."""
 
     first: int

@@ -1,4 +1,4 @@
-"""The tagsCode of a unit, by its record: a tag's hash, or in a lane the due time: by level, or the record's own."""
+"""The tagsCode of a unit, from its record: a tag's hash, or in a lane the due time, by level or the record's own."""
 
 import re
 
@@ -13,7 +13,7 @@ from duetime_core.ondisk.history import LevelHistory
 
 _LANES, _TIMERS = SCHEDULE_TOPIC.encode(), TIMER_TOPIC.encode()
 _DELAY, _TAGS = record.DELAY.encode(), record.TAGS.encode()
-# As Java's Integer.parseInt.
+# Syntax of Java's Integer.parseInt.
 _NUMBER = re.compile(rb"[+-]?[0-9]{1,10}")
 
 
@@ -24,7 +24,7 @@ def hash_of_tags(found: Record) -> int:
 
 
 class TagsCodes:
-    """Finds tagsCodes by the level table that was in force at a position."""
+    """Computes tagsCodes with the level table that applied at a position."""
 
     def __init__(self, history: LevelHistory) -> None:
         self._history = history

@@ -1,13 +1,13 @@
-"""Pending entries of a directory's lanes, as a store that recovered it would find them.
+"""Pending entries of a directory's lanes, as found by a store that recovers it.
 
-What says that an entry is gone:
+Evidence that an entry is gone:
 
     level    the watermark of checkpoint, delayOffset.json and log; records that restore an entry above it
     timer    the checkpoint's place in the order of due times; records that restore an entry after it
     both     the mark in the unit (a negative due time); records that cancel or replace the entry
-    timer    in a directory that a broker wrote last, the broker's files (brokertimers.py)
+    timer    in a directory last written by a broker, the broker's files (brokertimers.py)
 
-A unit of a timer lane in a broker's files has the hash of a tag: it is dated here, by its record.
+In a broker's files, a unit of a timer lane has the hash of a tag; its due time is read from its record here.
 """
 
 from collections.abc import Iterator
@@ -24,17 +24,17 @@ from duetime_core.ondisk.lanes import Progress, Restored
 from duetime_core.ondisk.records import message
 from duetime_core.ondisk.state import Queue, State, restored
 
-# Hashes of tags lie below it, due times above.
+# Hashes of tags are below it, due times above.
 _HASH_LIMIT = 1 << 32
 _NONE = np.empty(0, np.int64)
 _NOWHERE = Place(0, -1)
-# What was cancelled has a record in the one, what was replaced in the other.
+# Topics of the records that cancel or replace entries.
 _ENDING_TOPICS = frozenset((CANCELLED_TOPIC, TIMER_TOPIC))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Marked:
-    """A lane's progress, and the entries that records of the log have ended."""
+    """A lane's progress, and the entries ended by records of the log."""
 
     progress: Progress
     ended: Ints
@@ -52,7 +52,7 @@ class Marked:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Timed:
-    """The progress of a timer lane: all up to `place` in order of due time is gone, and `restored` are."""
+    """The progress of a timer lane: gone are all up to `place` in order of due time, and `restored`."""
 
     place: Place = _NOWHERE
     restored: Ints = field(default_factory=lambda: _NONE)
@@ -72,7 +72,7 @@ class Timed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PendingLane:
-    """A lane of a directory: its queue, and what of it is gone."""
+    """A lane of a directory: its queue and progress."""
 
     number: int
     state: State
@@ -80,8 +80,8 @@ class PendingLane:
     progress: Marked
 
     def entries(self, first: int | None = None) -> Iterator[tuple[Ints, Units, Mask]]:
-        """Entries that have records from one on, or from the first that may be pending: entries, units with due times
-        for tags, and which are gone."""
+        """Entries with records from `first` on, or from the first that may be pending: entries, units with due times as
+        tags, and the mask of gone ones."""
         for entries, units in self.queue.read(self.progress.first if first is None else first):
             dated = _dated(self.state, units) if is_timer_lane(self.number) else units
             yield entries, dated, self.progress.gone(entries, dated["tags"].astype(np.int64))
@@ -92,7 +92,7 @@ class PendingLane:
             yield entries[~gone], units[~gone]
 
     def counts(self) -> tuple[int, int]:
-        """(pending entries; entries not passed yet that have ended without being restored)."""
+        """(pending entries; entries not passed yet that ended without being restored)."""
         pending = ended = 0
         progress = self.progress.progress
         if isinstance(progress, Restored) and not may_have_ended(self.state):
@@ -105,12 +105,12 @@ class PendingLane:
 
 
 def may_have_ended(state: State) -> bool:
-    """Whether entries may have ended without being restored: where nothing was ever cancelled or replaced, none has."""
+    """Whether entries may have ended without being restored: only if any was ever cancelled or replaced."""
     return any(queue.topic in _ENDING_TOPICS and queue.max_offset for queue in state.queues.values())
 
 
 def lanes(state: State) -> dict[int, PendingLane]:
-    """All lanes that have a queue, by number. The log has been walked."""
+    """All lanes with a queue, by number. Requires a walked log."""
     levels, found = restored(state), {}
     for (topic, number), queue in sorted(state.queues.items()):
         lane = lane_of(topic, number)
@@ -128,9 +128,9 @@ def lanes(state: State) -> dict[int, PendingLane]:
 
 
 def _ended_by_broker(state: State, lane: int, queue: Queue) -> Ints:
-    """Entries of a timer lane that a broker's files do not have as pending."""
+    """Entries of a timer lane that are not pending by a broker's files."""
     if not is_timer_lane(lane) or (lane in state.places and brokertimers.known_handover(state.files) is not None):
-        # Marks tell, for what the checkpoint counts.
+        # The marks in units cover entries before the checkpoint.
         return _NONE
     parts = list(queue.read())
     entries = np.concatenate([_NONE, *(part for part, _ in parts)])
@@ -140,7 +140,7 @@ def _ended_by_broker(state: State, lane: int, queue: Queue) -> Ints:
 
 
 def _dated(state: State, units: Units) -> Units:
-    """Units with due times for tags."""
+    """Units with due times as tags."""
     hashes = np.flatnonzero(np.abs(units["tags"].astype(np.int64)) < _HASH_LIMIT)
     if not len(hashes):
         return units

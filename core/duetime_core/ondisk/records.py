@@ -8,7 +8,7 @@ from duetime_core.ondisk.state import State
 
 
 def message(state: State, position: int) -> Record | None:
-    """The record at a position; None where none is."""
+    """The record at a position; None: there is none."""
     size = layout.size_at(state.log.read(position, layout.PREFIX_BYTES))
     if not size:
         return None

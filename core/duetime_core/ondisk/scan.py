@@ -1,12 +1,12 @@
 """Walks the records of a log: their fields, damaged ones, and the log's end.
 
-intact     structure and CRC hold
-damaged    the structure holds, the CRC does not match: the record keeps its place in its queue, if it can be its own
-skipped    bytes that are no record, with an intact record after them
-end        nothing but zeros or garbage follows
+intact     structure and CRC are valid
+damaged    the structure is valid, the CRC does not match: the record keeps its offset in its queue, if plausible
+skipped    bytes without a record, with an intact record after them
+end        only zeros or garbage follow
 
-`scan` gives the records one by one, `scan_runs` the same with intact ones as columns, which makes a whole log readable
-in seconds: only records that columns.py does not take are walked one by one.
+`scan` yields records one by one; `scan_runs` yields intact ones as columns, which makes a whole log readable in
+seconds: only records that columns.py does not handle are walked one by one.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ _CHUNK_BYTES = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A record at its position; `damage` says what is wrong with it, if anything."""
+    """A record at its position; `damage` describes its damage, if any."""
 
     position: int
     record: Record
@@ -32,7 +32,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Bytes [position, position + size) of the log are no record."""
+    """Bytes [position, position + size) of the log are not a record."""
 
     position: int
     size: int
@@ -41,13 +41,13 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Blank:
-    """A mark that closes its segment: [position, position + size) is not used."""
+    """A mark that closes its segment: [position, position + size) is unused."""
 
     position: int
     size: int
 
 
-# Of a walk that gives intact records in runs.
+# An item of a walk that yields intact records in runs.
 Item = Run | Found | Skipped | Blank
 
 
@@ -59,7 +59,7 @@ def item_end(item: Item) -> int:
 
 
 class LogFile(Protocol):
-    """What a scan needs of a segment."""
+    """The interface of a segment for scans."""
 
     @property
     def base(self) -> int: ...
@@ -73,15 +73,15 @@ class LogFile(Protocol):
 
 
 class Log(Protocol):
-    """What a scan needs of a log."""
+    """The interface of a log for scans."""
 
     def segment_from(self, position: int) -> LogFile | None:
-        """The file that holds the position or, where none does, the next one after it."""
+        """The file with the position or, if there is none, the next one after it."""
         ...
 
 
 class _Window:
-    """A sliding buffer over one segment, so that a scan costs a system call per 8 MiB; it ends with `end`, if given."""
+    """A sliding buffer over one segment, so that a scan costs one system call per 8 MiB; ends at `end`, if given."""
 
     def __init__(self, segment: LogFile, end: int | None = None) -> None:
         self.segment = segment
@@ -94,7 +94,7 @@ class _Window:
         self.data = b""
 
     def at(self, position: int, length: int) -> tuple[bytes, int]:
-        """A buffer and the index in it of `position`, with `length` bytes from there where the segment has them."""
+        """A buffer and the index of `position` in it, with `length` bytes from there if the segment has them."""
         index = position - self.start
         if index < 0 or (index + length > len(self.data) and self.start + len(self.data) < self.end):
             self.start = position
@@ -127,7 +127,7 @@ def scan(log: Log, position: int) -> Iterator[Found | Skipped]:
 def scan_runs(log: Log, position: int, end: int | None = None) -> Iterator[Item]:
     """As `scan`, with intact records in runs, and with BLANK marks. A Found is damaged, or too large for a run.
 
-    Goes as far as the record that starts at `end`, if given.
+    Stops after the record that starts at `end`, if given.
     """
     pending: list[Skipped | Blank] = []
     while (end is None or position < end) and (segment := log.segment_from(position)) is not None:
@@ -142,7 +142,7 @@ def scan_runs(log: Log, position: int, end: int | None = None) -> Iterator[Item]
             pending.clear()
             yield item
         position = segment.end
-    # Marks that directly follow the last record are no garbage.
+    # Marks directly after the last record are valid.
     for last in pending:
         if isinstance(last, Skipped):
             return
@@ -184,8 +184,9 @@ def _scan_segment(segment: LogFile, position: int) -> Iterator[Found | Skipped]:
 
 
 def _item_at(window: _Window, segment: LogFile, position: int) -> tuple[Found | Skipped | None, int]:
-    """The record there, or the bytes skipped for want of one, and the position after it. None: a running store was
-    writing it, and it is to be read again; records are written in order, so that none follows one that is not whole."""
+    """The record at the position, or the bytes skipped to the next one; and the position after it. None: a running
+    store is writing the record, and it must be read again: records are written in order, so none follows an incomplete
+    one."""
     item: Found | Skipped
     found, damage = _record_at(window, segment, position)
     if found is not None:
@@ -201,14 +202,14 @@ def _item_at(window: _Window, segment: LogFile, position: int) -> tuple[Found | 
 
 
 def intact_at(segment: LogFile, position: int) -> Record | None:
-    """The record that is there now; None: it is not whole."""
+    """The record at the position; None: incomplete."""
     size = layout.size_at(segment.read_file(position, layout.PREFIX_BYTES))
     found, _ = _record_at(_Window(segment, position + size), segment, position) if size else (None, "")
     return None if found is None or found.damage else found.record
 
 
 def _record_at(window: _Window, segment: LogFile, position: int) -> tuple[Found | None, str]:
-    """The record there, or None and what is wrong."""
+    """The record at the position, or None and the fault."""
     size = layout.size_at(*window.at(position, layout.PREFIX_BYTES))
     if not 0 < size <= segment.end - position:
         return None, f"no record at position {position}"
@@ -218,8 +219,8 @@ def _record_at(window: _Window, segment: LogFile, position: int) -> tuple[Found 
 
 
 def judge(data: bytes | memoryview, index: int, position: int) -> tuple[Record | None, str]:
-    """The record at an index of `data`, which has as many bytes as the record's size says, and its damage; or None, and
-    what is wrong with the bytes there."""
+    """The record at an index of `data`, which must contain it according to its size, and its damage; or None, and the
+    fault."""
     damage = ""
     try:
         try:
@@ -230,15 +231,15 @@ def judge(data: bytes | memoryview, index: int, position: int) -> tuple[Record |
     except Damaged as error:
         return None, error.text
     if record.is_torn(found):
-        # No writer ends properties so; a torn write leaves zeros at the end.
+        # No writer ends properties like this; a torn write leaves zeros at the end.
         return None, f"the record at position {position} is cut short"
     if found.position != position:
-        return None, f"the record at position {position} says that it lies at {found.position}"
+        return None, f"the record at position {position} claims position {found.position}"
     return found, damage
 
 
 def _resume(window: _Window, segment: LogFile, position: int) -> int | None:
-    """The next position after a damaged place with an intact record that names this position as its own."""
+    """The next position after a damaged place with an intact record that states this position as its own."""
     at = position + 1
     while at < window.end - layout.PREFIX_BYTES:
         data, index = window.at(at, layout.PREFIX_BYTES)

@@ -1,8 +1,8 @@
-"""The content of a directory as a store that recovered it would serve it: queues in line with the log, in memory.
+"""The content of a directory as served by a store that recovers it: queues consistent with the log, in memory.
 
-The log decides. Its records are walked once, from the first file to the last intact record: that is its end. A queue
-has the units of its files without those after the end, and then those of records that are not in it yet: a broker that
-was killed had dispatched fewer than it had written, a running store has gone on meanwhile.
+The log decides. Its records are walked once, from the first file to the last intact record, which is its end. A queue
+has the units of its files, without those after the end, then those of records not in it yet: a killed broker had
+dispatched fewer than it had written, and a running store writes more meanwhile.
 """
 
 from collections.abc import Callable, Iterator
@@ -35,19 +35,19 @@ _UNITS_AT_ONCE = 8_192
 _DELETED_KEY = (DELETED_TOPIC.encode(), 0)
 # Topics whose records retention appends again, with their queue offset.
 KEPT_TOPICS = LANE_TOPICS | FOREIGN_TOPICS
-# Any of them makes a directory a store's.
+# Any of these indicates a store's directory.
 _PARTS = ("commitlog", "consumequeue", "config", "checkpoint")
 
 Progress = Callable[[int], None]
 
 
 def no_progress(position: int) -> None:
-    """The progress callback of callers that show none."""
+    """The progress callback of callers without one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unqueued:
-    """A record without a unit: a half message that never left its state, or a roll-back."""
+    """A record without a unit: a half message that never left its state, or a rollback."""
 
     position: int
     size: int
@@ -59,7 +59,7 @@ class Unqueued:
 
 @dataclass(slots=True)
 class Queue:
-    """The units of one (topic, queue): those of its files, then those made from the log."""
+    """The units of one (topic, queue): those of its files, then those created from the log."""
 
     files: QueueFiles
     # Pairs of offsets and units, in order of the log.
@@ -76,7 +76,7 @@ class Queue:
         return self.files.queue
 
     def settle(self, log_min: int, log_end: int) -> None:
-        """Brings the files' units in line with the log."""
+        """Makes the files' units consistent with the log."""
         self.files.drop_behind(log_end)
         self.files.drop_before(log_min)
         self.min_offset, self.max_offset = self.files.min_offset, self.files.max_offset
@@ -87,7 +87,7 @@ class Queue:
             self.max_offset = max(self.max_offset, int(self.made[-1][0][-1]) + 1)
 
     def _drop_repeated(self) -> None:
-        """Of records that name one offset the first counts; of those that retention has appended again, the last."""
+        """Keeps the first of records with the same offset, or the last of those appended again by retention."""
         if not self.made:
             return
         offsets = np.concatenate([offsets for offsets, _ in self.made])
@@ -101,12 +101,12 @@ class Queue:
         self.made = [(offsets[kept], units[kept])] if kept.any() else []
 
     def read(self, first: int = 0) -> Iterator[tuple[Ints, Units]]:
-        """Offsets and units from an offset on, some at a time; none for offsets whose record is not there."""
+        """Offsets and units from an offset on, in parts; offsets without a record are skipped."""
         at = max(first, self.min_offset)
         while at < self.files.max_offset:
             units = self.files.read(at, min(_UNITS_AT_ONCE, self.files.max_offset - at))
             if not len(units):
-                at += self.files.file_units - at % self.files.file_units  # the file went meanwhile
+                at += self.files.file_units - at % self.files.file_units  # the file was deleted meanwhile
                 continue
             there = units["size"] != FILLER_SIZE
             yield np.arange(at, at + len(units))[there], units[there]
@@ -129,17 +129,17 @@ class State:
     record_bytes: int = 0
     blanks: list[Blank] = field(default_factory=list)
     unqueued: list[Unqueued] = field(default_factory=list)
-    # Position and words.
+    # Position and description.
     damaged: list[tuple[int, str]] = field(default_factory=list)
-    # By queue whose records retention appends again: position of its last record in the log, copies included.
+    # Position of the last record in the log, including copies, by queue with records that retention appends again.
     newest: dict[tuple[str, int], int] = field(default_factory=dict)
     # The latest store time of an intact record; 0: none was read.
     stored_at_ms: int = 0
-    # By level: the next entry to restore, as checkpoint and delayOffset.json had it before the log was read.
+    # Next entry to restore by level, from checkpoint and delayOffset.json before the log was read.
     known: dict[int, int] = field(default_factory=dict)
-    # By timer lane: how far it is, as the checkpoint had it.
+    # Progress by timer lane, from the checkpoint.
     places: dict[int, Place] = field(default_factory=dict)
-    # What records of the log say of the entries of lanes.
+    # Ends of lane entries, from records of the log.
     ends: EndsReader = field(default_factory=EndsReader)
 
     @property
@@ -157,11 +157,11 @@ class State:
 
 
 def open_root(source: Path | Files) -> Files:
-    """Raises: InvalidArgument for what is no store's directory."""
+    """Raises: InvalidArgument: not a store's directory."""
     files = LocalFiles(source) if isinstance(source, Path) else source
     if not any(files.exists(part) for part in _PARTS):
-        what = f"none of {', '.join(_PARTS)} is there" if files.exists("") else "there is no directory"
-        raise InvalidArgument([Violation("directory", f"{files.name} is no store directory: {what}")])
+        what = f"it has none of {', '.join(_PARTS)}" if files.exists("") else "it does not exist"
+        raise InvalidArgument([Violation("directory", f"{files.name} is not a store directory: {what}")])
     return files
 
 
@@ -169,8 +169,8 @@ def load(source: Path | Files, levels: DelayLevels | LevelHistory, *, probe: boo
     """Opens the directory and reads its queues; the log is not read yet.
 
     Args:
-        levels: the table by which a broker's lanes are dated, or its history; our directories state theirs.
-        probe: as in QueueFiles.
+        levels: the table, or its history, for dating a broker's lanes; DueTime's directories state theirs.
+        probe: see QueueFiles.
     """
     files = open_root(source)
     known_before = levels if isinstance(levels, LevelHistory) else LevelHistory.of(levels)
@@ -178,7 +178,7 @@ def load(source: Path | Files, levels: DelayLevels | LevelHistory, *, probe: boo
     history = LevelHistory.load(stored, known_before.current, accept=True)
     known = _known_marks(files)
     queues = {key: Queue(QueueFiles(files, *key, probe=probe)) for key in queue_directories(files)}
-    # After the queues: their records are in the log by then, and units of later ones are made from the log.
+    # The log's files are listed after the queues: it then has their records, and later units are created from it.
     state = State(files, LogFiles(files), history or known_before, queues, known=known)
     state.places.update(enumerate(_known_places(files), TIMER_LANE_FIRST))
     return state
@@ -196,7 +196,7 @@ def queue_directories(files: Files) -> list[tuple[str, int]]:
 
 
 def read(source: Path | Files, levels: DelayLevels, progress: Progress = no_progress) -> State:
-    """The directory with its log walked and its queues in line. Raises: InvalidArgument."""
+    """Reads the directory, walks its log and updates its queues. Raises: InvalidArgument."""
     state = load(source, levels)
     reader = StateReader(state)
     for item in walk_whole(state):
@@ -206,13 +206,13 @@ def read(source: Path | Files, levels: DelayLevels, progress: Progress = no_prog
 
 
 def walk(log: LogFiles, first: int | None = None, settled: int = 0) -> Iterator[Item]:
-    """Everything from the log's first position, or another one, to its last intact record; no part of a torn batch.
-    `settled`: where the newest checkpoint is."""
+    """Everything from the log's first position, or another one, to its last intact record, without torn batches.
+    `settled`: position of the latest checkpoint."""
     return scan_whole(log, log.min_position if first is None else first, settled)
 
 
 def walk_whole(state: State, first: int | None = None) -> Iterator[Item]:
-    """As `walk`, without records at the end that a kill has torn, or that a running store has not written whole: their
+    """As `walk`, without incomplete records at the end, torn by a kill or still being written by a running store: their
     CRC does not match, and they have no unit yet."""
     held: list[Found] = []
     for item in walk(state.log, first, _settled(state.files)):
@@ -225,7 +225,7 @@ def walk_whole(state: State, first: int | None = None) -> Iterator[Item]:
 
 
 def _again(state: State, found: Found) -> Found:
-    """The record read again: it is whole by now, since something follows it."""
+    """Reads the record again: it is complete by now, since another one follows it."""
     segment = state.log.segment_at(found.position)
     now = None if segment is None else intact_at(segment, found.position)
     return found if now is None else Found(found.position, now)
@@ -237,18 +237,18 @@ def _may_be_torn(state: State, found: Record) -> bool:
 
 
 class StateReader:
-    """Takes in the items of the walk from a position on: records before it are in their queues already."""
+    """Takes the items of a walk from a position on: earlier records are in their queues already."""
 
     def __init__(self, state: State, first: int | None = None) -> None:
         self._state = state
         self._codes = TagsCodes(state.history)
-        # By deleted topic: where its deletion lies.
+        # Position of the deletion, by topic.
         self._deleted: dict[str, int] = {}
         state.ends = EndsReader(state.known, state.places)
         state.end = state.min_position if first is None else first
 
     def see(self, item: Item) -> int:
-        """Takes in an item. Returns the position that the walk has reached."""
+        """Takes an item. Returns the position reached by the walk."""
         state = self._state
         if isinstance(item, Blank):
             state.blanks.append(item)
@@ -258,7 +258,7 @@ class StateReader:
             self._see_run(item) if isinstance(item, Run) else self._see_record(item)
             state.ends.see(item)
         end = item_end(item)
-        # A mark at the very end means that the next file was begun, if it is there.
+        # A mark at the very end means that the next file was started, if it exists.
         if not isinstance(item, Blank) or state.log.segment_at(end) is not None:
             state.end = end
         return end
@@ -324,7 +324,7 @@ class StateReader:
             self._queue(key).made.append((np.array([found.queue_offset]), unit))
 
     def _delete(self, body: bytes, position: int) -> None:
-        """The topic's queues are gone, with all that they have so far; those of a later one begin with other files."""
+        """Removes the topic's queues with their content so far; those of a later topic start with other files."""
         try:
             deletion = deletions.decode(body, position)
         except Damaged as error:
@@ -359,12 +359,12 @@ class StateReader:
 
 
 def is_queue(topic: str, queue: int) -> bool:
-    """Whether a record can be of this queue: damage that no CRC reveals must not invent queues."""
+    """Whether a record can belong to this queue: damage that no CRC reveals must not create queues."""
     return queue >= 0 and is_name(topic)
 
 
 def is_possible(offsets: Ints, positions: Ints) -> npt.NDArray[np.bool_]:
-    """Every record that a queue has had took its place in the log."""
+    """Whether offsets are plausible: every record of a queue takes space in the log."""
     possible: npt.NDArray[np.bool_] = (offsets >= 0) & (offsets <= positions // layout.RECORD_BYTES_MIN)
     return possible
 
@@ -380,7 +380,7 @@ def restored(state: State) -> dict[int, Restored]:
 
 
 def _settled(files: Files) -> int:
-    """The log before this position is durable."""
+    """The log is durable before this position."""
     point = checkpoint.decode(files.content("checkpoint") or b"")
     return point.position if point else 0
 

@@ -1,14 +1,14 @@
-"""Timers of a 5.x broker's directory: counted and listed; nothing here delivers them.
+"""Timers of a 5.x broker's directory: counted and listed, but not delivered.
 
     timerwheel            1,209,600 slots of 32 bytes: i64 time / 1000 | i64 first, i64 last position in the timer log
                           | i32 count | i32 magic; slot of a time: time / 1000 % number of slots
-    timerlog/<20 digits>  units of 52 bytes: i32 size | i64 unit before in the slot, -1: none | i32 magic | i64 time of
+    timerlog/<20 digits> units of 52 bytes: i32 size | i64 previous unit of the slot, -1: none | i32 magic | i64 time of
                           entry | i32 ms from there to the slot's time | i64 record position | i32 its size
                           | i32 hash of its topic | i64 0
     config/timercheck     4 i64: last slot read, end of the timer log, next unit of the timers' queue, the master's
 
-A slot's units form a chain, newest first. Magic bits: 1 always, 2 rolled (due later than the wheel reaches), 4 the
-mark that takes another one back.
+A slot's units form a chain, newest first. Magic bits: 1 always, 2 rolled (due beyond the wheel's range), 4 the mark
+that cancels another one.
 
 Source: RocketMQ 5.3.3 TimerMessageStore, TimerWheel, Slot, TimerLog, TimerCheckpoint.
 """
@@ -31,7 +31,7 @@ _CHECK_NAMES = ("lastReadTimeMs", "lastTimerLogFlushPos", "lastTimerQueueOffset"
 
 
 def timers(state: State, *, listed: bool) -> dict[str, Any] | None:
-    """The timers in the wheel, and the number not in it yet; `slots` only when `listed`. None: there is no wheel."""
+    """The timers in the wheel, and the number not in it yet; `slots` only if `listed`. None: there is no wheel."""
     data = state.files.content("timerwheel")
     if data is None:
         return None
@@ -60,7 +60,7 @@ def _check(files: Files) -> dict[str, int]:
 def _slot(log: LogFiles, slot: np.void) -> dict[str, Any]:
     units = []
     position, limit = int(slot["last"]), log.size + log.min_position
-    # Each step leads to an older unit: damaged bytes can't make a circle.
+    # Each step leads to an older unit, so damaged bytes cannot create a cycle.
     while 0 <= position < limit:
         data = log.read(position, _UNIT.size)
         if len(data) < _UNIT.size:

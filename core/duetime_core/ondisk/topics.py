@@ -1,12 +1,12 @@
-"""`config/duetimeTopics`: topics that are not in topics.json yet, a line each.
+"""`config/duetimeTopics`: topics missing in topics.json, a line each.
 
     5f3a01c2 ["orders",8]
     0b7c88d1 {"orders":"FIFO"}
     CRC-32 of all after the blank, in hex; then JSON: name, queue count; or its message type, by RocketMQ's name
 
-The file only grows, until all of it is in topics.json and it begins anew: a new topic costs its own line, not a file
-of all topics. A line stands for itself. One that does not match its CRC is ignored: a write that was never answered has
-left it, or damage. A type has a line of its own: release 0.1 passes over that one, and reads the others.
+The file only grows, until its content is in topics.json and it is started again: a new topic costs one line, not a file
+with all topics. Lines are independent. A line with a wrong CRC is ignored: it comes from an unacknowledged write, or
+from damage. A type has a line of its own: release 0.1 skips it, and reads the others.
 """
 
 import json
@@ -20,19 +20,18 @@ FILE = "duetimeTopics"
 
 
 class Lines(NamedTuple):
-    """What a file of lines says."""
+    """The content of a file of lines."""
 
-    # The highest of several for one topic.
+    # The highest count of each topic.
     counts: dict[str, int]
-    # Lines that are passed over.
+    # Number of skipped lines.
     damaged: int
-    # Message types, by topic; the last of several for one.
+    # Message types by topic; the last one counts.
     types: dict[str, str]
 
 
 def encode(counts: Mapping[str, int], types: Mapping[str, str] = MappingProxyType({})) -> bytes:
-    """Lines of topics, and of the types of those that have one; an empty line in front ends the remains of a torn
-    write."""
+    """Lines of topics, and of their types, if any; an empty line in front ends the remains of a torn write."""
     lines = [b""]
     for name, count in counts.items():
         lines.append(_line([name, count]))
@@ -67,7 +66,7 @@ def decode(data: bytes) -> Lines:
 
 
 def _value(text: bytes) -> Any:
-    """Of a line's JSON; None: it is none, though its CRC is right."""
+    """A line's JSON; None: invalid, though its CRC is right."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -75,13 +74,13 @@ def _value(text: bytes) -> Any:
 
 
 def add(counts: dict[str, int], more: Mapping[str, int]) -> None:
-    """A topic never loses queues: the highest count of several is the one in force."""
+    """Merges counts: a topic never loses queues, so the highest count applies."""
     for name, count in more.items():
         counts[name] = max(counts.get(name, 0), count)
 
 
 def read(directory: Path) -> Lines:
-    """Reads the file in `config/`; empty where there is no file."""
+    """Reads the file in `config/`; empty if it does not exist."""
     try:
         return decode((directory / FILE).read_bytes())
     except FileNotFoundError:

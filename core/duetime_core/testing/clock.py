@@ -1,4 +1,4 @@
-"""A clock that stands still until a test moves it."""
+"""A clock that only moves when a test moves it."""
 
 import asyncio
 import heapq
@@ -21,7 +21,7 @@ class _FakeTimer:
 
 
 class FakeClock(Clock):
-    """Wall and monotonic time that move only by `advance`; `step_wall` moves the wall alone.
+    """Wall and monotonic time that move only by `advance`; `step_wall` moves only the wall clock.
 
     Belongs to one event loop's thread.
     """
@@ -47,22 +47,22 @@ class FakeClock(Clock):
         return timer
 
     def step_wall(self, by_ms: int) -> None:
-        """The wall clock is set, forwards or backwards; no timer runs for it."""
+        """Sets the wall clock forwards or backwards; runs no timers."""
         self._wall_offset_ms += by_ms
 
     def next_timer_ms(self) -> float | None:
-        """How far ahead the next timer lies; None: there is none."""
+        """Time until the next timer; None: there is none."""
         while self._timers and self._timers[0][2].cancelled:
             heapq.heappop(self._timers)
         return max(self._timers[0][0] - self._monotonic_ms, 0.0) if self._timers else None
 
     def move(self, by_ms: float) -> None:
-        """Moves time in one leap and runs the timers that it passes, in their order."""
+        """Moves time in one step, and runs the timers passed, in order."""
         self._monotonic_ms += by_ms
         self._fire()
 
     async def advance(self, by_ms: float) -> None:
-        """Moves time from timer to timer; what each one wakes runs before the next."""
+        """Moves time from timer to timer; each one's consequences run before the next."""
         end_ms = self._monotonic_ms + by_ms
         while (ahead_ms := self.next_timer_ms()) is not None and self._monotonic_ms + ahead_ms <= end_ms:
             self.move(ahead_ms)

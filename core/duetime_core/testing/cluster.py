@@ -25,9 +25,9 @@ from duetime_core.testing.hush import hush, speak
 from duetime_core.together import node_class
 from duetime_core.within.places import places
 
-# Real time that services get for their answers before one of their pauses is skipped, and before a test is given up.
+# Real time for services to respond before one of their pauses is skipped, and before a test fails.
 NUDGE_S = 0.05
-# How long work in hand may take on a slow machine before a service is assumed to pause on the fake clock.
+# Time for running work on a slow machine before a service is assumed to pause on the fake clock.
 PATIENCE_S = 0.5
 GIVE_UP_S = 60.0
 
@@ -49,8 +49,8 @@ class Cluster:
         within: bool = False,
         certs: Path | None = None,
     ) -> None:
-        """`within`: nodes call each other as those of `duetime up` do, within the process, and not by sockets. `certs`:
-        what `duetime certs init` has made; each node has the certificate of its role."""
+        """`within`: nodes call each other within the process, without sockets, as in `duetime up`. `certs`: the output
+        of `duetime certs init`; each node gets the certificate of its role."""
         self._certs = certs
         self._temporary = None if directory else tempfile.TemporaryDirectory(prefix="duetime-")
         self._directory = directory or Path(self._temporary.name if self._temporary else ".")
@@ -58,7 +58,7 @@ class Cluster:
         self._shards = shards
         self._schedulers = schedulers
         self._settings = {
-            # On a clock that stands, a throttled export would never end.
+            # A throttled export would never end on a clock that does not move.
             "store": {"segment_bytes": 64 * 1024 * 1024, "export_bytes_per_s": 0, **(store_settings or {})},
             "gateway": gateway_settings or {},
             "scheduler": scheduler_settings or {},
@@ -72,7 +72,7 @@ class Cluster:
         self._failures: dict[Node, asyncio.Task[None]] = {}
         self._channels: list[Any] = []
         self._within = within
-        # What ends with the cluster: places within the process, and the sockets that keep their ports.
+        # Resources of the cluster's lifetime: places within the process, and the sockets that reserve their ports.
         self._kept = ExitStack()
 
     @property
@@ -81,7 +81,7 @@ class Cluster:
 
     @property
     def store_addresses(self) -> str:
-        """As the setting `stores` has it."""
+        """The value for the setting `stores`."""
         return ",".join(f"{shard}=127.0.0.1:{node.port}" for shard, node in enumerate(self.stores))
 
     @property
@@ -119,7 +119,7 @@ class Cluster:
         await self._lanes_held()
 
     async def _lanes_held(self) -> None:
-        """Waits until every lane has its scheduler."""
+        """Waits until every lane has a scheduler."""
         lanes = {
             (shard, level)
             for shard, node in enumerate(self.stores)
@@ -133,7 +133,7 @@ class Cluster:
             await asyncio.wait(self._failures.values(), timeout=NUDGE_S / 5, return_when=asyncio.FIRST_COMPLETED)
 
     def _keep_ports(self, count: int) -> list[int]:
-        """Free ports, whose addresses are places within this process until the cluster stops."""
+        """Reserves free ports, with their addresses as places within this process, until the cluster stops."""
         ports = []
         for _ in range(count):
             held = self._kept.enter_context(socket.socket())
@@ -143,16 +143,16 @@ class Cluster:
         return ports
 
     async def start_store(self, shard: int, port: int = 0) -> Any:
-        """Starts a shard on its directory; one that was stopped, at its old port."""
+        """Starts a shard on its directory; a stopped one gets its old port."""
         port = self.stores[shard].port if shard < len(self.stores) else port
         settings = {"data_dir": self._directory / f"store-{shard}", "shard": shard, "port": port}
-        # A cluster that lives for a test keeps no room for the time when the disk is full.
+        # A test's cluster reserves no space for a full disk.
         node = await self._start_node("store", {"reserve_bytes": 0, **self._settings["store"], **settings})
         self.stores[shard : shard + 1] = [node]
         return node
 
     async def start_retry(self, port: int = 0) -> Any:
-        """Starts the retry service; one that was stopped, at its old port."""
+        """Starts the retry service; a stopped one gets its old port."""
         port = self.retry.port if self.retry else port
         self.retry = await self._start_node(
             "retry", {"database_url": self.database_url, "stores": self.store_addresses, "port": port}
@@ -186,7 +186,7 @@ class Cluster:
         await self._end(node)
 
     async def stop(self) -> None:
-        """Stops running services: callers before those that they call."""
+        """Stops running services, callers first."""
         for channel in self._channels:
             await channel.close()
         while self._started:
@@ -204,14 +204,14 @@ class Cluster:
         await self._passing_time(node.stop())
 
     def _raise_failures(self) -> None:
-        """A service whose loop died is a finding, not something to wait for."""
+        """Raises the error of a service whose loop has died, instead of waiting."""
         for failure in self._failures.values():
             if failure.done():
                 failure.result()
                 raise RuntimeError("a service ended by itself")
 
     async def _passing_time(self, work: Any) -> None:
-        """Awaits `work`, moving the fake clock when it waits on that."""
+        """Awaits `work`, and moves the fake clock when the work waits for it."""
         task = asyncio.ensure_future(work)
         while not (await asyncio.wait({task}, timeout=NUDGE_S))[0]:
             self._nudge(60_000)
@@ -220,10 +220,9 @@ class Cluster:
     # --- time -----------------------------------------------------------------------------------------------------
 
     async def advance(self, by: Length) -> None:
-        """Moves the clock, from due moment to due moment, by `30s`, `1h30m` or a timedelta.
+        """Moves the clock, from due time to due time, by `30s`, `1h30m` or a timedelta.
 
-        On return everything that has fallen due is restored and durable. Raises TimeoutError when that does not
-        come about, as with a paused lane.
+        On return all due messages are restored and durable. Raises TimeoutError if that fails, as with a paused lane.
         """
         end_ms = self.clock.monotonic_ms() + whole_ms(by)
         await self.settle()
@@ -233,7 +232,7 @@ class Cluster:
             await self.settle()
 
     async def settle(self) -> None:
-        """Waits until nothing that is due at this moment is still pending."""
+        """Waits until no due message is pending."""
         loop = asyncio.get_running_loop()
         give_up = loop.time() + GIVE_UP_S
         seen, since = self._overdue(), loop.time()
@@ -244,14 +243,14 @@ class Cluster:
             if overdue != seen:
                 seen, since = overdue, loop.time()
             elif loop.time() > since + PATIENCE_S:
-                # A service pauses on the fake clock, after an error for instance.
+                # A service pauses on the fake clock, for instance after an error.
                 self._nudge(10_000)
                 since = loop.time()
             published = [self.stores[shard].store.next_publish() for shard, *_ in overdue]
             await asyncio.wait(published, timeout=PATIENCE_S)
 
     def _overdue(self) -> list[tuple[int, int, int]]:
-        """(shard, lane, number of its pending entries) of each lane with an overdue entry."""
+        """(shard, lane, number of pending entries) of each lane with an overdue entry."""
         return [
             (shard, lane.number, lane.pending_count)
             for shard, node in enumerate(self.stores)
@@ -272,7 +271,7 @@ class Cluster:
         return self.clock
 
     def next_due_ms(self) -> int | None:
-        """How far ahead the next due moment of all lanes lies; None: nothing is pending."""
+        """Time until the next due time of all lanes; None: nothing is pending."""
         ahead = [
             moment - node.store.clock.now_ms()
             for node in self.stores
@@ -282,7 +281,7 @@ class Cluster:
         return min(ahead, default=None)
 
     async def lanes(self, shard: int = 0) -> list[gateway_pb2.Lane]:
-        """The lanes of a shard, by its store."""
+        """The lanes of a shard, as reported by its store."""
         channel = make_channel(f"127.0.0.1:{self.stores[shard].port}", credentials_of_commands())
         self._channels.append(channel)
         stub = store_pb2_grpc.StoreStub(channel)  # type: ignore[no-untyped-call]

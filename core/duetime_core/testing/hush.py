@@ -1,4 +1,4 @@
-"""Keeps the cluster's own log lines out of the output of tests, where nobody has set structlog up."""
+"""Removes the cluster's own log lines from test output, unless structlog is configured."""
 
 import logging
 import sys
@@ -8,13 +8,13 @@ import structlog
 
 
 def hush() -> None:
-    """Drops what the cluster logs below WARNING. Whoever has configured structlog decides for themselves."""
+    """Drops the cluster's log lines below WARNING. A configured structlog is left alone."""
     if not structlog.is_configured():
         structlog.configure(processors=[_drop, *structlog.get_config()["processors"]])
 
 
 def speak() -> None:
-    """Undoes `hush`, if nobody has configured structlog since."""
+    """Undoes `hush`, unless structlog was configured since."""
     if structlog.get_config()["processors"][:1] == [_drop]:
         structlog.reset_defaults()
 
@@ -26,7 +26,7 @@ def _drop(_logger: object, method: str, event: Any) -> Any:
 
 
 def _is_ours() -> bool:
-    """Whether the module that logs is the cluster's."""
+    """Whether the logging module belongs to the cluster."""
     frame = sys._getframe(2)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("structlog"):
         frame = frame.f_back

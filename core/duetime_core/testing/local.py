@@ -1,4 +1,4 @@
-"""The cluster for tests without an event loop of their own: it runs on a thread."""
+"""The cluster for tests without an event loop: it runs on a thread."""
 
 import asyncio
 import threading
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class LocalCluster:
-    """Starts and stops with `with`. The arguments are Cluster's; its clock begins at the real time."""
+    """Starts and stops with `with`. The arguments are Cluster's; its clock starts at the real time."""
 
     def __init__(
         self,
@@ -92,5 +92,5 @@ class LocalCluster:
 
 
 async def _made(make: Callable[[], Cluster]) -> Cluster:
-    """On the loop, where its parts belong."""
+    """Creates the cluster on the loop to which its parts belong."""
     return make()

@@ -1,4 +1,4 @@
-"""The caller's end of a call: what grpc.aio's calls are, over an Rpc."""
+"""The caller's end of a call: grpc.aio's call interfaces over an Rpc."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Parse = Callable[[bytes], Any]
 
 
 class Call:
-    """What all calls can do."""
+    """The interface common to all calls."""
 
     def __init__(self, rpc: Rpc, compose: Serialize | None, parse: Parse | None) -> None:
         self._rpc = rpc
@@ -28,7 +28,7 @@ class Call:
         self._parse = parse
 
     def __del__(self) -> None:
-        """Nobody can take an answer any more. It may be any thread's garbage."""
+        """Cancels a call whose answer cannot be taken any more. May run in any thread."""
         rpc = self._rpc
         if not rpc.settled and not rpc.loop.is_closed():
             rpc.loop.call_soon_threadsafe(rpc.cancel, GONE)
@@ -69,7 +69,7 @@ class Call:
             await self._rpc.until(lambda: self._rpc.settled)
 
     def _raise_for_status(self) -> None:
-        """Raises what a call ended with, unless that is OK."""
+        """Raises the error of a call, unless it ended with OK."""
         rpc = self._rpc
         if rpc.locally_cancelled:
             raise asyncio.CancelledError
@@ -79,13 +79,13 @@ class Call:
             raise grpc.aio.AioRpcError(rpc.code, initial, trailing, rpc.details)
 
     def _read(self, data: bytes) -> Any:
-        """An answer; None where it can't be read, as with gRPC."""
+        """Decodes an answer; None if it is invalid, as in gRPC."""
         if self._parse is None:
             return data
         try:
             return self._parse(data)
         except Exception as error:
-            log.error("answer can't be read", method=self._rpc.method, error=name_of(error))
+            log.error("cannot decode an answer", method=self._rpc.method, error=name_of(error))
             return None
 
 
@@ -109,7 +109,7 @@ class UnaryAnswer(Call):
         return self._answer
 
     async def _take(self) -> None:
-        """Takes the answer and the status; an answer counts with its status only."""
+        """Takes the answer and the status; an answer is valid only together with its status."""
         rpc = self._rpc
         if not rpc.settled:
             await rpc.until(lambda: rpc.settled)
@@ -121,7 +121,7 @@ class UnaryAnswer(Call):
 
 
 class StreamAnswer(Call):
-    """A call with many answers, which are read one by one or iterated over."""
+    """A call with many answers, read one by one or iterated over."""
 
     async def read(self) -> Any:
         if self._rpc.settled:
@@ -143,13 +143,13 @@ class StreamAnswer(Call):
 
 
 class StreamRequest(Call):
-    """A call with many requests, which are written one by one or come from an iterator."""
+    """A call with many requests, written one by one or from an iterator."""
 
     _done_writing = False
     _consuming: asyncio.Task[None] | None = None
 
     def consume(self, requests: AsyncIterable[Any] | Iterable[Any] | None) -> None:
-        """Writes what an iterator gives, from now on."""
+        """Writes the items of an iterator in the background."""
         if requests is not None:
             self._consuming = self._rpc.loop.create_task(self._consume(requests))
             self._rpc.when_settled(self._consuming.cancel)
@@ -164,13 +164,13 @@ class StreamRequest(Call):
                     await self.write(request)
             await self.done_writing()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            return  # the call has ended: who reads it knows why
+            return  # the call has ended: its reader gets the error
         except Exception as error:
-            log.error("requests can't be written", method=self._rpc.method, error=name_of(error))
+            log.error("cannot write requests", method=self._rpc.method, error=name_of(error))
             self.cancel()
 
     async def write(self, request: Any) -> None:
-        """Returns once the server has kept up, save for what a window holds."""
+        """Returns once the server has read up to one window's bytes behind."""
         rpc = self._rpc
         if rpc.settled:
             raise asyncio.InvalidStateError("RPC already finished.")

@@ -1,4 +1,4 @@
-"""A channel to a node of this process: gRPC's interface, of which callers use what they use elsewhere."""
+"""A channel to a node of this process: the part of gRPC's interface that callers use."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _numbers = itertools.count(1)
 
 
 class Channel(grpc.aio.Channel):
-    """To one address within the process."""
+    """A channel to one address within the process."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
         self._peer = f"{PEER}{next(_numbers)}"
-        # Calls that have not ended.
+        # Running calls.
         self._rpcs: set[Rpc] = set()
         self._waiting: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -43,7 +43,7 @@ class Channel(grpc.aio.Channel):
         return self._make(UnaryStreamCall, method, *serializers, **named)
 
     def stream_unary(self, method: str, *serializers: Any, **named: Any) -> Any:
-        """The contract has no such calls, and the border takes none."""
+        """Not supported: the contract has no such calls."""
         raise NotImplementedError(method)
 
     def stream_stream(self, method: str, *serializers: Any, **named: Any) -> Any:
@@ -57,7 +57,7 @@ class Channel(grpc.aio.Channel):
         response_deserializer: Parse | None = None,
         _registered_method: bool | None = False,
     ) -> Any:
-        """What makes calls of one method. Credentials and compression mean nothing here."""
+        """Creates a factory for calls of one method. Credentials and compression are ignored."""
 
         def call(
             request: Any = None,
@@ -99,7 +99,7 @@ class Channel(grpc.aio.Channel):
             waiting.add_done_callback(self._waiting.discard)
             rpc.when_settled(waiting.cancel)
         else:
-            text = f"nothing serves {self._place.address}, an address within this process"
+            text = f"no server runs at {self._place.address}, an address within this process"
             rpc.finish(grpc.StatusCode.UNAVAILABLE, text)
 
     async def _begin_later(self, rpc: Rpc) -> None:
@@ -108,8 +108,8 @@ class Channel(grpc.aio.Channel):
             server.serve(rpc, self._peer)
 
     async def close(self, grace: float | None = None) -> None:
-        """No further call begins, and those in flight end at once, whatever `grace` says: nodes have ended theirs
-        before they close their channels."""
+        """Starts no further call, and ends running ones at once, regardless of `grace`: nodes end their calls before
+        they close their channels."""
         self._closed = True
         for rpc in list(self._rpcs):
             rpc.cancel()
@@ -127,7 +127,7 @@ class Channel(grpc.aio.Channel):
         return grpc.ChannelConnectivity.READY if served else grpc.ChannelConnectivity.IDLE
 
     async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
-        """Returns once there is a server; that one goes is told by calls."""
+        """Returns once there is a server; calls report the loss of one."""
         if self.get_state() is last_observed_state:
             await self._place.served()
 

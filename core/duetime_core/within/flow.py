@@ -1,4 +1,4 @@
-"""One direction of a call: messages on their way, and who waits for them or for room."""
+"""One direction of a call: messages in transit, and the waiting reader or writer."""
 
 import asyncio
 from collections import deque
@@ -6,14 +6,14 @@ from typing import Any, Final
 
 import grpc
 
-# Bytes on their way in one direction of a call beyond which its writer waits, as with a connection's window.
+# Bytes in transit in one direction above which the writer waits, like a connection's window.
 FLOW_BYTES_MAX: Final = 512 * 1024
-# What a message counts beside its bytes: many empty ones are not nothing.
+# Overhead counted per message, so that many empty ones count too.
 MESSAGE_BYTES: Final = 64
 
 
 class Flow:
-    """Messages in order. One reads and one writes at a time, as gRPC has it."""
+    """Messages in order, with one reader and one writer at a time, as in gRPC."""
 
     __slots__ = ("_bytes", "_loop", "_messages", "_reader", "_writer", "ended")
 
@@ -23,22 +23,22 @@ class Flow:
         self._bytes = 0
         self._reader: asyncio.Future[None] | None = None
         self._writer: asyncio.Future[None] | None = None
-        # Nothing more comes.
+        # No more messages will come.
         self.ended = False
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to be taken now."""
+        """Whether no message can be taken now."""
         return not self._messages
 
     def put(self, data: bytes) -> None:
-        """Adds a message, whether there is room or not."""
+        """Adds a message, regardless of capacity."""
         self._messages.append(data)
         self._bytes += len(data) + MESSAGE_BYTES
         _wake(self._reader)
 
     async def room(self) -> None:
-        """Returns once there is room, or the flow has ended."""
+        """Returns once there is capacity, or the flow has ended."""
         while self._bytes >= FLOW_BYTES_MAX and not self.ended:
             self._writer = self._loop.create_future()
             try:
@@ -47,7 +47,7 @@ class Flow:
                 self._writer = None
 
     async def take(self) -> Any:
-        """The next message; `grpc.aio.EOF`: there is none."""
+        """The next message; `grpc.aio.EOF`: the flow has ended."""
         while not self._messages:
             if self.ended:
                 return grpc.aio.EOF
@@ -62,13 +62,13 @@ class Flow:
         return data
 
     def end(self) -> None:
-        """Nothing more comes; what has come can still be taken."""
+        """Ends the flow; messages in transit can still be taken."""
         self.ended = True
         _wake(self._reader)
         _wake(self._writer)
 
     def drop(self) -> None:
-        """As `end`, and nothing is left to be taken."""
+        """As `end`, and drops the messages in transit."""
         self._messages.clear()
         self._bytes = 0
         self.end()

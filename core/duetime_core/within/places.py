@@ -1,4 +1,4 @@
-"""Addresses within this process: named before anybody calls them, served once their node has started."""
+"""Addresses within this process: named before the first call, served once their node has started."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from duetime_core.within.server import Within
 
 
 class Place:
-    """One address. Its server may come, go and come again."""
+    """One address. Its server may stop and start again."""
 
     def __init__(self, address: str, *, listens: bool) -> None:
-        """`listens`: whether its server listens on the address too, for others than this process."""
+        """`listens`: whether its server also listens on the address, for other processes."""
         self.address = address
         self.listens = listens
         self.loop = asyncio.get_running_loop()
@@ -21,14 +21,14 @@ class Place:
         self._waiters: list[asyncio.Future[None]] = []
 
     def open(self, server: Within) -> None:
-        """Calls go to this server from now on."""
+        """Directs calls to this server."""
         self.server = server
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
 
     def close(self) -> None:
-        """No further call begins."""
+        """Starts no further call."""
         self.server = None
 
     async def served(self) -> Within:
@@ -48,7 +48,7 @@ _places: dict[str, Place] = {}
 
 @contextmanager
 def places(addresses: Iterable[str], *, listen: bool = False) -> Iterator[None]:
-    """Within it, servers of these addresses are called without sockets, from the running event loop.
+    """While active, servers at these addresses are called without sockets, from the running event loop.
 
     With `listen` they listen there as well.
     """
@@ -62,7 +62,7 @@ def places(addresses: Iterable[str], *, listen: bool = False) -> Iterator[None]:
 
 
 def place_of(address: str) -> Place | None:
-    """The place of an address; None: it is reached by a socket, as by code on other event loops."""
+    """The place of an address; None: it must be reached by a socket, also from other event loops."""
     place = _places.get(address)
     return place if place is not None and place.loop is _running_loop() else None
 

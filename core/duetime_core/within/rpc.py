@@ -1,6 +1,6 @@
-"""One call: what its two ends share, and how it ends.
+"""One call: the state shared by its two ends, and its end.
 
-begun ──▶ (messages both ways) ──▶ finished: the status is known ──▶ settled: nothing is left for the caller to take
+begun ──▶ (messages both ways) ──▶ finished: the status is known ──▶ settled: the caller has taken everything
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Rpc:
         *,
         one_answer: bool,
     ) -> None:
-        """`one_answer`: it is settled together with it, whether that is taken or not."""
+        """`one_answer`: the call is settled with its answer, even if that is not taken."""
         self.loop = loop
         self._one_answer = one_answer
         self.method = method
@@ -62,12 +62,12 @@ class Rpc:
         self.answers = Flow(loop)
         self.initial_metadata: Metadata = ()
         self.trailing_metadata: Metadata = ()
-        # None: it has not ended.
+        # None: running.
         self.code: grpc.StatusCode | None = None
         self.details = ""
         self.locally_cancelled = False
         self.settled = False
-        # The task that serves it, which ends with the call.
+        # The task that serves the call and ends with it.
         self.serving: asyncio.Task[None] | None = None
         self._begun = False
         self._waiters: list[asyncio.Future[None]] = []
@@ -77,11 +77,11 @@ class Rpc:
 
     @property
     def time_remaining_s(self) -> float | None:
-        """Seconds until the deadline; None: there is none."""
+        """Seconds until the deadline; None: no deadline."""
         return None if self._deadline is None else max(self._deadline - self.loop.time(), 0.0)
 
     def begin(self, initial_metadata: Metadata | None = None) -> None:
-        """The server answers: initial metadata is known, or is empty with the first answer."""
+        """Sets the initial metadata; the first answer sets an empty one."""
         if self._begun:
             return
         self._begun = True
@@ -93,7 +93,7 @@ class Rpc:
         return self._begun
 
     def send(self, flow: Flow, data: bytes) -> None:
-        """Adds a message to one of the flows; one that is larger than gRPC's limit ends the call."""
+        """Adds a message to one of the flows; a message above gRPC's limit ends the call."""
         if len(data) <= GRPC_MESSAGE_BYTES_MAX:
             flow.put(data)
             return
@@ -101,14 +101,14 @@ class Rpc:
         self.break_off(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
 
     async def take_answer(self) -> Any:
-        """The next answer; `grpc.aio.EOF`: there is none, and the status is known."""
+        """The next answer; `grpc.aio.EOF`: no more, and the status is known."""
         data = await self.answers.take()
         if self.code is not None and self.answers.is_empty:
             self._settle()
         return data
 
     def finish(self, code: grpc.StatusCode, details: str, trailing_metadata: Metadata = ()) -> None:
-        """The server's end: answers that are on their way can still be taken. The first end counts."""
+        """Ends the call on the server's side; answers in transit can still be taken. The first end counts."""
         if self.code is not None:
             return
         self.code, self.details, self.trailing_metadata = code, details, trailing_metadata
@@ -134,7 +134,7 @@ class Rpc:
             self.serving.cancel()
 
     def cancel(self, details: str = LOCALLY_CANCELLED) -> bool:
-        """The caller's end. Returns whether the call had not ended before."""
+        """Ends the call on the caller's side. Returns False if it had already ended."""
         if self.settled:
             return False
         self.locally_cancelled = True
@@ -153,14 +153,14 @@ class Rpc:
             callback()
 
     def when_settled(self, callback: Callable[[], object]) -> None:
-        """Calls back once, when the call is settled; at once where it is."""
+        """Runs the callback once the call is settled; at once if it is."""
         if self.settled:
             callback()
         else:
             self._callbacks.append(callback)
 
     async def until(self, reached: Callable[[], bool]) -> None:
-        """Returns once something is so that `begin` or the end of the call brings about."""
+        """Returns once the condition holds, as a result of `begin` or of the call's end."""
         while not reached():
             waiter = self.loop.create_future()
             self._waiters.append(waiter)

@@ -1,4 +1,4 @@
-"""The server's end: calls become tasks of the handlers that a gRPC server has as well."""
+"""The server's end: runs calls as tasks, with the handlers of a gRPC server."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ import grpc
 
 from duetime_core.within.rpc import Metadata, Rpc
 
-# How peers of this kind are named: `within:NUMBER`, with a number for each channel.
+# Prefix of these peers: `within:NUMBER`, with a number for each channel.
 PEER = "within:"
 
 
 @dataclass(slots=True)
 class _Details:
-    """What a generic handler is asked with: gRPC's HandlerCallDetails."""
+    """The argument of a generic handler: gRPC's HandlerCallDetails."""
 
     method: str
     invocation_metadata: tuple[tuple[str, Any], ...]
 
 
 class Context(grpc.aio.ServicerContext[Any, Any]):
-    """What a handler sees of its call."""
+    """The handler's view of its call."""
 
     def __init__(self, rpc: Rpc, peer: str, compose: Callable[[Any], bytes] | None) -> None:
         self._rpc = rpc
@@ -40,7 +40,7 @@ class Context(grpc.aio.ServicerContext[Any, Any]):
         return await self._rpc.requests.take()
 
     async def write(self, message: Any) -> None:
-        """Returns once the reader has kept up, save for what a window holds."""
+        """Returns once the reader has read up to one window's bytes behind."""
         self._rpc.begin()
         self._rpc.send(self._rpc.answers, message if self._compose is None else self._compose(message))
         await self._rpc.answers.room()
@@ -78,10 +78,10 @@ class Context(grpc.aio.ServicerContext[Any, Any]):
         return self._details
 
     def set_compression(self, compression: Any) -> None:
-        """Nothing is compressed here."""
+        """Ignored: there is no compression."""
 
     def disable_next_message_compression(self) -> None:
-        """Nothing is compressed here."""
+        """Ignored: there is no compression."""
 
     def peer(self) -> str:
         return self._peer
@@ -108,7 +108,7 @@ class Context(grpc.aio.ServicerContext[Any, Any]):
         return self._rpc.code is not None
 
     def end(self) -> None:
-        """Ends the call with what the handler has set."""
+        """Ends the call with the handler's status."""
         code = self._code or grpc.StatusCode.OK
         self._rpc.finish(code, self._details, self._trailing_metadata)
 
@@ -117,15 +117,15 @@ class Within:
     """The calls of one server from within its process."""
 
     def __init__(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
-        """`handlers`: as a gRPC server has them, with behaviours that read and write by themselves."""
+        """`handlers`: a gRPC server's, with behaviours that read and write by themselves."""
         self._handlers = handlers
         self._loop = asyncio.get_running_loop()
-        # Log lines and spans of a call are the server's, and not its caller's.
+        # Log lines and spans of a call belong to the server, not to its caller.
         self._variables: Variables = copy_context()
         self._calls: dict[asyncio.Task[None], Rpc] = {}
 
     def serve(self, rpc: Rpc, peer: str) -> None:
-        """Begins a call."""
+        """Starts a call."""
         handler = self._find(_Details(rpc.method, rpc.metadata))
         if handler is None:
             rpc.finish(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
@@ -146,11 +146,11 @@ class Within:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         rpc = self._calls.pop(task)
-        # It was cancelled before its first step, or its border is broken: the caller must hear of it.
+        # The task was cancelled before its first step, or its border failed: end the call for the caller too.
         rpc.finish(grpc.StatusCode.CANCELLED if task.cancelled() else grpc.StatusCode.UNKNOWN, "the call broke off")
 
     async def stop(self, drain_s: float) -> None:
-        """Returns when calls in flight have ended, those left after `drain_s` by force."""
+        """Returns when running calls have ended; those left after `drain_s` are cancelled."""
         if self._calls and drain_s > 0:
             await asyncio.wait(list(self._calls), timeout=drain_s)
         for rpc in list(self._calls.values()):
