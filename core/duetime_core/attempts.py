@@ -1,4 +1,4 @@
-"""Failed deliveries of a message, as the contract has them."""
+"""Failed deliveries of a message, in the contract's form."""
 
 from duetime.v1 import consumer_pb2
 from duetime_format.attempts import History

@@ -1,4 +1,4 @@
-"""One timer that is set again and again: by a timerfd to some 0.1 ms, where the loop's own count whole milliseconds."""
+"""A timer that is set repeatedly: a timerfd, precise to some 0.1 ms; the loop's own timers count whole milliseconds."""
 
 import asyncio
 import ctypes
@@ -13,7 +13,7 @@ _NS_PER_MS, _NS_PER_S = 1_000_000, 1_000_000_000
 
 
 class _Spec(ctypes.Structure):
-    """struct itimerspec: the interval, then the delay. Zero as delay would stop the timer."""
+    """struct itimerspec: the interval, then the delay. A delay of zero would stop the timer."""
 
     _fields_ = (
         ("interval_s", ctypes.c_long),
@@ -23,29 +23,29 @@ class _Spec(ctypes.Structure):
     )
 
 
-# PyDLL: the calls take a microsecond, in which no other thread need get Python's lock.
+# PyDLL keeps Python's lock: the calls take only a microsecond.
 _libc = ctypes.PyDLL(None, use_errno=True)
 IS_PRECISE = sys.platform == "linux" and hasattr(_libc, "timerfd_create")
 
 
 class Bell(ABC):
-    """Runs its callback on the loop once the delay that was set last has passed. Belongs to the loop's thread."""
+    """Runs its callback on the loop after the last set delay. Belongs to the loop's thread."""
 
     @abstractmethod
     def set(self, delay_ms: float) -> None:
-        """Replaces what was set before."""
+        """Replaces the current delay."""
 
     @abstractmethod
     def cancel(self) -> None:
-        """It does not ring until it is set again."""
+        """Stops the timer until it is set again."""
 
     @abstractmethod
     def close(self) -> None:
-        """It does not ring any more."""
+        """Stops the timer permanently."""
 
 
 class PreciseBell(Bell):
-    """By a timerfd. Raises: OSError: there is no descriptor."""
+    """Uses a timerfd. Raises: OSError: no descriptor is available."""
 
     def __init__(self, callback: Callable[[], None]) -> None:
         self._callback = callback
@@ -70,7 +70,7 @@ class PreciseBell(Bell):
         try:
             os.read(self._fd, 8)
         except BlockingIOError:
-            # It was set again, or cancelled, after the loop had seen it.
+            # The timer was set again, or cancelled, after the loop had seen it.
             return
         self._callback()
 

@@ -1,4 +1,4 @@
-"""The border of a server: here alone errors become statuses, and callers are let in or turned away."""
+"""The border of a server: the only place where errors become statuses, and callers are admitted or rejected."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from duetime_core.turns import Turn, Turns
 
 _Serve = Callable[["grpc.aio.ServicerContext[Any, Any]"], Awaitable[Any]]
 
-# Streams whose readers give credit for what they are sent.
+# Streams whose readers give credit.
 PROMISED = frozenset({"Subscribe"})
-# Streams with an answer for each request, in their order.
+# Streams with one answer per request, in order.
 ANSWERED = frozenset({"SendStream"})
 
 
 def status_of(error: DueTimeError) -> grpc.Status:
-    """The gRPC status of an error, with ErrorInfo, for bad input BadRequest, and RetryInfo where it says when to come
-    back: below 4 KiB in all."""
+    """The gRPC status of an error, with ErrorInfo, BadRequest for bad input, and RetryInfo if it has a retry time:
+    below 4 KiB in total."""
     short = brief(error)
     details = [error_details_pb2.ErrorInfo(reason=short.reason, domain=DOMAIN, metadata=short.metadata)]
     if short.violations:
@@ -63,11 +63,11 @@ def status_of(error: DueTimeError) -> grpc.Status:
 
 
 class Border:
-    """Turns errors into statuses, refuses calls past the limit of calls in flight, and counts their bytes.
+    """Converts errors to statuses, rejects calls above the limit of calls in flight, and counts their bytes.
 
-    It wraps each method once, when it is first called. A server interceptor would do the same anew for every call.
-    For gRPC every method takes a stream of requests, and one with several answers writes them itself: only so do we
-    decide when a request is read, and know whether an answer was taken. On the wire there is no difference.
+    It wraps each method once, at its first call; a server interceptor would do so for every call. To gRPC every method
+    takes a stream of requests, and one with several answers writes them itself: only then can the border decide when to
+    read a request, and know whether an answer was taken. On the wire there is no difference.
     """
 
     def __init__(
@@ -80,8 +80,8 @@ class Border:
         gatekeeper: Gatekeeper | None = None,
         turns: Turns | None = None,
     ) -> None:
-        """`callers`, `gatekeeper`: asked about each call before its request is read. `turns`: for each request once it
-        is read."""
+        """`callers`, `gatekeeper`: check each call before its request is read. `turns`: orders requests after
+        reading."""
         self._callers = callers
         self._gatekeeper = gatekeeper
         self._turns = turns
@@ -96,7 +96,7 @@ class Border:
             name = _name_of(method)
             serve = self._streamed(handler, audited, promised=name in PROMISED, answered=name in ANSWERED)
             call = self._call(serve, meter, audited, method, streams=True)
-            # Behaviours that write answers themselves give messages, all others bytes.
+            # Behaviours that write answers themselves return messages, all others bytes.
             serializer = handler.response_serializer if _writes(handler) else None
             return grpc.stream_stream_rpc_method_handler(call, response_serializer=serializer)
         call = self._call(self._single(handler, audited), meter, audited, method, streams=False)
@@ -182,8 +182,8 @@ class Border:
     def _streamed(
         self, handler: grpc.RpcMethodHandler[Any, Any], audited: MethodAudit, *, promised: bool, answered: bool
     ) -> _Serve:
-        """Serves a method with several answers. `promised`: its readers give credit for them. `answered`: there is one
-        for each request."""
+        """Serves a method with several answers. `promised`: its readers give credit for them. `answered`: one answer
+        per request."""
         behaviour, parse = _behaviour(handler), handler.request_deserializer
         compose = handler.response_serializer or _as_is
         traffic, is_stream, writes = self._traffic, handler.request_streaming, _writes(handler)
@@ -202,7 +202,7 @@ class Border:
             if writes:
                 await behaviour(request, context)
                 return
-            # Closed before the call ends: its bytes are free then, whether the answer was taken or not.
+            # Close the answers before the call ends: its bytes are then freed, even if the answer was not taken.
             try:
                 async with aclosing(behaviour(request, context)) as answers:
                     async for answer in answers:
@@ -217,7 +217,7 @@ class Border:
 
 
 def _name_of(method: str) -> str:
-    """`Subscribe` of `/duetime.v1.Store/Subscribe`."""
+    """`Subscribe` from `/duetime.v1.Store/Subscribe`."""
     return method.rpartition("/")[2]
 
 
@@ -226,7 +226,7 @@ def _behaviour(handler: grpc.RpcMethodHandler[Any, Any]) -> Any:
 
 
 def _writes(handler: grpc.RpcMethodHandler[Any, Any]) -> bool:
-    """Whether it gives its answers to the context itself, as gRPC's health service does."""
+    """Whether it writes its answers to the context itself, as gRPC's health service does."""
     return iscoroutinefunction(_behaviour(handler))
 
 
@@ -235,24 +235,24 @@ def _as_is(data: bytes) -> bytes:
 
 
 def _size(data: Any) -> int:
-    """Of a request, or of none."""
+    """The size of a request; 0 at the end."""
     return 0 if data is grpc.aio.EOF else len(data)
 
 
 async def _in_turn(turns: Turns, begun: deque[Turn], requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
-    """The requests of a stream, each once its caller's turn has come, which `begun` has then."""
+    """Yields each request of a stream when its caller's turn comes, and adds the turn to `begun`."""
     async for data in requests:
         begun.append(await turns.enter(current().name, len(data)))
         yield data
 
 
 def _reader(parse: Parse | None, audited: MethodAudit) -> Callable[[Any], Any]:
-    """What makes the request of a call with one request of its bytes. It raises InvalidArgument."""
+    """Returns a reader for the request of a call with one request. The reader raises InvalidArgument."""
     is_audited = audited.is_read
 
     def read(data: Any) -> Any:
         if data is grpc.aio.EOF:
-            raise InvalidArgument([Violation("request", "there is none: the call ended before it")])
+            raise InvalidArgument([Violation("request", "is missing: the call ended before it")])
         if is_audited:
             audited.read(data)
         return data if parse is None else decode(parse, data)
@@ -266,23 +266,23 @@ def _status_name(error: Exception) -> str:
 
 
 def _known(error: Exception) -> DueTimeError | None:
-    """The error as one of ours; None: it is a defect."""
+    """The error as one of ours; None: a defect."""
     if isinstance(error, DueTimeError):
         return error
     return DataLoss(error.text) if isinstance(error, Damaged) else None
 
 
 def _code_name(context: grpc.aio.ServicerContext[Any, Any]) -> str:
-    """The status with which the service itself has ended a call."""
+    """The status with which the service itself ended a call."""
     code = context.code()
     return code.name if isinstance(code, grpc.StatusCode) else "UNKNOWN"
 
 
 async def _refuse(context: grpc.aio.ServicerContext[Any, Any], error: DueTimeError, raised: BaseException) -> None:
-    """Ends a call with the status of an error, for an exception that is being handled and loses its frames.
+    """Ends a call with the status of an error, while handling the exception, and drops the exception's frames.
 
     gRPC stores the exception of `abort` in the call. It refers to `raised`, whose frames refer to the call and to all
-    bytes of its request and answer: a cycle, which holds them until the garbage collector's full run.
+    bytes of its request and answer: a cycle that would keep them until the garbage collector's full run.
     """
     status = status_of(error)
     raised.__traceback__ = raised.__cause__ = raised.__context__ = None
@@ -290,7 +290,7 @@ async def _refuse(context: grpc.aio.ServicerContext[Any, Any], error: DueTimeErr
 
 
 async def _end(method: str, context: grpc.aio.ServicerContext[Any, Any], error: Exception) -> None:
-    """Ends a call with the status of its error; an error that is not ours is a defect, and the log has it."""
+    """Ends a call with the status of its error; an unknown error is a defect, and is logged."""
     await _refuse(context, _known(error) or defect(error, method), error)
 
 

@@ -1,8 +1,8 @@
-"""How much of an error goes into an answer, and how much of a value into its text. Pure.
+"""Limits the size of errors in answers, and of values in their texts. Pure.
 
-A status travels in HTTP/2 headers, of which gRPC takes 8 KiB; above that a client refuses some answers, by chance, with
-a status of its own. The text goes there twice, percent-encoded and in base64, which leaves little room. Within the
-bounds here an encoded status stays below 4 KiB whatever is in the error; `tests/core/test_bounds.py` proves it.
+A status travels in HTTP/2 headers, of which gRPC accepts 8 KiB; above that, a client randomly rejects answers with a
+status of its own. The text is included twice, percent-encoded and in base64, which leaves little space. Within these
+limits an encoded status is below 4 KiB for any error; `tests/core/test_bounds.py` proves it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,15 +20,15 @@ from duetime_format.limits import (
 from duetime_core.errors import DueTimeError, Violation, sentence
 
 _CUT = "..."
-# Room for the count of violations left out.
+# Space for the count of omitted violations.
 _MORE_BYTES = len("; and 1000000000 more")
-# What protobuf adds to a violation, at most.
+# Most bytes that protobuf adds to a violation.
 _VIOLATION_FRAME_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Brief:
-    """An error as answers carry it: within the bounds, and valid UTF-8."""
+    """An error as included in answers: within the limits, and valid UTF-8."""
 
     text: str
     reason: str
@@ -37,7 +37,7 @@ class Brief:
 
 
 def brief(error: DueTimeError) -> Brief:
-    """The error within the bounds: of many violations the first ones, and how many more there are."""
+    """The error within the limits: the first violations, and the number of the others."""
     violations = error.violations
     kept = _first(violations)
     if not violations or error.text != sentence(violations):
@@ -50,7 +50,7 @@ def brief(error: DueTimeError) -> Brief:
 
 
 def _metadata(metadata: Mapping[str, str]) -> dict[str, str]:
-    """The entries, if there is room for all of them: a value that was cut would name something else."""
+    """The entries, if all fit: a truncated value would name something else."""
     found = {_clean(name): _clean(value) for name, value in metadata.items()}
     size = sum(len(text.encode()) for entry in found.items() for text in entry)
     return found if size <= ERROR_METADATA_BYTES_MAX else {}
@@ -62,8 +62,8 @@ def _clean(text: str) -> str:
 
 
 def cut(text: str, bytes_max: int) -> str:
-    """The beginning of a text that takes no more than `bytes_max` as gRPC encodes it, marked if that is not all."""
-    # No character takes less than one byte, so the rest of the text need not be inspected.
+    """The beginning of a text that takes at most `bytes_max` in gRPC's encoding, marked if truncated."""
+    # Each character takes at least one byte, so the rest of the text need not be inspected.
     text, whole = text[: bytes_max + 1], text
     text = _clean(text)
     room = bytes_max
@@ -75,7 +75,7 @@ def cut(text: str, bytes_max: int) -> str:
 
 
 def weight(text: str) -> int:
-    """Bytes of a text in gRPC's percent-encoding, which triples what is not plain ASCII."""
+    """Bytes of a text in gRPC's percent-encoding, which triples characters other than plain ASCII."""
     return sum(map(_weight, text))
 
 
@@ -90,7 +90,7 @@ def _shortened(text: str, bytes_max: int) -> str:
 
 
 def _first(violations: Sequence[Violation]) -> list[Violation]:
-    """As many as there is room for, in both the text and the list."""
+    """The first violations that fit into both the text and the list."""
     kept: list[Violation] = []
     text_room, list_room = ERROR_TEXT_BYTES_MAX - _MORE_BYTES, ERROR_VIOLATIONS_BYTES_MAX
     for one in violations:

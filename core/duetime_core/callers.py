@@ -1,12 +1,12 @@
-"""Who may make a call: clients reach the gateway, and what lies after it only the processes of the cluster.
+"""Decides about callers: clients reach the gateway, and only the cluster's processes reach the services behind it.
 
-    with certificates   method ──ROLES──▶ roles, or anybody ──▶ is the caller's one of them? ──▶ the call, or a refusal
-    with a secret       method ──TABLE──▶ ANYBODY, or CLUSTER ──▶ does the caller show the secret? ──▶ the same
+    with certificates   method ──ROLES──▶ roles, or anybody ──▶ does the caller have one? ──▶ the call, or a rejection
+    with a secret       method ──TABLE──▶ ANYBODY, or CLUSTER ──▶ does the caller send the secret? ──▶ the same
 
-A certificate says who a process is: the role is what follows `spiffe://duetime/` in its URI, or what stands before
-`.duetime` in a DNS name. TLS has checked by then that one of our CAs has signed it, and that it is valid now. Without
-certificates a process of the cluster is one that knows `DUETIME_CLUSTER_SECRET`; without a secret every process is.
-A node of the same process (duetime_core.within) is what it is, and asked for neither.
+A certificate states the role of a process: the text after `spiffe://duetime/` in its URI, or before `.duetime` in a DNS
+name. TLS has already verified its signature by one of our CAs, and its validity. Without certificates the cluster's
+processes are those that know `DUETIME_CLUSTER_SECRET`; without a secret, all are accepted. A node of the same process
+(duetime_core.within) needs neither.
 """
 
 import hmac
@@ -19,16 +19,16 @@ from duetime_core.principal import current
 from duetime_core.within.server import PEER
 
 METADATA_KEY = "duetime-cluster-secret"
-# The user or host that a process of the cluster calls for; limits that callers share count it as the caller.
+# The user or host for which a process of the cluster calls; shared limits count it as the caller.
 CALLER_KEY = "duetime-caller"
-# A shorter secret can be guessed.
+# A shorter secret could be guessed.
 SECRET_CHARS_MIN = 16
 SPIFFE_PREFIX = "spiffe://duetime/"
 _DNS_SUFFIX = ".duetime"
 
 
 class Role(StrEnum):
-    """What a certificate says that its holder is."""
+    """The role in a certificate."""
 
     GATEWAY = "gateway"
     SCHEDULER = "scheduler"
@@ -38,18 +38,18 @@ class Role(StrEnum):
     SPARK = "spark"
     # The autoscaler.
     KEDA = "keda"
-    # It reads metrics, where those ask for certificates, and calls nothing.
+    # Reads metrics, if they require certificates, and makes no calls.
     PROMETHEUS = "prometheus"
-    # People and tools of theirs at inner ports.
+    # People and their tools at internal ports.
     OPERATOR = "operator"
-    # It shows pages, and calls in the names of users, whose tokens say who they are.
+    # Shows pages, and calls in the names of users, authenticated by their tokens.
     CONSOLE = "console"
-    # Users' programs, which say by a token who they are.
+    # Users' programs, authenticated by tokens.
     CLIENT = "client"
 
 
 class Who(Enum):
-    """The callers that a method is for."""
+    """The permitted callers of a method."""
 
     ANYBODY = "anybody"
     CLUSTER = "the processes of the cluster"
@@ -58,9 +58,9 @@ class Who(Enum):
 _STORE, _GATEWAY = "duetime.v1.Store", "duetime.v1.Gateway"
 _ROCKETMQ = "apache.rocketmq.v2.MessagingService"
 _SCALER = "externalscaler.ExternalScaler"
-# Services that may be called without a certificate, where the port asks for none: what they give is decided otherwise.
+# Services callable without a certificate, if the port does not require one: access to them is decided elsewhere.
 UNCERTIFIED = frozenset({_GATEWAY, _ROCKETMQ, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"})
-# By service. Those not named are for the cluster.
+# Callers by service. Services not listed are for the cluster.
 TABLE: Mapping[str, Who] = {
     **dict.fromkeys((*UNCERTIFIED, _SCALER), Who.ANYBODY),
     **dict.fromkeys((_STORE, "duetime.v1.Scheduler", "duetime.v1.Retry"), Who.CLUSTER),
@@ -72,7 +72,7 @@ def _each(service: str, methods: str, *roles: Role) -> dict[str, frozenset[Role]
 
 
 _FILES = "ListFiles Export"
-# By method, or by service for all its other methods: the roles that may call it. Methods not named are for nobody.
+# Roles by method, or by service for all its other methods. Methods not listed are for nobody.
 ROLES: Mapping[str, frozenset[Role]] = {
     **_each(_STORE, "PutStream Replace Cancel ListPending Backlog", Role.GATEWAY),
     **_each(_STORE, "Prepare EndTransactions TakeChecks ReportChecks ListTransactions GetTransaction", Role.GATEWAY),
@@ -90,7 +90,7 @@ ROLES: Mapping[str, frozenset[Role]] = {
     **_each(_STORE, "Restore PullDue StandIn", Role.SCHEDULER),
     **_each(_STORE, "Describe ListLanes", Role.GATEWAY, Role.SCHEDULER, Role.OPERATOR),
     **_each(_STORE, _FILES, Role.GATEWAY, Role.SPARK, Role.OPERATOR),
-    # Of release 0.1, which had no certificates.
+    # Methods of release 0.1, which had no certificates.
     **_each(_STORE, "PutMessage"),
     **_each("duetime.v1.Scheduler", "ListLaneLeases PauseLane ResumeLane", Role.OPERATOR),
     **_each("duetime.v1.Retry", "SendBack Nack ListDeadLetters", Role.GATEWAY),
@@ -105,25 +105,25 @@ ROLES: Mapping[str, frozenset[Role]] = {
 
 
 def meant_for(method: str) -> Who:
-    """The callers that `/service/method` is for."""
+    """The permitted callers of `/service/method`."""
     name = method.lstrip("/")
     return TABLE.get(name) or TABLE.get(_service_of(method)) or Who.CLUSTER
 
 
 def roles_for(method: str) -> frozenset[Role]:
-    """The roles that may call `/service/method`."""
+    """The permitted roles of `/service/method`."""
     name = method.lstrip("/")
     found = ROLES.get(name)
     return ROLES.get(_service_of(method), frozenset()) if found is None else found
 
 
 def _service_of(method: str) -> str:
-    """`duetime.v1.Store` of `/duetime.v1.Store/Put`."""
+    """`duetime.v1.Store` from `/duetime.v1.Store/Put`."""
     return method.lstrip("/").partition("/")[0]
 
 
 def role_of(uris: Iterable[bytes], dns_names: Iterable[bytes], prefix: str = SPIFFE_PREFIX) -> Role | None:
-    """The role that a certificate names first; None: it names none that there is."""
+    """The first role named by a certificate; None: it names none."""
     names = [text.removeprefix(prefix) for uri in uris if (text := _text(uri)).startswith(prefix)]
     names += [text.removesuffix(_DNS_SUFFIX) for name in dns_names if (text := _text(name)).endswith(_DNS_SUFFIX)]
     return next((Role(name) for name in names if name in _ROLE_NAMES), None)
@@ -137,16 +137,16 @@ def _text(name: bytes) -> str:
 
 
 class ClusterSecret:
-    """The secret that the cluster's processes show each other: the first of `text`'s parts is shown, any is accepted.
+    """The secret shared by the cluster's processes: the first part of `text` is sent, any part is accepted.
 
-    So a secret is changed without a pause: `old` everywhere, then `old,new`, then `new,old`, then `new`.
+    So a secret can be rotated without downtime: `old` everywhere, then `old,new`, then `new,old`, then `new`.
     """
 
     def __init__(self, text: str = "") -> None:
-        """Raises: ValueError: a part is too short, or no plain ASCII."""
+        """Raises: ValueError: a part is too short, or not plain ASCII."""
         parts = text.split(",") if text else []
         if any(len(part) < SECRET_CHARS_MIN or not all("!" <= char <= "~" for char in part) for part in parts):
-            # Never the secret itself: this goes to logs and terminals.
+            # The text omits the secret itself: it goes to logs and terminals.
             raise ValueError(f"is not {SECRET_CHARS_MIN} characters or more of plain ASCII without blanks")
         self._known = tuple(part.encode() for part in parts)
         self.metadata: tuple[tuple[str, str], ...] = ((METADATA_KEY, parts[0]),) if parts else ()
@@ -155,20 +155,20 @@ class ClusterSecret:
         return bool(self._known)
 
     def fault(self, metadata: Sequence[tuple[str, Any]]) -> str:
-        """Why the caller is not one of the cluster's processes; empty: it is one."""
+        """The reason why the caller is not one of the cluster's processes; empty: it is."""
         if not self._known:
             return ""
         shown = [value for key, value in metadata if key == METADATA_KEY]
         if not shown:
-            return "the call shows no cluster secret"
+            return "the call has no cluster secret"
         given = shown[0] if isinstance(shown[0], bytes) else shown[0].encode()
-        # All are compared, whichever fits: the time reveals nothing.
+        # All are compared, so that the time reveals nothing.
         fits = [hmac.compare_digest(given, known) for known in self._known]
-        return "" if any(fits) else "the cluster secret that the call shows is not this process's"
+        return "" if any(fits) else "the call has another cluster secret than this process"
 
 
 class Callers:
-    """Lets calls in or refuses them, by method and by what the caller shows."""
+    """Admits or rejects calls, by method and by the caller's credentials."""
 
     def __init__(
         self,
@@ -177,20 +177,20 @@ class Callers:
         prefix: str | None = None,
         note: Callable[[str], None] = lambda reason: None,
     ) -> None:
-        """`prefix`: of URIs in certificates; None: callers show none. `note`: called with the reason of a refusal."""
+        """`prefix`: of URIs in certificates; None: callers have none. `note`: called with the reason of a rejection."""
         self._secret = secret or ClusterSecret()
         self._prefix = prefix
         self._note = note
-        # Whether some port asks for certificates: where none does, nobody has shown one.
+        # Whether any port requires certificates; if none does, callers have not sent one.
         self.asks = True
         self._roles: dict[str, frozenset[Role]] = {}
 
     def check(self, method: str, context: Any) -> Role | None:
-        """The caller's role, where a certificate says it.
+        """Returns the caller's role, if a certificate states it.
 
         Raises:
-            Unauthenticated: the caller shows nothing, or nothing that counts.
-            RoleRefused: it is not for the caller's role.
+            Unauthenticated: the caller has no credentials, or invalid ones.
+            RoleRefused: the caller's role is not permitted.
         """
         if self._prefix is not None:
             if not self.asks and _service_of(method) in UNCERTIFIED:
@@ -207,13 +207,13 @@ class Callers:
         if "x509_pem_cert" not in shown:
             if _service_of(method) in UNCERTIFIED:
                 return None
-            raise self._refused(Unauthenticated("the call shows no certificate", reason="CERTIFICATE_MISSING"))
+            raise self._refused(Unauthenticated("the call has no certificate", reason="CERTIFICATE_MISSING"))
         role = role_of(shown.get("peer_uri", ()), shown.get("peer_dns", ()), prefix)
         if role is None:
             text = f"the caller's certificate names no role: {prefix}ROLE"
             raise self._refused(Unauthenticated(text, reason="CERTIFICATE_REFUSED"))
         if role not in self._roles_for(method):
-            text = f"{method.lstrip('/')} is not for processes whose certificate says {role.value}"
+            text = f"{method.lstrip('/')} is not for processes with the role {role.value}"
             raise self._refused(RoleRefused(text))
         return role
 
@@ -229,17 +229,17 @@ class Callers:
 
 
 def host_of(peer: str) -> str:
-    """The host of a gRPC peer, such as `ipv4:1.2.3.4:5`: without its port, since a host uses as many as it likes."""
+    """The host of a gRPC peer, such as `ipv4:1.2.3.4:5`, without the port, which varies."""
     return peer.rpartition(":")[0]
 
 
 def caller_of(context: Any) -> str:
-    """The caller that a call is made for: the one that a process of the cluster names, else the peer's host."""
+    """The caller for which a call is made: the one named by a process of the cluster, else the peer's host."""
     return named(context) or host_of(context.peer())
 
 
 def named(context: Any) -> str:
-    """The caller that a process of the cluster makes the call for; empty: it names none."""
+    """The caller named by a process of the cluster; empty: none."""
     for key, value in context.invocation_metadata() or ():
         if key == CALLER_KEY:
             return str(value)
@@ -252,11 +252,11 @@ def made_for(caller: str) -> tuple[tuple[str, str], ...]:
 
 
 def sharer(peer: str) -> str:
-    """Whom limits count the call that is being served for: its user; without users, its peer's host."""
+    """The key under which limits count the running call: its user; without users, its peer's host."""
     return sharer_of(current().name, host_of(peer))
 
 
 def sharer_of(user: str, caller: str) -> str:
-    """Whom limits that callers share are counted for: the user; where nobody asks who callers are, the caller as known
-    otherwise, by host or connection."""
+    """The key under which shared limits count a caller: the user; if users are off, the caller by host or
+    connection."""
     return f"user {user}" if user else caller

@@ -1,4 +1,4 @@
-"""Calls to other processes: their statuses become this project's errors here, and nowhere else."""
+"""Calls to other processes: the only place where their statuses become this project's errors."""
 
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import TypeVar
@@ -15,17 +15,17 @@ from duetime_core.errors import DOMAIN, DueTimeError, RoleRefused, Unauthenticat
 
 T = TypeVar("T")
 
-# Those with which the other side refuses this process, whatever it asks.
+# Reasons with which the other side rejects this process in general.
 _STRANGER = {Unauthenticated.reason, RoleRefused.reason, "CERTIFICATE_MISSING", "CERTIFICATE_REFUSED"}
 _DETAILS = "grpc-status-details-bin"
 _RETRIABLE = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED}
-# The statuses of gRPC itself when the other side is absent, too slow, or goes away.
+# gRPC's own statuses if the other side is absent, too slow, or lost.
 _TROUBLE = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
 _CODES = {code.value[0]: code for code in grpc.StatusCode if code is not grpc.StatusCode.OK}
 
 
 class Answered(DueTimeError):
-    """A status with which another process answered: passed on with its code, text, reason and fields."""
+    """An error returned by another process, forwarded with its code, text, reason and fields."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Answered(DueTimeError):
 
 
 class Unreadable(DueTimeError):
-    """Another process answered with bytes that can't be decoded."""
+    """Another process returned bytes that cannot be decoded."""
 
     reason = "ANSWER_UNREADABLE"
 
@@ -62,25 +62,25 @@ async def answer_of(call: Awaitable[T], whom: str, reason: str) -> T:
 
 
 def readable(answer: T, whom: str) -> T:
-    """The answer itself. gRPC logs what its deserializer raises, and gives None for the answer. Raises: Unreadable."""
+    """Returns the answer. gRPC logs errors of its deserializer, and returns None. Raises: Unreadable."""
     if answer is None:
-        raise Unreadable(f"the answer of {whom} can't be read; this process's log has more")
+        raise Unreadable(f"cannot decode the answer of {whom}; this process's log has the cause")
     return answer
 
 
 def translate(error: grpc.aio.AioRpcError, whom: str, reason: str) -> DueTimeError:
-    """The error of a call to `whom`, such as `shard 0 at HOST:PORT`; `reason` where it does not answer at all.
+    """The error of a call to `whom`, such as `shard 0 at HOST:PORT`; `reason`: used if it does not answer at all.
 
-    Never raises, whatever the other side has sent. Where its details and gRPC's status differ, the details hold: gRPC
-    makes up a status of its own when headers or messages are larger than it takes.
+    Never raises. If the details and gRPC's status differ, the details count: gRPC creates a status of its own if
+    headers or messages exceed its limits.
     """
     status = _status(error)
     if status is not None:
         info, violations = _details(status.details)
         if info is not None:
             if info.reason in _STRANGER:
-                # A fault in the cluster's configuration, of which the caller's caller knows nothing.
-                return Unavailable(f"{whom} refuses this process: {status.message}", reason=info.reason)
+                # A fault in the cluster's configuration, unknown to the caller's caller.
+                return Unavailable(f"{whom} rejects this process: {status.message}", reason=info.reason)
             code = _CODES.get(status.code, error.code())
             text = status.message or error.details() or ""
             return Answered(code, text, info.reason or "UNEXPECTED_STATUS", violations, dict(info.metadata))
@@ -91,12 +91,12 @@ def translate(error: grpc.aio.AioRpcError, whom: str, reason: str) -> DueTimeErr
 
 
 def _fell_into_the_end(error: grpc.aio.AioRpcError) -> bool:
-    """Whether the status is gRPC's own for a write into a stream that had just ended: it hides why that was."""
+    """Whether it is gRPC's own status for a write into a stream just ended, which hides the stream's error."""
     return error.code() is grpc.StatusCode.INTERNAL and not error.trailing_metadata()
 
 
 def _status(error: grpc.aio.AioRpcError) -> status_pb2.Status | None:
-    """The rich status that came with an error; None: there is none, or it is garbage."""
+    """The rich status of an error; None: missing or invalid."""
     for key, value in error.trailing_metadata() or ():
         if key == _DETAILS and isinstance(value, bytes):
             try:
@@ -107,7 +107,7 @@ def _status(error: grpc.aio.AioRpcError) -> status_pb2.Status | None:
 
 
 def _details(details: Sequence[AnyMessage]) -> tuple[error_details_pb2.ErrorInfo | None, list[Violation]]:
-    """DueTime's own details, which tell an answer from a status that gRPC makes up when there is none."""
+    """DueTime's own details, which distinguish an answer from a status created by gRPC."""
     info, found, fields = None, error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
     for detail in details:
         try:
@@ -121,7 +121,7 @@ def _details(details: Sequence[AnyMessage]) -> tuple[error_details_pb2.ErrorInfo
 
 
 def refused(fault: message_pb2.Fault) -> DueTimeError:
-    """The error that a fault in another process's answer stands for."""
+    """The error for a fault in another process's answer."""
     status = _CODES.get(fault.code, grpc.StatusCode.UNKNOWN)
     violations = [Violation(one.field, one.description) for one in fault.violations]
     error = Answered(status, fault.message, fault.reason, violations, dict(fault.metadata))
@@ -130,7 +130,7 @@ def refused(fault: message_pb2.Fault) -> DueTimeError:
 
 
 def fault_of(error: DueTimeError) -> message_pb2.Fault:
-    """The error as one message of a batch carries it: within the bounds of a status, so that a batch of them fits."""
+    """The error as a fault of one message of a batch: within the limits of a status, so that a batch of them fits."""
     short = brief(error)
     return message_pb2.Fault(
         code=code_of(error.status),
@@ -144,6 +144,6 @@ def fault_of(error: DueTimeError) -> message_pb2.Fault:
 
 
 def faults_of(errors: Mapping[int, DueTimeError]) -> dict[int, message_pb2.Fault]:
-    """As `fault_of`, of a batch's messages by index: an error that several share becomes a fault once."""
+    """As `fault_of`, for a batch's messages by index: an error shared by several is converted once."""
     made = {error: fault_of(error) for error in set(errors.values())}
     return {index: made[error] for index, error in errors.items()}

@@ -1,4 +1,4 @@
-"""A process's own certificate, its key and the CAs that it trusts, as its files have them now."""
+"""A process's own certificate, its key and its trusted CAs, as currently in its files."""
 
 import ssl
 from collections.abc import Callable
@@ -14,24 +14,24 @@ log = structlog.get_logger()
 
 
 class CertificateMetrics:
-    """What is counted of certificates. They are there where TLS is on."""
+    """Metrics of certificates; present only with TLS."""
 
     def __init__(self, registry: CollectorRegistry | None) -> None:
         self.expires = Gauge(
             "duetime_tls_certificate_expires_timestamp_seconds",
-            "End of the process's own certificate, and of the CA that lasts longest.",
+            "Expiry of the process's own certificate, and of the CA valid for longest.",
             ["of"],
             registry=registry,
         )
         self.reloads = Counter(
             "duetime_tls_reloads_total",
-            "Changed files of certificates: taken, or refused since they can't be read or do not fit.",
+            "Changed certificate files: loaded, or rejected because unreadable or inconsistent.",
             ["outcome"],
             registry=registry,
         )
         self.refused = Counter(
             "duetime_tls_refused_total",
-            "Calls refused for the certificate that was shown, or for none.",
+            "Calls rejected for their certificate, or for lack of one.",
             ["reason"],
             registry=registry,
         )
@@ -40,10 +40,10 @@ class CertificateMetrics:
 
 
 class Certificates:
-    """Those of one process. Safe to share between threads."""
+    """The certificates of one process. Thread-safe."""
 
     def __init__(self, files: Files, registry: CollectorRegistry | None = None) -> None:
-        """Raises: StartupError: the files can't be read, or do not fit."""
+        """Raises: StartupError: the files are unreadable or inconsistent."""
         self.files = files
         self.metrics = CertificateMetrics(registry)
         try:
@@ -59,7 +59,7 @@ class Certificates:
         return self._followed
 
     def now(self) -> Pems:
-        """The last that could be read and fitted: the same object until another does."""
+        """The last readable, consistent files: the same object until they change."""
         return self._followed.now()
 
     def _take(self, pems: Pems) -> None:
@@ -67,14 +67,14 @@ class Certificates:
         try:
             self._ends = _ends_of(pems)
         except ValueError:
-            # What OpenSSL takes is taken, although its end is not known.
+            # OpenSSL accepts it, so it is used, though its expiry is unknown.
             self._ends = {}
         own = self._ends.get("own")
-        log.info("certificate taken", expires_at=None if own is None else own.isoformat())
+        log.info("certificate loaded", expires_at=None if own is None else own.isoformat())
 
     def _tell(self, error: OSError) -> None:
         self.metrics.reloads.labels("refused").inc()
-        log.error("changed certificate not taken, the one before stays in use", error=str(error))
+        log.error("cannot load the changed certificate; the previous one stays in use", error=str(error))
 
     def _end_getter(self, of: str) -> Callable[[], float]:
         def end() -> float:
@@ -86,8 +86,8 @@ class Certificates:
 
 
 def _ends_of(pems: Pems) -> dict[str, datetime]:
-    """Until when they are valid. Raises: ValueError: no certificates."""
-    # Imported where it is needed: without TLS a start need not wait for it.
+    """Their expiry. Raises: ValueError: no certificates."""
+    # Imported late: without TLS, a start need not wait for it.
     from cryptography import x509
 
     found = {}
@@ -99,13 +99,13 @@ def _ends_of(pems: Pems) -> dict[str, datetime]:
 
 
 class HttpCertificates:
-    """The same, as the HTTP server of metrics takes them: TLS 1.2 or newer."""
+    """The same for the HTTP server of metrics: TLS 1.2 or newer."""
 
     def __init__(self, certificates: Certificates, *, asked: bool) -> None:
-        """`asked`: whether clients have to show a certificate.
+        """`asked`: whether clients must have a certificate.
 
         Raises:
-            StartupError: as Certificates.
+            StartupError: see Certificates.
         """
         self._certificates = certificates
         self._asked = asked
@@ -116,13 +116,13 @@ class HttpCertificates:
             raise StartupError(f"metrics with certificate {certificates.files.cert}: {error}") from error
 
     def context(self) -> ssl.SSLContext:
-        """For a connection that begins now."""
+        """The context for a new connection."""
         pems = self._certificates.now()
         if pems is not self._pems:
             try:
                 self._context, self._pems = self._make(), pems
             except OSError:
-                # They change at this moment: the next connection sees.
+                # The files are being changed: the next connection tries again.
                 return self._context
         return self._context
 

@@ -1,4 +1,4 @@
-"""Channels to other nodes: made here, so that they are secured in one place, and it is known here where a node is."""
+"""Creates all channels to other nodes: one place for their security, and for calls within the process."""
 
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -20,18 +20,18 @@ CHANNEL_OPTIONS = (
     *MESSAGE_OPTIONS,
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    # The longest time of one attempt, despite its name: a peer whose machine is busy is slow to shake hands.
+    # Despite its name, the longest time of one attempt: a peer on a busy machine is slow to complete a handshake.
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 2_000),
-    # A proxy of the environment is for the outside; nodes of a cluster reach each other directly.
+    # A proxy of the environment is for external addresses; nodes of a cluster reach each other directly.
     ("grpc.enable_http_proxy", 0),
 )
 AnyChannel = TypeVar("AnyChannel", grpc.Channel, grpc.aio.Channel)
 
 
 def make_channel(address: str, credentials: Credentials = NO_CREDENTIALS) -> grpc.aio.Channel:
-    """A channel to another node of the cluster, which is shown this process's certificate, as it is when a call begins,
-    or the secret; to one within this process, without a socket."""
+    """A channel to another node of the cluster. It sends this process's certificate, as current when a call starts, or
+    the secret; a node within this process is reached without a socket."""
     place = place_of(address)
     if place is not None:
         return _showing(Channel(place), credentials.secret)
@@ -43,14 +43,14 @@ def make_channel(address: str, credentials: Credentials = NO_CREDENTIALS) -> grp
 def make_blocking_channel(
     address: str, options: Sequence[tuple[str, Any]] = CHANNEL_OPTIONS, credentials: Credentials = NO_CREDENTIALS
 ) -> grpc.Channel:
-    """As `make_channel`, for synchronous code and threads; the certificate is that of now."""
+    """As `make_channel`, for synchronous code and threads, with the current certificate."""
     if credentials.certificates is not None:
         return grpc.secure_channel(address, credentials_of(credentials.certificates.now()), options=options)
     return _showing(grpc.insecure_channel(address, options=options), credentials.secret)
 
 
 def _showing(channel: AnyChannel, secret: ClusterSecret) -> AnyChannel:
-    """The channel, with the secret as metadata of its calls. An interceptor would make a task for each call."""
+    """The channel, with the secret as metadata of its calls. An interceptor would create a task for each call."""
     if secret:
         for kind in ("unary_unary", "unary_stream", "stream_unary", "stream_stream"):
             setattr(channel, kind, _method_maker(getattr(channel, kind), secret.metadata))

@@ -11,13 +11,13 @@ from duetime_core.bell import IS_PRECISE, Bell, PreciseBell
 
 
 class Timer(Protocol):
-    """A callback that is going to run; `cancel` is idempotent."""
+    """A scheduled callback; `cancel` is idempotent."""
 
     def cancel(self) -> None: ...
 
 
 class Clock(ABC):
-    """Wall time for due moments, monotonic time for lengths, and the only way to wait for either."""
+    """Wall time for due times, monotonic time for durations, and the only way to wait."""
 
     @abstractmethod
     def now_ms(self) -> int:
@@ -25,18 +25,18 @@ class Clock(ABC):
 
     @abstractmethod
     def monotonic_ms(self) -> float:
-        """Milliseconds since some moment; never steps back."""
+        """Milliseconds since an arbitrary start; never steps back."""
 
     def ms_until(self, at_ms: int) -> float:
-        """Milliseconds of wall time until a moment, finer than `now_ms` where the clock is; negative: past."""
+        """Milliseconds of wall time until a time, finer than `now_ms` if the clock is; negative: past."""
         return at_ms - self.now_ms()
 
     @abstractmethod
     def call_later(self, delay_ms: float, callback: Callable[[], Any]) -> Timer:
-        """Runs `callback` on the running loop once `delay_ms` of monotonic time have passed."""
+        """Runs `callback` on the running loop after `delay_ms` of monotonic time."""
 
     def bell(self, callback: Callable[[], None]) -> Bell:
-        """A timer of the running loop, for moments that count."""
+        """A precise timer of the running loop."""
         return _TimerBell(self, callback)
 
     async def sleep(self, delay_ms: float) -> None:
@@ -44,9 +44,9 @@ class Clock(ABC):
         await self.wait_for(asyncio.get_running_loop().create_future(), delay_ms)
 
     async def wait_for(self, future: "asyncio.Future[Any]", timeout_ms: float) -> bool:
-        """True when `future` is done (or becomes so within `timeout_ms`), False otherwise.
+        """True if `future` is done, now or within `timeout_ms`, False otherwise.
 
-        The future is neither cancelled nor its result taken.
+        The future is not cancelled, and its result not taken.
         """
         if future.done():
             return True
@@ -69,7 +69,7 @@ class Clock(ABC):
 
 
 class _TimerBell(Bell):
-    """By `call_later`."""
+    """Uses `call_later`."""
 
     def __init__(self, clock: Clock, callback: Callable[[], None]) -> None:
         self._clock = clock
@@ -106,14 +106,14 @@ class SystemClock(Clock):
 
     def bell(self, callback: Callable[[], None]) -> Bell:
         if IS_PRECISE:
-            # Without a descriptor for it, moments are a little less precise.
+            # Without a descriptor, timers are slightly less precise.
             with suppress(OSError):
                 return PreciseBell(callback)
         return super().bell(callback)
 
 
 async def turn() -> None:
-    """Lets everything that is ready run once: between the steps of long work."""
+    """Lets all ready callbacks run once, between the steps of long work."""
     future = asyncio.get_running_loop().create_future()
     asyncio.get_running_loop().call_soon(future.set_result, None)
     await future

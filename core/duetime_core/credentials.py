@@ -1,4 +1,4 @@
-"""What a process of the cluster shows to the others, and knows them by: its certificate, or the cluster's secret."""
+"""The credentials between the cluster's processes: a certificate, or the cluster's secret."""
 
 from dataclasses import dataclass, field
 
@@ -8,15 +8,15 @@ from duetime_core.certificates import Certificates
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """With certificates the secret is neither shown nor asked for. With neither, all are obeyed."""
+    """With certificates the secret is neither sent nor required. With neither, all calls are accepted."""
 
     secret: ClusterSecret = field(default_factory=ClusterSecret)
     certificates: Certificates | None = None
-    # What stands before the role in a certificate's URI.
+    # Text before the role in a certificate's URI.
     spiffe_prefix: str = SPIFFE_PREFIX
 
     def callers(self) -> Callers:
-        """Who may call a server of this process."""
+        """The permitted callers of this process's servers."""
         if self.certificates is None:
             return Callers(self.secret)
         refused = self.certificates.metrics.refused

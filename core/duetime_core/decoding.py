@@ -1,6 +1,6 @@
-"""Decodes requests: undecodable bytes are bad input like any other; gRPC would answer UNKNOWN and log a trace.
+"""Decodes requests: undecodable bytes are bad input like any other; gRPC would return UNKNOWN and log a trace.
 
-The border takes requests as bytes and decodes them itself, those of gRPC's own services included.
+The border takes requests as bytes and decodes them itself, including those of gRPC's own services.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ T = TypeVar("T")
 
 
 def decode(parse: Callable[[bytes], T], data: bytes) -> T:
-    """A request, decoded by its message's `FromString`. Raises: InvalidArgument."""
+    """Decodes a request with its message's `FromString`. Raises: InvalidArgument."""
     try:
         return parse(data)
     except DecodeError as error:
         kind = getattr(parse, "__self__", None)
         name = kind.DESCRIPTOR.name if kind is not None else "request"
-        raise InvalidArgument([Violation("request", f"{len(data)} bytes are no {name}")]) from error
+        raise InvalidArgument([Violation("request", f"{len(data)} bytes are not a {name}")]) from error
 
 
 async def decoded(parse: Parse | None, requests: AsyncIterator[bytes]) -> AsyncIterator[Any]:

@@ -1,7 +1,7 @@
-"""Unexpected exceptions: one that a call, a message or a peer's answer causes ends that work, and not the process.
+"""Unexpected exceptions: one caused by a call, a message or a peer's answer ends that work, but not the process.
 
-They are logged with their trace, counted in `duetime_defects_total`, and answered as an error with the reason INTERNAL.
-A loop whose own state may be wrong must not use this: it dies, and its node with it.
+They are logged with their trace, counted in `duetime_defects_total`, and returned as an error with the reason INTERNAL.
+A loop whose own state may be wrong must not use this: it ends, and its node with it.
 """
 
 from collections import Counter
@@ -19,19 +19,19 @@ log = sparing()
 
 T = TypeVar("T")
 
-# Defects of this process, by the work in which they came up.
+# Defects of this process, by the affected work.
 _counts: Counter[str] = Counter()
 
 
 def defect(error: Exception, work: str, **keys: Any) -> DueTimeError:
-    """Logs and counts an exception of some work. Returns the error for the caller, which reveals nothing of it."""
+    """Logs and counts an exception of some work. Returns an error for the caller that reveals nothing of it."""
     _counts[work] += 1
     log.error(f"defect in {work}", error=name_of(error), **keys, exc_info=error)
-    return DueTimeError("internal error; the process's log has it")
+    return DueTimeError("internal error; see the process's log")
 
 
 async def outcome(work: Callable[[], Awaitable[T]], name: str, **keys: Any) -> tuple[T | None, DueTimeError | None]:
-    """The result of some work, or its error, as values: a task that raises would end its group."""
+    """Returns the result of some work, or its error: a task that raises would end its group."""
     try:
         return await work(), None
     except DueTimeError as error:
@@ -41,11 +41,11 @@ async def outcome(work: Callable[[], Awaitable[T]], name: str, **keys: Any) -> t
 
 
 class DefectCollector(Collector):
-    """The count of defects as a metric."""
+    """Exports the count of defects as a metric."""
 
     def collect(self) -> Iterable[CounterMetricFamily]:
         family = CounterMetricFamily(
-            "duetime_defects", "Unexpected exceptions, by the work that they ended", labels=["work"]
+            "duetime_defects", "Unexpected exceptions, by the work they ended", labels=["work"]
         )
         for work, count in sorted(_counts.items()):
             family.add_metric([work], count)

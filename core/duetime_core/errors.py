@@ -1,7 +1,7 @@
 """The errors of every DueTime process.
 
     DueTimeError
-    ├── InvalidArgument        INVALID_ARGUMENT     MESSAGE_INVALID, ...   carries the violations
+    ├── InvalidArgument        INVALID_ARGUMENT     MESSAGE_INVALID, ...   has the violations
     │   ├── Ambiguous                               ID_AMBIGUOUS
     │   └── Unsupported        UNIMPLEMENTED        NOT_SUPPORTED
     ├── NotFound               NOT_FOUND            TOPIC_NOT_FOUND, ...
@@ -14,7 +14,7 @@
     ├── Unauthenticated        UNAUTHENTICATED      CLUSTER_SECRET_REFUSED, CERTIFICATE_REFUSED, ...
     ├── Overloaded             RESOURCE_EXHAUSTED   TOO_MANY_REQUESTS      retriable, after a pause
     │   ├── DiskFull           RESOURCE_EXHAUSTED   DISK_FULL
-    │   └── QuotaExceeded      RESOURCE_EXHAUSTED   QUOTA_EXCEEDED         carries when to come back
+    │   └── QuotaExceeded      RESOURCE_EXHAUSTED   QUOTA_EXCEEDED         has the time to retry
     ├── Unavailable            UNAVAILABLE          SHARD_UNAVAILABLE, ... retriable
     │   ├── Stalled            UNAVAILABLE          FLUSH_STALLED
     │   └── ReadOnly           UNAVAILABLE          STORE_READ_ONLY
@@ -32,7 +32,7 @@ from duetime_format.errors import Violation as Violation
 from duetime_format.texts import shown
 
 DOMAIN = "duetime"
-# Topics that an error names.
+# Most topics named in an error.
 AMBIGUOUS_TOPICS_MAX = 3
 _ENDS = {
     "CANCELLED": "was cancelled",
@@ -48,14 +48,14 @@ def sentence(violations: Sequence[Violation]) -> str:
 
 
 class DueTimeError(Exception):
-    """`reason` is stable and for machines, the text is for people: a lower-case clause."""
+    """`reason` is stable and for programs, the text is for people: a lower-case clause."""
 
     status: grpc.StatusCode = grpc.StatusCode.INTERNAL
     reason: str = "INTERNAL"
     retriable: bool = False
-    # How long the caller waits before it repeats the call; 0: as it likes.
+    # Time to wait before retrying; 0: no minimum.
     retry_after_ms: int = 0
-    # Names and values for programs; answers carry them where there are no violations.
+    # Names and values for programs; included in answers without violations.
     metadata: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, text: str, *, reason: str | None = None) -> None:
@@ -70,7 +70,7 @@ class DueTimeError(Exception):
 
 
 class InvalidArgument(DueTimeError):
-    """The caller's input breaks rules: all violations are listed, as far as an answer has room, not only the first."""
+    """The caller's input breaks rules: lists all violations that fit into an answer, not only the first."""
 
     status = grpc.StatusCode.INVALID_ARGUMENT
     reason = "INVALID_ARGUMENT"
@@ -85,7 +85,7 @@ class InvalidArgument(DueTimeError):
 
 
 class Ambiguous(InvalidArgument):
-    """An id alone names messages of several topics."""
+    """An id without a topic matches messages of several topics."""
 
     reason = "ID_AMBIGUOUS"
 
@@ -97,41 +97,39 @@ class Ambiguous(InvalidArgument):
 
 
 class Unsupported(InvalidArgument):
-    """Well-formed, and not built yet."""
+    """Valid, but not implemented."""
 
     status = grpc.StatusCode.UNIMPLEMENTED
     reason = "NOT_SUPPORTED"
 
 
 class NotFound(DueTimeError):
-    """The call names something that does not exist."""
+    """The call names an object that does not exist."""
 
     status = grpc.StatusCode.NOT_FOUND
     reason = "NOT_FOUND"
 
 
 class AlreadyExists(DueTimeError):
-    """The name is taken by something different."""
+    """The name belongs to a different object."""
 
     status = grpc.StatusCode.ALREADY_EXISTS
     reason = "ALREADY_EXISTS"
 
 
 class IdReused(AlreadyExists):
-    """A send with `replace` has the id of a message with another content."""
+    """A send with `replace` has the id of a message with other content."""
 
     reason = "ID_REUSED"
 
     def __init__(self, topic: str, key: str, message_id: str) -> None:
-        text = (
-            f"message {shown(message_id)} of topic {topic} was sent before with another content, which stays as it is"
-        )
+        text = f"message {shown(message_id)} of topic {topic} was sent before with other content, which is kept"
         super().__init__(f"{text}: send the change with a new id and key {shown(key)}")
         self.metadata = {"topic": topic, "id": message_id}
 
 
 class FailedPrecondition(DueTimeError):
-    """Valid by itself, but not in the present state: something else has to happen before."""
+    """Valid, but not in the present state: another step must come first."""
 
     status = grpc.StatusCode.FAILED_PRECONDITION
     reason = "FAILED_PRECONDITION"
@@ -149,27 +147,27 @@ class MessageEnded(FailedPrecondition):
 
 
 class PermissionDenied(DueTimeError):
-    """It exists, and belongs to another one than the caller says to be."""
+    """The object exists, but the caller has no right to it."""
 
     status = grpc.StatusCode.PERMISSION_DENIED
     reason = "PERMISSION_DENIED"
 
 
 class RoleRefused(PermissionDenied):
-    """The caller's certificate says who it is, and the call is not for those."""
+    """The caller's certificate has a role without access to the call."""
 
     reason = "ROLE_REFUSED"
 
 
 class Unauthenticated(DueTimeError):
-    """The call is for processes of the cluster, and its caller did not prove to be one."""
+    """The call is for processes of the cluster, and its caller has not proved to be one."""
 
     status = grpc.StatusCode.UNAUTHENTICATED
     reason = "CLUSTER_SECRET_REFUSED"
 
 
 class Overloaded(DueTimeError):
-    """A limit on work in flight is reached; the caller backs off and repeats."""
+    """A limit of work in flight is reached; the caller backs off and retries."""
 
     status = grpc.StatusCode.RESOURCE_EXHAUSTED
     reason = "TOO_MANY_REQUESTS"
@@ -177,13 +175,13 @@ class Overloaded(DueTimeError):
 
 
 class DiskFull(Overloaded):
-    """A shard's disk has no room: nothing of the call is stored, and sends are taken again once there is room."""
+    """A shard's disk is full: nothing of the call is stored; sends succeed again once there is space."""
 
     reason = "DISK_FULL"
 
 
 class QuotaExceeded(Overloaded):
-    """A user or a topic has had what its quota allows; after `retry_after_ms` the same call fits."""
+    """A user or a topic has used up its quota; the same call succeeds after `retry_after_ms`."""
 
     reason = "QUOTA_EXCEEDED"
 
@@ -193,7 +191,7 @@ class QuotaExceeded(Overloaded):
 
 
 class Unavailable(DueTimeError):
-    """Something that the answer needs does not answer now."""
+    """A process or resource needed for the answer is unavailable."""
 
     status = grpc.StatusCode.UNAVAILABLE
     reason = "UNAVAILABLE"
@@ -213,14 +211,14 @@ class ReadOnly(Unavailable):
 
 
 class DataLoss(DueTimeError):
-    """Bytes on disk are not as written: a reader found them `duetime_format.errors.Damaged`."""
+    """Bytes on disk are not as written: a reader raised `duetime_format.errors.Damaged`."""
 
     status = grpc.StatusCode.DATA_LOSS
     reason = "RECORD_DAMAGED"
 
 
 class StartupError(DueTimeError):
-    """The process can't start; the text is the one line that the operator sees."""
+    """The process cannot start; the text is a single line for the operator."""
 
-    # The node that can't, where a process has several.
+    # The node that failed, if the process has several.
     node: str = ""

@@ -1,4 +1,4 @@
-"""Which ports may be open to others than this machine: those with TLS whose callers are known. Pure."""
+"""Decides which ports may be reachable from other machines: those with TLS and authentication. Pure."""
 
 from typing import NamedTuple
 
@@ -10,23 +10,23 @@ INSECURE_VARIABLE = "DUETIME_INSECURE"
 
 
 class Listener(NamedTuple):
-    """Where a node listens, and what keeps strangers out there. A port that tells health alone is none."""
+    """An address of a node, and its protection. Ports for health checks only are excluded."""
 
     host: str
     tls: bool
-    # Whether callers have to say who they are, and prove it.
+    # Whether callers must authenticate.
     authenticated: bool
-    # Whether it tells counts, and nothing can be done there: who reads them is the network's to decide.
+    # Whether it is a metrics port, without operations: access to it is left to the network.
     metrics: bool = False
 
     @property
     def is_exposed(self) -> bool:
-        """Whether others than this machine reach it, and nothing keeps them out."""
+        """Whether other machines can reach it without protection."""
         return not is_loopback(self.host) and bool(self.missing)
 
     @property
     def missing(self) -> list[str]:
-        """What a port that others reach has, and this one has not."""
+        """The missing protections that a reachable port needs."""
         needed = {"TLS": self.tls, "authentication": self.authenticated or self.metrics}
         return [what for what, there in needed.items() if not there]
 
@@ -39,11 +39,11 @@ _FOR_METRICS = "METRICS_TLS=on with certificates, or METRICS_HOST=127.0.0.1, eac
 
 
 def refuse_exposed(listener: Listener, insecure: bool) -> None:
-    """Refuses to listen there, unless nobody but this machine reaches it, TLS and authentication keep strangers
-    out, or the operator has said that this may be (`insecure`).
+    """Refuses to listen there, unless the port is reachable only from this machine, is protected by TLS and
+    authentication, or the operator permits it (`insecure`).
 
     Raises:
-        StartupError: the line says what to do.
+        StartupError: the text has the remedies.
     """
     if insecure or not listener.is_exposed:
         return
@@ -51,6 +51,6 @@ def refuse_exposed(listener: Listener, insecure: bool) -> None:
     remedies = _FOR_METRICS if listener.metrics else " and ".join(_REMEDIES[what] for what in missing)
     what = "the metrics at " if listener.metrics else ""
     raise StartupError(
-        f"others than this machine reach {what}{listener.host}, and there is no {' and no '.join(missing)}: set "
+        f"other machines can reach {what}{listener.host}, and there is no {' and no '.join(missing)}: set "
         f"{remedies}, or {INSECURE_VARIABLE}=1 if the network keeps strangers out; see docs/security.md"
     )

@@ -1,4 +1,4 @@
-"""What the border of a server asks about callers, where somebody decides who may call."""
+"""The interface through which a server's border checks callers, if access is restricted."""
 
 from typing import Any, Protocol
 
@@ -7,17 +7,17 @@ from duetime_core.errors import DueTimeError
 
 
 class Gatekeeper(Protocol):
-    """Decides about calls. All is asked within the call's own task."""
+    """Decides about calls. All methods run within the call's own task."""
 
     async def admit(self, method: str, context: Any, role: Role | None) -> None:
-        """Before the call's request is read. Names its principal. `role`: by the certificate that was shown.
+        """Called before the call's request is read. Sets its principal. `role`: from the caller's certificate.
 
         Raises:
-            DueTimeError: it is refused.
+            DueTimeError: the call is rejected.
         """
 
     def ended(self) -> DueTimeError | None:
-        """Why a call that was cancelled was: its caller may go on no longer; None: it was somebody else."""
+        """The reason if the gatekeeper cancelled the call; None: it was cancelled elsewhere."""
 
     def left(self) -> None:
-        """The call has ended."""
+        """Called at the end of the call."""

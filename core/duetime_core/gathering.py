@@ -1,7 +1,7 @@
-"""Answers many questions at a time: questions that come while a round is under way go with the next.
+"""Answers many questions at a time: questions that arrive during a round share the next one.
 
-So a single caller waits for one round, and 10,000 that ask at once cost some rounds and not 10,000 of them. A round
-has a bounded number of questions, so that callers who ask few wait behind few.
+A single caller waits for one round, and 10,000 concurrent ones cost some rounds instead of 10,000. The number of
+questions per round is limited, so that callers with few questions wait behind few.
 """
 
 import asyncio
@@ -24,12 +24,12 @@ class _Question(Generic[V]):
 
     def __init__(self) -> None:
         self.answer: asyncio.Future[V | DueTimeError] = asyncio.get_running_loop().create_future()
-        # The number of waiters.
+        # Number of waiting callers.
         self.asking = 0
 
 
 class Gathering(Generic[K, V]):
-    """Equal questions at the same time are one."""
+    """Combines equal questions that arrive at the same time."""
 
     def __init__(
         self,
@@ -41,9 +41,9 @@ class Gathering(Generic[K, V]):
         waiting_max: int,
         sharer: Callable[[K], str] | None = None,
     ) -> None:
-        """`sharer`: names the caller of a waiting question; one has half of `waiting_max`. None: no shares.
-        `answer` answers each question of a round, or raises a DueTimeError that holds for all of them; `what` names
-        the questions in refusals."""
+        """`answer` answers each question of a round, or raises a DueTimeError for all of them; `what` names the
+        questions in rejections. `sharer` names the caller of a waiting question; each may have half of `waiting_max`.
+        None: no shares."""
         self._what = what
         self._answer = answer
         self._clock = clock
@@ -57,21 +57,21 @@ class Gathering(Generic[K, V]):
         self._rounds: asyncio.Task[None] | None = None
 
     def start(self, tasks: asyncio.TaskGroup) -> None:
-        """Rounds are tasks of `tasks` until `stop`."""
+        """Runs rounds as tasks of `tasks` until `stop`."""
         self._tasks = tasks
 
     def stop(self) -> None:
         self._tasks = None
 
     async def ask(self, keys: Iterable[K], wait_ms: float | None = None) -> dict[K, V | DueTimeError]:
-        """The answers; those that did not come within `wait_ms` are missing."""
+        """The answers; those not received within `wait_ms` are missing."""
         asked = {key: self._join(key) for key in keys}
         try:
             self._wake()
             futures = [one.answer for one in asked.values() if isinstance(one, _Question)]
             everything = asyncio.gather(*futures)
             if wait_ms is None:
-                # The caller's end must not end the questions: others may ask the same.
+                # The caller's end must not cancel the questions: others may have asked the same.
                 await asyncio.shield(everything)
             else:
                 await self._clock.wait_for(everything, wait_ms)
@@ -91,7 +91,7 @@ class Gathering(Generic[K, V]):
             if self._tasks is None:
                 return _stopping()
             if len(self._waiting) >= self._waiting_max:
-                return Overloaded(f"{len(self._waiting)} {self._what} wait, {self._waiting_max} at most")
+                return Overloaded(f"{len(self._waiting)} {self._what} wait; the limit is {self._waiting_max}")
             if self._sharer is not None:
                 try:
                     self._seats.take(self._sharer(key))
@@ -104,7 +104,7 @@ class Gathering(Generic[K, V]):
     def _leave(self, key: K, question: "_Question[V]") -> None:
         question.asking -= 1
         if not question.asking and self._waiting.get(key) is question:
-            # The last waiter has left.
+            # The last caller has left.
             self._pop(key)
 
     def _pop(self, key: K) -> "_Question[V]":

@@ -1,4 +1,4 @@
-"""`python -m duetime_core.health HOST:PORT`: asks a process's gRPC health, for container health checks.
+"""`python -m duetime_core.health HOST:PORT`: queries a process's gRPC health, for container health checks.
 
 Exit code 0: SERVING; 1: anything else, in one line; 2: usage.
 """
@@ -16,7 +16,7 @@ TIMEOUT_S = 3.0
 
 
 def health_of(address: str, service: str = "", timeout_s: float = TIMEOUT_S) -> str:
-    """The name of the health status, such as SERVING, or of the gRPC status where the call got no answer."""
+    """The name of the health status, such as SERVING, or of the gRPC status if there was no answer."""
     with make_blocking_channel(address) as channel:
         try:
             answer = health_pb2_grpc.HealthStub(channel).Check(
@@ -28,8 +28,8 @@ def health_of(address: str, service: str = "", timeout_s: float = TIMEOUT_S) -> 
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the command; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m duetime_core.health", description="Asks a process's health.")
+    """Runs the command. Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m duetime_core.health", description="Queries a process's health.")
     parser.add_argument("address", metavar="HOST:PORT")
     parser.add_argument("--service", default="", help="of one service; default: the process as a whole")
     options = parser.parse_args(arguments)

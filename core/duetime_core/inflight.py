@@ -1,4 +1,4 @@
-"""The calls that a server works on: a limited number, the last tenth of them for callers that have few."""
+"""Limits the calls in flight of a server; the last tenth is for callers with few."""
 
 from duetime_core.callers import host_of
 from duetime_core.errors import Overloaded
@@ -7,25 +7,25 @@ from duetime_core.within.server import PEER
 
 
 class InFlight:
-    """Counts calls by their callers. Those of this process's own nodes are nobody's share."""
+    """Counts calls by caller. Calls of this process's own nodes belong to no share."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._shares: Shares[str] = Shares(limit, share=limit)
 
     def enter(self, peer: str, caller: str = "") -> str:
-        """Takes a place for a call of `caller`, or else of the peer's host. Returns the argument for `leave`.
+        """Takes a place for a call of `caller`, else of the peer's host. Returns the argument for `leave`.
 
         Raises:
             Overloaded: no place is left, or none for this caller.
         """
         shares = self._shares
         if shares.used >= self._limit:
-            raise Overloaded(f"{self._limit} calls are in flight, the most this process takes")
+            raise Overloaded(f"{self._limit} calls are in flight, the limit of this process")
         host = caller or host_of(peer)
         if (caller or not peer.startswith(PEER)) and not shares.may_take(host):
             text = f"{shares.held(host)} calls of {host} are in flight, and the last tenth of {self._limit}"
-            raise Overloaded(f"{text} is for callers that have few")
+            raise Overloaded(f"{text} is for callers with few")
         shares.take(host)
         return host
 

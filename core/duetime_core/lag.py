@@ -1,4 +1,4 @@
-"""How late an event loop runs due callbacks: anything that holds the loop up holds up all of a process's calls."""
+"""Measures the lateness of an event loop's callbacks: anything that blocks the loop delays all calls of a process."""
 
 import asyncio
 import time
@@ -15,7 +15,7 @@ class LoopLag:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._lag = Histogram(
             "duetime_loop_lag_seconds",
-            "How late the event loop runs due callbacks",
+            "Lateness of the event loop's callbacks",
             buckets=BUCKETS_S,
             registry=registry,
         )

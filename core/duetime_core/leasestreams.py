@@ -1,10 +1,10 @@
-"""ReceiveStream as gateways and stores serve it: one receiver's takes and acks, each answered by number once it can be.
+"""ReceiveStream as served by gateways and stores: one receiver's takes and acks, each answered by number when ready.
 
     requests ──(one task reads)──▶ acks ───────────────┐
                                    takes: a task each ─┴──▶ ready ──▶ the stream's responses
 
-What is ready when a response is taken goes with it. An answer with leases stays the server's until its response is
-written; of a stream that ends before, they go back.
+A response contains all ready answers. Leases in an answer belong to the server until its response is written; if the
+stream ends earlier, they are returned.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from duetime_core.calls import fault_of
 from duetime_core.defects import defect
 from duetime_core.errors import DueTimeError, InvalidArgument, Overloaded, Unavailable, Violation
 
-# Bytes of messages in one response, the last answer not counted: others go with the next.
+# Bytes of messages in one response, without the last answer; more go into the next.
 RESPONSE_BYTES = 1024 * 1024
 
 Requests = AsyncIterator[leases_pb2.ReceiveStreamRequest]
@@ -32,9 +32,9 @@ class Answer:
     """The answer to a take."""
 
     taken: leases_pb2.Taken
-    # Of its messages.
+    # Size of its messages.
     size: int = 0
-    # Called once: with whether it was written to the caller.
+    # Called once, with whether the answer was written to the caller.
     done: Callable[[bool], None] | None = None
 
     def end(self, *, written: bool) -> None:
@@ -46,18 +46,18 @@ class LeaseStreams:
     """All streams of one server."""
 
     def __init__(self, whom: str) -> None:
-        """`whom`: what the server is called in errors."""
+        """`whom`: the server's name in errors."""
         self._whom = whom
         self._ending = False
         self._readers: set[asyncio.Task[None]] = set()
 
     @property
     def count(self) -> int:
-        """Streams that have begun and not ended."""
+        """Number of running streams."""
         return len(self._readers)
 
     def end(self) -> None:
-        """Streams end once what they have taken is answered, and none begins."""
+        """Ends streams once their takes are answered, and starts no more."""
         self._ending = True
         for reader in self._readers:
             reader.cancel()
@@ -68,9 +68,9 @@ class LeaseStreams:
         """The responses to a stream of requests.
 
         Raises:
-            Unavailable: the server stops.
-            InvalidArgument: a subscription that breaks rules, or there is none.
-            DueTimeError: a request can't be read.
+            Unavailable: the server is stopping.
+            InvalidArgument: an invalid subscription, or none.
+            DueTimeError: an unreadable request.
         """
         stopping = Unavailable(f"the {self._whom} is stopping", reason="STOPPING")
         if self._ending:
@@ -91,7 +91,7 @@ class LeaseStreams:
 
 
 class LeaseStream(ABC):
-    """One stream: what is under way in it, and the answers that wait to be written."""
+    """One stream: its requests in progress, and the answers waiting to be written."""
 
     def __init__(self) -> None:
         self._takes: dict[int, asyncio.Task[None]] = {}
@@ -99,33 +99,33 @@ class LeaseStream(ABC):
         self._acks_under_way = 0
         self._taken: deque[Answer] = deque()
         self._acked: list[leases_pb2.Acked] = []
-        # In the response that is being written.
+        # Answers in the response being written.
         self._leaving: list[Answer] = []
         self._changed = asyncio.Event()
         self._subscribed = self._is_read = False
-        # Why no more requests are read; None: there are no more.
+        # The reason for not reading further requests; None: there are no more.
         self._error: DueTimeError | None = None
 
-    # --- what servers do --------------------------------------------------------------------------------------------
+    # --- implemented by servers -------------------------------------------------------------------------------------
 
     @abstractmethod
     async def subscribe(self, subscription: consumer_pb2.ReceiveRequest) -> None:
-        """Takes from now on are of this subscription. Raises: DueTimeError."""
+        """Sets the subscription of later takes. Raises: DueTimeError."""
 
     @abstractmethod
     def ack(self, ack: leases_pb2.AckLeases) -> None:
-        """Begins an ack, and calls `put_acked` once. Raises: DueTimeError: it did not begin."""
+        """Starts an ack, and calls `put_acked` once. Raises: DueTimeError: it did not start."""
 
     @abstractmethod
     async def take(self, take: leases_pb2.Take) -> Answer:
-        """The answer to a take; if it is cancelled, whatever was leased goes back. Raises: DueTimeError."""
+        """The answer to a take; if it is cancelled, its leases are returned. Raises: DueTimeError."""
 
     @abstractmethod
     def begun(self) -> None:
-        """Called when a request's acks have begun, and tasks of its takes wait for their first turn."""
+        """Called when a request's acks have started, and tasks of its takes are waiting for their first turn."""
 
     def put_acked(self, answer: leases_pb2.Acked) -> None:
-        """An ack is answered."""
+        """Adds the answer to an ack."""
         self._acks_under_way -= 1
         self._acked.append(answer)
         self._changed.set()
@@ -133,10 +133,10 @@ class LeaseStream(ABC):
     # --- responses --------------------------------------------------------------------------------------------------
 
     async def next(self) -> leases_pb2.ReceiveStreamResponse | None:
-        """What is ready, after waiting for it; None: there is no more. The response before has been written.
+        """The next response, after waiting for a ready answer; None: no more. The previous response has been written.
 
         Raises:
-            DueTimeError: why no more requests are read.
+            DueTimeError: the reason for not reading further requests.
         """
         self._end(self._leaving, written=True)
         while not self._taken and not self._acked:
@@ -159,7 +159,7 @@ class LeaseStream(ABC):
         return response
 
     async def close(self) -> None:
-        """Ends all takes, and answers that nobody has got."""
+        """Ends all takes, and unwritten answers."""
         self._drop(list(self._takes))
         try:
             await asyncio.gather(*self._takes.values(), return_exceptions=True)
@@ -176,7 +176,8 @@ class LeaseStream(ABC):
     # --- requests ---------------------------------------------------------------------------------------------------
 
     async def read(self, requests: Requests, stopping: DueTimeError) -> None:
-        """Begins what requests ask for, as they come; if cancelled, the stream ends with `stopping`. Never raises."""
+        """Starts the takes and acks of requests as they arrive; if cancelled, the stream ends with `stopping`. Never
+        raises."""
         try:
             async for request in requests:
                 await self._begin(request)
@@ -185,7 +186,7 @@ class LeaseStream(ABC):
         except DueTimeError as error:
             self._error = error
         except Exception as error:
-            # Here it would be lost with its task.
+            # Raised here, it would be lost with its task.
             self._error = defect(error, "ReceiveStream")
         finally:
             self._is_read = True
@@ -214,7 +215,7 @@ class LeaseStream(ABC):
         self.begun()
 
     def _drop(self, numbers: Iterable[int]) -> None:
-        """Takes that are still under way get nothing."""
+        """Ends running takes with empty answers."""
         for number in numbers:
             task = self._takes.get(number)
             if task is not None:
@@ -222,9 +223,9 @@ class LeaseStream(ABC):
 
     def _begin_take(self, take: leases_pb2.Take) -> None:
         if take.number in self._takes:
-            raise InvalidArgument([Violation("takes.number", f"{take.number} is under way")])
+            raise InvalidArgument([Violation("takes.number", f"{take.number} is in progress")])
         if len(self._takes) >= TAKES_MAX:
-            text = f"{len(self._takes)} takes of the stream are under way, {TAKES_MAX} at most"
+            text = f"{len(self._takes)} takes of the stream are in progress; the limit is {TAKES_MAX}"
             self._put_taken(_refused(take.number, Overloaded(text, reason="TAKES_EXHAUSTED")))
             return
         task = self._takes[take.number] = asyncio.create_task(self._take(take))
@@ -237,7 +238,7 @@ class LeaseStream(ABC):
             answer = _refused(take.number, error)
         except Exception as error:
             answer = _refused(take.number, defect(error, "ReceiveStream"))
-        # Not when the task is done, which is a turn of the loop later: acks of the same flush would go alone.
+        # Put the answer now: the task ends a turn of the loop later, and acks of the same flush would be sent alone.
         self._put_taken(answer)
 
     def _end_take(self, number: int, task: asyncio.Task[None]) -> None:

@@ -1,4 +1,4 @@
-"""Ports: how they are bound, and what is asked of those who connect."""
+"""Binds ports, with the TLS settings for clients."""
 
 import socket
 
@@ -8,12 +8,12 @@ from duetime.tls import Pems
 from duetime_core.certificates import Certificates
 from duetime_core.errors import StartupError
 
-# Of a port that there shall not be; 0 is any free one.
+# Value for a port that is not opened; 0 is any free one.
 NO_PORT = -1
 
 
 def listen(server: grpc.aio.Server, host: str, port: int, credentials: grpc.ServerCredentials | None) -> int:
-    """Binds a port, before the server is started, and returns its number.
+    """Binds a port, before the server is started. Returns its number.
 
     Raises:
         StartupError: the port is taken or the address is not this machine's.
@@ -26,7 +26,7 @@ def listen(server: grpc.aio.Server, host: str, port: int, credentials: grpc.Serv
         return server.add_secure_port(address, credentials)
     except (OSError, RuntimeError) as error:
         cause = error.strerror if isinstance(error, OSError) and error.strerror else "the port is taken"
-        raise StartupError(f"can't listen on {address}: {cause.lower()}") from error
+        raise StartupError(f"cannot listen on {address}: {cause.lower()}") from error
 
 
 def address_of(host: str, port: int) -> str:
@@ -34,7 +34,7 @@ def address_of(host: str, port: int) -> str:
 
 
 def _probe(host: str, port: int) -> None:
-    """Binds the port and lets go, to learn why it can't be had: gRPC would only log that.
+    """Binds the port briefly to find the cause of a failure: gRPC would only log it.
 
     Raises:
         OSError: the port is taken, or the address is not this machine's.
@@ -46,9 +46,9 @@ def _probe(host: str, port: int) -> None:
 
 
 def server_credentials(certificates: Certificates, *, asked: bool) -> grpc.ServerCredentials:
-    """TLS 1.2 or newer by the certificate of now; gRPC asks for it before each handshake.
+    """TLS 1.2 or newer with the current certificate; gRPC asks for it before each handshake.
 
-    `asked`: whether clients have to show a certificate, which one of the CAs has signed and which is valid now.
+    `asked`: whether clients must have a certificate, signed by one of the CAs and valid now.
     """
     held = certificates.now()
 
@@ -60,7 +60,7 @@ def server_credentials(certificates: Certificates, *, asked: bool) -> grpc.Serve
         held = pems
         return _configuration(pems)
 
-    # None, for no change, is missing in the types of what it takes.
+    # The types lack None, which means no change.
     return grpc.dynamic_ssl_server_credentials(_configuration(held), changed, asked)  # type: ignore[arg-type]
 
 

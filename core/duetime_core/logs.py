@@ -1,8 +1,8 @@
 """Logging by structlog: console at a terminal, JSON lines elsewhere, always to standard error.
 
-A line that a caller can cause is logged by a sparing logger (`sparing`): one of its kind a second at most, which says
-how many were left out (`suppressed`). So no caller fills a disk by repeating itself. Log lines of libraries are treated
-alike, and are one line each. Exceptions are told without their texts (duetime_core.traces).
+Lines that callers can trigger use a sparing logger (`sparing`): at most one line per kind and second, with the number
+of suppressed ones (`suppressed`). So no caller can fill a disk. Log lines of libraries are treated alike, one line
+each. Exceptions are logged without their texts (duetime_core.traces).
 """
 
 import logging
@@ -20,19 +20,19 @@ from duetime_core.traces import format_exception
 SPARING = "sparing"
 # Pause between two lines of a kind.
 INTERVAL_MS = 1_000
-# Kinds are few, as they are fixed in the code. Beyond this number all are forgotten.
+# Kinds are fixed in the code, so they are few. Above this number all are forgotten.
 KINDS_MAX = 1_024
 
 
 class Sparing:
-    """Decides which lines are logged, by their kind. Pure."""
+    """Decides by kind which lines are logged. Pure."""
 
     def __init__(self) -> None:
-        # By kind: when the last line was logged, and how many were left out since.
+        # Time of the last line, and number of lines suppressed since, by kind.
         self._kinds: dict[Hashable, tuple[float, int]] = {}
 
     def admit(self, kind: Hashable, now_ms: float) -> int | None:
-        """How many of this kind were left out since the last one; None: this one is left out too."""
+        """The number of lines of this kind suppressed since the last one; None: this one is suppressed too."""
         last = self._kinds.get(kind)
         if last is not None and now_ms < last[0] + INTERVAL_MS:
             self._kinds[kind] = (last[0], last[1] + 1)
@@ -44,16 +44,16 @@ class Sparing:
 
 
 def sparing() -> Any:
-    """A logger for lines that callers can cause as often as they like."""
+    """A logger for lines that callers can trigger at any rate."""
     return structlog.get_logger(SPARING)
 
 
 class _SparingWriter(structlog.WriteLogger):
-    """The writer of a sparing logger: processors recognise it by its class."""
+    """The writer of a sparing logger: processors recognise its class."""
 
 
 class _Writers:
-    """Makes the writers of loggers."""
+    """Creates the writers of loggers."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -63,7 +63,7 @@ class _Writers:
 
 
 def spare(limit: Sparing, now_ms: Callable[[], float]) -> structlog.typing.Processor:
-    """A processor that drops lines which sparing loggers have too many of. A kind is a level and an event."""
+    """A processor that drops excess lines of sparing loggers. A kind is a level and an event."""
 
     def process(logger: Any, level: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         if isinstance(logger, _SparingWriter):
@@ -78,7 +78,7 @@ def spare(limit: Sparing, now_ms: Callable[[], float]) -> structlog.typing.Proce
 
 
 class Libraries(logging.Handler):
-    """Passes on the log lines of libraries. A kind is the place in their code, since their texts contain values."""
+    """Forwards the log lines of libraries. A kind is the place in their code, since their texts contain values."""
 
     def __init__(self, limit: Sparing, now_ms: Callable[[], float]) -> None:
         super().__init__()
@@ -99,28 +99,28 @@ class Libraries(logging.Handler):
 
 
 def _is_unwritten(record: logging.LogRecord) -> bool:
-    """Whether gRPC could not write to a call, since its client or its connection was gone. Any client can cause it."""
+    """Whether gRPC failed to write to a call whose client or connection was gone. Any client can cause it."""
     return bool(record.exc_info and type(record.exc_info[1]).__name__ == "ExecuteBatchError")
 
 
 def _visible(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """A processor that escapes control characters."""
     for name, value in event.items():
-        # Others are shown by their repr, which escapes them.
+        # Other values are shown by their repr: it escapes them.
         if isinstance(value, str):
             event[name] = visible(value)
     return event
 
 
 def configure_logs(process: str, level: str = "INFO", fmt: str = "auto") -> None:
-    """Sets logging up for the whole process. `fmt`: auto, json or console."""
+    """Configures logging for the whole process. `fmt`: auto, json or console."""
     console = fmt == "console" or (fmt == "auto" and sys.stderr.isatty())
-    # Exceptions are texts by then: rich, which would show values of variables, is never asked.
+    # Exceptions are already text here: rich is never used, so values of variables stay hidden.
     plain = structlog.dev.plain_traceback
     renderer = (
         structlog.dev.ConsoleRenderer(exception_formatter=plain) if console else structlog.processors.JSONRenderer()
     )
-    # Values may be a sender's, whose control characters a terminal would obey; in JSON they are escaped.
+    # Values may contain a sender's control characters, and a terminal would obey them; in JSON they are escaped.
     shown = [_visible] if console else []
     limit, now_ms = Sparing(), SystemClock().monotonic_ms
     structlog.configure(

@@ -1,13 +1,13 @@
-"""Which members of a group of processes live, by counters that each raises in the metadata database. Pure."""
+"""Finds the live members of a group of processes, by counters that each increments in the metadata database. Pure."""
 
 from collections.abc import Mapping
 
 
 class MemberWatch:
-    """Decides which members live, by whether their heartbeats move while this member's own clock does.
+    """Finds the live members: their heartbeats increase while this member's clock advances.
 
-    No moment of another machine is ever compared. A tick that comes late (this process stood still, the machine
-    slept) counts as `tick_ms_max` of silence, so that a member that wakes up does not take all others for dead.
+    Times of other machines are never compared. A late tick (this process was stopped, the machine slept) counts as
+    `tick_ms_max` of silence, so that a resumed member does not consider all others dead.
     """
 
     def __init__(self, me: str, *, lease_ms: float, tick_ms_max: float) -> None:
@@ -21,7 +21,7 @@ class MemberWatch:
     def observe(self, heartbeats: Mapping[str, int], now_ms: float) -> tuple[set[str], set[str]]:
         """(live members, dead members) at a tick at `now_ms` of this member's monotonic clock.
 
-        A member that is seen for the first time counts as alive.
+        A new member counts as alive.
         """
         passed_ms = min(now_ms - (self._last_ms if self._last_ms is not None else now_ms), self._tick_ms_max)
         self._last_ms = now_ms

@@ -1,4 +1,5 @@
-"""Metrics of every process: the calls it answers, and what it is. Kept as plain numbers, made metrics at a scrape."""
+"""Metrics of every process: its calls, and the process itself. Kept as plain numbers, converted to metrics at a
+scrape."""
 
 from __future__ import annotations
 
@@ -14,14 +15,14 @@ from prometheus_client.registry import Collector
 
 from duetime_core.defects import DefectCollector
 
-# Upper bounds in seconds. The last ones are for long polls, which wait up to 30 s.
+# Upper bounds in seconds. The last ones are for long polls of up to 30 s.
 CALL_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0)
 
 
 class MethodMeter:
-    """One method's calls: those running, and the lengths and statuses of those that ended.
+    """One method's calls: running ones, and durations and statuses of ended ones.
 
-    A call costs one bisection and three additions here, a tenth of what a Prometheus histogram takes.
+    A call costs one bisection and three additions, a tenth of a Prometheus histogram's cost.
     """
 
     __slots__ = ("codes", "counts", "running", "seconds")
@@ -33,14 +34,14 @@ class MethodMeter:
         self.codes = {"OK": 0}
 
     def ended(self, seconds: float, code: str) -> None:
-        """A call ended; `code` is its gRPC status by name."""
+        """Counts an ended call; `code` is the name of its gRPC status."""
         self.counts[bisect_left(CALL_BUCKETS_S, seconds)] += 1
         self.seconds += seconds
         self.codes[code] = self.codes.get(code, 0) + 1
 
     @property
     def buckets(self) -> list[tuple[str, float]]:
-        """Cumulative buckets, as Prometheus has them."""
+        """Cumulative buckets in Prometheus' form."""
         found, total = [], 0
         for bound, count in zip((*map(str, CALL_BUCKETS_S), "+Inf"), self.counts, strict=True):
             total += count
@@ -58,13 +59,13 @@ class CallMeter(Collector):
             registry.register(self)
 
     def of(self, method: str) -> MethodMeter:
-        """`method` as gRPC names it: `/duetime.v1.Gateway/Send`."""
+        """`method`: gRPC's name, `/duetime.v1.Gateway/Send`."""
         return self._methods.setdefault(method.rpartition("/")[2], MethodMeter())
 
     def collect(self) -> Iterable[CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily]:
-        ended = CounterMetricFamily("duetime_calls", "Calls that ended, by gRPC status", labels=["method", "code"])
-        took = HistogramMetricFamily("duetime_call_seconds", "How long calls took, waits included", labels=["method"])
-        running = GaugeMetricFamily("duetime_calls_in_flight", "Calls that run", labels=["method"])
+        ended = CounterMetricFamily("duetime_calls", "Ended calls, by gRPC status", labels=["method", "code"])
+        took = HistogramMetricFamily("duetime_call_seconds", "Duration of calls, including waits", labels=["method"])
+        running = GaugeMetricFamily("duetime_calls_in_flight", "Running calls", labels=["method"])
         for name, meter in sorted(self._methods.items()):
             for code, count in sorted(meter.codes.items()):
                 ended.add_metric([name, code], count)
@@ -72,7 +73,7 @@ class CallMeter(Collector):
             running.add_metric([name], meter.running)
         yield from (ended, took, running)
         yield GaugeMetricFamily(
-            "duetime_calls_in_flight_max", "Calls that are refused beyond it", self._calls_in_flight_max
+            "duetime_calls_in_flight_max", "Limit of the calls in flight; more are rejected", self._calls_in_flight_max
         )
 
 

@@ -1,4 +1,4 @@
-"""A process's life: settings, start, one ready line, signals, stop. The same for every service."""
+"""The life of a process, the same for every service: settings, start, one ready line, signals, stop."""
 
 import asyncio
 import ctypes
@@ -45,31 +45,30 @@ log = structlog.get_logger()
 
 S = TypeVar("S", bound=ProcessSettings)
 
-# Files 0600, directories 0700.
+# Creates files with mode 0600, directories with 0700.
 PRIVATE_UMASK = 0o077
 
-# glibc's mallopt: blocks up to this size come from the heap, and the heap keeps so much free. Batches are buffers of
-# some hundred KiB: by default each would be mapped anew, its pages faulted in one by one, and unmapped again.
+# Values for glibc's mallopt: largest block from the heap, and free memory kept in the heap. Batches use buffers of some
+# hundred KiB: by default each would be mapped, its pages faulted in one by one, and unmapped.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 HEAP_BLOCK_BYTES_MAX = 6 * 1024 * 1024
 HEAP_FREE_BYTES_MAX = 16 * 1024 * 1024
 
 # Linux's default maximum (fs.nr_open).
 DESCRIPTORS_MAX = 1 << 20
-# How long a computing thread (a checkpoint's, a scrape's, the database's) keeps the event loop waiting whenever the
-# loop has something to do. With Python's default, 5 ms, a chain of eight callbacks beside such a thread took 45 ms at
-# the median, with 0.5 ms 7.
+# Longest time for which a computing thread (a checkpoint's, a scrape's, the database's) delays the event loop. With
+# Python's default, 5 ms, a chain of eight callbacks beside such a thread took 45 ms at the median, with 0.5 ms 7.
 SWITCH_S = 0.000_5
-# The same while a process starts: most of what it makes then stays. With Python's default, 700, a tenth of a start went
-# to collections.
+# Number of new objects between two collections during the start: most objects then are permanent. With Python's
+# default, 700, collections took a tenth of a start.
 START_GC_THRESHOLD = 50_000
-# New objects between two collections. Nearly all are freed by reference counts; a collection inspects the others and
-# takes about 0.2 us for each, in which nothing else happens.
+# New objects between two collections. Reference counting frees nearly all; a collection inspects the others, for about
+# 0.2 us each, and blocks everything else.
 GC_THRESHOLD = 5_000
 
 
 class Node(Protocol):
-    """One running service: the same object in a process of its own, beside others in one, and in the test kit."""
+    """One running service: the same object in its own process, with others in one process, and in the test kit."""
 
     registry: CollectorRegistry
 
@@ -80,7 +79,7 @@ class Node(Protocol):
 
     @property
     def health(self) -> Condition:
-        """The health that probes get, once started."""
+        """The health reported to probes, once started."""
         ...
 
     async def start(self) -> None:
@@ -103,7 +102,7 @@ def serve_metrics(
     pages: Pages | None = None,
     certificates: HttpCertificates | None = None,
 ) -> tuple[int, Callable[[], None]]:
-    """Serves `registry` and `pages` over HTTP, or HTTPS. Returns the port and a function that stops it. Port -1: no
+    """Serves `registry` and `pages` over HTTP or HTTPS. Returns the port and a function that stops it. Port -1: no
     server."""
     if port < 0:
         return -1, lambda: None
@@ -123,7 +122,7 @@ def serve_metrics(
     try:
         server = make_server(host, port, answer, kind, ScrapeHandler)
     except OSError as error:
-        raise StartupError(f"can't serve metrics on {host}:{port}: {str(error.strerror).lower()}") from error
+        raise StartupError(f"cannot serve metrics on {host}:{port}: {str(error.strerror).lower()}") from error
     thread = Thread(target=server.serve_forever, name="metrics", daemon=True)
     thread.start()
 
@@ -136,8 +135,8 @@ def serve_metrics(
 
 
 def main(process: str, settings_class: type[S], make: Callable[[S, Clock], Node]) -> None:
-    """Runs a service until SIGTERM, SIGINT or the death of a loop. Exit code 0 after a clean stop, 1 otherwise."""
-    # All files that it makes, those of libraries included, are for its own user.
+    """Runs a service until SIGTERM, SIGINT or the end of a loop. Exit code 0 after a clean stop, 1 otherwise."""
+    # All created files are private, including those of libraries.
     os.umask(PRIVATE_UMASK)
     # Objects of modules stay; they were made without collections (duetime_core.starting).
     gc.freeze()
@@ -207,29 +206,29 @@ async def _run(process: str, settings: S, make: Callable[[S, Clock], Node]) -> N
 
 
 def _take_hooks(process: str) -> None:
-    """Exceptions that nobody takes go to the log like all others: Python itself would print their texts."""
+    """Logs unhandled exceptions like all others: Python itself would print their texts."""
     sys.excepthook = partial(_tell_end, process)
     threading.excepthook = lambda untaken: log.error("exception in a thread", exc_info=untaken.exc_value)
     sys.unraisablehook = lambda untaken: log.error("exception in passing", exc_info=untaken.exc_value)
 
 
 def _tell_untaken(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """An exception that nobody awaits; the objects that asyncio names with it show its text."""
+    """Logs an exception that nobody awaited, without asyncio's objects: they show its text."""
     exception = context.get("exception")
     if exception is None:
-        log.error("trouble in the event loop", what=context["message"])
+        log.error("event loop error", what=context["message"])
     else:
         log.error("exception in a task or callback", exc_info=exception)
 
 
 def _tell_end(process: str, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """The last words of a process that a defect ends: by its log, and in one line for the operator."""
+    """Reports the end of a process by a defect: in its log, and in one line for the operator."""
     log.critical("ended by a defect", exc_info=error)
     echo(f"duetime {process}: ended by a defect, {name_of(error)}; its log has the trace", err=True)
 
 
 def _warn_of_exposed(settings: ProcessSettings) -> None:
-    """In one line."""
+    """Warns in one line."""
     exposed = [one for one in (*settings.listeners, *settings.metrics_listener) if one.is_exposed]
     if exposed:
         log.warning(
@@ -241,9 +240,10 @@ def _warn_of_exposed(settings: ProcessSettings) -> None:
 
 
 def _calm_collector(registry: CollectorRegistry) -> None:
-    """Objects made at start-up stay: the garbage collector need not inspect them again, nor run every 700 new objects.
+    """Freezes objects created at startup, so that the garbage collector does not inspect them again, and makes
+    collections less frequent than every 700 new objects.
 
-    Its pauses, in which the process does nothing else, are a metric.
+    Exports its pauses, in which the process does nothing else.
     """
     pauses = Histogram(
         "duetime_gc_pause_seconds",
@@ -262,14 +262,14 @@ def _calm_collector(registry: CollectorRegistry) -> None:
         else:
             of_generation[info["generation"]].observe(time.perf_counter() - started)
 
-    # Without a collection before: a start leaves some 150 objects of garbage, and looking for them took 6 % of it.
+    # Skips a collection here: a start leaves some 150 garbage objects, and finding them took 6 % of it.
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD, 20, 50)
     gc.callbacks.append(note)
 
 
 def _keep_heap() -> None:
-    """Sets glibc's heap limits; does nothing where the C library has no such setting (musl)."""
+    """Sets glibc's heap limits; does nothing in C libraries without them (musl)."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, HEAP_BLOCK_BYTES_MAX)
@@ -277,8 +277,8 @@ def _keep_heap() -> None:
 
 
 def raise_descriptors() -> None:
-    """Raises this process's limit of descriptors to the hard limit: many systems begin with 1,024, for the sake of
-    programs that wait by select(2)."""
+    """Raises this process's limit of descriptors to the hard limit: many systems start with 1,024, for programs that
+    use select(2)."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_MAX)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -1,6 +1,6 @@
-"""In whose name a call is made: the border of a server finds it out, and what serves the call asks here.
+"""The principal of a call: set by a server's border, read by the code that serves the call.
 
-It travels with the call's task and the tasks that this one makes, as context variables do.
+It is inherited by the tasks that the call starts, like context variables.
 """
 
 from contextvars import ContextVar
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 class Principal:
     """A user, or a process of the cluster."""
 
-    # Empty: nobody in particular, as where callers are not asked who they are.
+    # Empty: unknown, as while users are off.
     name: str
 
 
@@ -21,10 +21,10 @@ _current: ContextVar[Principal] = ContextVar("duetime_principal", default=NOBODY
 
 
 def current() -> Principal:
-    """Of the call that is being served."""
+    """The principal of the running call."""
     return _current.get()
 
 
 def serve_for(principal: Principal) -> None:
-    """Names it for the rest of the call. Only the border of a server does this."""
+    """Sets the principal for the rest of the call. Only a server's border calls this."""
     _current.set(principal)

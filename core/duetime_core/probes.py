@@ -1,12 +1,11 @@
 """A process's health, by gRPC and by HTTP.
 
     gRPC health service          HTTP, on the metrics port    meaning
-    "" and duetime.v1.NAME       /readyz                      give it work: SERVING from the moment it answers calls
-                                                              until it begins to stop
-    "liveness"                   /healthz                     leave it running: NOT_SERVING when starting it anew may
-                                                              help; SERVING while it stops
+    "" and duetime.v1.NAME /readyz ready for calls: SERVING from the first answered call until the start of a stop
+    "liveness"                   /healthz                     alive: NOT_SERVING if a restart may help; SERVING during a
+                                                              stop
 
-Nothing is polled inside: each question is answered by the event loop at that moment, so a loop that hangs answers none.
+Nothing is polled inside: the event loop answers each probe at once, so a loop that hangs answers none.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ LIVENESS = "liveness"
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
-# Returns why a process should be started anew; empty while it is well.
+# Returns the reason to restart a process; empty: none.
 Stuck = Callable[[], Awaitable[str]]
 
 
 async def never_stuck() -> str:
-    """For processes that are well as long as they answer."""
+    """For processes without reasons to restart while they answer."""
     return ""
 
 
 class Health(health.aio.HealthServicer):  # type: ignore[misc]
-    """grpc.health.v1 with the service "liveness", which is determined when it is asked for."""
+    """grpc.health.v1 with the service "liveness", which is evaluated on request."""
 
     def __init__(self, names: list[str], stuck: Stuck) -> None:
         super().__init__()
@@ -45,13 +44,13 @@ class Health(health.aio.HealthServicer):  # type: ignore[misc]
         self._server_status = {LIVENESS: SERVING, **dict.fromkeys(self._names, NOT_SERVING)}
 
     async def report(self, *, serving: bool) -> None:
-        """Sets whether the process should get work."""
+        """Sets whether the process is ready for calls."""
         self.ready = serving
         for name in self._names:
             await self.set(name, SERVING if serving else NOT_SERVING)
 
     async def why_stuck(self) -> str:
-        """Why the process should be started anew, empty while it should not; each change is logged."""
+        """The reason to restart the process, empty: none; each change is logged."""
         why = await self._stuck()
         if why != self._logged:
             if why:
@@ -68,11 +67,11 @@ class Health(health.aio.HealthServicer):  # type: ignore[misc]
 
 
 class Condition(Protocol):
-    """What the pages ask."""
+    """The interface for the pages."""
 
     @property
     def ready(self) -> bool:
-        """Whether to give it work."""
+        """Whether it is ready for calls."""
         ...
 
     async def why_stuck(self) -> str:
@@ -81,7 +80,7 @@ class Condition(Protocol):
 
 
 class All:
-    """The condition of several nodes: as good as that of the worst."""
+    """The condition of several nodes: the worst of them."""
 
     def __init__(self, conditions: Mapping[str, Condition]) -> None:
         """`conditions`: by name."""
@@ -97,9 +96,9 @@ class All:
 
 
 class Pages:
-    """`/healthz` and `/readyz` for a thread that serves HTTP: each asks the event loop."""
+    """`/healthz` and `/readyz` for a thread that serves HTTP: each queries the event loop."""
 
-    # A loop that does not answer within it is as good as dead.
+    # A loop that does not answer within this time is considered dead.
     ANSWER_S = 5.0
 
     def __init__(self, health_of_process: Condition, loop: asyncio.AbstractEventLoop) -> None:
@@ -119,7 +118,7 @@ class Pages:
 
     async def _state_of(self, path: str) -> tuple[int, str]:
         if path == "/readyz":
-            text = "ready\n" if self._health.ready else "not ready: it stops, or its disk does not answer\n"
+            text = "ready\n" if self._health.ready else "not ready: it is stopping, or its disk does not answer\n"
             return (200 if self._health.ready else 503), text
         why = await self._health.why_stuck()
         return (503, f"stuck: {why}\n") if why else (200, "alive\n")

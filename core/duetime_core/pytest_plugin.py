@@ -1,11 +1,11 @@
-"""The pytest plugin: tests of an application against a real cluster in their own process, on a clock that they move.
+"""The pytest plugin: tests applications against a real cluster in their own process, on a clock that they move.
 
 def test_reminder(duetime_cluster):
     with Producer() as producer:                # DUETIME_SERVER is the cluster's address
         producer.send("reminders", b"pay", delay="2h")
     duetime_cluster.advance("2h")               # milliseconds of real time later, the message is in its topic
 
-Each test has a cluster of its own, unless the setting `duetime_cluster_scope` says class, module, package or session.
+Each test has its own cluster, unless the setting `duetime_cluster_scope` is class, module, package or session.
 pytest loads this in every environment that has DueTime, so nothing else is imported before the fixture is used.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _SCOPE = "duetime_cluster_scope"
 _SERVER_VARIABLE = "DUETIME_SERVER"
-# How full the disk is on which tests run does not matter to them.
+# Tests are independent of the disk's fill level.
 _ANY_DISK = {"disk_used_max": 1, "disk_force": 1}
 
 
@@ -33,21 +33,21 @@ class RunningCluster:
 
     @property
     def address(self) -> str:
-        """HOST:PORT, which DUETIME_SERVER is too."""
+        """HOST:PORT, also in DUETIME_SERVER."""
         return self._cluster.address
 
     @property
     def now(self) -> datetime:
-        """The time by its clock: that of its start, until it is moved."""
+        """The time of its clock: that of its start, until it is moved."""
         return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=self._cluster.now_ms())
 
     def advance(self, by: str | timedelta) -> None:
-        """Moves its clock by "2h", "1h30m" or a timedelta, from due moment to due moment.
+        """Moves its clock by "2h", "1h30m" or a timedelta, from due time to due time.
 
-        On return all that has fallen due is in its topic; consumers receive it a moment later.
+        On return all due messages are in their topics; consumers receive them a moment later.
 
         Raises:
-            ValueError: it is no length.
+            ValueError: not a length.
             TimeoutError: due messages are not delivered, as with a paused lane.
         """
         self._cluster.advance(by)
@@ -57,7 +57,7 @@ class RunningCluster:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addini(_SCOPE, "How many tests share a cluster: those of a function, class, module, package or session.")
+    parser.addini(_SCOPE, "Tests that share a cluster: those of a function, class, module, package or session.")
 
 
 def _scope(fixture_name: str, config: pytest.Config) -> Any:

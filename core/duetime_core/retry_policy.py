@@ -1,4 +1,4 @@
-"""Retry policies of the contract: their text (duetime_format.policy), what they mean, what is wrong with them. Pure."""
+"""Retry policies of the contract: their text (duetime_format.policy), meaning and violations. Pure."""
 
 import math
 
@@ -12,15 +12,15 @@ from duetime_core.errors import Violation
 
 __all__ = ["LEVELS_BEFORE_FIRST", "backoff_ms", "completed", "parse", "render", "violations"]
 
-# RocketMQ's: the first retry waits on level 3, each further one on the next.
+# RocketMQ's value: the first retry waits on level 3, each further one on the next.
 LEVELS_BEFORE_FIRST = 2
 
 
 def parse(text: str) -> RetryPolicy:
-    """The policy, within all limits.
+    """Parses a policy, within all limits.
 
     Raises:
-        ValueError: the text is no policy, or breaks a limit; the error says where.
+        ValueError: not a policy, or above a limit; the error has the place.
     """
     policy = RetryPolicy()
     policies.fill(policy, text)
@@ -28,7 +28,7 @@ def parse(text: str) -> RetryPolicy:
 
 
 def completed(policy: RetryPolicy) -> RetryPolicy:
-    """A copy in which every field is set: what the policy means."""
+    """A copy with every field set, including defaults."""
     full = RetryPolicy()
     full.CopyFrom(policy)
     full.max_attempts = policy.max_attempts or limits.DELIVERIES_DEFAULT
@@ -53,7 +53,7 @@ def backoff_ms(attempt: int, policy: RetryPolicy, levels: DelayLevels, chance: f
 
 
 def _exponential_ms(attempt: int, backoff: ExponentialBackoff, chance: float) -> int:
-    # By logarithms first: the power itself may be more than a float holds.
+    # Compare logarithms first: the power itself may exceed a float.
     growth = (attempt - 1) * math.log(backoff.factor)
     delay_ms = float(backoff.max_ms)
     if growth < math.log(backoff.max_ms / backoff.initial_ms):
@@ -62,6 +62,6 @@ def _exponential_ms(attempt: int, backoff: ExponentialBackoff, chance: float) ->
 
 
 def violations(field: str, policy: RetryPolicy) -> list[Violation]:
-    """All violations of a policy; `field` is where it stands, such as `group.retry`."""
+    """All violations of a policy; `field` is its place, such as `group.retry`."""
     prefix = f"{field}." if field else ""
     return [Violation(prefix + name, text) for name, text in policies.faults(policy)]

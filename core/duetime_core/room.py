@@ -1,4 +1,4 @@
-"""Room for bytes that are under way in a process, shared by the connections that they belong to."""
+"""Capacity for bytes in transit in a process, shared by connections."""
 
 import asyncio
 from collections import deque
@@ -8,13 +8,13 @@ from duetime_core.clock import Clock
 from duetime_core.errors import Overloaded
 from duetime_core.shares import Shares
 
-# An awaited answer has an unknown size: after a while this much room is kept for it.
+# An awaited answer has an unknown size: after a while this much capacity stays reserved for it.
 AWAITED_BYTES = 16 * 1024
 AWAITED_AFTER_MS = 250
 
 
 class Reservation:
-    """Room for one answer or request; `size` bytes are reserved. A context manager, or `close` it."""
+    """Capacity for one answer or request; `size` bytes are reserved. A context manager, or `close` it."""
 
     __slots__ = ("_room", "_timer", "peer", "size")
 
@@ -27,17 +27,17 @@ class Reservation:
             room.shares.take(peer, size)
 
     def await_answer(self) -> None:
-        """Keeps only AWAITED_BYTES of the room if the answer is long in coming: others may have the rest until then."""
+        """Reduces the reservation to AWAITED_BYTES if the answer is slow: others may use the rest until then."""
         self._timer = asyncio.get_running_loop().call_later(AWAITED_AFTER_MS / 1000, self._shrink, AWAITED_BYTES)
 
     def check(self, size: int) -> None:
-        """Checks the room for an answer that has come. Raises: Overloaded: it is larger than the room kept for it, and
-        there is no more."""
+        """Checks the capacity for a received answer. Raises: Overloaded: it exceeds its reservation, and there is no
+        more."""
         if size - self.size > self._room.shares.room(self.peer):
             raise self._room.refused(self.peer)
 
     def keep(self, size: int) -> None:
-        """The answer has come: of the room only its size is needed, or more, where it is larger."""
+        """Adjusts the reservation to the size of the received answer, which may be larger."""
         if self._timer is not None:
             self._timer.cancel()
         if size > self.size:
@@ -46,7 +46,7 @@ class Reservation:
         self._shrink(size)
 
     def close_after(self, seconds: float) -> None:
-        """Gives the room to others only after `seconds`, although nothing is under way any more."""
+        """Releases the capacity only after `seconds`, although nothing is in transit any more."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(seconds, self._shrink, 0)
@@ -89,9 +89,9 @@ class HostShares(Shares[str]):
 
 
 class Room:
-    """A number of bytes, with a share for each connection; a connection that holds `little` finds room to the end.
+    """A number of bytes, with a share for each connection; a connection that holds `little` always gets the rest.
 
-    `what` the room is for, and the `reason` of its refusals.
+    `what`: the purpose in errors; `reason`: of its rejections.
     """
 
     def __init__(
@@ -105,10 +105,10 @@ class Room:
         self._waiting: deque[tuple[str, int, asyncio.Future[Reservation]]] = deque()
 
     def left(self, peer: str, wanted: int, least: int) -> int:
-        """How many of the `wanted` bytes there is room for.
+        """The number of the `wanted` bytes for which there is capacity.
 
         Raises:
-            Overloaded: there is room for less than `least`, the fewest that are of use.
+            Overloaded: less than `least`, the smallest useful number.
         """
         size = min(wanted, self.shares.room(peer))
         if size < min(wanted, least):
@@ -116,10 +116,10 @@ class Room:
         return size
 
     async def wait(self, peer: str, size: int, clock: Clock, timeout_ms: float) -> Reservation:
-        """Waits for room for all of it, in turn; a small request that finds room does not wait for a large one.
+        """Waits for capacity for all of it, in turn; a small request that fits does not wait for a large one.
 
         Raises:
-            Overloaded: there was no room in time.
+            Overloaded: no capacity in time.
         """
         if size <= self.shares.room(peer) and (not self._waiting or size <= self.shares.little):
             return Reservation(self, peer, size)
@@ -145,8 +145,8 @@ class Room:
             self._wake()
 
     def _wake(self) -> None:
-        """Gives room to waiters, which have it from now on, not from when their tasks run. A waiter above its share
-        holds up no other."""
+        """Assigns capacity to waiters at once, before their tasks run. A waiter above its share does not block
+        others."""
         for place in list(self._waiting):
             peer, size, turn = place
             if size <= self.shares.room(peer):
@@ -154,17 +154,17 @@ class Room:
                 turn.set_result(Reservation(self, peer, size))
 
     def check(self, peer: str) -> None:
-        """Raises: Overloaded: the connection holds more than its share already, by more than a little: answers that are
-        not counted ahead come on top of rooms that may have filled the share to its last byte."""
+        """Raises: Overloaded: the connection exceeds its share by more than `little`: answers not counted in advance
+        come on top of reservations that may have filled the share completely."""
         if self.shares.held(peer) > self.shares.share + self.shares.little:
             raise self.refused(peer)
 
     def refused(self, peer: str) -> Overloaded:
-        """The error to raise; it is counted."""
+        """Returns the error to raise, and counts it."""
         shares = self.shares
         shares.refused_count += 1
         return Overloaded(
-            f"{shares.used} bytes of {self._what} are under way, {shares.limit} at most; "
-            f"{shares.held(peer)} of this connection, {shares.share} at most",
+            f"{shares.used} bytes of {self._what} are in transit; the limit is {shares.limit}; "
+            f"{shares.held(peer)} belong to this connection; its limit is {shares.share}",
             reason=self._reason,
         )

@@ -1,7 +1,7 @@
-"""The HTTP server of metrics and probes: a thread for each connection, a bounded number of them, none for long.
+"""The HTTP server of metrics and probes: one thread per connection, limited in number and time.
 
-A connection that is one too many is let in, since it may be a probe's on which the process's life depends; the oldest
-one of the host that has most is ended instead.
+A connection above the limit is accepted, since it may be a probe that decides about the process; instead, the oldest
+one of the host with the most is closed.
 """
 
 import socket
@@ -17,21 +17,21 @@ from duetime_core.certificates import HttpCertificates
 from duetime_core.logs import sparing
 from duetime_core.traces import name_of
 
-# For log lines that callers cause.
+# Logger for errors that callers can trigger.
 often = sparing()
 
 SCRAPES_MAX = 32
-# How long a caller may send nothing of its request, or take nothing of the answer.
+# Longest time without bytes of a request, or without progress of an answer.
 SCRAPE_STILL_S = 10.0
 
 
 class ScrapeServer(ThreadingMixIn, WSGIServer):
-    """A thread for each request: a scrape must not wait for a probe."""
+    """One thread per request: a scrape must not wait for a probe."""
 
     # None: plain HTTP.
     certificates: HttpCertificates | None = None
     daemon_threads = True
-    # What waits to be let in; with the base class's 5 a client's next attempt comes a second later.
+    # Backlog of new connections; with the base class's 5, a client's next attempt comes a second later.
     request_queue_size = 4 * SCRAPES_MAX
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -41,7 +41,7 @@ class ScrapeServer(ThreadingMixIn, WSGIServer):
         super().__init__(*arguments, **options)
 
     def get_request(self) -> tuple[socket.socket, Any]:
-        """A connection; the handshake is the first thing that its own thread does, within that one's time."""
+        """A connection; its own thread performs the handshake first, within its time limit."""
         request, address = super().get_request()
         if self.certificates is None:
             return request, address
@@ -56,13 +56,13 @@ class ScrapeServer(ThreadingMixIn, WSGIServer):
         super().process_request(request, client_address)
 
     def _end_one(self) -> None:
-        """Ends the oldest connection of the host that has most; its thread then ends by itself."""
+        """Closes the oldest connection of the host with the most; its thread then ends by itself."""
         (greediest, count), *_ = Counter(self._open.values()).most_common(1)
         oldest = next(one for one, host in self._open.items() if host == greediest)
         del self._open[oldest]
         with suppress(OSError):
             oldest.shutdown(socket.SHUT_RDWR)
-        often.warning("metrics connection ended for another", host=greediest, count=count)
+        often.warning("metrics connection closed in favour of another", host=greediest, count=count)
 
     def shutdown_request(self, request: Any) -> None:
         with self._lock:
@@ -70,13 +70,13 @@ class ScrapeServer(ThreadingMixIn, WSGIServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A caller that went away, or sent no HTTP: the base class prints a trace of ten lines for each."""
+        """Logs a caller that left, or sent invalid HTTP: the base class prints a trace of ten lines for each."""
         error = sys.exception()
-        often.warning("metrics not answered", error=name_of(error) if error is not None else "")
+        often.warning("cannot answer a metrics request", error=name_of(error) if error is not None else "")
 
 
 class ScrapeHandler(WSGIRequestHandler):
-    """One request; `timeout` is the base class's name for how long it waits for bytes."""
+    """One request; `timeout` is the base class's name for the longest wait for bytes."""
 
     timeout = SCRAPE_STILL_S
 

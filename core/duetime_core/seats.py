@@ -1,4 +1,4 @@
-"""Seats: streams, jobs and the like that callers hold for a while, with a share for each caller."""
+"""Seats: streams, jobs and similar objects held by callers for a while, with a share for each caller."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,9 +10,9 @@ from duetime_core.shares import Shares
 
 
 class Seats:
-    """A number of seats: half of them for one caller, the last tenth for callers that hold less than a hundredth.
+    """A number of seats: at most half of them for one caller, the last tenth for callers with less than a hundredth.
 
-    A caller is a user, or a host where no users are required: see `duetime_core.callers.sharer`.
+    A caller is a user, or a host if users are off: see `duetime_core.callers.sharer`.
     """
 
     def __init__(
@@ -26,8 +26,8 @@ class Seats:
         used: Gauge | None = None,
         most: Gauge | None = None,
     ) -> None:
-        """`what`: verb included, as in `subscriptions run`. `reason`, `error`: of refusals.
-        `share`: of one caller, if it is not half of the limit. `used`, `most`: metrics."""
+        """`what`: with a verb, as in `subscriptions run`. `reason`, `error`: of rejections. `share`: of one caller, if
+        it is not half of the limit. `used`, `most`: metrics."""
         self._shares: Shares[str] = Shares(limit, share)
         self._what = what
         self._reason = reason
@@ -38,7 +38,7 @@ class Seats:
 
     @property
     def used(self) -> int:
-        """Seats of all callers."""
+        """Number of seats taken."""
         return self._shares.used
 
     def held(self, sharer: str) -> int:
@@ -46,7 +46,7 @@ class Seats:
         return self._shares.held(sharer)
 
     def bound(self, limit: int) -> None:
-        """Sets the limit, also below the seats that are taken."""
+        """Sets the limit, also below the number of taken seats."""
         self._shares.bound(limit)
 
     def take(self, sharer: str, count: int = 1) -> None:
@@ -66,18 +66,18 @@ class Seats:
             raise self._error(f"{text}, {shares.share} at most", reason=self._reason)
 
     def hold(self, sharer: str, count: int = 1) -> None:
-        """Counts seats that the caller has in any case, also beyond the limit."""
+        """Counts seats already held by the caller, also beyond the limit."""
         self._shares.take(sharer, count)
         self._show()
 
     def give(self, sharer: str, count: int = 1) -> None:
-        """Gives seats back."""
+        """Returns seats."""
         self._shares.give(sharer, count)
         self._show()
 
     @contextmanager
     def seat(self, sharer: str) -> Iterator[None]:
-        """A seat for the time of a block. Raises: Overloaded."""
+        """A seat for the duration of a block. Raises: Overloaded."""
         self.take(sharer)
         try:
             yield

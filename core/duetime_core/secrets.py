@@ -1,21 +1,22 @@
-"""Keeps passwords out of what people read: log lines, answers to faulty settings, errors of drivers."""
+"""Removes passwords from texts for people: log lines, errors in settings, errors of drivers."""
 
 import re
 from collections.abc import MutableMapping
 from typing import Any
 
-# `scheme://user:password@host`. A password may hold a colon or a slash; up to the last @ before a blank or quote.
+# Matches `scheme://user:password@host`. A password may contain colons and slashes; it ends at the last @ before a blank
+# or quote.
 _IN_URL = re.compile(r"(\b[a-zA-Z][\w+.-]*://[^\s:/@'\"]*:)[^\s'\"]*(?=@)")
-# `password=…` as in libpq's connection strings and queries of URLs.
+# Matches `password=…` as in libpq's connection strings and queries of URLs.
 _ASSIGNED = re.compile(r"(?i)((?:password|passwd|secret|token|sslkey)\s*=\s*)('[^']*'|[^\s&,;'\"]+)")
 _BEARER = re.compile(r"(?i)(\bbearer\s+)[\w.~+/=-]{8,}")
-# A token of a user, `dt_ID_SECRET`; its id is no secret.
+# Matches a token of a user, `dt_ID_SECRET`; its id is not secret.
 _USERS_TOKEN = re.compile(r"(dt_[a-z2-7]{12}_)[a-z2-7]+")
 MASK = "***"
 
 
 def masked(text: str) -> str:
-    """`text` without the passwords in it."""
+    """`text` with its passwords masked."""
     if "://" in text:
         text = _IN_URL.sub(rf"\1{MASK}", text)
     if "=" in text:

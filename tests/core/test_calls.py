@@ -138,7 +138,7 @@ async def test_answer_that_is_none_is_an_error(caplog: pytest.LogCaptureFixture)
         ask = channel.unary_unary(
             "/duetime.v1.Store/Describe", response_deserializer=store_pb2.DescribeResponse.FromString
         )
-        with pytest.raises(Unreadable, match="the answer of shard 7 can't be read"):
+        with pytest.raises(Unreadable, match="cannot decode the answer of shard 7"):
             await answer_of(ask(b"", timeout=60), "shard 7", REASON)
 
 
@@ -151,4 +151,4 @@ async def test_work_that_fails_for_no_known_reason_is_an_error_as_a_value() -> N
     answer, error = task.result()
     assert answer is None
     assert isinstance(error, DueTimeError)
-    assert (error.reason, error.text) == ("INTERNAL", "internal error; the process's log has it")
+    assert (error.reason, error.text) == ("INTERNAL", "internal error; see the process's log")

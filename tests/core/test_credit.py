@@ -28,7 +28,7 @@ def test_an_answer_is_not_made_small_by_the_rest_of_the_credit() -> None:
 def test_no_credit_and_more_than_the_limit_are_refused(size: int) -> None:
     credit = Credit(100)
     credit.give(40)
-    with pytest.raises(InvalidArgument, match=f"credit_bytes: {size} beside 40 that are left is not within 1 and 100"):
+    with pytest.raises(InvalidArgument, match=f"credit_bytes: {size} plus the remaining 40 is not within 1 and 100"):
         credit.give(size)
     assert credit.left == 40
 

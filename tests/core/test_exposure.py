@@ -71,7 +71,7 @@ def test_metrics_are_judged_where_they_listen() -> None:
 def test_process_beyond_loopback_starts_only_on_request() -> None:
     code, out, told = Process("--host", EVERYWHERE).end()
     assert (code, out) == (1, "")
-    assert told.startswith("duetime sample: others than this machine reach 0.0.0.0")
+    assert told.startswith("duetime sample: other machines can reach 0.0.0.0")
     assert len(told.splitlines()) == 1
 
 

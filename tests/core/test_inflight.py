@@ -14,7 +14,7 @@ def test_a_greedy_host_leaves_the_last_tenth_to_others() -> None:
     for host in range(2, 12):
         for number in range(10):
             calls.enter(f"ipv4:10.0.0.{host}:{number}")
-    with pytest.raises(Overloaded, match="1000 calls are in flight, the most"):
+    with pytest.raises(Overloaded, match="1000 calls are in flight, the limit"):
         calls.enter("ipv4:10.0.0.99:1")
     calls.leave("ipv4:10.0.0.2")
     assert calls.enter("ipv4:10.0.0.99:1") == "ipv4:10.0.0.99"

@@ -26,7 +26,7 @@ def test_a_reservation_is_as_large_as_there_is_room() -> None:
             reserve(room, "a", 50, 5)
         assert refused.value.reason == "ANSWERS_EXHAUSTED"
         assert refused.value.retriable
-        assert "60 of this connection, 60 at most" in refused.value.text
+        assert "60 belong to this connection; its limit is 60" in refused.value.text
     assert room.shares.used == 0
 
 

@@ -135,7 +135,7 @@ async def test_unknown_exception_is_internal_and_shows_no_secret(kind: str) -> N
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call(channel, kind, b"bug")
     assert caught.value.code() == grpc.StatusCode.INTERNAL
-    assert caught.value.details() == "internal error; the process's log has it"
+    assert caught.value.details() == "internal error; see the process's log"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -170,7 +170,7 @@ async def test_call_past_the_limit_is_refused_until_another_ends(kind: str) -> N
                 await call(channel, kind, b"hello")
             service.release.set()
         assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert caught.value.details() == "2 calls are in flight, the most this process takes"
+        assert caught.value.details() == "2 calls are in flight, the limit of this process"
         assert [task.result() for task in held] == [[b"wait"]] * 2
         for request in (b"missing", b"bug", b"abort"):
             with pytest.raises(grpc.aio.AioRpcError):
@@ -233,14 +233,14 @@ async def test_largest_request_passes() -> None:
 async def test_busy_port_is_refused() -> None:
     async with serving() as (_, _, server):
         second = Server([SERVICE], 1)
-        with pytest.raises(StartupError, match=rf"can't listen on 127.0.0.1:{server.port}: address already in use"):
+        with pytest.raises(StartupError, match=rf"cannot listen on 127.0.0.1:{server.port}: address already in use"):
             await second.start("127.0.0.1", server.port)
         await second.stop(0)
 
 
 async def test_address_of_another_machine_is_refused() -> None:
     server = Server([SERVICE], 1)
-    with pytest.raises(StartupError, match=r"can't listen on 192.0.2.1:0: cannot assign requested address"):
+    with pytest.raises(StartupError, match=r"cannot listen on 192.0.2.1:0: cannot assign requested address"):
         await server.start("192.0.2.1", 0)
     await server.stop(0)
 

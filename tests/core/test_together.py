@@ -142,7 +142,7 @@ async def test_all_are_as_well_as_the_worst() -> None:
 def test_samples_of_one_family_are_grouped_with_their_node() -> None:
     registries = {name: CollectorRegistry() for name in ("one", "other")}
     for name, registry in registries.items():
-        Gauge("calls", "Calls that run", ["method"], registry=registry).labels("Send").set(len(name))
+        Gauge("calls", "Running calls", ["method"], registry=registry).labels("Send").set(len(name))
         Gauge(f"of_{name}", "Its own", registry=registry).set(1)
     page = CollectorRegistry()
     page.register(MembersMetrics(registries))

@@ -54,7 +54,7 @@ async def test_an_error_comes_with_its_code_text_and_details(served: Served, kin
     error = await failure(served.begin(kind, b"bug", timeout=DEADLINE_S))
     assert (error.code(), error.details()) == (
         grpc.StatusCode.INTERNAL,
-        "internal error; the process's log has it",
+        "internal error; see the process's log",
     )
     error = await failure(served.begin(kind, b"abort", timeout=DEADLINE_S))
     assert (error.code(), error.details()) == (grpc.StatusCode.ABORTED, "by the service")

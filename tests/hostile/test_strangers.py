@@ -62,7 +62,7 @@ def test_gateway_with_another_secret_says_so_and_goes_on_once_it_is_right(start:
         fault = stub.Send(request, timeout=20).results[0].fault
     # The client has done nothing wrong, and may repeat it.
     assert (fault.reason, fault.retriable) == ("CLUSTER_SECRET_REFUSED", True)
-    assert "refuses this process" in fault.message
+    assert "rejects this process" in fault.message
     rig.gateways[0].restart(DUETIME_CLUSTER_SECRET=f"{SECRET},the-secret-of-that-rig")
     with Bystander(rig.address) as beside:
         assert beside.measure(1.0).errors == {}

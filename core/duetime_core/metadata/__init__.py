@@ -1,5 +1,5 @@
-"""What several processes share: topics and routes, groups, members, lane leases, the published offset table,
-what analysis found, and the audit log."""
+"""State shared by several processes: topics and routes, groups, members, lane leases, the published offset table,
+analysis reports, and the audit log."""
 
 from duetime_core.metadata.audit import AuditFilter, AuditPage, AuditPlace, AuditRow, AuditTable
 from duetime_core.metadata.database import ANY_FAULT, OUTAGES, Database

@@ -15,14 +15,14 @@ WAIT_S = 300
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the command; the exit code."""
+    """Runs the command. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m duetime_core.metadata", description="DueTime's metadata schema")
     database_url = database_url_of_commands()
     commands = parser.add_subparsers(dest="command", required=True)
     for name, purpose in (
-        ("upgrade", "bring the schema to this version; may be repeated, and run by several at once"),
-        ("wait", "return once the schema is this version's, which another process sees to; exit code 1 after 300 s"),
-        ("current", "show the database's schema version and this code's"),
+        ("upgrade", "bring the schema to this version; safe to repeat, and to run concurrently"),
+        ("wait", "wait until another process has brought the schema to this version; exit code 1 after 300 s"),
+        ("current", "show the schema versions of the database and of this code"),
     ):
         command = commands.add_parser(name, help=purpose, description=purpose)
         command.add_argument(
@@ -47,6 +47,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    # For nobody but this user; SQLite gives the files that it keeps beside a database the database's mode.
+    # Create private files; SQLite gives the files beside a database the database's mode.
     os.umask(0o077)
     sys.exit(main())

@@ -1,4 +1,5 @@
-"""The table of the audit log: written in batches, read in pages from the newest on, bounded by age and by rows."""
+"""The table of the audit log: written in batches, read in pages from the latest on, limited by age and number of
+rows."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -10,17 +11,17 @@ from duetime_core.audit.events import Event
 from duetime_core.metadata.database import Database
 from duetime_core.metadata.models import AuditModel
 
-# Rows of acts, and rows of refusals: whoever is refused often drives out no acts.
+# Limit of rows of acts, and of rows of rejections: many rejections cannot evict acts.
 ROWS_MAX = 100_000
 _COLUMNS = ("key", "process", "is_refusal", *Event._fields)
-# Quoted: `user` is a word of SQL.
+# Quoted, because `user` is an SQL keyword.
 _NAMES = ", ".join(f'"{name}"' for name in _COLUMNS)
 _VALUES = ", ".join(f":{name}" for name in _COLUMNS)
 _INSERT = text(f"INSERT INTO audit_events ({_NAMES}) VALUES ({_VALUES}) ON CONFLICT DO NOTHING")  # noqa: S608 (names)
 
 
 class AuditRow(NamedTuple):
-    """An event as one process has seen it; its key is like no other's."""
+    """An event as recorded by one process, with a unique key."""
 
     key: str
     process: str
@@ -28,31 +29,31 @@ class AuditRow(NamedTuple):
 
 
 class AuditFilter(NamedTuple):
-    """Which events are wanted; what is empty or 0 excludes none."""
+    """Selects events; an empty or zero field matches all."""
 
     from_ms: int = 0
     before_ms: int = 0
     user: str = ""
-    # With its service, or without.
+    # Name with or without its service.
     method: str = ""
 
 
 class AuditPlace(NamedTuple):
-    """A row, in the order of the list."""
+    """A row's place in the order of the list."""
 
     at_ms: int
     id: int
 
 
 class AuditPage(NamedTuple):
-    """Rows, the newest first, and the last one's place where there are more."""
+    """Rows, newest first, and the place of the last one if there are more."""
 
     rows: Sequence[AuditRow]
     last: AuditPlace | None
 
 
 def add_rows(session: Session, rows: Sequence[AuditRow]) -> None:
-    """In a transaction of its caller's. Idempotent by key."""
+    """Part of the caller's transaction. Idempotent by key."""
     values = [
         {"key": row.key, "process": row.process, "is_refusal": row.event.is_refusal, **row.event._asdict()}
         for row in rows
@@ -80,7 +81,7 @@ class AuditTable:
         return AuditPage([_row(one) for one in rows], last)
 
     async def forget(self, before_ms: int) -> None:
-        """Deletes rows that are older, and the oldest where there are too many. Raises: Unavailable."""
+        """Deletes rows older than `before_ms`, and the oldest above the limit. Raises: Unavailable."""
 
         def work(session: Session) -> None:
             options = {"synchronize_session": False}

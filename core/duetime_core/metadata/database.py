@@ -1,8 +1,8 @@
-"""The metadata database as services use it: transactions on threads of its own, never on the event loop.
+"""Access of services to the metadata database: transactions on separate threads, never on the event loop.
 
-Whatever the database's state, a transaction ends within ANSWER_TIMEOUT_S, as done or as `Unavailable`; one still
-running then is broken off, so that a server which stands still keeps no thread. While it does not answer, calls fail
-at once and a probe asks it again (`standing`): no call waits for a database that is known to be away.
+In any state of the database, a transaction ends within ANSWER_TIMEOUT_S, as done or as `Unavailable`; if still running,
+it is cancelled, so that a server that hangs keeps no thread. While the database does not answer, calls fail at once and
+a probe retries it (`standing`): no call waits for a database known to be unavailable.
 """
 
 import asyncio
@@ -31,20 +31,20 @@ T = TypeVar("T")
 
 THREADS = 4
 ATTEMPTS = 8
-# The longest time of a transaction, waits for a thread, a connection and locks included.
+# Longest time of a transaction, including waits for a thread, a connection and locks.
 ANSWER_TIMEOUT_S = 8.0
-# How long `refresh` waits.
+# Longest wait of `refresh`.
 PATIENCE_S = 0.25
-# How long a stop waits for the transactions that are running.
+# Longest wait of a stop for running transactions.
 STOP_WAIT_S = 2.0
 REASON = "METADATA_UNAVAILABLE"
 ANY_FAULT = frozenset(Fault)
-# With the others a database never served the process that starts: it is the wrong one, or not made yet.
+# The other faults mean that the database has never served this process: it is the wrong one, or not created yet.
 OUTAGES = ANY_FAULT - {Fault.SCHEMA, Fault.DAMAGED, Fault.REFUSED}
 
 
 class _Attempt:
-    """A transaction on its way, which may be broken off."""
+    """A running transaction, which can be cancelled."""
 
     def __init__(self) -> None:
         self.connection: Any = None
@@ -58,7 +58,7 @@ class _Attempt:
 
     @property
     def fault(self) -> Fault:
-        """The fault of a transaction given up: never having had a thread is no trouble of the database's."""
+        """The fault of a cancelled transaction. If it never had a thread, the database is not to blame."""
         return Fault.AWAY if self.has_begun else Fault.BUSY
 
 
@@ -68,9 +68,9 @@ class Database:
     def __init__(self, url: str, registry: CollectorRegistry | None = None) -> None:
         self._url = parse_url(url)
         self._is_sqlite = self._url.get_backend_name() == "sqlite"
-        # SQLite has one writer anyway: a second thread would only wait for the first.
+        # SQLite has a single writer: a second thread would only wait for the first.
         threads = 1 if self._is_sqlite else THREADS
-        # SQLite would make an empty file.
+        # Otherwise SQLite would create an empty file.
         self._engine = make_engine(self._url, connections_max=threads, may_make=False)
         self._sessions = sessionmaker(self._engine, expire_on_commit=False)
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="metadata")
@@ -81,23 +81,22 @@ class Database:
         self._standing = Standing(registry)
         self._probe_at: TimerHandle | None = None
         self._stopped = False
-        # Whether the schema was seen to be this code's. If a newer version migrates it later, it still serves.
+        # Whether the schema was verified. A later migration by a newer version does not matter.
         self._schema_known = True
 
     @property
     def available(self) -> bool:
-        """Whether it reads and writes, as last seen."""
+        """Whether it is readable and writable, as last observed."""
         return self._standing.fault is None
 
     async def start(self, *, despite: Collection[Fault] = ()) -> None:
-        """Connects and checks that the schema is this code's.
+        """Connects and verifies the schema.
 
-        `despite`: the start succeeds all the same with these faults. The database is awaited in the background, and
-        used once its schema is seen to be right: OUTAGES for processes that can work without it, ANY_FAULT for those
-        that must.
+        `despite`: faults that do not fail the start. The database is then awaited in the background, and used once its
+        schema is verified. OUTAGES: for processes that can work without it, ANY_FAULT for those that must.
 
         Raises:
-            StartupError: there is none at the URL, it has no schema or another one, does not answer, or is none.
+            StartupError: it does not exist, has no schema or another one, does not answer, or is not a database.
         """
         self._schema_known = False
         try:
@@ -113,31 +112,31 @@ class Database:
             if error.fault not in despite:
                 raise StartupError(error.text) from error
             if self._probe_at is None:
-                # Busy is no trouble to report, but the schema still has to be checked.
+                # Busy is not reported as a fault, but the schema must still be verified.
                 self._probe_later()
 
     async def run(self, work: Callable[[Session], T]) -> T:
-        """The result of `work`, done in one transaction and committed; on a conflict with others it is run again.
+        """Runs `work` in one transaction, commits, and returns its result; repeats it on conflicts with others.
 
         Raises:
-            Unavailable: the database does not answer, refuses, or conflicts did not end. `work` may have been
-                committed if its answer was lost.
+            Unavailable: the database does not answer, rejects, or conflicts persist. If the answer was lost, `work` may
+            have been committed.
         """
         self._check_standing()
         return await self._await(*self._submit(work))
 
     def begin(self, work: Callable[[Session], T]) -> "asyncio.Future[T]":
-        """As `run`, for callers that do not wait for the end: it runs whether or not anybody waits.
+        """As `run`, for callers that do not wait: it runs in any case.
 
         Raises:
-            Unavailable: it is known not to answer.
+            Unavailable: the database is known not to answer.
         """
         self._check_standing()
         return self._submit(work)[0]
 
     async def refresh(self, work: Callable[[Session], T], then: Callable[[T], None]) -> None:
-        """Reads again a value that the caller has a copy of, which it prefers to waiting: returns within PATIENCE_S.
-        `then` gets the result whenever it comes; never, where the database is in trouble."""
+        """Refreshes a value cached by the caller, for whom the cached one is better than waiting: returns within
+        PATIENCE_S. `then` gets the result when it arrives; it is not called on errors."""
         try:
             running = self.begin(work)
         except Unavailable:
@@ -152,7 +151,7 @@ class Database:
             raise Unavailable(self._standing.text or "metadata database has not answered yet", reason=REASON)
 
     async def _await(self, running: "asyncio.Future[T]", attempt: _Attempt) -> T:
-        """Waits no longer than a transaction may take, whatever its thread hangs in: a name server, a network drive."""
+        """Waits for at most the time of a transaction, even if its thread hangs in a name server or a network drive."""
         try:
             done, _ = await asyncio.wait({running}, timeout=ANSWER_TIMEOUT_S + 1)
         except asyncio.CancelledError:
@@ -170,15 +169,15 @@ class Database:
         end = loop.call_later(ANSWER_TIMEOUT_S, attempt.give_up)
         running.add_done_callback(partial(self._ended, loop, attempt, end))
         future = asyncio.wrap_future(running)
-        # The caller may be gone.
+        # The caller may have left.
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
         return future, attempt
 
     def _ended(self, loop: AbstractEventLoop, attempt: _Attempt, end: TimerHandle, running: "Future[Any]") -> None:
-        """Called on the thread of the transaction."""
+        """Runs on the transaction's thread."""
         error = None if running.cancelled() else running.exception()
         with suppress(RuntimeError):
-            # The loop may be closed by now.
+            # The loop may have been closed.
             loop.call_soon_threadsafe(self._settle, attempt, end, error)
 
     def _settle(self, attempt: _Attempt, end: TimerHandle, error: BaseException | None) -> None:
@@ -212,15 +211,15 @@ class Database:
                 if fault is None:
                     raise
                 if fault is not Fault.BUSY:
-                    # The next connection may lead elsewhere: to the server that took over, to a file put back.
+                    # The next connection may reach a new server after a failover, or a restored file.
                     self._engine.dispose()
                 raise _Failed(fault, _no_answer() if attempt.given_up else reason_of(error)) from error
         raise AssertionError("the last attempt returns or raises")
 
-    # --- while it is in trouble -------------------------------------------------------------------------------------
+    # --- unavailability ---------------------------------------------------------------------------------------------
 
     def _failed(self, fault: Fault, words: str) -> Unavailable:
-        """Notes the trouble, and makes sure that its end is noticed."""
+        """Records a fault, and starts a probe that detects its end."""
         self._standing.failed(fault, words)
         if fault is not Fault.BUSY and self._probe_at is None:
             self._probe_later()
@@ -243,13 +242,13 @@ class Database:
             self._schema_known = True
             self._standing.well()
         elif not isinstance(error, _Failed):
-            # From a wrong schema, or an answer that no database should give to a probe.
+            # A wrong schema, or an impossible answer to a probe.
             self._standing.failed(Fault.SCHEMA, error.text if isinstance(error, StartupError) else repr(error))
         if self._standing.fault is not None or not self._schema_known:
             self._probe_later()
 
     async def stop(self) -> None:
-        """Waits for the transactions that are running, some seconds at most, then closes all connections."""
+        """Waits for running transactions, at most some seconds, then closes all connections."""
         self._stopped = True
         if self._probe_at is not None:
             self._probe_at.cancel()
@@ -262,7 +261,7 @@ class Database:
 
 
 class _Failed(Unavailable):
-    """A transaction failed; `fault` is the trouble that caused it."""
+    """A transaction failed; `fault` is the cause."""
 
     reason = REASON
 
@@ -276,7 +275,7 @@ _REMEDY = "run: python -m duetime_core.metadata upgrade --database-url URL"
 
 
 def _no_answer() -> str:
-    return f"nothing within {ANSWER_TIMEOUT_S:g} s"
+    return f"no response within {ANSWER_TIMEOUT_S:g} s"
 
 
 def _check_schema(session: Session) -> None:
@@ -288,7 +287,7 @@ def _check_schema(session: Session) -> None:
 
 
 def _probe(session: Session, fault: Fault | None, *, check_schema: bool) -> None:
-    """Raises the errors that a process at work would meet: each table must be there, readable and writable."""
+    """Raises the errors that running processes would get: each table must exist, readable and writable."""
     if check_schema:
         _check_schema(session)
     if fault is Fault.DAMAGED and session.get_bind().dialect.name == "sqlite":

@@ -1,4 +1,4 @@
-"""Engines for SQLite and PostgreSQL that behave alike: short deadlines, and writers that never see a stale row."""
+"""Engines for SQLite and PostgreSQL with equal behaviour: short deadlines, and writers that never see a stale row."""
 
 import os
 import socket
@@ -15,7 +15,7 @@ from duetime_core.errors import StartupError
 
 # A write waits this long for another process's transaction.
 LOCK_WAIT_MS = 4_000
-# Longest wait for a connection, and for one statement; less than what a transaction as a whole may take.
+# Longest wait for a connection, and for one statement; less than that of a whole transaction.
 CONNECT_TIMEOUT_S = 4
 STATEMENT_TIMEOUT_MS = 5_000
 
@@ -24,7 +24,7 @@ def parse_url(text: str) -> URL:
     """The database's URL, with psycopg as PostgreSQL's driver.
 
     Raises:
-        StartupError: malformed, neither SQLite nor PostgreSQL, or SQLite in memory, which no two processes share.
+        StartupError: malformed, neither SQLite nor PostgreSQL, or SQLite in memory, which processes cannot share.
     """
     try:
         url = make_url(text)
@@ -41,15 +41,15 @@ def parse_url(text: str) -> URL:
 def make_engine(
     url: URL, *, connections_max: int = 4, lock_wait_ms: int = LOCK_WAIT_MS, may_make: bool = True
 ) -> Engine:
-    """An engine whose transactions are consistent snapshots; conflicts of writers raise, and are to be repeated.
+    """An engine whose transactions are consistent snapshots. Conflicts of writers raise; the caller retries.
 
-    `may_make`: a missing SQLite file is made, as an empty database.
+    `may_make`: creates a missing SQLite file as an empty database.
     """
     if url.get_backend_name() == "sqlite":
         return _sqlite_engine(url, connections_max, lock_wait_ms, may_make)
     return create_engine(
         url,
-        # Errors say of a statement what it is, and not which values it was given.
+        # Errors then name a statement without its values.
         hide_parameters=True,
         isolation_level="REPEATABLE READ",
         pool_size=connections_max,
@@ -58,9 +58,9 @@ def make_engine(
         connect_args={
             "connect_timeout": CONNECT_TIMEOUT_S,
             "application_name": "duetime",
-            # A wait for a lock is a statement too.
+            # A wait for a lock is also limited by the statement timeout.
             "options": f"-c statement_timeout={max(STATEMENT_TIMEOUT_MS, lock_wait_ms)} -c lock_timeout={lock_wait_ms}",
-            # A server that vanished without closing is noticed.
+            # Detects a server that vanished without closing.
             "tcp_user_timeout": STATEMENT_TIMEOUT_MS,
         },
     )
@@ -85,28 +85,28 @@ def _sqlite_engine(url: URL, connections_max: int, lock_wait_ms: int, may_make: 
     @event.listens_for(engine, "connect")
     def connected(connection: Any, record: Any) -> None:
         record.info["file"] = _file_at(path)
-        # The driver would begin transactions only at the first write, and then deferred.
+        # The driver would start transactions only at the first write, and then deferred.
         connection.isolation_level = None
         connection.execute("PRAGMA foreign_keys = ON")
-        # With WAL a power cut may undo the newest commits but never corrupts; nothing here needs more.
+        # WAL: a power cut may undo the latest commits but never corrupts; nothing here needs more.
         connection.execute("PRAGMA synchronous = NORMAL")
 
     @event.listens_for(engine, "checkout")
     def checkout(connection: Any, record: Any, proxy: Any) -> None:
-        # An open connection goes on with a file that was deleted or replaced, and nobody would ever see its writes.
+        # An open connection keeps using a deleted or replaced file, whose content no other process would see.
         if record.info["file"] != _file_at(path):
-            raise DisconnectionError("the database's file is another one by now")
+            raise DisconnectionError("the database's file was replaced")
 
     @event.listens_for(engine, "begin")
     def begin(connection: Any) -> None:
-        # The write lock from the first statement on: no transaction fails half way because another one wrote.
+        # Take the write lock at the first statement: no transaction fails halfway because of another writer.
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     return engine
 
 
 def _file_at(path: str) -> tuple[int, int] | None:
-    """What identifies a file; None: there is none."""
+    """The identity of a file; None: it does not exist."""
     try:
         found = os.stat(path)
     except OSError:
@@ -115,7 +115,7 @@ def _file_at(path: str) -> tuple[int, int] | None:
 
 
 def ping_each_checkout(engine: Engine, taken: Callable[[Any], None]) -> None:
-    """As `pool_pre_ping`, and calls `taken` with the connection before checking whether it still answers."""
+    """As `pool_pre_ping`, and passes the connection to `taken` before testing it."""
 
     @event.listens_for(engine, "checkout")
     def checkout(connection: Any, record: Any, proxy: Any) -> None:
@@ -127,9 +127,9 @@ def ping_each_checkout(engine: Engine, taken: Callable[[Any], None]) -> None:
 
 
 def break_off(connection: Any) -> None:
-    """Ends a connection's running statement, from another thread; the thread that waits for it gets an error.
+    """Cancels a connection's running statement from another thread; the waiting thread gets an error.
 
-    A server that stands still (a stopped process, a machine that is gone) keeps no deadline of its own.
+    Needed for a server that hangs (a stopped process, a lost machine): it does not keep its own deadline.
     """
     if isinstance(connection, sqlite3.Connection):
         connection.interrupt()

@@ -1,7 +1,7 @@
-"""Classifies a driver's error: the trouble that the metadata database is in, or a defect of the statement. Pure.
+"""Classifies a driver's error: a fault of the metadata database, or a defect of the statement. Pure.
 
-An outage passes, or an operator ends it; in any case callers get UNAVAILABLE and may repeat. A defect is this code's:
-a row that breaks a constraint, a statement that no database would accept.
+A fault passes, or an operator ends it; callers get UNAVAILABLE and may retry. A defect is this code's: a row that
+violates a constraint, or an invalid statement.
 """
 
 from enum import StrEnum
@@ -22,7 +22,7 @@ WORDS_CHARS_MAX = 300
 
 
 class Fault(StrEnum):
-    """Kinds of trouble; the value is the label of a metric."""
+    """Kinds of faults; the value is a label of a metric."""
 
     AWAY = "away"
     READ_ONLY = "read_only"
@@ -30,7 +30,7 @@ class Fault(StrEnum):
     SCHEMA = "schema"
     DAMAGED = "damaged"
     FULL = "full"
-    # Others write the same rows: this passes at once, and no operator needs to know.
+    # Others write the same rows: passes at once, no operator needed.
     BUSY = "busy"
 
 
@@ -40,14 +40,14 @@ SENTENCES = {
     Fault.REFUSED: "metadata database refuses this process",
     Fault.SCHEMA: "metadata database lacks this version's schema",
     Fault.DAMAGED: "metadata database is damaged",
-    Fault.FULL: "metadata database has no room",
+    Fault.FULL: "metadata database is out of space",
     Fault.BUSY: "metadata database is busy",
 }
 
-# serialization_failure, deadlock_detected, lock_not_available; unique_violation: two ran "insert what is missing".
+# serialization_failure, deadlock_detected, lock_not_available; unique_violation: two inserted the same missing row.
 CONFLICTS = {"40001", "40P01", "55P03", "23505"}
 
-# Source: PostgreSQL 16, appendix A, error codes; the first that the SQLSTATE begins with.
+# Source: PostgreSQL 16, appendix A, error codes. The first matching prefix of the SQLSTATE counts.
 _OF_SQLSTATE = (
     ("08", Fault.AWAY),  # connection exception
     ("25006", Fault.READ_ONLY),  # a standby, or default_transaction_read_only
@@ -87,23 +87,23 @@ _OF_SQLITE = {
     23: Fault.REFUSED,
     26: Fault.DAMAGED,
 }
-# A server that refuses a connection gives the reason in words only.
+# A server that rejects a connection gives the reason only as text.
 _REFUSALS = ("authentication failed", "no pg_hba.conf entry", "does not exist", "permission denied")
 
 
 def sqlstate_of(error: BaseException) -> str:
-    """Empty where there is none: a lost connection, SQLite."""
+    """Empty if there is none, as for a lost connection or SQLite."""
     return getattr(getattr(error, "orig", None), "sqlstate", None) or ""
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Whether the same transaction may well succeed at once. SQLite's writers wait for each other inside the driver;
-    what still fails after that is an outage."""
+    """Whether the same transaction may succeed at once. SQLite's writers wait for each other in the driver; remaining
+    failures are outages."""
     return sqlstate_of(error) in CONFLICTS
 
 
 def fault_of(error: BaseException) -> Fault | None:
-    """The trouble; None: a defect of the caller's."""
+    """The fault; None: a defect of the caller."""
     if isinstance(error, PoolTimeoutError | DisconnectionError) or _is_closed(error):
         return Fault.AWAY
     if not isinstance(error, DBAPIError):
@@ -120,7 +120,7 @@ def fault_of(error: BaseException) -> Fault | None:
 
 
 def _is_closed(error: BaseException) -> bool:
-    """Whether the pool gave up: one connection after the other broke as it was taken."""
+    """Whether the pool gave up because connections broke as they were taken."""
     return type(error) is InvalidRequestError and "connection is closed" in str(error)
 
 
@@ -131,7 +131,7 @@ def _of_sqlite(code: int, words: str) -> Fault | None:
 
 
 def _of_class(error: DBAPIError) -> Fault | None:
-    """The trouble of an error without a code: the connection broke or could not be made, or the driver misread."""
+    """The fault of an error without a code: the connection broke or failed, or the driver misread."""
     if isinstance(error, IntegrityError):
         return None
     if isinstance(error, OperationalError) and any(words in str(error.orig) for words in _REFUSALS):
@@ -140,13 +140,13 @@ def _of_class(error: DBAPIError) -> Fault | None:
         return Fault.AWAY
     if isinstance(error, DatabaseInternalError):
         return Fault.DAMAGED
-    # The base class of all: the driver's word for an answer that broke off.
+    # The driver raises the base class for an interrupted answer.
     return Fault.AWAY if type(error) is DatabaseError else None
 
 
 def reason_of(error: BaseException) -> str:
-    """The driver's own words, on one line: for an error in a statement the first line, as the others repeat the
-    statement; for an error of SQLAlchemy's own all but the last, which is a link."""
+    """The driver's text on one line: for an error in a statement its first line, since the others repeat the statement;
+    for SQLAlchemy's own errors without the link at the end."""
     words = str(getattr(error, "orig", None) or error).partition("(Background on this")[0]
     if sqlstate_of(error):
         words = words.partition("\n")[0]

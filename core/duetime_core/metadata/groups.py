@@ -1,8 +1,8 @@
-"""The groups' settings: one row each, read by every gateway and retry service, and remembered for a second.
+"""The groups' settings: one row each, read by every gateway and retry service, and cached for a second.
 
-A reader that finds its copy older than that reads the row again, and others meanwhile continue with the copy: so a
-change is seen everywhere within about a second, a busy group costs one read a second, and while the database does not
-answer known groups stay as they were. A slow database holds up no caller: the reader too takes the copy after a moment.
+A reader with an older copy reads the row again, while others use the copy. So a change takes effect everywhere within
+about a second, a busy group costs one read a second, and known groups remain usable while the database is unavailable.
+A slow database delays no caller: after a moment the reader uses the copy too.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,14 +23,14 @@ FRESH_MS = 1_000
 
 
 class GroupsExhausted(Overloaded):
-    """The limit of groups is reached: only deleting some helps."""
+    """The number of groups is at its limit: delete some."""
 
     reason = "GROUPS_EXHAUSTED"
     retriable = False
 
 
 class _Known:
-    """A group as it was last read, and when."""
+    """A group as last read, and the time."""
 
     __slots__ = ("group", "read_at_ms")
 
@@ -40,7 +40,7 @@ class _Known:
 
 
 class Groups:
-    """Groups by name. Their policies are completed; a group is the same object until something about it changes."""
+    """Groups by name. Their policies are completed; the object of a group changes only with its settings."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
@@ -48,16 +48,16 @@ class Groups:
         self._known: dict[str, _Known] = {}
 
     async def find(self, name: str) -> consumer_pb2.Group | None:
-        """The group, about a second old at most; None: there is none.
+        """The group, at most about a second old; None: there is none.
 
         Raises:
-            Unavailable: the database does not answer, and the group was not found before.
+            Unavailable: the database does not answer, and the group is not cached.
         """
         known, now_ms = self._known.get(name), self._clock.monotonic_ms()
         if known is not None:
             if now_ms < known.read_at_ms + FRESH_MS:
                 return known.group
-            # For other callers, which need not read it too.
+            # Other callers need not read it too.
             known.read_at_ms = now_ms
             await self._database.refresh(_reading(name), lambda row: self._note(name, row))
             known = self._known.get(name)
@@ -75,15 +75,15 @@ class Groups:
         return group
 
     async def ensure(self, name: str, owner: str = "") -> consumer_pb2.Group:
-        """The group, made with all defaults if it is missing. Raises: Unavailable, GroupsExhausted."""
+        """The group, created with defaults if missing. Raises: Unavailable, GroupsExhausted."""
         return await self.find(name) or await self._make(consumer_pb2.Group(name=name), owner)
 
     async def create(self, group: consumer_pb2.Group, owner: str = "") -> consumer_pb2.Group:
-        """The group as it was made now or before. One that starts LATEST starts at `start_at_ms`, or else now by this
+        """The group, created now or before. A group that starts LATEST starts at `start_at_ms`, or else now by this
         process's clock. A new one counts for the owner.
 
         Raises:
-            AlreadyExists: it was made before with other settings.
+            AlreadyExists: it was created with other settings.
             GroupsExhausted: there are too many, or too many of this owner.
             Unavailable: the database does not answer.
         """
@@ -108,7 +108,7 @@ class Groups:
         return made
 
     async def adopt(self, groups: Iterable[consumer_pb2.Group]) -> list[str]:
-        """Makes missing groups, up to the limit. Returns their names."""
+        """Creates missing groups, up to the limit. Returns their names."""
         wanted = {group.name: group for group in groups}
         created_at_ms = self._clock.now_ms()
 
@@ -122,7 +122,7 @@ class Groups:
         return await self._database.run(work) if wanted else []
 
     async def update(self, name: str, retry: message_pb2.RetryPolicy) -> consumer_pb2.Group:
-        """The group with another policy. Raises: NotFound, Unavailable."""
+        """The group with a new policy. Raises: NotFound, Unavailable."""
 
         def work(session: Session) -> GroupModel | None:
             row = session.get(GroupModel, name)
@@ -136,7 +136,7 @@ class Groups:
         return group
 
     async def list(self) -> list[consumer_pb2.Group]:
-        """All, by name. Raises: Unavailable."""
+        """All groups, by name. Raises: Unavailable."""
         query = select(GroupModel).order_by(GroupModel.name)
         return [_message(row) for row in await self._database.run(lambda session: session.scalars(query).all())]
 
@@ -205,7 +205,7 @@ def _message(row: GroupModel) -> consumer_pb2.Group:
 
 
 def _differences(made: consumer_pb2.Group, asked: consumer_pb2.Group) -> str:
-    """The settings of `made` in which `asked` differs; empty: none."""
+    """The settings of `made` that differ from `asked`; empty: none."""
     found = []
     same_moment = asked.start != consumer_pb2.GROUP_START_TIME or made.start_at_ms == asked.start_at_ms
     if made.start != asked.start or not same_moment:

@@ -1,6 +1,6 @@
-"""The rows by which members see each other live: each counts its own up. duetime_core.members reads them.
+"""The rows by which members recognise each other as alive: each increments its own. duetime_core.members reads them.
 
-Each function is a part of its caller's transaction.
+Each function is part of the caller's transaction.
 """
 
 from collections.abc import Mapping
@@ -20,23 +20,23 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 def beat(
     session: Session, model: MemberModel, me: str, told: Mapping[str, Any], first: Mapping[str, Any] = _NOTHING
 ) -> None:
-    """Counts a member's heartbeat up, and sets what it tells; `first` is told with the first one only."""
+    """Increments a member's heartbeat, and sets its values; `first` is set only with the first heartbeat."""
     counted = session.execute(_counting_up(model), {"me": me, **told})
     if not cast("CursorResult[Any]", counted).rowcount:
-        # The first one, or others took this member for dead while it stood still.
+        # The first heartbeat, or other members removed this one as dead during a pause.
         session.add(model(member_id=me, heartbeat=1, **told, **first))
         session.flush()
 
 
 @cache
 def _counting_up(model: MemberModel) -> Update:
-    """Sets also those columns that it is executed with."""
+    """Also sets the columns passed at execution."""
     table = table_of(model)
     return update(table).where(table.c.member_id == bindparam("me")).values(heartbeat=table.c.heartbeat + 1)
 
 
 def forget(session: Session, model: MemberModel, gone: Mapping[str, int]) -> None:
-    """Removes members whose heartbeat has stood still at this number."""
+    """Removes members whose heartbeat has stopped at this number."""
     for member, heartbeat in gone.items():
         silent = (model.member_id == member) & (model.heartbeat == heartbeat)
         session.execute(delete(model).where(silent))

@@ -1,4 +1,4 @@
-"""The tables of the metadata database. A change here needs a migration beside it (`migrations/versions`)."""
+"""The tables of the metadata database. Each change needs a migration (`migrations/versions`)."""
 
 from typing import cast
 
@@ -14,7 +14,7 @@ JOB_CHARS_MAX = 64
 SNAPSHOT_ID_CHARS_MAX = 128
 QUOTA_KIND_CHARS_MAX = 16
 QUOTA_NAME_CHARS_MAX = 255
-# Of a text of the audit log, and of its shorter ones.
+# Limits of texts of the audit log, and of its shorter ones.
 AUDIT_CHARS_MAX = 255
 AUDIT_NAME_CHARS_MAX = 64
 # A user's name after `user `, or a host.
@@ -26,12 +26,12 @@ PATTERN_CHARS_MAX = TOPIC_CHARS_MAX
 
 
 class Base(DeclarativeBase):
-    """The schema as the code sees it."""
+    """The schema in the code."""
 
 
 def table_of(model: type[Base]) -> Table:
-    """For statements that run each second or so: made once and of the table, they are spared the ORM, which is most of
-    what a short one costs."""
+    """The table for statements that run about once a second: built once and without the ORM, which is most of the cost
+    of a short one."""
     return cast("Table", model.__table__)
 
 
@@ -43,20 +43,20 @@ class TopicModel(Base):
     name: Mapped[str] = mapped_column(String(TOPIC_CHARS_MAX), primary_key=True)
     queue_count: Mapped[int]
     created_at_ms: Mapped[int] = mapped_column(BigInteger)
-    # Most delay of its messages; 0: ten years.
+    # Longest delay of its messages; 0: ten years.
     max_delay_ms: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
     # A number of duetime.v1.TopicType.
     message_type: Mapped[int] = mapped_column(default=0, server_default="0")
-    # Tells it from a deleted topic of its name: TopicGenerationModel's when it was made.
+    # Distinguishes it from a deleted topic of its name: TopicGenerationModel's value at creation.
     generation: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
-    # 1: shards are deleting it, and for everybody else it is gone.
+    # 1: shards are deleting it; hidden from all other calls.
     is_deleting: Mapped[int] = mapped_column(default=0, server_default="0")
     # The caller that made it, as `duetime_core.callers.sharer` names it; empty: nobody knows.
     owner: Mapped[str] = mapped_column(String(OWNER_CHARS_MAX), default="", server_default="")
 
 
 class TopicGenerationModel(Base):
-    """One row: the generation that new topics get. Each deletion raises it, by which gateways notice."""
+    """One row: the generation of new topics. Each deletion increments it, which notifies gateways."""
 
     __tablename__ = "topic_generation"
 
@@ -65,11 +65,11 @@ class TopicGenerationModel(Base):
 
 
 class TopicQueueModel(Base):
-    """The route: which shard holds a queue of a topic."""
+    """The route: the shard of each queue of a topic."""
 
     __tablename__ = "topic_queues"
 
-    # Checked at the commit, so that rows of one transaction may come in any order.
+    # Checked at commit, so that rows of one transaction may come in any order.
     topic: Mapped[str] = mapped_column(
         String(TOPIC_CHARS_MAX),
         ForeignKey("topics.name", ondelete="CASCADE", deferrable=True, initially="DEFERRED"),
@@ -77,7 +77,7 @@ class TopicQueueModel(Base):
     )
     queue: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     shard: Mapped[int]
-    # The queue's number on its shard, where that differs: for topics of several brokers' directories.
+    # The queue's number on its shard, if different: for topics from several brokers' directories.
     shard_queue: Mapped[int | None]
 
 
@@ -87,11 +87,11 @@ class GroupModel(Base):
     __tablename__ = "groups"
 
     name: Mapped[str] = mapped_column(String(GROUP_CHARS_MAX), primary_key=True)
-    # A number of duetime.v1.GroupStart, and the moment that it means; 0: the earliest.
+    # A number of duetime.v1.GroupStart, and its time; 0: the earliest.
     start: Mapped[int]
     start_at_ms: Mapped[int] = mapped_column(BigInteger)
     ordered: Mapped[bool]
-    # As duetime_core.retry_policy writes it.
+    # Text form of duetime_core.retry_policy.
     retry: Mapped[str] = mapped_column(String(POLICY_CHARS_MAX))
     created_at_ms: Mapped[int] = mapped_column(BigInteger)
     # As of a topic.
@@ -108,7 +108,7 @@ class ProducerGroupModel(Base):
 
 
 class QuotaModel(Base):
-    """What a user or a topic may take. Written by gateways."""
+    """The quota of a user or a topic. Written by gateways."""
 
     __tablename__ = "quotas"
 
@@ -120,33 +120,33 @@ class QuotaModel(Base):
 
 
 class GatewayModel(Base):
-    """A gateway that keeps quotas, alive as long as its heartbeat moves. Written by itself; removed by itself or as
+    """A gateway that keeps quotas, alive while its heartbeat increases. Written by itself; removed by itself or as
     dead."""
 
     __tablename__ = "gateways"
 
     member_id: Mapped[str] = mapped_column(String(MEMBER_CHARS_MAX), primary_key=True)
-    # A counter, as of schedulers.
+    # A counter, see SchedulerModel.
     heartbeat: Mapped[int] = mapped_column(BigInteger)
-    # JSON: what was asked of each quota lately.
+    # JSON: the recent use of each quota.
     use: Mapped[str] = mapped_column(Text)
 
 
 class SchedulerModel(Base):
-    """A scheduler that is alive as long as its heartbeat moves. Written by itself; removed by itself or as dead."""
+    """A scheduler, alive while its heartbeat increases. Written by itself; removed by itself or as dead."""
 
     __tablename__ = "schedulers"
 
     member_id: Mapped[str] = mapped_column(String(MEMBER_CHARS_MAX), primary_key=True)
     address: Mapped[str] = mapped_column(String(ADDRESS_CHARS_MAX))
-    # A counter, not a time: members watch it move by their own monotonic clocks, so that skew between machines
-    # can't make a living member look dead.
+    # A counter, not a time: members observe it with their own monotonic clocks, so clock skew between machines cannot
+    # make a live member look dead.
     heartbeat: Mapped[int] = mapped_column(BigInteger)
     started_at_ms: Mapped[int] = mapped_column(BigInteger)
 
 
 class LaneLeaseModel(Base):
-    """The server of a lane. `owner` changes only together with `epoch`; an empty owner: nobody."""
+    """The scheduler of a lane. `owner` changes only together with `epoch`; an empty owner: none."""
 
     __tablename__ = "lane_leases"
 
@@ -172,7 +172,7 @@ class DelayOffsetModel(Base):
 
 
 class BacklogReportModel(Base):
-    """An analysis job's findings at a snapshot. Written by the job; another run on the snapshot replaces it."""
+    """An analysis job's report on a snapshot. Written by the job; a repeated run on the snapshot replaces it."""
 
     __tablename__ = "backlog_reports"
     __table_args__ = (UniqueConstraint("job", "snapshot_id", name="backlog_reports_of_a_snapshot"),)
@@ -180,7 +180,7 @@ class BacklogReportModel(Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     job: Mapped[str] = mapped_column(String(JOB_CHARS_MAX))
     snapshot_id: Mapped[str] = mapped_column(String(SNAPSHOT_ID_CHARS_MAX))
-    # The moment of its newest shard.
+    # Time of its latest shard.
     snapshot_at_ms: Mapped[int] = mapped_column(BigInteger)
     created_at_ms: Mapped[int] = mapped_column(BigInteger)
     # JSON: ["..."], [{"shard": 0, "position": 0, "at_ms": 0}], {...}.
@@ -190,7 +190,7 @@ class BacklogReportModel(Base):
 
 
 class AuditModel(Base):
-    """An admin act or a refusal. Written by gateways, schedulers and retry services; gateways remove the oldest."""
+    """An admin act or a rejection. Written by gateways, schedulers and retry services; gateways remove the oldest."""
 
     __tablename__ = "audit_events"
     __table_args__ = (
@@ -199,12 +199,12 @@ class AuditModel(Base):
         Index("audit_events_by_kind", "is_refusal", "id"),
     )
 
-    # SQLite numbers rows by itself only where the type is INTEGER.
+    # SQLite generates row numbers only for the type INTEGER.
     id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
     key: Mapped[str] = mapped_column(String(AUDIT_NAME_CHARS_MAX))
     process: Mapped[str] = mapped_column(String(AUDIT_NAME_CHARS_MAX))
     is_refusal: Mapped[bool]
-    # As in duetime_core.audit.events.Event.
+    # Columns of duetime_core.audit.events.Event.
     at_ms: Mapped[int] = mapped_column(BigInteger)
     user: Mapped[str] = mapped_column(String(AUDIT_CHARS_MAX))
     host: Mapped[str] = mapped_column(String(AUDIT_CHARS_MAX))
@@ -217,15 +217,15 @@ class AuditModel(Base):
 
 
 class UserModel(Base):
-    """Somebody who may call a gateway, or (by a name with the prefix of groups) all of an identity provider's group.
+    """A user of gateways or, if its name has the prefix of groups, all members of an identity provider's group.
     Written by `duetime users`."""
 
     __tablename__ = "users"
 
     name: Mapped[str] = mapped_column(String(USER_CHARS_MAX), primary_key=True)
-    # Shut out, whatever tokens there are.
+    # Revoked, regardless of tokens.
     revoked: Mapped[bool] = mapped_column(default=False)
-    # Of all users' changes, the number of the last one to this user.
+    # Version of the users' changes at the last change to this user.
     version: Mapped[int] = mapped_column(BigInteger)
     created_at_ms: Mapped[int] = mapped_column(BigInteger)
 
@@ -236,7 +236,7 @@ def _of_user(*, primary_key: bool = False) -> Mapped[str]:
 
 
 class TokenModel(Base):
-    """A token, of which only a hash is kept."""
+    """A token; only its hash is stored."""
 
     __tablename__ = "user_tokens"
     __table_args__ = (Index("user_tokens_of_a_user", "user_name"),)
@@ -250,7 +250,7 @@ class TokenModel(Base):
 
 
 class AccessKeyModel(Base):
-    """A key pair for RocketMQ's signature, whose check needs the secret: it is encrypted."""
+    """A key pair for RocketMQ's signature. Its check needs the secret, which is encrypted."""
 
     __tablename__ = "user_keys"
     __table_args__ = (Index("user_keys_of_a_user", "user_name"),)
@@ -262,7 +262,7 @@ class AccessKeyModel(Base):
 
 
 class GrantModel(Base):
-    """One right of a user, on the topics or groups whose names a pattern matches."""
+    """One right of a user, on the topics or groups that match a pattern."""
 
     __tablename__ = "user_grants"
 
@@ -273,8 +273,8 @@ class GrantModel(Base):
 
 
 class UsersVersionModel(Base):
-    """One row, counted up by each change of users in its own transaction: readers see changes in the order of their
-    numbers, and that there are none by reading one number."""
+    """One row, incremented by each change of users in the change's transaction. Readers see changes in the order of
+    their numbers, and detect changes by reading one number."""
 
     __tablename__ = "users_version"
 

@@ -1,7 +1,7 @@
-"""Reports of analysis jobs: written by them, read by gateways.
+"""Reports of analysis jobs: written by the jobs, read by gateways.
 
-A job has one report of a snapshot: writing it again replaces it, so that a job may be repeated. The newest 1,000 of
-each job are kept. The newest is the one with the latest snapshot, whenever a report was written.
+A job has one report per snapshot: writing again replaces it, so a job may be repeated. The latest 1,000 of each job are
+kept. The latest report is the one with the latest snapshot, regardless of the time of writing.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ShardMoment:
-    """Up to where a shard's log was read, and its last record's store time."""
+    """The position up to which a shard's log was read, and its last record's store time."""
 
     shard: int
     position: int
@@ -36,7 +36,7 @@ class ShardMoment:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A job's findings; `summary` is its result as a JSON object, 1 MiB of text at most (`condensed`)."""
+    """A job's report; `summary` is its result as a JSON object, at most 1 MiB of text (`condensed`)."""
 
     job: str
     snapshot_id: str
@@ -57,7 +57,7 @@ class Reports:
         self._database = database
 
     async def put(self, report: Report) -> int:
-        """The report's number, the same for a job and a snapshot however often they are written.
+        """Stores a report. Returns its number, which is the same for repeated writes of a job and a snapshot.
 
         Raises:
             InvalidArgument: a name or the summary is too long.
@@ -81,12 +81,12 @@ class Reports:
         return await self._database.run(work)
 
     async def newest(self, job: str) -> Report | None:
-        """The report of the newest snapshot; None: the job has none. Raises: Unavailable."""
+        """The report on the latest snapshot; None: the job has none. Raises: Unavailable."""
         row = await self._database.run(lambda session: session.scalar(_newest_first(job).limit(1)))
         return None if row is None else _report(row)
 
     async def newest_key(self, job: str) -> tuple[int, int] | None:
-        """A key that changes whenever `newest` would: its number and when it was written. Raises: Unavailable."""
+        """A key that changes whenever `newest` does: its number and time of writing. Raises: Unavailable."""
         columns = BacklogReportModel.id, BacklogReportModel.created_at_ms
         query = _newest_first(job).with_only_columns(*columns).limit(1)
         row = await self._database.run(lambda session: session.execute(query).first())
@@ -106,7 +106,7 @@ def keep(database_url: str, report: Report) -> int:
 
 
 def check(database_url: str) -> None:
-    """Checks that reports can be kept there, before a long job. Raises: StartupError."""
+    """Checks before a long job that its report can be stored. Raises: StartupError."""
     asyncio.run(_with(database_url, lambda database: Reports(database).newest_key(BACKLOG)))
 
 
@@ -120,9 +120,9 @@ async def _with(database_url: str, work: Callable[[Database], Awaitable[T]]) -> 
 
 
 def condensed(result: Mapping[str, Any], bytes_max: int = SUMMARY_BYTES_MAX) -> dict[str, Any]:
-    """The result of the job `backlog`, made to fit: due counts are summed over levels, and where there are too many
-    rows of `pending` those with the most messages stay, `pending_left_out` counts the others, and `lanes` have in
-    `counted` the sum of all their rows.
+    """The result of the job `backlog`, reduced to fit: due counts are summed over levels; of too many `pending` rows
+    those with the most messages are kept, and `pending_left_out` counts the others; `lanes` have the sum of all their
+    rows in `counted`.
 
     Raises:
         InvalidArgument: it does not fit without them.

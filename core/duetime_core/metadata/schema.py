@@ -1,4 +1,4 @@
-"""The schema's version: the one the code needs, the one a database has, and the migration between them."""
+"""The schema's version: that of the code, that of a database, and the migration between them."""
 
 import re
 import sqlite3
@@ -16,33 +16,33 @@ from duetime_core.metadata.faults import reason_of
 
 T = TypeVar("T")
 
-# A number that no other user of the server takes: it names the lock under which one process migrates at a time.
+# A number used by no other application of the server: names the lock for one migration at a time.
 ADVISORY_LOCK = 0x64756574696D65
 _MIGRATION_WAIT_S = 60
 _MIGRATIONS = files("duetime_core.metadata") / "migrations"
 _FILE = re.compile(r"r(\d{4})_\w+\.py")
-# Alembic's. It is asked without Alembic, which is loaded only to migrate: loading takes a tenth of a start.
+# Alembic's table. It is read without Alembic, which is loaded only to migrate: loading takes a tenth of a start.
 _VERSION_TABLE = "alembic_version"
 
 
 class _NotYet(StartupError):
-    """No answer, or no schema of this version: that may pass."""
+    """No answer, or another schema version: may be temporary."""
 
 
 @cache
 def revisions() -> list[str]:
-    """All revisions that this code knows, the first one first; each file is named by its own."""
+    """All revisions of this code, in order; each file is named by its own."""
     names = (file.name for file in (_MIGRATIONS / "versions").iterdir())
     return sorted(match[1] for match in map(_FILE.fullmatch, names) if match)
 
 
 def head_revision() -> str:
-    """The revision that this code needs."""
+    """The revision of this code."""
     return revisions()[-1]
 
 
 def revision_of(connection: Connection) -> str | None:
-    """The revision of a database; None when it has no schema."""
+    """The revision of a database; None: no schema."""
     if not inspect(connection).has_table(_VERSION_TABLE):
         return None
     found: str | None = connection.execute(text(f"SELECT version_num FROM {_VERSION_TABLE}")).scalar()  # noqa: S608
@@ -50,7 +50,7 @@ def revision_of(connection: Connection) -> str | None:
 
 
 def current_revision(database_url: str) -> str | None:
-    """The revision of the database at a URL; None when it has no schema.
+    """The revision of the database at a URL; None: no schema.
 
     Raises:
         StartupError: the database does not answer.
@@ -70,7 +70,7 @@ def await_schema(database_url: str, timeout_s: float) -> str:
     """Returns the revision once the database at a URL answers and has this code's.
 
     Raises:
-        StartupError: that does not happen in time, or its schema is newer than this code.
+        StartupError: timeout, or its schema is newer than this code.
     """
 
     def check() -> str:
@@ -101,9 +101,9 @@ def _may_pass(error: BaseException) -> bool:
 
 
 def upgrade(database_url: str) -> str:
-    """Brings the schema to this code's revision and returns it. Idempotent; several processes may do it at once.
+    """Brings the schema to this code's revision and returns it. Idempotent; several processes may run it at once.
 
-    All steps are one transaction: a schema is never half migrated.
+    All steps are one transaction: a schema is never partly migrated.
 
     Raises:
         StartupError: the database does not answer, or its schema is newer than this code.
@@ -152,7 +152,7 @@ def refuse_unknown(revision: str | None) -> None:
 
 
 def _set_wal(engine: Engine) -> None:
-    """Lets readers and the writer not wait for each other. A property of the file: set once, kept for ever."""
+    """Lets readers and the writer work without waiting for each other. Stored in the file permanently."""
     connection = engine.raw_connection()
     try:
         cursor = connection.cursor()
@@ -163,15 +163,15 @@ def _set_wal(engine: Engine) -> None:
 
 
 def _refuse_damaged(engine: Engine, error: Exception) -> None:
-    """Raises StartupError where SQLite's file is not a database, or is damaged: that does not pass."""
+    """Raises StartupError if SQLite's file is damaged or not a database: that is permanent."""
     code = getattr(getattr(error, "orig", None) or error, "sqlite_errorcode", 0)
     if code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         raise StartupError(
-            f"metadata database {engine.url.database} is damaged ({reason_of(error)}): put a copy of it back, or move "
-            "it and its -wal and -shm away and start again: topics and groups then come back from the shards"
+            f"metadata database {engine.url.database} is damaged ({reason_of(error)}): restore a copy, or move it and "
+            "its -wal and -shm away and start again: topics and groups are then restored from the shards"
         ) from error
 
 
 def _is_busy(error: BaseException) -> bool:
-    # SQLite does not wait for the lock that changing the journal mode needs.
+    # SQLite does not wait for the lock needed to change the journal mode.
     return isinstance(error, OperationalError | sqlite3.OperationalError) and "locked" in str(error)

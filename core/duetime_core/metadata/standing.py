@@ -1,4 +1,5 @@
-"""How a process stands with the metadata database: reported once at each change, by a log line and by metrics."""
+"""The process's view of the metadata database's availability: each change is reported once, by a log line and
+metrics."""
 
 from time import monotonic
 
@@ -9,15 +10,15 @@ from duetime_core.metadata.faults import SENTENCES, Fault
 
 log = structlog.get_logger()
 
-# Pause between two probes. Longer each time trouble comes back soon after a probe found none: trouble that the probe
-# does not see must not make two lines a second.
+# Pause between two probes. It grows if a fault returns soon after a successful probe: a fault that the probe misses
+# must not cause two lines a second.
 PROBE_PAUSE_S_MIN = 0.5
 PROBE_PAUSE_S_MAX = 30.0
 SOON_S = 60.0
 
 
 class Standing:
-    """The trouble that the database is in, or none."""
+    """The current fault of the database, or none."""
 
     def __init__(self, registry: CollectorRegistry | None) -> None:
         self.fault: Fault | None = None
@@ -26,15 +27,15 @@ class Standing:
         self._since_s = 0.0
         self._well_since_s: float | None = None
         self._up = Gauge(
-            "duetime_metadata_up", "1: the metadata database reads and writes, as last seen", registry=registry
+            "duetime_metadata_up", "1: the metadata database reads and writes, as last observed", registry=registry
         )
         self._up.set(1)
         self._errors = Counter(
-            "duetime_metadata_errors", "Metadata transactions that failed, by trouble", ["fault"], registry=registry
+            "duetime_metadata_errors", "Failed metadata transactions, by fault", ["fault"], registry=registry
         )
 
     def failed(self, fault: Fault, words: str) -> None:
-        """A transaction failed."""
+        """Records a failed transaction."""
         self._errors.labels(fault.value).inc()
         self.text = f"{SENTENCES[fault]}: {words}"
         if fault is Fault.BUSY or fault is self.fault:
@@ -48,7 +49,7 @@ class Standing:
         log.warning("metadata database unavailable", fault=fault.value, why=self.text)
 
     def well(self) -> None:
-        """A probe succeeded."""
+        """Records a successful probe."""
         if self.fault is not None:
             self.fault, self.text = None, ""
             self._well_since_s = monotonic()

@@ -1,7 +1,7 @@
-"""Topics and their routes in the database, many in one statement each.
+"""Topics and their routes in the database, many per statement.
 
-The rows go in and out as one JSON text, which SQLite and PostgreSQL take apart themselves: a thousand topics cost this
-process some milliseconds, in which its event loop waits for the interpreter, and not some hundred.
+Rows are passed as one JSON text, which SQLite and PostgreSQL parse themselves: a thousand topics block this process's
+event loop for some milliseconds instead of some hundred.
 """
 
 import json
@@ -73,7 +73,7 @@ _POSTGRESQL = _Statements(
 
 
 class Stored(NamedTuple):
-    """A topic: when it was made, shard and queue there of each of its queues, and the most delay of its messages."""
+    """A topic: its creation time, shard and its queue for each of its queues, and the longest delay of its messages."""
 
     created_at_ms: int
     places: Sequence[tuple[int, int]]
@@ -81,14 +81,14 @@ class Stored(NamedTuple):
     max_delay_ms: int = 0
     # A number of duetime.v1.TopicType.
     message_type: int = 0
-    # Higher than that of a topic of its name that was deleted before.
+    # Higher than that of a deleted topic of its name.
     generation: int = 0
-    # Nobody is to use it any more.
+    # Being deleted, must not be used.
     is_deleting: bool = False
 
 
 def find_topics(session: Session, names: Iterable[str]) -> dict[str, Stored]:
-    """The topics that exist."""
+    """The topics found."""
     rows = session.execute(_statements(session).find, {"names": json.dumps(list(names))})
     found: dict[str, Stored] = {}
     for name, created_at_ms, max_delay_ms, message_type, generation, is_deleting, shard, queue, shard_queue in rows:
@@ -108,12 +108,12 @@ def make_topics(
     types: Mapping[str, int] = MappingProxyType({}),
     owners: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Stored]:
-    """Makes topics with the shards of their queues, and the most delay, type and owner of those that have one. Returns
-    all as they are then, also those that others made first."""
+    """Creates topics from the shards of their queues, and optional longest delays, types and owners. Returns all of
+    them as they are then, including those created by others first."""
     if not wanted:
         return {}
     statements = _statements(session)
-    # In the same order everywhere: otherwise two processes that make the same topics wait for each other.
+    # Sorted: processes that create the same topics in different orders would deadlock.
     rows = [
         (name, wanted[name], max_delays_ms.get(name, 0), types.get(name, 0), owners.get(name, ""))
         for name in sorted(wanted)
@@ -134,12 +134,12 @@ _READ_GENERATION = select(table_of(TopicGenerationModel).c.generation)
 
 
 def generation_of(session: Session) -> int:
-    """That of topics that are made now. It rises with each deletion."""
+    """The generation of new topics. It increases with each deletion."""
     return session.scalar(_READ_GENERATION) or 0
 
 
 def raise_generation(session: Session, least: int = 0) -> None:
-    """Topics that are made from now on have a higher generation, at least `least`."""
+    """Increases the generation of new topics, at least to `least`."""
     row = session.get(TopicGenerationModel, 1, with_for_update=True)
     if row is None:
         row = TopicGenerationModel(id=1, generation=0)

@@ -1,4 +1,4 @@
-"""Events on their way into the metadata database: no call waits for it, and what can't be kept is counted."""
+"""Writes audit events into the metadata database: no call waits for it, and lost events are counted."""
 
 import asyncio
 import secrets
@@ -16,41 +16,41 @@ from duetime_core.logs import sparing
 from duetime_core.metadata.audit import AuditRow, AuditTable
 from duetime_core.metadata.database import Database
 
-# For lines that callers can bring about.
+# Logger for errors that callers can trigger.
 often = sparing()
 
-# Events that wait for the database; more are dropped. Rows of one transaction.
+# Events that may wait for the database; more are dropped. Rows per transaction.
 WAITING_MAX = 10_000
 BATCH_MAX = 500
-# Pause before a database that does not answer is tried again, and between two looks for rows that are old enough to go.
+# Pause before retrying a database that does not answer, and between deletions of old rows.
 RETRY_MS = 1_000
 FORGET_MS = 3_600_000
-# How long a stop waits for the last events to be written.
+# Longest wait of a stop for the last events.
 FINISH_S = 2.0
 DAY_MS = 86_400_000
 
 
 class Trail:
-    """The events of one process that are not in the database yet, and their writer."""
+    """The unwritten events of one process, and their writer."""
 
     def __init__(
         self, process: str, database: Database, clock: Clock, registry: CollectorRegistry, keep_days: int = 0
     ) -> None:
-        """`keep_days`: how long rows, of all processes, are kept; 0: others see to that."""
+        """`keep_days`: retention of rows, of all processes; 0: others delete them."""
         self._process = process
         self._table = AuditTable(database)
         self._clock = clock
         self._keep_ms = keep_days * DAY_MS
-        # A row that is written again, because the first answer was lost, is known by its key.
+        # A row written again after a lost answer is recognised by its key.
         self._prefix = secrets.token_hex(8)
         self._count = 0
         self._waiting: deque[AuditRow] = deque()
         self._some = asyncio.Event()
         self._events = Counter(
-            "duetime_audit_events", "Events of the audit log: acts, and refusals", ["kind"], registry=registry
+            "duetime_audit_events", "Events of the audit log: acts and rejections", ["kind"], registry=registry
         )
         self._dropped = Counter(
-            "duetime_audit_dropped", "Events of the audit log that are log lines only", registry=registry
+            "duetime_audit_dropped", "Events of the audit log that exist only as log lines", registry=registry
         )
         waiting = Gauge(
             "duetime_audit_waiting_events", "Events of the audit log not in the database yet", registry=registry
@@ -58,7 +58,7 @@ class Trail:
         waiting.set_function(lambda: len(self._waiting))
 
     def add(self, event: Event) -> None:
-        """Returns at once."""
+        """Queues an event; returns at once."""
         self._events.labels("refusal" if event.is_refusal else "act").inc()
         if len(self._waiting) >= WAITING_MAX:
             self._drop(1)
@@ -68,7 +68,7 @@ class Trail:
         self._some.set()
 
     async def run(self) -> None:
-        """Writes events, all that wait at a time, until cancelled."""
+        """Writes waiting events in batches until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             if self._keep_ms:
                 tasks.create_task(self._forget())
@@ -78,7 +78,7 @@ class Trail:
                     await self._clock.sleep(RETRY_MS)
 
     async def finish(self) -> None:
-        """Writes the last events, when nothing adds more; those that the database does not take are dropped."""
+        """Writes the last events, once no more are added; those rejected by the database are dropped."""
         try:
             async with asyncio.timeout(FINISH_S):
                 while self._waiting and await self._write():
@@ -89,13 +89,13 @@ class Trail:
             self._drop(len(self._waiting))
 
     async def _write(self) -> bool:
-        """Whether the oldest events have left, into the database or for good."""
+        """Whether the oldest events have left the queue, written or dropped."""
         batch = list(islice(self._waiting, BATCH_MAX))
         _, error = await outcome(lambda: self._table.add(batch), "audit")
         if isinstance(error, Unavailable):
             return False
         if error is not None:
-            # Rows that the database will never take, which hold up the others.
+            # The database will never accept these rows; keeping them would block the others.
             self._drop(len(batch))
         self._left(batch)
         return True
@@ -108,7 +108,7 @@ class Trail:
 
     def _drop(self, count: int) -> None:
         self._dropped.inc(count)
-        often.warning("audit events are not in the database", count=count, waiting=len(self._waiting))
+        often.warning("audit events not written to the database", count=count, waiting=len(self._waiting))
 
     async def _forget(self) -> None:
         while True:

@@ -1,7 +1,7 @@
 """Users, tokens, keys and grants in the metadata database: changed by commands, followed by gateways.
 
-Each change counts one number up, and the user it is about keeps the number. So a gateway asks for one number a second,
-and reads those users alone that changed since the last it has seen.
+Each change increments one number and stores it with the user. So a gateway reads one number a second, and then only the
+users changed since its last read.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,19 +25,19 @@ USERS_MAX = 10_000
 TOKENS_OF_A_USER_MAX = 16
 KEYS_OF_A_USER_MAX = 8
 GRANTS_OF_A_USER_MAX = 256
-# Users in one statement; both databases take more parameters than that.
+# Users per statement; both databases accept more parameters.
 _READ_AT_ONCE = 500
 
 
 class UsersExhausted(Overloaded):
-    """A limit of users, or of what one has, is reached: only deleting some helps."""
+    """A limit of users, or of one user's objects, is reached: delete some."""
 
     reason = "USERS_EXHAUSTED"
     retriable = False
 
 
 class StoredToken(NamedTuple):
-    """A token as it is kept."""
+    """A token as stored."""
 
     id: str
     hashed: str
@@ -47,7 +47,7 @@ class StoredToken(NamedTuple):
 
 
 class StoredGrant(NamedTuple):
-    """A right, on what (`topic`, `group`), and the pattern of its names."""
+    """A right, its kind (`topic`, `group`), and the pattern of names."""
 
     right: str
     kind: str
@@ -64,7 +64,7 @@ class StoredKey(NamedTuple):
 
 
 class StoredUser(NamedTuple):
-    """A user with all that gateways need to know."""
+    """A user with all data needed by gateways."""
 
     name: str
     revoked: bool
@@ -75,10 +75,10 @@ class StoredUser(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """What became of users since some version."""
+    """Changes of users since a version."""
 
     version: int
-    # All users that there are; None: nothing has changed.
+    # Names of all users; None: no changes.
     names: frozenset[str] | None
     changed: Mapping[str, StoredUser]
 
@@ -88,7 +88,7 @@ _READ_VERSION = select(table_of(UsersVersionModel).c.version)
 
 
 def changes_since(session: Session, version: int) -> Changes:
-    """The users that changed after `version`. A database that has counted less was put back from a copy: all of it."""
+    """The users changed after `version`. A lower number means a restored database: returns all."""
     now = session.scalar(_READ_VERSION) or 0
     if now == version:
         return Changes(now, None, {})
@@ -99,7 +99,7 @@ def changes_since(session: Session, version: int) -> Changes:
 
 
 def read_users(session: Session, names: Sequence[str] | None = None) -> dict[str, StoredUser]:
-    """Users by name, in the order of their names; those among `names`, or all."""
+    """Users by name, sorted; those among `names`, or all."""
     if names is None:
         names = list(session.scalars(select(UserModel.name)))
     found: dict[str, StoredUser] = {}
@@ -135,7 +135,7 @@ def _stored_key(row: AccessKeyModel) -> StoredKey:
     return StoredKey(row.access_key, row.user, row.sealed, row.created_at_ms)
 
 
-# --- changes; each is one transaction of its caller's ---------------------------------------------------------------
+# --- changes; each is part of the caller's transaction ------------------------------------------------------------
 
 
 def create_user(session: Session, name: str, now_ms: int) -> None:
@@ -149,13 +149,13 @@ def create_user(session: Session, name: str, now_ms: int) -> None:
 
 
 def delete_user(session: Session, name: str) -> None:
-    """With all tokens, keys and grants. Raises: NotFound."""
+    """Deletes a user with all tokens, keys and grants. Raises: NotFound."""
     _change(session, name)
     session.execute(delete(UserModel).where(UserModel.name == name))
 
 
 def set_revoked(session: Session, name: str, *, revoked: bool) -> None:
-    """Shuts a user out, or lets them in again. Raises: NotFound."""
+    """Revokes a user, or admits them again. Raises: NotFound."""
     _change(session, name).revoked = revoked
 
 
@@ -168,7 +168,7 @@ def revoke_token(session: Session, name: str, token_id: str) -> None:
 
 
 def add_token(session: Session, name: str, token: StoredToken) -> None:
-    """Raises: NotFound, FailedPrecondition: they are shut out, UsersExhausted."""
+    """Raises: NotFound, FailedPrecondition: the user is revoked, UsersExhausted."""
     _check_admitted(_change(session, name))
     gone = delete(TokenModel).where(TokenModel.user == name, TokenModel.expires_at_ms.between(1, token.created_at_ms))
     session.execute(gone)
@@ -178,14 +178,14 @@ def add_token(session: Session, name: str, token: StoredToken) -> None:
 
 
 def end_others(session: Session, name: str, token_id: str, at_ms: int) -> None:
-    """All other tokens of a user end at this moment, or earlier where they would anyway."""
+    """Lets all other tokens of a user expire at this time, unless they do earlier."""
     later = (TokenModel.expires_at_ms == 0) | (TokenModel.expires_at_ms > at_ms)
     others = update(TokenModel).where(TokenModel.user == name, TokenModel.id != token_id, later)
     session.execute(others.values(expires_at_ms=at_ms))
 
 
 def add_grants(session: Session, name: str, grants: Iterable[StoredGrant]) -> None:
-    """Those that a user has already stay. Raises: NotFound, UsersExhausted."""
+    """Adds grants; existing ones are kept. Raises: NotFound, UsersExhausted."""
     _change(session, name)
     for grant in grants:
         if session.get(GrantModel, (name, *grant)) is None:
@@ -204,7 +204,7 @@ def remove_grant(session: Session, name: str, grant: StoredGrant) -> None:
 
 
 def add_key(session: Session, key: StoredKey) -> None:
-    """Raises: NotFound, FailedPrecondition: their user is shut out, UsersExhausted."""
+    """Raises: NotFound, FailedPrecondition: the user is revoked, UsersExhausted."""
     _check_admitted(_change(session, key.user))
     _check_room(f"keys of {key.user}", _count(session, AccessKeyModel, key.user), KEYS_OF_A_USER_MAX)
     session.add(AccessKeyModel(**key._asdict()))
@@ -231,7 +231,7 @@ def delete_key(session: Session, access_key: str) -> None:
 
 
 def _change(session: Session, name: str) -> UserModel:
-    """The user, noted as changed. Raises: NotFound."""
+    """The user, marked as changed. Raises: NotFound."""
     version = _count_up(session)
     user = session.get(UserModel, name)
     if user is None:
@@ -242,15 +242,15 @@ def _change(session: Session, name: str) -> UserModel:
 
 
 def no_user(name: str) -> NotFound:
-    """There is none of this name."""
+    """The error for an unknown user."""
     return NotFound(f"there is no user {name}", reason="USER_NOT_FOUND")
 
 
 def _count_up(session: Session) -> int:
-    """The number of a change, which others wait for until the transaction ends, so that changes have an order.
+    """Returns the number of a change. Other changes wait until the transaction ends, so that changes are ordered.
 
-    It is a transaction's first statement. PostgreSQL would make it fail after the wait, since its snapshot were older
-    than the other's change; to wait for a table's lock takes no snapshot.
+    Must be a transaction's first statement. Otherwise PostgreSQL would fail it after the wait, since its snapshot would
+    be older than the other change; waiting for a table lock takes no snapshot.
     """
     if session.connection().dialect.name == "postgresql":
         session.execute(text("LOCK TABLE users_version IN EXCLUSIVE MODE"))
@@ -269,11 +269,11 @@ def _check_admitted(user: UserModel) -> None:
 
 def _check_room(what: str, count: int, count_max: int) -> None:
     if count >= count_max:
-        raise UsersExhausted(f"there are {count} {what}, the most there may be")
+        raise UsersExhausted(f"there are {count} {what}, the limit")
 
 
 def check_name(name: str) -> None:
-    """Raises: InvalidArgument: a user can't have this name."""
+    """Raises: InvalidArgument: not a valid user name."""
     if not (1 <= len(name) <= USER_CHARS_MAX and name.isascii() and name.isprintable() and " " not in name):
         text = f"{name[:USER_CHARS_MAX]!r} is not 1 to {USER_CHARS_MAX} printable ASCII characters without blanks"
         raise InvalidArgument([Violation("name", text)])
