@@ -49,8 +49,8 @@ def refuse_exposed(listener: Listener, insecure: bool) -> None:
         return
     missing = listener.missing
     remedies = _FOR_METRICS if listener.metrics else " and ".join(_REMEDIES[what] for what in missing)
-    what = "the metrics at " if listener.metrics else ""
+    what = "the metrics port at " if listener.metrics else ""
     raise StartupError(
-        f"other machines can reach {what}{listener.host}, and there is no {' and no '.join(missing)}: set "
+        f"{what}{listener.host} is reachable from other machines, without {' and '.join(missing)}: set "
         f"{remedies}, or {INSECURE_VARIABLE}=1 if the network keeps strangers out; see docs/security.md"
     )

@@ -91,7 +91,7 @@ class Gathering(Generic[K, V]):
             if self._tasks is None:
                 return _stopping()
             if len(self._waiting) >= self._waiting_max:
-                return Overloaded(f"{len(self._waiting)} {self._what} wait; the limit is {self._waiting_max}")
+                return Overloaded(f"{len(self._waiting)} {self._what} wait, {self._waiting_max} at most")
             if self._sharer is not None:
                 try:
                     self._seats.take(self._sharer(key))

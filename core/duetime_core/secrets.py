@@ -27,7 +27,7 @@ def masked(text: str) -> str:
 
 
 def mask_event(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """A processor of structlog: no text of a log line has a password."""
+    """A processor of structlog that masks passwords in log lines."""
     for key, value in event.items():
         if isinstance(value, str):
             event[key] = masked(value)

@@ -1,4 +1,4 @@
-"""gRPC servers: they are made only here, with the border between them and their services."""
+"""Creates all gRPC servers, with the border between them and their services."""
 
 from __future__ import annotations
 
@@ -28,41 +28,41 @@ from duetime_core.within.server import Within
 
 __all__ = ["CHANNEL_OPTIONS", "SERVER_OPTIONS", "Server", "code_of", "make_channel", "status_of"]
 
-# Of the names and values of one call's metadata, 32 bytes more for each.
+# Limit of the names and values of one call's metadata, plus 32 bytes for each.
 METADATA_BYTES_MAX = 32 * 1024
 PING_INTERVAL_MS_MIN = 5_000
 SERVER_OPTIONS = (
     *MESSAGE_OPTIONS,
     # Without SO_REUSEPORT a second process on the same port fails instead of taking half of the calls.
     ("grpc.so_reuseport", 0),
-    # A client that pings more often than this, three times in a row, is a flood. The SDK pings after 20 s of silence,
-    # and what other clients may set is 10 s at least.
+    # More frequent pings, three times in a row, count as a flood. The SDK pings after 20 s of silence; other clients
+    # cannot set less than 10 s.
     ("grpc.http2.max_ping_strikes", 2),
     ("grpc.http2.min_ping_interval_without_data_ms", PING_INTERVAL_MS_MIN),
-    # Also where no call runs: else a ping an hour is too many there, and a peer that is gone is not noticed.
+    # Permits pings without running calls: otherwise more than one an hour is too many, and a lost peer is not detected.
     ("grpc.keepalive_permit_without_calls", 1),
-    # Above the first a call may be refused, above the second it is: with RESOURCE_EXHAUSTED, before anybody sees it.
+    # Above the first limit a call may be rejected, above the second it is: RESOURCE_EXHAUSTED, before any handler runs.
     ("grpc.max_metadata_size", METADATA_BYTES_MAX // 2),
     ("grpc.absolute_max_metadata_size", METADATA_BYTES_MAX),
-    # With probing, windows grow to some MiB of a request that is not read yet. These hold most batches, in one frame:
-    # with windows of 64 KiB and frames of 16, the defaults without probing, a batch cost 8 % more processor time.
+    # Probing would grow windows to some MiB of unread requests. These hold most batches in one frame: the defaults
+    # without probing, windows of 64 KiB and frames of 16, cost 8 % more processor time per batch.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 512 * 1024),
     ("grpc.http2.max_frame_size", 1024 * 1024),
-    # A client that connects and sends nothing takes a descriptor (for 2 min by default).
+    # Limits the time of a client that connects and sends nothing, and takes a descriptor (default 2 min).
     ("grpc.server_handshake_timeout_ms", 5_000),
-    # A peer that is gone or hangs is noticed (after 2 h by default): its calls end, and their bytes are free.
+    # Detects a lost or hanging peer (default 2 h): its calls end, and their bytes are freed.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 20_000),
 )
-# Limit of health and reflection calls, which no other limit may shut out.
+# Limit of health and reflection calls, separate so that no other limit can block them.
 PROBES_IN_FLIGHT_MAX = 1_024
-# To the plain port that tells health alone.
+# Connections to the plain port for health checks only.
 PROBE_CONNECTIONS_MAX = 256
 
 
 class _Bordered(grpc.GenericRpcHandler):
-    """The methods of one service, wrapped."""
+    """The wrapped methods of one service."""
 
     def __init__(self, inner: grpc.GenericRpcHandler, border: Border) -> None:
         self._inner = inner
@@ -80,10 +80,10 @@ class _Bordered(grpc.GenericRpcHandler):
 
 
 class _Registrar:
-    """Stands in for grpc.aio.Server where generated code adds servicers, with the border in between."""
+    """Replaces grpc.aio.Server where generated code adds servicers, and inserts the border."""
 
     def __init__(self, server: grpc.aio.Server, added: list[grpc.GenericRpcHandler], border: Border) -> None:
-        """`added` gets the handlers too."""
+        """`added` also gets the handlers."""
         self._server = server
         self._added = added
         self._border = border
@@ -94,13 +94,13 @@ class _Registrar:
         self._added += bordered
 
     def add_registered_method_handlers(self, service_name: str, handlers: Any) -> None:
-        """Ignores the same methods, given again for servers that look them up by name; grpc.aio does not."""
+        """Ignores the same methods, passed again for servers that look them up by name; grpc.aio does not."""
 
 
 class Server:
     """A gRPC server with health and reflection. `port` is known after `start`.
 
-    With certificates it takes TLS alone. Where its address is a place within this process (duetime_core.within), its
+    With certificates it accepts only TLS. If its address is a place within this process (duetime_core.within), its
     calls come without sockets, and it need not listen.
     """
 
@@ -119,13 +119,13 @@ class Server:
         *,
         asked: bool = True,
     ) -> None:
-        """`gatekeeper`: decides who may call; health and reflection are for anybody. Without an `audit`, refusals are
-        told as log lines. `turns`: shares work out between users. `descriptors`: what reflection reads; None: all.
-        `asked`: whether who connects to the port has to show a certificate, where the process has one."""
+        """`gatekeeper`: checks callers; health and reflection are public. Without an `audit`, rejections are only
+        logged. `turns`: shares work between users. `descriptors`: the source of reflection; None: all. `asked`: whether
+        clients of the port must have a certificate, if the process has one."""
         self._traffic = traffic or Traffic(TrafficLimits(), registry)
         bounds = (
             ("grpc.max_allowed_incoming_connections", self._traffic.connections_max),
-            # A limit makes gRPC also count streams that a client opens and resets at once.
+            # With a limit, gRPC counts also streams opened and reset at once.
             ("grpc.max_concurrent_streams", calls_in_flight_max + PROBES_IN_FLIGHT_MAX),
         )
         self._server = grpc.aio.server(options=(*SERVER_OPTIONS, *bounds))
@@ -147,7 +147,7 @@ class Server:
         reflected = reflection.aio.ReflectionServicer(names, descriptors)
         reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflected, public)
         self.port = 0
-        # Of the listener that asks for certificates in any case, and of the plain one that tells health alone.
+        # Ports of the listener that always requires certificates, and of the plain one for health checks only.
         self.certified_port = self.probe_port = NO_PORT
         self._probe_server: grpc.aio.Server | None = None
         self._place: Place | None = None
@@ -155,11 +155,11 @@ class Server:
 
     @property
     def grpc(self) -> grpc.aio.Server:
-        """The server to add servicers to, before `start`."""
+        """The server for adding servicers, before `start`."""
         return cast("grpc.aio.Server", self._registrar)
 
     async def start(self, host: str, port: int, *, certified_port: int = NO_PORT, probe_port: int = NO_PORT) -> None:
-        """Takes calls and reports SERVING.
+        """Accepts calls and reports SERVING.
 
         Raises:
             StartupError: a port is taken or the address is not this machine's.
@@ -200,7 +200,7 @@ class Server:
         await self.health.report(serving=serving)
 
     async def stop(self, drain_ms: int) -> None:
-        """NOT_SERVING first, so that callers turn away; then calls in flight end, within `drain_ms`."""
+        """Reports NOT_SERVING first, so that callers turn away; then ends calls in flight, within `drain_ms`."""
         await self.report(serving=False)
         if self._place is not None:
             self._place.close()

@@ -23,10 +23,10 @@ from duetime_core.listening import NO_PORT
 from duetime_core.secrets import masked
 from duetime_core.traffic import TrafficLimits
 
-# Variables that every process reads; others with these prefixes are misspelt.
+# Variables of all processes; others with these prefixes are misspelt.
 CLUSTER_SECRET_VARIABLE = "DUETIME_CLUSTER_SECRET"  # noqa: S105 (its name)
 TRANSACTION_TIMEOUT_VARIABLE = "DUETIME_TRANSACTION_TIMEOUT_MS"
-# All three, or none.
+# All three are set, or none.
 TLS_VARIABLES = {"cert": "DUETIME_TLS_CERT_FILE", "key": "DUETIME_TLS_KEY_FILE", "CA": "DUETIME_TLS_CA_FILE"}
 SPIFFE_PREFIX_VARIABLE = "DUETIME_TLS_SPIFFE_PREFIX"
 SHARED_VARIABLES = frozenset(
@@ -49,9 +49,9 @@ SHARED_PREFIXES = (
     "DUETIME_INSECURE",
     "DUETIME_TLS",
 )
-# For commands, which are no processes of the cluster: a password does not belong on a command line.
+# Used by commands outside the cluster's processes: a password does not belong on a command line.
 DATABASE_URL_VARIABLE = "DUETIME_DATABASE_URL"
-# What secrets of access keys are encrypted with in the metadata database.
+# The key that encrypts secrets of access keys in the metadata database.
 SECRETS_KEY_VARIABLE = "DUETIME_SECRETS_KEY"
 
 
@@ -61,12 +61,12 @@ def insecure_of_all() -> Any:
 
 
 def client_setting(name: str) -> Any:
-    """A reader of what a client reads from a variable, such as DUETIME_TOKEN; empty without it."""
+    """A reader of a client's variable, such as DUETIME_TOKEN; empty if unset."""
     return lambda: os.environ.get(name, "")
 
 
 def log_level_field() -> Any:
-    """Of a process's settings."""
+    """The setting `log_level` of a process."""
     return Field(
         default_factory=lambda: os.environ.get("DUETIME_LOG_LEVEL", "INFO"),
         pattern="^(DEBUG|INFO|WARNING|ERROR)$",
@@ -75,7 +75,7 @@ def log_level_field() -> Any:
 
 
 def log_format_field() -> Any:
-    """Of a process's settings."""
+    """The setting `log_format` of a process."""
     return Field(
         default_factory=lambda: os.environ.get("DUETIME_LOG_FORMAT", "auto"),
         pattern="^(auto|json|console)$",
@@ -84,7 +84,7 @@ def log_format_field() -> Any:
 
 
 class ProcessSettings(Protocol):
-    """What a process needs to know beside its nodes."""
+    """The settings of a process beside its nodes."""
 
     @property
     def metrics_at(self) -> str: ...
@@ -93,7 +93,7 @@ class ProcessSettings(Protocol):
     def metrics_port(self) -> int: ...
 
     def metrics_certificates(self) -> HttpCertificates | None:
-        """Of the metrics port; None: it is plain. Raises: StartupError."""
+        """The certificates of the metrics port; None: plain. Raises: StartupError."""
         ...
 
     @property
@@ -121,12 +121,12 @@ class ProcessSettings(Protocol):
 
 
 def tls_file_of_all(kind: str) -> Any:
-    """A reader of the value of DUETIME_TLS_CERT_FILE, KEY_FILE or CA_FILE; empty without it."""
+    """A reader of DUETIME_TLS_CERT_FILE, KEY_FILE or CA_FILE; empty if unset."""
     return lambda: os.environ.get(TLS_VARIABLES[kind], "")
 
 
 def spiffe_prefix_of_all() -> str:
-    """The value of DUETIME_TLS_SPIFFE_PREFIX, or the usual one."""
+    """The value of DUETIME_TLS_SPIFFE_PREFIX, or the default."""
     return os.environ.get(SPIFFE_PREFIX_VARIABLE) or SPIFFE_PREFIX
 
 
@@ -140,12 +140,12 @@ def files_of(paths: Mapping[str, str]) -> Files | None:
         return None
     missing = [TLS_VARIABLES[kind] for kind, path in paths.items() if not path]
     if missing:
-        raise ValueError(f"certificate, key and CA are set together, and there is no {' and no '.join(missing)}")
+        raise ValueError(f"certificate, key and CA must be set together, without {' and '.join(missing)}")
     return Files(ca=Path(paths["CA"]), cert=Path(paths["cert"]), key=Path(paths["key"]))
 
 
 class NodeSettings(BaseSettings):
-    """Settings that every process has. Subclasses set `env_prefix`; each field is a variable and a `--flag`."""
+    """Settings of every process. Subclasses set `env_prefix`; each field is a variable and a `--flag`."""
 
     model_config = SettingsConfigDict(
         frozen=True, extra="forbid", validate_default=True, cli_kebab_case=True, cli_hide_none_type=True
@@ -158,15 +158,15 @@ class NodeSettings(BaseSettings):
     metrics_tls: str = Field(
         "off",
         pattern="^(off|on|certified)$",
-        description="whether the Prometheus port takes TLS alone, with the process's certificate; certified: from "
-        "those who show one of the CA's",
+        description="whether the Prometheus port accepts only TLS, with the process's certificate; certified: only "
+        "clients with a certificate of the CA",
     )
     probe_port: int = Field(
-        NO_PORT, ge=NO_PORT, le=65535, description="plain gRPC port that tells health alone; 0: any free one, -1: none"
+        NO_PORT, ge=NO_PORT, le=65535, description="plain gRPC port for health checks only; 0: any free one, -1: none"
     )
     tls_cert_file: str = Field(
         default_factory=tls_file_of_all("cert"),
-        description="the process's certificate (PEM); with it all ports of gRPC take TLS alone; DUETIME_TLS_CERT_FILE "
+        description="the process's certificate (PEM); with it all gRPC ports accept only TLS; DUETIME_TLS_CERT_FILE "
         "sets it for all",
     )
     tls_key_file: str = Field(
@@ -174,13 +174,13 @@ class NodeSettings(BaseSettings):
     )
     tls_ca_file: str = Field(
         default_factory=tls_file_of_all("CA"),
-        description="the CAs whose certificates count, of other processes and of clients; DUETIME_TLS_CA_FILE sets it "
+        description="the trusted CAs, for certificates of other processes and of clients; DUETIME_TLS_CA_FILE sets it "
         "for all",
     )
     tls_spiffe_prefix: str = Field(
         default_factory=spiffe_prefix_of_all,
         pattern="^spiffe://.+/$",
-        description="what stands before the role in a certificate's URI; DUETIME_TLS_SPIFFE_PREFIX sets it for all",
+        description="text before the role in a certificate's URI; DUETIME_TLS_SPIFFE_PREFIX sets it for all",
     )
     delay_levels: str = Field(
         default_factory=lambda: os.environ.get("DUETIME_DELAY_LEVELS", DEFAULT_DELAY_LEVELS),
@@ -191,36 +191,36 @@ class NodeSettings(BaseSettings):
     otlp_endpoint: str = Field(
         default_factory=lambda: os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT", ""),
         pattern="^(https?://.+)?$",
-        description="where traces go, as http://HOST:4318; empty: nowhere; OTEL_EXPORTER_OTLP_ENDPOINT sets it for all",
+        description="destination of traces: http://HOST:4318; empty: none; OTEL_EXPORTER_OTLP_ENDPOINT sets it for all",
     )
     cluster_secret: SecretStr = Field(
         default_factory=lambda: SecretStr(os.environ.get(CLUSTER_SECRET_VARIABLE, "")),
-        description="secret that processes of the cluster show each other, equal on every node; several with commas: "
-        "the first is shown, all are accepted; empty: any caller that reaches the port is obeyed; "
+        description="secret shared by the cluster's processes; several with commas: the first is sent, all are "
+        "accepted; empty: every caller that reaches the port is accepted; "
         "DUETIME_CLUSTER_SECRET sets it for all",
     )
     insecure: bool = Field(
         default_factory=insecure_of_all,
-        description="whether it may listen beyond this machine without TLS and authentication; DUETIME_INSECURE=1 says "
-        "so for all",
+        description="whether it may listen beyond this machine without TLS and authentication; DUETIME_INSECURE=1 sets "
+        "it for all",
     )
     upload_bytes_max: int = Field(
         TrafficLimits.upload_bytes_max,
         ge=2 * GRPC_MESSAGE_BYTES_MAX,
-        description="bytes of requests that are not whole yet; beyond it the slowest are refused",
+        description="bytes of incomplete requests; above it the slowest are rejected",
     )
     answer_bytes_max: int = Field(
         TrafficLimits.answer_bytes_max,
         ge=2 * PULL_BYTES_MAX,
-        description="bytes of answers that are made or written; beyond it they are shorter, then refused",
+        description="bytes of answers being made or written; above it they are shortened, then rejected",
     )
     connections_max: int = Field(
         TrafficLimits.connections_max,
         ge=16,
         le=1_000_000,
-        description="connections to the gRPC port; the last tenth is for hosts that have few",
+        description="connections to the gRPC port; the last tenth is for hosts with few",
     )
-    drain_ms: int = Field(5_000, ge=0, le=600_000, description="longest time that a stop waits for calls in flight")
+    drain_ms: int = Field(5_000, ge=0, le=600_000, description="longest wait of a stop for calls in flight")
 
     @field_validator("delay_levels")
     @classmethod
@@ -237,35 +237,35 @@ class NodeSettings(BaseSettings):
     @field_validator("metrics_tls", mode="before")
     @classmethod
     def _switch(cls, text: object) -> object:
-        """Other words for on and off."""
+        """Accepts other words for on and off."""
         words = {"": "off", "0": "off", "false": "off", "1": "on", "true": "on"}
         return words.get(str(text).lower(), text)
 
     @model_validator(mode="after")
     def _certificate_is_whole(self) -> Self:
         if self.files is None and self.metrics_tls != "off":
-            raise ValueError(f"metrics_tls takes a certificate: {', '.join(TLS_VARIABLES.values())}")
+            raise ValueError(f"metrics_tls requires a certificate: {', '.join(TLS_VARIABLES.values())}")
         return self
 
     @property
     def files(self) -> Files | None:
-        """Those of its certificate; None: there are none."""
+        """The files of its certificate; None: there are none."""
         return files_of({"cert": self.tls_cert_file, "key": self.tls_key_file, "CA": self.tls_ca_file})
 
     def credentials(self, registry: CollectorRegistry | None = None) -> Credentials:
-        """What it shows other processes, and knows them by. Raises: StartupError: the files can't be read."""
+        """Its credentials toward other processes. Raises: StartupError: the files are unreadable."""
         files = self.files
         certificates = Certificates(files, registry) if files is not None else None
         return Credentials(self.secret, certificates, self.tls_spiffe_prefix)
 
     @property
     def listeners(self) -> Sequence[Listener]:
-        """Where it takes calls."""
+        """Its addresses for calls."""
         return [Listener(self.reached_at, self.tls, self.authenticated)]
 
     @property
     def metrics_listener(self) -> Sequence[Listener]:
-        """Where it tells its metrics, if it does."""
+        """Its address for metrics, if any."""
         if self.metrics_port == NO_PORT:
             return []
         host = self.metrics_host or self.reached_at
@@ -285,17 +285,17 @@ class NodeSettings(BaseSettings):
 
     @property
     def reached_at(self) -> str:
-        """The address at which others reach it."""
+        """Its address for others."""
         return self.host
 
     @property
     def tls(self) -> bool:
-        """Whether calls come by TLS alone."""
+        """Whether calls use only TLS."""
         return bool(self.tls_cert_file)
 
     @property
     def authenticated(self) -> bool:
-        """Whether callers prove who they are: processes of the cluster do it by their certificates, or the secret."""
+        """Whether callers authenticate: processes of the cluster use certificates or the secret."""
         return self.tls or bool(self.secret)
 
     @property
@@ -312,10 +312,10 @@ class NodeSettings(BaseSettings):
 
     @classmethod
     def read(cls, arguments: list[str] | None = None) -> Self:
-        """From the environment, overridden by flags; `arguments` defaults to the command line's.
+        """Reads the environment, overridden by flags; `arguments` defaults to the command line's.
 
         Raises:
-            StartupError: one line that names all faults, unknown variables with the process's prefix included.
+            StartupError: one line with all faults, including unknown variables with the process's prefix.
         """
         given = sys.argv[1:] if arguments is None else arguments
         return read_checked(cls, lambda: cls(_cli_parse_args=given))  # type: ignore[call-arg]
@@ -325,10 +325,10 @@ S = TypeVar("S", bound=BaseSettings)
 
 
 def read_checked(kind: type[S], make: Callable[[], S]) -> S:
-    """The settings of a process, made from the environment.
+    """The settings of a process, from the environment.
 
     Raises:
-        StartupError: one line that names all faults, unknown variables with the process's prefix included.
+        StartupError: one line with all faults, including unknown variables with the process's prefix.
     """
     prefix = kind.model_config.get("env_prefix", "")
     known = {(prefix + name).upper() for name in kind.model_fields}
@@ -349,30 +349,30 @@ def read_checked(kind: type[S], make: Callable[[], S]) -> S:
 def _sentence(prefix: str, fault: dict[str, Any]) -> str:
     field = "_".join(str(part) for part in fault["loc"])
     name = field if field.isupper() else (prefix + field).upper()
-    # For a rule about several settings the input is all of them.
+    # The input of a rule about several settings is all of them.
     plain = isinstance(fault["input"], str | int | float | bool) and "secret" not in field
     value = "" if fault["type"] == "missing" or not plain else f" = {masked(repr(fault['input']))}"
     return f"{name}{value}: {masked(worded(fault))}"
 
 
 def transaction_timeout_of_all() -> str:
-    """The value of DUETIME_TRANSACTION_TIMEOUT_MS, for stores that are not told another; RocketMQ's without it."""
+    """The value of DUETIME_TRANSACTION_TIMEOUT_MS, the default of stores; if unset, RocketMQ's."""
     return os.environ.get(TRANSACTION_TIMEOUT_VARIABLE, "6000")
 
 
 def database_url_of_commands() -> str:
-    """The value of DUETIME_DATABASE_URL; empty without it."""
+    """The value of DUETIME_DATABASE_URL; empty if unset."""
     return os.environ.get(DATABASE_URL_VARIABLE, "")
 
 
 def secrets_key_of_all() -> str:
-    """The value of DUETIME_SECRETS_KEY; empty without it."""
+    """The value of DUETIME_SECRETS_KEY; empty if unset."""
     return os.environ.get(SECRETS_KEY_VARIABLE, "")
 
 
 def credentials_of_commands() -> Credentials:
-    """By DUETIME_TLS_CERT_FILE, DUETIME_TLS_KEY_FILE and DUETIME_TLS_CA_FILE, or the last alone, as clients have it;
-    else by the secret in DUETIME_CLUSTER_SECRET. Raises: StartupError."""
+    """Credentials from DUETIME_TLS_CERT_FILE, DUETIME_TLS_KEY_FILE and DUETIME_TLS_CA_FILE, or from the last alone, as
+    for clients; else from the secret in DUETIME_CLUSTER_SECRET. Raises: StartupError."""
     paths = {kind: os.environ.get(name, "") for kind, name in TLS_VARIABLES.items()}
     try:
         files = files_of(paths) if paths["cert"] or paths["key"] or not paths["CA"] else Files(Path(paths["CA"]))
@@ -404,7 +404,7 @@ def parse_stores(text: str) -> dict[int, str]:
 
 
 class StoreClientSettings(NodeSettings):
-    """Settings that the processes above the store share."""
+    """Settings shared by the processes that use the store."""
 
     database_url: str = Field(repr=False, description="metadata database, such as sqlite:////var/lib/duetime/meta.db")
     stores: str = Field(description="store addresses by shard: 0=HOST:PORT,1=HOST:PORT")

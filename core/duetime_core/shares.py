@@ -1,4 +1,4 @@
-"""A limit that many callers share: no caller takes all of it, and one that holds little always finds some. Pure.
+"""A limit shared by many callers: no caller can take all of it, and one that holds little can always take some. Pure.
 
 0 ......................................... 9/10 ........ limit
 |  callers below their share take from here   |  only callers that hold little take from here
@@ -9,28 +9,28 @@ from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 
-# A caller that holds less than this part of a limit may use the last tenth too.
+# Callers with less than this part of a limit may use the last tenth too.
 LITTLE = 100
 
 
 class Shares(Generic[K]):
-    """The amounts that callers hold of something limited.
+    """The amounts of a limited quantity held by callers.
 
     Args:
         limit: the most that all hold together.
-        share: the most that one holds; None: half of the limit.
-        little: a caller that holds less than this may use the last tenth too; None: a hundredth of the limit.
+        share: the most for one caller; None: half of the limit.
+        little: callers with less than this may use the last tenth too; None: a hundredth of the limit.
     """
 
     def __init__(self, limit: int, share: int | None = None, little: int | None = None) -> None:
         self.used = 0
-        # How often something was refused.
+        # Number of rejections.
         self.refused_count = 0
         self._held: dict[K, int] = {}
         self.bound(limit, share, little)
 
     def bound(self, limit: int, share: int | None = None, little: int | None = None) -> None:
-        """Sets the limits, also below the amounts that are held now."""
+        """Sets the limits, possibly below the amounts held now."""
         self.limit = limit
         self.share = -(-limit // 2) if share is None else min(share, limit)
         self.little = min(max(limit // LITTLE, 1) if little is None else little, self.share)
@@ -40,23 +40,23 @@ class Shares(Generic[K]):
         return self._held.get(key, 0)
 
     def room(self, key: K) -> int:
-        """How much more the caller may take."""
+        """The amount that the caller may still take."""
         own, free = self._held.get(key, 0), self.limit - self.used
         return max(0, min(free - self._reserve, self.share - own), min(free, self.little - own))
 
     def may_take(self, key: K, amount: int = 1) -> bool:
-        """Whether that much is left for the caller; a refusal is counted."""
+        """Whether the caller may take this amount; counts a rejection."""
         fits = amount <= self.room(key)
         self.refused_count += not fits
         return fits
 
     def take(self, key: K, amount: int = 1) -> None:
-        """Counts an amount as held by the caller; beyond the limit too, for things that are there already."""
+        """Adds to the caller's amount; may exceed the limit, for amounts that already exist."""
         self.used += amount
         self._held[key] = self._held.get(key, 0) + amount
 
     def give(self, key: K, amount: int = 1) -> None:
-        """Counts that much less as held by the caller."""
+        """Subtracts from the caller's amount."""
         self.used -= amount
         left = self._held.pop(key, 0) - amount
         if left:
@@ -69,5 +69,5 @@ class Shares(Generic[K]):
         return max(0, min(left - of // 10, self.share - own), min(left, self.little - own))
 
     def holders(self) -> list[K]:
-        """Callers that hold something, the one with the most first."""
+        """Callers with any amount, the highest first."""
         return sorted(self._held, key=lambda key: -self._held[key])

@@ -1,7 +1,7 @@
-"""Ends connections: those that make no calls when descriptors run short, and those of a host that has too many.
+"""Ends connections: quiet ones when descriptors run short, and those of hosts with too many.
 
-The others stay as long as they like. gRPC itself lets no connection in beyond `connections_max`; this keeps the last
-tenth of them free for hosts that have few.
+Others stay open indefinitely. gRPC itself rejects connections above `connections_max`; this module keeps the last tenth
+free for hosts with few.
 """
 
 import resource
@@ -22,18 +22,18 @@ from duetime_core.traffic import Connection, Traffic
 log = sparing()
 
 CHECK_MS = 1_000
-# Shares of the process's descriptors: above the first, quiet connections are ended down to the second.
+# Shares of the process's descriptors: above the first, quiet connections are ended, down to the second.
 SHORT, ENOUGH = 0.8, 0.7
-# Above this share of the connections that may be, hosts with more than the LITTLEth part of them give some up.
+# Above this share of the connection limit, hosts with more than the LITTLEth part of it lose some.
 SHARED = 0.9
 OTHERS_CHECKS = 60
-# Checks without a call after which a connection counts as quiet: one that never made a call, and one that did. A long
-# poll lasts half as long.
+# Checks without a call after which a connection counts as quiet: without any call ever, and after calls. A long poll
+# lasts half as long.
 NEVER_CHECKS, QUIET_CHECKS = 5, 60
 
 
 class Shedding(Collector):
-    """Watches over the connections to one server."""
+    """Monitors the connections to one server."""
 
     def __init__(
         self,
@@ -45,17 +45,17 @@ class Shedding(Collector):
         self._traffic = traffic
         self._clock = clock
         self._sockets = sockets or Sockets()
-        # By peer: the number of checks at which its connection was there without ever having made a call.
+        # Number of checks that found a connection without any call so far, by peer.
         self._silent: dict[str, int] = {}
         self._timer: Timer | None = None
         self._ports: tuple[int, ...] = ()
-        # Descriptors that were no connections at the last look, and checks since.
+        # Descriptors other than connections at the last scan, and checks since.
         self._others = self._unscanned_checks = 0
         if registry is not None:
             registry.register(self)
 
     def start(self, *ports: int) -> None:
-        """Checks connections to these ports from now on."""
+        """Starts checking connections to these ports."""
         self._ports = ports
         self._check()
 
@@ -74,16 +74,16 @@ class Shedding(Collector):
         self._check_shares(used)
 
     def _check_shares(self, used: int) -> None:
-        """Looks at connections where so many descriptors may be too many of them. A store has as many files: what is
-        none of connections is counted anew after a minute, or when there seem to be too many."""
+        """Scans connections if the number of descriptors suggests too many. A store has as many files: descriptors
+        other than connections are counted again after a minute, or if there seem to be too many."""
         shared = SHARED * self._traffic.connections_max
         self._unscanned_checks += 1
         if used - self._others > shared or (used > shared and self._unscanned_checks > OTHERS_CHECKS):
             self._others, self._unscanned_checks = used - self.share(), 0
 
     def share(self) -> int:
-        """Ends connections until what is left for others is free: of the host that has most, those never used first,
-        then the newest. How many there were."""
+        """Ends connections until the share for others is free: of the host with the most, those never used first, then
+        the newest. Returns their number before."""
         self._sockets.scan()
         peers = self._peers_in(self._sockets)
         most, known, counts = self._traffic.connections_max, self._traffic.connections, Counter(map(host_of, peers))
@@ -95,7 +95,7 @@ class Shedding(Collector):
         if chosen:
             self._traffic.cut_count += len(chosen)
             hosts = len(set(map(host_of, chosen)))
-            log.warning("connections ended: their hosts have too many", count=len(chosen), hosts=hosts, most=most)
+            log.warning("connections ended: too many per host", count=len(chosen), hosts=hosts, most=most)
         return len(peers)
 
     def shed(self, count: int) -> None:
@@ -121,11 +121,11 @@ class Shedding(Collector):
         return [peer for port in self._ports for peer in sockets.peers_of(port)]
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        # A scrape's thread has sockets of its own to look at.
+        # A separate instance, because scrapes run on another thread.
         sockets = Sockets()
         sockets.scan()
         yield GaugeMetricFamily("duetime_connections", "Connections to the gRPC port", len(self._peers_in(sockets)))
-        yield GaugeMetricFamily("duetime_connections_max", "The most that are let in", self._traffic.connections_max)
+        yield GaugeMetricFamily("duetime_connections_max", "Limit of the connections", self._traffic.connections_max)
 
 
 def _some(known: Mapping[str, Connection], chosen: list[str]) -> dict[str, int]:

@@ -1,7 +1,7 @@
-"""This process's connections as the kernel sees them: the progress of each, and a way to end one.
+"""This process's connections as seen by the kernel: the progress of each, and a way to end one.
 
-gRPC hands out no socket, but calls name their peer, and the process finds its sockets in /proc/self/fd. Where there is
-no such directory nothing is known of connections, and none is ended.
+gRPC exposes no sockets, but calls name their peer, and the process finds its sockets in /proc/self/fd. Without such a
+directory, connections are unknown and none is ended.
 """
 
 import errno
@@ -16,7 +16,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _FDS = "/proc/self/fd"
-# Of struct tcp_info: bytes_acked and bytes_received, two 64-bit numbers at its 120th byte.
+# Part of struct tcp_info: bytes_acked and bytes_received, two 64-bit numbers at its 120th byte.
 _INFO_BYTES = 136
 _BYTES = struct.Struct("=120xQQ")
 _MAPPED = "::ffff:"
@@ -24,14 +24,14 @@ _MAPPED = "::ffff:"
 
 @dataclass(slots=True)
 class Progress:
-    """Bytes of a connection since it was made: taken by the peer, and received from it."""
+    """Bytes of a connection since its start: acknowledged by the peer, and received from it."""
 
     acked: int
     received: int
 
 
 class Sockets:
-    """The TCP sockets of this process, by their peer as gRPC names it: `ipv4:127.0.0.1:5000`."""
+    """The TCP sockets of this process, by gRPC's name of their peer: `ipv4:127.0.0.1:5000`."""
 
     def __init__(self) -> None:
         self._fds: dict[str, int] = {}
@@ -41,7 +41,7 @@ class Sockets:
         return peer in self._fds
 
     def scan(self) -> None:
-        """Finds all sockets of the process, which takes some 5 us for each descriptor."""
+        """Finds all sockets of the process; takes some 5 us per descriptor."""
         self._fds.clear()
         for fd in open_files():
             peer = _with(fd, _peer_of)
@@ -49,11 +49,11 @@ class Sockets:
                 self._fds[peer] = fd
 
     def peers_of(self, port: int) -> list[str]:
-        """The peers that the last scan found connected to a port of this process, oldest descriptors first."""
+        """The peers connected to a port of this process at the last scan, oldest descriptors first."""
         return [peer for peer, fd in sorted(self._fds.items(), key=_fd) if _with(fd, _port_of) == port]
 
     def progress(self, peer: str) -> Progress | None:
-        """None: there is no such connection any more, or no scan has found it yet."""
+        """None: the connection is gone, or was not found by a scan yet."""
         return self._use(peer, _progress)
 
     def cut(self, peer: str) -> None:
@@ -64,7 +64,7 @@ class Sockets:
         fd = self._fds.get(peer)
         if fd is None:
             return None
-        # The descriptor may be another connection's by now.
+        # The descriptor may belong to another connection by now.
         found = _with(fd, lambda own: use(own) if _peer_of(own) == peer else None)
         if found is None:
             del self._fds[peer]
@@ -72,7 +72,7 @@ class Sockets:
 
 
 def open_files() -> Iterable[int]:
-    """The descriptors of this process; all that it may have, where none is left to list them with."""
+    """The descriptors of this process; all possible ones, if none is left for listing them."""
     try:
         return map(int, os.listdir(_FDS))
     except OSError as error:
@@ -81,9 +81,9 @@ def open_files() -> Iterable[int]:
 
 
 def _with(fd: int, use: Callable[[socket.socket], T]) -> T | None:
-    """The result of `use` on a descriptor, which stays its owner's; None where it is no connected socket."""
+    """The result of `use` on a descriptor, which its owner keeps; None: not a connected socket."""
     try:
-        # The family whose addresses need more room; each address names its own family.
+        # The family with the larger addresses; each address names its own family.
         own = socket.socket(socket.AF_INET6, socket.SOCK_STREAM, 0, fd)
     except OSError:
         return None
@@ -104,7 +104,7 @@ def _port_of(own: socket.socket) -> int:
 
 
 def _peer_of(own: socket.socket) -> str:
-    """The peer as gRPC names it; empty where it has no internet address."""
+    """gRPC's name of the peer; empty: no internet address."""
     name = own.getpeername()
     if not isinstance(name, tuple):
         return ""

@@ -1,4 +1,4 @@
-"""A process that a supervisor started: it tells when it serves, and does not outlive who started it."""
+"""A process started by a supervisor: it reports when it serves, and ends with the supervisor."""
 
 import ctypes
 import os
@@ -6,7 +6,7 @@ import signal
 
 from duetime_core.errors import StartupError
 
-# Set by a supervisor: the process ends when its parent does, and prints one ready line for it.
+# Set by a supervisor: the process prints one ready line, and ends with its parent.
 SUPERVISED_VARIABLE = "DUETIME_SUPERVISED"
 # Set by a supervisor: the process is a spare, which has loaded its modules and does nothing else before it has read a
 # byte from its standard input.
@@ -35,7 +35,7 @@ def await_turn() -> None:
 
 
 def die_with_parent() -> None:
-    """Raises: StartupError: it is gone already."""
+    """Raises: StartupError: the supervisor has already ended."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() == 1:
         raise StartupError("the supervisor is gone")

@@ -4,9 +4,9 @@
            ├─▶ retry, scheduler, gateway ─▶ serving ─▶ stop gateway ─▶ scheduler ─▶ retry ─▶ store
     store  ┘
 
-Each node is what it is in a process of its own, with the same settings; their calls stay within the process
-(duetime_core.within). What a process has once, these have together: event loop, collector, log, page of metrics.
-Services are found by the entry points of the group "duetime.nodes", so that this package imports none of them.
+Each node is the same as in its own process, with the same settings; their calls stay within the process
+(duetime_core.within). They share one event loop, collector, log, and page of metrics. Services are found by the entry
+points of the group "duetime.nodes", so that this package imports none of them.
 """
 
 if __name__ == "__main__":
@@ -40,7 +40,7 @@ from duetime_core.within.places import places
 log = structlog.get_logger()
 
 PROCESS = "cluster"
-# Those that are called before those that call; the last one stops first, so that no last call fails.
+# Callees come before callers; the last one stops first, so that no last call fails.
 NAMES = ("store", "retry", "scheduler", "gateway")
 STORE, GATEWAY = NAMES[0], NAMES[-1]
 
@@ -54,16 +54,16 @@ def node_class(name: str) -> Any:
 
 @dataclass(frozen=True)
 class TogetherSettings:
-    """The settings of all nodes, read from the same variables as in processes of their own. What the process has once
-    is told by the gateway's, and the log has the finest of their levels."""
+    """The settings of all nodes, from the same variables as in separate processes. Settings of the process come from
+    the gateway; the log has the most verbose of their levels."""
 
     nodes: Mapping[str, NodeSettings]
-    # Whether the nodes after the gateway listen on their ports too, for others than this process.
+    # Whether the nodes behind the gateway also listen on their ports, for other processes.
     inner_ports: bool
 
     @classmethod
     def read(cls) -> Self:
-        """Raises: StartupError: the faults of the first node that has some."""
+        """Raises: StartupError: the faults of the first faulty node."""
         parser = argparse.ArgumentParser(prog="python -m duetime_core.together", description=__doc__.splitlines()[0])
         parser.add_argument("--inner-ports", action="store_true", help="store, scheduler and retry listen as well")
         options = parser.parse_args()
@@ -99,7 +99,7 @@ class TogetherSettings:
 
     @property
     def listeners(self) -> list[Listener]:
-        """Those of the nodes that listen."""
+        """The listeners of the nodes that listen."""
         nodes = self.nodes.values() if self.inner_ports else [self.gateway]
         return [listener for node in nodes for listener in node.listeners]
 
@@ -113,7 +113,7 @@ class TogetherSettings:
 
     @property
     def inner_addresses(self) -> list[str]:
-        """Of the nodes that are called from within."""
+        """The addresses of nodes called within the process."""
         return [f"{node.host}:{node.port}" for name, node in self.nodes.items() if name != GATEWAY]
 
 
@@ -127,7 +127,7 @@ def _read(name: str) -> NodeSettings:
 
 
 class _Member:
-    """A node, whose tasks and log lines are known by its name."""
+    """A node; its tasks and log lines have its name."""
 
     def __init__(self, name: str, settings: NodeSettings, clock: Clock) -> None:
         self.name = name
@@ -151,7 +151,7 @@ class _Member:
 
 
 class MembersMetrics(Collector):
-    """The metrics of several nodes on one page; the label `process` says whose."""
+    """The metrics of several nodes on one page, distinguished by the label `process`."""
 
     def __init__(self, registries: Mapping[str, CollectorRegistry]) -> None:
         self._registries = registries
@@ -168,19 +168,19 @@ class MembersMetrics(Collector):
 
 
 class Together:
-    """All nodes as one; see duetime_core.node.Node. If one of them can't continue, none does."""
+    """All nodes as one; see duetime_core.node.Node. If one of them fails, all end."""
 
     def __init__(self, settings: TogetherSettings, clock: Clock) -> None:
         self._settings = settings
         self._clock = clock
         self._members: dict[str, _Member] = {}
-        # Undoes what was started, the latest first.
+        # Stops the started nodes, the latest first.
         self._started = contextlib.AsyncExitStack()
         self.registry = CollectorRegistry()
 
     @property
     def port(self) -> int:
-        """The gateway's."""
+        """The gateway's port."""
         return self._members[GATEWAY].node.port
 
     @property
@@ -195,7 +195,7 @@ class Together:
         self.registry.register(MembersMetrics({name: one.node.registry for name, one in self._members.items()}))
 
     def _start(self, name: str) -> Coroutine[Any, Any, None]:
-        """Makes a node, to be stopped after all those that are made later. Returns its start."""
+        """Creates a node, to be stopped after those created later. Returns its start."""
         member = self._members[name] = _Member(name, self._settings.nodes[name], self._clock)
         self._started.push_async_callback(member.stop)
         return member.start()
@@ -205,7 +205,7 @@ class Together:
         try:
             done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             for end in done:
-                log.error("node ended by itself, and all others with it", node=ends[end])
+                log.error("node failed: all nodes end", node=ends[end])
                 end.result()
         finally:
             for end in ends:
@@ -216,8 +216,7 @@ class Together:
 
 
 async def _all(*works: Coroutine[Any, Any, Any]) -> None:
-    """Waits for all, also when one fails: a start that is cancelled half way is harder to undo. Raises the first
-    failure."""
+    """Waits for all, even if one fails: a start cancelled halfway is harder to undo. Raises the first failure."""
     for outcome in await asyncio.gather(*works, return_exceptions=True):
         if isinstance(outcome, BaseException):
             raise outcome

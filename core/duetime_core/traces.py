@@ -1,7 +1,7 @@
-"""Exceptions as log lines have them: of which class, and where they came up, without their texts.
+"""Formats exceptions for log lines: class and location, without their texts.
 
-The text of an unexpected exception has the value that it stumbled over: a body, a token. What is told of an expected
-one is the choice of whoever logs it.
+The text of an unexpected exception may contain user data: a body, a token. For expected ones, the caller chooses the
+text to log.
 """
 
 import traceback
@@ -13,21 +13,21 @@ ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
 
 
 def name_of(error: BaseException) -> str:
-    """The class; of the operating system's errors also what it says, which has nothing of a caller in it."""
+    """The class; for the operating system's errors also their text, which contains no user data."""
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     return f"{name}: {error.strerror}" if isinstance(error, OSError) and error.strerror else name
 
 
 def trace_of(error: BaseException) -> str:
-    """The stack of an exception, of its causes before it, and of the members of a group after it."""
+    """The stack of an exception, after those of its causes, and before those of the members of a group."""
     told: list[str] = []
     _tell(error, told, set())
     return "".join(told).rstrip("\n")
 
 
 def format_exception(exc_info: ExcInfo) -> str:
-    """As structlog asks for it."""
+    """The interface for structlog."""
     return trace_of(exc_info[1])
 
 

@@ -1,12 +1,12 @@
 """Traces of messages by OpenTelemetry: off unless an endpoint is set, and then only for messages whose sender traces.
 
-A message carries its sender's context as the property `traceparent` (W3C), through its lane, its copies and its dead
-letter. A process adds spans to that trace for its own work on the message:
+A message keeps its sender's context as the property `traceparent` (W3C), in its lane, its copies and its dead letter.
+Each process adds spans to that trace for its own work on the message:
 
     send (SDK) ── Send (gateway) ┄┄ restore (scheduler) ┄┄ process, ack or nack (SDK) ┄┄ retry (retry service) ┄┄ …
 
-Only contexts with the flag `sampled` count: the sender decides once, and an unsampled message costs a search of its
-batch's bytes. Off, it costs reading one variable for each batch or call.
+Only contexts with the flag `sampled` count: the sender decides once. An unsampled message costs a search of its batch's
+bytes. If tracing is off, it costs reading one variable per batch or call.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 
 TRACEPARENT = "traceparent"
 _MARK = b"traceparent\x01"
-# Version 00 and the beginning of later ones; the last two digits are flags, of which the lowest is `sampled`.
+# Matches version 00 and the beginning of later ones; the last two digits are flags, the lowest of them `sampled`.
 _CONTEXT = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f][13579bdf]")
 _CONTEXT_BYTES = 55
-# Most links of one span, and most traced messages of one batch: a trace of everything helps nobody.
+# Most links of one span, and most traced messages of one batch: more would help nobody.
 LINKS_MAX = 32
 BATCH_SPANS_MAX = 256
 SHUTDOWN_S = 5.0
 
 
 class Tracing:
-    """Makes spans of this process; imported packages are those of the extra `otel`."""
+    """Creates spans of this process; imports packages of the extra `otel`."""
 
     def __init__(self, provider: AnyProvider) -> None:
         from opentelemetry import trace
@@ -62,7 +62,7 @@ class Tracing:
         return found if found.is_valid else None
 
     def server_span(self, method: str, metadata: Any) -> AbstractContextManager[Any]:
-        """A span around a call that its caller traces."""
+        """A span around a call traced by its caller."""
         for key, value in metadata or ():
             if key == TRACEPARENT:
                 parent = self.context(value if isinstance(value, bytes) else value.encode())
@@ -76,10 +76,10 @@ class Tracing:
         return nullcontext()
 
     def messages(self, what: str, records: bytes, sizes: Sequence[int], began_ns: int, **attributes: Any) -> None:
-        """A span for each traced message of a finished batch, and one for the batch that links to them; nothing where
-        none is traced.
+        """A span for each traced message of a finished batch, and one for the batch with links to them; nothing if none
+        is traced.
 
-        `sizes`: of the records, which lie back to back; 0 where there is none. `began_ns`: Unix time.
+        `sizes`: of the concatenated records; 0: no record. `began_ns`: Unix time.
         """
         traced = list(self._traced(records, sizes))
         if not traced:
@@ -107,7 +107,7 @@ class Tracing:
         *links: Any,
         **attributes: Any,
     ) -> None:
-        """A span of one message's trace, begun and ended. `found`: the record before this work."""
+        """A finished span of one message's trace. `found`: the record before this work."""
         properties = decode_properties(found.properties)
         topic = properties.get(record.REAL_TOPIC) or found.topic
         span = self._tracer.start_span(
@@ -125,7 +125,7 @@ class Tracing:
         span.end(ended_ns)
 
     def context_of(self, found: record.Record) -> SpanContext | None:
-        """The context that a message carries, if its trace is sampled."""
+        """The context in a message, if its trace is sampled."""
         value = value_of(found.properties, TRACEPARENT.encode())
         return self.context(value) if value else None
 
@@ -154,18 +154,18 @@ class Tracing:
         return self._trace.set_span_in_context(self._trace.NonRecordingSpan(parent))
 
 
-# None: nothing is traced. Read once for each call or batch.
+# None: nothing is traced. Read once per call or batch.
 active: Tracing | None = None
 
 
 def use(provider: AnyProvider | None) -> None:
-    """Traces with this provider from now on; None: not at all."""
+    """Sets the provider for tracing; None: off."""
     global active
     active = Tracing(provider) if provider is not None else None
 
 
 class Exporting:
-    """Spans on their way to an OTLP endpoint, from `start` to `stop`; nothing where `endpoint` is empty."""
+    """Exports spans to an OTLP endpoint, from `start` to `stop`; does nothing if `endpoint` is empty."""
 
     def __init__(self, process: str, endpoint: str) -> None:
         self._provider: TracerProvider | None = None
@@ -178,8 +178,8 @@ class Exporting:
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
             from opentelemetry.sdk.trace.sampling import ALWAYS_ON
         except ImportError:
-            raise StartupError("otlp_endpoint is set, and OpenTelemetry missing: pip install 'duetime[otel]'") from None
-        # The message's sender has sampled; nothing else begins a trace here.
+            raise StartupError("otlp_endpoint is set, OpenTelemetry is missing: pip install 'duetime[otel]'") from None
+        # The message's sender has decided about sampling; no trace starts here.
         resource = Resource.create({"service.name": f"duetime-{process}"})
         self._provider = TracerProvider(ALWAYS_ON, resource, shutdown_on_exit=False)
         exporter = OTLPSpanExporter(f"{endpoint.rstrip('/')}/v1/traces")
@@ -187,10 +187,10 @@ class Exporting:
         use(self._provider)
 
     async def stop(self) -> None:
-        """Sends the remaining spans, for some seconds at most."""
+        """Sends the remaining spans, for at most some seconds."""
         use(None)
         if self._provider is not None:
-            # A daemon thread: an endpoint that does not answer must not hold up the process's end.
+            # A daemon thread: an endpoint that does not answer must not delay the process's end.
             ending = Thread(target=self._provider.shutdown, daemon=True)
             ending.start()
             await asyncio.to_thread(ending.join, SHUTDOWN_S)

@@ -1,16 +1,15 @@
-"""Bytes under way on this process's connections: requests that are not whole yet, and answers that are not taken yet.
+"""Bytes in transit on this process's connections: incomplete requests, and answers not taken yet.
 
-gRPC gives a request to a call only once it is whole, and grants the sender room for all of it as soon as the call
-reads. So the bytes of unfinished requests are measured from outside: those that the kernel has received on a
-connection, less those handed to calls. The number is exact whenever no call reads, and is corrected then. Where a
-stream always reads, headers, window updates and pings would add up: an allowance for each call and for the bytes that
-the peer took covers them.
+gRPC passes a request to a call only when complete, and grants the sender space for all of it as soon as the call reads.
+So the bytes of incomplete requests are measured from outside: bytes received by the kernel on a connection, minus those
+passed to calls. The number is exact whenever no call reads, and is corrected then. If a stream always reads, headers,
+window updates and pings would add up: an allowance for each call and for the bytes taken by the peer covers them.
 
-    uploads   measured every CHECK_MS for calls that read; beyond the limit the slowest connections are refused.
-              A unary call is judged by the bytes that came since it reads, a stream by those of its connection
-    answers   counted from when they are made until gRPC has written them; a share for each host and connection
-    both      cut off when they stand still: an upload as a call, a unary answer with its connection, as gRPC can't take
-              it back
+    uploads   measured every CHECK_MS for calls that read; above the limit the slowest connections are rejected.
+              A unary call is judged by the bytes since it reads, a stream by those of its connection
+    answers   counted from their creation until gRPC has written them; with a share for each host and connection
+    both      cut off without progress: an upload as a call, a unary answer with its connection, because gRPC cannot
+              take it back
 """
 
 import asyncio
@@ -37,22 +36,22 @@ from duetime_core.within.server import PEER
 log = sparing()
 
 CHECK_MS = 50
-# Answers are checked less often: they are not urgent.
+# Interval for answers, which are less urgent.
 ANSWERS_CHECK_MS = 1_000
-# How long an upload, or the writing of a unary answer, may make no progress to speak of.
+# Longest time without notable progress of an upload, or of writing a unary answer.
 STILL_MS = 10_000
-# How long a stream's reader may leave one message untaken for which it gave no credit.
+# Longest time for a stream's reader to leave one message untaken without having given credit for it.
 STREAM_STILL_MS = 120_000
 PROGRESS_BYTES = 16 * 1024
-# The slowest rate at which an answer as a whole may be taken.
+# Slowest permitted rate for taking a whole answer.
 ANSWER_BYTES_PER_MS = 64
-# Smaller ones are not counted: HTTP/2 takes this much of every stream before anything is read.
+# Smaller ones are not counted: HTTP/2 accepts this much of every stream before anything is read.
 COUNTED_BYTES_MIN = 64 * 1024
-# Reads after which a connection is measured anew: headers and frames are not counted, some 100 bytes for each read.
+# Reads after which a connection is measured again: headers and frames are not counted, some 100 bytes per read.
 READS_MEASURED = 64
-# Bytes of a call that are no request: its headers with a token and a trace, a window update, a ping.
+# Bytes of a call beside requests: its headers with a token and a trace, a window update, a ping.
 CALL_BYTES = 1_024
-# A peer acknowledges what it takes: a window update or ping of some 30 bytes for each 16 KiB or more.
+# A peer acknowledges received bytes: a window update or ping of some 30 bytes per 16 KiB or more.
 TAKEN_BYTES_PER_BYTE = 256
 Task = asyncio.Task[Any]
 
@@ -67,7 +66,7 @@ class TrafficLimits:
 
 
 class _Unfinished:
-    """Bytes of requests that are not whole, as of the last check, and when they last grew or shrank."""
+    """Bytes of incomplete requests at the last check, and the time of their last change."""
 
     __slots__ = ("held", "still_ms", "stirred")
 
@@ -85,23 +84,23 @@ class _Unfinished:
 
 
 class _Upload(_Unfinished):
-    """The request of a unary call: the bytes that its connection received since the call reads, at most."""
+    """The request of a unary call: at most the bytes received by its connection since the call reads."""
 
     __slots__ = ("before",)
 
     def __init__(self, before: int, now_ms: float) -> None:
         super().__init__(now_ms)
-        # Bytes of other calls, which the connection held before this one.
+        # Bytes of other calls, held by the connection before this one.
         self.before = before
 
     def note(self, held: int, now_ms: float) -> None:
-        """Takes the bytes that the connection holds."""
+        """Takes the bytes held by the connection."""
         self.before = min(self.before, held)
         super().note(held - self.before, now_ms)
 
 
 class Connection(_Unfinished):
-    """One peer's connection: the tasks that read on it, and the bytes read since it was measured last."""
+    """One peer's connection: its reading tasks, and the bytes read since it was last measured."""
 
     __slots__ = (
         "acked",
@@ -121,26 +120,26 @@ class Connection(_Unfinished):
     def __init__(self, peer: str) -> None:
         super().__init__(0.0)
         self.peer = peer
-        # Requests from within this process are whole when they come, and take no memory but their sender's.
+        # Requests from within this process arrive complete, and use only their sender's memory.
         self.within = peer.startswith(PEER)
-        # Reading tasks, oldest first, and whether they read a stream, in which they may wait for the next message.
+        # Reading tasks, oldest first, and whether each reads a stream, in which it may wait for the next message.
         self.reads: dict[Task, bool] = {}
-        # Those of unary calls that were there at the last check.
+        # Uploads of unary calls present at the last check.
         self.uploads: dict[Task, _Upload] = {}
-        # Counted up by the search for quiet connections.
+        # Counter for the search for quiet connections.
         self.quiet_checks = 0
-        # Received and taken bytes at the last measurement; the calls since, and the bytes that they were given.
+        # Received and taken bytes at the last measurement; calls since, and the bytes passed to them.
         self.base = 0
         self.acked = 0
         self.calls = 0
         self.delivered = 0
         self.unmeasured = 0
-        # As of the last check: the oldest read, and when it was first seen.
+        # State at the last check: the oldest read, and the time when it was first seen.
         self.oldest: Task | None = None
         self.since_ms = 0.0
 
     def unfinished(self, progress: Progress) -> int:
-        """Bytes of requests that are not whole."""
+        """Bytes of incomplete requests."""
         allowed = CALL_BYTES * (self.calls + len(self.reads)) + (progress.acked - self.acked) // TAKEN_BYTES_PER_BYTE
         return max(progress.received - self.base - self.delivered - allowed, 0)
 
@@ -153,10 +152,10 @@ class Connection(_Unfinished):
             upload.note(held, now_ms)
 
     def still(self, now_ms: float, *, streams: bool) -> dict[Task, int]:
-        """Calls whose request has made no progress for too long though a part of it has come, and its bytes.
+        """Calls with a partly received request without progress for too long, and its bytes.
 
         Args:
-            streams: streams too; one that waits for its next message can't be told from that.
+            streams: includes streams; one waiting for its next message cannot be distinguished.
         """
         found = {task: upload.held for task, upload in self.uploads.items() if upload.is_still(now_ms)}
         if streams and self.is_still(now_ms):
@@ -164,7 +163,7 @@ class Connection(_Unfinished):
         return found
 
     def measured(self, progress: Progress) -> None:
-        """Sets the count right: no request is unfinished."""
+        """Resets the count: no request is incomplete."""
         self.base, self.acked = progress.received, progress.acked
         self.calls = self.delivered = self.unmeasured = 0
 
@@ -175,7 +174,7 @@ def _answer_room(bytes_max: int) -> Room:
 
 
 class _Answer:
-    """One answer that gRPC is writing."""
+    """One answer being written by gRPC."""
 
     __slots__ = ("peer", "promised", "since_ms", "size")
 
@@ -183,12 +182,12 @@ class _Answer:
         self.peer = peer
         self.size = size
         self.since_ms = since_ms
-        # The reader of a stream gave credit for it.
+        # Whether the reader of a stream gave credit for it.
         self.promised = promised
 
     @property
     def still_ms(self) -> float:
-        """How long the reader of a stream may leave it."""
+        """Time for the reader of a stream to take it."""
         return STILL_MS + self.size / ANSWER_BYTES_PER_MS if self.promised else STREAM_STILL_MS
 
 
@@ -206,7 +205,7 @@ class Traffic(Collector):
         self.connections_max = limits.connections_max
         self._upload_share = max(limits.upload_bytes_max // 2, GRPC_MESSAGE_BYTES_MAX)
         self.answers = _answer_room(limits.answer_bytes_max)
-        # The network's time, also where everything else has a fake one.
+        # Measures network time, even if everything else has a fake clock.
         self._clock = clock or SystemClock()
         self._sockets = sockets or Sockets()
         self._heap = Heap()
@@ -215,9 +214,9 @@ class Traffic(Collector):
         self._reading: dict[Connection, None] = {}
         self._writing: dict[Task, _Answer] = {}
         self._streaming: dict[Task, _Answer] = {}
-        # By peer: the bytes taken when their number last grew, and when that was.
+        # Bytes taken, at their last increase, and its time, by peer.
         self._taken: dict[str, tuple[int, float]] = {}
-        # Peers whose connections were cut off, until gRPC has let go of their answers.
+        # Peers of connections that were cut off, until gRPC has released their answers.
         self._ended: set[str] = set()
         self._refusals: dict[Task, DueTimeError] = {}
         self._timer: Timer | None = None
@@ -234,7 +233,7 @@ class Traffic(Collector):
         """The connection of a call.
 
         Raises:
-            Overloaded: the peer has its share of answers under way, and takes none of them.
+            Overloaded: the peer's share of answers is in transit, and it takes none of them.
         """
         self.answers.check(peer)
         found = self.connections.get(peer)
@@ -248,7 +247,7 @@ class Traffic(Collector):
         """The next request of a call, as bytes; grpc.aio.EOF: there is none.
 
         Raises:
-            Overloaded: the request came too slowly, or too much was under way.
+            Overloaded: the request arrived too slowly, or too much was in transit.
         """
         if connection.within:
             return await context.read()
@@ -265,7 +264,7 @@ class Traffic(Collector):
         connection.quiet_checks = 0
         try:
             data = await context.read()
-            # It was whole, so nothing of it is left to measure, except its prefix and frames.
+            # The request was complete, so only its prefix and frames are left to measure.
             connection.unmeasured += 1 - READS_MEASURED
             connection.calls += 1
             if data is not grpc.aio.EOF:
@@ -284,7 +283,7 @@ class Traffic(Collector):
             yield data
 
     def _reason(self, task: Task, cancelled: asyncio.CancelledError) -> BaseException:
-        """Why a task was cancelled: its refusal, or the cancellation of somebody else."""
+        """The reason why a task was cancelled: its rejection, or a cancellation from elsewhere."""
         refusal = self._refusals.pop(task, None)
         if refusal is None:
             return cancelled
@@ -292,7 +291,7 @@ class Traffic(Collector):
         return refusal
 
     def _measure(self, connection: Connection) -> None:
-        """Measures a connection; where no scan has found it yet, a later read does."""
+        """Measures a connection; if no scan has found it yet, a later read does."""
         progress = self._sockets.progress(connection.peer)
         if progress is not None:
             connection.measured(progress)
@@ -308,16 +307,16 @@ class Traffic(Collector):
             total += connection.held
         self.upload_bytes = total
         for connection in self._too_much(old, total, now_ms):
-            # Of several reads the oldest stays.
+            # Keep the oldest of several reads.
             for task in list(connection.reads)[1:] or list(connection.reads):
-                self._refuse(task, f"{connection.held} bytes of requests have come, and there is no room for more")
+                self._refuse(task, f"{connection.held} bytes of requests have arrived, without capacity for more")
         for connection in old:
             still = connection.still(now_ms, streams=total > self.upload_bytes_max // 2)
             for task, held in still.items():
-                self._refuse(task, f"{held} bytes of a request have come, and none for {STILL_MS} ms")
+                self._refuse(task, f"{held} bytes of a request have arrived, but none for {STILL_MS} ms")
 
     def _is_old(self, connection: Connection, now_ms: float) -> bool:
-        """Whether a read was there at the last check already; only then it is worth measuring."""
+        """Whether a read was present at the last check: only then it is worth measuring."""
         oldest = next(iter(connection.reads))
         if connection.oldest is oldest:
             return True
@@ -326,8 +325,8 @@ class Traffic(Collector):
         return False
 
     def _too_much(self, old: list[Connection], total: int, now_ms: float) -> Iterable[Connection]:
-        """Connections that lose their uploads so that others have room: those above their share, then the slowest of
-        hosts with more than little."""
+        """Connections whose uploads are rejected for the benefit of others: those above their share, then the slowest
+        of hosts above a small amount."""
         little = self.upload_bytes_max // 64
         held: Counter[str] = Counter()
         for one in old:
@@ -341,12 +340,12 @@ class Traffic(Collector):
                 yield connection
 
     def _refuse(self, task: Task, text: str) -> None:
-        """Ends a call's read with a reason."""
+        """Ends a call's read with an error."""
         if task in self._refusals:
             return
         self.refused_count += 1
         self._refusals[task] = Overloaded(
-            f"{text}: {self.upload_bytes} bytes of requests are under way, {self.upload_bytes_max} at most",
+            f"{text}: {self.upload_bytes} bytes of requests are in transit; the limit is {self.upload_bytes_max}",
             reason="UPLOADS_EXHAUSTED",
         )
         task.cancel()
@@ -354,7 +353,7 @@ class Traffic(Collector):
     # --- answers ----------------------------------------------------------------------------------------------------
 
     def answer(self, peer: str, size: int) -> None:
-        """Counts an answer until the running task ends: once gRPC has written it, or can't."""
+        """Counts an answer until the running task ends: gRPC has written it, or failed."""
         task = asyncio.current_task()
         assert task is not None
         self.answers.shares.take(peer, size)
@@ -367,7 +366,7 @@ class Traffic(Collector):
         self.answers.give(answer.peer, answer.size)
 
     async def write(self, peer: str, context: Any, data: bytes, *, promised: bool = False) -> None:
-        """The next answer of a stream. `promised`: its reader gave credit for it, and takes it as it would take a unary
+        """Writes the next answer of a stream. `promised`: its reader gave credit for it, and takes it like a unary
         answer.
 
         Raises:
@@ -413,7 +412,7 @@ class Traffic(Collector):
             self._ended.update(cut)
             self.cut_count += len(cut)
             size = sum(map(self.answers.shares.held, cut))
-            log.warning("connections cut off: they take no answers", count=len(cut), bytes=size, peer=cut[0])
+            log.warning("connections cut off: answers not taken", count=len(cut), bytes=size, peer=cut[0])
 
     def _progress(self, peer: str, now_ms: float) -> tuple[int, float]:
         progress = self._sockets.progress(peer)
@@ -448,7 +447,7 @@ class Traffic(Collector):
         return not connection.reads and not busy
 
     def _forget(self) -> None:
-        """Forgets connections that are gone."""
+        """Drops closed connections."""
         self._sockets.scan()
         for peer, connection in list(self.connections.items()):
             if not connection.reads and not self._sockets.knows(peer):
@@ -456,7 +455,7 @@ class Traffic(Collector):
         self._connections_max = max(1_024, 2 * len(self.connections))
 
     def stop(self) -> None:
-        """Checks nothing any more."""
+        """Stops checking."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -464,12 +463,12 @@ class Traffic(Collector):
         shares = self.answers.shares
         for name, text, value in (
             ("duetime_upload_bytes", "Bytes of unfinished requests", self.upload_bytes),
-            ("duetime_upload_max_bytes", "Bytes beyond which the slowest uploads are refused", self.upload_bytes_max),
+            ("duetime_upload_max_bytes", "Limit of them; the slowest are rejected", self.upload_bytes_max),
             ("duetime_answer_bytes", "Bytes of answers being made or written", shares.used),
-            ("duetime_answer_max_bytes", "Bytes beyond which answers are refused", shares.limit),
+            ("duetime_answer_max_bytes", "Limit of them; answers are rejected", shares.limit),
         ):
             yield GaugeMetricFamily(name, text, value)
-        refused = CounterMetricFamily("duetime_traffic_refused", "Calls refused for bytes under way", labels=["what"])
+        refused = CounterMetricFamily("duetime_traffic_refused", "Calls rejected for bytes in transit", labels=["what"])
         refused.add_metric(["uploads"], self.refused_count)
         refused.add_metric(["answers"], shares.refused_count)
         yield refused

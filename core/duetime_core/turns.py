@@ -1,11 +1,11 @@
-"""Whose requests are worked on, where users are known: one that floods has no more in work than a part.
+"""Shares the work on requests among users: the requests in progress of one user are limited to a part.
 
-    a request is read ──▶ is there room in its user's part? ── yes ──▶ decoded, worked on, answered ──▶ the room is free
-                                        │ no
-                                        └──▶ waits for earlier ones of the same user
+    a request is read ──▶ is there capacity in its user's part? ── yes ──▶ decoded, processed, answered ──▶ released
+                                       │ no
+                                       └──▶ waits for earlier ones of the same user
 
-A user with nothing in work never waits, so what others have in work is all that a request may find before it: a part
-for each. A user who was alone lately has no bounds: there is nobody to be held back for.
+A user without requests in progress never waits, so a request competes at most with one part per other user. A user who
+was alone lately has no limit: nobody else has to be protected.
 """
 
 import asyncio
@@ -15,21 +15,21 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from duetime_core.clock import Clock
 
-# What all users have in work together, as far as they have more than one request each; those with requests in work
-# have equal parts of it. With twice as much, a flood of single sends made another's wait more than twice as long
-# (docs/adr/0050-share-quotas-by-demand.md).
+# Capacity for requests in progress of all users, beyond one request each; users with requests in progress have equal
+# parts. With twice as much, a flood of single sends made another user's wait more than twice as long
+# (docs/adr/0050).
 WORK_BYTES = 64 * 1024
-# A request costs as much as so many bytes of bodies, beside its size.
+# Cost of a request in body bytes, beside its size.
 REQUEST_COST = 8 * 1024
-# Users that called within this time are held back for each other.
+# Users with calls within this time limit each other.
 RECENT_MS = 10_000
 _SWEEP_MS = 1_000
-# A request that may wait for something to happen is in work for so long at most.
+# Longest time in progress of a request that may wait for an event.
 POLL_S = 0.02
 
 
 class _User:
-    """Of one user: what is in work, and what waits for that."""
+    """One user's requests: in progress, and waiting for them."""
 
     __slots__ = ("held", "seen_ms", "waiting")
 
@@ -40,7 +40,7 @@ class _User:
 
 
 class Turn:
-    """A request in work, until `leave`."""
+    """A request in progress, until `leave`."""
 
     __slots__ = ("_cost", "_timer", "_turns", "_user")
 
@@ -59,7 +59,7 @@ class Turn:
             self._cost = 0
 
     def leave_soon(self) -> None:
-        """The request may wait for long: then it is not in work."""
+        """Releases the turn soon: a request that waits for long is not in progress."""
         self._timer = asyncio.get_running_loop().call_later(POLL_S, self.leave)
 
     def __enter__(self) -> "Turn":
@@ -70,23 +70,23 @@ class Turn:
 
 
 class Turns:
-    """The requests in work at one server. State changes in synchronous methods only."""
+    """The requests in progress at one server. State changes in synchronous methods only."""
 
     def __init__(self, clock: Clock, registry: CollectorRegistry | None = None) -> None:
         self._clock = clock
         self._users: dict[str, _User] = {}
-        # Those with requests in work.
+        # Number of users with requests in progress.
         self._busy_count = 0
         self._swept_ms = 0.0
         self.waiting_count = 0
-        name, text = "duetime_turns_waiting", "Requests that wait for others of the same user"
+        name, text = "duetime_turns_waiting", "Requests waiting for others of the same user"
         Gauge(name, text, registry=registry).set_function(lambda: self.waiting_count)
         self._waited = Counter(
-            "duetime_turns_waited", "Requests that had to wait for others of the same user", registry=registry
+            "duetime_turns_waited", "Requests that waited for others of the same user", registry=registry
         )
 
     async def enter(self, name: str, size: int) -> Turn:
-        """Waits until a request of `size` bytes may be worked on."""
+        """Waits until a request of `size` bytes may be processed."""
         user, cost = self._user(name), REQUEST_COST + size
         if user.waiting or not self._fits(user, cost):
             await self._wait(user, cost)
@@ -115,10 +115,11 @@ class Turns:
     def _leave(self, user: _User, cost: int) -> None:
         user.held -= cost
         self._busy_count -= not user.held
-        # Whoever waits has something in work, and is looked at again when that ends: so nobody else need be now.
+        # A waiting user has requests in progress, and is checked again at their end: so no other user need be checked
+        # now.
         while user.waiting:
             own, turn = user.waiting[0]
-            # One that gave up leaves its place when its task runs next, which may be after this.
+            # A cancelled waiter leaves the queue when its task runs next, possibly later.
             if not turn.cancelled():
                 if not self._fits(user, own):
                     return

@@ -297,7 +297,7 @@ def test_beyond_this_machine_it_needs_the_operator_s_word(tmp_path: Path, option
     done = run_duetime("up", "--data", tmp_path, "--port", "0", "--host", "0.0.0.0", *options)
     assert (done.returncode, done.stdout) == (1, b"")
     (line,) = done.stderr.decode().splitlines()
-    assert "other machines can reach 0.0.0.0, and there is no TLS and no authentication" in line
+    assert "0.0.0.0 is reachable from other machines, without TLS and authentication" in line
     assert "DUETIME_INSECURE=1" in line
     with Up(tmp_path, "--host", "0.0.0.0", *options, environment={"DUETIME_INSECURE": "1"}) as up:
         assert up.server == f"127.0.0.1:{up.ready['port']}"

@@ -252,7 +252,7 @@ def test_settings_of_all_processes_are_read(certified: Certified, monkeypatch: p
 
 
 def test_metrics_by_tls_take_a_certificate() -> None:
-    with pytest.raises(StartupError, match="metrics_tls takes a certificate"):
+    with pytest.raises(StartupError, match="metrics_tls requires a certificate"):
         SampleSettings.read(["--metrics-tls", "on"])
     assert SampleSettings.read(["--metrics-tls", "0"]).metrics_tls == "off"
 

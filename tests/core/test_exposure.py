@@ -31,9 +31,14 @@ def test_only_tls_and_authentication_or_the_operator_s_word_open_a_port(
 @pytest.mark.parametrize(
     ("tls", "authenticated", "told", "not_told"),
     [
-        (False, False, ["no TLS and no authentication", "DUETIME_TLS_CERT_FILE", "DUETIME_GATEWAY_AUTH=required"], []),
-        (True, False, ["no authentication", "DUETIME_GATEWAY_AUTH=required"], ["DUETIME_TLS"]),
-        (False, True, ["no TLS", "DUETIME_TLS_CERT_FILE"], ["DUETIME_GATEWAY_AUTH"]),
+        (
+            False,
+            False,
+            ["without TLS and authentication", "DUETIME_TLS_CERT_FILE", "DUETIME_GATEWAY_AUTH=required"],
+            [],
+        ),
+        (True, False, ["without authentication", "DUETIME_GATEWAY_AUTH=required"], ["DUETIME_TLS"]),
+        (False, True, ["without TLS", "DUETIME_TLS_CERT_FILE"], ["DUETIME_GATEWAY_AUTH"]),
     ],
 )
 def test_refusal_names_the_remedy_in_one_line(
@@ -51,7 +56,7 @@ def test_metrics_beyond_loopback_need_tls_but_no_users() -> None:
     for authenticated in (False, True):
         refuse_exposed(Listener("10.0.0.1", True, authenticated, metrics=True), insecure=False)
         refuse_exposed(Listener("127.0.0.1", False, authenticated, metrics=True), insecure=False)
-        with pytest.raises(StartupError, match=r"reach the metrics at 10\.0\.0\.1") as caught:
+        with pytest.raises(StartupError, match=r"the metrics port at 10\.0\.0\.1 is reachable") as caught:
             refuse_exposed(Listener("10.0.0.1", False, authenticated, metrics=True), insecure=False)
         assert "METRICS_TLS" in caught.value.text
         assert "METRICS_HOST=127.0.0.1" in caught.value.text
@@ -71,7 +76,7 @@ def test_metrics_are_judged_where_they_listen() -> None:
 def test_process_beyond_loopback_starts_only_on_request() -> None:
     code, out, told = Process("--host", EVERYWHERE).end()
     assert (code, out) == (1, "")
-    assert told.startswith("duetime sample: other machines can reach 0.0.0.0")
+    assert told.startswith("duetime sample: 0.0.0.0 is reachable from other machines")
     assert len(told.splitlines()) == 1
 
 

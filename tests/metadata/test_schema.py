@@ -173,7 +173,7 @@ def test_damaged_file_is_reported_in_one_plain_line(
     assert main([command, "--database-url", rotten(path, kind)]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"metadata database {path} is damaged (")
-    assert "put a copy of it back, or move it and" in line
+    assert "restore a copy, or move it and" in line
     assert "Background" not in line
 
 

@@ -152,8 +152,8 @@ def are_brokers(files: Files) -> bool:
 def pending(files: Files, offsets: Ints, units: Units, read: ReadRecord, *, queue: int = 0) -> Ints | None:
     """Offsets of the entries that are pending by a broker's files, ascending. None: no broker wrote the directory.
 
-    DueTime's own work is ignored: all entries that it wrote since a handover are pending, including those that it
-    appended again at their offset. Brokers read only queue 0: an export moves the timers of other queues there, and
+    DueTime's own progress is ignored: every entry written since a handover is pending, also those that DueTime
+    appended again in their place. Brokers read only queue 0: an export moves the timers of other queues there, and
     leaves marks in their place.
 
     Args:

@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Adds the column; the topics that there are have no limit of their own. The default serves older processes."""
+    """Adds the column; existing topics have no limit of their own. The default serves older processes."""
     op.add_column("topics", sa.Column("max_delay_ms", sa.BigInteger, nullable=False, server_default="0"))
 
 

@@ -1,4 +1,4 @@
-"""Users, their tokens and keys, and what they may do."""
+"""Users, their tokens, keys and permissions."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Makes the tables. Where gateways ask who calls, nobody is let in until there is a user."""
+    """Makes the tables. With authentication on, gateways let nobody in until there is a user."""
     op.create_table(
         "users",
         sa.Column("name", sa.String(120), primary_key=True),

@@ -1,4 +1,4 @@
-"""The audit log: admin acts and refusals."""
+"""The audit log: admin calls and refusals."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Makes the table, in the order in which it is read and the one in which rows leave."""
+    """Makes the table, indexed by time for reads and by kind for removals."""
     op.create_table(
         "audit_events",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True),

@@ -1,4 +1,4 @@
-"""Topics may be for messages of one type, where RocketMQ's clients send."""
+"""Topics may take messages of one type only, from RocketMQ's clients."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Adds the column; the topics that there are take messages of any type. The default serves older processes."""
+    """Adds the column; existing topics take messages of any type. The default serves older processes."""
     op.add_column("topics", sa.Column("message_type", sa.Integer, nullable=False, server_default="0"))
 
 

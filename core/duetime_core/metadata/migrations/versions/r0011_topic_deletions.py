@@ -1,4 +1,4 @@
-"""Topics can be deleted: each has a generation, and the table says which one new ones get."""
+"""Topics can be deleted: each has a generation, and the table holds the next one."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """The topics that there are get generation 0. The defaults serve older processes."""
+    """Existing topics get generation 0. The defaults serve older processes."""
     op.add_column("topics", sa.Column("generation", sa.BigInteger, nullable=False, server_default="0"))
     op.add_column("topics", sa.Column("is_deleting", sa.Integer, nullable=False, server_default="0"))
     made = op.create_table(
@@ -22,7 +22,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drops what was added; topics that are being deleted are there again."""
+    """Drops the columns and tables; topics that are being deleted are there again."""
     op.drop_table("topic_generation")
     op.drop_column("topics", "is_deleting")
     op.drop_column("topics", "generation")
