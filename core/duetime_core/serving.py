@@ -125,7 +125,7 @@ class Server:
         self._traffic = traffic or Traffic(TrafficLimits(), registry)
         bounds = (
             ("grpc.max_allowed_incoming_connections", self._traffic.connections_max),
-            # With a limit, gRPC counts also streams opened and reset at once.
+            # The limit makes gRPC also count streams opened and reset at once.
             ("grpc.max_concurrent_streams", calls_in_flight_max + PROBES_IN_FLIGHT_MAX),
         )
         self._server = grpc.aio.server(options=(*SERVER_OPTIONS, *bounds))

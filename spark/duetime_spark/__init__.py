@@ -1,4 +1,4 @@
-"""DueTime's data pipeline on Spark: a data source that reads store directories and running stores, and jobs on it."""
+"""DueTime's data pipeline on Spark: a data source for store directories and running stores, and jobs on it."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ _MODULES = {"register": "source", "take_snapshots": "shards.snapshot"}
 
 
 def __getattr__(name: str) -> Any:
-    """Imports PySpark only when it is needed, so that a wrong command line is reported at once."""
+    """Imports PySpark only when needed, so that a wrong command line is reported at once."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 
 DAMAGED = 3
 _PREFIX = "DUETIME_SPARK_"
-# The last line of a traceback: `duetime_core.errors.DataLoss: 3 places are damaged`.
+# Matches the last line of a traceback: `duetime_core.errors.DataLoss: 3 places are damaged`.
 _RAISED = re.compile(r"(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*: (.+)")
 _PACKAGES = ("pyspark", "pyarrow", "fsspec", "plotly")
-_HELP = """Compute what is pending, late, lost, retried.
+_HELP = """Find pending, late, lost and retried messages.
 
 It reads the files of stores, beside the serving path.
 
-A SOURCE is a store directory (in use or not; a RocketMQ broker's too), a URL that fsspec knows, or grpc://HOST:PORT of
-a store or a gateway. Several are shards of one cluster.
+A SOURCE is a store directory (in use or not; a RocketMQ broker's too), a URL known to fsspec, or grpc://HOST:PORT of a
+store or a gateway. Several sources are shards of one cluster.
 
 \b
 Examples:
@@ -84,7 +84,7 @@ Levels = Annotated[
         "--levels",
         envvar="DUETIME_DELAY_LEVELS",
         metavar="TABLE",
-        help="A broker's messageDelayLevel, where it is not RocketMQ's default. DueTime's directories name theirs.",
+        help="A broker's messageDelayLevel, if it is not RocketMQ's default. DueTime's directories name theirs.",
     ),
 ]
 Now = Annotated[
@@ -110,7 +110,7 @@ DatabaseUrl = Annotated[
 Late = Annotated[
     int,
     typer.Option(
-        "--late-ms", envvar="DUETIME_SPARK_LATE_MS", min=0, metavar="MS", help="A message that takes longer is late."
+        "--late-ms", envvar="DUETIME_SPARK_LATE_MS", min=0, metavar="MS", help="Messages that take longer are late."
     ),
 ]
 Listed = Annotated[
@@ -154,9 +154,9 @@ def backlog(
     master: Master = None,
     conf: Conf = None,
 ) -> None:
-    """Count what is pending, and whether restores keep up.
+    """Count pending messages, and check that restores keep up.
 
-    By shard, level and topic, and what falls due when.
+    By shard, level and topic, with due times.
 
     \b
     Examples:
@@ -179,9 +179,9 @@ def lateness(
     master: Master = None,
     conf: Conf = None,
 ) -> None:
-    """Tell how late messages were, and why.
+    """Measure how late messages were, and find causes.
 
-    By level, topic and minute, with what late ones waited for.
+    By level, topic and minute, with the slowest stage of late ones.
 
     \b
     Examples:
@@ -206,7 +206,7 @@ def audit(
 ) -> None:
     """Prove that each message has one end, none early.
 
-    Every message that was accepted. Ends with 3 under --strict where not.
+    It covers every accepted message. With --strict it exits with 3 if the proof fails.
 
     \b
     Examples:
@@ -228,9 +228,9 @@ def dead_letters(
     master: Master = None,
     conf: Conf = None,
 ) -> None:
-    """Group dead letters by what went wrong.
+    """Group dead letters by error.
 
-    Those that are still there, with samples.
+    It covers letters neither redriven nor discarded, with samples.
 
     \b
     Examples:
@@ -252,7 +252,7 @@ def retries(
 ) -> None:
     """Count deliveries until success, and wasted ones.
 
-    By group and topic.
+    Counts are by group and topic.
 
     \b
     Examples:
@@ -269,7 +269,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _do(request: _Request) -> None:
-    """Checks everything that can be wrong before Spark starts."""
+    """Checks all inputs before Spark starts."""
     _check_variables()
     settings = _settings(request.conf)
     now_ms = None if request.now is None else _moment_ms(request.now)
@@ -299,7 +299,7 @@ def _do(request: _Request) -> None:
 
 
 def _has_session() -> bool:
-    """Whether this process has one, whichever thread made it."""
+    """Whether any thread of this process has started one."""
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
@@ -363,10 +363,10 @@ def _check_database(database_url: str) -> None:
 
 
 def _check_variables() -> None:
-    """Refuses unknown variables with our prefix: a typo must not go unnoticed."""
+    """Rejects unknown variables with our prefix: a typo must not go unnoticed."""
     group: Any = typer.main.get_command(app)
     known = {option.envvar for command in group.commands.values() for option in command.params if option.envvar}
-    names = os.environ  # noqa: TID251 (typer reads those that it knows)
+    names = os.environ  # noqa: TID251 (typer reads the known ones)
     if unknown := sorted(name for name in names if name.startswith(_PREFIX) and name not in known):
         _fail(f"{', '.join(unknown)}: not a setting of duetime spark; the settings are {', '.join(sorted(known))}")
 
@@ -419,7 +419,7 @@ def _errors_in_one_line() -> Iterator[None]:
 
 
 def _first_line(error: Exception) -> str:
-    """What went wrong, without where: the last line of a worker's traceback."""
+    """The error alone: the last line of a worker's traceback."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     raised = [found.group(1) for line in lines if (found := _RAISED.match(line))]
     return f"Spark: {(raised or lines or [type(error).__name__])[-1 if raised else 0]}"

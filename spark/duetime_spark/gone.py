@@ -1,7 +1,7 @@
-"""Dead letters that were redriven or discarded: their records stay in %DLQ%group, and a store keeps a bit for each.
+"""Dead letters redriven or discarded: their records stay in %DLQ%group, and a store keeps a bit for each.
 
-The store's file of groups has the bits as of an offset of the journal DT_GROUPS; the journal adds what came after that
-offset. If the file cannot be read, the whole journal is replayed, as far as retention has left it.
+The store's file of groups has the bits as of an offset of the journal DT_GROUPS; later changes come from the journal.
+If the file cannot be read, the whole journal is replayed, as far as retention has left it.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -29,7 +29,7 @@ Ends = Callable[[str, int], int]
 
 
 def gone_letters(spark: SparkSession, moment: Moment) -> DataFrame:
-    """(shard, topic, queue, offset), computed on the driver; may include letters that went after the snapshot."""
+    """(shard, topic, queue, offset), computed on the driver; may include letters gone after the snapshot."""
     found: dict[str, list[object]] = {name: [] for name in _SCHEMA.names}
     for shard in open_shards(moment.sources, moment.levels, moment.text):
         ends = {(queue.topic, queue.queue): queue.max_offset for queue in shard.snapshot.queues}
@@ -50,7 +50,7 @@ def _queue_end(ends: dict[tuple[str, int], int], topic: str, queue: int) -> int:
 
 
 def _kept(files: Files) -> tuple[int, GoneLetters]:
-    """The first journal offset whose events are not in the bits yet, and the bits."""
+    """The first journal offset not covered by the bits, and the bits."""
     data = files.content(group_file.FILE)
     try:
         return decode(data) if data else (0, GoneLetters())
@@ -66,7 +66,7 @@ def decode(data: bytes) -> tuple[int, GoneLetters]:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """A change of dead letters that an event makes."""
+    """A change of dead letters made by an event."""
 
     is_gone: bool
     topic: str
@@ -75,7 +75,7 @@ class _Change:
 
 
 def replay(gone: GoneLetters, bodies: Iterable[bytes], max_offset: Ends) -> None:
-    """Applies records of the journal in order; skips records that cannot be read."""
+    """Applies records of the journal in order; skips unreadable records."""
     for body in bodies:
         with suppress(Damaged), reading():
             for change in _changes(body, max_offset):
@@ -93,7 +93,7 @@ def _changes(body: bytes, max_offset: Ends) -> Iterator[_Change]:
             yield _Change(kind == events.TAKEN, event.topic, event.queue, offsets_of(event.ranges))
         elif isinstance(event, events.LetterSettle):
             topic, queue, offset = event.copy
-            # The copy may be lost in a crash.
+            # A crash may have lost the copy.
             if max_offset(topic, queue) > offset:
                 topic, queue, offset = event.letter
                 yield _Change(True, topic, queue, [offset])

@@ -1,4 +1,4 @@
-"""Java for Spark: found as Spark's own scripts find it, by JAVA_HOME, then by PATH."""
+"""Java for Spark: found by JAVA_HOME, then by PATH, as in Spark's own scripts."""
 
 import os
 import re
@@ -21,10 +21,10 @@ def is_submitted() -> bool:
 
 
 def find_java() -> Path:
-    """The program that Spark will run.
+    """Spark's Java program.
 
     Raises:
-        StartupError: Java is missing, does not run or is too old; the text says what to install.
+        StartupError: Java is missing, does not run or is too old; the text names the package to install.
     """
     home = os.environ.get("JAVA_HOME")
     found = str(Path(home) / "bin" / "java") if home else shutil.which("java")

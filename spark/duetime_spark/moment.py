@@ -15,7 +15,7 @@ _DIGEST_CHARS = 12
 
 @dataclass(frozen=True)
 class Moment:
-    """Snapshots of all shards; `text` is what the data source's option `snapshot` takes."""
+    """Snapshots of all shards; `text` is a value for the data source's option `snapshot`."""
 
     sources: tuple[str, ...]
     levels: str
@@ -24,12 +24,12 @@ class Moment:
 
     @property
     def at_ms(self) -> int:
-        """Store time of the newest record of all shards; 0 where there is none."""
+        """Store time of the newest record of all shards; 0 without records."""
         return max((shard["stored_at_ms"] for shard in self.shards), default=0)
 
     @property
     def id(self) -> str:
-        """Equal for equal state of the same shards, wherever and however often they are read."""
+        """Equal for equal state of the same shards, independent of the place and number of reads."""
         state = sorted((one["shard"], one["end"], one["stored_at_ms"], _marks(one)) for one in self.shards)
         return f"{self.at_ms}-{hashlib.sha256(json.dumps(state).encode()).hexdigest()[:_DIGEST_CHARS]}"
 

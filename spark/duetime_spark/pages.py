@@ -65,9 +65,9 @@ def _lateness(found: dict[str, Any]) -> None:
         for row in found["topics"] + whole
     ]
     _table(heads, rows)
-    echo(f"late: more than {found['late_ms']} ms; the last columns say which part of the way took longest")
+    echo(f"late: more than {found['late_ms']} ms; the last columns count late ones by their slowest stage")
     if found["undated_count"]:
-        echo(f"{found['undated_count']:,} were restored by a broker, which leaves no due time")
+        echo(f"{found['undated_count']:,} were restored by a broker, without a due time")
 
 
 def _audit(found: dict[str, Any]) -> None:

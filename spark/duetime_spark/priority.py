@@ -11,8 +11,8 @@ from duetime_spark.shards.files import GRPC
 
 
 def give_way(master: str | None, sources: Sequence[str]) -> None:
-    """Gives a session on this machine only processor time that no other program uses, and, if a source is served
-    here, one core less than there are. Applies to this process, its JVM and its workers until they end."""
+    """Gives a session on this machine only processor time left by other programs, and, if a source is served here, all
+    cores but one. Applies to this process, its JVM and its workers until they end."""
     if is_submitted() or (master is not None and not master.startswith("local")):
         return
     manners.give_way(leave_a_core=any(is_served_here(source) for source in sources))

@@ -12,7 +12,7 @@ _POLL_S = 0.2
 
 
 class TaskBars:
-    """A bar of the running stages' tasks on standard error; nothing where that is not a terminal."""
+    """A bar of the running stages' tasks on standard error; nothing if that is not a terminal."""
 
     def __init__(self, spark: SparkSession, words: str) -> None:
         self._tracker = spark.sparkContext.statusTracker()

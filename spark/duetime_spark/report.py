@@ -1,4 +1,4 @@
-"""The page of a result: one file without anything outside, light or dark as the reader's screen is."""
+"""The page of a result: one self-contained file, light or dark like the reader's screen."""
 
 import json
 from html import escape
@@ -16,7 +16,7 @@ _LINES = 200
 
 
 def page(found: dict[str, Any]) -> str:
-    """HTML of a result as JSON has it."""
+    """HTML of a result, given as in JSON."""
     made: Page = PAGES[found["job"]](found)
     charts = {}
     body = ['<div class="tiles">', *map(_tile, made.tiles), "</div>"]
@@ -30,7 +30,7 @@ def page(found: dict[str, Any]) -> str:
             body.append(_section(part, _table(part)))
     if found["findings"]:
         rows = [(one["path"], one["position"], Cell(one["words"], "words")) for one in found["findings"]]
-        grid = Grid("Damage", "Passed over; the rest is counted.", ("file", "#byte", "what"), rows)
+        grid = Grid("Damage", "Skipped; the rest is counted.", ("file", "#byte", "damage"), rows)
         body.append(_section(grid, _table(grid)))
     shards = ", ".join(f"shard {one['shard']} of {one['name']}" for one in found["shards"])
     about = f"At {moment(found['snapshot_at_ms'])} UTC (the last record): {shards}. All times are UTC."

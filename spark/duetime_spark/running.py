@@ -11,7 +11,7 @@ from duetime_spark.jobs.registry import JOBS, Result
 from duetime_spark.moment import Moment
 from duetime_spark.output import write
 
-# Of damage, in a result.
+# Limit on damage in a result.
 FINDINGS_MAX = 1_000
 _FINDING = "shard,path,position,size,words"
 
@@ -25,7 +25,7 @@ class Order:
     late_ms: int = 100
     listed: int = 100
     out: str | None = None
-    # Read and check every record, whether the job needs it or not.
+    # Read and check every record, needed or not.
     is_strict: bool = False
 
 

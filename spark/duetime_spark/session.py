@@ -1,4 +1,4 @@
-"""The Spark session: embedded by default, or on the cluster that `--master` or spark-submit names."""
+"""The Spark session: embedded by default, or on the cluster named by `--master` or spark-submit."""
 
 import os
 import select
@@ -19,16 +19,16 @@ from duetime_spark.source import register
 
 EMBEDDED = "local[*]"
 _LOG4J = Path(__file__).with_name("log4j2.properties")
-# The parallel collector takes less than the default one: 6.9 s of two cores, not 8.5 s, for a backlog of 20 million.
+# The parallel collector is cheaper than the default one: 6.9 s of two cores, not 8.5 s, for a backlog of 20 million.
 _JAVA = f"-Dlog4j2.configurationFile={_LOG4J.as_uri()} -XX:+UseParallelGC"
 # Short jobs end before the second compiler pays for itself: it takes 10 s of processor time at least.
 _JAVA_BRIEF = f"{_JAVA} -XX:TieredStopAtLevel=1"
 _SETTINGS = {
     "spark.driver.memory": "2g",
-    # Between the JVM and Python's workers, which are on one machine: 5.0 M entries/s instead of 3.6 M by loopback.
+    # Connects the JVM and Python's workers on one machine: 5.0 M entries/s instead of 3.6 M by loopback.
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
-    # The data source hands out larger batches than this; they travel as they are.
+    # The data source's batches are smaller than this, and are not split.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1000000",
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
@@ -44,7 +44,7 @@ _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.
 def start(
     master: str | None = None, settings: Mapping[str, str] | None = None, *, is_brief: bool = False
 ) -> SparkSession:
-    """A session that knows the data source, with this Python for its workers; one that already runs is used as it is.
+    """A session with the data source, with this Python for its workers; a running session is used as it is.
 
     Args:
         master: None: spark-submit's, else all cores of this machine.
@@ -52,7 +52,7 @@ def start(
         is_brief: few rows go through the JVM, and the session is short.
 
     Raises:
-        StartupError: there is no Java that Spark can run on.
+        StartupError: Java for Spark is missing.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("duetime")
@@ -73,7 +73,7 @@ def start(
 
 @contextmanager
 def _without_noise() -> Iterator[None]:
-    """Processes started meanwhile write their standard error through the sieve for as long as they live."""
+    """Processes started in this context write their standard error through the sieve until they end."""
     kept = os.dup(2)
     reading, writing = os.pipe()
     os.dup2(writing, 2)

@@ -1,41 +1,41 @@
 """The standard error of a JVM and its Python workers, without the noise of every start and end. Pure.
 
-A worker that waits for its next task learns of the session's end from the closed socket, writes that to the socket, and
-prints a traceback of the failure above a correct result:
+An idle worker finds the session's socket closed, tries to report that through the socket, and prints a traceback of the
+failure above a correct result:
 
     Traceback (most recent call last):
       File "…/pyspark/daemon.py", line 264, in manager
       File "…/pyspark/daemon.py", line 95, in worker
     BrokenPipeError: [Errno 32] Broken pipe
 
-So does a worker whose rows are no longer needed. The JVM passes on workers' output in pieces of a kilobyte, so lines of
+So does a worker with rows no longer needed. The JVM forwards workers' output in pieces of a kilobyte, so lines of
 several workers, and parts of lines, are mixed. From the first line of a traceback on, text is held for HOLD_S; then the
-rest without these lines is passed on, or everything if the lines do not make up whole tracebacks.
+rest without these lines is forwarded, or everything if the lines are not whole tracebacks.
 """
 
 import re
 
-# What a JVM and spark-submit say at each start, whatever the log level is.
+# Printed by a JVM and spark-submit at each start, at any log level.
 _NOISE = (b"WARNING: Using incubator modules", b"Setting default log level to", b"To adjust logging level use")
 _HEADER = b"Traceback (most recent call last):\n"
 _ENDINGS = (
     b"BrokenPipeError: [Errno 32] Broken pipe\n",
     b"ConnectionResetError: [Errno 104] Connection reset by peer\n",
 )
-# A frame of the daemon, with its line of code where Python finds it.
+# A frame of the daemon, with its line of code if Python finds it.
 _FRAME = (
     rb'  File "[^"\n]*/pyspark/daemon\.py", line \d+, in (?:manager|worker)\n'
     rb"(?:    (?:code = worker\(sock, authenticated\)|outfile\.flush\(\))\n)?(?:    [\^~ ]+\n)?"
 )
 _LINES = re.compile(b"|".join((re.escape(_HEADER), _FRAME, *map(re.escape, _ENDINGS))))
 
-# Longer than one worker's output takes to arrive, on a busy machine too.
+# Longer than the arrival of one worker's output, on a busy machine too.
 HOLD_S = 1.0
 HELD_BYTES_MAX = 1024 * 1024
 
 
 class Sieve:
-    """Takes pieces of text as they come; returns the text to pass on."""
+    """Takes pieces of text in order; returns the text to forward."""
 
     def __init__(self) -> None:
         self._held = b""
@@ -43,11 +43,11 @@ class Sieve:
 
     @property
     def until_s(self) -> float | None:
-        """When held text is passed on in any case; None: nothing is held."""
+        """Latest time to forward held text; None: no text is held."""
         return None if self._since_s is None else self._since_s + HOLD_S
 
     def take(self, piece: bytes, now_s: float) -> bytes:
-        """The text to pass on after a piece has come, or, with an empty piece, after some time."""
+        """The text to forward after a new piece, or, with an empty piece, after some time."""
         self._held += piece
         passed = b""
         if self._since_s is None:
@@ -67,7 +67,7 @@ class Sieve:
 
 
 def _before_traceback(text: bytes) -> tuple[bytes, bytes]:
-    """Whole lines up to the first traceback, without noise, and what comes after them."""
+    """Whole lines up to the first traceback, without noise, and the rest."""
     at = text.find(_HEADER)
     end = text.rfind(b"\n", 0, at if at >= 0 else len(text)) + 1
     return _without_noise(text[:end]), text[end:]
@@ -77,7 +77,7 @@ def _without_tracebacks(text: bytes) -> bytes | None:
     """The text without the tracebacks of idle workers; None: it has other tracebacks, or part of one."""
     headers = endings = 0
     while found := list(_LINES.finditer(text)):
-        # What remains may join into a line whose pieces others' lines had separated.
+        # The removal may join the pieces of a line that other lines had separated.
         headers += sum(match[0] == _HEADER for match in found)
         endings += sum(match[0] in _ENDINGS for match in found)
         text = _LINES.sub(b"", text)

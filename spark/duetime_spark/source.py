@@ -4,17 +4,17 @@
     path          directories and URLs, comma-separated; so does `load(...)`
     endpoint      HOST:PORT of stores and gateways, comma-separated
     table         one of tables.py
-    columns       comma-separated; without it all, but for bodies of messages
+    columns       comma-separated; without it all except bodies of messages
     levels        the delay table of a broker's directory; DueTime's directories name theirs
     snapshot      a result of `take_snapshots`: the moment to read; without it: now
-    rows          rows of a task, roughly
+    rows          approximate rows of a task
     now_ms        for pending_minutes: entries due by then are overdue; without it: the snapshot's moment
     strict        true: damage found by the snapshot is an error
-    pushdown      true: filters skip files, ranges and rows; only for a DataFrame that a query reads once
+    pushdown      true: filters skip files, ranges and rows; only for a DataFrame read once in a query
 
-PySpark passes filters to a data source, but not the columns that a query needs: name them, or give a schema. PySpark
-4.3 keeps one set of pushed filters for each DataFrame, however many scans read it: with pushed filters,
-`df.where(a).union(df.where(b))` reads the rows of b twice. So pushdown is for callers who know the query.
+PySpark passes filters to a data source, but not the columns of a query: name them, or give a schema. PySpark 4.3 keeps
+one set of pushed filters for each DataFrame, even if several scans read it: with pushed filters,
+`df.where(a).union(df.where(b))` reads the rows of b twice. So pushdown needs a known query.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -50,7 +50,7 @@ _OPTIONS = frozenset(
 
 
 class Task(Protocol):
-    """What one Spark task reads. It can be pickled."""
+    """The input of one Spark task. It can be pickled."""
 
     def batches(self) -> Iterator[pa.RecordBatch]: ...
 
@@ -131,7 +131,7 @@ class DueTimeSource(DataSource):
     def _now_ms(self) -> int | None:
         text = self.options.get("now_ms")
         if text is not None and not text.isdigit():
-            raise InvalidArgument([Violation("now_ms", f"{text!r} is no Unix time in milliseconds")])
+            raise InvalidArgument([Violation("now_ms", f"{text!r} is not a Unix time in milliseconds")])
         return None if text is None else int(text)
 
 
@@ -140,7 +140,7 @@ def _split(text: str | None) -> list[str]:
 
 
 class DueTimeReader(DataSourceReader):
-    """Plans tasks on the driver; what a task needs is in its partition."""
+    """Plans tasks on the driver; a partition contains everything for its task."""
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class DueTimeReader(DataSourceReader):
         self._row_filter = RowFilter()
 
     def __getstate__(self) -> dict[str, Any]:
-        """The reader is sent with each task, which needs nothing of it."""
+        """Spark sends the reader with each task, and no task uses it."""
         return {}
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's name)
@@ -202,5 +202,5 @@ class DueTimeReader(DataSourceReader):
 
 
 def register(spark: SparkSession) -> None:
-    """Makes `spark.read.format("duetime")` known."""
+    """Registers `spark.read.format("duetime")`."""
     spark.dataSource.register(DueTimeSource)

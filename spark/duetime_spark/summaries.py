@@ -1,8 +1,8 @@
-"""What a job leaves in the metadata database: the figures of its result, for gateways to tell."
+"""Summaries of job results in the metadata database, for gateways.
 
-backlog     as `duetime_core.metadata.reports.condensed` has it
-lateness    those of all messages together
-audit       those of all lanes together; of each lane what a comparison with the live counters takes
+backlog     as in `duetime_core.metadata.reports.condensed`
+lateness    figures of all messages together
+audit       figures of all lanes together; for each lane those compared with the live counters
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ _PROOF = ("accepted", "expired", "pending", "restored", "dead", "cancelled", "re
 
 
 def summary_of(outcome: "JobOutcome") -> dict[str, Any]:
-    """As a JSON object, of at most 1 MiB. Raises: InvalidArgument: it does not fit."""
+    """A JSON object of at most 1 MiB. Raises: InvalidArgument: it is larger."""
     return SUMMARIES[outcome.order.job](outcome)
 
 

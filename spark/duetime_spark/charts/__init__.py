@@ -1,4 +1,4 @@
-"""Pages of the jobs: which figures, charts and tables show a result at a glance."""
+"""Pages of the jobs: the figures, charts and tables of a result."""
 
 from collections.abc import Callable
 

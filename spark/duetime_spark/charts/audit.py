@@ -1,4 +1,4 @@
-"""The page of `audit`: the proof line by line, and where accepted messages are."""
+"""The page of `audit`: the proof line by line, and the ends of accepted messages."""
 
 from collections import Counter, defaultdict
 
@@ -105,7 +105,7 @@ def _transactions(proofs: list[ResultDict]) -> Grid:
 
 
 def _shares(lanes: list[ResultDict]) -> Chart:
-    """Of levels, over all shards."""
+    """Shares of each level, over all shards."""
     sums: dict[int, Counter[str]] = defaultdict(Counter)
     for lane in lanes:
         sums[lane["level"]].update({end: lane[end] for end in ("accepted", *_ENDS)})
@@ -125,4 +125,4 @@ def _shares(lanes: list[ResultDict]) -> Chart:
     ]
     axis = {"tickformat": ".0%", "range": [0, 1]}
     drawn = figure(100 + 24 * len(levels), bars, barmode="stack", xaxis=axis, yaxis={"type": "category"})
-    return Chart("Where accepted messages are", "Shares of each level, over all shards.", drawn)
+    return Chart("Accepted messages", "Shares of each level, over all shards.", drawn)

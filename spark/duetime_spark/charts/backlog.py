@@ -53,11 +53,7 @@ def backlog(found: ResultDict) -> Page:
     if any(row["at_ms"] > found["now_ms"] + 3 * HOUR_MS for row in found["due_hours"]):
         chart = _due_bars(found["due_hours"], HOUR_MS, delays, colours)
         later = f" {found['later_count']:,} are due later." if found["later_count"] else ""
-        parts.append(
-            Chart(
-                "What falls due in the next 30 days", f"Messages an hour.{later}", figure(320, chart, barmode="stack")
-            )
-        )
+        parts.append(Chart("Due in the next 30 days", f"Messages an hour.{later}", figure(320, chart, barmode="stack")))
     if found["pending"]:
         parts.append(_by_topic(found, delays, colours))
     heads = ("#shard", "level", "topic", "#pending", "#bytes", "oldest due", "#overdue", "by up to", "next due")
@@ -94,16 +90,16 @@ def _future(found: ResultDict, delays: dict[int, Any], colours: dict[int, str]) 
             )
         )
     last_ms = max((row["at_ms"] for row in found["due_minutes"]), default=now_ms)
-    # As far as there is anything, half an hour at least.
+    # Up to the last due minute, half an hour at least.
     end_ms = min(max(last_ms + 2 * MINUTE_MS, now_ms + DAY_MS // 48), now_ms + DAY_MS)
     start_ms = now_ms - max((end_ms - now_ms) // 60, 2 * MINUTE_MS)
     axis = {"range": [utc(start_ms), utc(end_ms)], "type": "date"}
     words = f"Messages a minute, for the next {span(end_ms - now_ms)}."
-    return Chart("What falls due", words, figure(380, bars, barmode="stack", xaxis=axis))
+    return Chart("Messages due", words, figure(380, bars, barmode="stack", xaxis=axis))
 
 
 def _due_bars(rows: list[ResultDict], unit_ms: int, delays: dict[int, Any], colours: dict[int, str]) -> list[Any]:
-    """Stacked by level; a bar begins where its minute or hour does."""
+    """Stacked by level; a bar begins with its minute or hour."""
     levels = sorted({row["level"] for row in rows})
     bars = []
     for level in levels:

@@ -1,4 +1,4 @@
-"""The page of `dead_letters`: what went wrong, and for whom."""
+"""The page of `dead_letters`: errors and their consumer groups."""
 
 from collections import Counter
 
@@ -46,7 +46,7 @@ def dead_letters(found: ResultDict) -> Page:
         ]
         parts.append(
             Chart(
-                "What went wrong",
+                "Errors",
                 "Dead letters by error and consumer group.",
                 figure(120 + 30 * len(shown), bars, barmode="stack", yaxis={"type": "category"}),
             )

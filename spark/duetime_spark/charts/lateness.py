@@ -24,7 +24,7 @@ def lateness(found: ResultDict) -> Page:
         Tile(f"{_ms(total['p50_ms'])}", "late at the median"),
         Tile(f"{_ms(total['p99_ms'])}", "at p99"),
         Tile(f"{_ms(total['p999_ms'])}", f"at p99.9; {_ms(total['max_ms'])} at most"),
-        Tile(f"{late:,}", f"late: over {found['late_ms']} ms somewhere on the way", "bad" if late else "good"),
+        Tile(f"{late:,}", f"late: over {found['late_ms']} ms in one stage", "bad" if late else "good"),
         Tile(f"{early:,}", "early", "bad" if early else "good"),
     ]
     levels = [(row["at_ms"], f"level {row['level']}", row) for row in found["level_minutes"]]
@@ -70,7 +70,7 @@ def lateness(found: ResultDict) -> Page:
     parts.append(
         Grid(
             "By level and topic",
-            "Most late first. The last columns: of the late ones, which part of the way took longest.",
+            "Most late first. The last columns count late ones by their slowest stage.",
             heads,
             rows,
         )
@@ -91,7 +91,7 @@ def _heat(title: str, cells: list[tuple[int, str, ResultDict]], place: Callable[
             values[name, at_ms] = row
     names = sorted({name for _, name, _ in cells}, key=place)
     first, last = min(at_ms for at_ms, _, _ in cells), max(at_ms for at_ms, _, _ in cells)
-    # A long log in cells of several minutes, so that each can be seen.
+    # Cells of a long log span several minutes, so that each is visible.
     step = max(1, -(-(last - first) // MINUTE_MS // 240)) * MINUTE_MS
     highest: dict[tuple[str, int], tuple[int, int]] = defaultdict(lambda: (0, 0))
     for (name, at_ms), row in values.items():
@@ -151,8 +151,6 @@ def _causes(found: ResultDict) -> Chart:
         )
         for cause, colour in _CAUSES.items()
     ]
-    words = (
-        "Late ones a minute, by the part of the way that took longest: to be accepted, due to stored, to be received."
-    )
+    words = "Late ones a minute, by their slowest stage: to be accepted, due to stored, to be received."
     axis = {"type": "date", "range": [utc(min(sums)), utc(max(sums) + MINUTE_MS)]}
-    return Chart("What late messages waited for", words, figure(300, bars, barmode="stack", xaxis=axis))
+    return Chart("Causes of lateness", words, figure(300, bars, barmode="stack", xaxis=axis))

@@ -1,4 +1,4 @@
-"""What a page is made of: figures, charts and tables, and how moments are written on it."""
+"""Parts of a page: figures, charts, tables and moments."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -6,7 +6,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-# Shown where there is no value.
+# Shown instead of a missing value.
 NOTHING = "-"
 
 
@@ -28,7 +28,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table that is more than text or a number."""
+    """A cell of a table with a style."""
 
     text: str
     kind: str
@@ -36,7 +36,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table; heads that begin with `#` are of numbers."""
+    """A table; heads with a leading `#` are of numbers."""
 
     title: str
     words: str
@@ -58,6 +58,6 @@ def moment(at_ms: int | None) -> str:
 
 
 def clock(at_ms: int | None, near_ms: int) -> str:
-    """The time alone where it is on the day of another moment."""
+    """The time alone if it is on the day of `near_ms`."""
     text = moment(at_ms)
     return text.rpartition(" ")[2] if at_ms and text[:10] == moment(near_ms)[:10] else text

@@ -1,4 +1,4 @@
-"""The page of `retries`: deliveries until success, and those that were wasted."""
+"""The page of `retries`: deliveries until success, and wasted ones."""
 
 import plotly.graph_objects as go
 
@@ -32,7 +32,7 @@ def retries(found: ResultDict) -> Page:
         parts.append(
             Chart(
                 "Deliveries until success",
-                "Messages by the attempt that succeeded.",
+                "Messages by their successful attempt.",
                 figure(120 + 30 * len(rows), bars, barmode="stack", yaxis={"type": "category"}),
             )
         )

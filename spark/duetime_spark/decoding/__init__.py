@@ -1,1 +1,1 @@
-"""Bytes to columns: records of the log, and the events of groups, as Arrow has them."""
+"""Bytes to Arrow columns: records of the log, and the events of groups."""

@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """The compiled twin of rows.PythonRows: records straight into the buffers of Arrow's columns.
 
-A record is followed front to back, and its properties once. What is plain ASCII is copied; other text is left to
-Python's decoder, and so are properties of which two have the same name, or that are not UTF-8. The buffers are this
-object's own: who builds arrays of them keeps it alive.
+A record is followed front to back, and its properties once. ASCII is copied; other text is left to Python's decoder,
+and so are properties with two equal names, or outside UTF-8. The buffers belong to this object: users of arrays built
+from them must keep it alive.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -27,7 +27,7 @@ from duetime_spark.decoding._text cimport Text, is_utf8, put, put_null, put_text
 crc_init()
 
 cdef enum:
-    # Properties of one record whose names are compared with each other; more are Python's.
+    # Limit on properties of one record compared with each other; above it Python takes them.
     NAMES_MAX = 32
     DIGITS_MAX = 18, ENTRY_DIGITS_MAX = 19
     HOST_TEXT_MAX = 64
@@ -60,7 +60,7 @@ cdef frozenset NULLABLE_TEXTS = frozenset(("id", "tags", "keys", "real_topic"))
 cdef enum:
     NAMED_ID, NAMED_TAGS, NAMED_KEYS, NAMED_REAL_TOPIC, NAMED_LEVEL, NAMED_REAL_QUEUE, NAMED_ENTRY, NAMED
 
-# The host seen last, and its text.
+# The last host, and its text.
 cdef struct Host:
     int64_t size
     uint8_t[20] packed
@@ -69,7 +69,7 @@ cdef struct Host:
 
 
 cdef inline bint begins(const uint8_t *data, Span part, const char *name, int64_t length, Span *found) noexcept nogil:
-    """Whether a property of this name (its 0x01 included) stands there and has a value, which is `found` then."""
+    """Whether a property of this name (its 0x01 included) is there and has a value, set in `found`."""
     if part.end - part.begin <= length or memcmp(data + part.begin, name, length) != 0:
         return False
     found[0] = Span(part.begin + length, part.end)
@@ -77,7 +77,7 @@ cdef inline bint begins(const uint8_t *data, Span part, const char *name, int64_
 
 
 cdef inline void note(const uint8_t *data, Span part, int64_t last, Span *named) noexcept nogil:
-    """`last`: where the last property but the CRC ends."""
+    """`last`: the end of the last property except the CRC."""
     cdef uint8_t first = data[part.begin]
     if first == c"U":
         begins(data, part, b"UNIQ_KEY\x01", 9, &named[NAMED_ID])
@@ -94,7 +94,7 @@ cdef inline void note(const uint8_t *data, Span part, int64_t last, Span *named)
 
 
 cdef void find_replaced(const uint8_t *data, int64_t at, int64_t end, Span *entry) noexcept nogil:
-    """As record.find_timer_out: the entry that the property right before TIMER_OUT_MS names."""
+    """As record.find_timer_out: the entry named by the property right before TIMER_OUT_MS."""
     cdef const uint8_t *mark
     cdef Span part, found, before = Span(-1, -1)
     entry[0] = Span(-1, -1)
@@ -207,16 +207,16 @@ cdef class Rows:
     cdef inline bint _is_full(self) noexcept nogil:
         return self.count >= self.rows_max or self.bytes >= self.bytes_max
 
-    # --- what is there ----------------------------------------------------------------------------------------------
+    # --- contents ---------------------------------------------------------------------------------------------------
 
     def numbers(self, str name not None):
-        """Address and bytes of a column of numbers; and a byte for each row, 0: it has none; None: all have one."""
+        """Address and bytes of a column of numbers; and a byte for each row, 0: no number; None: all have one."""
         cdef int index = NUMBER_NAMES.index(name)
         cdef int64_t size = (4 if index < OFFSET else 8) * self.count
         return (<size_t>self.numbers_at[index], size), self._valid(self.valid[index], self.count)
 
     def texts(self, str name not None):
-        """How many values; address and bytes of their offsets, and of their bytes; as `numbers`."""
+        """Number of values; address and bytes of their offsets, and of their bytes; as `numbers`."""
         cdef Text *text = &self.text[TEXT_NAMES.index(name)]
         offsets = (<size_t>text.offsets, 4 * (text.count + 1))
         return text.count, offsets, (<size_t>text.data, text.used), self._valid(text.valid, text.count)
@@ -229,7 +229,7 @@ cdef class Rows:
             return None
         return PyBytes_FromStringAndSize(<const char *>valid, count)
 
-    # --- what comes in ----------------------------------------------------------------------------------------------
+    # --- input ------------------------------------------------------------------------------------------------------
 
     def take(self, view, int64_t base, int64_t at, int64_t end, bint check_crc):
         """See decode.RowBuilder."""
@@ -277,7 +277,7 @@ cdef class Rows:
         self._set64(POSITION, load64(data + at + POSITION_AT))
         self._set64(BORN, load64(data + at + BORN_AT))
         self._set64(STORED, load64(data + parts.stored_at))
-        # Of others it is no offset.
+        # Only transactional records have an offset here.
         is_transaction = load32(data + at + SYS_FLAG_AT) & SYS_TRANSACTION != 0
         self._set64(PREPARED, load64(data + parts.tail + PREPARED_FROM_TAIL) if is_transaction else 0)
         if self.text[BORN_HOST].is_wanted:
@@ -326,7 +326,7 @@ cdef class Rows:
                     note(data, part, last, named)
                 at = part.end + 1
         if is_timer:
-            # What it names is the entry whose place it takes.
+            # The property names the entry replaced by this one.
             find_replaced(data, whole.begin, end, &named[NAMED_ENTRY])
         for index in range(NAMED_LEVEL):
             if self.text[ID + index].is_wanted:
@@ -376,7 +376,7 @@ cdef class Rows:
             if count == NAMES_MAX:
                 is_plain = False
                 continue
-            # Names that differ in length or at their ends are no equal ones; the others are compared.
+            # Names of different length or with different ends are unequal; the others are compared.
             bit = <uint64_t>1 << ((31 * data[part.begin] + 7 * data[split - 1] + (split - part.begin)) & 63)
             if bits & bit:
                 for index in range(count):

@@ -1,4 +1,4 @@
-# Columns of text as Arrow has them: the bytes of all values, and where each value ends. Both grow.
+# Columns of text in Arrow's layout: the bytes of all values, and the end of each value. Both grow.
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
@@ -6,7 +6,7 @@ from libc.stdlib cimport malloc, realloc
 from libc.string cimport memcpy
 
 cdef enum:
-    # There is room for so much more than is asked for.
+    # Extra space allocated beyond the request.
     SPARE = 1 << 16
 
 cdef struct Text:
@@ -14,7 +14,7 @@ cdef struct Text:
     uint8_t *data
     int64_t used
     int64_t room
-    # One more than there are values.
+    # One more than the values.
     int32_t *offsets
     uint8_t *valid
     int64_t count
@@ -59,7 +59,7 @@ cdef inline int start(Text *text, int64_t count_max, bint is_nullable) except -1
 
 
 cdef inline int grow(Text *text, int64_t size) except -1:
-    """Room for `size` bytes and one value more."""
+    """Allocates space for `size` bytes and one more value."""
     cdef void *moved
     if text.used + size > text.room:
         moved = realloc(text.data, 2 * text.room + size + SPARE)
@@ -75,10 +75,10 @@ cdef inline int grow(Text *text, int64_t size) except -1:
 
 
 cdef inline int put(Text *text, const uint8_t *at, int64_t size) except -1:
-    """One value more, as it is."""
+    """Appends a value as it is."""
     if text.used + size > text.room or text.count == text.count_max:
         grow(text, size)
-    # Nothing is copied to nowhere: a column without a byte has no room yet.
+    # No memcpy for an empty value: a column without bytes has no buffer yet.
     if size:
         memcpy(text.data + text.used, at, size)
     text.used += size
@@ -99,7 +99,7 @@ cdef inline int put_null(Text *text) except -1:
 
 
 cdef inline int put_text(Text *text, const uint8_t *at, int64_t size) except -1:
-    """One value more; what is not UTF-8 becomes U+FFFD (properties.as_text)."""
+    """Appends a value; bytes outside UTF-8 become U+FFFD (properties.as_text)."""
     cdef bytes replaced
     if is_utf8(at, size):
         return put(text, at, size)

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """The compiled twin of topics.find_topics: one pass over positions, each record followed front to back.
 
-What a pass waits for is memory: lines of the records ahead are asked for early. A name is looked for in a table by its
-hash; what is not there, or gave its place to another name, goes to a dict.
+A pass waits mostly for memory: lines of the records ahead are prefetched. Names are looked up in a table by hash; a
+name missing there, or replaced by another name, is looked up in a dict.
 """
 
 from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -39,7 +39,7 @@ cdef struct Slot:
 
 
 cdef class Buffer:
-    """The bytes of an object, for as long as this one lives."""
+    """The bytes of an object, valid until this one is freed."""
 
     cdef Py_buffer view
     cdef uint8_t *at
@@ -87,7 +87,7 @@ cdef inline uint64_t hash_of(const uint8_t *at, int64_t length) noexcept nogil:
 
 
 cdef inline Span real_topic(const uint8_t *data, Span properties) noexcept nogil:
-    """The last of equal names that has a value; empty without one."""
+    """The last of equal names with a value; empty without one."""
     cdef const uint8_t *mark
     cdef int64_t at = properties.begin, stop
     cdef Span found = Span(0, 0)
@@ -116,7 +116,7 @@ def find(data, int64_t base, positions, sizes, codes, stored_at_ms, body_sizes):
         raise ValueError(f"arrays are not {count} long")
     for index in range(count):
         if index + AHEAD < count:
-            # Compared, not subtracted first: nothing here can overflow.
+            # Compared without a subtraction, so that no overflow is possible.
             ahead = position[index + AHEAD]
             if base <= ahead and ahead - base < end:
                 for line in range(min(LINES_MAX, (length[index + AHEAD] >> 6) + 1)):

@@ -1,14 +1,14 @@
-"""Records of the log as Arrow: the rows of table `messages`, of the columns that are asked for.
+"""Records of the log as Arrow: the rows of table `messages`, of the requested columns.
 
     bytes of a segment ──take──▶ intact records, one pass, straight into Arrow's buffers (the compiled twin, or Python)
                        ──judge─▶ the others, one by one: a row with its `damage`, or skipped bytes
 
-Damage is judged as in the store's recovery (scan.py): a record with a sound structure and a wrong CRC is a row; bytes
-that are no record are skipped up to the next record that has its own position.
+Damage is judged as in the store's recovery (scan.py): a record with a valid structure and a wrong CRC is a row; other
+bytes are skipped up to the next record with its own position.
 
-Text is valid UTF-8, as Arrow and Spark demand: other bytes become U+FFFD, as for RocketMQ's readers. Properties are
-a map as those make it: parts without a name or a value are left out, of equal names the last one counts, in the place
-of the first. The mark `__CRC32#` is no property. Bodies are as stored, compressed ones too.
+Text is valid UTF-8, as required by Arrow and Spark: other bytes become U+FFFD, as for RocketMQ's readers. Properties
+are a map, built as those build it: parts without a name or a value are left out, of equal names the last one is used,
+in the place of the first. The mark `__CRC32#` is not a property. Bodies are as stored, compressed ones too.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -24,7 +24,7 @@ from duetime_spark.decoding.rows import PythonRows, TwinRows
 
 _twin = twin("duetime_spark.decoding._decode")
 
-# Spark reads a map's value as one that may be null.
+# Spark reads a map's values as nullable.
 PROPERTIES_TYPE = pa.map_(pa.string(), pa.field("value", pa.string(), nullable=True))
 SCHEMA = pa.schema(
     [
@@ -60,13 +60,13 @@ SCHEMA = pa.schema(
 )
 DEFAULT_COLUMNS = tuple(name for name in SCHEMA.names if name != "body")
 ROWS_MAX = 262_144
-# Of records in one batch, so that large bodies do not make it too large.
+# Limit on a batch's records, so that large bodies do not make it too large.
 BATCH_BYTES = 64 * 1024 * 1024
 _CHUNK_BYTES = 8 * 1024 * 1024
 # Bytes to ask for when the needed size is unknown; bytes to search at once.
 _ASK_BYTES = 1024 * 1024
 _SEARCH_BYTES = 1024 * 1024
-# What topic and properties can have at most.
+# Limit on topic and properties together.
 _TEXT_BYTES_MAX = 2 * 0x7FFF + 4
 
 Buffer = bytes | bytearray | memoryview
@@ -82,8 +82,8 @@ class RowBuilder(Protocol):
     def is_full(self) -> bool: ...
 
     def take(self, view: memoryview, base: int, at: int, end: int, check_crc: bool) -> int:
-        """Takes records at indices [at, end) of the bytes at position `base` while they are intact and there is room;
-        returns the index after the last one taken."""
+        """Takes intact records at indices [at, end) of the bytes at position `base`, up to the first damaged one or a
+        full batch; returns the index after the last one taken."""
         ...
 
     def finish(self) -> dict[str, pa.Array]:
@@ -92,7 +92,7 @@ class RowBuilder(Protocol):
 
 
 class Decoder:
-    """Decodes the records of one segment that start in [.., end); the bytes come in pieces, which it does not keep."""
+    """Decodes records of one segment with a start before `end`; the bytes come in pieces, and are not kept."""
 
     def __init__(
         self,
@@ -105,40 +105,40 @@ class Decoder:
         rows_max: int = ROWS_MAX,
         bytes_max: int = BATCH_BYTES,
     ) -> None:
-        """`bound`: where the segment ends, `end` at most that.
+        """`bound`: the segment's end, at or after `end`.
 
         Raises:
-            ValueError: there is no such column, or none is asked for.
+            ValueError: a column is unknown, or none is requested.
         """
         if not columns:
-            raise ValueError("no column of table messages is asked for")
+            raise ValueError("no column of table messages is requested")
         unknown = [name for name in columns if name not in SCHEMA.names]
         if unknown:
             raise ValueError(f"table messages has no column {', '.join(unknown)}")
         self.schema = pa.schema([SCHEMA.field(name) for name in columns])
         # Skipped bytes, in order.
         self.skipped: list[Skipped] = []
-        # Bytes that the next feed must have; 0: any number.
+        # Minimum bytes of the next feed; 0: any number.
         self.wants = 0
         self._end, self._bound, self._shard, self._check_crc = min(end, bound), bound, shard, check_crc
         self._rows: RowBuilder = (TwinRows if _twin is not None else PythonRows)(self.schema, rows_max, bytes_max)
         self._damage: list[tuple[int, str]] = []
-        # Why bytes are being skipped; empty: none are.
+        # Reason for skipping bytes now; empty: none.
         self._words = ""
 
     @property
     def rows(self) -> int:
-        """Rows that `take` would return."""
+        """Rows ready for `take`."""
         return self._rows.count
 
     @property
     def is_full(self) -> bool:
-        """Whether `take` must be called before more is decoded."""
+        """Whether `take` must be called before the next `feed`."""
         return self._rows.is_full
 
     def feed(self, data: Buffer, position: int) -> int:
-        """Decodes bytes at `position`, a record's start or where the last feed stopped. Returns where it stopped: at
-        `end` or after it; or earlier, because it needs at least `wants` bytes from there, or has no room for rows."""
+        """Decodes bytes at `position`, a record's start or the end of the last feed. Returns its own end: at or after
+        `end`; or earlier, because it needs at least `wants` bytes from there, or has no space for rows."""
         self.wants = 0
         at, data_end = position, position + len(data)
         with memoryview(data) as view:
@@ -170,7 +170,7 @@ class Decoder:
     # --- damage ----------------------------------------------------------------------------------------------------
 
     def _judge(self, view: memoryview, base: int, at: int) -> int:
-        """Handles the bytes at `at` that are not an intact record; returns where to continue."""
+        """Handles bytes at `at` without an intact record; returns the position to continue from."""
         index, room = at - base, len(view) - (at - base)
         if self._bound - at < layout.BLANK_BYTES:
             return self._end
@@ -202,12 +202,12 @@ class Decoder:
         return at
 
     def _resume(self, view: memoryview, base: int, at: int) -> int:
-        """Skips bytes from `at` on that are no record: up to the next record, the end, or the end of the data."""
+        """Skips bytes from `at` on without a record: up to the next record, the end, or the end of the data."""
         data_end = base + len(view)
         next_at = self._next_record(view, base, at + 1)
         if next_at is None:
             # A record may begin in the last bytes of the data. The byte before these was searched: the next call begins
-            # after the byte that it is given.
+            # one byte after its `at`.
             next_at = self._bound if data_end >= self._bound else data_end - layout.PREFIX_BYTES - 1
             if next_at <= at:
                 return self._ask(at, _ASK_BYTES)
@@ -225,14 +225,14 @@ class Decoder:
         return next_at
 
     def _next_record(self, view: memoryview, base: int, at: int) -> int | None:
-        """The first position from `at` on where a record seems to begin that has this position; None: not in these
-        bytes."""
+        """The first position from `at` on with the apparent start of a record that names this position; None: not in
+        these bytes."""
         index = at - base
         while index < len(view) - layout.PREFIX_BYTES:
             stop = min(index + _SEARCH_BYTES, len(view))
             start = layout.next_start(bytes(view[index:stop]), 0)
             if start < 0:
-                # The size precedes the magic, which the end of the part may cut.
+                # The size precedes the magic, and the end of the part may cut the magic.
                 index = stop - 7 if stop < len(view) else stop
                 continue
             index += start
@@ -250,8 +250,8 @@ class Decoder:
 
 
 def decode(data: Buffer, position: int, end: int, bound: int, **options: Any) -> tuple[pa.RecordBatch, Decoder, int]:
-    """All records that start in positions [position, end), out of bytes that begin there; the decoder, with what it has
-    passed over, and where it stopped. `options` are Decoder's."""
+    """Records with a start in [position, end), from bytes at `position`; the decoder, with the skipped bytes, and the
+    position of its end. `options` are Decoder's."""
     decoder = Decoder(end, bound, **options)
     stopped_at = decoder.feed(data, position)
     return decoder.take(), decoder, stopped_at
@@ -260,8 +260,8 @@ def decode(data: Buffer, position: int, end: int, bound: int, **options: Any) ->
 def batches(
     read: Callable[[int, int], bytes], position: int, decoder: Decoder, end: int, bound: int
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of records that start in [position, end), a record's start or the end of one; `read(position, length)`
-    gives so many bytes of the segment, or fewer where it ends before its `bound`: missing bytes are a finding."""
+    """The rows of records with a start in [position, end); `position` is a record's start or end. `read(position,
+    length)` returns bytes of the segment, fewer at the end of a short file: missing bytes are a finding."""
     while position < end:
         length = min(max(min(end - position, _CHUNK_BYTES), decoder.wants), bound - position)
         data = read(position, length)

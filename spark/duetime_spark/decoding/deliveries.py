@@ -1,19 +1,19 @@
-"""Deliveries to groups, from the journal of their store (duetime_format.events): who received what, and how it ended.
+"""Deliveries to groups and their ends, from the journal of their store (duetime_format.events).
 
-    acked      the group is done with it
-    failed     the message comes again: later, or as a copy in %RETRY%group
+    acked      the group has finished the message
+    failed     the message is delivered again: later, or as a copy in %RETRY%group
     dead       the last delivery: the message is a dead letter, in %DLQ%group
     expired    the lease ended, or the receiver returned the message and the attempt counts
     returned   the message was returned and the attempt does not count
     open       the lease is still running
 
-The journal has no event for an expired lease. The next lease of the message has the times of those before it; at the
-end of the journal the clock decides. Of an ordered lease the first message expires, and those after it are returned. A
-retry service takes a message whose last lease expired, under a lease that is no delivery: the outcome there says
-whether the delivery before was the last.
+The journal has no event for an expired lease. The next lease of the message has the times of the earlier ones; at the
+end of the journal the clock decides. In an ordered lease the first message expires, and later ones are returned. After
+a message's last lease expires, a retry service takes it under a lease without a delivery: its outcome tells whether the
+delivery before was the last.
 
-Open deliveries are kept as ranges of offsets, as the events have them; rows are made from ranges. So memory grows with
-open deliveries, and a range costs as much as a message.
+Open deliveries are kept as ranges of offsets, as in the events; rows are made from ranges. So memory grows with open
+deliveries, and a range costs as much as a message.
 """
 
 from bisect import bisect_right
@@ -34,14 +34,14 @@ SCHEMA = pa.schema(
     [
         ("shard", pa.int32()),
         ("group", pa.string()),
-        # The topic that the group receives.
+        # The topic received by the group.
         ("topic", pa.string()),
-        # Where the message lies: the same, or %RETRY%group.
+        # The topic of the message's queue: the same, or %RETRY%group.
         ("queue_topic", pa.string()),
         ("queue", pa.int32()),
         ("offset", pa.int64()),
         ("lease", pa.int64()),
-        # From 1; a copy in %RETRY%group goes on counting where the message was.
+        # Counted from 1; a copy in %RETRY%group continues the message's count.
         ("attempt", pa.int32()),
         ("received_at_ms", pa.int64()),
         # Null: the lease is still running.
@@ -55,10 +55,10 @@ ROWS_MAX = 262_144
 
 _COLUMNS = {"lease": 3, "attempt": 4, "received_at_ms": 5, "ended_at_ms": 6}
 _I64_MAX = (1 << 63) - 1
-# More than any call leases.
+# Above the limit of every lease.
 _EVENT_MESSAGES_MAX = 1 << 24
-# A settle is void if its copy is missing. The start after a crash says so in its first record of the journal, at most
-# this many records later.
+# A settle is void if its copy is missing. The start after a crash writes that to its first record of the journal, at
+# most this many records later.
 _RECORDS_BETWEEN_MAX = 64
 
 Ints = npt.NDArray[np.int64]
@@ -66,7 +66,7 @@ Span = tuple[int, int]  # offsets [start, stop)
 
 
 class Spans:
-    """Offsets as ranges that ascend and do not overlap."""
+    """Offsets as ascending ranges without overlap."""
 
     __slots__ = ("_first", "_stop")
 
@@ -100,7 +100,7 @@ class Spans:
 
 @dataclass(slots=True)
 class OpenDelivery:
-    """Open deliveries under one lease that differ in their offsets only."""
+    """Open deliveries under one lease, equal except for their offsets."""
 
     spans: Spans
     lease: int
@@ -108,7 +108,7 @@ class OpenDelivery:
     received_at_ms: int
     until_ms: int
     is_ordered: bool
-    # When they expired, if a retry service has taken them: they are under its lease then.
+    # Time of expiry, if a retry service has taken them: they are under its lease then.
     expired_at_ms: int | None = None
 
 
@@ -118,7 +118,7 @@ class _GroupQueue:
 
     code: int
     leases: dict[int, list[OpenDelivery]] = field(default_factory=dict)
-    # By time of receipt: the leases of deliveries received then.
+    # The leases of deliveries, by time of receipt.
     by_received: dict[int, list[int]] = field(default_factory=dict)
 
     def add(self, lease: int, given: OpenDelivery) -> None:
@@ -128,7 +128,7 @@ class _GroupQueue:
             known.append(lease)
 
     def forget(self, lease: int) -> None:
-        """Removes deliveries of a lease that have no offsets left."""
+        """Removes deliveries of a lease without remaining offsets."""
         parts = self.leases.get(lease, [])
         kept = [given for given in parts if given.spans]
         if len(kept) == len(parts):
@@ -146,7 +146,7 @@ class _GroupQueue:
 
 @dataclass(slots=True)
 class _Settled:
-    """A delivery that a copy ended, if the copy exists."""
+    """A delivery ended by a copy, if the copy exists."""
 
     given: OpenDelivery
     ended_at_ms: int
@@ -174,7 +174,7 @@ class Deliveries:
         self._settles: deque[tuple[int, int, int]] = deque()
         self._record = 0
 
-    # --- what comes in ----------------------------------------------------------------------------------------------
+    # --- input ------------------------------------------------------------------------------------------------------
 
     def feed(self, body: bytes, stored_at_ms: int) -> None:
         """Applies the events of one record. Raises: Damaged: the events after the fault are not applied."""
@@ -187,8 +187,8 @@ class Deliveries:
                 self._event(events.read(kind, payload), places, stored_at_ms)
 
     def finish(self, now_ms: int, max_offset: Callable[[str, int], int] | None = None) -> None:
-        """Ends the journal at `now_ms`: open deliveries become rows too. `max_offset`: where the queue of a topic
-        ends (0: there is no queue), to find out which copies exist; without it all do."""
+        """Ends the journal at `now_ms`: open deliveries become rows too. `max_offset`: the end of a topic's queue (0:
+        there is no queue), to check that copies exist; without it all do."""
         for (code, lease, _), one in list(self._settled.items()):
             topic, queue, offset = one.copy
             if max_offset is not None and max_offset(topic, queue) <= offset:
@@ -239,7 +239,7 @@ class Deliveries:
     def _give(self, event: events.Give, place: _GroupQueue) -> None:
         lease, attempt, received, until_ms = event.lease, event.attempt, event.received_at_ms, event.until_ms
         if lease > _I64_MAX:
-            raise Damaged(f"lease {lease} is none")
+            raise Damaged(f"lease {lease} is invalid")
         spans = spans_of(event.ranges)
         if self._settled and len(spans) == 1 and self._opened_again(place, lease, spans[0], until_ms):
             return
@@ -253,7 +253,7 @@ class Deliveries:
             place.add(lease, replace(given, expired_at_ms=expired_at_ms))
 
     def _opened_again(self, place: _GroupQueue, lease: int, span: Span, until_ms: int) -> bool:
-        """Reopens a delivery after a crash, if the copy that ended it is missing."""
+        """Reopens a delivery after a crash, if its copy is missing."""
         one = self._settled.pop((place.code, lease, span[0]), None) if span[1] - span[0] == 1 else None
         if one is None:
             return False
@@ -264,7 +264,7 @@ class Deliveries:
     def _expired(
         self, place: _GroupQueue, spans: list[Span], received: int, ended: int
     ) -> list[tuple[OpenDelivery, int]]:
-        """Removes deliveries that expired before a new one of the same messages, which has the time of expiry."""
+        """Removes deliveries that expired before a new one of the same messages; the new one has their expiry time."""
         found = []
         for lease in list(place.by_received.get(received, ())):
             parts = place.leases[lease]
@@ -293,11 +293,11 @@ class Deliveries:
                 taken = [one for span in spans for one in given.spans.take(*span)]
                 self._end(place.code, given, taken, ended_at_ms, end)
             elif end == ACKED:
-                # The record cannot be read, so there is nothing to make a dead letter of.
+                # The record is unreadable, so there can be no dead letter.
                 taken = [one for span in spans for one in given.spans.take(*span)]
                 self._end(place.code, given, taken, given.expired_at_ms, EXPIRED)
             else:
-                # It waits for a retry service again.
+                # The message waits for a retry service again.
                 taken = [one for span in spans for one in overlap(given.spans, span)]
             known += sum(stop - first for first, stop in taken)
         self.unknown += sum(stop - first for first, stop in spans) - known
@@ -327,7 +327,7 @@ class Deliveries:
         self.unknown += 1
 
     def _confirm(self, before: int) -> None:
-        """Settles of records before that one are not taken back any more."""
+        """Makes settles of records before this one final."""
         while self._settles:
             one = self._settled.get(self._settles[0])
             if one is not None and one.record >= before:
@@ -338,7 +338,7 @@ class Deliveries:
                 self._end(code, one.given, list(one.given.spans), one.ended_at_ms, one.end)
 
     def _reset(self, place: _GroupQueue, at_ms: int) -> None:
-        """All leases of a place end."""
+        """Ends all leases of a place."""
         for parts in place.leases.values():
             for given in parts:
                 if given.expired_at_ms is None:
@@ -351,7 +351,7 @@ class Deliveries:
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def _end_at(self, code: int, parts: list[OpenDelivery], now_ms: int) -> None:
-        """What is left of a lease at the end of the journal."""
+        """Ends the rest of a lease at the end of the journal."""
         for given in sorted(parts, key=lambda given: given.until_ms):
             if given.expired_at_ms is not None:
                 self._end(code, given, list(given.spans), given.expired_at_ms, EXPIRED)
@@ -362,7 +362,7 @@ class Deliveries:
             elif given.spans:
                 first = next(iter(given.spans))[0]
                 self._end(code, given, given.spans.take(first, first + 1), given.until_ms, EXPIRED)
-                # What follows was not reached.
+                # Later messages were not reached.
                 for other in parts:
                     self._end(code, other, other.spans.take(first + 1, _I64_MAX), given.until_ms, RETURNED)
 
@@ -373,10 +373,10 @@ class Deliveries:
             )
             self.rows += stop - first
 
-    # --- what comes out ---------------------------------------------------------------------------------------------
+    # --- output -----------------------------------------------------------------------------------------------------
 
     def take(self) -> Iterator[pa.RecordBatch]:
-        """The rows so far, in the order of their ends; there are none then."""
+        """Returns the rows so far, in the order of their ends, and removes them."""
         ended = np.array(self._ended, np.int64).reshape(-1, 8)
         self._ended.clear()
         self.rows = 0
@@ -395,7 +395,7 @@ class Deliveries:
         return pa.record_batch([self._column(one, ended, of) for one in self.schema], schema=self.schema)
 
     def _column(self, column: pa.Field, ended: Ints, of: Ints) -> pa.Array:
-        """`of`: which of the ranges each row is of."""
+        """`of`: the number of each row's range."""
         name = column.name
         if name == "shard":
             return pa.repeat(pa.scalar(self._shard, column.type), len(of))
@@ -418,8 +418,8 @@ def rows_of(
     max_offset: Callable[[str, int], int] | None = None,
     damaged: Callable[[int, str], None] = lambda index, words: None,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a whole journal: bodies and store times of its records, in order. `damaged` is told of records, by
-    their number from 0 on, that can't be read."""
+    """The rows of a whole journal: bodies and store times of its records, in order. `damaged` is called for unreadable
+    records, with their number from 0 on."""
     for index, (body, stored_at_ms) in enumerate(records):
         try:
             deliveries.feed(body, stored_at_ms)
@@ -432,7 +432,7 @@ def rows_of(
 
 
 def spans_of(data: bytes) -> list[Span]:
-    """The ranges of an event, which ascend. Raises: Damaged."""
+    """The ascending ranges of an event. Raises: Damaged."""
     found: list[Span] = []
     least = total = 0
     for first, count in ranges_of(data):
@@ -445,6 +445,6 @@ def spans_of(data: bytes) -> list[Span]:
 
 
 def overlap(spans: Iterable[Span], other: Span) -> list[Span]:
-    """What both have."""
+    """The offsets in both."""
     both = ((max(first, other[0]), min(stop, other[1])) for first, stop in spans)
     return [span for span in both if span[0] < span[1]]

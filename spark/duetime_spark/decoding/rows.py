@@ -1,4 +1,4 @@
-"""Builders of rows: in Python, record by record, and by the compiled twin, whose buffers Arrow uses."""
+"""Builders of rows: in Python, record by record, and by the compiled twin, into buffers for Arrow."""
 
 from typing import Any
 
@@ -15,12 +15,12 @@ _twin = twin("duetime_spark.decoding._decode")
 
 _DIGITS_MAX = 18
 _I32_MAX, _I64_MAX = (1 << 31) - 1, (1 << 63) - 1
-# Columns that the decoder fills in.
+# Columns filled in by the decoder.
 _OTHERS = ("shard", "damage")
 
 
 def bytes_of(size: int, properties_size: int) -> int:
-    """Bytes that a record counts in a batch: an upper bound for all columns, with U+FFFD for each byte of a
+    """Bytes counted for a record in a batch: an upper bound for all columns, with U+FFFD for each byte of a
     property."""
     return size + 2 * properties_size + 128
 
@@ -99,7 +99,7 @@ def _row(found: Record) -> dict[str, Any]:
         "flag": found.flag,
         "sys_flag": found.sys_flag,
         "reconsume_times": found.reconsume_times,
-        # Of others it is no offset.
+        # Only transactional records have an offset here.
         "prepared_offset": found.prepared_transaction_offset if found.sys_flag & layout.SYS_TRANSACTION else 0,
         "body_crc": found.body_crc,
         "body_size": len(found.body),
@@ -109,7 +109,7 @@ def _row(found: Record) -> dict[str, Any]:
 
 
 def number(text: str) -> int | None:
-    """An INT of at most 18 digits; None where the text is not one."""
+    """An INT of at most 18 digits; None if the text is not one."""
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS_MAX):
         return None

@@ -28,8 +28,8 @@ class RealTopics:
     """One value for each record.
 
     codes          index into `names`; -1: the record has no real topic, or there is no record
-    stored_at_ms   its store time; -1 where there is no record
-    body_sizes     bytes of its body; -1 where there is no record
+    stored_at_ms   its store time; -1 without a record
+    body_sizes     bytes of its body; -1 without a record
     """
 
     # Distinct, as stored, in order of appearance.
@@ -40,13 +40,13 @@ class RealTopics:
 
 
 def find_topics(data: Buffer, base: int, positions: Ints, sizes: npt.NDArray[np.integer]) -> RealTopics:
-    """The real topics of records at positions of the log, of which `data` (an mmap too) begins at `base`.
+    """The real topics of records at positions of the log; `data` (an mmap too) begins at `base`.
 
-    Positions may be in any order; one outside of `data` has no record. The compiled twin takes 0.1 µs a record
-    in ascending order.
+    Positions may be in any order; one outside of `data` has no record. The compiled twin takes 0.1 µs a record in
+    ascending order.
 
     Raises:
-        ValueError: there are not as many sizes as positions.
+        ValueError: the numbers of sizes and positions differ.
     """
     positions, sizes = np.ascontiguousarray(positions, np.int64), np.ascontiguousarray(sizes, np.int64)
     if positions.shape != sizes.shape or positions.ndim != 1:

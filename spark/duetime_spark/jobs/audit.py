@@ -1,20 +1,20 @@
-"""The proof that every accepted message has exactly one end, and that none was early.
+"""Proves that every accepted message has exactly one end, and none was early.
 
 A lane's entries are numbered from 0 without gaps. At the snapshot each of them is one of
 
     expired     removed by retention, with its restored copy: entries below the lane's first, and entries whose copy
-                retention removed between the snapshot and the read
+                went between the snapshot and the read
     pending     from the watermark on
     restored    below the watermark, with exactly one copy in its topic
     dead        below the watermark, with its copy in DT_QUARANTINE
     cancelled   by a row of a record of DT_CANCELLED
-    replaced    by a record that took its place, which is an entry of a lane itself (rescheduled, or replaced by key)
+    replaced    by a record in its place, itself an entry of a lane (rescheduled, or replaced by key)
 
 Anything else is a violation. Ends without a copy count as copies below. Lanes for any time have no watermark: there
-what is pending is one more end of an entry (audit_timers.py). A lane's entries are compared with the copies in buckets
-of 65,536: by count, by the sums of their offsets and of the offsets' squares, and by a 64-bit digest of offset and due
-time. Only buckets that differ are compared entry by entry, so that a sound lane is proven without a shuffle. Entries
-that a broker restored have copies without a mark of their lane: they are matched by message id.
+pending is one more end of an entry (audit_timers.py). A lane's entries are compared with the copies in buckets of
+65,536: by count, by the sums of their offsets and of the offsets' squares, and by a 64-bit digest of offset and due
+time. Only differing buckets are compared entry by entry, so that an intact lane is proven without a shuffle. Copies
+made by a broker have no mark of their lane: they are matched by message id.
 """
 
 from dataclasses import asdict, dataclass, field
@@ -38,7 +38,7 @@ KINDS = {
     TWICE: "more than one copy, or restored and cancelled",
     EARLY: "stored in its topic before its due time",
     DUE_DIFFERS: "the copy names another due time than the lane",
-    UNKNOWN: "a copy of an entry that its lane does not have",
+    UNKNOWN: "a copy of an entry missing from its lane",
 }
 
 
@@ -73,10 +73,10 @@ def _range_sums(first: int, last: int) -> tuple[int, int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """One lane, or all of them. accepted = expired + pending + restored + dead + cancelled + replaced + missing, if it
-    is sound.
+    """One lane, or all of them. If nothing is wrong, accepted = expired + pending + restored + dead + cancelled +
+    replaced + missing.
 
-    Of timers in a directory that a 5.x broker wrote last, pending entries only: it keeps no account of the others.
+    Timers of a directory last written by a 5.x broker: pending entries only, since it does not count the others.
     """
 
     shard: int | None
@@ -101,7 +101,7 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class AuditViolation:
-    """`position` is the copy's in the log, or the lane record's where there is no copy."""
+    """`position` is the copy's in the log, or without a copy the lane record's."""
 
     kind: str
     shard: int
@@ -130,7 +130,7 @@ class Audit:
 
 
 def entry_buckets(entries: DataFrame, lanes: DataFrame) -> DataFrame:
-    """Of rows of queue_entries, entries below the watermark, by (shard, level, bucket): the sums of a Bucket."""
+    """Entries below the watermark in rows of queue_entries, by (shard, level, bucket): the sums of a Bucket."""
     return summed(_entries(entries, lanes).groupBy("shard", "level", "bucket"))
 
 
@@ -149,8 +149,8 @@ def copy_buckets(messages: DataFrame, ends: DataFrame, lanes: DataFrame) -> Data
 def differences(
     entries: DataFrame, messages: DataFrame, ends: DataFrame, lanes: DataFrame, buckets: DataFrame
 ) -> DataFrame:
-    """Entry by entry, of some (shard, level, bucket): (shard, level, offset, position, due_at_ms, stored_at_ms, end,
-    kind). kind is null where the entry has its one copy."""
+    """Entry by entry, for some (shard, level, bucket): (shard, level, offset, position, due_at_ms, stored_at_ms, end,
+    kind). kind is null if the entry has exactly one copy."""
     keys = ["shard", "level", "bucket"]
     here = F.broadcast(buckets)
     ours = _entries(entries, lanes).join(here, keys, "left_semi")
@@ -195,11 +195,10 @@ def firsts(found: DataFrame) -> DataFrame:
 
 
 def without_left(found: DataFrame, bounds: DataFrame) -> DataFrame:
-    """`differences` of shards whose oldest segments were removed meanwhile: kind LEFT for an entry whose copy was
-    there.
+    """`differences` of shards after their oldest segments were removed: kind LEFT for an entry whose copy went too.
 
-    Copies lie in the log in the order of their entries, and so do entries: removed ones come before the first that is
-    left. bounds: (shard, level, copy, entry), the first of each left, for lanes of such shards.
+    Copies and entries lie in the log in the order of entries: removed ones come before the first remaining one.
+    bounds: (shard, level, copy, entry), the first of each left, for lanes of such shards.
     """
     kind, offset = F.col("kind"), F.col("offset")
     is_left = (kind == MISSING) & (offset < F.col("copy"))
@@ -209,11 +208,11 @@ def without_left(found: DataFrame, bounds: DataFrame) -> DataFrame:
 
 
 def without_brokers(missing: DataFrame, in_lanes: DataFrame, in_topics: DataFrame) -> DataFrame:
-    """Entries without a copy, with their ids; `by_broker` where a copy without a mark of a lane has that id. Both are
+    """Entries without a copy, with their ids; `by_broker` if a copy without a mark of a lane has that id. Both are
     rows of messages.
 
-    Of several entries with one id (retries), as many are matched as there are copies. Entries without an id are matched
-    by birth and body.
+    Several entries with one id (retries) are matched with equally many copies. Entries without an id are matched by
+    birth and body.
     """
     key = F.coalesce("id", F.concat_ws("-", F.lit("born"), "born_at_ms", "body_crc", "body_size")).alias("key")
     named = missing.drop("id").join(
@@ -234,12 +233,12 @@ def without_brokers(missing: DataFrame, in_lanes: DataFrame, in_topics: DataFram
 
 
 def early(messages: DataFrame) -> DataFrame:
-    """Copies that were stored before their due time, of all lanes."""
+    """Copies stored before their due time, of all lanes."""
     return copies_of(messages).where(is_early())
 
 
 def is_early() -> Column:
-    """Of a row of `copies_of`: it was stored before its due time."""
+    """Whether a row of `copies_of` was stored before its due time."""
     return (F.col("stored_at_ms") < F.col("due_at_ms")) & (F.col("end") == RESTORED)
 
 
@@ -253,7 +252,7 @@ def _entries(entries: DataFrame, lanes: DataFrame) -> DataFrame:
 
 
 def copies_of(messages: DataFrame) -> DataFrame:
-    """Records that end an entry: (shard, level, offset, position, id, due_at_ms, stored_at_ms, end)."""
+    """Records with ends of entries: (shard, level, offset, position, id, due_at_ms, stored_at_ms, end)."""
     end = (
         F.when(F.col("topic") == QUARANTINE_TOPIC, DEAD)
         .when(F.col("topic") == TIMER_TOPIC, REPLACED)
@@ -272,7 +271,7 @@ def copies_of(messages: DataFrame) -> DataFrame:
 
 
 def ends_of(ends: DataFrame) -> DataFrame:
-    """As `copies_of`, of entries that were cancelled."""
+    """As `copies_of`, for cancelled entries."""
     none = F.lit(None)
     return ends.select(
         *("shard", "level", "offset", "position"),
@@ -284,7 +283,7 @@ def ends_of(ends: DataFrame) -> DataFrame:
 
 
 def _copies(messages: DataFrame, ends: DataFrame, lanes: DataFrame) -> DataFrame:
-    """Of levels."""
+    """Copies in lanes of levels, each with its zone."""
     marks = F.broadcast(lanes.select("shard", "level", "min_offset", "watermark"))
     zone = (
         F.when(F.col("offset") < F.col("min_offset"), "expired")

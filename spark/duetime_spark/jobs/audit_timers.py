@@ -1,8 +1,7 @@
 """The proof of lanes for any time: each entry has exactly one end, and being pending is one.
 
-Their entries are restored in the order of due times, so no watermark divides them. Entries whose records have left with
-the front of the log, or were a broker's before DueTime took its timers over, may have an end that the log does not
-tell: these have `expired`.
+Their entries are restored in the order of due times, so no watermark divides them. The log may lack the end of an entry
+if retention removed its record, or a broker wrote it before DueTime took over its timers: these have `expired`.
 """
 
 from typing import Any
@@ -32,7 +31,7 @@ _KEYS = ["shard", "level", "bucket"]
 
 
 def entries_of(entries: DataFrame, lanes: DataFrame) -> DataFrame:
-    """Of rows of queue_entries: (shard, level, bucket, offset, position, due_at_ms, is_old)."""
+    """From rows of queue_entries: (shard, level, bucket, offset, position, due_at_ms, is_old)."""
     ours = entries.where(F.col("topic") == TIMER_TOPIC).where(F.col("due_at_ms").isNotNull())
     ours = ours.withColumn("level", F.col("queue") + TIMER_LANE_FIRST)
     marks = F.broadcast(lanes.select("shard", "level", "judged_from"))
@@ -43,8 +42,8 @@ def entries_of(entries: DataFrame, lanes: DataFrame) -> DataFrame:
 
 
 def found_of(messages: DataFrame, ends: DataFrame, pending: DataFrame, lanes: DataFrame) -> DataFrame:
-    """Ends of entries: (shard, level, bucket, offset, position, id, due_at_ms, stored_at_ms, end), without those of
-    entries that have left the lane."""
+    """Ends of entries still in the lane: (shard, level, bucket, offset, position, id, due_at_ms, stored_at_ms,
+    end)."""
     none = F.lit(None)
     waiting = pending.select(
         *("shard", "level", "offset", "position"),
@@ -63,7 +62,7 @@ def found_of(messages: DataFrame, ends: DataFrame, pending: DataFrame, lanes: Da
 
 
 def buckets_of(rows: DataFrame, *, with_ends: bool = False) -> DataFrame:
-    """By (shard, level, bucket): the sums of a Bucket; of ends, also the number of each of ALL_ENDS, and `early`."""
+    """By (shard, level, bucket): the sums of a Bucket; for ends, also the number of each of ALL_ENDS, and `early`."""
     counts = [F.count(F.when(F.col("end") == end, 1)).alias(end) for end in ALL_ENDS] if with_ends else []
     if with_ends:
         counts.append(F.count(F.when(is_early(), 1)).alias("early"))
@@ -71,8 +70,8 @@ def buckets_of(rows: DataFrame, *, with_ends: bool = False) -> DataFrame:
 
 
 def differences(entries: DataFrame, found: DataFrame, buckets: DataFrame) -> DataFrame:
-    """Entry by entry, of some buckets: (shard, level, offset, position, due_at_ms, stored_at_ms, id, end, kind); kind
-    is null where the entry has its one end, which may be EXPIRED."""
+    """Entry by entry, for some buckets: (shard, level, offset, position, due_at_ms, stored_at_ms, id, end, kind); kind
+    is null if the entry has exactly one end, perhaps EXPIRED."""
     here = F.broadcast(buckets)
     ours = entries.join(here, _KEYS, "left_semi")
     ends = (
@@ -89,7 +88,7 @@ def differences(entries: DataFrame, found: DataFrame, buckets: DataFrame) -> Dat
     )
     both = ours.join(ends, ["shard", "level", "offset"], "full_outer")
     has_end, has_entry = F.col("copies").isNotNull(), F.col("is_old").isNotNull()
-    # One whose unit retention has removed since was pending then.
+    # Pending at the snapshot; retention has removed its unit since.
     is_gone = ~has_entry & (F.col("end") == PENDING)
     kind = (
         F.when(~has_end & ~F.col("is_old"), MISSING)

@@ -2,8 +2,8 @@
 
     accepted = expired + open + committed + rolled back + given up + ended
 
-expired: half messages before the first that is there; ended: by a broker, which does not say how. The state is what the
-store's own marks say; the log is asked whether it agrees.
+expired: half messages before the first one present; ended: by a broker, in an unknown way. The state comes from the
+store's own marks, and is compared with the log.
 """
 
 from collections import Counter, defaultdict
@@ -39,7 +39,7 @@ class TransactionProof:
 
 @dataclass(frozen=True, slots=True)
 class TransactionViolation:
-    """`offset` is the half message's; `position` that of the real message, or where it should be."""
+    """`offset` is the half message's; `position` the real message's, or its expected one."""
 
     kind: str
     shard: int
@@ -92,7 +92,7 @@ def _violations(context: Context) -> DataFrame:
         context.table("transaction_ends", _ENDS)
         .where((F.col("end") == COMMITTED) & F.col("offset").isNotNull() & (F.col("topic") != OP_TOPIC))
         .groupBy("shard", "offset")
-        # Retention may have appended the message of a delayed one again: copies agree in their place.
+        # Retention may have appended the message of a delayed one again: copies have one place.
         .agg(F.count_distinct("topic", "queue", "queue_offset").alias("copies"), F.min("position").alias("position"))
     )
     known = commits.join(context.table("transactions", _STATES), ["shard", "offset"], "left")

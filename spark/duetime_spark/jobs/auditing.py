@@ -1,4 +1,4 @@
-"""Runs the audit: buckets first, then entry by entry where they differ; then transactions."""
+"""Runs the audit: buckets first, then differing buckets entry by entry; then transactions."""
 
 from collections import Counter, defaultdict
 from dataclasses import fields, replace
@@ -48,19 +48,19 @@ class _Auditor:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._lanes = context.table("lanes", "shard,level,min_offset,watermark,judged_from")
-        # By lane: counts of each end and of each kind of violation.
+        # Counts of each end and of each kind of violation, by lane.
         self.ends: dict[Lane, Counter[str]] = defaultdict(Counter)
         self.violations: list[AuditViolation] = []
-        # By lane of shards whose logs have lost segments since the snapshot: the first entry whose copy was there.
+        # Lanes of shards that have lost segments since the snapshot: the first entry with a copy left.
         self._firsts: dict[Lane, int] = {}
-        # Of lanes for any time: entries that have units.
+        # Entries with units in lanes for any time.
         self.entry_counts: Counter[Lane] = Counter()
 
     def run(self) -> Audit:
         table, lanes = self._context.table, self._lanes
         has_timers = any(is_timer_lane(lane["level"]) for lane in self._context.lanes)
         entries = {_key(row): _bucket(row) for row in entry_buckets(table("queue_entries", _ENTRIES), lanes).collect()}
-        # `_copies` selects its columns by name; those that buckets do not need are not read.
+        # `_copies` selects its columns by name; columns not needed for buckets are not read.
         messages = table("messages", _BUCKET_COLUMNS).withColumns({"position": F.lit(0), "id": F.lit("")})
         copies = copy_buckets(messages, table("ends", _ENDS), lanes).collect()
         if differing := _differing(entries, copies):
@@ -120,7 +120,7 @@ class _Auditor:
         found = audit_timers.differences(self._timer_entries(), self._timer_ends(), buckets)
         found = found.persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            # What retention removed since the snapshot may have had the ends that are missing.
+            # Missing ends may be in segments removed by retention since the snapshot.
             left, missing = sorted(self._context.left()), F.col("kind") == MISSING
             is_left = missing & F.col("shard").isin(left) if left else F.lit(False)
             kinds = found.withColumn("kind", F.when(~is_left, F.col("kind")))
@@ -155,9 +155,9 @@ class _Auditor:
             kept.unpersist()
 
     def _without_left(self, found: DataFrame, agreeing: list[Row]) -> DataFrame:
-        """Marks entries that retention has removed since the snapshot: no violation."""
+        """Marks entries removed by retention since the snapshot: no violation."""
         rows = {(row["shard"], row["level"]): row for row in firsts(found).collect()}
-        # Asked after everything is read.
+        # Determined after all reads.
         shards = self._context.left()
         columns: dict[str, list[int]] = {"shard": [], "level": [], "copy": [], "entry": []}
         for lane in self._context.lanes:
@@ -216,12 +216,12 @@ class _Auditor:
         ends = self.ends[lane["shard"], lane["level"]]
         if is_timer_lane(lane["level"]):
             return self._timer_proof(lane, ends)
-        # Copies above the watermark: a crash kept them and lost one before them. Their entries are not pending.
+        # Copies above the watermark: a crash kept them and lost an earlier one. Their entries are not pending.
         ahead = lane["max_offset"] - lane["watermark"] - lane["pending"]
         gone = sum(ends[f"expired {end}"] for end in ENDS)
         violations = sum(ends[kind] for kind in KINDS)
         seen = gone + sum(ends[f"kept {end}"] for end in ENDS) + ends[MISSING]
-        # Entries that retention removed too are in no table: all before the first that is left.
+        # Entries removed too are in no table: all before the first remaining one.
         first = self._firsts.get((lane["shard"], lane["level"]), 0)
         left = min(max(lane["watermark"] - seen - (lane["min_offset"] - gone), 0), max(first - lane["min_offset"], 0))
         proof = Proof(

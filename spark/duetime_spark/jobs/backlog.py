@@ -1,4 +1,4 @@
-"""Pending messages by shard, level and topic, the times when they fall due, and whether restores keep up."""
+"""Pending messages by shard, level and topic, their due times, and whether restores keep up."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -24,8 +24,8 @@ _RESTORED = "shard,topic,real_topic,lane_level,stored_at_ms,sys_flag"
 class Pending:
     """Pending messages of one topic in one lane of one shard; `level` from 1,000 on: messages for any time.
 
-    topic: None where the record has none or is damaged. Entries that were restored, and whose record retention
-    took, while the job ran are counted without bytes and due time.
+    topic: None if the record has none or is damaged. Entries restored, and their records removed by retention, while
+    the job ran are counted without bytes and due time.
     """
 
     shard: int
@@ -41,8 +41,8 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class LaneBacklog:
-    """A lane by its shard's snapshot: `pending_count` counts entries that are neither restored nor ended, unreadable
-    ones included. Messages for any time have no delay in common; their `watermark` counts those that are gone."""
+    """A lane by its shard's snapshot: `pending_count` counts entries neither restored nor ended, unreadable ones
+    included. Messages for any time have no common delay; their `watermark` counts entries no longer pending."""
 
     shard: int
     level: int
@@ -54,7 +54,7 @@ class LaneBacklog:
 
 @dataclass(frozen=True, slots=True)
 class DueCount:
-    """Messages that fall due within the minute or hour that begins at `at_ms`."""
+    """Messages due within the minute or hour from `at_ms` on."""
 
     at_ms: int
     level: int
@@ -64,11 +64,11 @@ class DueCount:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Restores needed, against those of the log's last ten minutes.
+    """Restores needed, compared with restores in the log's last ten minutes.
 
-    needed_per_s: of the fullest minute ahead, which begins at `needed_at_ms`; without overdue messages.
-    measured_per_s, measured_peak_per_s: over the ten minutes, and in their fullest second. The load that
-    there was; the cluster may be able to do more.
+    needed_per_s: for the fullest minute ahead, from `needed_at_ms` on; without overdue messages.
+    measured_per_s, measured_peak_per_s: over the ten minutes, and in their fullest second. They show the past load;
+    the cluster may be able to do more.
     """
 
     needed_per_s: float
@@ -125,10 +125,10 @@ def merged(minutes: DataFrame) -> DataFrame:
 
 
 def summed(minutes: DataFrame, now_ms: int) -> DataFrame:
-    """Sums of `transform`'s rows by grain, in one query; null is what is summed over.
+    """Sums of `transform`'s rows by grain, in one query; keys summed over are null.
 
     topic    by (shard, level, topic)
-    minute   by (at_ms, level): each of MINUTES_AHEAD minutes from now's on
+    minute   by (at_ms, level): each of MINUTES_AHEAD minutes from the current one on
     hour     by (at_ms, level): each of HOURS_AHEAD hours
     """
     none, minute, hour = F.lit(None), F.col("minute"), F.expr("minute div 60")
@@ -161,8 +161,8 @@ def _grain(name: str, condition: Column | None, shard: Column, topic: Column, at
 
 
 def ahead(minutes: DataFrame, end_ms: int) -> DataFrame:
-    """One row: `fullest`, the highest count of a minute and the negative of its number, and `later_count`, the messages
-    that fall due from `end_ms` on."""
+    """One row: `fullest`, the highest count of a minute and the negative of its number, and `later_count`, the number
+    of messages due from `end_ms` on."""
     per_minute = (
         minutes.where("minute IS NOT NULL")
         .groupBy("minute")
@@ -216,7 +216,7 @@ def run(context: Context) -> BacklogFound:
 
 
 def unreadable(pending: DataFrame, left: frozenset[int], most: int) -> list[dict[str, Any]]:
-    """Findings: entries whose units name no record that can be read. What has `left` with retention is none."""
+    """Findings: entries whose units name no readable record. Shards in `left` are excluded: retention may be why."""
     lost = pending.where("topic IS NULL AND position IS NOT NULL").where(~F.col("shard").isin(*left))
     rows = lost.orderBy("shard", "level", "offset").limit(most).collect()
     return [
@@ -248,13 +248,13 @@ def _due(rows: list[dict[str, Any]]) -> list[DueCount]:
 
 
 def _fullest(rest: Row | None) -> tuple[int, int]:
-    """(count, minute) of the minute in which the most falls due; (0, 0) where nothing will."""
+    """(count, minute) of the minute with the most due messages; (0, 0) if no messages will be due."""
     fullest = rest and rest["fullest"]
     return (fullest["waiting"], -fullest["minute"]) if fullest and fullest["waiting"] else (0, 0)
 
 
 def _forecast(context: Context, needed: tuple[int, int]) -> Forecast:
-    """Measured up to the newest record of all shards, whatever counts as now: only then was anything restored."""
+    """Measured up to the newest record of all shards, not up to `now_ms`: later there are no restores."""
     until_ms = max((lane["snapshot_at_ms"] or 0 for lane in context.lanes), default=0)
     seconds = restored_per_second(context.table("messages", _RESTORED), until_ms)
     row = seconds.agg(F.sum("count").alias("all"), F.max("count").alias("most")).first()

@@ -1,4 +1,4 @@
-"""Expressions that several jobs use: restored messages, minutes, exact percentiles."""
+"""Expressions shared by jobs: restored messages, minutes, exact percentiles."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,17 +9,17 @@ from pyspark.sql import functions as F
 
 SECOND_MS, MINUTE_MS, HOUR_MS, DAY_MS = 1_000, 60_000, 3_600_000, 86_400_000
 
-# In thousandths, so that ranks are whole numbers.
+# Thousandths, so that ranks are whole numbers.
 PERCENTILES = {"p50_ms": 500, "p99_ms": 990, "p999_ms": 999}
 
 
 def is_restored() -> Column:
-    """Of a row of `messages`: it came out of a lane. A broker writes no mark of the lane and keeps REAL_TOPIC; a
+    """Whether a row of `messages` came out of a lane. A broker writes no mark of the lane and keeps REAL_TOPIC; a
     committed transaction keeps it too, and is excluded by its sysFlag."""
     ours = F.col("lane_level").isNotNull() & (F.col("topic") != QUARANTINE_TOPIC)
     is_plain = F.coalesce("sys_flag", F.lit(0)).bitwiseAND(SYS_TRANSACTION) == 0
     by_broker = F.col("lane_level").isNull() & F.col("real_topic").eqNullSafe(F.col("topic")) & is_plain
-    # Conditions of their own are filters that readers of the log apply: most rows are dropped there.
+    # Separate conditions become filters applied by readers of the log: most rows are dropped there.
     return (F.col("topic") != SCHEDULE_TOPIC) & (F.col("topic") != TIMER_TOPIC) & (ours | by_broker)
 
 
@@ -29,7 +29,7 @@ def floor_to(name: str, unit_ms: int) -> Column:
 
 
 def of_shard(moments: Mapping[int, int]) -> Column:
-    """The moment of a row's shard: Unix ms; null for a shard that has none."""
+    """The moment of a row's shard: Unix ms; null for a shard without one."""
     values = set(moments.values())
     if len(values) == 1:
         return F.lit(values.pop()).cast("bigint")
@@ -44,8 +44,8 @@ def percentiles(
 ) -> DataFrame:
     """Exact percentiles of each group, from rows (keys, value, count, sums).
 
-    Gives: keys, `count`, the columns of PERCENTILES, `max_ms`, and the sums. A percentile is the lowest
-    value that this share of the group does not exceed (nearest rank).
+    Gives: keys, `count`, the columns of PERCENTILES, `max_ms`, and the sums. A percentile is the lowest value not
+    exceeded by this share of the group (nearest rank).
     """
     small = histogram.groupBy(*keys, value).agg(
         F.sum(count).alias("_count"), *[F.sum(name).alias(name) for name in sums]

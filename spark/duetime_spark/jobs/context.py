@@ -1,4 +1,4 @@
-"""A job's input: tables at one snapshot, and the moment that counts as now."""
+"""A job's input: tables at one snapshot, and the moment used as now."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,21 +11,21 @@ class Tables(Protocol):
     """Reads the tables of the data source, all at one snapshot."""
 
     def __call__(self, table: str, columns: str) -> DataFrame:
-        """The comma-separated columns of a table; a query reads what this gives once (source.py says why)."""
+        """The comma-separated columns of a table; a query may read the result only once (see source.py)."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """A job's surroundings.
+    """Input and options of a job.
 
     Args:
-        lanes: the rows of the table `lanes`, by shard and level, which the driver knows without Spark.
-        now_ms: Unix ms that count as now; None: each shard's moment of the snapshot.
-        late_ms: a message that takes longer is late.
-        listed: most entries in a list that may grow with the data; counts are always complete.
+        lanes: the rows of the table `lanes`, by shard and level, read on the driver without Spark.
+        now_ms: Unix ms used as now; None: each shard's moment of the snapshot.
+        late_ms: above this time a message is late.
+        listed: limit on entries of growing lists; counts are always complete.
         whole: lists are complete, for files.
-        left: shards whose logs have lost segments to retention since the snapshot, as of now.
-        findings: damage that the job finds, as rows of table `findings`.
+        left: returns shards with segments removed by retention since the snapshot.
+        findings: damage found by the job, as rows of table `findings`.
     """
 
     spark: SparkSession
@@ -40,12 +40,12 @@ class Context:
 
     @property
     def gone(self) -> DataFrame:
-        """(shard, topic, queue, offset) of dead letters that were redriven or discarded; their records remain."""
+        """(shard, topic, queue, offset) of redriven or discarded dead letters; their records remain."""
         return self.table("gone", "shard,topic,queue,offset")
 
     @property
     def moments(self) -> dict[int, int]:
-        """The moment that counts as now, for each shard: Unix ms, 0 where nothing was ever stored."""
+        """The moment used as now, for each shard: Unix ms, 0 if nothing was ever stored."""
         shards: dict[int, int] = {}
         for lane in self.lanes:
             at_ms = lane["snapshot_at_ms"] or 0 if self.now_ms is None else self.now_ms

@@ -1,4 +1,4 @@
-"""Dead letters that are still there, grouped by error, with samples."""
+"""Dead letters neither redriven nor discarded, grouped by error, with samples."""
 
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
@@ -15,7 +15,7 @@ from duetime_spark.jobs.context import Context
 _MESSAGES = "shard,topic,queue,offset,id,stored_at_ms,born_host,reconsume_times,properties"
 _SAMPLES = 3
 _GROUP = ("group", "topic", "signature", "attempts", "producer")
-# In this order: quoted parts may contain numbers, and a number is not a word of hex digits.
+# The order matters: quoted parts may contain numbers, and a number is not a word of hex digits.
 _MASKS = (
     (r"'[^']*'|\"[^\"]*\"|`[^`]*`", "'?'"),
     (r"(?i)\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "#"),
@@ -24,13 +24,13 @@ _MASKS = (
     (r"[0-9]+([.,:][0-9]+)*", "#"),
 )
 _UNKNOWN = "unknown"
-# Of each field of an attempt in the JSON of its property: where it stands, from 1.
+# The place, from 1, of each field of an attempt in the JSON of its property.
 _PLACES = {one.name: place for place, one in enumerate(fields(Attempt), 1)}
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A dead letter; `error` is its last attempt's message as it was."""
+    """A dead letter; `error` is its last attempt's message, unmasked."""
 
     id: str | None
     shard: int
@@ -42,11 +42,11 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterGroup:
-    """Dead letters of one consumer group that failed alike.
+    """Dead letters of one consumer group with the same error.
 
-    topic: where they came from. signature: `type: message` of the last attempt, in which quoted parts, numbers and hex
-    digits are masked; `REJECTED` or another reason where no error is known. attempts: deliveries that failed. producer:
-    the host that sent them.
+    topic: their original topic. signature: `type: message` of the last attempt, with quoted parts, numbers and hex
+    digits masked; `REJECTED` or another reason if no error is known. attempts: failed deliveries. producer: the sending
+    host.
     """
 
     group: str
@@ -62,7 +62,7 @@ class DeadLetterGroup:
 
 @dataclass(frozen=True, slots=True)
 class DeadLettersFound:
-    """The result: groups with the most letters first. `left_out`: groups that are not listed."""
+    """The result: groups with the most letters first. `left_out`: number of groups not listed."""
 
     count: int
     group_count: int
@@ -74,14 +74,14 @@ class DeadLettersFound:
 
 
 def transform(messages: DataFrame) -> DataFrame:
-    """Dead letters, one a row: the columns of _GROUP, and those of a sample."""
+    """Dead letters, one a row: the columns of _GROUP and of a sample."""
     properties = F.col("properties")
     history = F.from_json(properties[record.ATTEMPTS], "attempts ARRAY<ARRAY<STRING>>, left_out INT")
     letters = messages.where(F.col("topic").startswith(DLQ_PREFIX)).withColumn("history", history)
     attempts = F.col("history.attempts")
     last = letters.withColumn("last", F.try_element_at(attempts, F.lit(-1)))
     kind, words = _text("last", _PLACES["type"]), _text("last", _PLACES["message"])
-    # Without a known error the reason is all there is to group by.
+    # Letters without a known error are grouped by reason.
     signature = F.coalesce(
         F.nullif(F.concat_ws(": ", kind, masked(words)), F.lit("")), properties[record.DEAD_REASON], F.lit(_UNKNOWN)
     )
@@ -102,14 +102,14 @@ def transform(messages: DataFrame) -> DataFrame:
 
 
 def masked(words: Column) -> Column:
-    """An error's message without what differs from one message to the next."""
+    """An error's message without the parts specific to one message."""
     for pattern, stand_in in _MASKS:
         words = F.regexp_replace(words, pattern, stand_in)
     return words
 
 
 def _text(array: str, place: int) -> Column:
-    """An element of an array of texts; null where it is empty or not there."""
+    """An element of an array of texts; null if it is empty or missing."""
     return F.nullif(F.try_element_at(F.col(array), F.lit(place)), F.lit(""))
 
 

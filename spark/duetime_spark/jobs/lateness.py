@@ -1,13 +1,13 @@
-"""Lateness: restored messages against their due times, and for late ones the part of the way that took longest.
+"""Lateness: restored messages compared with their due times, and the slowest stage of late ones.
 
-What time stamps show. A lane record's store time is the due time less the level's delay, so
+Stages are measured by time stamps. A lane record's store time is the due time less the level's delay, so
 
     born ──accept──▶ stored in the lane ──delay──▶ due ──scan──▶ stored in its topic ──consumer──▶ first received
 
-are lengths between stamps. What they cannot show: a record is stamped when it is appended, so the wait for its flush
-has no length of its own; it is part of `scan` for records that wait for a flush, and of `consumer` for their readers.
-If another machine's clock stamped the birth, `accept` is wrong by the difference of the clocks. Retries are born long
-before they enter a lane, so they have no `accept`.
+are lengths between stamps. Records are stamped at the append, so the wait for the flush has no length of its own: it is
+part of `scan` for records that wait for a flush, and of `consumer` for their readers. If another machine's clock
+stamped the birth, `accept` is wrong by the difference of the clocks. Retries are born long before they enter a lane,
+so they have no `accept`.
 """
 
 from dataclasses import asdict, dataclass
@@ -34,10 +34,10 @@ GRAINS = {"total": (), "topics": ("level", "topic"), "level_minutes": ("level", 
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """Of the restored messages of one level, topic and minute of their due times; None is summed over.
+    """Restored messages of one level, topic and minute of due times; keys summed over are None.
 
-    Percentiles are exact, of whole ms from due to stored. `late_count` counts messages for which a part of the way took
-    longer than the threshold; `late_accept` to `late_consumer` count them by the longest part.
+    Percentiles are exact, of whole ms from due to stored. `late_count` counts messages with a stage longer than the
+    threshold; `late_accept` to `late_consumer` count them by the longest stage.
     """
 
     level: int | None
@@ -57,7 +57,7 @@ class Lateness:
 
 @dataclass(frozen=True, slots=True)
 class LatenessFound:
-    """The result. `undated_count`: restored by a broker, which leaves no due time.
+    """The result. `undated_count`: restored by a broker, and thus without a due time.
 
     `minutes` has the newest minutes of each level and topic; `minutes_left_out` counts the others.
     """
@@ -77,7 +77,7 @@ class LatenessFound:
 def transform(messages: DataFrame, lanes: DataFrame, deliveries: DataFrame, late_ms: int) -> DataFrame:
     """Restored messages by (level, topic, minute, lateness_ms): count, early ones, and late ones by cause.
 
-    level and minute are null for messages without a due time. Minutes are counted since 1970, of due times.
+    level and minute are null for messages without a due time. Minutes of due times are counted since 1970.
     """
     received = deliveries.groupBy("shard", F.col("queue_topic").alias("topic"), "queue", "offset").agg(
         F.min("received_at_ms").alias("received_at_ms")
@@ -104,7 +104,7 @@ def transform(messages: DataFrame, lanes: DataFrame, deliveries: DataFrame, late
     )
     longest = F.greatest(*CAUSES)
     is_late = F.col("lateness_ms").isNotNull() & (longest > late_ms)
-    # Of equal parts the first.
+    # The first of equal ones.
     first = F.when(F.col("accept") == longest, "accept").when(F.col("scan") == longest, "scan").otherwise("consumer")
     caused = measured.withColumn("cause", F.when(is_late, first))
     return caused.groupBy("level", "topic", "minute", "lateness_ms").agg(
@@ -116,7 +116,7 @@ def transform(messages: DataFrame, lanes: DataFrame, deliveries: DataFrame, late
 
 
 def summed(histogram: DataFrame) -> DataFrame:
-    """Percentiles and sums of `transform`'s rows for each of GRAINS, in one query; null is summed over."""
+    """Percentiles and sums of `transform`'s rows for each of GRAINS, in one query; keys summed over are null."""
     grains = [
         F.struct(
             F.lit(grain).alias("grain"), *[(F.col(key) if key in keys else F.lit(None)).alias(key) for key in _KEYS]

@@ -1,4 +1,4 @@
-"""The jobs by name: what runs them, and which lists of their results are tables."""
+"""The jobs by name: the functions that run them, and the lists of their results written as tables."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ class Result(Protocol):
 
 @dataclass(frozen=True)
 class Job:
-    """`tables`: lists of the result that `--out` writes. `reads_all`: the job reads every record anyway. `is_brief`:
-    rows are summed where they are read, so that few go through the JVM."""
+    """`tables`: lists of the result written by `--out`. `reads_all`: the job reads every record anyway. `is_brief`:
+    workers sum the rows, so that few go through the JVM."""
 
     run: Callable[[Context], Result]
     tables: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""The cost of success: deliveries until it came, and wasted ones."""
+"""Deliveries needed for success, and wasted ones."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -15,9 +15,9 @@ _DELIVERIES = "group,topic,attempt,end"
 class Retries:
     """Deliveries of one topic's messages to one group, as far back as the log goes.
 
-    succeeded: acknowledged; `by_attempt` counts them by the attempt that succeeded, 1 is the first. Wasted are those
-    that failed or whose lease expired, and the last ones before a dead letter (`dead`); `returned` were given back
-    uncounted, `open` are under way.
+    succeeded: acknowledged; `by_attempt` counts them by the successful attempt, 1 is the first. Wasted: failed ones,
+    ones with an expired lease, and the last ones before a dead letter (`dead`). `returned` were given back uncounted,
+    `open` have not ended.
     """
 
     group: str
@@ -49,7 +49,7 @@ class RetriesFound:
 
 
 def transform(deliveries: DataFrame) -> DataFrame:
-    """(group, topic, attempt, end, count). A copy in %RETRY%group goes on counting where the message was."""
+    """(group, topic, attempt, end, count). A copy in %RETRY%group continues the message's count."""
     return deliveries.groupBy("group", "topic", "attempt", "end").agg(F.count(F.lit(1)).alias("count"))
 
 

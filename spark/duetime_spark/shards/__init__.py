@@ -1,1 +1,1 @@
-"""A shard: where its files are, and what they held at one moment."""
+"""A shard: the place of its files, and their content at one moment."""

@@ -1,4 +1,4 @@
-"""Where a shard's files are: a directory, any file system that fsspec knows, a running store or gateway.
+"""Sources of a shard's files: a directory, any file system of fsspec, a running store or gateway.
 
 /data/store-0   file:///data/store-0     this machine
 s3://bucket/store-0, memory://…          fsspec (its own packages and settings)
@@ -22,10 +22,10 @@ from duetime_core.settings import credentials_of_commands
 GRPC = "grpc://"
 _OPTIONS = (("grpc.max_receive_message_length", 64 << 20),)
 _CALL_S = 20.0
-# The slowest export to allow for: a store limits the rate of all exports together.
+# Slowest allowed export: a store limits the rate of all exports together.
 _SLOWEST_BYTES_PER_S = 250_000
 _FILE_BYTES_MAX = 64 << 20
-# A listing is reused for this long: readers go from folder to folder.
+# Time for which a listing is reused: readers list folder after folder.
 _LISTING_S = 2.0
 _TRIES = 6
 _PAUSE_S = 0.2
@@ -51,7 +51,7 @@ def open_source(source: str) -> list[Files]:
 
 
 class TaskFiles(LocalFiles):
-    """A directory that must exist wherever a task runs: a missing one would read as an empty shard."""
+    """A directory required on every worker: a missing one would read as an empty shard."""
 
     def __reduce__(self) -> tuple[Any, tuple[Path]]:
         return _there, (self.root,)
@@ -224,7 +224,7 @@ def _shards(source: str) -> list[Files]:
 
 
 def _asked(address: str) -> Iterator[Files]:
-    """The shards of a gateway, or the one of a store, which does not implement ListShards."""
+    """The shards of a gateway, or the one of a store: stores do not implement ListShards."""
     with make_blocking_channel(address, _OPTIONS, credentials_of_commands()) as channel:
         try:
             stub = gateway_pb2_grpc.GatewayStub(channel)  # type: ignore[no-untyped-call]

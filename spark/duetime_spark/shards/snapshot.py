@@ -1,14 +1,14 @@
-"""A shard at one moment: every reader of a job sees this, whatever the shard does meanwhile.
+"""A shard at one moment: every reader of a job sees this state, even if the shard changes.
 
-    log   min ─────────── P ──────────────── E        E: end of the last intact record, which is the moment
+    log   min ─────────── P ──────────────── E        E: end of the last intact record; defines the moment
                           │  walked once     │
-    queue [min, ─────────────────────── max)          P: where the checkpoint says that queues hold everything before
+    queue [min, ─────────────────────── max)          P: the checkpoint; queues hold everything before it
     lane  [min, ── watermark ────────── max)
 
-From the checkpoint on the log is walked as recovery walks it: queue ends, watermarks and units that are not in their
-files yet come from there. Without a checkpoint of ours (a broker's directory), or where the queues do not hold what it
-counts, the whole log is walked. What happens to the shard later changes nothing in [min, max): a unit may name a later
-copy of its record, and files whose messages have left may go.
+From the checkpoint on the log is walked as in recovery: queue ends, watermarks and units not yet in their files come
+from there. Without a checkpoint of ours (a broker's directory), or if the queues do not hold its counts, the whole log
+is walked. Later changes of the shard leave [min, max) intact: a unit may name a later copy of its record, and files of
+expired messages may go.
 """
 
 import base64
@@ -53,7 +53,7 @@ _NO_OFFSETS = np.empty(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """A queue's messages [min_offset, max_offset). Units of those below `files_max` are in its files."""
+    """A queue's messages [min_offset, max_offset). Units below `files_max` are in its files."""
 
     topic: str
     queue: int
@@ -61,7 +61,7 @@ class QueueView:
     max_offset: int
     files_max: int
     file_bytes: int
-    # Units of the others: offsets (i64, little-endian) and units (20 bytes) in pairs, by offset.
+    # The other units: offsets (i64, little-endian) and units (20 bytes) in pairs, by offset.
     made_offsets: bytes = b""
     made_units: bytes = b""
 
@@ -72,11 +72,11 @@ class QueueView:
 
 @dataclass(frozen=True, slots=True)
 class LaneView:
-    """A lane: entries [min_offset, watermark) and those in `ahead` are restored or ended, and so are those in `gone`,
-    and those whose units are marked; the others are pending.
+    """A lane: entries [min_offset, watermark), those in `ahead` and `gone`, and those with a mark in their unit are
+    restored or ended; the others are pending.
 
     `level` is the lane's number, from 1,000 on for lanes of messages for any time (`is_timer`). These have no
-    watermark: all entries up to a place in the order of due times are restored or ended. Where a broker wrote the
+    watermark: all entries up to a place in the order of due times are restored or ended. If a broker wrote the
     directory last, the pending ones are those of `Snapshot.timers`.
     """
 
@@ -89,7 +89,7 @@ class LaneView:
     pending: int = 0
     place_due_at_ms: int = 0
     place_entry: int = -1
-    # Entries (i64, little-endian) that records after the checkpoint restore or end; ascending.
+    # Entries (i64, little-endian) restored or ended by records after the checkpoint; ascending.
     gone: bytes = b""
 
     @property
@@ -98,13 +98,13 @@ class LaneView:
 
     @property
     def gone_entries(self) -> Ints:
-        """Those of `ahead` too."""
+        """Entries of `gone` and `ahead`."""
         return np.union1d(np.frombuffer(self.gone, "<i8"), np.array(self.ahead, np.int64))
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Damage: bytes [position, position + size) of a file were skipped, or differ from what was written."""
+    """Damage: bytes [position, position + size) of a file were skipped, or differ from the written ones."""
 
     path: str
     position: int
@@ -117,26 +117,26 @@ class Snapshot:
     """See the module. Positions are bytes of the log, times Unix ms."""
 
     shard: int
-    # Where it is, for people.
+    # Its place, for people.
     name: str
     min_position: int
     end: int
     segment_bytes: int
     # Store time of the last record.
     stored_at_ms: int
-    # Whether the directory has been written by DueTime.
+    # Whether DueTime has written the directory.
     is_ours: bool
     # Whether the whole log was walked for it.
     is_whole: bool
-    # The level table by now.
+    # The current level table.
     delay_levels: str
-    # Whether due times ascend in each lane: one level table has always been in force.
+    # Whether due times ascend in each lane: the level table has never changed.
     dues_ascend: bool
     queues: tuple[QueueView, ...] = ()
     lanes: tuple[LaneView, ...] = ()
-    # Where a broker wrote the directory last: the units of the timers that it has not delivered.
+    # If a broker wrote the directory last: the units of undelivered timers.
     timers: QueueView | None = None
-    # The log's end when timers were taken over from a broker; 0: they never were.
+    # The log's end at the takeover of a broker's timers; 0: never.
     brokers_until: int = 0
     findings: tuple[Finding, ...] = ()
 
@@ -177,14 +177,14 @@ def _lane_of(value: dict[str, Any]) -> LaneView:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A shard's files, and what they held at one moment."""
+    """A shard's files, and their content at one moment."""
 
     files: Files
     snapshot: Snapshot
 
 
 def open_shards(sources: Sequence[str], levels: str = DEFAULT_DELAY_LEVELS, snapshot: str | None = None) -> list[Shard]:
-    """The shards of sources, at a snapshot that `take_snapshots` made of the same sources, or at one taken now.
+    """The shards of sources, at a snapshot of the same sources from `take_snapshots`, or at one taken now.
 
     Raises:
         InvalidArgument: there is no source, a source is not a store, or the snapshot is of other sources.
@@ -204,7 +204,7 @@ def open_shards(sources: Sequence[str], levels: str = DEFAULT_DELAY_LEVELS, snap
 
 
 def take_snapshots(sources: Sequence[str], levels: str = DEFAULT_DELAY_LEVELS) -> str:
-    """The snapshots of all shards, for option `snapshot`: several reads of one job see the same. Raises: as
+    """The snapshots of all shards, for option `snapshot`: several reads of one job see the same state. Raises: as
     `open_shards`."""
     return to_json(shard.snapshot for shard in open_shards(sources, levels))
 
@@ -228,7 +228,7 @@ def _pinned(files: list[Files], text: str) -> list[Shard]:
 
 
 def _with_own_numbers(taken: list[Snapshot]) -> list[Snapshot]:
-    """Renumbers shards with equal numbers, as those of brokers have, to the next free numbers, in order."""
+    """Renumbers shards with equal numbers (brokers' have) to the next free numbers, in order."""
     free = iter(number for number in range(2 * len(taken)) if number not in {one.shard for one in taken})
     used: set[int] = set()
     found = []
@@ -240,7 +240,7 @@ def _with_own_numbers(taken: list[Snapshot]) -> list[Snapshot]:
 
 
 def take_snapshot(files: Files, levels: DelayLevels) -> Snapshot:
-    """A shard as it is now.
+    """A shard's current state.
 
     Args:
         levels: the level table of a broker's directory; DueTime's directories name theirs.
@@ -284,7 +284,7 @@ class _Tally:
 
 
 class _Walk:
-    """Reads a directory, from a checkpoint on if one is given."""
+    """Reads a directory, from the checkpoint on if given."""
 
     def __init__(self, files: Files, levels: DelayLevels, point: Checkpoint | None) -> None:
         self._files = files
@@ -307,7 +307,7 @@ class _Walk:
         self._stored_at_ms = max(state.stored_at_ms, point.stored_at_ms if point else 0)
 
     def is_trusted(self) -> bool:
-        """Whether the queues hold as many units before the checkpoint as it counts."""
+        """Whether the queues hold the checkpoint's count of units before it."""
         point, state = self._point, self.state
         if point is None or not self._is_reached:
             return False
@@ -344,7 +344,7 @@ class _Walk:
         )
 
     def _timers(self, lane: PendingLane | None) -> QueueView | None:
-        """None where DueTime wrote the directory last: units say when entries fall due, and which have ended."""
+        """None if DueTime wrote the directory last: then units have due times, and marks of ended entries."""
         if lane is None or not are_brokers(self._files):
             return None
         parts = list(lane.pending())
@@ -407,7 +407,7 @@ def _shard(store: dict[str, Any] | None) -> int:
 
 
 def _adopt(queue: Queue) -> None:
-    """Drops made units that were written to the files while the log was walked."""
+    """Drops made units written to the files during the walk."""
     files = queue.files
     while queue.made:
         offsets, units = queue.made[0]
@@ -423,7 +423,7 @@ def _adopt(queue: Queue) -> None:
 
 
 def _same(offsets: Ints, first: int, units: Units, found: Units) -> int:
-    """How many of the first units equal those in the file."""
+    """The number of leading units equal to those in the file."""
     is_same: npt.NDArray[np.bool_] = (offsets == first + np.arange(len(offsets))) & (units == found)
     differing = np.flatnonzero(~is_same)
     return int(differing[0]) if len(differing) else len(offsets)

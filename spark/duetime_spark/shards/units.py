@@ -1,4 +1,4 @@
-"""Ranges of a queue's units, as tasks read them: from its files, or made from the log by the snapshot."""
+"""Ranges of a queue's units for tasks: from its files, or made from the log by the snapshot."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from duetime_spark.shards.snapshot import QueueView
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Messages [start, stop) of a queue. `made`: those whose units are not in its files yet."""
+    """Messages [start, stop) of a queue. `made`: messages with units not in its files yet."""
 
     topic: str
     queue: int
@@ -27,7 +27,7 @@ class Window:
         return self.stop - self.start
 
     def read(self, files: Files, rows_max: int) -> Iterator[tuple[Ints, Units]]:
-        """Offsets and units, at most `rows_max` at a time, without units that retention has removed."""
+        """Offsets and units, at most `rows_max` at a time, without units removed by retention."""
         at, end = self.start, min(self.stop, self.files_max)
         while at < end:
             units = read_units(files, self, at, min(rows_max, end - at))
@@ -79,7 +79,7 @@ def cut(queue: QueueView, start: int, stop: int, rows: int) -> Iterator[Window]:
 
 
 def first_at(files: Files, queue: QueueView, low: int, high: int, position: int) -> tuple[int, int | None]:
-    """The first of the messages [low, high) whose record lies at or after a position, by binary search as if positions
+    """The first message in [low, high) with its record at or after a position, by binary search as if positions
     ascended; and the record's position, None if its unit is gone."""
     found = None
     while low < high:

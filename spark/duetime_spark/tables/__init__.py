@@ -1,1 +1,1 @@
-"""The tables of the data source: for each a `plan`, which cuts it into tasks, and the task, which a worker runs."""
+"""The tables of the data source: each has a `plan` function that divides it into tasks, and a task for workers."""

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""The compiled twin of minutes.accumulate: one pass over rows, each of which touches one line of the sums."""
+"""The compiled twin of pending_minutes.accumulate: one pass over rows; each changes one line of the sums."""
 
 from libc.stdint cimport int64_t
 

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-# Rows of a batch. 16 Ki rows gave 1.7 M rows/s to the JVM on two cores, 32 to 256 Ki 4 to 7 M.
+# Rows of a batch. 16 Ki rows gave 1.7 M rows/s to the JVM on two cores, and 32 to 256 Ki gave 4 to 7 M.
 ROWS_MAX = 131_072
 
 

@@ -1,7 +1,7 @@
 """Table `damage`: damaged parts of the log, found by reading every byte of it up to the snapshot.
 
-Rows are like those of `findings`: records whose CRC does not match, and skipped bytes that are no record. Segments that
-retention has removed since the snapshot are not read.
+Rows are like those of `findings`: records with a wrong CRC, and skipped bytes without a record. Segments removed by
+retention since the snapshot are not read.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ _COLUMNS = ("position", "size", "damage")
 
 @dataclass(frozen=True)
 class DamageTask:
-    """The damage in what a task of `messages` reads."""
+    """The damage in the input of a task of `messages`."""
 
     task: MessagesTask
     schema: pa.Schema
@@ -52,6 +52,6 @@ class DamageTask:
 
 def plan(shards: Sequence[Shard], schema: pa.Schema, row_filter: RowFilter) -> list[DamageTask]:
     """Tasks of the same size as those of `messages`."""
-    # Other columns mean other things here than in `messages`: a position is one in its file.
+    # Other columns differ in meaning from `messages`: a position is relative to its file.
     keys = RowFilter({name: bounds for name, bounds in row_filter.columns.items() if name == "shard"})
     return [DamageTask(task, schema) for task in plan_messages(shards, schema, keys)]

@@ -1,6 +1,6 @@
-"""Table `ends`: lane entries that were cancelled, by the rows of a shard's records of DT_CANCELLED.
+"""Table `ends`: cancelled lane entries, by the rows of a shard's records of DT_CANCELLED.
 
-Entries whose place another record took are in table `messages`: that record names them (`lane_level`, `lane_offset`).
+Entries replaced by another record are in table `messages`: the other record names them (`lane_level`, `lane_offset`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -43,7 +43,7 @@ class EndsTask:
         self.files.close()
 
     def _rows(self, position: int, size: int) -> Iterator[tuple[Any, Any]]:
-        """Rows and positions; none of a record that is damaged, or that retention has removed."""
+        """Rows and positions; none for a damaged or removed record."""
         if size == FILLER_SIZE:
             return
         base = position - position % self.segment_bytes

@@ -1,6 +1,6 @@
-"""What a query asks of columns, as far as a reader can leave rows out by it: Spark asks again of each row it gets.
+"""Conditions of a query on columns, used by readers to skip rows: Spark checks each row again.
 
-All conditions hold together. What is not understood here leaves nothing out.
+Rows must meet all conditions. A condition not understood here skips no rows.
 """
 
 from collections.abc import Iterable
@@ -30,7 +30,7 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(slots=True)
 class Bounds:
-    """Of one column: there is a value, in [low, high], among `values`, if given, and not among `others`."""
+    """Bounds of one column: not null, in [low, high], among `values`, if given, and not among `others`."""
 
     low: int = _LOW
     high: int = _HIGH
@@ -82,7 +82,7 @@ class RowFilter:
         return name in self.columns
 
     def allows(self, name: str, value: int | str) -> bool:
-        """Whether a row with this value may be wanted."""
+        """Whether a row with this value may match."""
         bounds = self.columns.get(name)
         if bounds is None:
             return True
@@ -90,7 +90,7 @@ class RowFilter:
         return in_range and (bounds.values is None or value in bounds.values) and value not in bounds.others
 
     def keep(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows of a batch that are wanted."""
+        """The matching rows of a batch."""
         kept = None
         for name, bounds in self.columns.items():
             kind = batch.schema.field(name).type if name in batch.schema.names else None
@@ -101,7 +101,7 @@ class RowFilter:
         return batch if kept is None else batch.filter(kept)
 
     def range(self, name: str) -> tuple[int, int]:
-        """The lowest and the highest value that is wanted."""
+        """The lowest and the highest matching value."""
         bounds = self.columns.get(name)
         if bounds is None:
             return _LOW, _HIGH
@@ -111,7 +111,7 @@ class RowFilter:
         return max([bounds.low, min(values, default=_HIGH)]), min([bounds.high, max(values, default=_LOW)])
 
     def mask(self, name: str, values: npt.NDArray[np.integer]) -> Mask | None:
-        """Which values are wanted; None: all."""
+        """The mask of matching values; None: all."""
         bounds = self.columns.get(name)
         if bounds is None or bounds == Bounds():
             return None
@@ -124,7 +124,7 @@ class RowFilter:
 
 
 def _mask(column: pa.Array, bounds: Bounds) -> pa.Array:
-    """Which values lie within bounds; null or false where there is none."""
+    """The mask of values within bounds; null or false without a value."""
     if pa.types.is_string(column.type):
         kind: type = str
         mask = pc.is_valid(column)
@@ -139,7 +139,7 @@ def _mask(column: pa.Array, bounds: Bounds) -> pa.Array:
 
 
 def _array(values: frozenset[int | str], kind: type) -> pa.Array:
-    """Those of a kind, and numbers that a column can have."""
+    """The values of a kind; numbers only in the range of a column."""
     if kind is str:
         return pa.array([value for value in values if isinstance(value, str)], pa.string())
     return pa.array([value for value in values if isinstance(value, int) and _LOW <= value <= _HIGH], pa.int64())

@@ -1,6 +1,6 @@
 """The journal of a shard's groups, DT_GROUPS: its records in order, and table `deliveries` from them.
 
-One task reads the journal of a shard: what an event means depends on those before it.
+One task reads the journal of a shard: the meaning of an event depends on earlier ones.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ class JournalSlice:
     window: Window
 
     def records(self) -> Iterator[tuple[bytes, int]]:
-        """Bodies and store times, in order; skips damaged records and those that retention has removed."""
+        """Bodies and store times, in order; skips damaged records and those removed by retention."""
         for _, units in self.window.read(self.files, _UNITS_AT_ONCE):
             for position, size, _ in units.tolist():
                 if size == FILLER_SIZE:
@@ -56,7 +56,7 @@ def journal_of(shard: Shard, first: int = 0) -> JournalSlice | None:
 
 @dataclass(frozen=True)
 class DeliveriesTask:
-    """A shard's journal. `ends`: where its queues end."""
+    """A shard's journal. `ends`: the ends of its queues."""
 
     shard: int
     journal: JournalSlice

@@ -1,8 +1,8 @@
-"""Table `messages`: every record of the log, in ranges that begin and end at records.
+"""Table `messages`: every record of the log, in ranges with record boundaries.
 
-A unit of any queue gives the position of a record. So a segment is cut at units near the places where tasks should end;
-a segment's first byte begins a record too. A record that retention has appended again is a row for each copy in the
-log; copies agree in (topic, queue, offset).
+A unit of any queue gives the position of a record. So a segment is cut at units near the intended ends of tasks; a
+segment's first byte begins a record too. If retention has appended a record again, each copy in the log is a row;
+copies have equal (topic, queue, offset).
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -20,11 +20,11 @@ from duetime_spark.shards.snapshot import QueueView, Shard
 from duetime_spark.shards.units import first_at
 from duetime_spark.tables.filters import RowFilter
 
-# Of the log, in one task.
+# Bytes of the log in one task.
 TASK_BYTES = 64 * 1024 * 1024
-# Queues whose units are searched for places to cut.
+# Number of queues searched for places to cut.
 _QUEUES = 3
-# Bytes of records that are read to learn the time of a position.
+# Bytes of records read to find the time of a position.
 _SAMPLE_BYTES = 128 * 1024
 _KEPT = frozenset(topic.encode() for topic in KEPT_TOPICS)
 
@@ -48,7 +48,7 @@ class MessagesTask:
                     yield kept
 
     def decoded(self, columns: Collection[str]) -> Iterator[tuple[int, Decoder, Iterator[pa.RecordBatch]]]:
-        """By range: where its segment begins, its decoder, and the rows; no rows if retention has removed the
+        """By range: the start of its segment, its decoder, and the rows; no rows if retention has removed the
         segment."""
         for first, stop in self.ranges:
             base = first - first % self.segment_bytes
@@ -107,7 +107,7 @@ def _record_near(shard: Shard, queues: Sequence[QueueView], position: int, limit
     for place in sorted(found):
         base = place - place % segment
         head = layout.head_of(shard.files.read(f"commitlog/{base:020d}", place - base, layout.PREFIX_BYTES))
-        # A damaged unit may name a position where no record begins.
+        # A damaged unit may name a position without a record.
         if head is not None and head.is_message and head.position == place:
             return place
     return None
@@ -131,10 +131,10 @@ def _grouped(ranges: Sequence[tuple[int, int]], task_bytes: int) -> Iterator[tup
 
 @dataclass(slots=True)
 class _Times:
-    """What records at places of the log, in order, say of all that lie before: store times ascend but for copies.
+    """Store times of records at some places of the log, in order: apart from copies, store times ascend.
 
-    The time of a topic's record is its own. One of a lane may be a copy's: it counts only if it is later than all that
-    were seen before it, as a copy's is not, whose first record lies before it.
+    A topic's record has its own time. A lane's record may be a copy: its time is used only if it is later than all
+    times before it. A copy's time never is, since its original came before.
     """
 
     latest_ms: int = 0
@@ -154,12 +154,12 @@ class _Times:
         self.latest_ms = max(self.latest_ms, int(run.stored_at_ms.max()))
 
     def is_before(self, stop: int, at_ms: int) -> bool:
-        """Whether all that lies before a position was stored before a moment."""
+        """Whether all records before a position were stored before a moment."""
         return any(position >= stop and known_ms < at_ms for position, known_ms in self.known)
 
 
 def _of_time(shard: Shard, row_filter: RowFilter, ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Without ranges all of whose records were stored too early. Late ones stay: copies have early times."""
+    """Drops ranges with only records stored too early. Later ranges stay: copies have early times."""
     low = row_filter.range("stored_at_ms")[0]
     if "stored_at_ms" not in row_filter or low <= 0:
         return ranges

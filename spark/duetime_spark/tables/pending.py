@@ -1,13 +1,13 @@
-"""Table `pending`: entries that wait in the lanes, and their destinations.
+"""Table `pending`: entries waiting in the lanes, and their destinations.
 
 Only the record of an entry has its destination. Records of all lanes are mixed in the log, so a task takes the entries
-of every lane in one stretch of the log and reads that once, in order of position:
+of every lane in one section of the log and reads it once, in order of position:
 
     log      ... 1 3 3 1 2 | 1 1 3 2 3 | 3 2 1 ...        by level; | between tasks
     lane 1   . .           | . .       | .
 
 Bounds are found by binary search, as if positions ascended in each lane. Copies made by retention break that order;
-then a task reads more of the log, and the rows are the same. Entries whose units or records retention has removed since
+then a task reads more of the log, and the rows are the same. Entries with units or records removed by retention since
 the snapshot are rows too: they were pending.
 """
 
@@ -28,33 +28,33 @@ from duetime_spark.tables.batches import ROWS_MAX, Repeated, batch, numbers
 from duetime_spark.tables.filters import RowFilter
 from duetime_spark.tables.queue_entries import grouped, may_be_due
 
-# Of the log, in one read.
+# Bytes of the log in one read.
 _STRETCH_BYTES = 4 * 1024 * 1024
-# A gap between two records is read too, up to this size: another call would cost as much.
+# Size up to which a gap between two records is read too: another call would cost as much.
 _GAP_BYTES = 64 * 1024
-# Of an entry that retention has removed, or whose record is damaged.
+# Stands for values of entries removed by retention, or with a damaged record.
 GONE = -1
 
 
 @dataclass(frozen=True)
 class LanePart:
-    """A window of a lane, and what of it is gone without a mark."""
+    """A window of a lane, and its entries gone without a mark."""
 
     level: int
     window: Window
     # Entries of the window (i64, little-endian), ascending.
     gone: bytes = b""
-    # Timers: all up to here in order of due time is gone.
+    # Timers: all entries up to here in order of due time are gone.
     place: Place | None = None
 
     def kept(self, entries: "PendingEntries", tags: Ints) -> npt.NDArray[np.bool_]:
-        """Which of some entries are pending."""
+        """The mask of pending entries."""
         kept: npt.NDArray[np.bool_] = ~are_ended(tags)
         if self.gone:
             kept &= ~np.isin(entries.offsets, np.frombuffer(self.gone, "<i8"))
         if self.place is not None:
             due_at_ms, entry = self.place
-            # A place held free, or a unit that was removed, has no due time.
+            # A filler or a removed unit has no due time.
             kept &= (entries.sizes > 0) & (
                 (entries.dues > due_at_ms) | ((entries.dues == due_at_ms) & (entries.offsets > entry))
             )
@@ -63,7 +63,7 @@ class LanePart:
 
 @dataclass(slots=True)
 class PendingEntries:
-    """Rows of a task; GONE where there is no record, or no known due time."""
+    """Rows of a task; GONE without a record, or without a known due time."""
 
     levels: npt.NDArray[np.int32]
     offsets: Ints
@@ -97,7 +97,7 @@ class PendingTask:
             yield from self._batches(entries, topics, repeated)
 
     def found(self) -> Iterator[tuple[PendingEntries, "TopicColumn | None"]]:
-        """Entries, with their topics where the query asks for them."""
+        """Entries, with their topics if the query needs them."""
         if "topic" not in self.schema.names:
             for part in self.parts:
                 for entries in self._of(part):
@@ -112,7 +112,7 @@ class PendingTask:
         self.files.close()
 
     def _of(self, part: LanePart) -> Iterator[PendingEntries]:
-        """The entries of a part, and those of its offsets that have left."""
+        """The entries of a part, and its removed entries."""
         at = part.window.start
         for offsets, units in part.window.read(self.files, ROWS_MAX):
             first = int(offsets[0]) if len(offsets) else at
@@ -129,7 +129,7 @@ class PendingTask:
             yield from self._left(part, at, part.window.stop)
 
     def _left(self, part: LanePart, first: int, stop: int) -> Iterator[PendingEntries]:
-        """They were pending, and are restored and gone by now: all that is known of them is their offset."""
+        """Entries pending at the snapshot, restored and removed since: only their offsets are known."""
         if any(name in self.row_filter for name in ("due_at_ms", "size", "position", "topic")):
             return
         offsets = np.setdiff1d(np.arange(first, stop), np.frombuffer(part.gone, "<i8"))
@@ -139,7 +139,7 @@ class PendingTask:
         yield PendingEntries(np.full(len(offsets), part.level, np.int32), offsets, gone, gone, gone)
 
     def _topics(self, entries: PendingEntries) -> "TopicColumn":
-        """Of entries in order of position."""
+        """Topics of entries in order of position."""
         topics = TopicColumn(len(entries))
         for first, stop in stretches(entries.positions, entries.sizes, self.segment_bytes):
             start = int(entries.positions[first])
@@ -152,7 +152,7 @@ class PendingTask:
         return topics
 
     def _find_copies(self, entries: PendingEntries, topics: "TopicColumn", lost: Ints) -> None:
-        """Retries entries whose records have moved: retention lets their units point to copies."""
+        """Retries entries with moved records: retention lets their units point to copies."""
         for part in self.parts:
             own = lost[entries.levels[lost] == part.level]
             own = own[(entries.offsets[own] >= part.window.start) & (entries.offsets[own] < part.window.stop)]
@@ -210,7 +210,7 @@ class TopicColumn:
             if number == len(self.names):
                 self.names.append(name)
             own.append(number)
-        # The last one is that of -1.
+        # The last one is the value for -1.
         self.codes[where] = np.array([*own, -1], np.int32)[codes]
 
     def text(self, codes: npt.NDArray[np.int32]) -> pa.Array:
@@ -305,7 +305,7 @@ def _lanes(shard: Shard, row_filter: RowFilter) -> list[tuple[LaneView, QueueVie
 
 
 def _by_position(shard: Shard, lanes: list[tuple[LaneView, QueueView]], rows: int) -> Iterator[tuple[LanePart, ...]]:
-    """Parts of all lanes that lie in one stretch of the log."""
+    """Parts of all lanes in one section of the log."""
     snapshot = shard.snapshot
     count = sum(lane.pending for lane, _ in lanes)
     tasks = max(-(-count // rows), 1)
@@ -318,7 +318,7 @@ def _by_position(shard: Shard, lanes: list[tuple[LaneView, QueueView]], rows: in
             stop = lane.max_offset
             if bound is not None:
                 stop = first_at(shard.files, queue, firsts[index], stop, bound)[0]
-            # Where positions do not ascend, a task may get more of a lane than its share.
+            # If positions do not ascend, a task may get more of a lane than its share.
             windows = cut(queue, firsts[index], stop, max(rows, 1))
             group += [_part(lane, window) for window in windows]
             firsts[index] = stop

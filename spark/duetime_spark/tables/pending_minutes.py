@@ -1,7 +1,7 @@
-"""Table `pending_minutes`: pending entries, summed by destination and the minute in which they fall due.
+"""Table `pending_minutes`: pending entries, summed by destination and minute of due times.
 
 A query over `pending` gives the same sums, but takes the JVM three times as long: rows go through its hash tables one
-by one. So each task sums its own rows, and the reader sums these sums: several rows may have one (shard, level, topic,
+by one. So each task sums its own rows, and the reader adds these sums: several rows may have one (shard, level, topic,
 minute).
 """
 
@@ -24,7 +24,7 @@ _twin = twin("duetime_spark.tables._minutes")
 
 _MINUTE_MS = 60_000
 _NEVER = np.iinfo(np.int64).max
-# Cells of a dense table of sums, 48 bytes each, empty ones included; above this, rows are sorted instead.
+# Limit on cells of a dense table of sums, 48 bytes each, empty ones included; above it, rows are sorted instead.
 _CELLS_MAX = 1 << 18
 _COLUMNS = "shard", "level", "topic", "size", "due_at_ms"
 
@@ -114,7 +114,7 @@ class MinutesTask:
     ) -> Iterator[pa.RecordBatch]:
         if not len(entries):
             return
-        # Entries without a due time are summed as if they were due in one minute, which is then set to null.
+        # Entries without a due time are summed as if due in one minute; it is then set to null.
         dues, moment_ms = (entries.dues, self.moment_ms) if is_dated else (np.zeros(len(entries), np.int64), GONE)
         sums = summed(entries.levels, codes, np.maximum(entries.sizes, 0), dues, moment_ms)
         count = len(sums.count)

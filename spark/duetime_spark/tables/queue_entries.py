@@ -1,4 +1,4 @@
-"""Table `queue_entries`: what stands in the units of queues. Fillers, which hold the place of nothing, are left out."""
+"""Table `queue_entries`: the units of queues, without fillers."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -65,14 +65,14 @@ class EntriesTask:
 
 
 def _is_dated(window: Window, units: Units) -> bool:
-    """Whether units have due times: those of a lane, but for timers whose units a broker wrote."""
+    """Whether units have due times: lanes' units do, except timers' units written by a broker."""
     if window.topic != TIMER_TOPIC:
         return window.topic == SCHEDULE_TOPIC
     return not len(units) or int(np.abs(units["tags"].astype(np.int64)).max()) > _HASH_MAX
 
 
 def plan(shards: Sequence[Shard], schema: pa.Schema, row_filter: RowFilter, rows: int) -> list[EntriesTask]:
-    """Tasks of about so many rows each."""
+    """Tasks of about `rows` rows each."""
     tasks: list[EntriesTask] = []
     for shard in shards:
         snapshot = shard.snapshot
@@ -91,17 +91,17 @@ def plan(shards: Sequence[Shard], schema: pa.Schema, row_filter: RowFilter, rows
 def _windows(shard: Shard, queue: QueueView, row_filter: RowFilter, rows: int) -> Iterator[Window]:
     low, high = row_filter.range("offset")
     for window in cut(queue, max(low, 0), min(high, queue.max_offset) + 1, rows):
-        # Of timers, due times do not ascend.
+        # Timers' due times do not ascend.
         if queue.topic != SCHEDULE_TOPIC or may_be_due(shard, window, row_filter):
             yield window
 
 
 def may_be_due(shard: Shard, window: Window, row_filter: RowFilter) -> bool:
-    """Whether a lane's window may hold entries of the due times that are wanted: dues ascend where one table has always
-    been in force."""
+    """Whether a lane's window may hold entries with matching due times: due times ascend if the level table has never
+    changed."""
     if "due_at_ms" not in row_filter or not shard.snapshot.dues_ascend or window.made_offsets:
         return True
-    # Two at each end: one of them may be damaged.
+    # Units, two at each end: one of them may be damaged.
     ends = [read_units(shard.files, window, offset, 2) for offset in (window.start, max(window.stop - 2, 0))]
     if any(len(units) < 2 or (units["size"] <= 0).any() or (units["size"] == FILLER_SIZE).any() for units in ends):
         return True
@@ -111,7 +111,7 @@ def may_be_due(shard: Shard, window: Window, row_filter: RowFilter) -> bool:
 
 
 def grouped(windows: Sequence[Window], rows: int) -> Iterator[tuple[Window, ...]]:
-    """Windows together, up to so many rows."""
+    """Groups of windows with up to `rows` rows."""
     group: list[Window] = []
     count = 0
     for window in windows:

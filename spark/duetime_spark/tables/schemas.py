@@ -1,13 +1,13 @@
 """The tables of the data source: their columns, with Arrow's types; times are Unix ms.
 
 queue_entries   every message of every queue, by the units of the queues
-pending         lane entries that are neither restored nor ended
+pending         lane entries neither restored nor ended
 pending_minutes the same, summed by destination and minute; several rows may have one key: sum them
 messages        every record of the log (decode.py)
-deliveries      messages that groups received, and how each delivery ended (deliveries.py)
-ends            lane entries that were cancelled
-transactions    every half message, and how it ended
-transaction_ends    what records of the log say of ends of half messages
+deliveries      messages received by groups, and the end of each delivery (deliveries.py)
+ends            cancelled lane entries
+transactions    every half message, and its end
+transaction_ends    ends of half messages by records of the log
 lanes           one row for each lane
 findings        damage found by the snapshot
 damage          damage found by reading the whole log
@@ -32,7 +32,7 @@ QUEUE_ENTRIES = pa.schema(
         ("size", _I32),
         # Null in lanes.
         ("tags_code", _I64),
-        # These are null elsewhere. Ended: cancelled or replaced, by the mark in the unit.
+        # Columns of lanes, null elsewhere. Ended: cancelled or replaced, by the mark in the unit.
         ("due_at_ms", _I64),
         ("has_ended", pa.bool_()),
     ]
@@ -40,12 +40,12 @@ QUEUE_ENTRIES = pa.schema(
 PENDING = pa.schema(
     [
         ("shard", _I32),
-        # From 1,000 on: a lane of messages for any time.
+        # Lanes of messages for any time have numbers from 1,000 on.
         ("level", _I32),
-        # The destination (REAL_TOPIC); null where the record has none, is damaged or is gone.
+        # The destination (REAL_TOPIC); null if the record has none, is damaged or is gone.
         ("topic", _TEXT),
         ("offset", _I64),
-        # These are null where the entry has left since the snapshot.
+        # Null from here on if the entry has left since the snapshot.
         ("position", _I64),
         ("size", _I32),
         ("due_at_ms", _I64),
@@ -56,7 +56,7 @@ PENDING_MINUTES = pa.schema(
         ("shard", _I32),
         ("level", _I32),
         ("topic", _TEXT),
-        # Of due times, since 1970; null where an entry has left.
+        # Minutes of due times, since 1970; null if an entry has left.
         ("minute", _I64),
         ("count", _I64),
         ("bytes", _I64),
@@ -64,7 +64,7 @@ PENDING_MINUTES = pa.schema(
         # Due at the moment or before: option `now_ms`, or the shard's moment of the snapshot.
         ("overdue_count", _I64),
         ("overdue_bytes", _I64),
-        # Null where all are overdue.
+        # Null if all are overdue.
         ("next_due_at_ms", _I64),
     ]
 )
@@ -76,22 +76,22 @@ ENDS = pa.schema(
         ("due_at_ms", _I64),
         # cancelled or replaced
         ("end", _TEXT),
-        # Of the record that says so.
+        # The position of the record with this end.
         ("position", _I64),
     ]
 )
 TRANSACTIONS = pa.schema(
     [
         ("shard", _I32),
-        # Of the half message in its queue and in the log.
+        # The half message's place in its queue and in the log.
         ("offset", _I64),
         ("position", _I64),
         ("size", _I32),
-        # open, committed, rolled back, given up, or ended: by a broker, which does not say how.
+        # open, committed, rolled back, given up, or ended: by a broker, in an unknown way.
         ("state", _TEXT),
-        # Of the record that ended it; null: it is open, or that has left, or is not known.
+        # The position of the record that ended it; null: it is open, or the record has left or is unknown.
         ("end_position", _I64),
-        # These are null where the half message has left, or is damaged.
+        # Null from here on if the half message has left, or is damaged.
         ("id", _TEXT),
         ("group", _TEXT),
         # The destination.
@@ -102,11 +102,11 @@ TRANSACTIONS = pa.schema(
 TRANSACTION_ENDS = pa.schema(
     [
         ("shard", _I32),
-        # Of the half message; null: a broker's commit, which names its place in the log.
+        # The half message's; null: a broker's commit, with its place in the log instead.
         ("offset", _I64),
         # As `state` of transactions.
         ("end", _TEXT),
-        # Of the record that says so, in the log and in its queue.
+        # The place of the record with this end, in the log and in its queue.
         ("position", _I64),
         ("topic", _TEXT),
         ("queue", _I32),
@@ -120,13 +120,13 @@ LANES = pa.schema(
         # Null for messages for any time.
         ("delay_ms", _I64),
         ("min_offset", _I64),
-        # For messages for any time: the number of those that are gone.
+        # Lanes of messages for any time: the number of entries no longer pending.
         ("watermark", _I64),
         ("max_offset", _I64),
         ("pending", _I64),
         ("snapshot_position", _I64),
         ("snapshot_at_ms", _I64),
-        # Records before this log position have left, or were a broker's: how their entries ended is not in the log.
+        # Records before this log position have left, or were a broker's: the log lacks the ends of their entries.
         ("judged_from", _I64),
     ]
 )

@@ -39,8 +39,8 @@ def lane_rows(snapshot: Snapshot) -> Iterator[dict[str, Any]]:
         yield {
             "shard": snapshot.shard,
             "level": lane.level,
-            # Each message for any time has its own, and they are not restored in the order of their numbers: so the
-            # watermark counts those that are gone, as the live counters' does.
+            # Messages for any time have their own delays, and are not restored in the order of their numbers: so the
+            # watermark counts entries no longer pending, as in the live counters.
             "delay_ms": None if lane.is_timer else lane.delay_ms,
             "min_offset": lane.min_offset,
             "watermark": lane.max_offset - lane.pending if lane.is_timer else lane.watermark,

@@ -1,7 +1,7 @@
 """Tables `transactions`, a shard's half messages by the units of their queue, and `transaction_ends`, by its log.
 
-A unit's mark says how a half message ended, and where: one that ended after the snapshot was open then. Of those
-without a mark the log says it (duetime_core.ondisk.halves), as it does of all that a broker wrote.
+A unit's mark gives the end of a half message, and its place: one ended after the snapshot was open then. Without a
+mark the log gives it (duetime_core.ondisk.halves), and also for all half messages from a broker.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ from duetime_spark.tables.filters import RowFilter
 
 _UNITS_AT_ONCE = 65_536
 OPEN = "open"
-# By duetime_format.halves' codes.
+# Names by the codes of duetime_format.halves.
 STATES = ("ended", "committed", "rolled back", "given up")
 ENDED, COMMITTED, ROLLED_BACK, GIVEN_UP = STATES
 _NO_CODE = -1
@@ -44,7 +44,7 @@ class TransactionsTask:
 
     shard: int
     files: Files
-    # The log's, at the snapshot.
+    # The log's bounds at the snapshot.
     first: int
     end: int
     window: Window
@@ -97,7 +97,7 @@ def _state(code: int) -> str:
 
 
 def _columns(log: LogFiles, units: Units) -> dict[str, list[Any]]:
-    """What the records say."""
+    """The columns from the records of half messages."""
     rows: list[tuple[Any, ...]] = []
     for position, size, _ in units.tolist():
         try:
@@ -164,7 +164,7 @@ def plan(shards: Sequence[Shard], schema: pa.Schema, row_filter: RowFilter) -> l
 
 
 def plan_ends(shards: Sequence[Shard], schema: pa.Schema, row_filter: RowFilter) -> list[EndsTask]:
-    """As of the table `messages`, of shards that have had transactions."""
+    """Tasks as for the table `messages`, for shards with transactions."""
     known = [shard for shard in shards if any(queue.topic == HALF_TOPIC for queue in shard.snapshot.queues)]
     tasks = messages.plan(known, schema, row_filter)
     return [EndsTask(task.shard, task.files, task.ranges, schema, row_filter) for task in tasks]
