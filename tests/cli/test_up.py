@@ -230,7 +230,7 @@ def test_a_busy_port_is_refused(tmp_path: Path) -> None:
         port = busy.getsockname()[1]
         done = run_duetime("up", "--data", tmp_path, "--port", str(port))
     assert done.returncode == 1
-    assert done.stderr.decode() == f"duetime: cannot listen on 127.0.0.1:{port}: address already in use\n"
+    assert done.stderr.decode() == f"duetime: can't listen on 127.0.0.1:{port}: address already in use\n"
 
 
 @pytest.mark.parametrize(("name", "reason"), [("file", "it is not a directory"), ("file/below", "not a directory")])

@@ -78,7 +78,7 @@ def test_console_takes_another_port_where_the_usual_one_is_in_use_and_is_refused
         port = taken.getsockname()[1]
         done = run_duetime("up", "--data", tmp_path, "--port", "0", "--console-port", str(port))
         assert done.returncode == 1
-        assert f"cannot listen on 127.0.0.1:{port}" in done.stderr.decode()
+        assert f"can't listen on 127.0.0.1:{port}" in done.stderr.decode()
     with Up(tmp_path / "one", console=True) as one, Up(tmp_path / "two", console=True) as two:
         assert one.ready["console"] != two.ready["console"]
 
