@@ -140,7 +140,7 @@ def files_of(paths: Mapping[str, str]) -> Files | None:
         return None
     missing = [TLS_VARIABLES[kind] for kind, path in paths.items() if not path]
     if missing:
-        raise ValueError(f"certificate, key and CA must be set together, without {' and '.join(missing)}")
+        raise ValueError(f"certificate, key and CA must be set together; missing: {', '.join(missing)}")
     return Files(ca=Path(paths["CA"]), cert=Path(paths["cert"]), key=Path(paths["key"]))
 
 

@@ -224,7 +224,7 @@ def test_a_setting_that_is_missing_is_named(
     for name, path in {"CA": files.ca, "CERT": files.cert, "KEY": files.key}.items():
         monkeypatch.setenv(f"DUETIME_TLS_{name}_FILE", "" if name == missing else str(path))
     for read in (lambda: SampleSettings.read([]), credentials_of_commands):
-        with pytest.raises(StartupError, match=f"there is no DUETIME_TLS_{missing}_FILE"):
+        with pytest.raises(StartupError, match=f"missing: DUETIME_TLS_{missing}_FILE"):
             read()
 
 
@@ -233,7 +233,7 @@ def test_commands_may_know_the_ca_alone(certified: Certified, monkeypatch: pytes
     certificates = credentials_of_commands().certificates
     assert certificates is not None
     assert certificates.now().cert is None
-    with pytest.raises(StartupError, match="no DUETIME_TLS_CERT_FILE and no DUETIME_TLS_KEY_FILE"):
+    with pytest.raises(StartupError, match="missing: DUETIME_TLS_CERT_FILE, DUETIME_TLS_KEY_FILE"):
         SampleSettings.read([])
 
 
