@@ -108,7 +108,7 @@ def test_command_shows_a_cluster_and_ends_clean(server: str, tmp_path: Path) -> 
 
 def test_command_reports_faults_in_one_line(tmp_path: Path) -> None:
     for options, variables, words in (
-        (["--host", "0.0.0.0"], {}, "no TLS"),
+        (["--host", "0.0.0.0"], {}, "without TLS"),
         (["--tls-cert", "x"], {}, "must be set together"),
         ([], {"DUETIME_CONSOLE_PROT": "1"}, "DUETIME_CONSOLE_PROT is not a setting"),
         ([], {"DUETIME_CONSOLE_SECRET": "short"}, "fewer than 16"),

@@ -61,5 +61,5 @@ def test_a_form_selects_its_messages() -> None:
     wanted = filter_of("billing", form)
     assert (wanted.error, list(wanted.ids)) == ("bank", ["a", "b", "c"])
     assert wanted.from_ms == wanted.to_ms == 1_769_860_800_000
-    with pytest.raises(InvalidMoment, match="'soon' is no moment"):
+    with pytest.raises(InvalidMoment, match="'soon' is not a time"):
         filter_of("billing", {"from": "soon"})
