@@ -154,7 +154,7 @@ def backlog(
     master: Master = None,
     conf: Conf = None,
 ) -> None:
-    """Count pending messages, and check that restores keep up.
+    """Count pending messages, check that deliveries keep up.
 
     By shard, level and topic, with due times.
 

@@ -102,7 +102,7 @@ async def test_user_who_may_not_see_all_is_offered_topics_of_theirs_and_no_figur
     async with with_users(tmp_path) as (browser, tokens, _):
         await sign_in(browser, tokens["shop"])
         page = (await browser.get("/")).text
-        assert "one of your topics" in page
+        assert "need the right to manage all topics" in page
         assert "<dt>pending</dt>" not in page
         assert (await browser.get("/live")).status_code == 403
         json = {"accept": "application/json"}
