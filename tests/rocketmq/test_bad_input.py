@@ -187,7 +187,7 @@ async def _(raw: Raw) -> Any:
     return await raw.ack(got)
 
 
-@row("filter", pb.ILLEGAL_FILTER_EXPRESSION, "another")
+@row("filter", pb.ILLEGAL_FILTER_EXPRESSION, "differs")
 async def _(raw: Raw) -> Any:
     tags = pb.FilterExpression(type=pb.TAG, expression="a")
     await Raw(raw.channel, 1, "other").receive(filter_expression=tags, wait_ms=0)
