@@ -1,4 +1,4 @@
-"""A cluster whose processes know each other by certificates: it works, and nobody else gets in at any hop."""
+"""A cluster whose processes know each other by certificates: it works, and every hop refuses strangers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -257,6 +257,6 @@ async def test_ca_and_certificates_of_a_whole_cluster_change_under_load(
 
 
 def end_of(node: Any) -> float:
-    """Of the certificate that a node uses; it looks at its files to tell."""
+    """Expiry of the certificate that a node uses, read from its files."""
     name = "duetime_tls_certificate_expires_timestamp_seconds"
     return float(node.registry.get_sample_value(name, {"of": "own"}))

@@ -134,7 +134,7 @@ async def test_each_transaction_is_asked_by_one_gateway_and_carried_out_once(gat
 
 
 async def test_checks_that_a_dead_gateway_took_come_again(gateways: Gateways) -> None:
-    """They do not count: nobody has heard of them."""
+    """They do not count: no producer heard them."""
     cluster, (_, two) = gateways.cluster, gateways.stubs
     names = await gateways.prepare(20)
     await cluster.advance(f"{TIMEOUT_MS}ms")

@@ -24,7 +24,7 @@ OK = consumer_pb2.RECEIPT_STATUS_OK
 
 
 class Running:
-    """A cluster, and a group whose handler fails when it is told to."""
+    """A cluster, and a group whose handler fails on demand."""
 
     def __init__(self, cluster: Cluster, producer: AsyncProducer, letters: AsyncDeadLetters, stub: Any) -> None:
         self.cluster = cluster
@@ -55,7 +55,7 @@ class Running:
         assert all(one.status == OK and one.dead for one in answer.results)
 
     async def kill(self, count: int, **fields: Any) -> list[str]:
-        """Messages that become dead letters; their ids."""
+        """Turns messages into dead letters; returns their ids."""
         sent = await self.send(count, **fields)
         messages = await self.receive()
         assert sorted(one.message.id for one in messages) == sorted(sent)

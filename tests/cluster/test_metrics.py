@@ -34,7 +34,7 @@ async def test_lane_that_nobody_asks_for_says_for_how_long() -> None:
 async def test_scheduler_tells_of_lanes_without_a_living_owner() -> None:
     async with Cluster(schedulers=2) as cluster:
         registry = cluster.schedulers[0].registry
-        # It has taken its half at once, and knows of the other's at its next look.
+        # It takes its half immediately, and learns of the other's at its next look.
         async with asyncio.timeout(60):
             while registry.get_sample_value("duetime_scheduler_unowned_lanes") != 0:
                 cluster.clock.move(500)

@@ -95,7 +95,7 @@ def assert_counters(store: Any, sent: dict[int, int], due: dict[str, int], now_m
 
 
 async def test_two_schedulers_forced_onto_one_lane_double_nothing(tmp_path: Path) -> None:
-    # Each has a metadata database of its own, so both hold every lane.
+    # Each has a separate metadata database, so both hold every lane.
     async with (
         Cluster(tmp_path / "one", delay_levels="1s") as cluster,
         Cluster(tmp_path / "two", delay_levels="1s", clock=cluster.clock) as other,

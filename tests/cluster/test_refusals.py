@@ -42,7 +42,7 @@ class Refusing:
         self.scaler = externalscaler_pb2_grpc.ExternalScalerStub(channel)  # type: ignore[no-untyped-call]
 
     async def told(self, method: str, request: Any) -> tuple[grpc.StatusCode, str, list[str], str]:
-        """Code, reason, fields and text of a refusal, which are the same however often it is asked for."""
+        """Code, reason, fields and text of a refusal, which are the same at every repetition."""
         call = getattr(self.scaler if method == "GetMetrics" else self.gateway, method)
         found = await asyncio.gather(*(call(request, timeout=60) for _ in range(TIMES)), return_exceptions=True)
         told = set()

@@ -25,7 +25,7 @@ OK = consumer_pb2.RECEIPT_STATUS_OK
 
 @pytest.fixture
 async def group(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Group]:
-    """On one shard, or as many as the test says."""
+    """A group on one shard, or on the test's number of shards."""
     shards = getattr(request, "param", 1)
     async for one in started(Cluster(tmp_path, shards=shards, gateway_settings={"queue_count_default": 2})):
         yield one
@@ -93,7 +93,7 @@ async def fail_until_dead(group: Group, *ids: str) -> dict[str, Life]:
 
 
 async def dead_letters(group: Group, count: int) -> dict[str, consumer_pb2.DeadLetter]:
-    """By id, and that there are no others; those of ended leases take a moment."""
+    """All dead letters by id; those of ended leases take a moment."""
     wanted = consumer_pb2.ListDeadLettersRequest(filter=consumer_pb2.DeadLetterFilter(group=group.name), max_count=100)
     async with asyncio.timeout(60):
         while len(found := (await group.stub.ListDeadLetters(wanted, timeout=60)).letters) < count:
@@ -104,7 +104,7 @@ async def dead_letters(group: Group, count: int) -> dict[str, consumer_pb2.DeadL
 
 
 async def is_gone(group: Group) -> bool:
-    """Nothing of it comes back, however long one waits."""
+    """The message is never redelivered."""
     await group.cluster.advance("13h")
     return await group.is_empty()
 
@@ -141,7 +141,7 @@ async def test_failing_message_is_delivered_17_times_by_rocketmqs_table(group: G
     indirect=["group"],
 )
 async def test_what_is_never_answered_is_delivered_17_times_too(group: Group, ordered: bool) -> None:
-    """A lease that ends is a delivery; the next one is there at once."""
+    """An expired lease is a delivery; the next one follows immediately."""
     if ordered:
         await group.create(ordered=True)
     await group.send("A")

@@ -116,7 +116,7 @@ async def test_an_empty_topic_goes_without_force(running: Running) -> None:
 
 
 async def heard(running: Running) -> None:
-    """Returns once the other gateway has heard of the deletion."""
+    """Waits until the other gateway has heard of the deletion."""
     async with asyncio.timeout(60):
         while TOPIC in running.other.parts.topics.routes:
             await running.cluster.advance("1s")
@@ -181,7 +181,7 @@ async def test_force_ends_all_that_is_left(running: Running) -> None:
 
 
 async def deleted(face: Face) -> bool:
-    """Whether a call that may find the shard away has gone on."""
+    """Deletes the topic; False: a shard was unavailable."""
     try:
         await face.delete()
     except grpc.aio.AioRpcError as error:
@@ -199,7 +199,7 @@ async def test_a_shard_away_leaves_it_to_the_next_call(running: Running) -> None
     assert (await refused(here.delete(force=True)))[0] == grpc.StatusCode.UNAVAILABLE
     assert TOPIC in await here.topics()
     await cluster.start_store(1)
-    # Deleted on one shard, and then nobody went on.
+    # The deletion reached one shard, and then stopped.
     stored = await running.other.parts.topics._catalog.begin_deletion(TOPIC)
     assert stored.generation == 0
     assert TOPIC not in await here.topics()

@@ -45,7 +45,7 @@ def _traced(sampler: Sampler) -> Iterator[InMemorySpanExporter]:
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[Cluster]:
-    """Asked for after the spans: processes trace from their start on."""
+    """Requested after the spans: processes trace from their start on."""
     async with Cluster() as cluster:
         yield cluster
 

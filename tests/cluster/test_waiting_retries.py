@@ -45,7 +45,7 @@ async def listed(group: Group, max_count: int = 0, **wanted: Any) -> list[consum
 
 
 async def ended(call: Any, group: Group, *, dry_run: bool = False, **wanted: Any) -> tuple[int, int, int]:
-    """Matched, ended and gone."""
+    """Counts of matched, ended and gone retries."""
     request = consumer_pb2.EndRetriesRequest(filter={"group": group.name, **wanted}, dry_run=dry_run)
     *_, last = [one async for one in call(request, timeout=60)]
     assert last.done

@@ -22,7 +22,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def nodes() -> Iterator[LocalCluster]:
-    """A cluster that all tests share, each with names of its own; it gives transactions up in ten minutes."""
+    """A cluster shared by all tests, each with its own names; it ends open transactions after ten minutes."""
     with LocalCluster(clock=FakeClock(), within=True, store_settings={"transaction_keep_ms": 600_000}) as nodes:
         yield nodes
 
@@ -77,7 +77,7 @@ async def groups(nodes: LocalCluster, request: pytest.FixtureRequest) -> AsyncIt
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients that try again at once."""
+    """Clients that retry immediately."""
     monkeypatch.setattr(connection, "BACKOFF_S_MIN", 0.001)
     monkeypatch.setattr(connection, "BACKOFF_S_MAX", 0.02)
 

@@ -12,7 +12,7 @@ from tests.tap import WAIT_S
 
 @asynccontextmanager
 async def consuming(consumer: Consumer) -> AsyncIterator[None]:
-    """Runs it meanwhile, within a time."""
+    """Runs it during the block, within a time limit."""
     async with asyncio.timeout(WAIT_S), consumer:
         yield
 

@@ -31,7 +31,7 @@ class Groups(Gateway):
         for call in CALLS:
             self.before[call] = lambda _, call=call: self._fail(call)  # type: ignore[misc]
         self.log: list[tuple[str, bytes]] = []
-        # Messages by receipt, as far as calls tell: a lease that ends by itself stays.
+        # Messages by receipt, as known from calls: an expired lease stays.
         self.leases: dict[bytes, ReceivedMessage] = {}
         self.receives: list[consumer_pb2.ReceiveRequest] = []
         # How many calls of each name came; those in streams, too.

@@ -99,7 +99,7 @@ async def test_an_abandoned_call_is_resumed(
 async def test_an_unavailable_shard_does_not_block_the_others(
     cluster: Cluster, producer: AsyncProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Told when the other shard is done, and then of the error.
+    # Progress comes when the other shard is done, followed by the error.
     monkeypatch.setattr(jobs, "PROGRESS_MS", 3_600_000)
     await cluster.stop_node(cluster.stores[1])
     told = producer.cancel_matching("carts")

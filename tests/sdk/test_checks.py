@@ -194,7 +194,7 @@ async def test_an_answer_waits_for_the_next_stream(
     assert tap.asked == [first, first, second]
     decide.set()
     await tap.until(lambda: len(set(tap.answers)) == 2)
-    # An answer that the first stream took may be given again.
+    # An answer accepted by the first stream may be sent again.
     assert set(tap.answers) == {(first, pb.DECISION_COMMIT), (second, pb.DECISION_COMMIT)}
     assert seen == [first, second]
 

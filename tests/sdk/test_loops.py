@@ -1,4 +1,4 @@
-"""Asynchronous clients in a second event loop: told so, and never left hanging."""
+"""Asynchronous clients in a second event loop: they raise an error, and never hang."""
 
 import asyncio
 import re

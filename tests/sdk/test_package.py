@@ -1,4 +1,4 @@
-"""The package's face: all names load, and none before it is asked for."""
+"""The package's interface: all names load, and only on demand."""
 
 import subprocess
 import sys

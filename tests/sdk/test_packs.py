@@ -289,7 +289,7 @@ def bodies_by_id(tap: Gateway) -> dict[str, bytes]:
 
 
 async def send_each(producer: AsyncProducer, tap: Gateway, messages: list[Message]) -> None:
-    """At once, and each receipt must be its own message's."""
+    """Sends concurrently; each receipt must be its own message's."""
     got = await asyncio.gather(*map(producer.send_message, messages))
     found = bodies_by_id(tap)
     assert [found[receipt.message_id] for receipt in got] == [message.body for message in messages]

@@ -131,7 +131,7 @@ async def test_lost_answers_and_shards_that_are_away_are_asked_again(
 
     tap.after["Cancel"] = refuse
     assert await producer.cancel([*ids, "none"]) == [*[CANCELLED] * 3, NOT_FOUND]
-    # The message without a result alone is asked for again.
+    # Only the message without a result is requested again.
     assert asked(tap)[2:] == [4, 1]
     assert tap.requests["Cancel"][3].messages[0].message_id == ids[1]
 

@@ -15,7 +15,7 @@ from tests.sdk.gateway import Gateway
 
 @pytest.fixture
 def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The address of a proxy that nobody serves."""
+    """The address of a dead proxy."""
     for name in (*VARIABLES, *EXEMPTIONS):
         monkeypatch.delenv(name, raising=False)
     with socket.socket() as held:

@@ -52,7 +52,7 @@ async def producer(tap: Gateway, quick: None) -> AsyncIterator[AsyncProducer]:
 
 @pytest.fixture
 async def hasty(tap: Gateway, quick: None) -> AsyncIterator[AsyncProducer]:
-    """A producer that gives up soon, but not while a busy machine thinks."""
+    """A producer with a timeout short for tests, yet long enough for a busy machine."""
     async with AsyncProducer(tap.address, timeout="2s") as producer:
         yield producer
 

@@ -45,7 +45,7 @@ class Account:
     # (topic, end) of deliveries, and (topic, attempt) of those that succeeded.
     ends: Counter[tuple[str, str]] = field(default_factory=Counter)
     succeeded: Counter[tuple[str, int]] = field(default_factory=Counter)
-    # (topic, signature, attempts) by id, of dead letters that are there.
+    # (topic, signature, attempts) by id, of existing dead letters.
     letters: dict[str, tuple[str, str, int]] = field(default_factory=dict)
     # Deliveries that had failed before a redrive, by id.
     before: Counter[str] = field(default_factory=Counter)
@@ -207,8 +207,9 @@ class Story:
     # --- between lives ----------------------------------------------------------------------------------------------
 
     def copy(self, to: Path) -> dict[int, Path]:
-        """The directories as a crash would leave them. Meanwhile the loop stands; a checkpoint that a
-        thread is writing is let end, for a copy takes its files one after the other."""
+        """Copies the directories as a crash would leave them. The loop is blocked during the copy; a running checkpoint
+        is allowed to end, for a copy takes its files one after the other.
+        """
         for shard, root in self.roots.items():
             target, before = to / f"store-{shard}", None
             while before != (now := _stamps(root)):

@@ -19,7 +19,7 @@ def lane(level: int = 1, first: int = 0, mark: int = 3, end: int = 5, pending: i
 
 
 def entries(level: int, *offsets: int) -> Rows:
-    """Lane units; their records lie at 1000 x offset."""
+    """Lane units; their records are at 1000 x offset."""
     place = {"shard": 0, "topic": "SCHEDULE_TOPIC_XXXX", "queue": level - 1}
     return [{**place, "offset": at, "position": at * 1000, "due_at_ms": DUE + at} for at in offsets]
 
@@ -80,7 +80,7 @@ def test_each_entry_has_one_end(spark: SparkSession) -> None:
         "messages": [copy(1, 0), replacing(1, 2)],
         "ends": cancelled(1, 1, 4),
     }
-    # Restored, pending, cancelled, replaced, dead: in no order.
+    # Restored, pending, cancelled, replaced and dead entries in any order.
     any_time = {
         "lanes": [timer_lane(6, 2)],
         "queue_entries": timers(0, 1, 2, 3, 4, 5),

@@ -1,4 +1,4 @@
-"""`duetime spark` as a person meets it: errors in one line and at once, results as text, JSON, page and files."""
+"""`duetime spark` for its users: errors at once and in one line, results as text, JSON, page and files."""
 
 import json
 import re
@@ -30,7 +30,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 1) 
 
 
 class TestBadInput:
-    """None of these needs a session: they answer at once."""
+    """None of these needs a session: they return immediately."""
 
     @pytest.fixture(autouse=True)
     def _no_session(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,7 +98,7 @@ def other_due(root: Path) -> tuple[str, int, str, int]:
 
 @pytest.mark.proof
 @pytest.mark.parametrize("plant", [twice, missing, early, other_due])
-def test_planted_secrets_are_found(
+def test_planted_violations_are_found(
     spark: SparkSession, root: Path, plant: Callable[[Path], tuple[str, int, str, int]]
 ) -> None:
     sound = audit(spark, root)
