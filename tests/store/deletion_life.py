@@ -201,7 +201,7 @@ class DeletionLife(PendingLife):
                     found = record.decode(self.store.read_record(position, size))
                     assert decode_properties(found.properties)[record.UNIQ_KEY] not in self.old, "it came back"
 
-    # --- by the dice --------------------------------------------------------------------------------------------------
+    # --- random steps -------------------------------------------------------------------------------------------------
 
     def random_step(self) -> None:
         dice = self.dice

@@ -456,7 +456,7 @@ class PendingLife(Life):
                 intact.append((due_at_ms, lane, entry))
         assert listed == intact
 
-    # --- by the dice --------------------------------------------------------------------------------------------------
+    # --- random steps -------------------------------------------------------------------------------------------------
 
     def random_step(self) -> None:
         dice = self.dice
