@@ -45,15 +45,15 @@ class ExternalScalerServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def IsActive(self, request, context):
-        """Whether the target should run at all: the count is above `activation`.
+        """Whether the target should run: the count is above `activation`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StreamIsActive(self, request, context):
-        """The same at once, and again whenever it changes, until the caller cancels. The stream ends with OK when the gateway
-        stops: KEDA opens it again within seconds.
+        """The same at once, and again after each change, until the caller cancels. The stream ends with OK when the gateway
+        stops: KEDA reopens it within seconds.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -74,7 +74,7 @@ class ExternalScalerServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def StreamMetricSpec(self, request, context):
-        """GetMetricSpec's answer at once. It follows from the trigger's metadata and never changes, so that no other follows.
+        """GetMetricSpec's answer, sent once: it follows from the trigger's metadata and never changes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -17,11 +17,11 @@ from duetime.v1 import transactions_pb2 as duetime_dot_v1_dot_transactions__pb2
 
 
 class GatewayStub(object):
-    """The one address that clients know.
+    """The single address for clients.
 
     Errors of every call: INVALID_ARGUMENT (with google.rpc.BadRequest: field, value, limit), RESOURCE_EXHAUSTED (too
-    many requests in flight; back off and repeat), UNAVAILABLE (a shard does not answer; repeat), DEADLINE_EXCEEDED.
-    Each status carries google.rpc.ErrorInfo with a stable reason and domain "duetime".
+    many requests in flight; back off and retry), UNAVAILABLE (a shard does not answer; retry), DEADLINE_EXCEEDED. Each
+    status has google.rpc.ErrorInfo with a stable reason and domain "duetime".
     """
 
     def __init__(self, channel):
@@ -323,18 +323,18 @@ class GatewayStub(object):
 
 
 class GatewayServicer(object):
-    """The one address that clients know.
+    """The single address for clients.
 
     Errors of every call: INVALID_ARGUMENT (with google.rpc.BadRequest: field, value, limit), RESOURCE_EXHAUSTED (too
-    many requests in flight; back off and repeat), UNAVAILABLE (a shard does not answer; repeat), DEADLINE_EXCEEDED.
-    Each status carries google.rpc.ErrorInfo with a stable reason and domain "duetime".
+    many requests in flight; back off and retry), UNAVAILABLE (a shard does not answer; retry), DEADLINE_EXCEEDED. Each
+    status has google.rpc.ErrorInfo with a stable reason and domain "duetime".
     """
 
     def Send(self, request, context):
-        """Stores messages. One result each, in the order of the request; a fault in one harms no other.
-        Durable when answered (flush mode `sync`; with `async` up to 500 ms of answered messages may be lost in a power cut).
-        Idempotent by topic and message id within the store's window of recent ids, whether `retry` is set or not. Of messages
-        with the same topic and id in one request, the first valid one is stored.
+        """Stores messages. Returns one result each, in the order of the request; a fault in one does not affect others.
+        Durable when answered (flush mode `sync`; with `async` up to 500 ms of answered messages may be lost in a power
+        cut). Idempotent by topic and message id within the store's window of recent ids, whether `retry` is set or not. If
+        several messages of a request have the same topic and id, the first valid one is stored.
         INVALID_ARGUMENT: no message, more than 4,096, or more than 32 MiB. All other faults are reported per message.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -342,41 +342,42 @@ class GatewayServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def SendStream(self, request_iterator, context):
-        """Send without waiting: each request of the stream is answered by one response, in order. At most 16 requests of
-        a stream are worked on at once; then reading stops until one is answered.
+        """Sends without waiting: each request of the stream gets one response, in order. At most 16 requests of a stream are
+        in progress at once; then reading stops until one is answered.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SendBatch(self, request, context):
-        """Stores messages of one topic in one queue, all of them or none, also through a crash: those without a delay have
-        consecutive offsets there, in order, and no reader sees a part of them. One result each, in the order of the request.
+        """Stores messages of one topic in one queue, all or none, also across crashes. Those without a delay have consecutive
+        offsets, in order, and no reader sees only a part of them. Returns one result each, in the order of the request.
         Durable when answered. Idempotent by topic and message ids within the store's window of recent ids: a batch that is
-        stored is answered with its first results.
-        Any fault refuses all: INVALID_ARGUMENT with the violations of all messages, by index (`messages[3].body`); or more than
-        4,096 messages, or more bytes as they are stored than BATCH_BYTES_MAX. UNIMPLEMENTED: the shard's store is of a release
-        before 0.2. FAILED_PRECONDITION (BATCH_PARTLY_STORED): some of the ids are stored, and not all.
+        already stored gets its first results.
+        Any fault rejects the batch. INVALID_ARGUMENT: lists the violations of all messages, by index (`messages[3].body`);
+        or more than 4,096 messages, or more stored bytes than BATCH_BYTES_MAX. UNIMPLEMENTED: the shard's store is older
+        than release 0.2. FAILED_PRECONDITION (BATCH_PARTLY_STORED): some of the ids are stored, but not all.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Prepare(self, request, context):
-        """Stores half messages: seen by no reader until EndTransaction commits them. One result each, in order; a fault in one
-        harms no other. Durable when answered. Idempotent by topic and message id, as Send. Makes the producer group known.
+        """Stores half messages: invisible to readers until EndTransaction commits them. Returns one result each, in order; a
+        fault in one does not affect others. Durable when answered. Idempotent by topic and message id, as Send. Registers
+        the producer group.
         INVALID_ARGUMENT: the group, no message, more than 4,096, or more than 32 MiB. All other faults are per message:
-        RESOURCE_EXHAUSTED (TRANSACTIONS_EXHAUSTED): the shard has as many open transactions as it takes.
+        RESOURCE_EXHAUSTED (TRANSACTIONS_EXHAUSTED): the shard has reached its limit of open transactions.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EndTransaction(self, request, context):
-        """Ends transactions: a committed one's message is in its topic, or in a lane if it has a delay or due time, in the same
-        step. Durable when answered. Idempotent: of several ends the first counts, and all are answered with it. UNKNOWN
-        changes nothing. One result each, in order; faults of single ones: INVALID_ARGUMENT (the id is none, or the decision),
-        NOT_FOUND (TRANSACTION_NOT_FOUND), PERMISSION_DENIED (TRANSACTION_OF_ANOTHER_GROUP), FAILED_PRECONDITION
+        """Ends transactions. A commit puts the message into its topic, or into a lane if it has a delay or due time, in the
+        same step. Durable when answered. Idempotent: the first of several ends counts, and all get its result. UNKNOWN
+        changes nothing. Returns one result each, in order. Faults per transaction: INVALID_ARGUMENT (an invalid id or
+        decision), NOT_FOUND (TRANSACTION_NOT_FOUND), PERMISSION_DENIED (TRANSACTION_OF_ANOTHER_GROUP), FAILED_PRECONDITION
         (TRANSACTION_GIVEN_UP).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -384,17 +385,17 @@ class GatewayServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def WatchTransactions(self, request_iterator, context):
-        """Gives the caller checks of its group's open transactions, each of which one watcher of the group gets at a time, and
-        takes its answers. It ends when the caller has no more requests, and with UNAVAILABLE when the gateway stops.
-        NOT_FOUND (GROUP_NOT_FOUND): the group has never prepared a transaction. INVALID_ARGUMENT: no group, or another one in
-        a later request. RESOURCE_EXHAUSTED (WATCHERS_EXHAUSTED): the gateway has as many such streams as it takes.
+        """Sends checks of a group's open transactions to the caller, each to one watcher of the group at a time, and receives
+        the answers. Ends with the caller's requests, and with UNAVAILABLE when the gateway stops.
+        NOT_FOUND (GROUP_NOT_FOUND): the group has never prepared a transaction. INVALID_ARGUMENT: no group, or another one
+        in a later request. RESOURCE_EXHAUSTED (WATCHERS_EXHAUSTED): the gateway has reached its limit of such streams.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListTransactions(self, request, context):
-        """Transactions that are open or were given up, page by page; a page may be short, and goes on where it has a token.
+        """Open and given-up transactions, page by page. A page may be short; the list continues while it has a token.
         UNAVAILABLE: a shard does not answer, so that transactions may be missing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -409,8 +410,8 @@ class GatewayServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Pull(self, request, context):
-        """Reads one queue from an offset. Changes nothing, so it may be repeated freely.
-        With wait_ms, a call that finds nothing new waits for an arrival.
+        """Reads one queue from an offset. Changes nothing, so it is safe to retry.
+        With wait_ms, a call without new messages waits for an arrival.
         NOT_FOUND: no such topic or queue.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -418,8 +419,8 @@ class GatewayServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def PullQueues(self, request, context):
-        """Reads several queues of a topic that lie on one shard (GetRoute), in one call: with wait_ms, the first arrival in any
-        of them answers it. Changes nothing. INVALID_ARGUMENT: no queue, one twice, or queues of different shards.
+        """Reads several queues of a topic on one shard (GetRoute) in one call; with wait_ms, the first arrival in any of them
+        ends the wait. Changes nothing. INVALID_ARGUMENT: no queue, one twice, or queues of different shards.
         NOT_FOUND: no such topic or queue.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -427,16 +428,16 @@ class GatewayServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Subscribe(self, request_iterator, context):
-        """Reads several queues of a topic that lie on one shard in one stream, as far as the reader's credit goes. Changes
-        nothing: a reader that has lost its stream subscribes again from where it was. Ends when the reader goes away, or once
-        its credit is used up and it gives no more. Errors as for PullQueues, INVALID_ARGUMENT too: more credit than 16 MiB.
+        """Reads several queues of a topic on one shard in one stream, as the reader's credit permits. Changes nothing: after
+        the loss of its stream a reader subscribes again from its position. Ends when the reader leaves, or when its credit
+        is used up and it gives no more. Errors as for PullQueues, also INVALID_ARGUMENT: more credit than 16 MiB.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SearchOffset(self, request, context):
-        """The offset of a queue at a time, or of its ends. NOT_FOUND: no such topic or queue.
+        """The offset of a queue at a time, or at one of its ends. NOT_FOUND: no such topic or queue.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -458,8 +459,8 @@ class GatewayServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Cancel(self, request, context):
-        """Cancels pending messages: those answered CANCELLED are never delivered. Durable when answered. One result each, in
-        order; a fault in one harms no other. Idempotent.
+        """Cancels pending messages: those with the result CANCELLED are never delivered. Durable when answered. Returns one
+        result each, in order; a fault in one does not affect others. Idempotent.
         INVALID_ARGUMENT: no message, or more than 4,096. All other faults are reported per message.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -467,17 +468,17 @@ class GatewayServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def CancelMatching(self, request, context):
-        """Cancels the pending messages that a filter matches, and tells how far it is; with dry_run it only counts them. Messages
-        that are sent after the call began may be left. Ends when the caller goes away; another call goes on, since cancelled
-        ones are gone. INVALID_ARGUMENT: the filter names neither topic nor due range.
+        """Cancels the pending messages that match a filter, and reports progress; with dry_run it only counts them. Messages
+        sent during the call may remain. Ends when the caller leaves; another call continues, since cancelled ones are
+        gone. INVALID_ARGUMENT: the filter has neither a topic nor a due range.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Reschedule(self, request, context):
-        """Gives pending messages another due time, and another body where one is given, in one step: the message keeps its id,
-        and is delivered once. Durable when answered. One result each, in order; a fault in one harms no other.
+        """Gives pending messages another due time, and optionally another body, in one step: a message keeps its id and is
+        delivered once. Durable when answered. Returns one result each, in order; a fault in one does not affect others.
         INVALID_ARGUMENT: no message, or more than 1,024. All other faults are reported per message.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -485,8 +486,8 @@ class GatewayServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListPending(self, request, context):
-        """Pending messages of all shards in order of due time, page by page. A page may be short, or empty, where a filter matches
-        little: there is more as long as next_page_token is set. Changes nothing.
+        """Pending messages of all shards in order of due time, page by page. If few messages match a filter, a page may be
+        short or empty; the list continues while next_page_token is set. Changes nothing.
         UNAVAILABLE: a shard does not answer, so that messages may be missing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -494,81 +495,82 @@ class GatewayServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Backlog(self, request, context):
-        """How many messages are pending, by topic, lane and due time: exact, as of one moment of each shard. Changes nothing.
+        """Counts pending messages by topic, lane and due time: exact, at one point in time of each shard. Changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CommitOffsets(self, request, context):
-        """Keeps a group's next offsets of a topic. Durable when answered; any offset within the queue is taken, a lower one too.
-        NOT_FOUND: no such topic or queue.
+        """Stores a group's next offsets of a topic. Durable when answered; any offset within the queue is accepted, also a
+        lower one. NOT_FOUND: no such topic or queue.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetOffsets(self, request, context):
-        """A group's kept offsets of a topic; queues without one are left out. NOT_FOUND: no such topic.
+        """A group's stored offsets of a topic; queues without one are omitted. NOT_FOUND: no such topic.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Receive(self, request, context):
-        """Leases messages to the caller: of any queue of the topic, and those of %RETRY%group that came from it. Each is given to
-        nobody else of the group until its lease ends; then, if it was not acknowledged, it comes back as attempt + 1. A lease
-        is durable when answered. With wait_ms, a call that finds nothing waits for an arrival. A group that does not exist is
-        made, with all defaults.
-        INVALID_ARGUMENT: a filter that can't be parsed, with its place. FAILED_PRECONDITION, FILTER_CONFLICT: receivers of the
-        group that use another filter for the topic were seen within a minute. RESOURCE_EXHAUSTED, LEASES_EXHAUSTED: the shard
-        holds as many leases as it can. NOT_FOUND: no such topic.
+        """Leases messages to the caller: from any queue of the topic, and from %RETRY%group if they came from the topic. A
+        message is given to no other receiver of the group until its lease ends; then, if not acknowledged, it is
+        redelivered as attempt + 1. A lease is durable when answered. With wait_ms, a call without messages waits for an
+        arrival. A group that does not exist is created with defaults.
+        INVALID_ARGUMENT: an invalid filter, with the position. FAILED_PRECONDITION, FILTER_CONFLICT: receivers of the
+        group with another filter for the topic were seen within a minute. RESOURCE_EXHAUSTED, LEASES_EXHAUSTED: the shard
+        has reached its limit of leases. NOT_FOUND: no such topic.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Ack(self, request, context):
-        """The messages are done. Durable when answered; idempotent: a message acknowledged before with the same receipt is OK.
+        """Acknowledges messages. Durable when answered. Idempotent: a repeated ack with the same receipt is OK.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReceiveStream(self, request_iterator, context):
-        """Receive and Ack in one stream: takes and acks are answered by number, each as soon as it can be, and promise what the
-        calls promise. Leases of an answer that the caller did not get come back, uncounted. At most 64 takes (TAKES_EXHAUSTED)
-        and 64 acks of a stream are worked on at once; with more acks, reading stops until one is answered. It ends with the
-        caller's requests, after all that it has taken is answered, and with UNAVAILABLE (STOPPING) when the gateway stops.
-        RESOURCE_EXHAUSTED, STREAMS_EXHAUSTED: the gateway has as many of these streams as it takes.
+        """Receive and Ack in one stream: takes and acks are answered by number, each as soon as possible, with the guarantees
+        of the calls. Leases in an answer that the caller did not get are redelivered, uncounted. At most 64 takes
+        (TAKES_EXHAUSTED) and 64 acks of a stream are in progress at once; with more acks, reading stops until one is
+        answered. Ends with the caller's requests, once its takes are answered, and with UNAVAILABLE (STOPPING) when the
+        gateway stops. RESOURCE_EXHAUSTED, STREAMS_EXHAUSTED: the gateway has reached its limit of these streams.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ChangeInvisible(self, request, context):
-        """Moves the end of leases: later for a slow handler, or to now, which gives the messages back. Idempotent.
+        """Moves the end of leases: later for a slow handler, or to now for redelivery. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Nack(self, request, context):
-        """The messages failed: they come back as the policy says, or become dead letters. Forwards to Retry.Nack.
+        """Reports failed messages: they are redelivered by the group's policy, or become dead letters. Forwards to
+        Retry.Nack.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateGroup(self, request, context):
-        """Makes a group. Idempotent with equal settings; ALREADY_EXISTS with others.
+        """Creates a group. Idempotent with equal settings; ALREADY_EXISTS with others.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateGroup(self, request, context):
-        """Changes a group's retry policy, for failures from now on. NOT_FOUND: no such group.
+        """Changes a group's retry policy for later failures. NOT_FOUND: no such group.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -588,17 +590,18 @@ class GatewayServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ResetGroup(self, request, context):
-        """Moves a group's place in a topic: messages before it count as done, messages from it on are given out (again).
-        Leases of the queues end, and so do retries of the messages that are delivered again (`retries_ended`).
-        NOT_FOUND: no such group or topic. RESOURCE_EXHAUSTED, LEASES_EXHAUSTED: too many retries stay before those that end.
+        """Moves a group's offset in a topic: messages before it count as done, messages from it on are delivered (again).
+        Leases of the queues end, and so do retries of messages that are delivered again (`retries_ended`).
+        NOT_FOUND: no such group or topic. RESOURCE_EXHAUSTED, LEASES_EXHAUSTED: too many retries remain before those that
+        end.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteGroup(self, request, context):
-        """Forgets a group and its places. Waiting retries end; those that are due and dead letters stay in their topics, and a
-        later group of this name does not receive them. Idempotent.
+        """Deletes a group and its offsets. Waiting retries end; due ones and dead letters stay in their topics, and a later
+        group of this name does not receive them. Idempotent.
         FAILED_PRECONDITION, GROUP_IN_USE: receivers were seen within a minute.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -606,36 +609,37 @@ class GatewayServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListRetries(self, request, context):
-        """Failed messages of a group that wait in lanes for their next attempt. NOT_FOUND: no such group.
+        """Failed messages of a group waiting in lanes for their next attempt. NOT_FOUND: no such group.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RetryNow(self, request, context):
-        """Delivers them again now. Ends when the caller goes away; another call continues. After an error of one shard the others
-        are done. NOT_FOUND: no such group.
+        """Delivers waiting retries now. Ends when the caller leaves; another call continues. After an error of one shard the
+        others are done. NOT_FOUND: no such group.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DiscardRetries(self, request, context):
-        """Deletes them for good: the group does not get them again. As RetryNow.
+        """Deletes waiting retries: the group does not get them again. Otherwise as RetryNow.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListDeadLetters(self, request, context):
-        """Forward to Retry. NOT_FOUND: the group does not exist.
+        """Forwards to Retry, as do the next two. NOT_FOUND: the group does not exist.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RedriveDeadLetters(self, request, context):
-        """One result each, as it goes. Ends when the caller goes away; another call continues, since redriven ones are gone.
+        """Returns one result each, as they come. Ends when the caller leaves; another call continues, since redriven ones are
+        gone.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -648,14 +652,14 @@ class GatewayServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def TraceMessage(self, request, context):
-        """The life of one message, from the records that are still stored. NOT_FOUND: no shard has it.
+        """The life of one message, from its records still stored. NOT_FOUND: no shard has it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateTopic(self, request, context):
-        """Makes a topic. Idempotent by name with equal queue_count, max_delay_ms and type; ALREADY_EXISTS with others.
+        """Creates a topic. Idempotent by name with equal queue_count, max_delay_ms and type; ALREADY_EXISTS with others.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -675,33 +679,33 @@ class GatewayServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DeleteTopic(self, request, context):
-        """Deletes a topic and what is left of it: pending messages end as cancelled, open transactions are rolled back, dead
-        letters of it are discarded. FAILED_PRECONDITION (TOPIC_NOT_EMPTY): without `force` only a topic of which nothing is
-        pending, unread by a group, under a lease, in retry, dead or undecided. Durable on all shards when answered. After
-        another error it may be under way: repeated, it goes on. NOT_FOUND: no such topic, or it is deleted.
+        """Deletes a topic and its contents: pending messages are cancelled, open transactions rolled back, its dead letters
+        discarded. FAILED_PRECONDITION (TOPIC_NOT_EMPTY): without `force`, a topic with pending messages, open
+        transactions, or a group's unread, leased, retrying or dead messages. Durable on all shards when answered. After
+        another error it may be incomplete; another call continues. NOT_FOUND: no such topic, or it is deleted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetRoute(self, request, context):
-        """Which shard holds each queue of a topic. NOT_FOUND: no such topic.
+        """The shard of each queue of a topic. NOT_FOUND: no such topic.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListLanes(self, request, context):
-        """The lanes of all shards: pending entries, the next one due, the scheduler.
-        A shard that does not answer is named in `unreachable_shards`.
+        """The lanes of all shards: pending entries, the next due one, the scheduler.
+        Shards that do not answer are listed in `unreachable_shards`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PauseLane(self, request, context):
-        """Stops restoring a lane: its messages wait, also when due, and nothing is lost. Every scheduler obeys within a second of
-        its reading the metadata database, and so do those that start later, until ResumeLane. Idempotent. NOT_FOUND
+        """Pauses a lane: its messages wait, also when due, and none is lost. Takes effect within a second of each scheduler's
+        read of the metadata database, and for schedulers started later, until ResumeLane. Idempotent. NOT_FOUND
         (LANE_NOT_FOUND): no such lane, or no scheduler has found it yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -709,7 +713,7 @@ class GatewayServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ResumeLane(self, request, context):
-        """Undoes PauseLane: what fell due meanwhile is restored at once, in order. Idempotent. NOT_FOUND (LANE_NOT_FOUND).
+        """Ends PauseLane: messages due meanwhile are delivered at once, in order. Idempotent. NOT_FOUND (LANE_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -743,23 +747,23 @@ class GatewayServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetBacklogReport(self, request, context):
-        """The findings of Spark's job `backlog` at its newest snapshot, beside the live counters of now.
-        NOT_FOUND: no report was written yet.
+        """The latest report of Spark's job `backlog`, beside the current live counters.
+        NOT_FOUND: there is no report yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetReports(self, request, context):
-        """The newest findings of Spark's jobs `backlog`, `lateness` and `audit`; backlog and audit beside the live counters of
-        now. A job that has written none is left out.
+        """The latest reports of Spark's jobs `backlog`, `lateness` and `audit`; backlog and audit beside the current live
+        counters. A job without a report is omitted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetQuota(self, request, context):
-        """Sets what a user or a topic may take, in place of what was set before; every gateway keeps it within 5 s. Idempotent.
+        """Sets the quota of a user or a topic, replacing the previous one; every gateway applies it within 5 s. Idempotent.
         RESOURCE_EXHAUSTED (QUOTAS_EXHAUSTED): there are 1,000 quotas.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -767,7 +771,7 @@ class GatewayServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListQuotas(self, request, context):
-        """All quotas, or one of them, with what is used of each as gateways last told.
+        """All quotas, or one of them, with the use of each as last reported by the gateways.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -781,15 +785,15 @@ class GatewayServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListAuditEvents(self, request, context):
-        """The audit log: admin acts and refusals, the newest first, page by page. An event is in it about a second after its
-        call, as long as the metadata database answers. INVALID_ARGUMENT: a page token that is none of this call's.
+        """The audit log: admin acts and rejections, newest first, page by page. An event is listed about a second after its
+        call, while the metadata database answers. INVALID_ARGUMENT: a page token not returned by this call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WhoAmI(self, request, context):
-        """Who the caller is, and what they may do: for clients that offer what their user may do, and nothing else.
+        """The caller's name and rights: for clients that offer only permitted actions.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -1096,11 +1100,11 @@ def add_GatewayServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Gateway(object):
-    """The one address that clients know.
+    """The single address for clients.
 
     Errors of every call: INVALID_ARGUMENT (with google.rpc.BadRequest: field, value, limit), RESOURCE_EXHAUSTED (too
-    many requests in flight; back off and repeat), UNAVAILABLE (a shard does not answer; repeat), DEADLINE_EXCEEDED.
-    Each status carries google.rpc.ErrorInfo with a stable reason and domain "duetime".
+    many requests in flight; back off and retry), UNAVAILABLE (a shard does not answer; retry), DEADLINE_EXCEEDED. Each
+    status has google.rpc.ErrorInfo with a stable reason and domain "duetime".
     """
 
     @staticmethod
