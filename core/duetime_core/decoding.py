@@ -23,7 +23,7 @@ def decode(parse: Callable[[bytes], T], data: bytes) -> T:
     except DecodeError as error:
         kind = getattr(parse, "__self__", None)
         name = kind.DESCRIPTOR.name if kind is not None else "request"
-        raise InvalidArgument([Violation("request", f"{len(data)} bytes are not a {name}")]) from error
+        raise InvalidArgument([Violation("request", f"{len(data)} bytes are not a valid {name}")]) from error
 
 
 async def decoded(parse: Parse | None, requests: AsyncIterator[bytes]) -> AsyncIterator[Any]:

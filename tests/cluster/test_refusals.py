@@ -215,7 +215,7 @@ async def test_bytes_that_are_no_request_are_invalid_on_every_method(
                     await answer_to(channel, method, b"\xff")
                 error = translate(caught.value, name, "NO_ANSWER")
                 assert (error.status, error.reason) == (INVALID, "INVALID_ARGUMENT"), method.full_name
-                assert error.text == f"request: 1 bytes are no {method.input_type.name}"
+                assert error.text == f"request: 1 bytes are not a valid {method.input_type.name}"
                 count += 1
     assert count > 80
     assert not caplog.records, "what strangers send is not worth a trace each"

@@ -150,7 +150,7 @@ async def test_a_stalled_request_is_refused_with_a_status() -> None:
         await served.looks(2_000)
         assert served.traffic.refused_count == 1
         told = await asyncio.to_thread(raw.socket.recv, 1 << 16)
-        while b"bytes of a request have come" not in told:
+        while b"bytes of a request have arrived" not in told:
             told += await asyncio.to_thread(raw.socket.recv, 1 << 16)
 
 

@@ -140,7 +140,7 @@ async def test_bytes_that_are_no_request_are_refused(one: tuple[Gateway, TappedS
     for name in ("Ack", "ChangeInvisible"):
         error = await error_of(gateway.channel.unary_unary(f"/duetime.v1.Gateway/{name}")(b"\xff\xff\xff"))
         assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
-        assert f"3 bytes are no {name}Request" in error.details()
+        assert f"3 bytes are not a valid {name}Request" in error.details()
 
 
 async def test_receive_that_is_given_up_leases_nothing(one: tuple[Gateway, TappedStore]) -> None:

@@ -153,7 +153,7 @@ async def test_an_answer_without_room_ends_the_stream_for_a_while(tmp_path: Path
         await gateway.send(message(queue=0))
         subscriber = await Subscriber(gateway.stub).begin((0, 0))
         assert await subscriber.status() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert "answers are under way" in (await subscriber.call.details() or "")
+        assert "answers are in transit" in (await subscriber.call.details() or "")
 
 
 async def test_subscriptions_past_the_limit_are_refused(tmp_path: Path) -> None:
