@@ -28,7 +28,7 @@ CASES = {
             "order 1: placed, pay within 30m",
             "order 2: placed, pay within 30m",
             "order 3: placed, pay within 30m",
-            "order 2: paid, its time-out is cancelled",
+            "order 2: paid, its timeout is cancelled",
             "order 1: not paid, cancelled",
             "order 3: not paid, cancelled",
             "order 3: the payment came too late",
@@ -82,13 +82,13 @@ CASES = {
     "recurring": Case(
         [
             "report: planned",
-            "report: is planned already",
+            "report: already planned",
             "report: run 1",
             "report: run 2",
             "report: run 3",
             "report: cancelled",
         ],
-        ["report: is planned", "report: run 1", "report: run 2"],
+        ["report: planned", "report: run 1", "report: run 2"],
         ("{minute} * * * *",),
     ),
     "jobs": Case(

@@ -154,7 +154,7 @@ async def test_file_that_was_replaced_is_used_from_then_on(sqlite: Told, sqlite_
     other = f"sqlite:///{tmp_path / 'other.db'}"
     await asyncio.to_thread(upgrade, other)
     with sqlite3.connect(file_of(other)) as connection:
-        connection.execute("INSERT INTO topics VALUES ('orders', 1, 0, 0, 0, 0, 0)")
+        connection.execute("INSERT INTO topics VALUES ('orders', 1, 0, 0, 0, 0, 0, '')")
     connection.close()
     assert await sqlite.database.run(read) == 0
     os.replace(file_of(other), file_of(sqlite_url))
