@@ -102,7 +102,7 @@ def test_busy_port_is_one_line_and_exit_code_1(flag: str, started: list[Process]
         code, out, err = process.end()
     assert (code, out) == (1, "")
     assert len(err.splitlines()) == 1, err
-    assert err.startswith("duetime sample: can't ")
+    assert err.startswith("duetime sample: cannot ")
     assert f"127.0.0.1:{port}" in err
 
 

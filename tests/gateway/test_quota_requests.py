@@ -162,7 +162,7 @@ async def test_streams_of_all_kinds_count_until_they_end(gateway: Gateway) -> No
     await send.read()
     status = await error_of(gateway.pull(offset=1_000, wait_ms=5))
     assert from_status(status, "server").reason == "QUOTA_EXCEEDED"
-    assert "3 streams and long polls, 3 at most" in (status.details() or "")
+    assert "3 streams and long polls; its quota is 3" in (status.details() or "")
     assert Of(USER, "*") in gateway.node.parts.quotas.quotas.limits
     for stream in (subscribe, receive, send):
         stream.cancel()
