@@ -214,14 +214,14 @@ async def backlog(call: Call, asked: AskedRange, _: None) -> Answer:
         )
         for each in answer.buckets
     ]
-    answer = Backlog(
+    backlog = Backlog(
         now=iso(answer.now_ms),
         pending_count=answer.pending_count,
         overdue_count=answer.overdue_count,
         buckets=buckets,
         unreachable_shards=list(answer.unreachable_shards),
     )
-    return Answer(answer)
+    return Answer(backlog)
 
 
 OPERATIONS = [

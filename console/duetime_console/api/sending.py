@@ -111,7 +111,7 @@ async def reschedule(call: Call, _: Nothing, given: GivenReschedule) -> Answer:
         raise Problem.of_fault(result.fault)
     if result.status != pending_pb2.RESCHEDULE_STATUS_RESCHEDULED:
         raise _not_pending(call.message_id, fired=result.status == pending_pb2.RESCHEDULE_STATUS_ALREADY_FIRED)
-    result = Rescheduled(
+    rescheduled = Rescheduled(
         id=call.message_id,
         status="rescheduled",
         shard=result.shard,
@@ -120,7 +120,7 @@ async def reschedule(call: Call, _: Nothing, given: GivenReschedule) -> Answer:
         deliver_at=iso(result.deliver_at_ms),
         was_past=result.was_past,
     )
-    return Answer(result)
+    return Answer(rescheduled)
 
 
 def _not_pending(message_id: str, *, fired: bool) -> Problem:

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from duetime_console.overview.samples import ACCEPTED, DEAD, LATE, RESTORED
 
 FIELDS = (ACCEPTED, RESTORED, DEAD, LATE)
-# Fields of Levels: delivered messages within the minute, and at its last look lateness in us and counts.
-DELIVERED, LATENESS, PENDING, RETRYING, DEAD_LETTERS = LEVELS = ("delivered", "lateness", "pending", "retrying", "dead")
+# Fields of Levels, as of the last look of a minute: lateness in us, and counts.
+LATENESS, PENDING, RETRYING, DEAD_LETTERS = LEVELS = ("lateness", "pending", "retrying", "dead")
 SECOND_MS, MINUTE_MS = 1_000, 60_000
 SECONDS_MAX = 600
 
@@ -61,28 +61,23 @@ class Ring:
 
 
 class Levels:
-    """The last hour by minute, for the lines of the tiles: 48 bytes a minute."""
+    """The values of the last hour by minute, for the lines of the tiles."""
 
     MINUTES = 60
 
     def __init__(self) -> None:
-        self._spans = array("q", [-1]) * self.MINUTES
-        self._columns = {field: array("q", [-1]) * self.MINUTES for field in LEVELS}
+        self._minutes: dict[int, Mapping[str, int]] = {}
 
     def note(self, at_ms: int, values: Mapping[str, int]) -> None:
         """Replaces the values of the minute; a field that is left out is unknown."""
-        span = at_ms // MINUTE_MS
-        place = span % self.MINUTES
-        self._spans[place] = span
-        for field, column in self._columns.items():
-            column[place] = values.get(field, -1)
+        self._minutes[at_ms // MINUTE_MS] = values
+        if len(self._minutes) > self.MINUTES:
+            del self._minutes[next(iter(self._minutes))]
 
     def line(self, field: str, at_ms: int) -> list[int | None]:
         """The hour up to a moment, the earliest minute first; None: unknown."""
         last = at_ms // MINUTE_MS
-        places = [(span, span % self.MINUTES) for span in range(last - self.MINUTES + 1, last + 1)]
-        column = self._columns[field]
-        return [column[place] if self._spans[place] == span and column[place] >= 0 else None for span, place in places]
+        return [self._minutes.get(minute, {}).get(field) for minute in range(last - self.MINUTES + 1, last + 1)]
 
 
 class History:

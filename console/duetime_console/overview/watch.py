@@ -19,8 +19,8 @@ from duetime_console.overview.events import Events
 from duetime_console.overview.groups import GroupWatch
 from duetime_console.overview.history import (
     DEAD_LETTERS,
-    DELIVERED,
     LATENESS,
+    LEVELS,
     MINUTE_MS,
     PENDING,
     RETRYING,
@@ -190,14 +190,20 @@ class Watch:
         self._note_levels(self.figures)
 
     def _note_levels(self, shown: Figures) -> None:
-        at_ms = shown.at_ms
-        minute = self.history.minutes.between(at_ms - at_ms % MINUTE_MS, at_ms + 1)
-        levels = {DELIVERED: sum(one.counts[RESTORED] for one in minute), PENDING: shown.pending_count}
+        levels = {PENDING: shown.pending_count}
         if shown.late_p99_ms >= 0:
             levels[LATENESS] = round(shown.late_p99_ms * 1_000)
         if shown.groups is not None:
             levels |= {RETRYING: shown.groups.sums.retrying, DEAD_LETTERS: shown.groups.sums.dead_letters}
-        self.levels.note(at_ms, levels)
+        self.levels.note(shown.at_ms, levels)
+
+    def lines(self, at_ms: int) -> dict[str, list[int | None]]:
+        """The last hour by minute: delivered messages, and the fields of Levels."""
+        minutes = range(at_ms // MINUTE_MS - Levels.MINUTES + 1, at_ms // MINUTE_MS + 1)
+        past = self.history.minutes.between(minutes[0] * MINUTE_MS, at_ms + 1)
+        delivered = {one.start_ms // MINUTE_MS: one.counts[RESTORED] for one in past}
+        levels = {field: self.levels.line(field, at_ms) for field in LEVELS}
+        return {"delivered": [delivered.get(minute) for minute in minutes], **levels}
 
 
 def _fault_text(fault: GatewayError) -> str:

@@ -12,7 +12,6 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from duetime_console.gateway import GatewayError
-from duetime_console.overview.history import LEVELS
 from duetime_console.overview.pictures import Pictures
 from duetime_console.overview.watch import Watch
 from duetime_console.rendering import page, rendered
@@ -66,7 +65,7 @@ def figures_context(app: Starlette) -> dict[str, Any]:
     shown = watch.figures
     return {
         "figures": shown,
-        "lines": {field: watch.levels.line(field, shown.at_ms) for field in LEVELS} if shown else {},
+        "lines": watch.lines(shown.at_ms) if shown else {},
         "alarms": watch.alarms(),
         "runbooks": app.state.settings.runbooks or "/runbooks",
     }

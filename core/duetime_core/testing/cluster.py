@@ -235,7 +235,8 @@ class Cluster:
         """Waits until no due message is pending."""
         loop = asyncio.get_running_loop()
         give_up = loop.time() + GIVE_UP_S
-        seen, since = self._overdue(), loop.time()
+        seen: list[tuple[int, int, int]] = []
+        since = loop.time()
         while overdue := self._overdue():
             self._raise_failures()
             if loop.time() > give_up:
