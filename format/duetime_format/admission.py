@@ -137,10 +137,10 @@ def body_violations(body: bytes, least: int = 0) -> Iterator[Violation]:
     """Violations of a body. `least`: its minimum number of bytes."""
     if len(body) < least:
         yield Violation(
-            "body", f"{len(body)} bytes are below the least, {least}: RocketMQ's brokers reject empty bodies"
+            "body", f"{len(body)} bytes are below the minimum of {least}: RocketMQ's brokers reject empty bodies"
         )
     if len(body) > limits.BODY_BYTES_MAX:
-        yield Violation("body", f"{len(body)} bytes are above the most, {limits.BODY_BYTES_MAX}")
+        yield Violation("body", f"{len(body)} bytes exceed the limit of {limits.BODY_BYTES_MAX}")
 
 
 def _properties(draft: Draft, levels: DelayLevels | None, terms: Terms) -> Iterator[Violation]:
@@ -159,7 +159,7 @@ def _properties(draft: Draft, levels: DelayLevels | None, terms: Terms) -> Itera
     size, added = properties_bytes(draft), _half_bytes(draft) if terms.is_half else _added_bytes(draft, levels)
     if size + added > limits.PROPERTIES_BYTES_MAX:
         kept = f"{size} bytes encoded and {added} that DueTime adds"
-        yield Violation("properties", f"{kept} are above the most, {limits.PROPERTIES_BYTES_MAX}")
+        yield Violation("properties", f"{kept} exceed the limit of {limits.PROPERTIES_BYTES_MAX}")
 
 
 def properties_bytes(draft: Draft) -> int:
@@ -235,7 +235,7 @@ def _due(draft: Draft, levels: DelayLevels | None, terms: Terms) -> Iterator[Vio
         yield Violation("delay_level", f"{level} is below 0; levels are 1 to {highest}, 0 is none")
     elif levels and level and 0 < terms.max_delay_ms < levels.delay_at_most_ms(level):
         length = f"level {level} is {levels.delay_at_most_ms(level)} ms"
-        yield Violation("delay_level", f"{length}, above the most of topic {draft.topic}, {terms.max_delay_ms} ms")
+        yield Violation("delay_level", f"{length}; the limit of topic {draft.topic} is {terms.max_delay_ms} ms")
     yield from delay_violations("delay_ms", delay_ms, draft.topic, terms.max_delay_ms)
     if deliver_at_ms is not None:
         yield from due_violations("deliver_at_ms", deliver_at_ms, terms.now_ms, draft.topic, terms.max_delay_ms)
@@ -246,9 +246,9 @@ def delay_violations(field: str, delay_ms: int, topic: str, max_delay_ms: int) -
     if delay_ms < 0:
         yield Violation(field, f"{delay_ms} ms is below 0")
     elif delay_ms > DELAY_MS_MAX:
-        yield Violation(field, f"{delay_ms} ms is above the most, {DELAY_MS_MAX} ms (ten years)")
+        yield Violation(field, f"{delay_ms} ms exceeds the limit of {DELAY_MS_MAX} ms (ten years)")
     elif 0 < max_delay_ms < delay_ms:
-        yield Violation(field, f"{delay_ms} ms is above the most of topic {topic}, {max_delay_ms} ms")
+        yield Violation(field, f"{delay_ms} ms exceeds the limit of {max_delay_ms} ms for topic {topic}")
 
 
 def due_violations(field: str, due_at_ms: int, now_ms: int, topic: str, max_delay_ms: int) -> Iterator[Violation]:
@@ -257,9 +257,9 @@ def due_violations(field: str, due_at_ms: int, now_ms: int, topic: str, max_dela
     if due_at_ms < 0:
         yield Violation(field, f"{due_at_ms} is below 0; it counts Unix milliseconds")
     elif ahead_ms > DELAY_MS_MAX + CLOCKS_APART_MS:
-        yield Violation(field, f"{due_at_ms} is {ahead_ms} ms ahead; the most is {DELAY_MS_MAX} ms (ten years)")
+        yield Violation(field, f"{due_at_ms} is {ahead_ms} ms ahead; the limit is {DELAY_MS_MAX} ms (ten years)")
     elif 0 < max_delay_ms < ahead_ms:
-        text = f"{due_at_ms} is {ahead_ms} ms ahead; the most of topic {topic} is {max_delay_ms} ms"
+        text = f"{due_at_ms} is {ahead_ms} ms ahead; the limit of topic {topic} is {max_delay_ms} ms"
         yield Violation(field, text)
 
 
@@ -280,7 +280,7 @@ def _replace(draft: Draft) -> Iterator[Violation]:
 def _id(message_id: str) -> Iterator[Violation]:
     if len(message_id) > limits.ID_CHARS_MAX:
         yield Violation(
-            "id", f"{shown(message_id)} has {len(message_id)} characters; the most is {limits.ID_CHARS_MAX}"
+            "id", f"{shown(message_id)} has {len(message_id)} characters; the limit is {limits.ID_CHARS_MAX}"
         )
     if message_id and not is_word(message_id):
         yield Violation("id", f"{shown(message_id)} holds a blank or a control character")

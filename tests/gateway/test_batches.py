@@ -180,4 +180,4 @@ async def test_batch_larger_than_a_segment_is_refused_by_the_store(tmp_path: Pat
     async with real_store(tmp_path, segment_bytes=MIB) as store, Gateway(tmp_path, {0: store.port}) as gateway:
         error = await error_of(gateway.stub.SendBatch(batch(*[plain(bytes(MIB // 3))] * 4), timeout=WAIT_S))
         assert error.code() == grpc.StatusCode.INVALID_ARGUMENT
-        assert f"the most is {MIB - 8}" in error.details()
+        assert f"the limit is {MIB - 8}" in error.details()

@@ -111,7 +111,7 @@ REFUSED = [
     ({"max_attempts": 1_001}, "max_attempts: 1001 is not within 0 and 1000"),
     ({"encoding": 2}, "encoding: 2 is not within 0 and 1"),
     ({"invisible_ms": 9}, r"invisible_ms: 9 is not within 10 and 43200000 \(12 h\); 0 is the default"),
-    ({"member": "m" * 256}, "has 256 characters; the most is 255"),
+    ({"member": "m" * 256}, "has 256 characters; the limit is 255"),
 ]
 
 

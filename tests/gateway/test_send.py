@@ -258,7 +258,7 @@ async def test_empty_body_is_a_fault_where_that_is_asked_for(tmp_path, gateway: 
         for _ in range(2):
             empty, full = await strict.send(message(body=b""), message(body=b"x"))
             assert (empty.fault.reason, empty.fault.retriable) == ("MESSAGE_INVALID", False)
-            assert empty.fault.message.startswith("body: 0 bytes are below the least, 1")
+            assert empty.fault.message.startswith("body: 0 bytes are below the minimum of 1")
             assert not full.HasField("fault")
         (alone,) = await strict.send(message(body=b""))
         assert alone.fault.reason == "MESSAGE_INVALID"

@@ -106,7 +106,7 @@ async def test_only_the_failed_messages_of_a_pack_are_sent_again_with_their_ids(
     assert [n for n, one in enumerate(receipts(outcomes)) if one.duplicate] == indices
 
 
-async def test_a_pack_whose_answer_is_lost_is_sent_again_with_the_same_ids(tap: Gateway, topic: str) -> None:
+async def test_pack_is_resent_with_the_same_ids_after_a_lost_answer(tap: Gateway, topic: str) -> None:
     tap.lose_sends(grpc.StatusCode.UNAVAILABLE)
     async with AsyncProducer(tap.address) as producer:
         outcomes = await producer.send_many(topic, bodies=bodies(50))
@@ -139,10 +139,10 @@ async def test_a_body_that_is_too_large_is_refused_alone(tap: Gateway, topic: st
     async with AsyncProducer(tap.address) as producer:
         outcomes = await producer.send_many(topic, bodies=[b"a", bytes(32 * 1024 * 1024), b"b"], errors="return")
     assert [type(one) for one in outcomes] == [Receipt, InvalidMessage, Receipt]
-    assert outcomes.errors[1].text == "body: 33554432 bytes are above the most, 4194304"
+    assert outcomes.errors[1].text == "body: 33554432 bytes exceed the limit of 4194304"
 
 
-async def test_what_bodies_have_in_common_is_judged_before_any_is_sent(tap: Gateway, topic: str) -> None:
+async def test_common_fields_of_bodies_are_checked_before_sending(tap: Gateway, topic: str) -> None:
     async with AsyncProducer(tap.address) as producer:
         for wrong in ({"delay": "1x"}, {"delay": "1s", "level": 1}, {"deliver_at": datetime(2026, 1, 1)}, {"tags": 1}):
             with pytest.raises(InvalidMessage):
@@ -196,9 +196,7 @@ async def test_messages_that_are_alike_become_packs_and_keep_their_places(tap: G
         {"replace": True, "key": "k", "delay": "1s", "max_wait": "1h"},
     ],
 )
-async def test_what_has_no_place_in_a_pack_travels_as_messages(
-    tap: Gateway, topic: str, own: dict[str, object]
-) -> None:
+async def test_messages_unfit_for_packs_are_sent_singly(tap: Gateway, topic: str, own: dict[str, object]) -> None:
     async with AsyncProducer(tap.address) as producer:
         await producer.send_many([Message(topic, b"x", **own) for _ in range(20)])  # type: ignore[arg-type]
     assert not packs_of(tap)
@@ -305,7 +303,7 @@ async def test_concurrent_sends_that_are_alike_become_a_pack(tap: Gateway, topic
         assert (len(last.sizes), last.topic, last.tags, last.delay_ms) == (50, topic, "paid", 1000)
 
 
-async def test_concurrent_sends_of_several_kinds_stay_what_they_are(tap: Gateway, topic: str) -> None:
+async def test_concurrent_sends_keep_their_own_fields(tap: Gateway, topic: str) -> None:
     kinds: list[dict[str, str]] = [{"delay": "1s"}, {"delay": "2s"}, {"tags": "t"}, {"key": "k"}, {"flag": "1"}]
     async with AsyncProducer(tap.address) as producer:
         for turn in range(3):
@@ -323,7 +321,7 @@ async def test_concurrent_sends_of_several_kinds_stay_what_they_are(tap: Gateway
         assert (message.tags, list(message.keys)) == (kind.get("tags", ""), ["k"] if "key" in kind else [])
 
 
-async def test_what_a_message_has_of_its_own_is_seen_though_it_changes_in_place(tap: Gateway, topic: str) -> None:
+async def test_changed_properties_of_a_reused_message_are_sent(tap: Gateway, topic: str) -> None:
     message = Message(topic, b"x")
     async with AsyncProducer(tap.address) as producer:
         for _ in range(3):

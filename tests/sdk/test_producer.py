@@ -113,9 +113,9 @@ async def test_delays_travel_as_milliseconds_or_level(
         ({"replace": True, "key": "a", "delay": "5s", "max_wait": "1x"}, "max_wait", "'1x' is neither"),
         ({"delay": "5s", "level": 2}, "delay", "is '5s' and level is 2; give one"),
         ({"delay": True}, "delay", "True is neither a length such as"),
-        ({"delay": "999999999999d"}, "delay", "is above the most, 316224000000 ms"),
+        ({"delay": "999999999999d"}, "delay", "exceeds the limit of 316224000000 ms"),
         ({"delay": []}, "delay", r"\[\] is neither"),
-        ({"max_wait": "999999999999d", "replace": True, "key": "a", "delay": "5s"}, "max_wait", "is above the most"),
+        ({"max_wait": "999999999999d", "replace": True, "key": "a", "delay": "5s"}, "max_wait", "exceeds the limit of"),
         ({"level": 2**31}, "level", "out of range"),
         ({"level": "2"}, "level", "'str' object"),
         ({"topic": "\ud800"}, "topic", "holds characters other than"),
@@ -228,7 +228,7 @@ async def test_concurrent_sends_share_requests(tap: Gateway, topic: str) -> None
     assert [len(messages_of(request)) for request in tap.sends] == [100]
 
 
-async def test_what_is_sent_while_two_requests_travel_goes_into_the_next(tap: Gateway, topic: str) -> None:
+async def test_sends_gather_while_two_requests_are_in_flight(tap: Gateway, topic: str) -> None:
     tap.hold(*SENDS)
     async with AsyncProducer(tap.address) as producer, asyncio.TaskGroup() as senders:
         for count in (1, 2):
@@ -391,7 +391,7 @@ async def test_a_message_that_is_too_large_is_refused_alone(tap: Gateway, topic:
         first, refused, last = await producer.send_many(
             [Message(topic, b"a"), huge, Message(topic, b"b")], errors="return"
         )
-        with pytest.raises(InvalidMessage, match="4194305 bytes are above the most, 4194304"):
+        with pytest.raises(InvalidMessage, match="4194305 bytes exceed the limit of 4194304"):
             await producer.send_message(huge)
     assert isinstance(first, Receipt)
     assert isinstance(last, Receipt)

@@ -239,7 +239,7 @@ def test_batch_larger_than_a_segment_is_refused(shard: Shard) -> None:
     records = [sent(f"B{number}", body=bytes(MIB // 3)) for number in range(4)]
     outcome = shard.put(*records, batches=(0, 4))
     assert outcome.statuses == [REFUSED] * 4
-    assert outcome.faults[0] == f"begins a batch of {sum(map(len, records))} bytes; the most is {MIB - 8}"
+    assert outcome.faults[0] == f"begins a batch of {sum(map(len, records))} bytes; the limit is {MIB - 8}"
 
 
 @pytest.mark.parametrize("wrong", [(0, 3), (1, 0), (-1, 1), (0, 1, 0, 1), (0,)])

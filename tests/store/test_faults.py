@@ -74,7 +74,7 @@ def test_body_above_the_most_is_refused(tmp_path, clock: HandClock) -> None:
     try:
         outcome = shard.put(sent("A", body=bytes(BODY_BYTES_MAX + 64 * 1024)), sent("B", body=bytes(BODY_BYTES_MAX)))
         assert outcome.statuses == [REFUSED, OK]
-        assert "the most is" in outcome.faults[0]
+        assert "the limit is" in outcome.faults[0]
     finally:
         shard.crash()
 

@@ -265,7 +265,7 @@ async def test_prepare_repeated_after_its_end_opens_nothing(store: Running) -> N
         (lambda: half("m0", DT_HALF="1"), "property DT_HALF is the store's own"),
         (lambda: half("m0", DT_ENTRY="1:1:1"), "property DT_ENTRY is the store's own"),
         (lambda: sent("m0"), f"is not a record of queue 0 of {HALF_TOPIC}"),
-        (lambda: half("m0", body=bytes(MIB)), "the most is"),
+        (lambda: half("m0", body=bytes(MIB)), "the limit is"),
     ],
 )
 async def test_half_message_that_could_not_be_committed_is_refused(

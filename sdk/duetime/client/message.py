@@ -122,7 +122,7 @@ def delay_ms(delay: Length, field: str = "delay") -> int:
     """
     length_ms = milliseconds(delay, field, InvalidMessage)
     if length_ms > DELAY_MS_MAX:
-        raise InvalidMessage.of(field, f"{length_ms} ms is above the most, {DELAY_MS_MAX} ms (ten years)")
+        raise InvalidMessage.of(field, f"{length_ms} ms exceeds the limit of {DELAY_MS_MAX} ms (ten years)")
     return length_ms
 
 

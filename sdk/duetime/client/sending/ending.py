@@ -216,7 +216,7 @@ def _content(body: Body) -> bytes:
     """The body's bytes; the message keeps its properties, including the content type."""
     content, _ = encoded(body)
     if len(content) > limits.BODY_BYTES_MAX:
-        raise InvalidMessage.of("body", f"{len(content)} bytes are above the most, {limits.BODY_BYTES_MAX}")
+        raise InvalidMessage.of("body", f"{len(content)} bytes exceed the limit of {limits.BODY_BYTES_MAX}")
     return content
 
 

@@ -69,7 +69,7 @@ def check_receive(receive: Receive) -> None:
     found += _lease_violations(receive.invisible_ms, "0 is the default")
     found += filter_violations(receive.selection.tags, receive.selection.sql)
     if len(receive.member) > limits.MEMBER_CHARS_MAX:
-        text = f"{shown(receive.member)} has {len(receive.member)} characters; the most is {limits.MEMBER_CHARS_MAX}"
+        text = f"{shown(receive.member)} has {len(receive.member)} characters; the limit is {limits.MEMBER_CHARS_MAX}"
         found.append(Violation("member", text))
     refuse(found)
 

@@ -38,7 +38,7 @@ def checked(body: bytes, system: pb.SystemProperties) -> bytes:
         except ValueError as error:
             raise Refused(pb.MESSAGE_CORRUPTED, "body: is not valid GZIP, its declared encoding") from error
     if len(body) > BODY_BYTES_MAX:
-        text = f"body: more than {BODY_BYTES_MAX} bytes, the most" if body else ""
+        text = f"body: exceeds the limit of {BODY_BYTES_MAX} bytes" if body else ""
         raise Refused(pb.MESSAGE_BODY_TOO_LARGE, text)
     return body
 

@@ -44,7 +44,7 @@ def faults_of(intake: Intake, room: int) -> dict[int, str]:
         if len(queues) > 1:
             faults[first] = f"begins a batch of {len(queues)} queues; a batch has one"
         elif size > most:
-            faults[first] = f"begins a batch of {size} bytes; the most is {most}"
+            faults[first] = f"begins a batch of {size} bytes; the limit is {most}"
     return faults
 
 

@@ -136,7 +136,7 @@ def _add_sizes(faults: dict[int, str], intake: Intake, most: int, segment: int) 
     large: npt.NDArray[np.intp] = np.flatnonzero(intake.sizes > most)
     for index in large.tolist():
         size = int(intake.sizes[index])
-        taker = "a segment of this shard takes" if size > segment else "the most is"
+        taker = "a segment of this shard holds" if size > segment else "the limit is"
         faults[index] = f"record of {size} bytes; {taker} {segment if size > segment else most}"
 
 

@@ -57,7 +57,7 @@ def half_faults(store: Store, intake: Intake) -> dict[int, str | DueTimeError]:
         elif is_odd:
             fault = "has transaction bits in its sysFlag, or was born before 1970"
         elif size > sizes_max:
-            fault = f"record of {size} bytes; the most is {sizes_max}"
+            fault = f"record of {size} bytes; the limit is {sizes_max}"
         fault = fault or (target if isinstance(target, str) else "") or _id_fault(message_id)
         if isinstance(target, str) or fault:
             faults[index] = fault
