@@ -89,7 +89,7 @@ def test_losses_are_reported() -> None:
     ]
 
 
-def test_what_is_missing_or_was_cut_short_is_told() -> None:
+def test_remarks_name_missing_and_shortened_measurements() -> None:
     result = a_result(a_round(duetime={"burst": 3.0}, postgres={"burst": 2.0, "burst count": 256.0}))
     assert remarks(result)[:2] == [
         "redis is skipped: redis-server is not installed",
@@ -143,7 +143,7 @@ def test_kinds_of_batches_are_compared_with_plain_ones_of_the_same_turns() -> No
     ]
 
 
-def test_pending_messages_for_any_time_are_judged_by_what_they_cost() -> None:
+def test_pending_messages_for_any_time_are_judged_by_their_cost() -> None:
     store = {"resident_mb": 290.0, "anonymous_mb": 90.0}
     found = {
         "count": 10,
@@ -199,7 +199,7 @@ def test_one_process_is_compared_and_judged_apart() -> None:
     assert loss.startswith("PostgreSQL queue (DueTime in one process): accepted with a delay")
 
 
-def test_what_only_the_sdk_has_is_judged_by_itself_or_by_the_machine() -> None:
+def test_sdk_only_figures_have_their_own_goals() -> None:
     figures = {"producer": 1.0, "threads": 15_000.0, "handled": 59_999.0, "received": 65_000.0}
     result = a_result(a_round(duetime=figures, postgres={"accepted": 215_000.0}))
     table = next(one for one in tables(result) if one.title == "DueTime by its SDK")
@@ -240,7 +240,7 @@ def test_runs_are_drawn_in_a_row(tmp_path: Path) -> None:
     assert (tmp_path / "drawn.svg").read_text().count("</svg>") == 1
 
 
-def test_more_shards_carry_what_the_busiest_of_their_processes_can() -> None:
+def test_modelled_rate_of_more_shards_follows_the_busiest_process() -> None:
     result = a_result(a_round())
     costs = {"client": 3.0, "gateway": 2.8, "store": 7.0, "scheduler": 1.0}
     result["cpu_us"] = {"duetime sustained": costs, "duetime batch": costs | {"gateway": 14.0}, "echo batch": costs}

@@ -10,7 +10,7 @@ from tests.store.conftest import MIB, HandClock, Shard
 
 
 @pytest.mark.parametrize("whole", [False, True])
-def test_a_store_serves_what_was_made(tmp_path: Path, whole: bool) -> None:
+def test_store_serves_a_generated_directory(tmp_path: Path, whole: bool) -> None:
     make(tmp_path / "made", 5_000, segment_bytes=MIB)
     assert verify(tmp_path / "made", LEVELS).damages == []
     if whole:

@@ -64,7 +64,7 @@ def test_another_run_renews_and_keeps_the_ca(tmp_path: Path, capsys: pytest.Capt
     assert [path for path in tmp_path.rglob("*") if path.name.endswith(".part")] == []
 
 
-def test_what_is_no_ca_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_init_overwrites_no_incomplete_ca(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert init(tmp_path) == 0
     key = (tmp_path / "ca.key").read_bytes()
     (tmp_path / "ca.key").unlink()

@@ -192,7 +192,9 @@ def test_wrong_value_is_named_with_its_limit(words: list[str], text: str, capsys
         ["topics", "--server", "nohost.invalid:9800"],
     ],
 )
-def test_what_is_refused_ends_with_1(server: str, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_rejected_command_prints_one_line_and_exits_with_1(
+    server: str, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     run(["topics", "create", "fitting"])
     run(["send", "fitting", "x"])
     capsys.readouterr()

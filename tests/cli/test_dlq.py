@@ -175,7 +175,7 @@ def test_ctrl_c_ends_a_redrive_which_can_be_gone_on_with(server: str, stub: Any,
     assert [first["id"], *rest] == sent
 
 
-def test_what_does_not_exist_is_reported(server: str, stub: Any, topic: str, group: str) -> None:
+def test_missing_groups_and_dead_letters_are_reported(server: str, stub: Any, topic: str, group: str) -> None:
     done = run_duetime("dlq", "list", "nobody")
     assert (done.returncode, done.stderr) == (1, b"duetime: group nobody does not exist\n")
     kill(stub, server, topic, group, b"0")

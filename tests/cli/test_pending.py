@@ -257,7 +257,7 @@ def test_rows_grow_and_none_is_lost() -> None:
     assert [name for name, _ in _growing_rows(counted((0, 3, "a")))] == ["overdue", "within 10 s"]
 
 
-def test_equal_rows_end_with_what_is_left() -> None:
+def test_equal_rows_end_with_the_rest() -> None:
     found = counted((0, 3, "a"), (7_300, 1, "a"), (100 * 3_600, 5, "a"))
     rows = _equal_rows(found, By.HOUR.width_ms)
     assert len(rows) == 49

@@ -126,7 +126,7 @@ def read_page(port: int, name: str) -> str:
         return str(answer.read().decode())
 
 
-def test_one_log_says_of_each_line_whose_it_is(tmp_path: Path) -> None:
+def test_each_line_of_the_shared_log_names_its_process(tmp_path: Path) -> None:
     with Up(tmp_path, environment={"DUETIME_LOG_FORMAT": "json"}) as up:
         assert up.end() == (0, "")
     lines = [json.loads(line) for line in (tmp_path / "logs" / "cluster.log").read_text().splitlines()]

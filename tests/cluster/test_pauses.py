@@ -71,7 +71,7 @@ async def test_a_pause_is_of_one_shard_or_of_all(tmp_path: Path) -> None:
         assert await paused_lanes(stub) == [(1, 2)]
 
 
-async def test_what_is_no_lane_is_not_found_and_acts_are_in_the_audit_log(tmp_path: Path) -> None:
+async def test_unknown_lanes_are_not_found_and_pauses_are_audited(tmp_path: Path) -> None:
     async with Cluster(tmp_path, delay_levels=LEVELS) as cluster, make_channel(cluster.address) as channel:
         stub = gateway_pb2_grpc.GatewayStub(channel)
         for request, text in (

@@ -168,7 +168,7 @@ async def test_requests_with_endless_values(refusing: Refusing) -> None:
     assert await refusing.lives()
 
 
-async def test_batch_whose_messages_are_all_wrong_is_answered(refusing: Refusing) -> None:
+async def test_batch_of_invalid_messages_gets_a_small_answer(refusing: Refusing) -> None:
     wrong = message_pb2.Message(topic="x" * 300, id="語" * 2_000, properties={"\x01" * 300: ""})
     answer = await refusing.gateway.Send(gateway_pb2.SendRequest(messages=[wrong] * 4_096), timeout=60)
     assert {result.fault.reason for result in answer.results} == {"MESSAGE_INVALID"}

@@ -140,7 +140,7 @@ async def test_failing_message_is_delivered_17_times_by_rocketmqs_table(group: G
     ],
     indirect=["group"],
 )
-async def test_what_is_never_answered_is_delivered_17_times_too(group: Group, ordered: bool) -> None:
+async def test_unanswered_message_is_also_delivered_17_times(group: Group, ordered: bool) -> None:
     """An expired lease is a delivery; the next one follows immediately."""
     if ordered:
         await group.create(ordered=True)

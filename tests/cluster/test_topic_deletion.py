@@ -123,7 +123,7 @@ async def heard(running: Running) -> None:
             await running.there.topics()
 
 
-async def test_what_is_sent_afterwards_makes_a_new_topic_or_is_refused(running: Running) -> None:
+async def test_later_send_creates_a_new_topic_or_is_rejected(running: Running) -> None:
     here, there = running.here, running.there
     await here.send(40)
     await there.send(1, first=50)

@@ -184,7 +184,7 @@ async def traced(group: Group, message_id: str) -> list[tuple[str, int]]:
 FAILED_ONCE = [("RECEIVED", 1), ("FAILED", 1), ("DEFERRED", 1)]
 
 
-async def test_a_reset_ends_retries_of_what_it_delivers_again(group: Group) -> None:
+async def test_reset_ends_retries_of_redelivered_messages(group: Group) -> None:
     await failed(group, "a", "b")
     assert await reset(group, earliest=True, dry_run=True) == 2
     assert (await counted(group))[0] == 2
@@ -214,7 +214,7 @@ async def test_a_hastened_retry_is_traced_without_an_end(group: Group) -> None:
     assert (kinds.count("DISCARDED"), kinds.count("FAILED"), kinds.count("RESCHEDULED")) == (0, 2, 1)
 
 
-async def test_a_reset_leaves_retries_of_what_it_skips(group: Group) -> None:
+async def test_reset_keeps_retries_of_skipped_messages(group: Group) -> None:
     await failed(group, "a", "b")
     assert await reset(group, latest=True) == 0
     await group.cluster.advance("31s")

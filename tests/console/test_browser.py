@@ -225,7 +225,7 @@ async def test_forms_work_without_script(shown: Shown, desk: Chromium) -> None:
     assert made.topic.queue_count > 0
 
 
-async def test_one_signs_in_and_what_one_may_not_do_is_refused(desk: Chromium) -> None:
+async def test_signed_in_user_is_refused_calls_without_a_right(desk: Chromium) -> None:
     async with (
         Cluster(within=True, gateway_settings={"auth": "required"}) as cluster,
         People(cluster.database_url) as people,

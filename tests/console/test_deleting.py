@@ -61,7 +61,7 @@ async def test_a_dry_run_counts_and_changes_nothing(shown: Shown) -> None:
     assert 'href="/topics/looked-at/delete"' in (await shown.browser.get("/topics/looked-at")).text
 
 
-async def test_what_is_left_is_kept_without_force_and_ends_with_it(shown: Shown) -> None:
+async def test_unread_messages_keep_the_topic_unless_forced(shown: Shown) -> None:
     await fill(shown, "kept-first")
     where = "/topics/kept-first/delete"
     kept = await shown.browser.post(where, {"proof": await proof(shown, "kept-first")}, page=where)
@@ -113,7 +113,7 @@ async def test_topics_are_deleted_over_http(shown: Shown) -> None:
     assert (gone.status_code, gone.json()["reason"]) == (404, "TOPIC_NOT_FOUND")
 
 
-async def test_only_who_may_is_offered_it_and_the_audit_log_has_it() -> None:
+async def test_deletion_is_offered_by_right_and_audited() -> None:
     async with (
         Cluster(within=True, gateway_settings={"auth": "required"}) as cluster,
         People(cluster.database_url) as people,

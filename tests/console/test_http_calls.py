@@ -213,7 +213,7 @@ async def test_body_stays_where_none_is_given(cluster: Cluster, client: httpx.As
     assert problem(await client.patch(f"{SEND}/a", json={"body": "x"}), 400)
 
 
-async def test_message_is_told_with_what_happened_to_it(cluster: Cluster, client: httpx.AsyncClient) -> None:
+async def test_message_is_shown_with_its_history(cluster: Cluster, client: httpx.AsyncClient) -> None:
     await sent(client, id="a", delay="1s")
     await cluster.advance("1s")
     (message,) = await received(client)

@@ -39,7 +39,7 @@ def test_errors_that_differ_by_numbers_and_ids_have_one_cause() -> None:
         ("", "", ""),
     ],
 )
-def test_a_cause_is_selected_by_what_its_errors_have_in_common(kind: str, message: str, needle: str) -> None:
+def test_cause_is_selected_by_the_common_part_of_its_errors(kind: str, message: str, needle: str) -> None:
     (cause,) = causes_of([letter(kind, message)])
     assert cause.needle == needle
     assert needle.lower() in f"{kind}: {message}".lower()

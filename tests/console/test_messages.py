@@ -107,7 +107,7 @@ async def test_list_continues_page_by_page(desk: Desk) -> None:
     assert 'rel="next"' not in second
 
 
-async def test_what_is_wrong_in_a_search_is_told_at_its_field(desk: Desk) -> None:
+async def test_search_errors_are_shown_at_their_field(desk: Desk) -> None:
     assert 'id="from-note"' in await desk.text("/messages?from=yesterday", 422)
     text = await desk.text("/messages?where=any&topic=orders", 422)
     assert 'id="key-note"' in text
@@ -419,7 +419,7 @@ def test_large_bodies_are_cut() -> None:
     assert found.text.count("\n") == HEX_BYTES_MAX // 16 - 1
 
 
-def test_deep_lists_take_no_more_memory_than_what_is_shown() -> None:
+def test_deep_lists_take_little_memory() -> None:
     body = b"[" * 900 + b"1," * 100_000 + b"1" + b"]" * 900
     tracemalloc.start()
     found = shown(body)
@@ -430,7 +430,7 @@ def test_deep_lists_take_no_more_memory_than_what_is_shown() -> None:
     assert peak < 40_000_000
 
 
-def test_snippet_is_what_is_around_a_text() -> None:
+def test_snippet_surrounds_the_searched_text() -> None:
     assert snippet(b"one\ntwo") == "one two"
     assert snippet(b"x" * 500 + b" NEEDLE " + b"y" * 500, "needle").startswith("… x")
     assert "NEEDLE" in snippet(b"x" * 500 + b" NEEDLE " + b"y" * 500, "needle")

@@ -91,7 +91,7 @@ def test_levels_have_the_last_value_of_each_minute_of_an_hour() -> None:
     assert levels.line(RETRYING, start_ms + 89 * MINUTE_MS) == [None] * Levels.MINUTES
 
 
-def test_rate_of_a_short_past_is_over_what_there_is() -> None:
+def test_rate_covers_the_known_past_only() -> None:
     history = History(hours=1)
     history.add(NOW, {}, late=0)
     history.add(NOW + 2_000, {ACCEPTED: 10}, late=0)
@@ -122,7 +122,7 @@ def test_picture_has_each_message_of_its_range_once(given_buckets: list[Bucket],
     assert all(len(row.counts) <= STEPS_MAX + 1 for row in made.rows)
 
 
-def test_wide_buckets_are_spread_and_what_is_later_is_told_apart() -> None:
+def test_wide_buckets_are_spread_and_later_messages_counted_apart() -> None:
     day = NOW // DAY_MS * DAY_MS
     given_buckets = [Bucket(day, HOUR_MS, "a", 60), Bucket(day, 60 * DAY_MS, "a", 5), Bucket(day, MINUTE_MS, "b", 1)]
     made = paint(given_buckets, [], day, day + HOUR_MS, day, MINUTE_MS)
@@ -152,7 +152,7 @@ def test_steps_are_those_that_people_count_in() -> None:
     assert step_of(120 * 365 * DAY_MS) >= 120 * 365 * DAY_MS / STEPS_MAX
 
 
-def test_what_is_wrong_is_told_in_words() -> None:
+def test_alarms_name_problems_and_runbooks() -> None:
     assert alarms(Sample(NOW, [lane(pending_count=1, oldest_due_at_ms=NOW + 1)], ()), 0) == []
     late = lane(pending_count=3, due_count=2, oldest_due_at_ms=NOW - 9_000)
     found = alarms(Sample(NOW, [late, lane(shard=1, owner="", pending_count=1), lane(paused=True)], (4,)), 6)

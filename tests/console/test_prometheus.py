@@ -190,9 +190,7 @@ REFUSING = saying(json.dumps({"status": "error", "error": "query <b>needs</b> a 
     ],
     ids=["silent", "drip", "endless", "html", "deep", "short", "list", "refused", "bare", "redirect", "no http"],
 )
-async def test_what_is_wrong_with_prometheus_is_told_in_words(
-    answer: Answer, words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_prometheus_errors_are_explained(answer: Answer, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prometheus, "ASK_S_MAX", 0.5 if answer in (silent, dripping) else 60.0)
     async with answering(answer) as url:
         found = await Prometheus(url, "", SystemClock()).between(NOW, MINUTE_MS, 10)
@@ -222,7 +220,7 @@ async def test_picture_is_shown_during_an_outage_of_prometheus() -> None:
         assert await opened.page.locator("canvas").count() == 1
 
 
-async def test_prometheus_is_asked_once_for_what_many_look_at() -> None:
+async def test_several_viewers_share_one_prometheus_query() -> None:
     asked = []
 
     async def count(writer: asyncio.StreamWriter) -> None:

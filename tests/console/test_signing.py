@@ -98,7 +98,7 @@ async def test_an_idle_session_ends(tmp_path: Path) -> None:
         assert (await browser.get("/sign-in")).status_code == 200
 
 
-async def test_user_who_may_not_see_all_is_offered_topics_of_theirs_and_no_figures(tmp_path: Path) -> None:
+async def test_restricted_user_sees_own_topics_and_no_figures(tmp_path: Path) -> None:
     async with with_users(tmp_path) as (browser, tokens, _):
         await sign_in(browser, tokens["shop"])
         page = (await browser.get("/")).text
@@ -111,7 +111,7 @@ async def test_user_who_may_not_see_all_is_offered_topics_of_theirs_and_no_figur
         assert "no right" in refused.json()["detail"]
 
 
-async def test_user_who_is_shut_out_is_asked_to_sign_in_again(tmp_path: Path) -> None:
+async def test_revoked_user_must_sign_in_again(tmp_path: Path) -> None:
     async with with_users(tmp_path) as (browser, tokens, people):
         await sign_in(browser, tokens["shop"])
         await people.revoke("shop")
@@ -132,7 +132,7 @@ async def test_where_it_only_reads_every_call_that_changes_is_refused() -> None:
     await gateway.close()
 
 
-async def test_who_am_i_tells_the_calls_within_the_rights() -> None:
+async def test_permitted_calls_follow_from_the_rights() -> None:
     everything = set(methods_of(EVERYTHING))
     assert everything >= READING
     shop = set(methods_of(Access("shop", [grant("send topic orders")])))

@@ -108,7 +108,7 @@ async def test_a_group_is_made_and_its_policy_is_changed(shown: Shown) -> None:
     assert "is not a time" in answer.text
 
 
-async def test_a_reset_shows_what_it_would_do_and_then_does_it(shown: Shown) -> None:
+async def test_reset_previews_its_effect_and_then_applies_it(shown: Shown) -> None:
     await shown.traffic.create_topic("read-again", queues=2)
     await shown.traffic.send("read-again", 10)
     await shown.traffic.ack("again", await shown.traffic.receive("again", "read-again", 10))

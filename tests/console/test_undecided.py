@@ -21,7 +21,7 @@ async def open_ones(desk: Desk) -> list[str]:
     return await prepared(desk, "a", "b")
 
 
-async def test_list_without_transactions_says_what_makes_them(desk: Desk) -> None:
+async def test_empty_list_explains_transactions(desk: Desk) -> None:
     assert "No transaction is open" in await desk.text("/transactions")
 
 

@@ -186,7 +186,7 @@ async def test_stranger_without_the_secret_is_told_unread_and_at_a_bounded_rate(
     assert SECRET not in repr(served.kept)
 
 
-async def test_what_was_left_out_is_told_at_the_stop() -> None:
+async def test_omitted_refusals_are_counted_at_the_stop() -> None:
     async with Served(SECRET) as served:
         await asyncio.gather(*(served.call("Pause", lane(3)) for _ in range(REFUSALS_MAX + 2)))
         await served.until_noted(REFUSALS_MAX + 2)

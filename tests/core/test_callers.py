@@ -47,7 +47,7 @@ def test_clients_and_probes_need_no_secret(service: str) -> None:
     assert refusal(ClusterSecret(SECRET), f"/{service}/Anything", ()) == ""
 
 
-def test_what_nobody_has_named_is_for_the_cluster() -> None:
+def test_unlisted_calls_are_for_the_cluster() -> None:
     assert "duetime.v1.New" not in TABLE
     assert meant_for("/duetime.v1.New/Call") is Who.CLUSTER
 

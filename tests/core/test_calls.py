@@ -53,7 +53,7 @@ def test_messages_that_share_an_error_share_its_fault() -> None:
 
 
 @pytest.mark.parametrize("retriable", [True, False])
-def test_an_error_stays_what_it_is_as_a_fault(retriable: bool) -> None:
+def test_error_survives_conversion_to_a_fault(retriable: bool) -> None:
     error = Overloaded("has as many as it may", reason="TOPICS_EXHAUSTED")
     error.retriable = retriable
     again = refused(fault_of(error))

@@ -23,7 +23,7 @@ def test_cluster_prints_nothing_of_its_own() -> None:
     assert "the application's" in line
 
 
-def test_whoever_configures_structlog_sees_the_cluster() -> None:
+def test_application_with_structlog_gets_the_clusters_log() -> None:
     out = printed("raise SystemExit", "import structlog\nstructlog.configure(cache_logger_on_first_use=False)\n")
     assert "the application's" in out
     assert "shard reached" in out

@@ -93,7 +93,7 @@ def run_pytest(folder: Path, *arguments: str, **variables: str) -> subprocess.Co
 
 
 @pytest.mark.parametrize("scope", ["function", pytest.param("module", marks=pytest.mark.proof)])
-def test_tests_have_a_cluster_whose_clock_they_move(tmp_path: Path, scope: str) -> None:
+def test_tests_have_a_cluster_with_a_movable_clock(tmp_path: Path, scope: str) -> None:
     """The server's variable is as before when the cluster has ended."""
     (tmp_path / "test_it.py").write_text(TESTS)
     (tmp_path / "test_later.py").write_text(

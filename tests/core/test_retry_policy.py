@@ -107,7 +107,7 @@ def test_text_has_all_of_a_policy(policy: RetryPolicy) -> None:
     assert retry_policy.completed(read) == retry_policy.completed(policy)
 
 
-def test_what_is_unset_has_rocketmqs_meaning() -> None:
+def test_unset_fields_have_rocketmqs_defaults() -> None:
     full = retry_policy.completed(RetryPolicy())
     assert full == RetryPolicy(max_attempts=17, levels=LEVELS)
     assert retry_policy.render(RetryPolicy()) == "levels"

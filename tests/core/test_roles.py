@@ -156,7 +156,7 @@ def test_certificates_are_made_for_every_role() -> None:
         ([], [], None),
     ],
 )
-def test_a_role_is_what_follows_the_prefix(uris: list[bytes], names: list[bytes], role: Role | None) -> None:
+def test_role_follows_the_prefix(uris: list[bytes], names: list[bytes], role: Role | None) -> None:
     assert role_of(uris, names) == role
 
 

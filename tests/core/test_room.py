@@ -78,7 +78,7 @@ async def test_room_that_is_left_for_later_stays_taken_until_then() -> None:
     assert room.shares.used == 0
 
 
-async def test_who_waits_gets_room_in_turn_and_small_ones_do_not_wait() -> None:
+async def test_waiting_callers_get_room_in_turn_and_small_ones_at_once() -> None:
     room = make()
     first = await room.wait("a", 60, CLOCK, 0)
     second = asyncio.ensure_future(room.wait("b", 60, CLOCK, 10_000))
@@ -109,7 +109,7 @@ async def test_timed_out_waiter_is_refused_and_leaves_its_turn() -> None:
     assert room.shares.refused_count == 1
 
 
-def test_a_reservation_keeps_what_its_answer_needs() -> None:
+def test_reservation_keeps_the_size_of_its_answer() -> None:
     room = make()
     with Reservation(room, "a", 50) as one:
         one.keep(20)

@@ -24,7 +24,7 @@ def test_the_last_tenth_is_for_small_holders() -> None:
     assert shares.room("d") == 5
 
 
-def test_what_is_given_back_is_there_again() -> None:
+def test_returned_share_is_available_again() -> None:
     shares: Shares[str] = Shares(10, share=10, little=1)
     shares.take("a", 9)
     assert not shares.may_take("a", 1)

@@ -111,7 +111,7 @@ async def serving(**limits: int) -> AsyncIterator[Served]:
         await served.server.stop(0)
 
 
-async def test_what_has_come_of_a_request_is_known() -> None:
+async def test_received_bytes_of_a_request_are_counted() -> None:
     async with serving() as served:
         raw = await served.half(2 * MIB)
         await served.until(lambda: served.traffic.upload_bytes > 2 * MIB, "it is measured")
@@ -252,7 +252,7 @@ async def test_a_stream_ends_after_minutes_without_its_reader() -> None:
         assert served.traffic.refused_count == 1
 
 
-async def test_a_stream_whose_reader_gave_credit_and_takes_nothing_ends_as_soon_as_a_unary_answer() -> None:
+async def test_unread_stream_ends_as_soon_as_an_unread_unary_answer() -> None:
     async with serving() as served:
         raw = served.raw()
         raw.send(request("/T/Subscribe", 1, b""))

@@ -132,7 +132,7 @@ async def test_cancelled_waiter_leaves_no_place_behind(turns: Turns) -> None:
     assert late.tasks[1].done()
 
 
-async def test_what_may_wait_for_long_is_in_work_for_a_short_time(turns: Turns) -> None:
+async def test_long_poll_occupies_its_turn_briefly(turns: Turns) -> None:
     polls = Flood(turns, "alice", MOST + 1)
     await settle()
     for one in polls.in_work:

@@ -227,7 +227,7 @@ async def test_a_writer_waits_for_a_reader_that_does_not_read(served: Served) ->
     assert await call.code() is CANCELLED
 
 
-async def test_what_waits_for_room_goes_on_once_it_is_read(served: Served) -> None:
+async def test_blocked_write_resumes_once_it_is_read(served: Served) -> None:
     call = served.method("Stream")(timeout=DEADLINE_S)
     await call.write(b"wait")
 

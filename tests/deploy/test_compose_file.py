@@ -34,7 +34,7 @@ def test_every_service_but_the_database_is_read_only_and_without_capabilities(na
     assert SERVICES[name]["cap_drop"] == ["ALL"]
 
 
-def test_no_registry_is_asked_for_what_is_built_here() -> None:
+def test_own_images_are_never_pulled() -> None:
     policies = {name: service.get("pull_policy") for name, service in SERVICES.items()}
     ours = {name for name, service in SERVICES.items() if service["image"].startswith("duetime/")}
     assert ours >= {"migrate", *SERVERS}
@@ -56,7 +56,7 @@ def test_processes_of_the_cluster_share_a_secret_and_nobody_else_is_given_it() -
     assert ClusterSecret(default)
 
 
-def test_what_is_published_is_published_on_loopback_unless_told() -> None:
+def test_ports_are_published_on_loopback_by_default() -> None:
     published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
     assert set(published) == {"gateway", "console", "prometheus", "grafana"}
     # Prometheus and Grafana ask nobody who they are, however well the gateway is shut.
@@ -90,7 +90,7 @@ def test_gateway_published_beyond_loopback_is_refused_until_it_is_said() -> None
     refuse(settings_of("store-0", SERVICES["store-0"], DUETIME_BIND="10.0.0.7"))
 
 
-def test_processes_start_once_what_they_need_is_healthy() -> None:
+def test_processes_start_once_their_dependencies_are_healthy() -> None:
     for name in ("scheduler", "retry", "gateway"):
         needs = {needed: how["condition"] for needed, how in SERVICES[name]["depends_on"].items()}
         assert needs["migrate"] == "service_completed_successfully"

@@ -47,7 +47,7 @@ def test_compose_builds_every_target_from_the_root() -> None:
     assert sorted(built, key=lambda one: one[0]) == expected
 
 
-def test_what_only_the_pipeline_needs_stands_after_the_servers() -> None:
+def test_pipeline_stages_follow_the_servers() -> None:
     """A builder without BuildKit runs all stages above its target."""
     order = list(stages())
     servers_end = max(order.index(name) for name in (*SERVERS, "console"))

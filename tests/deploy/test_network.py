@@ -79,7 +79,7 @@ class Network:
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_our_pods_reach_whom_they_call_and_nobody_else(overlay: str) -> None:
+def test_pods_reach_only_their_callees(overlay: str) -> None:
     network = Network(overlay)
     found = {
         (caller, called, port)

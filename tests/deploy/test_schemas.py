@@ -69,7 +69,7 @@ def test_misspelt_field_is_found() -> None:
         validate(broken, VERSIONS[0])
 
 
-def test_production_has_what_it_is_to_have() -> None:
+def test_production_has_the_expected_kinds() -> None:
     assert Counter(one["kind"] for one in render("production")) == EXPECTED
 
 

@@ -34,7 +34,7 @@ def test_service_has_the_certificate_of_its_role_and_no_other(name: str) -> None
     assert mounts.items() >= mounts_of(services_of(PLAIN)[name]).items()
 
 
-def test_nothing_but_what_makes_certificates_sees_the_authoritys_key() -> None:
+def test_only_the_certificate_service_sees_the_ca_key() -> None:
     holders = {name: service for name, service in SERVICES.items() if "certs" in mounts_of(service).values()}
     assert set(holders) == {"certs"}
     certs = holders["certs"]
@@ -59,7 +59,7 @@ def test_every_volume_is_declared() -> None:
     assert {name for name in named if not name.startswith("./")} == volumes_of(SECURE)
 
 
-def test_servers_wait_for_their_certificates_and_for_what_they_waited_for() -> None:
+def test_servers_also_wait_for_their_certificates() -> None:
     for name in SERVERS:
         needs = {needed: how["condition"] for needed, how in SERVICES[name]["depends_on"].items()}
         assert needs.pop("certs") == "service_completed_successfully"

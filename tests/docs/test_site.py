@@ -23,7 +23,7 @@ def test_every_public_name_of_the_sdk_has_a_heading() -> None:
     assert "None = None\n" not in text
 
 
-def test_names_are_on_the_page_of_what_they_are_for() -> None:
+def test_names_are_on_the_page_of_their_purpose() -> None:
     names = {page: names for page, (_, names) in sdk.pages().items()}
     assert set(names) == set(sdk.TITLES)
     assert {"Producer", "AsyncProducer", "Message", "Token"} <= set(names["sending"])
@@ -152,7 +152,7 @@ def test_links_move_with_their_page() -> None:
     )
 
 
-def test_tape_shows_what_a_terminal_shows() -> None:
+def test_tape_equals_a_terminals_screen() -> None:
     screen = tape.Screen()
     screen.write("one\r\n\x1b[32mtwo\x1b[0m\r\nwaiting")
     screen.write("\r\x1b[2Kthree\r\nwaiting\r\x1b[2K\x1b[1A\x1b[2Kfour\r\n")

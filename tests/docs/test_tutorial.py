@@ -175,7 +175,7 @@ def reader(tmp_path: Path, wheels: Path) -> Iterator[Reader]:
         yield Reader(folder, wheels, opened)
 
 
-def test_every_block_says_what_is_done_with_it() -> None:
+def test_every_block_has_a_step() -> None:
     assert len(steps()) == TUTORIAL.read_text().count("```") // 2 > 10
 
 

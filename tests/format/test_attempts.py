@@ -18,7 +18,7 @@ def fitted(history: History, room: int = HISTORY_BYTES_MAX) -> History:
     return decode(text)
 
 
-def test_what_is_written() -> None:
+def test_encoded_form() -> None:
     history = History(
         (Attempt(1, 5, 6, "TimeoutError", "no answer", "line 1\nline 2"), Attempt(2, 7, 8, "LeaseExpired"))
     )

@@ -240,7 +240,7 @@ def test_compiled_run_is_the_python_one(
     assert (found[0] is not None) == is_plain
 
 
-def test_run_gives_what_each_commit_gives() -> None:
+def test_run_equals_single_commits() -> None:
     made = [half(), half(layout.SYS_COMPRESSED, colour="red")]
     data = [record.encode(one) for one in made]
     found = halves.quickest_run(b"".join(data), [len(one) for one in data], [b"orders"] * 2, [6] * 2)

@@ -9,7 +9,7 @@ U64 = st.integers(0, (1 << 64) - 1)
 
 
 @given(st.integers(0, 65_535), U64, st.lists(U64, max_size=20))
-def test_receipts_name_what_they_were_packed_of(shard: int, lease: int, offsets: list[int]) -> None:
+def test_parsed_receipts_equal_the_packed_fields(shard: int, lease: int, offsets: list[int]) -> None:
     packed = receipts.pack(shard, lease, offsets)
     assert [receipts.parse(receipt) for receipt in packed] == [Receipt(shard, lease, offset) for offset in offsets]
     assert all(len(receipt) == RECEIPT_BYTES for receipt in packed)

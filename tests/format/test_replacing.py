@@ -45,7 +45,7 @@ def test_rescheduled_record_keeps_the_message() -> None:
     assert "DELAY" not in properties
 
 
-def test_what_takes_the_place_of_a_committed_message_is_a_plain_one() -> None:
+def test_committed_message_is_replaced_by_a_plain_one() -> None:
     committed = replace(of_level(), sys_flag=layout.SYS_TRANSACTION_COMMIT | layout.SYS_COMPRESSED)
     data = replacing(committed, TIMER_TOPIC, 1, Asked(5_000, is_delay=True), entry=(4, 17, 99), latest=None)
     assert record.decode(data, check_crc=False).sys_flag == layout.SYS_COMPRESSED

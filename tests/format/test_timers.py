@@ -163,14 +163,14 @@ def test_compiled_twin_reads_within_the_bytes_only() -> None:
         ({"TIMER_DELIVER_MS": OUT}, False),
     ],
 )
-def test_what_is_asked_for_agrees_with_what_the_store_is_told(named: dict[str, object], expected: bool) -> None:
+def test_requested_time_agrees_with_the_stores_property(named: dict[str, object], expected: bool) -> None:
     run = columns.parse(record.encode(Record(TIMER_TOPIC, 0, b"", properties(**named))))
     assert agrees(run.properties(0)) == expected
     assert agree(run, np.array([0])).tolist() == [expected]
 
 
 @given(st.lists(parts, max_size=7).map(b"\x02".join), st.integers(0, 10**13 - 1), st.integers(0, 10**13 - 1))
-def test_what_agrees_falls_due_when_it_was_placed(text: bytes, value: int, now_ms: int) -> None:
+def test_agreed_time_is_the_due_time_of_every_reader(text: bytes, value: int, now_ms: int) -> None:
     """So the due time that a put is answered is the one that every reader of the record finds."""
     sent = text + b"\x02TIMER_OUT_MS\x01%013d" % value
     run = columns.parse(record.encode(Record(TIMER_TOPIC, 0, b"", sent)))

@@ -168,7 +168,7 @@ def test_a_message_that_was_never_made_is_an_error_and_no_crash() -> None:
 
 @pytest.mark.parametrize("source", [PYTHON, TWIN])
 @pytest.mark.parametrize("target", [PYTHON, TWIN])
-def test_either_reads_what_the_other_has_pickled(
+def test_twins_read_each_others_pickles(
     source: ModuleType, target: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = record.encode(record.Record("orders", 1, b"body", b"TAGS\x01a"))
@@ -181,7 +181,7 @@ def test_either_reads_what_the_other_has_pickled(
         assert told(message) == told(source.ReceivedMessage(data, queue))
 
 
-def test_messages_are_copied_with_what_classes_on_top_of_them_hold() -> None:
+def test_copies_keep_the_fields_of_subclasses() -> None:
     data = record.encode(record.Record("orders", 1, b"body", b""))
     delivery = Delivery("orders", False, b"0123456789", 99, 1.5, receipts={0: b"receipt"})
     (leased,) = leased_messages(data, 3, delivery, [2])

@@ -25,7 +25,7 @@ def test_hostile_bytes_are_read_or_refused(name: str, inputs: int) -> None:
 
 
 @pytest.mark.parametrize(("name", "path"), kept(), ids=lambda value: value.name if isinstance(value, Path) else value)
-def test_what_was_found_once_is_mended(name: str, path: Path) -> None:
+def test_corpus_passes_its_target(name: str, path: Path) -> None:
     judge(TARGETS[name], path.read_bytes())
 
 

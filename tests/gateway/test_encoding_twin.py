@@ -289,7 +289,7 @@ def test_a_shard_without_timer_lanes_is_left_to_the_encoder() -> None:
         ({}, True),
     ],
 )
-def test_what_is_beyond_the_topics_limit_is_left_to_the_encoder(fields: dict[str, int], is_taken: bool) -> None:
+def test_delays_beyond_the_topics_limit_are_left_to_the_encoder(fields: dict[str, int], is_taken: bool) -> None:
     known = {"orders": Route("orders", [0], max_delay_ms=4_000)}
     known["orders"].store_hosts[0] = HOST
     known["orders"].timer_lanes[0] = 1

@@ -37,7 +37,7 @@ def access(*grants: str) -> Access:
         ("%DLQ%bill*", "%RETRY%billing", False),
     ],
 )
-def test_pattern_matches_what_it_says(pattern: str, name: str, matches: bool) -> None:
+def test_pattern_matches_names(pattern: str, name: str, matches: bool) -> None:
     found = access(f"receive topic {pattern}")
     # Twice: the second answer is a remembered one.
     assert [found.may(Right.RECEIVE, Kind.TOPIC, name) for _ in range(2)] == [matches] * 2
@@ -83,7 +83,7 @@ def test_admin_may_do_everything_and_user_without_grants_nothing() -> None:
             assert not NOTHING.may(right, kind, "orders")
 
 
-def test_refusal_says_who_and_what_and_nothing_else() -> None:
+def test_refusal_names_only_user_right_and_topic() -> None:
     with pytest.raises(PermissionDenied) as caught:
         access("send topic other").check(Right.SEND, Kind.TOPIC, "orders")
     assert caught.value.text == "user shop has no right to send for topic 'orders'"

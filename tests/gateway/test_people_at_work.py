@@ -90,7 +90,7 @@ async def test_messages_without_a_right_are_faults_and_others_are_stored(site: S
     assert {topic.name for topic in listed.topics} == {"orders", "invoices"}
 
 
-async def test_topic_that_others_send_to_is_refused_to_who_may_not(site: Site) -> None:
+async def test_user_without_a_right_is_refused_a_topic_in_use(site: Site) -> None:
     """The gateway knows its route, and packs others' requests by it."""
     admin = shown(await site.people.add("ops", "admin"))
     token = await site.people.add("sender", "send topic orders")

@@ -135,7 +135,7 @@ async def test_a_request_without_an_answer_in_time_fails_alone(peer: Peer) -> No
     assert peer.streams == 1
 
 
-async def test_what_is_under_way_when_the_stream_ends_fails_and_the_next_opens_another(peer: Peer) -> None:
+async def test_stream_end_fails_its_requests_and_the_next_opens_another(peer: Peer) -> None:
     puts = [peer.ask(b"a"), peer.ask(b"b")]
     for _ in puts:
         await peer.take()

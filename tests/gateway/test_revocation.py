@@ -103,7 +103,7 @@ async def test_revoked_user_is_out_at_every_gateway(tmp_path: Path, database_url
             one.cancel()
 
 
-async def test_streams_of_who_lost_a_right_call_again_and_are_refused(tmp_path: Path) -> None:
+async def test_lost_right_ends_the_users_streams(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'meta.db'}"
     async with People(url) as people, gateways(tmp_path, url, 1) as (gateway,):
         admin = shown(await people.add("ops", "admin"))

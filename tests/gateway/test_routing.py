@@ -13,7 +13,7 @@ def test_queues_of_one_shard_take_turns() -> None:
     assert [route.choose("", f"id{n}") for n in range(7)] == [0, 1, 2, 0, 1, 2, 0]
 
 
-def test_id_chooses_the_shard_whose_queues_take_turns() -> None:
+def test_id_chooses_the_shard_and_its_queues_take_turns() -> None:
     route = Route("orders", [0, 1, 0, 1])
     chosen = [[route.choose("", f"id{n}") for n in range(100)] for _ in range(2)]
     assert [queue % 2 for queue in chosen[0]] == [queue % 2 for queue in chosen[1]]

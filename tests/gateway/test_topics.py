@@ -81,7 +81,7 @@ async def test_many_creators_share_transactions(tmp_path: Path, transactions: Tr
         assert error.code() is grpc.StatusCode.ALREADY_EXISTS
 
 
-async def test_a_send_gets_what_was_made_in_its_time_and_known_topics_wait_for_nothing(
+async def test_send_reports_topics_not_made_in_time_and_known_ones_do_not_wait(
     tmp_path: Path, transactions: Transactions
 ) -> None:
     async with real_store(tmp_path) as store, Gateway(tmp_path, {0: store.port}) as gateway:

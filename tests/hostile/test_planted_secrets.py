@@ -312,7 +312,7 @@ def check_told(told: Mapping[str, str]) -> None:
 
 @pytest.mark.proof
 @pytest.mark.parametrize("careless", ["line", "encoded", "audit"])
-def test_search_finds_what_a_careless_gateway_tells(
+def test_search_finds_secrets_leaked_by_a_careless_gateway(
     careless: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(CARELESS, careless)

@@ -364,7 +364,7 @@ async def test_start_with_a_database_that_is_away_waits_for_it_and_then_checks_i
         relay.close()
 
 
-async def test_wrong_database_is_no_start_but_for_who_must_go_on(sqlite_url: str) -> None:
+async def test_wrong_database_prevents_a_start_unless_faults_are_tolerated(sqlite_url: str) -> None:
     file_of(sqlite_url).write_bytes(b"this is no database, but a text that is long enough" * 40)
     strict = Database(sqlite_url)
     with pytest.raises(StartupError, match="metadata database is damaged: file is not a database"):

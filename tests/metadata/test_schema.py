@@ -42,7 +42,7 @@ def test_migrations_match_the_models(empty_database_url: str) -> None:
     engine.dispose()
 
 
-def test_upgrade_may_be_repeated_and_keeps_what_is_there(empty_database_url: str) -> None:
+def test_repeated_upgrade_keeps_the_data(empty_database_url: str) -> None:
     upgrade(empty_database_url)
     engine = make_engine(parse_url(empty_database_url))
     with engine.begin() as connection:
@@ -135,7 +135,7 @@ def test_command_reports_errors_in_one_line(command: str, tmp_path: Path) -> Non
     assert "unable to open database file" in ended.stderr
 
 
-def test_who_waits_for_the_schema_goes_on_once_another_has_brought_it(empty_database_url: str) -> None:
+def test_waiting_process_continues_once_the_schema_is_upgraded(empty_database_url: str) -> None:
     command = [sys.executable, "-m", "duetime_core.metadata", "wait", "--database-url", empty_database_url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as waiting:
         with pytest.raises(subprocess.TimeoutExpired):
@@ -145,7 +145,7 @@ def test_who_waits_for_the_schema_goes_on_once_another_has_brought_it(empty_data
     assert waiting.returncode == 0
 
 
-def test_waiting_for_the_schema_ends_with_what_is_wrong(empty_database_url: str) -> None:
+def test_waiting_for_the_schema_times_out_with_the_fault(empty_database_url: str) -> None:
     with pytest.raises(StartupError, match="metadata schema is missing"):
         await_schema(empty_database_url, 0.1)
     with pytest.raises(StartupError, match="does not answer"):

@@ -52,7 +52,7 @@ async def test_topics_come_back_as_they_were_made(database: Database) -> None:
     ]
 
 
-async def test_what_others_have_made_stays_as_it_is(database: Database) -> None:
+async def test_existing_topics_stay_unchanged(database: Database) -> None:
     await database.run(lambda session: make_topics(session, {"a": [0]}, AT_MS))
     made = await database.run(lambda session: make_topics(session, {"a": [1, 1], "b": [1]}, AT_MS + 1))
     assert made == {"a": Stored(AT_MS, [(0, 0)]), "b": Stored(AT_MS + 1, [(1, 0)])}

@@ -94,7 +94,7 @@ async def test_tokens_that_are_over_make_room_and_others_end_when_they_would(dat
     assert {token.id: token.expires_at_ms for token in user.tokens} == {"token0": 2_000, "token2": 2_000, "new": 0}
 
 
-async def test_what_can_not_be_is_refused(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_impossible_changes_of_users_are_rejected(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     await database.run(lambda session: table.create_user(session, "a", 1))
     with pytest.raises(AlreadyExists):
         await database.run(lambda session: table.create_user(session, "a", 1))

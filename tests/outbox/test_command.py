@@ -41,7 +41,7 @@ def test_relay_moves_rows_until_a_signal_and_says_how_many(shop: Shop, cluster: 
 
 
 @pytest.mark.usefixtures("database")
-def test_status_counts_and_lists_what_needs_somebody(
+def test_status_counts_rows_and_lists_the_faulty(
     shop: Shop, cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["outbox", "status"]) == 0
@@ -91,7 +91,7 @@ def test_operator_resolves_rows(shop: Shop, cluster: LocalCluster, capsys: pytes
         (["relay", "--database", "sqlite:///{path}/shop.db", "--batch", "0"], 2, "--batch"),
     ],
 )
-def test_what_is_wrong_is_one_line(
+def test_errors_are_one_line(
     arguments: list[str], code: int, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["outbox", *(each.format(path=tmp_path) for each in arguments)]) == code

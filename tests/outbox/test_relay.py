@@ -81,7 +81,7 @@ def test_message_arrives_as_it_was_written(shop: Shop, cluster: LocalCluster, to
     assert found.properties["p"] == "q"
 
 
-def test_message_whose_delay_is_over_is_delivered_at_once(shop: Shop, topic: str) -> None:
+def test_overdue_message_is_delivered_at_once(shop: Shop, topic: str) -> None:
     shop.order(Message(topic, b"late", delay="1ms"))
     with LocalCluster() as cluster:
         cluster.advance("1h1s")
@@ -119,7 +119,7 @@ def test_message_that_is_refused_fails_alone_and_is_listed(
 
 
 @pytest.mark.parametrize("old", [False, True])
-def test_row_whose_message_was_cancelled_fails(shop: Shop, cluster: LocalCluster, topic: str, old: bool) -> None:
+def test_row_of_a_cancelled_message_fails(shop: Shop, cluster: LocalCluster, topic: str, old: bool) -> None:
     (message_id,) = shop.order(Message(topic, b"x", id=f"order-42-{topic}", delay="1h"))
     asyncio.run(Forgetful(shop.engine, cluster.address, outbox=shop.outbox).run_async())
     with Producer(cluster.address) as producer:
@@ -189,9 +189,7 @@ def test_row_that_was_sent_long_ago_is_found_and_not_sent_again(shop: Shop, clus
         assert [message.body for message in finder.pending(topic)] == [b"later"]
 
 
-def test_row_that_no_shard_has_is_sent_while_shards_keep_what_they_were_sent(
-    shop: Shop, cluster: LocalCluster, topic: str
-) -> None:
+def test_missing_row_is_sent_again_within_retention(shop: Shop, cluster: LocalCluster, topic: str) -> None:
     shop.order(Message(topic, b"x"))
     hand_over(shop)
     clock = later(shop, 59 * MINUTE_MS)
@@ -377,9 +375,7 @@ async def test_relay_works_on_an_asynchronous_engine(cluster: LocalCluster, topi
 # --- away ---------------------------------------------------------------------------------------------------------
 
 
-async def test_relay_waits_for_a_server_that_is_away_and_doubts_only_what_it_handed_over(
-    shop: Shop, topic: str
-) -> None:
+async def test_relay_waits_for_its_server_and_doubts_only_submitted_rows(shop: Shop, topic: str) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

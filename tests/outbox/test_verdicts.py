@@ -49,7 +49,7 @@ TRUST = Trust(timedelta(minutes=5), timedelta(hours=1))
         (SHUT_OUT, "waiting"),
     ],
 )
-def test_only_what_was_surely_refused_fails(outcome: Receipt | DueTimeError, state: str) -> None:
+def test_only_surely_rejected_rows_fail(outcome: Receipt | DueTimeError, state: str) -> None:
     (verdict,) = of_outcomes([outcome], [1], NOW_MS)
     assert verdict.state == state
     assert verdict.error == ("" if state == "sent" else str(outcome))
@@ -81,12 +81,12 @@ def test_message_is_repeated_while_the_server_surely_knows_its_id(handed_ago_ms:
     assert TRUST.repeats(handed_at_ms, NOW_MS) is repeats
 
 
-def test_what_is_found_was_sent_however_old() -> None:
+def test_found_message_counts_as_sent_at_any_age() -> None:
     assert TRUST.of_answer(FOUND, 0, NOW_MS) == Verdict("sent")
 
 
 @pytest.mark.parametrize("state", ["CANCELLED", "PREPARED", "ROLLED_BACK", "GIVEN_UP"])
-def test_what_is_found_and_not_delivered_fails(state: str) -> None:
+def test_found_but_undelivered_message_fails(state: str) -> None:
     number = gateway_pb2.MessageState.Value(f"MESSAGE_STATE_{state}")
     verdict = TRUST.of_answer(FoundMessage(gateway_pb2.FoundMessage(state=number)), 0, NOW_MS)
     assert verdict is not None

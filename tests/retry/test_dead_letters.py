@@ -95,14 +95,14 @@ async def test_a_sparse_filter_reads_a_bounded_number_at_a_time(monkeypatch: pyt
     assert await service.listed(ids=["id29"]) == ["id29"]
 
 
-async def test_times_bound_what_is_read() -> None:
+async def test_times_bound_the_list() -> None:
     service = Service(10, 10)
     found = await service.listed(from_ms=START_MS + 3_000, to_ms=START_MS + 5_000)
     assert found == ["id3", "id4", "id5"]
     assert await service.listed(1, from_ms=START_MS + 9_000, to_ms=START_MS + 101_000) == ["id9", "id100", "id101"]
 
 
-async def test_what_is_gone_is_not_listed() -> None:
+async def test_deleted_dead_letters_are_not_listed() -> None:
     service = Service(4)
     service.store.gone = {(0, 0), (0, 2)}
     assert await service.listed() == ["id1", "id3"]
@@ -145,7 +145,7 @@ async def test_redriven_ones_are_copied_on_their_shards_and_gone() -> None:
     assert service.registry.get_sample_value("ended_total", {"outcome": "redriven"}) == 3
 
 
-async def test_only_what_the_filter_takes_is_redriven_and_so_many_at_most() -> None:
+async def test_redrive_obeys_filter_and_maximum() -> None:
     service = Service(5, 5)
     assert await all_of(service.redrive(wanted={"key": "key101"})) == [("id101", REDRIVEN)]
     assert await all_of(service.redrive(max_count=6)) == [

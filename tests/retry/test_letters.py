@@ -54,7 +54,7 @@ def test_dead_letter_has_all_fields() -> None:
     assert (last.type, last.message, last.trace) == ("TimeoutError", "Bank is away", "t2")
 
 
-def test_a_brokers_dead_letter_is_told_without_what_it_lacks() -> None:
+def test_brokers_dead_letter_has_empty_fields() -> None:
     found = dead_letter_of(a_brokers())
     assert (found.message.topic, found.message.id, found.reason, len(found.attempts)) == ("orders", "id4", "", 0)
     without_id = letter(UNIQ_KEY="", ORIGIN_MESSAGE_ID="0A000001")
@@ -112,7 +112,7 @@ def test_a_brokers_dead_letter_is_redriven() -> None:
     assert not {"DELAY", "REAL_TOPIC", "REAL_QID"} & names.keys()
 
 
-def test_what_came_from_nowhere_or_is_too_full_is_not_redriven() -> None:
+def test_dead_letter_without_origin_or_space_is_not_redriven() -> None:
     with pytest.raises(NotRedrivable, match="neither RETRY_TOPIC nor DLQ_ORIGIN_TOPIC"):
         redriven(letter(RETRY_TOPIC="", DLQ_ORIGIN_TOPIC=""))
     assert redriven(letter(RETRY_TOPIC="")).topic == RETRY

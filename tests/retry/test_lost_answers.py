@@ -64,9 +64,7 @@ async def until(true: Callable[[], Any]) -> None:
 
 @pytest.mark.parametrize("how", ["killed", "alive"])
 @pytest.mark.parametrize("kind", ["copy", "dead letter", "in place"])
-async def test_nack_whose_answer_is_lost_is_repeated_and_changes_nothing(
-    group: Group, deaf: Deaf, kind: str, how: str
-) -> None:
+async def test_repeated_nack_after_a_lost_answer_changes_nothing(group: Group, deaf: Deaf, kind: str, how: str) -> None:
     await group.create("10s", ordered=kind == "in place")
     await group.send("A")
     leased = await group.receive()

@@ -260,7 +260,7 @@ async def test_collector_goes_on_behind_faults_and_ends_when_told() -> None:
         await running
 
 
-async def test_collector_ends_what_it_has_begun() -> None:
+async def test_stopping_collector_finishes_its_batch() -> None:
     service = Service()
     taken = store_pb2.GetLeasedResponse(now_ms=NOW_MS)
     taken.leased.append(service.stores.leased_one(names(1)[0], attempt=17))

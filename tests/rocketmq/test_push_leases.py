@@ -79,7 +79,7 @@ async def test_three_hours_are_the_most(rig: Rig) -> None:
     assert 3 * 3_600 / 45 - 1 <= len(rig.shard.extended) <= 3 * 3_600 / 40
 
 
-async def test_what_has_ended_elsewhere_is_asked_for_once(rig: Rig) -> None:
+async def test_ended_lease_is_renewed_only_once(rig: Rig) -> None:
     rig.renewals.add(rig.client, "billing", [b"a", b"b"])
     rig.shard.ended.add(b"a")
     await rig.pass_by(80)
@@ -94,7 +94,7 @@ async def test_a_leaving_client_releases_its_leases(rig: Rig) -> None:
     assert rig.shard.extended == [({b"a"}, 0, True)]
 
 
-def test_handles_say_what_they_are_of() -> None:
+def test_parsed_handle_equals_its_fields() -> None:
     receipt = bytes(range(20))
     for attempt, is_renewed in ((1, True), (70_000, False)):
         found = parse_handle(handle_of(receipt, attempt, is_renewed=is_renewed))

@@ -72,7 +72,7 @@ async def test_acknowledged_messages_do_not_come_again(moved: Raw, clock: WallCl
     assert {one.system_properties.delivery_attempt for one in again} == {2}
 
 
-async def test_a_handle_whose_lease_has_ended_is_invalid_also_when_it_was_leased_again(raw: Raw) -> None:
+async def test_handle_of_an_ended_lease_stays_invalid_after_a_new_lease(raw: Raw) -> None:
     await raw.send_ok(message())
     (first,) = await raw.receive(invisible_ms=50)
     (second,) = await raw.receive()

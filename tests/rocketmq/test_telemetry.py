@@ -101,7 +101,7 @@ async def test_calls_are_served_without_settings(raw: Raw) -> None:
     assert (await raw.call("NotifyClientTermination")).status.code == pb.OK
 
 
-async def test_a_stream_whose_client_says_no_more_ends_once_it_is_answered(raw: Raw) -> None:
+async def test_half_closed_stream_ends_once_it_is_answered(raw: Raw) -> None:
     stream = raw.telemetry()
     await stream.call.write(pb.TelemetryCommand(settings=raw.producer_settings()))
     await stream.call.done_writing()

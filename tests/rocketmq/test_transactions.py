@@ -76,7 +76,7 @@ async def test_checks_go_to_any_living_producer_of_the_topic(whole: Raw, other: 
     assert await whole.receive(wait_ms=0) == []
 
 
-async def test_a_producer_that_announced_nothing_is_asked_about_what_it_sent(whole: Raw) -> None:
+async def test_unannounced_producer_is_asked_about_its_transactions(whole: Raw) -> None:
     stream = await producing(whole)
     transaction_id = await begin(whole)
     assert (await next_check(stream)).transaction_id == transaction_id

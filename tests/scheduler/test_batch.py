@@ -58,7 +58,7 @@ def ids(batch: EntryBatch) -> list[str]:
     return [f"{one.get('UNIQ_KEY', '')}!" if "DT_FAULT" in one else one["UNIQ_KEY"] for one in named]
 
 
-def test_run_gives_what_restore_gives_for_each(run: Run) -> None:
+def test_run_equals_single_restores(run: Run) -> None:
     records = [stored("A"), stored("B", body=bytes(3_000)), stored("C", body=b"")]
     expected = [restore(Entry(3, 7 + n, DUE + n, data)) for n, data in enumerate(records)]
     assert run(entries(*records), 0) == (b"".join(expected), 3)
@@ -214,7 +214,7 @@ def test_any_bytes_are_taken_for_entries_without_harm(
     assert compiled_run(Entries(3, np.arange(7, 7 + len(sizes)), data, sizes, [DUE] * len(sizes)), index) == (b"", 0)
 
 
-def test_what_the_compiled_run_restores_is_restorable(compiled_run: Run) -> None:
+def test_compiled_run_equals_single_restores(compiled_run: Run) -> None:
     """The usual shape goes the quick way, or nothing would be gained."""
     for topic in ("orders", "o" * 127, "%RETRY%group"):
         for queue in (0, 9, 10, 2**31 - 1):

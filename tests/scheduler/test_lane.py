@@ -338,7 +338,7 @@ async def test_an_entry_that_overtakes_those_that_are_held_is_not_late(bench: Be
     assert not clock.pauses
 
 
-async def test_what_was_cancelled_after_it_was_pulled_is_counted_and_passed(bench: Bench) -> None:
+async def test_cancelled_after_the_pull_is_counted_and_skipped(bench: Bench) -> None:
     await bench.send("A", "B", "C", "D")
 
     async def cancelling(request: Any, forward: Forward, context: Any) -> Any:
@@ -465,7 +465,7 @@ async def test_a_kept_record_that_the_store_refuses_is_pulled_and_put_aside(benc
     assert bool(bench.proxy.puts[-1].kept_count) == bench.proxy.may_keep
 
 
-async def test_what_is_not_kept_any_more_is_pulled_again(bench: Bench) -> None:
+async def test_batch_no_longer_kept_is_pulled_again(bench: Bench) -> None:
     """As after a restart of the store, or when another scheduler has begun with the lane."""
     await bench.send(*names(10))
     bench.clock.move(1_000)

@@ -24,7 +24,7 @@ LANE = LaneOffsets(shard=0, level=1, next_offset=50, min_offset=10, max_offset=9
         (91, "above the lane's max"),
     ],
 )
-def test_what_contradicts_a_published_offset(published: int, fault: str) -> None:
+def test_contradictions_of_published_offsets(published: int, fault: str) -> None:
     assert contradiction(published, LANE) == fault
 
 

@@ -62,7 +62,7 @@ def test_claims(owners: list[str], live: str, me: str, claimed: list[tuple[int, 
     assert [row.key for row in claims(rows(*owners), live, me)] == claimed
 
 
-def test_held_lanes_are_those_of_the_rows_whatever_the_target_is() -> None:
+def test_held_lanes_follow_the_rows_at_any_target() -> None:
     assert held(rows("a", "b", "a", ""), "a") == {(0, 1), (0, 3)}
 
 
@@ -110,7 +110,7 @@ def test_heartbeat_that_moves_backwards_is_a_sign_of_life_too() -> None:
     assert watching.observe({"me": 6, "other": 1}, 3_000) == ({"me", "other"}, set())
 
 
-def test_who_slept_does_not_take_the_others_for_dead() -> None:
+def test_scheduler_that_slept_counts_the_others_as_live() -> None:
     watching = watch()
     watching.observe({"me": 1, "other": 5}, 0)
     live, dead = watching.observe({"me": 2, "other": 5}, 3_600_000)

@@ -120,9 +120,7 @@ async def test_message_that_falls_due_just_after_a_death_is_late_by_no_more_than
     assert 0 <= bench.stored()[0].stored_at_ms - due_at_ms <= LATE_MS_MAX
 
 
-async def test_scheduler_that_starts_without_a_database_serves_what_is_due(
-    schedulers: Schedulers, outage: Outage
-) -> None:
+async def test_scheduler_without_a_database_delivers_due_messages(schedulers: Schedulers, outage: Outage) -> None:
     """Nobody else runs, and it has never seen the database."""
     bench = schedulers.bench
     outage.begin()
@@ -259,7 +257,7 @@ async def test_frozen_stand_in_is_replaced_and_leaves_when_it_wakes(schedulers: 
     assert (woken.take, woken.leave) == ([], [1])
 
 
-async def test_long_pull_for_what_lies_behind_a_lost_put_serves_nobody(bench: Bench) -> None:
+async def test_long_pull_behind_a_lost_put_does_not_block_a_stand_in(bench: Bench) -> None:
     """A scheduler that froze with a batch in its hands, and a pull for the next one waiting."""
     await bench.send("A", "B", level=1)
     await pass_time(bench, 1_200)

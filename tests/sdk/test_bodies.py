@@ -161,7 +161,7 @@ MISFITS: list[tuple[Any, bytes, str, str]] = [
 
 
 @pytest.mark.parametrize(("kind", "body", "content_type", "says"), MISFITS)
-def test_what_does_not_fit_is_told_without_its_values(kind: Any, body: bytes, content_type: str, says: str) -> None:
+def test_decoding_errors_omit_values(kind: Any, body: bytes, content_type: str, says: str) -> None:
     with pytest.raises(BadBody, match=rf"^the body can't be read: {says}") as caught:
         decoder(kind)(body, content_type)
     assert "secret" not in str(caught.value)

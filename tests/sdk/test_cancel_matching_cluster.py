@@ -121,9 +121,7 @@ async def left_once_all_answer(cluster: Cluster, topic: str) -> int:
     return found.pending
 
 
-async def test_by_id_alone_what_a_shard_has_that_is_away_is_not_known(
-    cluster: Cluster, producer: AsyncProducer
-) -> None:
+async def test_ids_of_an_unreachable_shard_stay_unknown(cluster: Cluster, producer: AsyncProducer) -> None:
     sent = await producer.send_many([Message("bills", b"x", delay="1h", queue=n, id=f"bill-{n}") for n in range(4)])
     shards = [one.shard for one in sent if isinstance(one, Receipt)]
     assert set(shards) == {0, 1}

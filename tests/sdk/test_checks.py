@@ -259,9 +259,7 @@ async def test_handlers_are_bounded(tap: Checks, topic: str, group: str, produce
     assert most == 3
 
 
-async def test_the_end_of_the_producer_delivers_what_is_decided(
-    tap: Checks, topic: str, group: str, quick: None
-) -> None:
+async def test_closing_producer_delivers_its_decisions(tap: Checks, topic: str, group: str, quick: None) -> None:
     decide, begun = asyncio.Event(), asyncio.Event()
     async with AsyncProducer(tap.address) as producer:
 

@@ -220,7 +220,7 @@ def test_a_second_signal_breaks_commands_off(gateway: Consumed, tmp_path: Path) 
     assert gateway.leases == {}
 
 
-def test_what_the_server_refuses_for_ever_is_one_line(gateway: Consumed) -> None:
+def test_permanent_rejection_is_one_line(gateway: Consumed) -> None:
     gateway.nodes.run(gateway.make_topic(gateway.topic, 1))
     with consuming(gateway, "--sql", "size >> 5") as process:
         code, output, errors = ended(process)
@@ -236,7 +236,7 @@ def test_what_the_server_refuses_for_ever_is_one_line(gateway: Consumed) -> None
         (("--server", "no:where"), "server: 'no:where' is not HOST:PORT"),
     ],
 )
-def test_what_makes_no_sense_is_one_line(gateway: Consumed, options: tuple[str, ...], why: str) -> None:
+def test_usage_errors_are_one_line(gateway: Consumed, options: tuple[str, ...], why: str) -> None:
     with consuming(gateway, *options) as process:
         code, output, errors = ended(process)
     assert (code, output) == (2, "")

@@ -175,7 +175,7 @@ async def test_a_retry_has_its_first_place_and_its_attempt(groups: Groups, topic
     assert (seen[1].properties, seen[1].late_ms) == ({}, None)
 
 
-async def test_an_error_is_cut_to_what_the_server_takes(groups: Groups, topic: str, group: str) -> None:
+async def test_error_is_cut_to_the_servers_limit(groups: Groups, topic: str, group: str) -> None:
     await groups.fill(topic, 2)
     consumer = Consumer(groups.address, group=group)
 
@@ -360,7 +360,7 @@ def test_a_topic_has_one_handler() -> None:
         register(nothing)
 
 
-async def test_what_would_donothing_while_it_runs_is_refused(groups: Groups, topic: str, group: str) -> None:
+async def test_changes_without_effect_while_running_are_rejected(groups: Groups, topic: str, group: str) -> None:
     await groups.make_topic(topic, 2)
     consumer = Consumer(groups.address, group=group)
     consumer.handler(topic)(nothing)

@@ -128,7 +128,7 @@ async def test_retry_and_reject_and_the_policy_of_a_message(cluster: Cluster) ->
     assert letters == {b"never": "REJECTED", b"own": "ATTEMPTS_EXHAUSTED"}
 
 
-async def test_consumers_of_a_group_share_and_none_gets_what_another_has(cluster: Cluster) -> None:
+async def test_consumers_of_a_group_share_messages_without_overlap(cluster: Cluster) -> None:
     seen: list[bytes] = []
     workers: set[int] = set()
 
@@ -248,7 +248,7 @@ async def test_a_restarting_store_is_awaited(cluster: Cluster) -> None:
     assert consumer.stats.lost == 0
 
 
-async def test_what_a_consumer_gives_back_is_the_next_ones_at_once(cluster: Cluster) -> None:
+async def test_returned_messages_go_to_the_next_consumer_at_once(cluster: Cluster) -> None:
     await send(cluster, *(Message("orders", b"%d" % n) for n in range(50)))
     seen: list[tuple[bytes, int]] = []
     first = Consumer(cluster.address, group="billing")

@@ -105,7 +105,7 @@ async def test_a_handler_that_blocks_the_event_loop_is_logged(
         await until(lambda: "the event loop was blocked for" in caplog.text)
 
 
-async def test_a_message_whose_lease_has_ended_is_not_acknowledged(
+async def test_message_is_not_acknowledged_after_its_lease(
     groups: Groups, topic: str, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     await groups.fill(topic, 1)

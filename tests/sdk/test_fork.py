@@ -91,7 +91,7 @@ if pid == 0:
     assert threaded_tap.count(topic) == 2
 
 
-def test_children_do_not_crash_by_what_the_parent_has_open(threaded_tap: Gateway, topic: str) -> None:
+def test_forked_children_survive_open_clients(threaded_tap: Gateway, topic: str) -> None:
     """By default gRPC's core starts threads in them, of which about one child in four died."""
     code = """
 import os, threading

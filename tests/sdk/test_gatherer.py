@@ -101,7 +101,7 @@ async def test_capacity_of_a_timed_out_request_is_not_lost() -> None:
     assert room.try_acquire(1, 0)
 
 
-async def test_what_is_larger_than_all_room_gets_in_alone() -> None:
+async def test_request_beyond_the_capacity_is_admitted_alone() -> None:
     room = Capacity(10, 100)
     assert room.try_acquire(1, 5_000)
     assert not room.try_acquire(1, 1)

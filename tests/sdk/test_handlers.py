@@ -50,7 +50,7 @@ REFUSED: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("function", "says"), REFUSED)
-def test_what_can_not_be_called_is_refused_when_it_is_registered(function: Any, says: str) -> None:
+def test_unusable_handler_is_rejected_at_registration(function: Any, says: str) -> None:
     consumer = Consumer(group="billing")
     with pytest.raises(InvalidArgument, match=says):
         consumer.handler("orders")(function)
@@ -67,7 +67,7 @@ def test_what_can_not_be_called_is_refused_when_it_is_registered(function: Any, 
         print,
     ],
 )
-def test_whatever_takes_a_message_is_taken(function: Callable[..., Any]) -> None:
+def test_any_callable_of_one_message_is_a_handler(function: Callable[..., Any]) -> None:
     assert Consumer(group="billing").handler("orders")(function) is function
 
 

@@ -136,7 +136,7 @@ async def test_lost_answers_and_shards_that_are_away_are_asked_again(
     assert tap.requests["Cancel"][3].messages[0].message_id == ids[1]
 
 
-async def test_what_stays_unknown_is_an_error_of_its_own(
+async def test_unknown_outcome_of_a_cancel_is_an_error(
     tap: Gateway, topic: str, producer: AsyncProducer, hasty: AsyncProducer
 ) -> None:
     (one,) = await wait_for(tap, topic)

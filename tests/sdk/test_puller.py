@@ -97,7 +97,7 @@ async def test_start_may_be_an_offset_of_each_queue(tap: Gateway, filled: str) -
         assert sorted(await take(puller, 4)) == [b"a4", b"b0", b"b1", b"b2"]
 
 
-async def test_positions_move_with_what_is_handed_out_and_are_a_start(tap: Gateway, filled: str) -> None:
+async def test_positions_follow_returned_messages_and_resume_a_puller(tap: Gateway, filled: str) -> None:
     async with AsyncPuller(tap.address, filled, start={1: 3}) as puller:
         assert await take(puller, 2) == [b"a0", b"a1"]
         positions = puller.positions

@@ -61,7 +61,7 @@ async def test_bytes_under_way_are_bounded(tap: Gateway, monkeypatch: pytest.Mon
     await connection.close()
 
 
-async def test_what_has_no_answer_when_the_stream_ends_is_sent_again_and_stored_once(tap: Gateway, topic: str) -> None:
+async def test_unanswered_sends_of_an_ended_stream_are_stored_once(tap: Gateway, topic: str) -> None:
     tap.lose_sends(None, grpc.StatusCode.UNAVAILABLE)
     async with AsyncProducer(tap.address) as producer:
         sent = [producer.send_many([Message(topic, b"x")] * 3) for _ in range(8)]
@@ -114,7 +114,7 @@ async def test_a_request_that_hangs_fails_alone_and_the_next_takes_another_strea
     await connection.close()
 
 
-async def test_who_gives_up_takes_nobody_elses_answer(tap: Gateway) -> None:
+async def test_cancelled_caller_takes_no_other_answer(tap: Gateway) -> None:
     tap.hold(*SENDS)
     connection = Connection(tap.address)
     asked = Stream(connection, METHOD, gateway_pb2.SendResponse, apart)
@@ -173,7 +173,7 @@ async def test_close_waits_for_requests_in_the_stream_and_ends_it(tap: Gateway, 
     await tap.until(lambda: tap.open["SendStream"] == 0)
 
 
-async def test_a_stream_that_is_closed_fails_what_is_in_it(tap: Gateway) -> None:
+async def test_closed_stream_fails_its_requests(tap: Gateway) -> None:
     tap.hold(*SENDS)
     connection = Connection(tap.address)
     asked = Stream(connection, METHOD, gateway_pb2.SendResponse, apart)

@@ -43,7 +43,7 @@ def test_iteration_and_positions_agree(threaded_tap: Gateway, topic: str) -> Non
         assert puller.positions == {0: 5, 1: 5}
 
 
-def test_commit_does_not_pass_what_iteration_holds(threaded_tap: Gateway, topic: str, group: str) -> None:
+def test_commit_stops_at_the_last_iterated_message(threaded_tap: Gateway, topic: str, group: str) -> None:
     with Producer(threaded_tap.address) as producer:
         producer.send_many([Message(topic, str(n).encode(), queue=0) for n in range(10)])
     with Puller(threaded_tap.address, topic, group=group) as puller:

@@ -134,7 +134,9 @@ async def test_an_exception_rolls_back(tap: Gateway, topic: str, group: str, pro
     assert tx.result is None
 
 
-async def test_what_the_block_decides_counts(tap: Gateway, topic: str, group: str, producer: AsyncProducer) -> None:
+async def test_decision_within_the_block_is_final(
+    tap: Gateway, topic: str, group: str, producer: AsyncProducer
+) -> None:
     async with producer.transaction(topic, b"0", group=group) as tx:
         receipt = await tx.commit()
         assert receipt is tx.result

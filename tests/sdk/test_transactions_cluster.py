@@ -30,9 +30,7 @@ class Broken(Exception):
     """An exception raised by a block."""
 
 
-def test_what_is_committed_is_delivered_and_nothing_else(
-    cluster: LocalCluster, producer: Producer, finder: Finder
-) -> None:
+def test_only_committed_messages_are_delivered(cluster: LocalCluster, producer: Producer, finder: Finder) -> None:
     with producer.transaction("ends", b"committed", group="ends-group", tags="paid", key="42") as tx:
         producer.send("ends", b"plain")
         assert bodies(cluster, "ends", 1) == [b"plain"]

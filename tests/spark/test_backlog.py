@@ -79,7 +79,7 @@ def test_overdue_counts_against_each_shards_own_time(spark: SparkSession) -> Non
     assert [row.overdue_by_ms for row in backlog.run(context(spark, tables, now_ms=NOW + 11)).pending] == [1, 1]
 
 
-def test_forecast_sets_the_fullest_minute_against_what_was_restored(spark: SparkSession) -> None:
+def test_forecast_compares_the_fullest_minute_with_restored_messages(spark: SparkSession) -> None:
     entries = [entry(1, NOW + MINUTE + second * 100) for second in range(120)] + [entry(1, NOW - 1)] * 500
     old, other, aside = restored(NOW - 600_000), restored(NOW), restored(NOW, "DT_QUARANTINE")
     plain = {"shard": 0, "topic": "orders", "stored_at_ms": NOW}

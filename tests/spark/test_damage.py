@@ -78,7 +78,7 @@ def test_damaged_record_is_reported(spark: SparkSession, store: Path, damage: Ca
     assert without_words(result(spark, "lateness", store)["findings"]) == [expected]
 
 
-def test_backlog_tells_entries_whose_record_can_not_be_read(spark: SparkSession, store: Path) -> None:
+def test_backlog_reports_entries_with_unreadable_records(spark: SparkSession, store: Path) -> None:
     position, _ = entry(store)
     overwrite(store / QUEUE / f"{0:020d}", ENTRY * UNIT.size, (position + 7).to_bytes(8, "big"))
     expected = {"shard": 0, "path": QUEUE, "position": ENTRY * UNIT.size, "size": UNIT.size}

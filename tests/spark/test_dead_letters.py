@@ -69,7 +69,7 @@ def test_differences_between_messages_are_masked(spark: SparkSession) -> None:
     assert {row[0]: row[1] for row in frame.select("words", masked(F.col("words"))).collect()} == cases
 
 
-def test_retries_tell_what_success_costs(spark: SparkSession) -> None:
+def test_retries_report_the_attempts_per_success(spark: SparkSession) -> None:
     def ended(end: str, attempt: int, times: int = 1, group: str = "billing") -> list[dict[str, Any]]:
         return [{"group": group, "topic": "orders", "attempt": attempt, "end": end}] * times
 

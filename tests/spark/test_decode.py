@@ -197,9 +197,7 @@ def test_record_of_a_batch_has_no_prepared_offset(make: Callable[..., Any]) -> N
         (b"", {}),
     ],
 )
-def test_properties_are_what_rocketmq_readers_see(
-    make: Callable[..., Any], text: bytes, wanted: dict[str, str]
-) -> None:
+def test_properties_equal_rocketmqs_reading(make: Callable[..., Any], text: bytes, wanted: dict[str, str]) -> None:
     for with_crc in (False, True):
         (row,) = whole(encoded(Record("t", 0, b"b", text), BASE, with_crc=with_crc), make)
         assert row["properties"] == list(wanted.items())
@@ -268,7 +266,7 @@ def test_a_mark_that_does_not_lead_to_the_end_closes_nothing(make: Callable[...,
     assert [(one.position, one.size) for one in decoder.skipped] == [(BASE + sizes[0], sizes[1])]
 
 
-def test_what_is_skipped_ends_with_the_range(make: Callable[..., Any]) -> None:
+def test_skipped_bytes_end_with_the_range(make: Callable[..., Any]) -> None:
     """The reader of the next range reports the rest."""
     data, sizes = log_of([(Record(name, 0, b"b", b""), False) for name in "tuvw"], BASE)
     damaged = data[: sizes[0]] + bytes(sizes[0] * 2) + data[sizes[0] * 3 :]
@@ -299,7 +297,7 @@ def test_a_truncated_file_is_reported(make: Callable[..., Any]) -> None:
     ]
 
 
-def test_only_what_starts_before_the_end_is_decoded(make: Callable[..., Any]) -> None:
+def test_only_records_starting_before_the_end_are_decoded(make: Callable[..., Any]) -> None:
     data, sizes = log_of([(Record("t", n, b"b", b""), False) for n in range(3)], BASE)
     bound = BASE + len(data)
     with pytest.MonkeyPatch.context() as patch:
@@ -339,7 +337,7 @@ def test_batches_outlive_their_decoder(make: Callable[..., Any]) -> None:
         assert set(table.column("body").to_pylist()) == {b"body"}
 
 
-def test_types_are_what_spark_makes_of_the_table(spark: SparkSession) -> None:
+def test_types_equal_sparks(spark: SparkSession) -> None:
     wanted = to_arrow_schema(spark.createDataFrame([], DDL).schema)
     assert wanted == SCHEMA
     # Equal also where Arrow's comparison of maps does not look.

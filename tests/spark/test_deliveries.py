@@ -257,7 +257,7 @@ class Told:
         return [tuple(row[name] for name in names) for row in table(self.records, now_ms, **options)]
 
 
-def test_a_settle_whose_copy_is_not_there_is_void() -> None:
+def test_settle_without_its_copy_is_void() -> None:
     """The log ends between it and its copy; and the start after that says so."""
     told = Told()
     told.give(told.lease(77, 50), [4, 5])
@@ -298,7 +298,7 @@ def test_last_delivery_that_expired_is_dead_when_its_letter_is_there() -> None:
     assert told.rows()[2] == (6, 77, 3, 50, 55, "dead")
 
 
-def test_what_is_open_when_the_journal_ends() -> None:
+def test_leases_open_at_the_end_of_the_journal() -> None:
     told = Told()
     told.give(told.lease(77, 50), [1, 2, 3])
     told.add(lambda journal: journal.change(told.place, 77, [2], 900))
@@ -347,7 +347,7 @@ def test_damaged_records_are_reported_and_the_rest_is_read(cut: int) -> None:
     assert sum(batch.num_rows for batch in rows) == 1
 
 
-def test_what_no_store_writes_is_damage() -> None:
+def test_events_that_no_store_writes_are_damage() -> None:
     told = Told()
     told.give(told.lease(77, 50), [1])
     body = bytearray(told.records[0][0])
@@ -386,7 +386,7 @@ def test_spans_are_sets_of_offsets(spans: list[int], cuts: list[tuple[int, int]]
         assert bool(kept) == bool(expected)
 
 
-def test_types_are_what_spark_makes_of_the_table(spark: SparkSession) -> None:
+def test_types_equal_sparks(spark: SparkSession) -> None:
     expected = to_arrow_schema(spark.createDataFrame([], DDL).schema)
     assert expected == SCHEMA
     told = Told()

@@ -78,7 +78,7 @@ def test_the_longest_part_of_the_way_is_the_cause(spark: SparkSession) -> None:
         assert (causes, row.late_count) == (({case[3]}, 1) if case[3] else (set(), 0)), case
 
 
-def test_what_has_no_such_way_is_left_out(spark: SparkSession) -> None:
+def test_records_without_a_lateness_are_left_out(spark: SparkSession) -> None:
     again = {"topic": "%RETRY%billing", "real_topic": "%RETRY%billing"}
     rows = [
         restored(0, 1, 90_000, **again),

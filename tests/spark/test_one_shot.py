@@ -71,7 +71,7 @@ def test_repeated_on_one_snapshot_it_leaves_the_same(
         ("SPARK_STRICT", "perhaps", 2, "DUETIME_SPARK_STRICT"),
     ],
 )
-def test_what_is_wrong_is_one_line_and_a_code(
+def test_error_is_one_line_and_an_exit_code(
     variables: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

@@ -24,7 +24,7 @@ def gave_way(*sources: str) -> list[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.split()
 
 
-async def test_what_is_served_on_this_machine_is_known(tmp_path: Path) -> None:
+async def test_stores_served_on_this_machine_are_known(tmp_path: Path) -> None:
     root = tmp_path / "store-0"
     async with Cluster(tmp_path) as cluster:
         assert is_served_here(str(root))
@@ -36,7 +36,7 @@ async def test_what_is_served_on_this_machine_is_known(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="not Linux")
-def test_job_takes_what_is_left_over_and_leaves_a_core_to_a_server(tmp_path: Path) -> None:
+def test_job_runs_at_low_priority_and_leaves_a_core_to_a_server(tmp_path: Path) -> None:
     assert gave_way(str(tmp_path)) == ["True", "0"]
     cores = len(os.sched_getaffinity(0))
     assert gave_way("grpc://localhost:9800") == ["True", "1" if cores > 1 else "0"]

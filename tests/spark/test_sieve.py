@@ -36,7 +36,7 @@ def sieved(*pieces: bytes) -> bytes:
 
 @pytest.mark.parametrize("told", [BARE, WITH_CODE])
 @pytest.mark.parametrize("size", [1, 7, 100, 10_000])
-def test_what_an_idle_worker_says_at_the_end_is_left_out(told: bytes, size: int) -> None:
+def test_final_output_of_idle_workers_is_left_out(told: bytes, size: int) -> None:
     text = LINE + told + LINE + told + told
     assert sieved(*(text[at : at + size] for at in range(0, len(text), size))) == LINE + LINE
 
@@ -61,7 +61,7 @@ def test_every_other_traceback_is_shown(text: bytes) -> None:
     assert sieved(*(text[n : n + 1] for n in range(len(text)))).count(b"ValueError") == text.count(b"ValueError")
 
 
-def test_a_traceback_is_told_after_a_while_and_with_it_what_came_after_it() -> None:
+def test_traceback_is_printed_after_a_pause_with_later_lines() -> None:
     sieve = Sieve()
     assert sieve.take(LINE + OTHER, 10.0) == LINE
     assert sieve.until_s == 10.0 + HOLD_S
@@ -71,6 +71,6 @@ def test_a_traceback_is_told_after_a_while_and_with_it_what_came_after_it() -> N
     assert sieve.take(LINE, 12.0) == LINE
 
 
-def test_what_is_said_at_each_start_is_left_out() -> None:
+def test_start_messages_are_left_out() -> None:
     noise = b'WARNING: Using incubator modules: jdk.incubator.vector\nSetting default log level to "WARN".\n'
     assert sieved(noise, LINE, b"half a li", b"ne\n", noise, b"no end") == LINE + b"half a line\nno end"

@@ -91,7 +91,7 @@ def live_through(store: Store, rng: random.Random, steps: int, *, checkpoints: b
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_checkpoint_and_tail_say_what_the_whole_log_says(tmp_path: Path, seed: int) -> None:
+def test_checkpoint_and_tail_equal_the_whole_log(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     store = Store(tmp_path / "store", HandClock())
     for _ in range(4):

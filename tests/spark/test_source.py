@@ -87,9 +87,7 @@ GATE = list(CONDITIONS)[:2]
 @pytest.mark.parametrize(
     "condition", [pytest.param(one, marks=[] if one in GATE else [pytest.mark.proof]) for one in CONDITIONS]
 )
-def test_pushed_filters_leave_out_what_spark_would(
-    spark: SparkSession, one: Path, entries: list[Row], condition: str
-) -> None:
+def test_pushed_filters_equal_sparks(spark: SparkSession, one: Path, entries: list[Row], condition: str) -> None:
     expected = [tuple(row) for row in entries if CONDITIONS[condition](row)]
     for pushdown in ("true", "false"):
         frame = table(spark, one, "queue_entries", rows="1000", pushdown=pushdown)

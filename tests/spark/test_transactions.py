@@ -63,7 +63,7 @@ def test_table_is_the_same_without_marks(scene: Scene) -> None:
     assert rows_of(scene.root, "transactions") == known
 
 
-def test_what_ended_after_the_snapshot_was_open(scene: Scene) -> None:
+def test_transaction_ended_after_the_snapshot_is_open(scene: Scene) -> None:
     scene.mark(8, end_tag(ROLLED_BACK, scene.end_position + 500))
     assert rows_of(scene.root, "transactions")[8]["state"] == "open"
 
@@ -73,7 +73,7 @@ def test_open_ones_alone_are_read(scene: Scene) -> None:
     assert [row["offset"] for row in rows] == [7, 8]
 
 
-def test_table_of_ends_has_what_records_say(scene: Scene) -> None:
+def test_table_of_ends_follows_the_records(scene: Scene) -> None:
     rows = rows_of(scene.root, "transaction_ends")
     assert [(row["offset"], row["end"]) for row in rows] == [
         *((0, "committed"), (0, "committed"), (1, "rolled back"), (2, "given up"), (3, "given up")),

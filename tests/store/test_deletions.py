@@ -108,7 +108,7 @@ async def test_a_deleted_topic_does_not_exist(store: Deleting) -> None:
     await store.__aenter__()
 
 
-async def test_what_is_open_again_takes_messages(store: Deleting) -> None:
+async def test_reopened_topic_accepts_messages(store: Deleting) -> None:
     await store.stage(CLOSE)
     assert await store.refusal(sent("a")) == "TOPIC_CLOSED"
     await store.stage(OPEN)
@@ -189,7 +189,7 @@ async def test_it_stays_deleted_when_all_is_rebuilt_from_the_log(store: Deleting
     assert await store.refusal(sent("d")) == "TOPIC_NOT_FOUND"
 
 
-async def test_who_waits_is_told(store: Deleting) -> None:
+async def test_deletion_ends_waiting_calls(store: Deleting) -> None:
     await store.send("a")
     assert names(await store.receive()) == ["a"]
     pull = asyncio.ensure_future(store.pull(1, wait_ms=20_000))

@@ -105,7 +105,7 @@ async def test_a_broker_s_way_is_a_setting(tmp_path: Path) -> None:
         assert queue.min_offset == queue.max_offset == 1
 
 
-async def test_what_is_due_comes_out_of_a_disk_full_of_delayed_messages(tmp_path: Path) -> None:
+async def test_due_messages_are_delivered_from_a_full_disk(tmp_path: Path) -> None:
     """Each needs as much room again: sends are refused before that is taken."""
     async with Small(tmp_path / "store") as store:
         taken = await store.until_full("orders", level=1)

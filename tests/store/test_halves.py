@@ -141,7 +141,7 @@ def test_immune_copy_is_ended_by_the_first(log: HalfLog) -> None:
     assert opened(log.write(half_progress=1)) == []
 
 
-def test_immune_copy_whose_first_has_left_is_ended_by_its_op_record(log: HalfLog) -> None:
+def test_op_record_ends_an_immune_copy_without_its_first(log: HalfLog) -> None:
     for _ in range(3):
         log.half("others")
     log.half("a", TRAN_PREPARED_QUEUE_OFFSET="1")

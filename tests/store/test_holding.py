@@ -137,7 +137,7 @@ async def test_entries_held_twice_are_stored_once(lane: Lane) -> None:
     assert lane.stored() == ["A", "B", "C"]
 
 
-async def test_what_is_further_away_is_refused_behind_all_that_is_due(lane: Lane) -> None:
+async def test_entry_beyond_the_plan_is_not_due(lane: Lane) -> None:
     await lane.fill("ABC", apart_ms=AHEAD_MS_MAX + 1)
     lane.clock.move(AHEAD_MS_MAX + 1)
     answer = await lane.begin(0, 3)

@@ -29,7 +29,7 @@ entries = st.integers(0, 20)
 
 
 @given(known=entries, low=entries, count=entries, runs=st.lists(st.lists(entries)))
-def test_what_is_restored_is_as_each_entry_says(known: int, low: int, count: int, runs: list[list[int]]) -> None:
+def test_restored_set_equals_single_entries(known: int, low: int, count: int, runs: list[list[int]]) -> None:
     high = low + count
     found = Restored.of(known, low, high, [np.array(run, np.int64) for run in runs])
     expected = {entry for entry in range(low, high) if entry < known or any(entry in run for run in runs)}
@@ -404,7 +404,7 @@ async def test_the_store_assumes_no_order_of_a_lane(shard: Shard, lane: LastFirs
     assert len(shard.pulled()) == 4
 
 
-def test_what_was_cancelled_stands_in_nobodys_way(shard: Shard) -> None:
+def test_cancelled_entry_does_not_block_the_lane(shard: Shard) -> None:
     shard.put(*(sent(name, level=1) for name in "ABCD"))
     shard.clock.wall_ms += 1_000
     lane = shard.store.lanes[1]

@@ -32,7 +32,7 @@ def test_twin_links_as_the_python_does(
 
 
 @given(ROWS, ROWS)
-def test_what_was_linked_is_taken_back(before: list[Any], after: list[Any]) -> None:
+def test_unlink_reverses_link(before: list[Any], after: list[Any]) -> None:
     slots = np.zeros(7, np.int32)
     link(np.array(before, ROW), slots, 1, 0)
     expected = slots.tolist()

@@ -109,7 +109,7 @@ def test_keys_that_take_more_room_than_their_records_are_not_kept() -> None:
         assert (keys.of(intake, bytearray(intake.data)) is not None) == kept
 
 
-def test_a_put_whose_keys_are_not_kept_is_left_to_the_log() -> None:
+def test_put_without_kept_keys_is_read_from_the_log() -> None:
     keys = NewKeys(0)
     keys.publish([(50, rows(0))])
     keys.publish([(100, rows(50)), (200, None), (300, rows(200))])

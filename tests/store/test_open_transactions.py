@@ -178,7 +178,7 @@ class Tables(RuleBasedStateMachine):
         assert self.table.expired(self.now - age, count).offsets.tolist() == wanted[:count]
 
     @invariant()
-    def table_has_what_the_model_has(self) -> None:
+    def table_equals_the_model(self) -> None:
         known = sorted(self.model)
         rows = self.table.find(ints([*known, 0, self.next_offset + 1]))
         assert len(self.table) == len(known)

@@ -59,7 +59,7 @@ def test_forged_crc_of_a_body_is_no_way_in(shard: Shard) -> None:
     assert shard.put_entries(wrong, lane=1, first_entry=0).statuses == [REFUSED]
 
 
-def test_what_stands_before_a_forged_record_is_taken_and_what_comes_after_is_not(shard: Shard) -> None:
+def test_records_before_a_forged_one_are_accepted_later_ones_are_not(shard: Shard) -> None:
     pending(shard, "A", "B", "C", "D")
     records = [restored(shard.store, 1, entry, 1) for entry in range(4)]
     forged = [*records[:2], records[2].replace(b"body", b"ydob", 1), records[3]]

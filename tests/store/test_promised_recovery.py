@@ -222,7 +222,7 @@ def test_a_clock_set_back_keeps_all_places(cut: Cut) -> None:
     assert cut.pulled()[1].stored_at_ms == due_at_ms == cut.store.clock.now_ms()
 
 
-def test_whoever_took_the_place_keeps_it(cut: Cut) -> None:
+def test_record_at_a_lost_promises_place_stays(cut: Cut) -> None:
     cut.put(sent("before"))
     cut.fill("AB")
     cut.promise(1, 0, 2)

@@ -94,7 +94,7 @@ def test_reach_is_shorter_once_ids_are_pushed_out(make: Make) -> None:
     assert recent.reach_ms(12_000) == 10_000
 
 
-def test_what_is_taken_back_leaves_the_older_ones_of_its_bucket(make: Make) -> None:
+def test_cut_keeps_older_entries_of_the_bucket(make: Make) -> None:
     recent = make(64)
     add(recent, list(range(40)), list(range(40)))
     add(recent, list(range(40, 60)), list(range(40, 60)))

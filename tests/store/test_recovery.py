@@ -63,7 +63,7 @@ def test_only_records_after_the_checkpoint_are_rebuilt(shard: Shard) -> None:
 @pytest.mark.parametrize(
     "victim", ["consumequeue/orders", "consumequeue", "config", "checkpoint", "consumequeue/SCHEDULE_TOPIC_XXXX"]
 )
-def test_what_is_derived_is_made_again_when_it_is_gone(shard: Shard, victim: str) -> None:
+def test_missing_derived_files_are_rebuilt(shard: Shard, victim: str) -> None:
     filled(shard)
     shard.checkpoint()
     shard.crash()

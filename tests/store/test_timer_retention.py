@@ -81,7 +81,7 @@ async def test_copies_are_found_again_after_a_crash(shard: Shard, gone: str) -> 
 
 
 @pytest.mark.parametrize("gone", ["", "checkpoint", "timers"])
-async def test_what_was_cancelled_is_not_appended_again_and_stays_so(shard: Shard, gone: str) -> None:
+async def test_cancelled_timers_are_not_appended_again(shard: Shard, gone: str) -> None:
     await put(shard)
     store, entries = shard.node.store, np.arange(0, COUNT, 3)
     lane = store.lanes[LANE]

@@ -283,7 +283,7 @@ async def test_journals_of_a_deferral_are_not_read(shard: Consuming, monkeypatch
     assert (lines(answer)[-1], list(answer.gaps)) == (f"received {TOPIC}:0:1 #1", [])
 
 
-async def test_what_retention_has_left_of_a_life_is_told_as_the_rest_of_it(shard: Consuming) -> None:
+async def test_trace_after_retention_names_its_gaps(shard: Consuming) -> None:
     start = shard.clock.now_ms()
     await shard.put(copy(RETRY, [[1, start - 50, start - 20, "E", "", ""]], times=1))
     answer = await life(shard)

@@ -215,7 +215,7 @@ async def test_a_check_counts_once_it_is_heard(store: Running) -> None:
     assert len(records_of(store, CHECKS_TOPIC)) == 3
 
 
-async def test_what_nobody_hears_does_not_count_and_is_due_at_once(store: Running) -> None:
+async def test_unheard_check_is_not_counted_and_due_at_once(store: Running) -> None:
     (one,) = await prepared(store, "m0")
     await passes(store, TIMEOUT_MS)
     assert offsets(await take(store)) == [0]

@@ -113,7 +113,7 @@ def test_client_needs_nothing_that_only_some_systems_have() -> None:
         "if x:\n    pass\nelse:\n    os.fork()",
     ],
 )
-def test_rule_sees_what_it_forbids(code: str) -> None:
+def test_rule_finds_forbidden_code(code: str) -> None:
     assert len(list(unguarded(ast.parse(code).body))) == 1
 
 

@@ -152,7 +152,7 @@ async def test_a_copy_that_a_crash_took_leaves_its_dead_letter(store: Letters, t
     assert store.copies() == ["1", "0"]
 
 
-async def test_what_found_no_room_is_there_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_dead_letters_stay_listed_after_a_failed_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with Letters(tmp_path / "store") as store:
         await store.stub.PutTopic(store_pb2.PutTopicRequest(name=RETRY, queue_count=1))
         await store.die("a", "b")

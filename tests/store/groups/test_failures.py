@@ -46,7 +46,7 @@ async def test_two_copies_of_one_call_settle_once(store: Consuming) -> None:
     assert names(await store.receive()) == ["a"]
 
 
-async def test_a_lease_expires_whose_copy_is_not_stored(store: Consuming) -> None:
+async def test_lease_without_a_stored_copy_expires(store: Consuming) -> None:
     await store.send("a")
     (got,) = await store.receive()
     groups = store.node.parts.groups
@@ -87,7 +87,7 @@ async def test_a_changed_lease_keeps_the_deliveries_that_expired_before(store: C
     assert list(taken.expired) == [start_ms, first_ms, first_ms, last_ms]
 
 
-async def test_a_message_whose_last_lease_ends_is_hidden_until_it_is_taken(store: Consuming) -> None:
+async def test_message_after_its_last_lease_is_hidden_until_taken(store: Consuming) -> None:
     await store.send("a")
     start_ms = store.clock.now_ms()
     await store.receive(max_attempts=2)
