@@ -213,7 +213,7 @@ def test_entries_before_and_behind_one_that_is_refused(shard: Shard) -> None:
 def test_record_larger_than_a_segment_is_refused_alone(shard: Shard) -> None:
     outcome = shard.put(sent("A", body=bytes(1024 * 1024)), sent("B"))
     assert outcome.statuses == [REFUSED, OK]
-    assert "a segment of this shard takes 1048568" in outcome.faults[0]
+    assert "a segment of this shard holds 1048568" in outcome.faults[0]
 
 
 def test_too_many_waiting_bytes_are_refused(tmp_path, clock: HandClock) -> None:
