@@ -1,0 +1,31 @@
+"""Store directories of a real RocketMQ 5.5.1, imported: each line of their manifests against the shard's messages."""
+
+from pathlib import Path
+
+import pytest
+from duetime_core.ondisk.files import LogFiles
+from duetime_core.ondisk.folder import LocalFiles
+from duetime_core.ondisk.scan import Found, scan
+from duetime_format.properties import value_of
+
+from tests.format import golden55
+
+
+@pytest.fixture(params=golden55.NAMES)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def root(name: str, tmp_path: Path) -> Path:
+    return golden55.unpack(name, tmp_path)
+
+
+def test_log_has_every_message_of_the_manifest(name: str, root: Path) -> None:
+    log = LogFiles(LocalFiles(root))
+    items = list(scan(log, log.min_position))
+    log.close()
+    assert all(isinstance(item, Found) and not item.damage for item in items)
+    ids = {value_of(item.record.properties, b"UNIQ_KEY").decode() for item in items if isinstance(item, Found)}
+    lines = [line for line in golden55.manifest(name) if line["kind"] not in ("topic", "offset", "end")]
+    assert {line["id"] for line in lines if line["id"]} <= ids
