@@ -114,7 +114,7 @@ async def ask_as_keda(address: str) -> None:
         request = externalscaler_pb2.GetMetricsRequest(scaledObjectRef=reference, metricName="duetime-due")
         (value,) = (await stub.GetMetrics(request, timeout=CALL_TIMEOUT_S)).metricValues
     assert value.metricValue == FAR
-    say(f"KEDA is told {value.metricValue} entries due within 3 h")
+    say(f"KEDA counts {value.metricValue} entries due within 3 h")
 
 
 async def test_production_overlay_is_taken_by_the_api_server(namespace: None) -> None:
@@ -126,7 +126,7 @@ async def test_production_overlay_is_taken_by_the_api_server(namespace: None) ->
     assert not warnings
     count = out.count("(server dry run)")
     assert count == out.count("\n") > 20
-    say(f"production: {count} resources taken by the API server, no warning")
+    say(f"production: {count} resources accepted by the API server, no warning")
 
 
 async def test_every_message_is_accounted_for_despite_deleted_pods(namespace: None) -> None:
@@ -166,4 +166,4 @@ async def test_every_message_is_accounted_for_despite_deleted_pods(namespace: No
     await count_backlog(address)
     restored = sum(lane.watermark for lane in await lanes(address))
     assert restored == MESSAGES, "lane entries restored"
-    say(f"containers started anew by their probes or by an end of their own: {await restarts() or 'none'}")
+    say(f"containers restarted by their probes or after an exit: {await restarts() or 'none'}")

@@ -93,7 +93,7 @@ async def refusals(address: str, token: str, monkeypatch: pytest.MonkeyPatch) ->
         ("retry", "Restore", "PERMISSION_DENIED"),
     ):
         assert await in_pod(app, "python", "-P", "-c", CALL, method) in status.split(), app
-    say("who shows no token, speaks in plain or has another role is refused")
+    say("callers without a token, without TLS or with another role are rejected")
 
 
 @asynccontextmanager
@@ -128,7 +128,7 @@ async def ask_as_keda(folder: Path) -> None:
                 await stub.GetMetrics(request, timeout=CALL_TIMEOUT_S)
     assert value.metricValue == FAR
     assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
-    say(f"KEDA is told {value.metricValue} entries due within 3 h, by its certificate alone")
+    say(f"KEDA counts {value.metricValue} entries due within 3 h, by its certificate alone")
 
 
 async def count_backlog(address: str) -> None:
