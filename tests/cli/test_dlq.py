@@ -105,6 +105,8 @@ def test_list_and_show_have_all_fields(
     assert (attempt["attempt"], attempt["error_type"], attempt["trace"]) == (1, "TimeoutError", "File x\n  line 2")
     assert attempt["failed_at"] <= one["dead_at"]
     assert two["body_base64"] == "/w=="
+    assert run(["dlq", "list", group, "--newest", "--max", "1", "--json"]) == 0
+    assert [one["id"] for one in lines_of(capsys)] == [second]
 
     assert run(["dlq", "list", group, "--error", "BANK 1", "--tag", "paid", "--topic", topic, "--key", "key1"]) == 0
     (line,) = capsys.readouterr().out.splitlines()

@@ -1,6 +1,7 @@
 """Dead letters in the console: looked at, taken home, given another try or thrown away, and never without a dry run."""
 
 import asyncio
+import html
 import json
 import re
 
@@ -16,9 +17,11 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 OF_BILLING = f"/dead-letters?group={BILLING}"
 
 
-async def left(traffic: Traffic, group: str) -> list[str]:
+async def left(traffic: Traffic, group: str, *, newest_first: bool = False) -> list[str]:
     """Ids of its dead letters."""
-    wanted = consumer_pb2.ListDeadLettersRequest(filter=consumer_pb2.DeadLetterFilter(group=group), max_count=1000)
+    wanted = consumer_pb2.ListDeadLettersRequest(
+        filter=consumer_pb2.DeadLetterFilter(group=group), max_count=1000, newest_first=newest_first
+    )
     return [letter.message.id for letter in (await traffic.call("ListDeadLetters", wanted)).letters]
 
 
@@ -62,6 +65,16 @@ async def test_dead_letters_are_grouped_by_error_and_handler(shown: Shown) -> No
     assert len(letters) == 17
     groups = rows((await shown.browser.get("/dead-letters")).text)
     assert f"{BILLING} 17 20" in groups
+
+
+async def test_newest_dead_letters_come_first_page_by_page(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("duetime_console.pages.dead_letters._SHOWN", 4)
+    await own_letters(shown, "newest", 5)
+    first = (await shown.browser.get("/dead-letters?group=newest")).text
+    (link,) = re.findall(r'rel="next" href="([^"]+)"', first)
+    second = (await shown.browser.get(html.unescape(link))).text
+    listed = re.findall(r'class="mono" href="/dead-letters/letters/([^?]+)\?', first + second)
+    assert listed == await left(shown.traffic, "newest", newest_first=True)
 
 
 async def test_a_filter_selects_and_is_in_the_address(shown: Shown) -> None:

@@ -6,6 +6,8 @@ from typing import Any
 
 import grpc
 import pytest
+from duetime.client.errors import Unavailable
+from duetime.client.finding.finder import AsyncFinder
 from duetime.v1 import message_pb2
 from duetime.v1 import transactions_pb2 as pb
 from duetime_core.calls import refused
@@ -359,9 +361,21 @@ async def test_wrong_lists_are_refused(tapped: Gateway, taps: list[TappedStore])
     ):
         error = await error_of(stub.ListTransactions(pb.ListTransactionsRequest(**wrong), timeout=WAIT_S))  # type: ignore[arg-type]
         assert error.code() is grpc.StatusCode.INVALID_ARGUMENT, wrong
-    await taps[1].stop()
-    error = await error_of(stub.ListTransactions(pb.ListTransactionsRequest(), timeout=WAIT_S))
-    assert error.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_lists_name_shards_that_do_not_answer(tapped: Gateway, taps: list[TappedStore]) -> None:
+    prepared = await prepare(tapped, *(message() for _ in range(20)))
+    reachable = {one.transaction_id for one in prepared if one.shard == 1}
+    await taps[0].stop()
+    page = await tapped.stub.ListTransactions(pb.ListTransactionsRequest(), timeout=WAIT_S)
+    assert {one.transaction_id for one in page.transactions} == reachable
+    assert list(page.unreachable_shards) == [0]
+    seen = set()
+    async with AsyncFinder(f"127.0.0.1:{tapped.node.port}") as finder:
+        with pytest.raises(Unavailable, match="their transactions are missing: 0"):
+            async for one in finder.transactions():
+                seen.add(one.id)
+    assert seen == reachable
 
 
 async def test_transaction_is_found_by_its_id_and_its_messages(tapped: Gateway, taps: list[TappedStore]) -> None:

@@ -68,9 +68,14 @@ class LetterStore:
 
     async def PullDeadLetters(self, shard: int, request: Any) -> store_pb2.PullDeadLettersResponse:
         letters = self.letters[shard]
-        offsets = [n for n in range(request.offset, len(letters)) if (shard, n) not in self.gone]
-        chosen = offsets[: request.max_count]
-        next_offset = offsets[len(chosen)] if len(chosen) < len(offsets) else len(letters)
+        end = min(request.before_offset or len(letters), len(letters))
+        offsets = [n for n in range(request.offset, end) if (shard, n) not in self.gone]
+        if request.before_offset:
+            chosen = offsets[-request.max_count :]
+            next_offset = chosen[0] if len(chosen) < len(offsets) else request.offset
+        else:
+            chosen = offsets[: request.max_count]
+            next_offset = offsets[len(chosen)] if len(chosen) < len(offsets) else len(letters)
         return store_pb2.PullDeadLettersResponse(
             records=b"".join(record.encode(letters[n]) for n in chosen),
             offsets=chosen,

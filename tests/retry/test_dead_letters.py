@@ -31,18 +31,21 @@ class Service:
     async def is_group(self, group: str) -> bool:
         return group in self.groups
 
-    async def page(self, max_count: int = 0, page: str = "", **wanted: Any) -> consumer_pb2.ListDeadLettersResponse:
+    async def page(
+        self, max_count: int = 0, page: str = "", *, newest_first: bool = False, **wanted: Any
+    ) -> consumer_pb2.ListDeadLettersResponse:
         given = {"group": GROUP, **wanted}
         filter_ = consumer_pb2.DeadLetterFilter(**given)
-        return await self.letters.page(
-            consumer_pb2.ListDeadLettersRequest(filter=filter_, max_count=max_count, page=page)
+        request = consumer_pb2.ListDeadLettersRequest(
+            filter=filter_, max_count=max_count, page=page, newest_first=newest_first
         )
+        return await self.letters.page(request)
 
-    async def listed(self, max_count: int = 0, **wanted: Any) -> list[str]:
+    async def listed(self, max_count: int = 0, *, newest_first: bool = False, **wanted: Any) -> list[str]:
         """Ids of all pages."""
         found, page = [], ""
         while True:
-            answer = await self.page(max_count, page, **wanted)
+            answer = await self.page(max_count, page, newest_first=newest_first, **wanted)
             found += [letter.message.id for letter in answer.letters]
             page = answer.next_page
             if not page:
@@ -100,6 +103,49 @@ async def test_times_bound_the_list() -> None:
     found = await service.listed(from_ms=START_MS + 3_000, to_ms=START_MS + 5_000)
     assert found == ["id3", "id4", "id5"]
     assert await service.listed(1, from_ms=START_MS + 9_000, to_ms=START_MS + 101_000) == ["id9", "id100", "id101"]
+
+
+def interleaved() -> Service:
+    """Dead letters 0, 3, 6 on shard 0, none on shard 1, and 1, 2, 4, 5 on shard 2, by time."""
+    service = Service(0, 0, 0)
+    service.store.letters = {0: [dead(n) for n in (0, 3, 6)], 1: [], 2: [dead(n) for n in (1, 2, 4, 5)]}
+    return service
+
+
+@pytest.mark.parametrize("max_count", [0, 1, 2, 3, 6, 7])
+async def test_newest_first_merges_the_shards_by_time(max_count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dead_letters, "PULL_COUNT", 2)
+    service = interleaved()
+    assert await service.listed(max_count, newest_first=True) == [f"id{n}" for n in range(6, -1, -1)]
+    service.store.gone = {(2, 3), (0, 0)}
+    assert await service.listed(max_count, newest_first=True) == ["id6", "id4", "id3", "id2", "id1"]
+
+
+async def test_newest_first_keeps_filters_and_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dead_letters, "SCAN_COUNT_MAX", 2)
+    service = interleaved()
+    assert len((await service.page(newest_first=True, ids=["id0"])).letters) == 0
+    assert await service.listed(newest_first=True, ids=["id0", "id5"]) == ["id5", "id0"]
+    bounds = {"from_ms": START_MS + 2_000, "to_ms": START_MS + 5_000}
+    assert await service.listed(1, newest_first=True, **bounds) == ["id5", "id4", "id3", "id2"]
+    assert await service.listed(newest_first=True, to_ms=START_MS - 1) == []
+
+
+async def test_later_pages_skip_new_dead_letters() -> None:
+    service = interleaved()
+    first = await service.page(1, newest_first=True)
+    service.store.letters[2].append(dead(9))
+    service.store.letters[0].append(dead(8))
+    second = await service.page(2, first.next_page, newest_first=True)
+    assert [one.message.id for one in second.letters] == ["id5", "id4"]
+
+
+async def test_a_page_belongs_to_its_order() -> None:
+    service = interleaved()
+    for newest_first in (False, True):
+        page = (await service.page(1, newest_first=newest_first)).next_page
+        with pytest.raises(InvalidArgument, match="of an answer in this order"):
+            await service.page(1, page, newest_first=not newest_first)
 
 
 async def test_deleted_dead_letters_are_not_listed() -> None:

@@ -14,7 +14,9 @@ from duetime_retry.letters import (
     NotRedrivable,
     Place,
     dead_letter_of,
+    newest_page_of,
     page_of,
+    parse_newest_page,
     parse_page,
     redriven,
     split,
@@ -129,6 +131,17 @@ def test_records_are_split() -> None:
 @given(st.integers(0, 1_023), st.integers(0, 10**18 - 1))
 def test_a_page_is_read_as_it_was_written(queue: int, offset: int) -> None:
     assert parse_page(page_of(queue, offset)) == (queue, offset)
+
+
+@given(st.dictionaries(st.integers(0, 1_023), st.integers(1, 10**18 - 1), min_size=1))
+def test_newest_page_is_read_as_it_was_written(cursors: dict[int, int]) -> None:
+    assert parse_newest_page(newest_page_of(cursors)) == cursors
+
+
+@pytest.mark.parametrize("text", ["x", "PA==", "PDE6Mix4", page_of(1, 2)])
+def test_no_other_text_is_a_newest_page(text: str) -> None:
+    with pytest.raises(InvalidArgument, match="is not the next_page of an answer"):
+        parse_newest_page(text)
 
 
 @pytest.mark.parametrize("text", ["x", "x y", "ä", "AAAA", page_of(1, 2)[:-1], page_of(-1, 2), page_of(1, 10**18)])

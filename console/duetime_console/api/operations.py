@@ -20,6 +20,7 @@ from duetime_console.api.fields import Asked
 from duetime_console.api.limits import HTTP_CALL_S_MAX
 from duetime_console.api.problems import Problem
 from duetime_console.api.reading import JSON_TYPE, check_accept, checked, key_of, query_of, read_json, token_of
+from duetime_console.border import host_of
 from duetime_console.gateway import GatewayError
 
 T = TypeVar("T")
@@ -54,8 +55,7 @@ class Call:
     @property
     def caller(self) -> str:
         """The caller that shares limits: a token's user, or else a host."""
-        client = self._request.client
-        return self.token or (client.host if client else "")
+        return self.token or host_of(self._request.scope)
 
     @property
     def message_id(self) -> str:

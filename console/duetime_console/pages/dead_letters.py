@@ -25,7 +25,7 @@ from duetime_console.proofs import proofs_of
 from duetime_console.rendering import fragment, page, query_of, wants_fragment
 from duetime_console.session import call, viewer_of
 
-# Dead letters in the overview by error, oldest first, and in one answer.
+# Dead letters in the overview by error, the newest ones, and in one answer.
 DIGESTED_MAX = 5_000
 _PAGE_COUNT = 500
 # Dead letters on one page of the list.
@@ -116,15 +116,11 @@ async def _of_group(request: Request, group: str) -> Response:
     letters: list[consumer_pb2.DeadLetter] = []
     next_page, all_seen = "", True
     if wanted is not None:
+        letters, next_page = await _list(
+            request, wanted, _SHOWN, request.query_params.get("page", ""), newest_first=True
+        )
         seen, after = await _seen(request, wanted)
         causes, all_seen = causes_of(seen), not after
-        here = request.query_params.get("page", "")
-        if here or not seen:
-            letters, next_page = await _list(request, wanted, _SHOWN, here)
-        else:
-            letters = seen[:_SHOWN]
-            # A page of the list's own length: pages of the overview are longer.
-            next_page = (await _list(request, wanted, _SHOWN, ""))[1] if len(seen) > _SHOWN else ""
     return page(
         request,
         "dead_letters_of.html",
@@ -147,20 +143,21 @@ async def _of_group(request: Request, group: str) -> Response:
 
 
 async def _list(
-    request: Request, wanted: consumer_pb2.DeadLetterFilter, most: int, after: str
+    request: Request, wanted: consumer_pb2.DeadLetterFilter, most: int, after: str, *, newest_first: bool = False
 ) -> tuple[list[consumer_pb2.DeadLetter], str]:
-    answer = await call(
-        request, "ListDeadLetters", consumer_pb2.ListDeadLettersRequest(filter=wanted, max_count=most, page=after)
+    asked_for = consumer_pb2.ListDeadLettersRequest(
+        filter=wanted, max_count=most, page=after, newest_first=newest_first
     )
+    answer = await call(request, "ListDeadLetters", asked_for)
     return list(answer.letters), answer.next_page
 
 
 async def _seen(request: Request, wanted: consumer_pb2.DeadLetterFilter) -> tuple[list[consumer_pb2.DeadLetter], str]:
-    """The first DIGESTED_MAX without their bodies, and the page token of the rest; empty: no rest."""
+    """The newest DIGESTED_MAX without their bodies, and the page token of the rest; empty: no rest."""
     found: list[consumer_pb2.DeadLetter] = []
     after = ""
     while len(found) < DIGESTED_MAX:
-        letters, after = await _list(request, wanted, _PAGE_COUNT, after)
+        letters, after = await _list(request, wanted, _PAGE_COUNT, after, newest_first=True)
         for letter in letters:
             letter.message.ClearField("body")
         found += letters

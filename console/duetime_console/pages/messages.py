@@ -20,7 +20,7 @@ from duetime_console.proofs import proofs_of
 from duetime_console.rendering import page, query_of
 from duetime_console.session import viewer_of
 
-# Messages on one page; with a text search, bodies are transferred.
+# Messages read at once. A page of a text search shows up to twice as many; it transfers bodies.
 SHOWN_MAX = 100
 FIND_KEY_MAX = 64
 # Pages read for one request with a text.
@@ -123,7 +123,7 @@ async def _pending(request: Request, form: dict[str, str], wanted: pending_pb2.P
     seen = 0
     for _ in range(SEARCHED_MAX if text else 1):
         wanted_page = pending_pb2.ListPendingRequest(
-            filter=wanted, max_count=SHOWN_MAX - len(rows), page_token=token, omit_bodies=not text
+            filter=wanted, max_count=SHOWN_MAX, page_token=token, omit_bodies=not text
         )
         answer = await asked(request, "ListPending", wanted_page)
         if isinstance(answer, GatewayError):

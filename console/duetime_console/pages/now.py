@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from duetime_console.border import host_of
 from duetime_console.gateway import GatewayError
 from duetime_console.overview.pictures import Pictures
 from duetime_console.overview.watch import Watch
@@ -103,7 +104,7 @@ async def live(request: Request) -> Response:
     if not await watch.admits(viewer.token):
         raise GatewayError("PERMISSION_DENIED", "live figures need the right to manage all topics")
     try:
-        caller = sharer_of(viewer.user, request.client.host if request.client else "")
+        caller = sharer_of(viewer.user, host_of(request.scope))
         return watch.events.stream(caller, viewer.token)
     except Overloaded as error:
         return PlainTextResponse(f"{error.text}\n", 503, {"retry-after": "30"})

@@ -73,6 +73,7 @@ async def transactions(request: Request) -> Response:
         faults=faults,
         error=error,
         rows=answer.transactions if is_told else [],
+        unreachable=answer.unreachable_shards if is_told else [],
         next_address=urlencode(given | {"page": after}) if after else "",
         is_filtered=bool(given),
         word_of=word_of,

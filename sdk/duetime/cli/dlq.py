@@ -74,32 +74,35 @@ def list_letters(
     key: _Key = None,
     ids: OfIds = None,
     topic: OfTopic = None,
+    newest: Annotated[bool, typer.Option("--newest", help="Newest first, of all shards together.")] = False,
     count_max: Max = None,
     server: Server = None,
     as_json: Json = False,
 ) -> None:
     """List the dead letters of a group.
 
-    Lists the matches of all options, shard by shard, oldest first. With --json, a body that is not UTF-8 is in
-    `body_base64` instead of `body`.
+    Lists the matches of all options, shard by shard, oldest first; with --newest by time, newest first. With --json, a
+    body that is not UTF-8 is in `body_base64` instead of `body`.
 
     \b
     Examples:
       duetime dlq list billing
+      duetime dlq list billing --newest --max 10
       duetime dlq list billing --from 2026-01-01T12:00 --error 'TimeoutError: bank'
       duetime dlq list billing --topic orders --tag paid --json | jq -r .id
     """
-    asyncio.run(_list(server, group, _criteria(since, until, error, tag, key, ids, topic), count_max, as_json))
+    criteria = _criteria(since, until, error, tag, key, ids, topic)
+    asyncio.run(_list(server, group, criteria, newest, count_max, as_json))
 
 
 async def _list(
-    server: str | None, group: str, criteria: DeadLetterCriteria, count_max: int | None, as_json: bool
+    server: str | None, group: str, criteria: DeadLetterCriteria, newest: bool, count_max: int | None, as_json: bool
 ) -> None:
     left = most = sys.maxsize if count_max is None else count_max
     found_ids: set[str] = set()
     async with (
         AsyncDeadLetters(await reach(server), group, timeout=CALL_TIMEOUT) as letters,
-        aclosing(letters.list(**criteria)) as found,
+        aclosing(letters.list(newest_first=newest, **criteria)) as found,
     ):
         async for letter in found:
             if as_json:

@@ -537,14 +537,16 @@ class DeadLetterFilter(_message.Message):
     def __init__(self, group: _Optional[str] = ..., from_ms: _Optional[int] = ..., to_ms: _Optional[int] = ..., error: _Optional[str] = ..., tag: _Optional[str] = ..., key: _Optional[str] = ..., ids: _Optional[_Iterable[str]] = ..., topic: _Optional[str] = ...) -> None: ...
 
 class ListDeadLettersRequest(_message.Message):
-    __slots__ = ("filter", "max_count", "page")
+    __slots__ = ("filter", "max_count", "page", "newest_first")
     FILTER_FIELD_NUMBER: _ClassVar[int]
     MAX_COUNT_FIELD_NUMBER: _ClassVar[int]
     PAGE_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_FIRST_FIELD_NUMBER: _ClassVar[int]
     filter: DeadLetterFilter
     max_count: int
     page: str
-    def __init__(self, filter: _Optional[_Union[DeadLetterFilter, _Mapping]] = ..., max_count: _Optional[int] = ..., page: _Optional[str] = ...) -> None: ...
+    newest_first: bool
+    def __init__(self, filter: _Optional[_Union[DeadLetterFilter, _Mapping]] = ..., max_count: _Optional[int] = ..., page: _Optional[str] = ..., newest_first: bool = ...) -> None: ...
 
 class ListDeadLettersResponse(_message.Message):
     __slots__ = ("letters", "next_page")

@@ -395,8 +395,8 @@ class GatewayServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListTransactions(self, request, context):
-        """Open and given-up transactions, page by page. A page may be short; the list continues while it has a token.
-        UNAVAILABLE: a shard does not answer, so that transactions may be missing.
+        """Open and given-up transactions, page by page. A page may be short; the list continues while it has a token. Shards
+        that do not answer are listed in `unreachable_shards`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -767,18 +767,20 @@ class PutGroupResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class PullDeadLettersRequest(_message.Message):
-    __slots__ = ("topic", "queue", "offset", "max_count", "max_bytes")
+    __slots__ = ("topic", "queue", "offset", "max_count", "max_bytes", "before_offset")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     MAX_COUNT_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_OFFSET_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue: int
     offset: int
     max_count: int
     max_bytes: int
-    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., max_count: _Optional[int] = ..., max_bytes: _Optional[int] = ...) -> None: ...
+    before_offset: int
+    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., max_count: _Optional[int] = ..., max_bytes: _Optional[int] = ..., before_offset: _Optional[int] = ...) -> None: ...
 
 class PullDeadLettersResponse(_message.Message):
     __slots__ = ("records", "offsets", "next_offset", "max_offset")

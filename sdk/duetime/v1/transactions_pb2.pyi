@@ -170,12 +170,14 @@ class ListTransactionsRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., state: _Optional[_Union[TransactionState, str]] = ..., prepared_before_ms: _Optional[int] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
 
 class ListTransactionsResponse(_message.Message):
-    __slots__ = ("transactions", "next_page_token")
+    __slots__ = ("transactions", "next_page_token", "unreachable_shards")
     TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    UNREACHABLE_SHARDS_FIELD_NUMBER: _ClassVar[int]
     transactions: _containers.RepeatedCompositeFieldContainer[Transaction]
     next_page_token: str
-    def __init__(self, transactions: _Optional[_Iterable[_Union[Transaction, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+    unreachable_shards: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, transactions: _Optional[_Iterable[_Union[Transaction, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., unreachable_shards: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class GetTransactionRequest(_message.Message):
     __slots__ = ("id", "topic")

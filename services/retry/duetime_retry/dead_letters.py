@@ -33,11 +33,14 @@ from duetime_retry.letters import (
     Place,
     dead_letter_of,
     group_of,
+    newest_page_of,
     page_of,
+    parse_newest_page,
     parse_page,
     redriven,
     split,
 )
+from duetime_retry.newest import NewestFirst
 
 log = sparing()
 
@@ -133,11 +136,46 @@ class DeadLetters:
     async def page(self, request: consumer_pb2.ListDeadLettersRequest) -> consumer_pb2.ListDeadLettersResponse:
         """Raises: InvalidArgument, NotFound, or an error of a store."""
         check(request.filter)
-        start = parse_page(request.page) if request.page else (0, 0)
         if not 0 <= request.max_count <= LIST_COUNT_MAX:
             text = f"{request.max_count} is not within 1 and {LIST_COUNT_MAX}; 0: {LIST_COUNT_DEFAULT}"
             raise InvalidArgument([Violation("max_count", text)])
         criteria, most = LetterCriteria.of(request.filter), request.max_count or LIST_COUNT_DEFAULT
+        if request.newest_first:
+            cursors = parse_newest_page(request.page) if request.page else None
+            return await self._newest(criteria, most, cursors)
+        return await self._oldest(criteria, most, parse_page(request.page) if request.page else (0, 0))
+
+    async def _newest(
+        self, criteria: LetterCriteria, most: int, cursors: Mapping[int, int] | None
+    ) -> consumer_pb2.ListDeadLettersResponse:
+        response = consumer_pb2.ListDeadLettersResponse()
+        size = seen = 0
+
+        async def pull(place: Place, offset: int, before: int, bytes_max: int) -> tuple[list[Letter], int]:
+            answer = await self._pull_records(place, criteria, offset, before=before, max_bytes=bytes_max)
+            if answer is None:
+                return [], 0
+            return list(split(answer.records, answer.offsets, place)), answer.next_offset
+
+        async def bound(place: Place, at_ms: int) -> int:
+            return await self._first_since(place, criteria.group, at_ms)
+
+        walk = NewestFirst(pull, bound, criteria, PULL_BYTES)
+        await walk.start(await self._places(criteria.group), cursors)
+        while (letter := walk.newest) is not None and seen < SCAN_COUNT_MAX and len(response.letters) < most:
+            if criteria.fits(letter):
+                size += letter.record.size
+                if response.letters and size > LIST_BYTES_MAX:
+                    break
+                response.letters.append(dead_letter_of(letter))
+            seen += 1
+            await walk.take()
+        response.next_page = newest_page_of(walk.cursors)
+        return response
+
+    async def _oldest(
+        self, criteria: LetterCriteria, most: int, start: tuple[int, int]
+    ) -> consumer_pb2.ListDeadLettersResponse:
         response = consumer_pb2.ListDeadLettersResponse()
         size = seen = 0
         places = await self._places(criteria.group)
@@ -272,7 +310,7 @@ class DeadLetters:
                 continue
             offset = start[1] if place.queue == start[0] else 0
             if criteria.from_ms > 0 and not offset:
-                offset = await self._first_since(place, criteria)
+                offset = await self._first_since(place, criteria.group, criteria.from_ms)
             is_last = False
             while not is_last:
                 step = await self._pull(place, criteria, offset, ends)
@@ -280,14 +318,7 @@ class DeadLetters:
                 yield step
 
     async def _pull(self, place: Place, criteria: LetterCriteria, offset: int, ends: dict[int, int] | None) -> Step:
-        request = store_pb2.PullDeadLettersRequest(
-            topic=dlq_topic(criteria.group),
-            queue=place.shard_queue,
-            offset=offset,
-            max_count=PULL_COUNT,
-            max_bytes=PULL_BYTES,
-        )
-        answer = await self._ask(place, "PullDeadLetters", request)
+        answer = await self._pull_records(place, criteria, offset)
         if answer is None:
             return Step(place, is_last=True)
         end = answer.max_offset if ends is None else ends.setdefault(place.queue, answer.max_offset)
@@ -296,10 +327,22 @@ class DeadLetters:
         letters = [letter for letter in seen if criteria.fits(letter)]
         return Step(place, letters, answer.next_offset, len(seen), is_last)
 
-    async def _first_since(self, place: Place, criteria: LetterCriteria) -> int:
-        request = gateway_pb2.SearchOffsetRequest(
-            topic=dlq_topic(criteria.group), queue=place.shard_queue, at_ms=criteria.from_ms
+    async def _pull_records(
+        self, place: Place, criteria: LetterCriteria, offset: int, *, before: int = 0, max_bytes: int = PULL_BYTES
+    ) -> Any:
+        """The store's answer; None: the queue has no dead letter yet. `before` above 0: backward."""
+        request = store_pb2.PullDeadLettersRequest(
+            topic=dlq_topic(criteria.group),
+            queue=place.shard_queue,
+            offset=offset,
+            max_count=PULL_COUNT,
+            max_bytes=max_bytes,
+            before_offset=before,
         )
+        return await self._ask(place, "PullDeadLetters", request)
+
+    async def _first_since(self, place: Place, group: str, at_ms: int) -> int:
+        request = gateway_pb2.SearchOffsetRequest(topic=dlq_topic(group), queue=place.shard_queue, at_ms=at_ms)
         answer = await self._ask(place, "SearchOffset", request)
         return 0 if answer is None else int(answer.offset)
 

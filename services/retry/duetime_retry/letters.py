@@ -5,7 +5,7 @@ Those written by a RocketMQ broker have neither attempts nor a reason; RETRY_TOP
 
 import base64
 import binascii
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -200,15 +200,41 @@ def page_of(queue: int, offset: int) -> str:
     return base64.urlsafe_b64encode(f"{queue}:{offset}".encode()).decode()
 
 
+def newest_page_of(cursors: Mapping[int, int]) -> str:
+    """As `page_of`, newest first: each queue's number, and the offset before which it continues; empty: nowhere."""
+    text = ",".join(f"{queue}:{offset}" for queue, offset in cursors.items())
+    return base64.urlsafe_b64encode(f"<{text}".encode()).decode() if cursors else ""
+
+
 def parse_page(page: str) -> tuple[int, int]:
     """Raises: InvalidArgument."""
+    return _place(_text_of(page), page)
+
+
+def parse_newest_page(page: str) -> dict[int, int]:
+    """The cursors of `newest_page_of`. Raises: InvalidArgument."""
+    text = _text_of(page)
+    if not text.startswith("<"):
+        raise _no_page(page)
+    return dict(_place(part, page) for part in text[1:].split(","))
+
+
+def _text_of(page: str) -> str:
     try:
-        queue, _, offset = base64.b64decode(page, b"-_", validate=True).decode("ascii").partition(":")
-        if _is_number(queue) and _is_number(offset):
-            return int(queue), int(offset)
+        return base64.b64decode(page, b"-_", validate=True).decode("ascii")
     except (binascii.Error, ValueError):
-        pass
-    raise InvalidArgument([Violation("page", f"{page[:64]!r} is not the next_page of an answer")])
+        raise _no_page(page) from None
+
+
+def _place(text: str, page: str) -> tuple[int, int]:
+    queue, _, offset = text.partition(":")
+    if _is_number(queue) and _is_number(offset):
+        return int(queue), int(offset)
+    raise _no_page(page)
+
+
+def _no_page(page: str) -> InvalidArgument:
+    return InvalidArgument([Violation("page", f"{page[:64]!r} is not the next_page of an answer in this order")])
 
 
 def _is_number(text: str) -> bool:

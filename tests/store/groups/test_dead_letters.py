@@ -11,7 +11,7 @@ import pytest
 from duetime.v1 import consumer_pb2, store_pb2
 from duetime_format import record
 from duetime_format.names import dlq_topic, retry_topic
-from duetime_store.groups import snapshot
+from duetime_store.groups import dead_letters, snapshot
 
 from tests.store.conftest import ids, sent
 from tests.store.groups.running import GROUP, Consuming, copy
@@ -89,6 +89,31 @@ async def test_redriven_and_dropped_letters_are_not_listed(store: Letters) -> No
     assert await store.there() == [2, 4]
     assert store.copies() == ["1", "3"]
     assert store.count == 2
+
+
+async def back(store: Letters, **options: Any) -> list[list[int]]:
+    """Offsets of each pull from the end to `offset`."""
+    found: list[list[int]] = []
+    wanted = {"topic": DLQ, "max_count": 2, "max_bytes": 1 << 20, "before_offset": 1 << 60, **options}
+    while wanted["before_offset"] > wanted.get("offset", 0):
+        answer = await store.stub.PullDeadLetters(store_pb2.PullDeadLettersRequest(**wanted), timeout=60)
+        assert answer.next_offset < wanted["before_offset"]
+        found.append(list(answer.offsets))
+        wanted["before_offset"] = answer.next_offset
+    return found
+
+
+async def test_letters_are_pulled_backward(store: Letters, monkeypatch: pytest.MonkeyPatch) -> None:
+    await store.die("a", "b", "c", "d", "e")
+    assert await back(store) == [[3, 4], [1, 2], [0]]
+    assert await back(store, max_bytes=1) == [[4], [3], [2], [1], [0]]
+    assert await back(store, offset=2) == [[3, 4], [2]]
+    assert await back(store, before_offset=4) == [[2, 3], [0, 1]]
+    await store.drop(0, 2, 3)
+    assert await back(store) == [[1, 4]]
+    monkeypatch.setattr(dead_letters, "SCAN_UNITS", 1)
+    monkeypatch.setattr(dead_letters, "SCAN_UNITS_MAX", 2)
+    assert await back(store, max_count=1) == [[4], [], [1], []]
 
 
 async def test_the_second_of_two_is_reported_and_not_stored(store: Letters) -> None:

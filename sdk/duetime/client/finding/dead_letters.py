@@ -213,14 +213,18 @@ class AsyncDeadLetters(Closing):
         self._connection = Connection(server, token, tls)
         self._timeout = seconds(timeout, "timeout")
 
-    async def list(self, **criteria: Unpack[DeadLetterCriteria]) -> AsyncGenerator[DeadLetter, None]:
-        """Lists dead letters shard by shard, oldest first.
+    async def list(
+        self, *, newest_first: bool = False, **criteria: Unpack[DeadLetterCriteria]
+    ) -> AsyncGenerator[DeadLetter, None]:
+        """Lists dead letters shard by shard, oldest first; with `newest_first` those of all shards by time.
 
         Raises:
             NotFound: the group does not exist.
-            DueTimeError: a shard does not answer; the dead letters of the shards before it were listed.
+            DueTimeError: a shard does not answer; the dead letters before were listed.
         """
-        request = consumer_pb2.ListDeadLettersRequest(filter=self._filter(criteria), max_count=PAGE_COUNT)
+        request = consumer_pb2.ListDeadLettersRequest(
+            filter=self._filter(criteria), max_count=PAGE_COUNT, newest_first=newest_first
+        )
         while True:
             answer: Any = await self._connection.call("ListDeadLetters", request, self._timeout)
             for letter in answer.letters:

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from duetime.client.connection import Closing, Connection
-from duetime.client.errors import InvalidArgument, NotFound
+from duetime.client.errors import InvalidArgument, NotFound, Unavailable
 from duetime.client.finding import pending, trace
 from duetime.client.finding.pending import Backlog, PendingMessage
 from duetime.client.finding.trace import Trace
@@ -279,7 +279,8 @@ class AsyncFinder(Closing):
         page. Filters: a producer group, a topic, a state, prepared before a time; local time if it has no time zone.
 
         Raises:
-            DueTimeError: a shard does not answer, so that transactions might be missing.
+            Unavailable: shards do not answer; the transactions of all others were listed.
+            DueTimeError: the server did not answer.
         """
         if state not in (None, "open", "given up"):
             raise InvalidArgument.of("state", f"{state!r} is neither 'open' nor 'given up'")
@@ -289,13 +290,19 @@ class AsyncFinder(Closing):
             group=group, topic=topic, prepared_before_ms=before_ms, page_size=PAGE_COUNT
         )
         request.state = wanted  # type: ignore[assignment]
+        missing: set[int] = set()
         while True:
             answer: Any = await self._connection.call("ListTransactions", request, self._timeout)
             for one in answer.transactions:
                 yield FoundTransaction(one)
+            missing.update(answer.unreachable_shards)
             if not answer.next_page_token:
-                return
+                break
             request.page_token = answer.next_page_token
+        if missing:
+            which = ", ".join(map(str, sorted(missing)))
+            text = f"shards do not answer, and their transactions are missing: {which}"
+            raise Unavailable(text, reason="SHARD_UNAVAILABLE")
 
     async def transaction(self, id: str, *, topic: str = "") -> FoundTransaction:  # noqa: A002  as above
         """Returns the transaction with an id, or with the id of its message, which names one transaction of each topic;

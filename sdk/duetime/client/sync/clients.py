@@ -824,7 +824,8 @@ class Finder(Closing):
         page. Filters: a producer group, a topic, a state, prepared before a time; local time if it has no time zone.
 
         Raises:
-            DueTimeError: a shard does not answer, so that transactions might be missing.
+            Unavailable: shards do not answer; the transactions of all others were listed.
+            DueTimeError: the server did not answer.
         """
         return iterate(self._client.transactions(group, topic=topic, state=state, prepared_before=prepared_before))
 
@@ -869,14 +870,14 @@ class DeadLetters(Closing):
     ) -> None:
         self._client = AsyncDeadLetters(server, group, timeout=timeout, token=token, tls=tls)
 
-    def list(self, **criteria: Unpack[DeadLetterCriteria]) -> Iterator[DeadLetter]:
-        """Lists dead letters shard by shard, oldest first.
+    def list(self, *, newest_first: bool = False, **criteria: Unpack[DeadLetterCriteria]) -> Iterator[DeadLetter]:
+        """Lists dead letters shard by shard, oldest first; with `newest_first` those of all shards by time.
 
         Raises:
             NotFound: the group does not exist.
-            DueTimeError: a shard does not answer; the dead letters of the shards before it were listed.
+            DueTimeError: a shard does not answer; the dead letters before were listed.
         """
-        return iterate(self._client.list(**criteria))
+        return iterate(self._client.list(newest_first=newest_first, **criteria))
 
     def redrive(
         self,

@@ -8,7 +8,7 @@ from duetime.v1 import transactions_pb2 as pb
 from duetime_core.errors import Ambiguous, DueTimeError, NotFound
 from duetime_format import limits
 
-from duetime_gateway.deadlines import timeout_of
+from duetime_gateway.deadlines import shared_timeout_of, timeout_of
 from duetime_gateway.routing.places import Places
 from duetime_gateway.shards.shard import Shard
 from duetime_gateway.shards.shards import Shards
@@ -22,7 +22,7 @@ ROUNDS_MAX = 64
 
 
 class TransactionList:
-    """Returns complete pages or an error; and single transactions with the record of the half message."""
+    """Returns pages that name missing shards; and single transactions with the record of the half message."""
 
     def __init__(self, shards: Shards, places: Places, *, timeout_ms: int) -> None:
         self._shards = shards
@@ -32,10 +32,10 @@ class TransactionList:
     async def page(
         self, request: pb.ListTransactionsRequest, remaining_ms: float | None
     ) -> pb.ListTransactionsResponse:
-        """The first transactions after the token, shard after shard.
+        """The first transactions after the token, shard after shard; shards that do not answer are listed.
 
         Raises:
-            DueTimeError: bad fields, or an error of a shard.
+            DueTimeError: bad fields, or an error of a shard that answers.
         """
         check_list(request)
         asked = pb.ListTransactionsRequest()
@@ -49,19 +49,40 @@ class TransactionList:
             place = decode(request.page_token, digest, numbers)
         page = pb.ListTransactionsResponse()
         most = request.page_size or limits.TRANSACTIONS_PAGE_DEFAULT
-        timeout_ms = timeout_of(self._timeout_ms, remaining_ms)
+        timeout_ms = shared_timeout_of(self._timeout_ms, remaining_ms)
+        now = asyncio.get_running_loop().time
+        began = now()
         for _ in range(ROUNDS_MAX):
             left = most - len(page.transactions)
-            if place is None or not left:
+            # A shard that hangs costs this page its time: the next page is asked of the shards after it.
+            left_ms = timeout_ms - (now() - began) * 1000.0
+            if place is None or not left or left_ms <= 0:
                 break
             asked.page_size, asked.page_token = left, place.token
-            store = self._shards.get(place.shard).store
-            answer: store_pb2.ListHalvesResponse = await store.ask("ListTransactions", asked, timeout_ms)
+            answer = await self._part(place.shard, asked, left_ms)
+            if answer is None:
+                page.unreachable_shards.append(place.shard)
+                place = self._next(place, "")
+                continue
             for one in answer.halves:
                 page.transactions.append(await self._public(place.shard, one))
             place = self._next(place, answer.next_page_token)
         page.next_page_token = "" if place is None else encode(digest, place)
         return page
+
+    async def _part(
+        self, shard: int, asked: pb.ListTransactionsRequest, timeout_ms: float
+    ) -> store_pb2.ListHalvesResponse | None:
+        """The shard's part; None: it does not answer."""
+        try:
+            answer: store_pb2.ListHalvesResponse = await self._shards.get(shard).store.ask(
+                "ListTransactions", asked, timeout_ms
+            )
+        except DueTimeError as error:
+            if not error.retriable:
+                raise
+            return None
+        return answer
 
     def _next(self, place: Place, token: str) -> Place | None:
         if token:

@@ -265,7 +265,12 @@ class GroupCalls:
         queue = self._store.queues.find(request.topic, request.queue)
         count = min(max(request.max_count, 1), limits.PULL_COUNT_MAX)
         size = min(max(request.max_bytes, 1), limits.PULL_BYTES_MAX)
-        pulled = dead_letters.pull(self._reader, self._groups.gone, queue, request.offset, count, size)
+        reader, gone = self._reader, self._groups.gone
+        if request.before_offset > 0:
+            before = request.before_offset
+            pulled = dead_letters.pull_back(reader, gone, queue, max(request.offset, 0), before, count, size)
+        else:
+            pulled = dead_letters.pull(reader, gone, queue, request.offset, count, size)
         self._metrics.messages_out.labels("pull_dead_letters").inc(len(pulled.offsets))
         self._metrics.bytes_out.labels("pull_dead_letters").inc(len(pulled.records))
         return store_pb2.PullDeadLettersResponse(

@@ -1,4 +1,4 @@
-"""Dead letters for retry services: those still in a queue of %DLQ%group, oldest first."""
+"""Dead letters for retry services: those still in a queue of %DLQ%group, forward or backward."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from duetime_core.errors import InvalidArgument, Violation
 from duetime_core.ondisk.gone import GoneLetters
 from duetime_format.names import DLQ_PREFIX
 from duetime_format.texts import shown
-from duetime_format.units import FILLER_SIZE
+from duetime_format.units import FILLER_SIZE, Units
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -50,6 +50,41 @@ def pull(
             pulled.records, sizes, _, _ = reader.read(queue, offsets[chosen], units[chosen])
             pulled.offsets = [offset for offset, size in zip(offsets[chosen].tolist(), sizes, strict=True) if size]
     return pulled
+
+
+def pull_back(
+    reader: Reader, gone: GoneLetters, queue: ConsumeQueue, offset: int, before: int, max_count: int, max_bytes: int
+) -> PulledLetters:
+    """The last dead letters before an offset and not below `offset`, oldest first; otherwise as `pull`. The caller
+    continues before `next_offset`, until it is `offset`."""
+    lowest = max(offset, queue.min_offset)
+    pulled = PulledLetters(max(min(before, queue.max_offset), lowest), queue.max_offset)
+    stop = max(pulled.next_offset - SCAN_UNITS_MAX, lowest)
+    while pulled.next_offset > stop and not pulled.offsets:
+        end = pulled.next_offset
+        first = max(end - SCAN_UNITS, stop)
+        units = _units(queue, first, end)
+        offsets = np.arange(first, first + len(units))
+        indices = np.flatnonzero((units["size"] != FILLER_SIZE) & ~gone.among(queue.topic, queue.queue, offsets))
+        fit = int(np.searchsorted(units["size"][indices[::-1]].cumsum(), max_bytes, "right"))
+        fit = min(max(fit, 1), max_count, len(indices))
+        chosen = indices[len(indices) - fit :]
+        pulled.next_offset = int(offsets[chosen[0]]) if fit < len(indices) else first
+        if fit:
+            pulled.records, sizes, _, _ = reader.read(queue, offsets[chosen], units[chosen])
+            pulled.offsets = [offset for offset, size in zip(offsets[chosen].tolist(), sizes, strict=True) if size]
+    if pulled.next_offset <= lowest:
+        pulled.next_offset = offset
+    return pulled
+
+
+def _units(queue: ConsumeQueue, first: int, end: int) -> Units:
+    """The units of a range, across files."""
+    parts: list[Units] = []
+    while first < end and len(part := queue.read(first, end - first)):
+        parts.append(part)
+        first += len(part)
+    return np.concatenate(parts) if parts else queue.read(first, 0)
 
 
 def live_counts(store: Store, gone: GoneLetters) -> dict[str, int]:
