@@ -12,6 +12,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from duetime_console.api.problems import API, Problem
+from duetime_console.callers import host_of
 
 # A message of 4 MiB in base64, plus the overhead of a form.
 REQUEST_BYTES_MAX = 8 * 1024 * 1024
@@ -154,12 +155,6 @@ def _netloc(origin: str) -> str:
         return urlsplit(origin).netloc
     except ValueError:
         return ""
-
-
-def host_of(scope: Scope) -> str:
-    """The caller's host; empty: unknown."""
-    client = scope.get("client")
-    return str(client[0]) if client else ""
 
 
 def hosts_of(hosts: str, host: str) -> frozenset[str]:

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from duetime_console.border import host_of
+from duetime_console.callers import host_of
 from duetime_console.gateway import GatewayError
 from duetime_console.overview.pictures import Pictures
 from duetime_console.overview.watch import Watch
