@@ -27,7 +27,7 @@ def serve(
         typer.Option(
             "--prometheus",
             metavar="URL",
-            help="A Prometheus that scrapes the cluster, for the past beyond the console's memory.",
+            help="A Prometheus that scrapes the cluster, for history beyond the console's own.",
         ),
     ] = "",
     tls_cert: Annotated[

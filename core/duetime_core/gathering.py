@@ -50,7 +50,7 @@ class Gathering(Generic[K, V]):
         self._round_max = round_max
         self._waiting_max = waiting_max
         self._sharer = sharer
-        self._seats = Seats(waiting_max, f"{what} wait")
+        self._seats = Seats(waiting_max, f"{what} are waiting")
         self._waiting: dict[K, _Question[V]] = {}
         self._running: dict[K, _Question[V]] = {}
         self._tasks: asyncio.TaskGroup | None = None
@@ -91,7 +91,7 @@ class Gathering(Generic[K, V]):
             if self._tasks is None:
                 return _stopping()
             if len(self._waiting) >= self._waiting_max:
-                return Overloaded(f"{len(self._waiting)} {self._what} wait, {self._waiting_max} at most")
+                return Overloaded(f"{len(self._waiting)} {self._what} are waiting; the limit is {self._waiting_max}")
             if self._sharer is not None:
                 try:
                     self._seats.take(self._sharer(key))

@@ -25,7 +25,7 @@ def listen(server: grpc.aio.Server, host: str, port: int, credentials: grpc.Serv
             return server.add_insecure_port(address)
         return server.add_secure_port(address, credentials)
     except (OSError, RuntimeError) as error:
-        cause = error.strerror if isinstance(error, OSError) and error.strerror else "the port is taken"
+        cause = error.strerror if isinstance(error, OSError) and error.strerror else "the port is in use"
         raise StartupError(f"cannot listen on {address}: {cause.lower()}") from error
 
 

@@ -209,7 +209,7 @@ def _take_hooks(process: str) -> None:
     """Logs unhandled exceptions like all others: Python itself would print their texts."""
     sys.excepthook = partial(_tell_end, process)
     threading.excepthook = lambda untaken: log.error("exception in a thread", exc_info=untaken.exc_value)
-    sys.unraisablehook = lambda untaken: log.error("exception in passing", exc_info=untaken.exc_value)
+    sys.unraisablehook = lambda untaken: log.error("unraisable exception", exc_info=untaken.exc_value)
 
 
 def _tell_untaken(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -26,8 +26,8 @@ class Seats:
         used: Gauge | None = None,
         most: Gauge | None = None,
     ) -> None:
-        """`what`: with a verb, as in `subscriptions run`. `reason`, `error`: of rejections. `share`: of one caller, if
-        it is not half of the limit. `used`, `most`: metrics."""
+        """`what`: with a verb, as in `subscriptions are open`. `reason`, `error`: of rejections. `share`: one caller's,
+        if it is not half of the limit. `used`, `most`: metrics."""
         self._shares: Shares[str] = Shares(limit, share)
         self._what = what
         self._reason = reason
@@ -62,8 +62,8 @@ class Seats:
         """As `take`, but takes none."""
         shares = self._shares
         if not shares.may_take(sharer, count):
-            text = f"{shares.used} {self._what}, {shares.limit} at most; {shares.held(sharer)} of {sharer}"
-            raise self._error(f"{text}, {shares.share} at most", reason=self._reason)
+            text = f"{shares.used} {self._what}; the limit is {shares.limit}; {shares.held(sharer)} belong to {sharer}"
+            raise self._error(f"{text}; its limit is {shares.share}", reason=self._reason)
 
     def hold(self, sharer: str, count: int = 1) -> None:
         """Counts seats already held by the caller, also beyond the limit."""

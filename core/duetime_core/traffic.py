@@ -390,7 +390,7 @@ class Traffic(Collector):
         for task, answer in self._streaming.items():
             if now_ms - answer.since_ms > answer.still_ms and task not in self._refusals:
                 self.refused_count += 1
-                text = f"an answer of {answer.size} bytes was not taken for {answer.still_ms:.0f} ms"
+                text = f"an answer of {answer.size} bytes was not read for {answer.still_ms:.0f} ms"
                 self._refusals[task] = Overloaded(text, reason="ANSWERS_EXHAUSTED")
                 task.cancel()
         old: dict[str, _Answer] = {}
@@ -412,7 +412,7 @@ class Traffic(Collector):
             self._ended.update(cut)
             self.cut_count += len(cut)
             size = sum(map(self.answers.shares.held, cut))
-            log.warning("connections cut off: answers not taken", count=len(cut), bytes=size, peer=cut[0])
+            log.warning("connections cut off: answers not read", count=len(cut), bytes=size, peer=cut[0])
 
     def _progress(self, peer: str, now_ms: float) -> tuple[int, float]:
         progress = self._sockets.progress(peer)
@@ -472,4 +472,4 @@ class Traffic(Collector):
         refused.add_metric(["uploads"], self.refused_count)
         refused.add_metric(["answers"], shares.refused_count)
         yield refused
-        yield CounterMetricFamily("duetime_connections_cut", "Connections that took no answers", self.cut_count)
+        yield CounterMetricFamily("duetime_connections_cut", "Connections closed by the process", self.cut_count)

@@ -260,7 +260,7 @@ def given_up(found: Record, checks: int) -> bytes:
 
 def _encoded(found: Record, topic: str, queue: int, properties: bytes, sys_flag: int, prepared: int) -> bytes:
     if len(properties) > PROPERTIES_BYTES_MAX:
-        raise Damaged(f"its properties would take {len(properties)} bytes, {PROPERTIES_BYTES_MAX} at most")
+        raise Damaged(f"its properties would take {len(properties)} bytes; the limit is {PROPERTIES_BYTES_MAX}")
     # All fields are named: dataclasses.replace would take longer than the rest of a commit.
     made = Record(
         topic=topic,

@@ -38,7 +38,7 @@ def ranges_of(data: bytes) -> Iterator[tuple[int, int]]:
 def offsets_of(data: bytes) -> list[int]:
     """All offsets of the ranges. Raises: Damaged."""
     if (total := count_of(data)) > OFFSETS_MAX:
-        raise Damaged(f"{len(data)} bytes of ranges name {total} offsets, {OFFSETS_MAX} at most")
+        raise Damaged(f"{len(data)} bytes of ranges name {total} offsets; the limit is {OFFSETS_MAX}")
     found: list[int] = []
     for first, count in ranges_of(data):
         found += range(first, first + count)

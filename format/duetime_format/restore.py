@@ -193,7 +193,7 @@ def _restored_properties(properties: bytes, entry: Entry) -> bytes:
             # Only a broker's record is so full, and had no mark in the lane either.
             restored = kept
     if len(restored) > PROPERTIES_BYTES_MAX:
-        raise Unrestorable(f"its properties would take {len(restored)} bytes, {PROPERTIES_BYTES_MAX} at most")
+        raise Unrestorable(f"its properties would take {len(restored)} bytes; the limit is {PROPERTIES_BYTES_MAX}")
     return restored
 
 

@@ -34,7 +34,7 @@ _RAISED = re.compile(r"(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*: (.+)")
 _PACKAGES = ("pyspark", "pyarrow", "fsspec", "plotly")
 _HELP = """Find pending, late, lost and retried messages.
 
-It reads the files of stores, beside the serving path.
+It reads the files of stores, outside the serving path.
 
 A SOURCE is a store directory (in use or not; a RocketMQ broker's too), a URL known to fsspec, or grpc://HOST:PORT of a
 store or a gateway. Several sources are shards of one cluster.
@@ -84,7 +84,7 @@ Levels = Annotated[
         "--levels",
         envvar="DUETIME_DELAY_LEVELS",
         metavar="TABLE",
-        help="A broker's messageDelayLevel, if it is not RocketMQ's default. DueTime's directories name theirs.",
+        help="A broker's messageDelayLevel, if it is not RocketMQ's default. DueTime's directories contain theirs.",
     ),
 ]
 Now = Annotated[
@@ -93,7 +93,7 @@ Now = Annotated[
         "--now",
         envvar="DUETIME_SPARK_NOW",
         metavar="TIME",
-        help="The moment to use as now: a time, or `now`. Default: each shard's last record.",
+        help="The time to use as now: a time, or `now`. Default: each shard's last record.",
     ),
 ]
 DatabaseUrl = Annotated[
@@ -102,7 +102,7 @@ DatabaseUrl = Annotated[
         "--database-url",
         envvar=DATABASE_URL_VARIABLE,
         metavar="URL",
-        help="Keep the summary in this metadata database.",
+        help="Store the summary in this metadata database.",
         show_envvar=True,
         show_default=False,
     ),

@@ -9,7 +9,9 @@ async def test_one_host_leaves_pages_that_watch_to_others() -> None:
     events = Events()
     for _ in range(READERS_MAX // 2):
         events.stream("greedy")
-    with pytest.raises(Overloaded, match="100 pages watch, 200 at most; 100 of greedy, 100 at most"):
+    with pytest.raises(
+        Overloaded, match="100 live pages are open; the limit is 200; 100 belong to greedy; its limit is 100"
+    ):
         events.stream("greedy")
     for _ in range(READERS_MAX // 10):
         events.stream("other")

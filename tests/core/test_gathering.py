@@ -79,7 +79,7 @@ async def test_timed_out_caller_gets_results_so_far() -> None:
         assert answers.rounds == [[1, 2]]
 
 
-async def test_questions_that_nobody_waits_for_are_not_put() -> None:
+async def test_abandoned_questions_are_not_asked() -> None:
     answers = Answers(round_max=1)
     async with started(answers) as gathering:
         first = asyncio.create_task(gathering.ask([1]))
@@ -100,7 +100,7 @@ async def test_too_many_questions_are_refused() -> None:
     async with started(answers) as gathering:
         found = await gathering.ask(range(5))
         assert [n for n, one in found.items() if isinstance(one, Overloaded)] == [3, 4]
-        assert "3 squares wait, 3 at most" in str(found[4])
+        assert "3 squares are waiting; the limit is 3" in str(found[4])
 
 
 async def test_one_caller_leaves_places_to_others() -> None:

@@ -92,7 +92,7 @@ def test_process_ended_by_a_defect_logs_no_value() -> None:
     assert last == "duetime sample: ended by a defect, ValueError; its log has the trace"
     events = [json.loads(line) for line in lines]
     assert [one["event"] for one in events if "exception" in one] == [
-        "exception in passing",
+        "unraisable exception",
         "exception in a thread",
         *["exception in a task or callback"] * 2,
         "ended by a defect",

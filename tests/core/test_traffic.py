@@ -222,7 +222,7 @@ async def test_connections_that_take_no_answers_are_one_log_line() -> None:
         logging.getLogger().removeHandler(libraries)
     warnings = [one for one in logged if one["log_level"] != "debug"]
     # One line, or two if one of them still took some bytes at the first look.
-    assert {one["event"] for one in warnings} == {"connections cut off: answers not taken"}
+    assert {one["event"] for one in warnings} == {"connections cut off: answers not read"}
     assert (sum(one["count"] for one in warnings), sum(one["bytes"] for one in warnings)) == (2, 6_000_000)
     # gRPC logs the failed write, which is no fault of this process.
     assert "answer not written: its call had ended" in [one["event"] for one in logged]

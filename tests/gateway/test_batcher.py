@@ -144,7 +144,7 @@ async def test_one_caller_leaves_room_to_others(running: Running) -> None:
     part = bytes(10 * KIB)
     for _ in range(6):
         running.submit(part, caller="greedy")
-    with pytest.raises(Overloaded, match="61440 bytes of greedy wait for shard 0, 64000 at most") as refused:
+    with pytest.raises(Overloaded, match="61440 bytes of greedy wait for shard 0; its limit is 64000") as refused:
         running.submit(part, caller="greedy")
     assert refused.value.reason == "SHARD_OVERLOADED"
     running.submit(part, part, caller="other")

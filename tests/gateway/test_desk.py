@@ -148,7 +148,7 @@ async def test_no_more_is_taken_than_may_be_held(desk: Desk) -> None:
 
 async def test_end_ends_all(desk: Desk, shard: Shard) -> None:
     watchers = [desk.join("billing", HOST) for _ in range(3)]
-    with pytest.raises(Overloaded, match="3 at most"):
+    with pytest.raises(Overloaded, match="its limit is 3"):
         desk.join("billing", HOST)
     desk.hold(checks(2))
     desk.end()

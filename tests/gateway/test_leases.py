@@ -79,7 +79,7 @@ async def test_one_shard_is_asked_for_everything_at_once(one: tuple[Gateway, Tap
     assert gateway.metric("duetime_gateway_receives_total") == 2
 
 
-async def test_group_is_made_by_its_first_receive_and_its_shard_is_told(one: tuple[Gateway, TappedStore]) -> None:
+async def test_first_receive_creates_the_group_and_announces_it(one: tuple[Gateway, TappedStore]) -> None:
     gateway, tap = one
     await receive(gateway)
     listed = (await gateway.stub.ListGroups(consumer_pb2.ListGroupsRequest())).groups
@@ -102,9 +102,9 @@ REFUSED = [
     ({"topic": ""}, "topic: '' has 0 characters"),
     (
         {"topic": "%RETRY%billing"},
-        "topic: '%RETRY%billing' is not received from: its messages are delivered with their own topics",
+        "topic: '%RETRY%billing' cannot be received from: its messages are delivered with their own topics",
     ),
-    ({"topic": "SCHEDULE_TOPIC_XXXX"}, "topic: SCHEDULE_TOPIC_XXXX is not received from"),
+    ({"topic": "SCHEDULE_TOPIC_XXXX"}, "topic: SCHEDULE_TOPIC_XXXX cannot be received from"),
     ({"max_count": 1_025}, "max_count: 1025 is not within 0 and 1024"),
     ({"max_bytes": -1}, "max_bytes: -1 is not within 0 and 16777216"),
     ({"wait_ms": 30_001}, "wait_ms: 30001 is not within 0 and 30000"),
@@ -143,7 +143,7 @@ async def test_bytes_that_are_no_request_are_refused(one: tuple[Gateway, TappedS
         assert f"3 bytes are not a valid {name}Request" in error.details()
 
 
-async def test_receive_that_is_given_up_leases_nothing(one: tuple[Gateway, TappedStore]) -> None:
+async def test_abandoned_receive_leases_nothing(one: tuple[Gateway, TappedStore]) -> None:
     gateway, tap = one
     call = receive(gateway, wait_ms=20_000)
     await tap.until_requests("Receive", 1)

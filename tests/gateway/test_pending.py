@@ -324,7 +324,10 @@ async def test_a_disconnected_client_frees_capacity(one_job: None, tapped: Gatew
     call = tapped.stub.CancelMatching(pb.CancelMatchingRequest(filter={"topic": "orders"}))
     await taps[0].until_waiting("ListPending", 1)
     error = await error_of(progress(tapped, topic="orders"))
-    assert error.details() == "1 calls of CancelMatching are in work, 1 at most; 1 of ipv4:127.0.0.1, 1 at most"
+    assert (
+        error.details()
+        == "1 calls of CancelMatching are running; the limit is 1; 1 belong to ipv4:127.0.0.1; its limit is 1"
+    )
     call.cancel()
     for tap in taps:
         tap.release()

@@ -194,7 +194,7 @@ async def test_refusals_of_a_store_are_passed_on(tmp_path: Path) -> None:
         assert await first.bodies(1) == {0: [b"a"]}
         second = await Subscriber(gateway.stub).begin((0, 0))
         assert await second.status() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert "1 subscriptions run, 1 at most" in (await second.call.details() or "")
+        assert "1 subscriptions are open; the limit is 1" in (await second.call.details() or "")
 
 
 async def test_gateway_that_stops_ends_subscriptions_at_once(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ async def test_no_more_topics_than_the_cluster_may_have(tmp_path: Path) -> None:
         assert Counter(one.fault.reason for one in results) == {"": 3, "TOPICS_EXHAUSTED": 2}
         refused = next(one.fault for one in results if one.fault.reason)
         assert not refused.retriable
-        assert "3 topics are there, 6 at most; 3 of ipv4:127.0.0.1, 3 at most" in refused.message
+        assert "3 topics exist; the limit is 6; 3 belong to ipv4:127.0.0.1; its limit is 3" in refused.message
         error = await error_of(gateway.stub.CreateTopic(gateway_pb2.CreateTopicRequest(name="more")))
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         # Sends to existing topics continue.

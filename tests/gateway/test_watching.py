@@ -229,7 +229,7 @@ async def test_more_watchers_than_allowed_are_refused(tmp_path: Path, tap: Tappe
         async with watching(gateway), watching(gateway):
             error = await error_of(Stream(gateway).open())
             assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-            assert "2 of ipv4:127.0.0.1, 2 at most" in (error.details() or "")
+            assert "2 belong to ipv4:127.0.0.1; its limit is 2" in (error.details() or "")
         await until(gateway, lambda: not gateway.metric("duetime_gateway_watchers"))
         async with watching(gateway):
             pass

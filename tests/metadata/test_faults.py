@@ -227,7 +227,7 @@ async def test_privilege_that_is_missing_is_an_outage(server: Told, postgres_url
         await told.back()
         execute(postgres_url, f"REVOKE ALL ON {everything} FROM {role}")
         other = Database(make_url(postgres_url).set(username=role, password=role).render_as_string(hide_password=False))
-        with pytest.raises(StartupError, match="metadata database refuses this process: permission denied"):
+        with pytest.raises(StartupError, match="metadata database rejects this process: permission denied"):
             await other.start(despite=OUTAGES)
         await other.stop()
     finally:
@@ -274,9 +274,7 @@ def is_session_here(pid: int, name: str) -> bool:
 
 
 @pytest.mark.postgres
-async def test_while_it_is_away_calls_fail_at_once_and_go_on_when_it_is_back(
-    postgres_url: str, unused_port: int
-) -> None:
+async def test_calls_fail_at_once_during_an_outage_and_recover(postgres_url: str, unused_port: int) -> None:
     await asyncio.to_thread(upgrade, postgres_url)
     url = make_url(postgres_url)
     relay = await relayed(url.host, url.port, unused_port)

@@ -112,7 +112,7 @@ async def test_groups_have_a_most(two: Two, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(groups, "GROUPS_MAX", 2)
     assert await two.groups.adopt([Group(name=name) for name in "abc"]) == ["a", "b"]
     assert (await two.groups.ensure("a")).name == "a"
-    with pytest.raises(groups.GroupsExhausted, match="2 groups are there, 2 at most") as caught:
+    with pytest.raises(groups.GroupsExhausted, match="2 groups exist; the limit is 2") as caught:
         await two.groups.ensure("c")
     assert (caught.value.reason, caught.value.retriable) == ("GROUPS_EXHAUSTED", False)
 

@@ -154,7 +154,7 @@ def test_history_shrinks_before_anything_else() -> None:
 
 
 def test_retry_without_room_is_refused() -> None:
-    with pytest.raises(NoRoom, match=r"a retry's properties would take 3\d{4} bytes, 32767 at most"):
+    with pytest.raises(NoRoom, match=r"a retry's properties would take 3\d{4} bytes; the limit is 32767"):
         retry_copy(failed(full_but(100)), "billing", LANE)
 
 

@@ -94,7 +94,7 @@ def test_an_error_is_not_found_where_none_is_known() -> None:
     assert not LetterCriteria(GROUP, error="a").fits(a_brokers())
 
 
-def test_a_redriven_one_begins_anew_and_keeps_its_history() -> None:
+def test_redriven_dead_letter_restarts_its_attempts_and_keeps_its_history() -> None:
     before = letter(4)
     copy = redriven(before)
     names = decode_properties(copy.properties)
@@ -118,7 +118,7 @@ def test_dead_letter_without_origin_or_space_is_not_redriven() -> None:
     with pytest.raises(NotRedrivable, match="neither RETRY_TOPIC nor DLQ_ORIGIN_TOPIC"):
         redriven(letter(RETRY_TOPIC="", DLQ_ORIGIN_TOPIC=""))
     assert redriven(letter(RETRY_TOPIC="")).topic == RETRY
-    with pytest.raises(NotRedrivable, match="32767 at most"):
+    with pytest.raises(NotRedrivable, match="the limit is 32767"):
         redriven(letter(note="x" * 32_600))
 
 

@@ -62,14 +62,14 @@ async def test_an_unavailable_shard_is_a_server_error_of_every_call(tmp_path: Pa
         assert route.status.code == (await raw.call("Heartbeat")).status.code == pb.OK
 
 
-async def test_streams_past_their_limit_are_told_so_until_one_has_ended(tmp_path: Path) -> None:
+async def test_streams_beyond_the_limit_are_rejected_until_one_ends(tmp_path: Path) -> None:
     async with real_store(tmp_path) as store, Gateway(tmp_path, {0: store.port}, rocketmq_streams_max=1) as gateway:
         raw = Raw(gateway.channel, gateway.node.port)
         first = raw.telemetry()
         assert (await first.say(raw.producer_settings())).status.code == pb.OK
         refused = await raw.telemetry().read()
         assert refused.status.code == pb.TOO_MANY_REQUESTS
-        assert "1 at most" in refused.status.message
+        assert "the limit is 1" in refused.status.message
         # Nothing else is in it, and calls without a stream are served.
         assert refused.WhichOneof("command") is None
         assert (await raw.call("Heartbeat")).status.code == pb.OK
@@ -85,7 +85,7 @@ async def until_served(raw: Raw) -> bool:
                 return True
 
 
-async def test_polls_past_their_limit_are_told_so_and_those_that_do_not_wait_are_served(tmp_path: Path) -> None:
+async def test_polls_beyond_the_limit_are_rejected_unless_they_do_not_wait(tmp_path: Path) -> None:
     async with real_store(tmp_path) as store, Gateway(tmp_path, {0: store.port}, rocketmq_polls_max=1) as gateway:
         raw = Raw(gateway.channel, gateway.node.port)
         await raw.make_topic()
@@ -95,7 +95,7 @@ async def test_polls_past_their_limit_are_told_so_and_those_that_do_not_wait_are
                 await raw.call("Heartbeat")
         (refused,) = await raw.frames(wait_ms=1_000)
         assert refused.status.code == pb.TOO_MANY_REQUESTS
-        assert "1 receives wait here, 1 at most" in refused.status.message
+        assert "1 receives are waiting; the limit is 1" in refused.status.message
         assert await raw.receive(wait_ms=0, group=pb.Resource(name="another")) == []
         await raw.send_ok(message())
         assert len(await polling) == 1
@@ -120,7 +120,7 @@ async def test_a_crc_of_any_notation_is_taken(raw: Raw) -> None:
         await raw.send_ok(made)
 
 
-async def test_a_plain_group_s_receive_that_repeats_its_attempt_is_given_the_same_anew(raw: Raw) -> None:
+async def test_repeated_receive_of_a_plain_group_leases_the_same_messages(raw: Raw) -> None:
     await raw.send_ok(message(number=1), message(number=2))
     first = await raw.receive(attempt_id="one", auto_renew=True)
     again = await raw.receive(attempt_id="one", auto_renew=True)
@@ -134,7 +134,7 @@ async def test_a_plain_group_s_receive_that_repeats_its_attempt_is_given_the_sam
     assert await Raw(raw.channel, 1, "other").receive(attempt_id="two", wait_ms=0) == []
 
 
-async def test_single_acks_that_come_together_are_told_apart(raw: Raw) -> None:
+async def test_concurrent_single_acks_get_their_own_answers(raw: Raw) -> None:
     """They share a call to their shard."""
     await raw.send_ok(*(message(number=number) for number in range(1, 33)))
     got = await raw.receive(batch_size=32, auto_renew=True)

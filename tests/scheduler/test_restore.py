@@ -165,7 +165,7 @@ def properties(**values: str) -> bytes:
         ),
         (
             {"properties": properties(k="v" * 32_741, REAL_TOPIC="o", REAL_QID="0")},
-            "its properties would take 32770 bytes, 32767 at most",
+            "its properties would take 32770 bytes; the limit is 32767",
         ),
     ],
 )

@@ -174,7 +174,7 @@ async def test_use_above_the_limit_refuses_before_the_disk_is_full(root: Path) -
         await store.until(lambda: bool(store.node.store.gate.full))
         error = await refusal(store.put(sent("B")))
         assert error.reason == FULL
-        assert "is 75.0% used, sends are taken up to 50.0%" in error.text
+        assert "is 75.0% used; sends are accepted up to 50.0%" in error.text
         assert store.reserve_is_there
         store.disk.leave(GIB // 4 * 3)
         await store.until(lambda: not store.node.store.gate.full)

@@ -193,7 +193,7 @@ async def test_too_many_held_bytes_are_refused(tmp_path: Path) -> None:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await lane.begin(1, 1)
         assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert "bytes are held until they are due, 1048576 at most" in str(caught.value.details())
+        assert "bytes are held until they are due; the limit is 1048576" in str(caught.value.details())
         lane.clock.move(10)
         assert not (await first).statuses
         assert not (await lane.begin(1, 1)).statuses

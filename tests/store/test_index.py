@@ -106,7 +106,7 @@ def test_a_file_of_no_brokers_size_is_refused(tmp_path: Path) -> None:
 def test_an_impossible_header_is_refused(tmp_path: Path, header: Header) -> None:
     path = tmp_path / "20260101000000000"
     path.write_bytes(header.encode().ljust(Shape(10, 20).file_bytes, b"\0"))
-    with pytest.raises(Damaged, match="20 and 10 at most"):
+    with pytest.raises(Damaged, match="the limits are 20 and 10"):
         IndexFile(path, Shape(10, 20))
 
 

@@ -125,8 +125,8 @@ def test_expression_matches(sql: str, properties: dict[str, str], expected: bool
         ("a LIKE 'x%'", "line 1, column 3", "LIKE where =, <>, >, >=, <, <=, BETWEEN, IN, IS, NOT, AND, OR, the end"),
         ("a = ", "line 1, column 5", "the end where a property, a number, a 'text', TRUE, FALSE, NULL, (, +, - is"),
         ("a = 1 AND\n\nOR b = 2", "line 3, column 1", "OR where"),
-        ("a = 'x", "line 1, column 5", "the text has no end"),
-        ('a = "x"', "line 1, column 5", "texts are enclosed in '"),
+        ("a = 'x", "line 1, column 5", "the text is not terminated"),
+        ('a = "x"', "line 1, column 5", "texts are enclosed in single quotes"),
         ("a != 1", "line 1, column 3", "not equal is <>"),
         ("(a = 1", "line 1, column 7", "the end where"),
         ("a = 1)", "line 1, column 6", ") where"),
@@ -134,8 +134,8 @@ def test_expression_matches(sql: str, properties: dict[str, str], expected: bool
         ("a IN ('x', 2)", "line 1, column 12", "2 where a 'text' is expected"),
         ("a IN ()", "line 1, column 7", ") where a 'text' is expected"),
         ("5 IN ('x')", "line 1, column 1", "IN needs a property"),
-        ("a = NULL", "line 1, column 5", "nothing is = NULL"),
-        ("NULL <> a", "line 1, column 1", "nothing is <> NULL"),
+        ("a = NULL", "line 1, column 5", "a comparison with NULL is never true"),
+        ("NULL <> a", "line 1, column 1", "a comparison with NULL is never true"),
         ("a > 'x'", "line 1, column 5", "> compares numbers"),
         ("a >= TRUE", "line 1, column 6", ">= compares numbers"),
         ("(a = 1) < 2", "line 1, column 2", "< compares numbers"),
@@ -224,13 +224,13 @@ def test_a_tag_that_no_message_can_have_is_refused() -> None:
 
 
 @pytest.mark.parametrize("tags", ["||", " || ", "||||"])
-def test_tags_that_name_none_are_refused(tags: str) -> None:
+def test_tags_without_a_name_are_rejected(tags: str) -> None:
     with pytest.raises(InvalidArgument, match="names no tag; empty, or \\*, is for all"):
         Filter.parse(tags)
     assert Filter.parse(" ").passes_all
 
 
-def test_filters_that_say_the_same_have_one_text() -> None:
+def test_equivalent_filters_have_one_text() -> None:
     texts = {Filter.parse(tags, " a\n=  'x  y' -- no").text for tags in ("p || q", " q||p ||", "q || p || q")}
     assert texts == {"tags: p || q; sql: a = 'x  y'"}
     assert Filter.parse("a || *", " ").text == Filter.parse("", "").text == ""

@@ -293,7 +293,7 @@ async def test_shard_bounds_open_transactions(tmp_path: Path) -> None:
         ]
         fault = full.faults[2]
         assert (fault.reason, fault.code) == ("TRANSACTIONS_EXHAUSTED", grpc.StatusCode.RESOURCE_EXHAUSTED.value[0])
-        assert fault.message.startswith("3 transactions are open, 6 at most; 3 of ")
+        assert fault.message.startswith("3 transactions are open; the limit is 6; 3 belong to ")
         assert fault.retriable
         await end(store, end_of(halves_of[0], "m0"))
         await prepared(store, "m3")

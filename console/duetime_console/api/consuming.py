@@ -150,7 +150,7 @@ class Failures(Told):
     results: list[Failure]
 
 
-_receives = Seats(HTTP_RECEIVES_MAX, "calls wait for messages", reason="RECEIVES_EXHAUSTED")
+_receives = Seats(HTTP_RECEIVES_MAX, "calls are waiting for messages", reason="RECEIVES_EXHAUSTED")
 
 
 @contextmanager

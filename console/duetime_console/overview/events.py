@@ -25,7 +25,7 @@ class Events:
     def __init__(self) -> None:
         # The reader's caller and token by queue; None in a queue: the end.
         self._readers: dict[asyncio.Queue[bytes | None], tuple[str, str]] = {}
-        self._seats = Seats(READERS_MAX, "pages watch")
+        self._seats = Seats(READERS_MAX, "live pages are open")
         self.dropped_count = 0
         self._ended = False
 

@@ -108,7 +108,7 @@ class Prometheus:
         except _Wrong as error:
             text = str(error)
         self.failed_count += 1
-        log.debug("past not asked", why=text)
+        log.debug("history not queried", why=text)
         return Older(fault=text)
 
     def _query(self, field: str, step_ms: int) -> str:

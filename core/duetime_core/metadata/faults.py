@@ -37,7 +37,7 @@ class Fault(StrEnum):
 SENTENCES = {
     Fault.AWAY: "metadata database does not answer",
     Fault.READ_ONLY: "metadata database is read-only",
-    Fault.REFUSED: "metadata database refuses this process",
+    Fault.REFUSED: "metadata database rejects this process",
     Fault.SCHEMA: "metadata database lacks this version's schema",
     Fault.DAMAGED: "metadata database is damaged",
     Fault.FULL: "metadata database is out of space",

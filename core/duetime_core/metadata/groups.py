@@ -168,7 +168,7 @@ def _reading(name: str) -> Callable[[Session], GroupModel | None]:
 
 def _check_room(session: Session, owner: str) -> None:
     """Raises: GroupsExhausted."""
-    seats = Seats(GROUPS_MAX, "groups are there", error=GroupsExhausted)
+    seats = Seats(GROUPS_MAX, "groups exist", error=GroupsExhausted)
     holder = case((GroupModel.owner == owner, GroupModel.owner), else_="").label("holder")
     for name, count in session.execute(select(holder, func.count()).group_by("holder")):
         seats.hold(name, count)

@@ -131,12 +131,12 @@ def _authority(module: Any, directory: Path, *, force: bool) -> "Authority":
     there = [path for path in (cert, key) if path.exists()]
     if there and not force:
         if len(there) == 1:
-            text = f"{there[0]} is there and the other half of the CA is not; --force makes a new one"
+            text = f"{there[0]} exists without the other half of the CA; --force makes a new CA"
             raise CannotStart(text)
         try:
             return module.Authority(module.Pair(cert.read_bytes(), key.read_bytes()))  # type: ignore[no-any-return]
         except ValueError as error:
-            raise CannotStart(f"{directory} has no CA that certificates can be made with: {error}") from error
+            raise CannotStart(f"{directory} has no usable CA: {error}") from error
     made: Authority = module.Authority.make()
     write_private(key, made.pair.key)
     write_private(cert, made.pair.cert)

@@ -63,7 +63,8 @@ def consume(
         typer.Option("--backoff", "--retry", metavar="BACKOFF", help="exponential:1s..10m, 1s,5s,30s or levels."),
     ] = None,
     reject_code: Annotated[
-        int | None, typer.Option(min=1, max=255, metavar="CODE", help="Exit code for a dead letter at once.")
+        int | None,
+        typer.Option(min=1, max=255, metavar="CODE", help="Exit code that makes a message a dead letter at once."),
     ] = None,
     timeout: Annotated[str | None, typer.Option(metavar="LENGTH", help="Commands that run longer fail.")] = None,
     drain: Annotated[str, typer.Option(metavar="LENGTH", help="Time for running commands to finish on stop.")] = "30s",

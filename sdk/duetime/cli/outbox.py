@@ -53,7 +53,7 @@ def relay(
     table: _Table = TABLE_NAME,
     server: Server = None,
     window: Annotated[
-        str, typer.Option(metavar="LENGTH", help="Time in which the server surely detects repeats; below its window.")
+        str, typer.Option(metavar="LENGTH", help="Time within which the server detects repeats; less than its window.")
     ] = "5m",
     retention: Annotated[
         str,

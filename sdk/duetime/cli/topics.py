@@ -144,7 +144,7 @@ def delete(
     name: _Name,
     force: Annotated[bool, typer.Option("--force", help="Include undelivered messages.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Change nothing; show the contents that would end.")
+        bool, typer.Option("--dry-run", help="Change nothing; count the messages that would end.")
     ] = False,
     yes: Yes = False,
     server: Server = None,
@@ -165,7 +165,9 @@ def delete(
     server, as_json = inherited(context, server, as_json)
     if not (yes or dry_run):
         if not sys.stdin.isatty():
-            raise typer.BadParameter("a deleted topic can't be recovered: give --yes, or --dry-run to see its contents")
+            raise typer.BadParameter(
+                "a deleted topic can't be recovered: give --yes, or --dry-run to count its messages"
+            )
         _print_deleted(name, _delete(server, name, force=force, dry_run=True), as_json, dry_run=True)
         typer.confirm(f"Delete topic {name} for good?", abort=True)
     _print_deleted(name, _delete(server, name, force=force, dry_run=dry_run), as_json, dry_run=dry_run)

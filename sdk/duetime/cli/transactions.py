@@ -128,7 +128,7 @@ def show(
 ) -> None:
     """Show a transaction in any state, with its message.
 
-    A message's id names one transaction of each topic; without --topic, an id of several topics is refused.
+    A message's id names one transaction of each topic; without --topic, an id of several topics is rejected.
 
     \b
     Examples:

@@ -22,14 +22,14 @@ def read_violations(field: str, topic: str) -> Iterator[Violation]:
     """Violations of the name of a topic to be read."""
     yield from topic_violations(field, topic, system=True)
     if topic in CLOSED_TOPICS:
-        yield Violation(field, f"{topic} is not read by name: its records belong to the shard")
+        yield Violation(field, f"{topic} cannot be read by name: its records belong to the shard")
 
 
 def group_read_violations(field: str, topic: str) -> Iterator[Violation]:
     """Violations of the name of a topic that a group reads."""
     yield from topic_violations(field, topic, system=True)
     if is_internal_topic(topic):
-        yield Violation(field, f"{topic} is not received from: it is a system topic, for operators to read (Pull)")
+        yield Violation(field, f"{topic} cannot be received from: it is a system topic, for operators to read (Pull)")
 
 
 def filter_violations(tags: str, sql: str) -> Iterator[Violation]:

@@ -118,8 +118,8 @@ def retry_copy(failed: Failed, group: str, wait: Wait, token: str = "") -> Copy:
     topic, queue, ending = _way(wait, target)
     room = PROPERTIES_BYTES_MAX - _size(kept) - _size(ending) - (_LANE_ENTRY_BYTES_MAX if ending else 0)
     if room < len(record.CRC_ENDING):
-        text = f"a retry's properties would take {PROPERTIES_BYTES_MAX - room + len(record.CRC_ENDING)} bytes, "
-        raise NoRoom(f"{text}{PROPERTIES_BYTES_MAX} at most")
+        text = f"a retry's properties would take {PROPERTIES_BYTES_MAX - room + len(record.CRC_ENDING)} bytes; "
+        raise NoRoom(f"{text}the limit is {PROPERTIES_BYTES_MAX}")
     has_history = _fill(kept, _origin(failed), failed.history, room - len(record.CRC_ENDING))
     return Copy(copied(failed.record, topic, queue, kept | ending, failed.attempt), has_history)
 

@@ -367,7 +367,7 @@ def check(given: consumer_pb2.DeadLetterFilter, request: Request | None = None) 
     if given.to_ms < 0:
         violations.append(Violation("filter.to_ms", f"{given.to_ms} is below 0"))
     if len(given.ids) > IDS_MAX:
-        violations.append(Violation("filter.ids", f"are {len(given.ids)}, {IDS_MAX} at most"))
+        violations.append(Violation("filter.ids", f"are {len(given.ids)}; the limit is {IDS_MAX}"))
     if request is not None:
         if not 0 <= request.rate <= RATE_MAX:
             violations.append(Violation("rate", f"{request.rate} is not within 0 and {RATE_MAX:.0f} a second"))

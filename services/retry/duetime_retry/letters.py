@@ -155,7 +155,9 @@ def redriven(letter: Letter) -> Record:
     properties[record.REDRIVEN] = str(letter.redriven_count + 1)
     copy = copied(letter.record, retry_topic(group_of(letter)), 0, properties, 0)
     if len(copy.properties) > PROPERTIES_BYTES_MAX:
-        raise NotRedrivable(f"its properties would take {len(copy.properties)} bytes, {PROPERTIES_BYTES_MAX} at most")
+        raise NotRedrivable(
+            f"its properties would take {len(copy.properties)} bytes; the limit is {PROPERTIES_BYTES_MAX}"
+        )
     return copy
 
 

@@ -191,11 +191,11 @@ class Settler:
             self._metrics.retries.labels(put.way).inc()
         if not put.copy.has_history:
             self._metrics.crowded.labels("history").inc()
-            log.info("history has no room in its message", group=group, message_id=id_of(put.case.failed.record))
+            log.info("no space for the history in its message", group=group, message_id=id_of(put.case.failed.record))
         if put.copy.lost:
             self._metrics.crowded.labels("property").inc()
             log.warning(
-                "dead letter lost properties for room",
+                "dead letter lost properties for lack of space",
                 group=group,
                 message_id=id_of(put.case.failed.record),
                 properties=put.copy.lost,

@@ -80,7 +80,7 @@ class TopicCalls:
     async def put_all(self, requests: Sequence[store_pb2.PutTopicRequest]) -> dict[int, DueTimeError]:
         """Returns the errors of rejected topics, by index. Raises: DueTimeError."""
         if len(requests) > limits.TOPICS_PUT_MAX:
-            text = f"{len(requests)} topics, {limits.TOPICS_PUT_MAX} at most"
+            text = f"{len(requests)} topics; the limit is {limits.TOPICS_PUT_MAX}"
             raise InvalidArgument([Violation("topics", text)])
         announced = self._store.closing.announced
         asked = {index: announced(one.name, one.generation) for index, one in enumerate(requests)}

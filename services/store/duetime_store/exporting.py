@@ -109,7 +109,7 @@ class Exporter:
         self._store = store
         self._root = root
         self._metrics = metrics
-        self._seats = Seats(exports_max, "exports run", reason="EXPORTS_EXHAUSTED", used=metrics.exports)
+        self._seats = Seats(exports_max, "exports are running", reason="EXPORTS_EXHAUSTED", used=metrics.exports)
         self.throttle = Throttle(clock, bytes_per_s)
         self._threads = ThreadPoolExecutor(THREADS, "export")
         self._ending = False

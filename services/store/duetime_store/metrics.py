@@ -12,7 +12,7 @@ class StoreMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.messages_in = Counter("duetime_store_messages_in_total", "Messages made durable", registry=registry)
         self.bytes_in = Counter("duetime_store_bytes_in", "Log bytes made durable", registry=registry)
-        self.refused = Counter("duetime_store_records_refused_total", "Records refused", ["status"], registry=registry)
+        self.refused = Counter("duetime_store_records_refused_total", "Records rejected", ["status"], registry=registry)
         self.damaged = Counter(
             "duetime_store_records_damaged_total", "Damaged records met by recovery and readers", registry=registry
         )

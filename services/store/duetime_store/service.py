@@ -355,7 +355,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         self, request: gateway_pb2.CommitOffsetsRequest, context: Any
     ) -> gateway_pb2.CommitOffsetsResponse:
         if self._store.read_only_reason:
-            raise ReadOnly(f"the shard takes no writes: {self._store.read_only_reason}")
+            raise ReadOnly(f"the shard accepts no writes:  {self._store.read_only_reason}")
         self._groups.check_commits(request.group, request.topic)
         offsets = check_offsets(self._store.queues, request.topic, request.queues)
         await self._offsets.commit(request.group, request.topic, offsets, caller_of(context))

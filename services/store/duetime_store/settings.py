@@ -117,8 +117,8 @@ class StoreSettings(NodeSettings):
     leases_max: int = Field(
         1_000_000,
         ge=1,
-        description="maximum messages of all groups leased or waiting for redelivery, half of them of one group; "
-        "each takes 110 bytes of memory if a Receive leases 32, 640 if it leases one",
+        description="maximum messages of all groups leased or waiting for redelivery, half of them of one caller and "
+        "a quarter of one group; each takes 110 bytes of memory if a Receive leases 32, 640 if it leases one",
     )
     queue_files_max: int = Field(
         0,

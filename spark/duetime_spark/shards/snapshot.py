@@ -243,7 +243,7 @@ def take_snapshot(files: Files, levels: DelayLevels) -> Snapshot:
     """A shard's current state.
 
     Args:
-        levels: the level table of a broker's directory; DueTime's directories name theirs.
+        levels: the level table of a broker's directory; DueTime's directories contain theirs.
 
     Raises:
         InvalidArgument: the directory is not a store's.

@@ -217,8 +217,8 @@ async def test_leases_are_given_again_once_some_have_ended(tmp_path: Path) -> No
         error = translate(caught.value, "the store", "NO_ANSWER")
         assert (error.reason, error.text) == (
             "LEASES_EXHAUSTED",
-            "2 messages of all groups are outstanding on this shard, 8 at most; 2 of ipv4:127.0.0.1, 4 at most; "
-            "2 of group billing, 2 at most",
+            "2 messages of all groups are outstanding on this shard; the limit is 8; 2 belong to ipv4:127.0.0.1; "
+            "its limit is 4; 2 belong to group billing; its limit is 2",
         )
         # Leases of received messages still work; a copy replaces its message.
         assert await store.change(got[0], ms=LONG_MS) == [OK]

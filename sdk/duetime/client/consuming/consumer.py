@@ -296,7 +296,7 @@ class Consumer:
                 await fault_log.pause(error)
         if self._ordered is not None and group.ordered != self._ordered:
             kind = "is ordered" if group.ordered else "is not ordered"
-            raise InvalidArgument.of("ordered", f"group {self.group} exists and {kind}; delete it, or consume as it is")
+            raise InvalidArgument.of("ordered", f"group {self.group} exists and {kind}; delete it, or change `ordered`")
         return bool(group.ordered)
 
 

@@ -47,7 +47,7 @@ class Rule:
         if method in access.methods:
             return
         if self.who is Who.ADMINS and not access.is_admin:
-            raise denied(f"user {access.name} is not an admin; {method.rpartition('/')[2]} takes one")
+            raise denied(f"user {access.name} is not an admin; {method.rpartition('/')[2]} requires one")
         for need in self.needs:
             if not access.has(need.rights, need.kind):
                 raise access.lacks(need.rights, need.kind)

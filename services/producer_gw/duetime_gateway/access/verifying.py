@@ -34,7 +34,7 @@ class Verifier:
     def __init__(self) -> None:
         self._answers: dict[tuple[bytes, str], bool] = {}
         self._running: dict[tuple[bytes, str], asyncio.Future[bool]] = {}
-        self._waiting = Seats(WAITING_MAX, "tokens wait for their check", share=WAITING_OF_HOST_MAX)
+        self._waiting = Seats(WAITING_MAX, "tokens are waiting for verification", share=WAITING_OF_HOST_MAX)
         self._turn = asyncio.Lock()
 
     async def fits(self, fingerprint: bytes, secret: str, hashed: str, host: str) -> bool:

@@ -60,7 +60,7 @@ def check_receive(receive: Receive) -> None:
     found = [*group_violations("group", receive.group), *group_read_violations("topic", receive.topic)]
     if receive.topic == retry_topic(receive.group):
         # Received as a topic, its messages would be delivered twice: they already come with their original topics.
-        text = f"{shown(receive.topic)} is not received from: its messages are delivered with their own topics"
+        text = f"{shown(receive.topic)} cannot be received from: its messages are delivered with their own topics"
         found.append(Violation("topic", f"{text}; Pull reads it"))
     found += outside(
         *_bounds(receive.selection, limits.RECEIVE_COUNT_MAX),

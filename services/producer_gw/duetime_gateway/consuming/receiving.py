@@ -43,7 +43,7 @@ class Receivers:
         self.timeout_ms = timeout_ms
         self.seats = Seats(
             receivers_max,
-            "receivers have streams here",
+            "receiver streams are open",
             reason="STREAMS_EXHAUSTED",
             used=metrics.receive_streams,
             most=metrics.receive_streams_max,

@@ -53,7 +53,7 @@ class Subscribing:
         self._tasks = tasks
         self._seats = Seats(
             subscriptions_max,
-            "subscriptions run",
+            "subscriptions are open",
             reason="SUBSCRIPTIONS_EXHAUSTED",
             used=metrics.subscriptions,
             most=metrics.subscriptions_max,

@@ -31,7 +31,7 @@ class ConsumerService:
         self._leases = leases
         self._groups = groups
         self._retry = retry
-        what = "calls of RedriveDeadLetters and DiscardDeadLetters are in work"
+        what = "calls of RedriveDeadLetters and DiscardDeadLetters are running"
         self._letter_jobs = Seats(LETTER_JOBS_MAX, what, reason="LETTERS_EXHAUSTED")
 
     def handlers(self) -> "dict[str, grpc.RpcMethodHandler[Any, Any]]":

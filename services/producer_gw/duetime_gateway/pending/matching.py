@@ -67,7 +67,7 @@ class Matching:
 
     def __init__(self, holders: Holders, clock: Clock) -> None:
         self._holders = holders
-        self._jobs = Jobs(clock, "calls of CancelMatching are in work", reason="CANCELS_EXHAUSTED")
+        self._jobs = Jobs(clock, "calls of CancelMatching are running", reason="CANCELS_EXHAUSTED")
         self.end = self._jobs.end
 
     async def cancel(

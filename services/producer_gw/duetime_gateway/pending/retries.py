@@ -81,7 +81,7 @@ class Retries:
         self._listing = listing
         self._shards = shards
         self._clock = clock
-        self._jobs = Jobs(clock, "calls of RetryNow and DiscardRetries are in work", reason="RETRIES_EXHAUSTED")
+        self._jobs = Jobs(clock, "calls of RetryNow and DiscardRetries are running", reason="RETRIES_EXHAUSTED")
         self.end_streams = self._jobs.end
 
     async def page(self, request: pb.ListRetriesRequest, remaining_ms: float | None) -> pb.ListRetriesResponse:

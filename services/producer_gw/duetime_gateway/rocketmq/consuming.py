@@ -101,7 +101,7 @@ class Consumers:
         self._metrics = metrics
         self._tasks = tasks
         self._endpoint = endpoint
-        self._polls = Seats(polls_max, "receives wait here", used=metrics.polls, most=metrics.polls_max)
+        self._polls = Seats(polls_max, "receives are waiting", used=metrics.polls, most=metrics.polls_max)
 
     async def query_assignment(self, request: pb.QueryAssignmentRequest, call: Call) -> pb.QueryAssignmentResponse:
         topic, group = stored(request.topic), stored(request.group)

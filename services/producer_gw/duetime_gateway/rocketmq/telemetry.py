@@ -54,7 +54,7 @@ class Telemetry:
         self._endpoint = endpoint
         self._seats = Seats(
             streams_max,
-            "streams of clients run",
+            "client streams are open",
             reason="STREAMS_EXHAUSTED",
             used=metrics.streams,
             most=metrics.streams_max,

@@ -179,8 +179,8 @@ def _without_room(
     session: Session, wanted: Mapping[str, NewTopic], topics_max: int, queues_max: int
 ) -> dict[str, DueTimeError]:
     """Errors of topics above the limits, by name."""
-    topics = Seats(topics_max, "topics are there", error=TopicsExhausted)
-    queues = Seats(queues_max, "queues of topics are there", error=QueuesExhausted)
+    topics = Seats(topics_max, "topics exist", error=TopicsExhausted)
+    queues = Seats(queues_max, "queues of topics exist", error=QueuesExhausted)
     for owner, topic_count, queue_count in holdings(session, {one.owner for one in wanted.values()}):
         topics.hold(owner, topic_count)
         queues.hold(owner, queue_count)

@@ -379,7 +379,7 @@ class Sender:
             batch.clear_groups()
             await self._encode_in_steps(batch, sorted(ready + again), routes)
         for (topic, shard), indices in batch.unready.items():
-            error = shard_unavailable(f"shard {shard} was lost before it took topic {topic}")
+            error = shard_unavailable(f"shard {shard} became unreachable before it accepted topic {topic}")
             batch.faults.update((index, error) for index in indices)
 
     async def _ready(

@@ -179,7 +179,7 @@ class Batcher:
             )
         if self._waiting and caller and not self._shares.may_take(caller, size):
             held, share = self._shares.held(caller), self._shares.share
-            text = f"{held} bytes of {caller} wait for shard {self.shard}, {share} at most"
+            text = f"{held} bytes of {caller} wait for shard {self.shard}; its limit is {share}"
             raise Overloaded(text, reason="SHARD_OVERLOADED")
         self._shares.take(caller, size)
         loop = asyncio.get_running_loop()

@@ -141,7 +141,7 @@ class Shard:
     def check_batches(self) -> None:
         """Raises: Unsupported: the store's release does not support batches."""
         if self._description is not None and not self._description.takes_batches:
-            text = f"shard {self.number} cannot store messages all or none, as release 0.1"
+            text = f"shard {self.number} runs release 0.1, which cannot store messages all or none"
             raise Unsupported([Violation("messages", text)])
 
     async def describe(self, timeout_ms: float | None = None) -> Description:
@@ -224,7 +224,7 @@ class Shard:
         refusals = await self.store.put_topics(list(topics.values()))
         # A lost store may have come back without the topics.
         if self._description is not description:
-            raise shard_unavailable(f"{self._whom} was lost before it took a topic")
+            raise shard_unavailable(f"{self._whom} became unreachable before it accepted a topic")
         for route in routes:
             if route.topic not in refusals and route.generation == topics[route.topic].generation:
                 route.store_hosts[self.number] = description.store_host

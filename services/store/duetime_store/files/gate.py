@@ -75,9 +75,9 @@ class Gate:
         """The errors with which sends are rejected now; the first counts."""
         found: list[DueTimeError] = []
         if self.failed:
-            found.append(ReadOnly(f"the shard takes no writes: {self.failed}"))
+            found.append(ReadOnly(f"the shard accepts no writes:  {self.failed}"))
         if stalled_ms := self.stalled_ms:
-            limit = f"sends are taken while it answers within {self._stall_ms} ms"
+            limit = f"sends are accepted while it answers within {self._stall_ms} ms"
             found.append(Stalled(f"the disk has not answered for {stalled_ms:.0f} ms; {limit}"))
         if self.full:
             found.append(DiskFull(self.full))
@@ -97,4 +97,4 @@ class Gate:
     def check_write(self) -> None:
         """For writes that free space or restore messages. Raises: ReadOnly."""
         if self.failed:
-            raise ReadOnly(f"the shard takes no writes: {self.failed}")
+            raise ReadOnly(f"the shard accepts no writes:  {self.failed}")

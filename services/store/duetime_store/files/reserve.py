@@ -60,7 +60,7 @@ class Reserve:
             self._disk.unlink(self._path)
             if error.errno in NO_ROOM:
                 return False
-            log.error("no reserve for a full disk can be made", path=str(self._path), error=str(error))
+            log.error("cannot create the reserve for a full disk", path=str(self._path), error=str(error))
             self.size = 0
         return True
 

@@ -151,7 +151,7 @@ class IndexFile:
         if header.next_entry > self.shape.entry_count or not 0 <= header.used_slots <= self.shape.slot_count:
             raise Damaged(
                 f"index file {self.path} says that it has {header.next_entry} entries in {header.used_slots} slots; "
-                f"{self.shape.entry_count} and {self.shape.slot_count} at most"
+                f"the limits are {self.shape.entry_count} and {self.shape.slot_count}"
             )
         return header
 

@@ -180,7 +180,7 @@ class GroupCalls:
                 bounds = f"0 and {limits.BACKOFF_MS_MAX}"
                 faults.append(Violation("deferrals.delay_ms", f"{one.delay_ms} is not within {bounds}"))
             if len(one.history) > HISTORY_BYTES_MAX:
-                text = f"{len(one.history)} bytes, {HISTORY_BYTES_MAX} at most"
+                text = f"{len(one.history)} bytes; the limit is {HISTORY_BYTES_MAX}"
                 faults.append(Violation("deferrals.history", text))
         if faults:
             raise InvalidArgument(faults)
@@ -225,7 +225,7 @@ class GroupCalls:
     def settle(self, records: bytes, settles: Sequence[store_pb2.Settle]) -> Outcome:
         """Stages records together with the ends of leases and dead letters that they settle."""
         if len(settles) > limits.NACKS_MAX or any(settle.record < 0 for settle in settles):
-            text = f"{len(settles)} of records from 0 on, {limits.NACKS_MAX} at most"
+            text = f"{len(settles)} of records from 0 on; the limit is {limits.NACKS_MAX}"
             raise InvalidArgument([Violation("settles", text)])
         found: dict[int, Open] = {}
         letters: dict[int, Letter] = {}

@@ -280,9 +280,9 @@ class Receiver:
             progress, group, caller = self._groups.progress, asked.group, asked.caller
             shares, callers = progress.shares, progress.callers
             raise Overloaded(
-                f"{shares.used} messages of all groups are outstanding on this shard, {shares.limit} at most; "
-                f"{callers.held(caller)} of {caller}, {callers.share} at most; "
-                f"{shares.held(group)} of group {group}, {shares.share} at most",
+                f"{shares.used} messages of all groups are outstanding on this shard; the limit is {shares.limit}; "
+                f"{callers.held(caller)} belong to {caller}; its limit is {callers.share}; "
+                f"{shares.held(group)} belong to group {group}; its limit is {shares.share}",
                 reason="LEASES_EXHAUSTED",
             )
         return fetched

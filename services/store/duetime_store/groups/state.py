@@ -49,7 +49,7 @@ class Progress:
         self.callers: Shares[str] = Shares(1 << 62, 1 << 62, 0)
         # Queues in which groups have places or committed offsets, and groups with places. Each counts for its creator,
         # or since a start for a nameless caller.
-        self.queue_seats = Seats(1 << 62, "queues have places of groups", reason="GROUP_QUEUES_EXHAUSTED")
+        self.queue_seats = Seats(1 << 62, "queues have group offsets", reason="GROUP_QUEUES_EXHAUSTED")
         self.group_seats = Seats(1 << 62, "groups receive", reason="GROUPS_EXHAUSTED")
         # The caller and the number of places of each group.
         self._groups: dict[str, tuple[str, int]] = {}

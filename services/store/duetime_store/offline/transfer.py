@@ -90,7 +90,7 @@ def made_whole(target: Path) -> Iterator[Path]:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise DueTimeError(f"another process is making {target} right now") from None
+            raise DueTimeError(f"another process is writing {target}") from None
         try:
             for path in listed(temporary):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()

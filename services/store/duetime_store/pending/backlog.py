@@ -184,7 +184,9 @@ class Backlog:
             await walk.turn_if_over()
         buckets = tally.buckets()
         if len(buckets.counts) > BUCKETS_MAX:
-            text = f"there are {len(buckets.counts)} counts, {BUCKETS_MAX} at most: name a topic, or a shorter time"
+            text = (
+                f"there are {len(buckets.counts)} counts; the limit is {BUCKETS_MAX}: name a topic, or a shorter time"
+            )
             raise InvalidArgument([Violation("topic", text)], reason="BACKLOG_TOO_LARGE")
         rows = _rows(buckets)
         if asked.is_by_second and tally.finest == MINUTE:

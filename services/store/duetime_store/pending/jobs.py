@@ -79,7 +79,7 @@ def _rescheduling(one: store_pb2.Replacement) -> Rescheduling:
     elif value < 0:
         faults.append(Violation("reschedule.deliver_at_ms", f"{value} is below 0"))
     if len(asked.body) > BODY_BYTES_MAX:
-        faults.append(Violation("reschedule.body", f"{len(asked.body)} bytes, {BODY_BYTES_MAX} at most"))
+        faults.append(Violation("reschedule.body", f"{len(asked.body)} bytes; the limit is {BODY_BYTES_MAX}"))
     named = asked.request_id
     if named and not (len(named) <= REQUEST_ID_CHARS_MAX and named.isascii() and named.isalnum()):
         text = f"{len(named)} characters are not 1 to {REQUEST_ID_CHARS_MAX} letters and digits"

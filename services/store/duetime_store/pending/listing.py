@@ -69,10 +69,10 @@ class Spot(NamedTuple):
     def of(cls, token: bytes) -> "Spot":
         """Raises: InvalidArgument."""
         if len(token) != _TOKEN.size or zlib.crc32(token[:-4]) != int.from_bytes(token[-4:], "big"):
-            raise InvalidArgument([Violation("page_token", "is not one that this call returned")])
+            raise InvalidArgument([Violation("page_token", "was not returned by this call")])
         version, *spot, _ = _TOKEN.unpack(token)
         if version != _VERSION:
-            raise InvalidArgument([Violation("page_token", f"is of version {version}, {_VERSION} is known")])
+            raise InvalidArgument([Violation("page_token", f"has version {version}; this store reads {_VERSION}")])
         return cls(*spot)
 
     def place_in(self, lane: int) -> Place:

@@ -176,7 +176,7 @@ class Target:
             text = f"{len(ref.message_id)} characters are not 1 to {ID_CHARS_MAX}"
             faults.append(Violation("message.message_id", text))
         if len(ref.topic) > TOPIC_CHARS_MAX:
-            faults.append(Violation("message.topic", f"{len(ref.topic)} characters, {TOPIC_CHARS_MAX} at most"))
+            faults.append(Violation("message.topic", f"{len(ref.topic)} characters; the limit is {TOPIC_CHARS_MAX}"))
         if ref.lane < 0 or ref.entry < 0:
             faults.append(Violation("message.entry", f"entry {ref.entry} of lane {ref.lane} is impossible"))
         if faults:

@@ -116,7 +116,7 @@ _SHOWN = {
     "_BETWEEN": "BETWEEN", "_IN": "IN", "_IS": "IS", "_NOT": "NOT", "_AND": "AND", "_OR": "OR",
     "_LPAR": "(", "_RPAR": ")", "_COMMA": ",", "_PLUS": "+", "MINUS": "-", "$END": "the end",
 }  # fmt: skip
-_HINTS = {"!": "not equal is <>", '"': "texts are enclosed in '", "'": "the text has no end"}
+_HINTS = {"!": "not equal is <>", '"': "texts are enclosed in single quotes", "'": "the text is not terminated"}
 _COMPARING = frozenset({"EQUAL", "UNEQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL", "_BETWEEN", "_IN", "_IS"})
 # Characters shown on each side of the place of an error.
 _EXCERPT_CHARS = 40
@@ -259,7 +259,7 @@ class _Maker(Transformer[Token, Node]):
     def equal(self, left: Node, sign: Token, right: Node) -> Node:
         for node in (left, right):
             if isinstance(node, Constant) and node.value is None:
-                raise _WrongError(node.at, f"nothing is {sign} NULL: use IS NULL or IS NOT NULL")
+                raise _WrongError(node.at, "a comparison with NULL is never true: use IS NULL or IS NOT NULL")
         values = [node.value for node in (left, right) if isinstance(node, Constant)]
         if len(values) == 2 and isinstance(values[0], bool) != isinstance(values[1], bool):
             raise _WrongError(right.at, "TRUE and FALSE compare with each other and with properties")

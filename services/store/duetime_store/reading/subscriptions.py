@@ -86,7 +86,7 @@ class Subscriptions:
         self.bytes_out = metrics.bytes_out.labels("subscribe")
         self._seats = Seats(
             subscriptions_max,
-            "subscriptions run",
+            "subscriptions are open",
             reason="SUBSCRIPTIONS_EXHAUSTED",
             used=metrics.subscriptions,
             most=metrics.subscriptions_max,

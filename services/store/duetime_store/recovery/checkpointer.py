@@ -150,7 +150,7 @@ class Checkpointer:
         except (OSError, DueTimeError) as error:
             if isinstance(error, OSError):
                 self._metrics.flush_error(error)
-            log.error("checkpoint failed, the next one is tried in time", error=str(error))
+            log.error("checkpoint failed; the next one runs on schedule", error=str(error))
             return False
         finally:
             store.queues.shared.done(flush, failed=not is_flushed)
@@ -218,7 +218,7 @@ class Checkpointer:
                 self._store.log.prepare(point.position)
             except OSError as error:
                 # The write that needs the segment tries again, and reports the outcome.
-                log.warning("next segment not made, or the table of queues not shortened", error=str(error))
+                log.warning("cannot prepare the next segment or shorten the table of queues", error=str(error))
 
         return work
 

@@ -179,7 +179,9 @@ class Checks:
         """
         count = len(request.heard) + len(request.unheard)
         if count > CHECKS_REPORTED_MAX:
-            raise InvalidArgument([Violation("heard", f"{count} checks with `unheard`, {CHECKS_REPORTED_MAX} at most")])
+            raise InvalidArgument(
+                [Violation("heard", f"{count} checks with `unheard`; the limit is {CHECKS_REPORTED_MAX}")]
+            )
         self._store.gate.check_write()
         self._heard(np.array(request.heard, np.int64))
         unheard = self._table.unheard(np.array(request.unheard, np.int64), self._store.clock.now_ms())

@@ -244,7 +244,7 @@ def _asked(request: transactions_pb2.ListTransactionsRequest) -> tuple[str, int,
         violations.append(Violation("page_size", text))
     token = _TOKEN.fullmatch(request.page_token or ("g:0" if request.state == _GIVEN_UP else "o:0"))
     if token is None or (token[1] == "g" and request.state == OPEN) or (token[1] == "o" and request.state == _GIVEN_UP):
-        violations.append(Violation("page_token", "is not one that this call returned"))
+        violations.append(Violation("page_token", "was not returned by this call"))
     if violations or token is None:
         raise InvalidArgument(violations)
     return token[1], int(token[2]), request.page_size or TRANSACTIONS_PAGE_DEFAULT

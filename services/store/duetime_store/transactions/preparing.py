@@ -50,7 +50,7 @@ class Preparing:
             As Store.put.
         """
         if len(records) > REQUEST_BYTES_MAX:
-            text = f"{len(records)} bytes, {REQUEST_BYTES_MAX} at most"
+            text = f"{len(records)} bytes; the limit is {REQUEST_BYTES_MAX}"
             raise InvalidArgument([Violation("records", text)], reason="RECORDS_INVALID")
         prepared = self.stage(records, caller, callers)
         self._flusher.wake()

@@ -126,7 +126,7 @@ def _add_timers(faults: dict[int, str], intake: Intake, now_ms: int) -> None:
         faults.setdefault(index, f"asks for no due time, or another one than {record.TIMER_OUT_MS}")
     ahead = np.where(values < record.TIMER_OUT_MIN, values, values + 1 - now_ms)
     for at in np.flatnonzero(ahead > DELAY_MS_MAX).tolist():
-        text = f"falls due {ahead[at]} ms ahead, {DELAY_MS_MAX} (ten years) at most"
+        text = f"falls due {ahead[at]} ms ahead; the limit is {DELAY_MS_MAX} ms (ten years)"
         faults.setdefault(int(rows[at]), text)
 
 

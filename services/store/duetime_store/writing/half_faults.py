@@ -132,5 +132,5 @@ def _delay_fault(named: list[Text], highest: int, now_ms: int) -> str:
     else:
         ahead_ms = number * 1_000 if name == record.TIMER_DELAY_SEC else number
     if ahead_ms > DELAY_MS_MAX:
-        return f"falls due {ahead_ms} ms ahead, {DELAY_MS_MAX} (ten years) at most"
+        return f"falls due {ahead_ms} ms ahead; the limit is {DELAY_MS_MAX} ms (ten years)"
     return ""

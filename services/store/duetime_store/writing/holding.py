@@ -72,7 +72,7 @@ class Holding:
         lane, intake = self._store.lanes[number], self._store.admit(records)
         entries = _entries(intake.count, first_entry, named)
         if self._bytes + len(records) > self._bytes_max:
-            raise Overloaded(f"{self._bytes} bytes are held until they are due, {self._bytes_max} at most")
+            raise Overloaded(f"{self._bytes} bytes are held until they are due; the limit is {self._bytes_max}")
         self._bytes += len(records)
         lane.attendance.begin_put()
         try:

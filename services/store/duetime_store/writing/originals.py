@@ -68,7 +68,7 @@ class Originals:
                     fault = self._compare(intake, index, lane, entry, units[count].item())
                     if fault:
                         self.mismatched_count += 1
-                        log.warning("record refused in a pending message's place", lane=lane, entry=entry, why=fault)
+                        log.warning("record rejected in place of a pending message", lane=lane, entry=entry, why=fault)
                         return count, fault
                     count += 1
         return count, ""

@@ -135,7 +135,7 @@ class Store:
             text = f"{self.queues.late_bytes} bytes of queue units wait for their files"
             raise DiskFull(f"{self.gate.full}; {text}") if self.gate.full else Overloaded(text)
         if self._waiting_bytes + len(records) > self._waiting_bytes_max:
-            raise Overloaded(f"{self._waiting_bytes} bytes wait for the flush, {self._waiting_bytes_max} at most")
+            raise Overloaded(f"{self._waiting_bytes} bytes wait for the flush; the limit is {self._waiting_bytes_max}")
         return parse(records)
 
     @property
@@ -477,7 +477,7 @@ class Store:
     def fail(self, reason: str) -> ReadOnly:
         """Ends all writing, as the disk's content is unknown: fails waiting and later callers. Returns the error."""
         self.gate.fail(reason)
-        error = ReadOnly(f"the shard takes no writes: {reason}")
+        error = ReadOnly(f"the shard accepts no writes:  {reason}")
         refuse(self.undo(), error)
         refuse(self.journal.waiters, error)
         return error

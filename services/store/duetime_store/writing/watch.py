@@ -93,13 +93,13 @@ class DiskWatch:
             return self._full_text(f"writing queue units: {error.strerror or error}")
         if space.used > self._used_max:
             return (
-                f"the disk of {self._root} is {space.used:.1%} used, sends are taken up to {self._used_max:.1%}: "
+                f"the disk of {self._root} is {space.used:.1%} used; sends are accepted up to {self._used_max:.1%}: "
                 f"{space.free_bytes} bytes are free"
             )
         if space.free_bytes < self._room.needed_bytes:
             return (
                 f"the disk of {self._root} has {space.free_bytes} bytes free, and {self._room.pending_count} pending "
-                f"messages need {self._room.needed_bytes} to be restored"
+                f"messages need {self._room.needed_bytes} to be delivered"
             )
         return ""
 
@@ -117,7 +117,7 @@ class DiskWatch:
     def _full_text(self, why: str) -> str:
         """The reason why sends are rejected, and the condition for taking them again."""
         needed = self._reserve.free_bytes_needed
-        return f"the disk of {self._root} is full ({why}); sends are taken again with {needed} bytes free"
+        return f"the disk of {self._root} is full ({why}); sends are accepted again with {needed} bytes free"
 
     async def report(self, set_serving: Callable[[bool], Awaitable[None]]) -> None:
         """Logs each change of state and sets health: a full shard serves, a failed one does not."""
@@ -127,9 +127,9 @@ class DiskWatch:
         while True:
             refusals = {refusal.reason: refusal.text for refusal in gate.refusals()}
             for reason in refusals.keys() - reported:
-                log.error("sends are refused", reason=reason, why=refusals[reason])
+                log.error("sends are rejected", reason=reason, why=refusals[reason])
             for reason in reported - refusals.keys():
-                log.info("sends are no longer refused", reason=reason)
+                log.info("sends are accepted again", reason=reason)
             reported = set(refusals)
             if gate.serving != serving:
                 serving = gate.serving
