@@ -108,7 +108,7 @@ def test_document_keeps_all_but_its_figures(tmp_path: Path) -> None:
     )
 
 
-def test_the_latest_are_told_by_where_their_time_went() -> None:
+def test_latest_messages_are_explained_by_their_stages() -> None:
     late_ms = np.full(10_000, 2.0)
     late_ms[100:105] = 20.0
     late_ms[9_000:9_005] = 30.0

@@ -154,7 +154,7 @@ def test_wrong_use_changes_nothing(
     assert not folder.exists()
 
 
-def test_a_file_that_is_none_of_ours_is_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_foreign_file_is_reported_in_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder.mkdir()
     for text in ("{", "[]", '{"contexts": {"a": 5}}', '{"contexts": {"a": {}}}'):
         (folder / contexts.FILE_NAME).write_text(text)

@@ -162,7 +162,7 @@ def test_discard_needs_a_yes(
     assert [one["id"] for one in lines_of(capsys)] == sent[1:]
 
 
-def test_ctrl_c_ends_a_redrive_which_can_be_gone_on_with(server: str, stub: Any, topic: str, group: str) -> None:
+def test_redrive_continues_after_ctrl_c(server: str, stub: Any, topic: str, group: str) -> None:
     sent = kill(stub, server, topic, group, *(b"%d" % n for n in range(5)))
     command = [sys.executable, "-m", "duetime", "dlq", "redrive", group, "--rate", "0.2", "--json"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ, text=True)

@@ -48,7 +48,7 @@ def lines(path: Path) -> list[str]:
     return path.read_text().splitlines()
 
 
-def test_a_log_without_room_for_its_copy_is_cut_all_the_same(tmp_path: Path) -> None:
+def test_log_is_cut_even_without_space_for_its_copy(tmp_path: Path) -> None:
     path = tmp_path / "store.log"
     path.write_bytes(b"x" * (BYTES_MAX + 1))
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -45,7 +45,7 @@ def test_without_a_server_it_ends_in_one_line(capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize("key", [b"q", b"\x03"], ids=["q", "Ctrl-C"])
-def test_at_a_terminal_it_goes_on_until_a_key_ends_it(server: str, key: bytes) -> None:
+def test_live_screen_at_a_terminal_ends_with_a_key(server: str, key: bytes) -> None:
     run(["send", "top", "x", "--delay", "30m"])
     ours, theirs = pty.openpty()
     environment = os.environ | {"COLUMNS": "80", "LINES": "24", "TERM": "xterm"}

@@ -52,7 +52,7 @@ def answers(port: int) -> bool:
 
 
 @both_ways
-def test_it_says_where_it_serves_and_ends_clean_on_sigterm(
+def test_ready_line_has_the_address_and_sigterm_ends_it_cleanly(
     tmp_path: Path, options: list[str], processes: list[str]
 ) -> None:
     with Up(tmp_path / "deep" / "data", *options) as up:
@@ -70,7 +70,7 @@ def test_it_says_where_it_serves_and_ends_clean_on_sigterm(
         assert "stopped" in (logs / f"{name}.log").read_text()
 
 
-def test_in_one_process_only_the_gateway_listens_unless_it_is_asked_for(tmp_path: Path) -> None:
+def test_in_one_process_only_the_gateway_listens_by_default(tmp_path: Path) -> None:
     with Up(tmp_path) as up:
         told = {name: (one["address"], one["port"]) for name, one in up.ready["processes"].items()}
         assert told == {

@@ -71,7 +71,7 @@ def test_console_comes_with_the_cluster_and_its_death_disturbs_nothing(tmp_path:
         assert not alive(second)
 
 
-def test_console_takes_another_port_where_the_usual_one_is_in_use_and_is_refused_a_named_one(tmp_path: Path) -> None:
+def test_default_port_falls_back_but_named_port_fails(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen(1)

@@ -10,7 +10,7 @@ from duetime_core.testing.cluster import Cluster
 from prometheus_client import CollectorRegistry
 
 
-async def test_lane_that_nobody_asks_for_says_for_how_long() -> None:
+async def test_unpolled_lane_reports_its_idle_time() -> None:
     async with Cluster() as cluster:
         store = cluster.stores[0]
 
@@ -31,7 +31,7 @@ async def test_lane_that_nobody_asks_for_says_for_how_long() -> None:
         assert 90 <= unasked_s() - before_s < 91
 
 
-async def test_scheduler_tells_of_lanes_without_a_living_owner() -> None:
+async def test_scheduler_reports_lanes_without_a_live_owner() -> None:
     async with Cluster(schedulers=2) as cluster:
         registry = cluster.schedulers[0].registry
         # It takes its half immediately, and learns of the other's at its next look.

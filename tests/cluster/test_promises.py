@@ -213,7 +213,7 @@ async def test_shards_each_keep_their_lanes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("level", [0, 1])
-async def test_repeated_send_tells_where_the_first_one_went(tmp_path: Path, level: int) -> None:
+async def test_repeated_send_returns_the_place_of_the_first(tmp_path: Path, level: int) -> None:
     async with Cluster(tmp_path, delay_levels="1s") as cluster:
         channel = make_channel(cluster.address)
         stub = gateway_pb2_grpc.GatewayStub(channel)

@@ -227,7 +227,7 @@ async def test_messages_with_policies_of_their_own_go_their_own_ways(group: Grou
 
 
 @pytest.mark.parametrize("level", [0, 1])
-async def test_send_that_is_repeated_after_failures_tells_of_the_first_record(group: Group, level: int) -> None:
+async def test_send_repeated_after_failures_returns_the_first_record(group: Group, level: int) -> None:
     message = message_pb2.Message(topic="orders", id="A", delay_level=level)
     (first,) = (await group.stub.Send(gateway_pb2.SendRequest(messages=[message]), timeout=60)).results
     await group.cluster.advance("1s")

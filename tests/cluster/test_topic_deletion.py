@@ -191,7 +191,7 @@ async def deleted(face: Face) -> bool:
     return True
 
 
-async def test_a_shard_away_leaves_it_to_the_next_call(running: Running) -> None:
+async def test_unreachable_shard_is_left_to_the_next_call(running: Running) -> None:
     here, cluster = running.here, running.cluster
     await here.send(20)
     store = cluster.stores[1]

@@ -34,7 +34,7 @@ async def test_requests_of_other_sites_and_names_are_refused() -> None:
         assert (await browser.post("/sign-out", page="/")).status_code == 303
 
 
-async def test_hosts_and_addresses_that_are_none_are_rejected() -> None:
+async def test_invalid_hosts_and_addresses_are_rejected() -> None:
     async with running("127.0.0.1:1") as browser:
         for host in ("[", "[::1", "a b", "localhost:x", "localhost/", "localhost?", "a@localhost", "localhost:123456"):
             assert (await browser.get("/healthz", headers={"host": host})).status_code == 400, host

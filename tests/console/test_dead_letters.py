@@ -106,7 +106,7 @@ async def test_dead_letters_are_exported_as_json_lines(shown: Shown) -> None:
     assert (await shown.browser.get("/dead-letters/export?group=no-such-group")).status_code == 404
 
 
-async def test_a_redrive_says_how_many_and_then_gives_them_again(shown: Shown) -> None:
+async def test_redrive_reports_a_count_and_then_redelivers(shown: Shown) -> None:
     await own_letters(shown, "again-please", 6)
     told, fields = await dry_run(shown, "redrive", group="again-please")
     assert told.startswith("6 dead letters would be returned to the group. Nothing is changed yet.")

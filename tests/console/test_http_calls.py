@@ -136,7 +136,7 @@ async def test_answer_to_a_send_has_the_place_of_the_message(client: httpx.Async
     assert answer.headers["cache-control"] == "no-store"
 
 
-async def test_faults_of_a_batch_stand_beside_the_results(client: httpx.AsyncClient) -> None:
+async def test_faults_of_a_batch_accompany_the_results(client: httpx.AsyncClient) -> None:
     messages = [{"topic": "orders", "id": "a"}, {"topic": "SCHEDULE_TOPIC_XXXX"}, {"topic": "orders", "id": "b"}]
     answer = await client.post(f"{SEND}/batch", json={"messages": messages})
     assert answer.status_code == 200
@@ -146,7 +146,7 @@ async def test_faults_of_a_batch_stand_beside_the_results(client: httpx.AsyncCli
     assert second["problem"]["violations"][0]["field"] == "topic"
 
 
-async def test_fault_of_the_gateway_is_told_with_its_fields(client: httpx.AsyncClient) -> None:
+async def test_gateway_fault_is_shown_with_its_fields(client: httpx.AsyncClient) -> None:
     answer = await client.post(SEND, json={"topic": "orders", "keys": ["a b"], "properties": {"TAGS": "x"}})
     found = problem(answer, 400)
     assert found["reason"] == "MESSAGE_INVALID"

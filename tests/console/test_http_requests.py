@@ -94,7 +94,7 @@ async def test_field_that_is_wrong_is_named(client: httpx.AsyncClient, change: d
     assert [each["field"] for each in found["violations"]] == [field]
 
 
-async def test_base64_that_is_none_is_refused(client: httpx.AsyncClient) -> None:
+async def test_invalid_base64_is_rejected(client: httpx.AsyncClient) -> None:
     found = await refused(client, json.dumps({"topic": "orders", "body_base64": "a*b="}))
     assert found["violations"] == [{"field": "body_base64", "description": "is not base64 (RFC 4648)"}]
 
@@ -171,7 +171,7 @@ async def test_method_that_a_path_does_not_have_is_refused(client: httpx.AsyncCl
     assert "access-control-allow-origin" not in answer.headers
 
 
-async def test_path_that_is_not_there_is_told_as_a_problem(client: httpx.AsyncClient) -> None:
+async def test_missing_path_is_a_problem_document(client: httpx.AsyncClient) -> None:
     for path in ("/api/v2", "/api/v1/message"):
         assert problem(await client.get(path), 404)["reason"] == "PATH_NOT_FOUND"
         assert problem(await client.post(path, json={}), 404)
@@ -199,7 +199,7 @@ async def test_authorization_that_is_no_token_is_refused(client: httpx.AsyncClie
     assert answer.headers["www-authenticate"] == "Bearer"
 
 
-async def test_cluster_that_does_not_answer_is_told_with_when_to_come_back() -> None:
+async def test_unreachable_cluster_is_reported_with_a_retry_time() -> None:
     # Nobody listens there.
     async with running("127.0.0.1:1") as browser:
         answer = await browser.get("/api/v1/backlog")
@@ -208,7 +208,7 @@ async def test_cluster_that_does_not_answer_is_told_with_when_to_come_back() -> 
 
 
 @pytest.mark.parametrize("key", ["", "a b", "x" * 256, '""'])
-async def test_idempotency_key_that_is_none_is_refused(client: httpx.AsyncClient, key: str) -> None:
+async def test_invalid_idempotency_key_is_rejected(client: httpx.AsyncClient, key: str) -> None:
     assert "Idempotency-Key" in (await refused(client, json.dumps(MESSAGE), **{"idempotency-key": key}))["detail"]
 
 

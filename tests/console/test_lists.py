@@ -34,7 +34,7 @@ def test_search_asks_each_row_for_its_text_once() -> None:
 
 
 @pytest.mark.parametrize("sort", ["", "nonsense", "--name", "name; drop"])
-def test_an_order_that_is_none_is_the_usual_one(sort: str) -> None:
+def test_invalid_sort_order_falls_back_to_the_default(sort: str) -> None:
     assert listed(sort=sort).sort == "name"
 
 
@@ -49,7 +49,7 @@ def test_heads_turn_the_order_and_keep_the_rest() -> None:
 @pytest.mark.parametrize(
     ("page", "number"), [("2", 2), ("99", 3), ("0", 1), ("-1", 1), ("x", 1), ("²", 1), ("9" * 99, 1)]
 )
-def test_a_page_that_is_none_is_the_nearest(page: str, number: int) -> None:
+def test_invalid_page_number_shows_the_nearest(page: str, number: int) -> None:
     listing = Listing({"page": page}, COLUMNS, "size")
     listing.show([("row", count) for count in range(2 * ROWS_MAX + 1)], lambda row: row[0])
     assert listing.page == number

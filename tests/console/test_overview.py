@@ -28,7 +28,7 @@ def lane(**fields: object) -> Lane:
     return Lane(**{"level": 3, "owner": "s", "late_p50_ms": -1.0, "late_p99_ms": -1.0, **fields})  # type: ignore[arg-type]
 
 
-def test_changes_are_differences_and_a_shard_that_started_anew_has_none() -> None:
+def test_changes_are_differences_and_absent_after_a_shards_restart() -> None:
     before = Sample(NOW, [lane(max_offset=10, restored_count=4), lane(shard=1, restored_count=9)], ())
     now = Sample(
         NOW + 1,

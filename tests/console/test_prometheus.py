@@ -293,7 +293,7 @@ def test_history_says_since_when_it_knows() -> None:
         ("prometheus_labels", 'cluster=~".*"'),
     ],
 )
-def test_settings_that_are_none_are_refused(setting: str, value: str) -> None:
+def test_invalid_settings_are_rejected(setting: str, value: str) -> None:
     with pytest.raises(StartupError, match=f"DUETIME_CONSOLE_{setting.upper()}"):
         Settings.read(**{setting: value})
 

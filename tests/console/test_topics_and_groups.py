@@ -71,9 +71,7 @@ async def test_a_topic_is_made_by_a_form(shown: Shown) -> None:
         ("queues", "4096", "Nothing was changed."),
     ],
 )
-async def test_a_topic_that_can_not_be_is_refused_beside_its_field(
-    shown: Shown, field: str, value: str, told: str
-) -> None:
+async def test_invalid_topic_is_rejected_at_its_field(shown: Shown, field: str, value: str, told: str) -> None:
     fields = {"name": "wrong", "queues": "", "max_delay": "", "type": "any"} | {field: value}
     answer = await shown.browser.post("/topics", fields, page="/topics/new")
     assert answer.status_code in (400, 422)

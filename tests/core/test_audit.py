@@ -167,7 +167,7 @@ async def test_request_of_an_act_that_is_no_message_is_refused_as_ever() -> None
         assert served.kept == []
 
 
-async def test_stranger_without_the_secret_is_told_unread_and_at_a_bounded_rate() -> None:
+async def test_caller_without_the_secret_is_audited_unread_at_a_limited_rate() -> None:
     async with Served(SECRET) as served:
         for _ in range(REFUSALS_MAX + 5):
             assert await served.call("Pause", lane(3)) == "UNAUTHENTICATED"

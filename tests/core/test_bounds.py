@@ -50,7 +50,7 @@ def test_cut_text_is_not_cut_again(found: list[Violation], text: str) -> None:
             assert brief(InvalidArgument(first.violations)).violations == first.violations
 
 
-def test_of_many_violations_the_first_are_told_and_how_many_more_there_are() -> None:
+def test_many_violations_are_cut_with_the_number_of_the_rest() -> None:
     found = [Violation(f"queues[{n}].offset", f"{10**9 + n} is not within 0 and 17") for n in range(60)]
     told = brief(InvalidArgument(found))
     count = len(told.violations)

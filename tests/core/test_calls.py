@@ -133,7 +133,7 @@ async def answering(answer: bytes) -> AsyncIterator[grpc.aio.Channel]:
         await server.stop(0)
 
 
-async def test_answer_that_is_none_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
+async def test_invalid_answer_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
     async with answering(b"\xff") as channel:
         ask = channel.unary_unary(
             "/duetime.v1.Store/Describe", response_deserializer=store_pb2.DescribeResponse.FromString

@@ -86,7 +86,7 @@ def test_a_no_is_no_word_of_the_operator(insecure: str) -> None:
     assert process.end()[0] == 1
 
 
-def test_process_that_is_told_warns_in_one_line() -> None:
+def test_insecure_process_warns_in_one_line() -> None:
     process = Process("--host", EVERYWHERE, "--log-format", "json", variables={"DUETIME_INSECURE": "1"})
     process.ready()
     process.popen.terminate()

@@ -18,7 +18,7 @@ def make(limit: int = 100) -> Room:
     return Room(limit, share=60, little=10, what="answers", reason="ANSWERS_EXHAUSTED")
 
 
-def test_a_reservation_is_as_large_as_there_is_room() -> None:
+def test_reservation_is_limited_by_the_capacity() -> None:
     room = make()
     with reserve(room, "a", 50, 5) as first, reserve(room, "a", 50, 5) as second:
         assert (first.size, second.size) == (50, 10)
@@ -47,7 +47,7 @@ def test_many_connections_of_one_host_leave_room_to_others() -> None:
     assert room.shares.used == 0
 
 
-def test_an_answer_that_turns_out_larger_is_refused_where_there_is_no_room() -> None:
+def test_larger_answer_is_rejected_without_capacity() -> None:
     room = make()
     with reserve(room, "a", 50, 5) as reserved:
         reserved.check(60)
@@ -55,7 +55,7 @@ def test_an_answer_that_turns_out_larger_is_refused_where_there_is_no_room() -> 
             reserved.check(61)
 
 
-def test_a_full_share_leaves_a_little_for_answers_that_no_room_was_kept_for() -> None:
+def test_full_share_leaves_a_reserve_for_unreserved_answers() -> None:
     room = make()
     with reserve(room, "a", 60, 5):
         room.shares.take("a", 10)

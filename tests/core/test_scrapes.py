@@ -30,7 +30,7 @@ def silent(port: int, source: str) -> socket.socket:
     return socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S, source_address=(source, 0))
 
 
-def test_a_probe_is_answered_beside_connections_that_say_nothing(port: int) -> None:
+def test_probe_is_answered_beside_silent_connections(port: int) -> None:
     with ExitStack() as ends:
         others = [ends.enter_context(silent(port, "127.0.0.3")) for _ in range(2)]
         flood = [ends.enter_context(silent(port, "127.0.0.2")) for _ in range(3 * SCRAPES_MAX)]

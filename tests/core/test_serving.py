@@ -179,7 +179,7 @@ async def test_call_past_the_limit_is_refused_until_another_ends(kind: str) -> N
 
 
 @pytest.mark.parametrize("kind", ["Unary", "Stream"])
-async def test_call_that_its_caller_gave_up_frees_its_place(kind: str) -> None:
+async def test_abandoned_call_frees_its_place(kind: str) -> None:
     async with serving(calls_in_flight_max=1) as (service, channel, _):
         async with asyncio.TaskGroup() as group:
             given_up = group.create_task(call(channel, kind, b"wait"))

@@ -33,7 +33,7 @@ async def test_connections_that_were_never_used_go_before_those_that_were() -> N
             assert await put(b"12", timeout=DEADLINE_S, wait_for_ready=True) == b"2"
 
 
-async def test_a_connection_on_which_a_stream_waits_stays() -> None:
+async def test_connection_with_a_waiting_stream_stays_open() -> None:
     async with serving() as served, grpc.aio.insecure_channel(served.address) as channel:
         shedding = Shedding(served.traffic, FakeClock())
         shedding.start(served.server.port)

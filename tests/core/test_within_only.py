@@ -12,7 +12,7 @@ from duetime_core.within.places import places
 from tests.core.reaching import DEADLINE_S, Served, free_port, made
 
 
-async def test_within_a_process_nothing_listens_unless_it_is_asked_for() -> None:
+async def test_within_a_process_nothing_listens_by_default() -> None:
     for listen in (False, True):
         with free_port() as port, places([f"127.0.0.1:{port}"], listen=listen):
             served = Served(port)

@@ -47,7 +47,7 @@ def test_a_server_is_stopped_only_after_its_drain(name: str) -> None:
     assert SERVICES[name]["restart"] == "unless-stopped"
 
 
-def test_processes_of_the_cluster_share_a_secret_and_nobody_else_is_given_it() -> None:
+def test_only_the_clusters_processes_get_the_secret() -> None:
     told = {name: service.get("environment", {}).get("DUETIME_CLUSTER_SECRET") for name, service in SERVICES.items()}
     assert {name for name, secret in told.items() if secret} == set(SERVERS)
     (default,) = {
@@ -82,7 +82,7 @@ def test_every_process_starts_as_it_is(name: str) -> None:
     refuse(settings_of(name, SERVICES[name]))
 
 
-def test_gateway_published_beyond_loopback_is_refused_until_it_is_said() -> None:
+def test_gateway_published_beyond_loopback_needs_consent() -> None:
     with pytest.raises(StartupError, match=r"10\.0\.0\.7 is reachable from other machines.*DUETIME_INSECURE=1"):
         refuse(settings_of("gateway", SERVICES["gateway"], DUETIME_BIND="10.0.0.7"))
     refuse(settings_of("gateway", SERVICES["gateway"], DUETIME_BIND="10.0.0.7", DUETIME_INSECURE="1"))

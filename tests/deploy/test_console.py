@@ -75,7 +75,7 @@ def test_kubernetes_gives_it_settings_that_it_knows(overlay: str, monkeypatch: p
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_kubernetes_tells_it_of_a_prometheus_where_there_is_one(overlay: str) -> None:
+def test_kubernetes_passes_a_prometheus_url(overlay: str) -> None:
     (pod,) = [one for one in pods(overlay) if one.name == "duetime-console"]
     given = {variable["name"]: variable.get("valueFrom", {}) for variable in pod.containers[0]["env"]}
     assert given["DUETIME_CONSOLE_PROMETHEUS_URL"]["configMapKeyRef"]["key"] == "prometheus-url"

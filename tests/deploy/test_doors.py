@@ -85,7 +85,7 @@ def test_plain_overlay_says_that_it_is(overlay: str) -> None:
 
 
 @every_overlay
-def test_services_tell_proxies_whether_the_wire_is_encrypted(overlay: str) -> None:
+def test_services_declare_their_protocol_to_proxies(overlay: str) -> None:
     expected = "https" if overlay in SECURE else "kubernetes.io/h2c"
     told = {
         port["appProtocol"]

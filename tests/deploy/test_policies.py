@@ -95,7 +95,7 @@ def test_secrets_come_from_secrets(pod: Pods) -> None:
 
 
 @pytest.mark.parametrize("overlay", PLAIN)
-def test_processes_of_the_cluster_share_a_secret_and_nobody_else_is_given_it(overlay: str) -> None:
+def test_only_the_clusters_processes_get_the_secret(overlay: str) -> None:
     given = {
         one.name: variable["valueFrom"]
         for one in pods(overlay)

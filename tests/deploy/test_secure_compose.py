@@ -81,7 +81,7 @@ def test_nothing_more_is_published() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in SERVERS if name != "console"])
-def test_process_starts_with_its_doors_shut_wherever_it_is_published(name: str) -> None:
+def test_secure_process_stays_protected_at_any_published_address(name: str) -> None:
     told = {"DUETIME_BIND": "10.0.0.7", "DUETIME_INSECURE": "1", "DUETIME_CLUSTER_SECRET": "x" * 16}
     settings = settings_of(name, SERVICES[name], **told)
     for listener in settings.metrics_listener:
@@ -123,7 +123,7 @@ def test_certificates_have_the_names_by_which_processes_are_called() -> None:
         assert {address.partition(":")[0] for address in addresses} <= set(names_of(role))
 
 
-def test_certified_port_is_the_one_that_spark_is_told() -> None:
+def test_spark_uses_the_certified_port() -> None:
     port = SERVICES["gateway"]["environment"]["DUETIME_GATEWAY_CERTIFIED_PORT"]
     assert f"grpc://gateway:{port}" in (PROJECT / "deploy" / "compose" / "secure.yml").read_text()
     assert {"inside"} <= set(SERVICES["backlog"]["networks"])

@@ -93,7 +93,7 @@ def test_abandonment_stays_reported() -> None:
     assert again.left_out + len(again.attempts) == 1_001
 
 
-def test_numbers_go_on_behind_a_redrive() -> None:
+def test_attempt_numbers_continue_after_a_redrive() -> None:
     history = History().with_attempts([attempt(1), attempt(2)]).with_attempts([attempt(1), attempt(2)])
     assert [one.number for one in history.attempts] == [1, 2, 3, 4]
     # Earlier deliveries that nobody noted, as a broker's.

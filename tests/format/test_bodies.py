@@ -30,7 +30,7 @@ ALL = pytest.mark.parametrize("sys_flag", PACKED, ids=hex)
 
 @ALL
 @pytest.mark.parametrize("body", [b"", b"x", b"long" * 100_000, os.urandom(4 * MIB)], ids=len)
-def test_a_body_is_as_its_sender_sent_it(sys_flag: int, body: bytes) -> None:
+def test_body_equals_the_senders(sys_flag: int, body: bytes) -> None:
     assert unpacked(PACKED[sys_flag](body), sys_flag, 4 * MIB) == body
 
 

@@ -11,7 +11,7 @@ PXD = Path(duetime_format.__file__).with_name("layout.pxd").read_text()
 OFFSETS = {"ATTEMPTS_FROM_TAIL": 0, "PREPARED_FROM_TAIL": 4, "BODY_LENGTH_FROM_TAIL": 12, "MAGIC_AT": 4}
 
 
-def test_both_books_say_the_same() -> None:
+def test_layout_files_agree() -> None:
     said = {name: int(value, 0) for name, value in re.findall(r"\b([A-Z][A-Z0-9_]+) = (-?(?:0x)?[0-9A-Fa-f]+)\b", PXD)}
     assert said.pop("UNIT_BYTES") == units.UNIT.size
     assert said.pop("TIMER_LANE_FIRST") == lanes.TIMER_LANE_FIRST

@@ -5,7 +5,7 @@ from duetime_format.names import dlq_topic, is_name, is_system_topic, retry_topi
 
 
 @pytest.mark.parametrize("name", ["orders", "A-b_9", "%RETRY%g", "a|b", "0"])
-def test_name_of_rocketmqs_characters_stands(name: str) -> None:
+def test_name_of_rocketmqs_characters_is_valid(name: str) -> None:
     assert is_name(name)
 
 

@@ -49,7 +49,7 @@ def same(read: Record, written: Record) -> bool:
 
 
 @given(records(), st.binary(max_size=40), st.binary(max_size=40))
-def test_record_comes_back_wherever_it_stands(written: Record, before: bytes, after: bytes) -> None:
+def test_record_is_read_at_any_position(written: Record, before: bytes, after: bytes) -> None:
     encoded = record.encode(written)
     read = record.decode(memoryview(before + encoded + after), len(before))
     assert same(read, written)

@@ -63,7 +63,7 @@ def properties(**named: object) -> bytes:
         ({"TIMER_OUT_MS": -1, "TIMER_DELAY_MS": -(2**63)}, 1),
     ],
 )
-def test_a_record_falls_due_as_asked_within_the_second_that_its_out_names(named: dict[str, object], due: int) -> None:
+def test_record_falls_due_at_its_requested_time_within_its_second(named: dict[str, object], due: int) -> None:
     assert due_by(properties(**named), STORED) == due
     found = Record(TIMER_TOPIC, 0, b"", properties(**named), stored_at_ms=STORED)
     assert due_at_ms(found) == due

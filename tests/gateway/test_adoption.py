@@ -155,7 +155,7 @@ async def test_shards_are_asked_for_the_topic_that_is_not_found(tapped: Gateway,
     assert [list(look.names) for look in looks] == [["a"], ["b"], ["c"]]
 
 
-async def test_callers_that_miss_a_topic_at_once_share_one_look(tapped: Gateway, taps: list[TappedStore]) -> None:
+async def test_concurrent_callers_share_one_lookup_of_a_topic(tapped: Gateway, taps: list[TappedStore]) -> None:
     await fill(taps[0].store, sent("a", queue=1))
     looks = taps[0].requests["ListTopics"]
     looks.clear()

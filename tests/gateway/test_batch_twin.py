@@ -100,9 +100,7 @@ def test_damaged_batches_are_taken_alike_or_left(
 
 
 @given(REQUESTS, SHARDS)
-def test_it_makes_no_difference_where_the_batchs_own_fields_stand(
-    request: gateway_pb2.SendBatchRequest, shards: list[int]
-) -> None:
+def test_batch_fields_may_come_in_any_order(request: gateway_pb2.SendBatchRequest, shards: list[int]) -> None:
     head = gateway_pb2.SendBatchRequest()
     head.CopyFrom(request)
     head.ClearField("messages")

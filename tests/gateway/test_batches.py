@@ -76,7 +76,7 @@ async def test_queue_and_sharding_key_are_the_batchs(two_shards: Gateway, way: s
     assert {one.queue for one in results} == {first.queue}
 
 
-async def test_delays_of_any_kind_stand_beside_each_other(gateway: Gateway, way: str) -> None:
+async def test_delays_of_all_kinds_may_be_mixed(gateway: Gateway, way: str) -> None:
     results = await send(
         gateway, plain(delay_ms=1_000), plain(delay_ms=1_234), plain(deliver_at_ms=1), plain(delay_level=99)
     )
@@ -148,7 +148,7 @@ async def test_repeated_batch_is_answered_with_its_first_results(gateway: Gatewa
     assert gateway.metric("duetime_gateway_batches_total", outcome="duplicate") == 1
 
 
-async def test_batch_of_which_some_messages_are_stored_is_refused(gateway: Gateway, way: str) -> None:
+async def test_batch_with_some_stored_messages_is_rejected(gateway: Gateway, way: str) -> None:
     await send(gateway, plain(id="a"), queue=0)
     request = batch(plain(id="a"), plain(id="b"), queue=0)
     error = await refused(gateway.stub.SendBatch(request, timeout=WAIT_S))

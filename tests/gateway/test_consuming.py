@@ -65,7 +65,7 @@ async def test_public_queue_numbers_are_those_of_the_topic(tmp_path: Path) -> No
         ]
 
 
-async def test_receive_that_is_given_up_takes_nothing_with_it(two_shards: Gateway) -> None:
+async def test_abandoned_receive_loses_no_message(two_shards: Gateway) -> None:
     await two_shards.send(message())
     await take(two_shards)
     calls = [asyncio.ensure_future(take(two_shards, wait_ms=20_000)) for _ in range(3)]
@@ -134,7 +134,7 @@ async def test_group_s_description_shows_its_offsets(gateway: Gateway) -> None:
     assert [(one.name, one.topic) for one in described.members] == [("worker-1", "orders")]
 
 
-async def test_records_are_given_as_they_lie_in_the_log(two_shards: Gateway) -> None:
+async def test_records_are_returned_as_stored_in_the_log(two_shards: Gateway) -> None:
     await two_shards.send(*(message(b"%d" % n, id=f"id{n}") for n in range(8)))
     answer = await receive(two_shards, encoding=consumer_pb2.RECEIVE_ENCODING_RECORDS)
     assert sum(len(run.receipts) for run in answer.runs) == 8

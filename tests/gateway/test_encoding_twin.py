@@ -180,7 +180,7 @@ def test_bytes_of_any_kind_do_no_harm(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("count", [2, 3, 100, limits.SEND_COUNT_MAX])
-def test_equal_ids_are_found_wherever_they_stand(count: int) -> None:
+def test_equal_ids_are_found_at_any_position(count: int) -> None:
     sent = [message(id=f"id-{number}", topic=("orders", "paid")[number % 2]) for number in range(count)]
     assert take_data(gateway_pb2.SendRequest(messages=sent).SerializeToString(), [0]) is not None
     # The same id under another topic is another's.

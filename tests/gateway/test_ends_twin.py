@@ -77,7 +77,7 @@ def test_names_that_are_not_plain_are_left(name: str) -> None:
 
 
 @pytest.mark.parametrize("decision", [-1, 0, 4])
-def test_decisions_that_are_none_are_left(decision: int) -> None:
+def test_invalid_decisions_are_left_out(decision: int) -> None:
     one = pb.TransactionEnd(transaction_id="1.2.3.x", decision=decision)  # type: ignore[arg-type]
     assert twin.read(pb.EndTransactionRequest(group="g", ends=[one]).SerializeToString()) is None
 

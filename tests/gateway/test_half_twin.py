@@ -94,7 +94,7 @@ def test_unusual_prepares_are_left_to_python(group: str, check_immunity_s: int) 
     assert take_half(request.SerializeToString(), [0]) is None
 
 
-def test_as_much_room_is_left_as_a_commit_takes() -> None:
+def test_space_for_a_commit_is_left() -> None:
     most = limits.PROPERTIES_BYTES_MAX - limits.HALF_BYTES_MAX
     for size, fits in ((most, True), (most + 1, False)):
         one = message_pb2.Message(topic="orders", id="a", properties={"p": "x" * (size - len("p=;UNIQ_KEY=a"))})

@@ -44,7 +44,7 @@ async def neighbours(tmp_path: Path) -> AsyncIterator[Neighbours]:
             await channel.close()
 
 
-async def test_a_send_is_not_behind_all_of_a_stream_that_floods(neighbours: Neighbours) -> None:
+async def test_send_does_not_wait_for_a_whole_flooding_stream(neighbours: Neighbours) -> None:
     large = request(*[message(b"x" * 1_000)] * 300)
     stream = neighbours.alice.SendStream()
     counts: list[int] = []

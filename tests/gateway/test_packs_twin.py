@@ -173,7 +173,7 @@ def test_answers_that_are_not_those_of_the_parts_are_refused() -> None:
         taken.response([])
 
 
-def test_a_pack_beside_messages_is_left() -> None:
+def test_pack_beside_messages_is_left_to_python() -> None:
     request = request_of([b"a"], topic="orders")
     request.messages.append(message_pb2.Message(topic="orders"))
     assert take_pack(request.SerializeToString(), [0]) is None

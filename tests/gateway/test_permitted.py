@@ -31,7 +31,7 @@ def test_caller_with_a_right_to_all_topics_has_all_routes() -> None:
         assert made(topics).routes(one) is topics.routes
 
 
-def test_caller_learns_the_topics_that_are_theirs_and_no_others() -> None:
+def test_caller_sees_only_permitted_topics() -> None:
     topics = FakeTopics({name: object() for name in ("orders", "orders-eu", "secrets")})
     permitted, user, other = made(topics), access("send topic orders*"), access("send topic orders*")
     assert permitted.routes(user) == {}

@@ -100,11 +100,11 @@ async def test_waiting_takes_get_arrivals_and_leave_nothing_behind(two_shards: G
     assert [one.message.body for one in (await receive(two_shards, wait_ms=5_000)).messages] == [b"later"]
 
 
-async def test_a_stream_of_one_shard_that_goes_away_takes_nothing_with_it(gateway: Gateway) -> None:
+async def test_broken_stream_of_one_shard_loses_no_message(gateway: Gateway) -> None:
     await go_away(gateway)
 
 
-async def test_a_stream_of_two_shards_that_goes_away_takes_nothing_with_it(two_shards: Gateway) -> None:
+async def test_broken_stream_of_two_shards_loses_no_message(two_shards: Gateway) -> None:
     await go_away(two_shards)
 
 

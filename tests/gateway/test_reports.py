@@ -50,7 +50,7 @@ async def test_figures_are_those_of_the_newest_snapshot(gateway: Gateway) -> Non
     )
 
 
-async def test_audit_stands_beside_the_live_counters(gateway: Gateway) -> None:
+async def test_audit_is_shown_beside_the_live_counters(gateway: Gateway) -> None:
     await gateway.send(*(message(delay_level=3) for _ in range(4)))
     lanes = await lanes_of(gateway)
     counted = [{**one, "counted": 3 if one["level"] == 3 else 0} for one in lanes]

@@ -85,7 +85,7 @@ async def test_metric_has_the_target_that_was_asked_for(gateway: Gateway) -> Non
         ({"group": "g", "topics": "orders,"}, "topics: "),
     ],
 )
-async def test_trigger_that_is_none_is_refused(gateway: Gateway, metadata: dict[str, str], said: str) -> None:
+async def test_invalid_trigger_is_rejected(gateway: Gateway, metadata: dict[str, str], said: str) -> None:
     error = await error_of(Keda(gateway.channel).count(**metadata))
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert said in (error.details() or "")

@@ -31,7 +31,7 @@ async def pending(gateway: Gateway) -> list[str]:
     return [one.message.id for one in sorted(found, key=lambda one: KEYS.index(one.message.keys[0]))]
 
 
-def test_key_keeps_its_queue_however_long_the_route_gets() -> None:
+def test_key_keeps_its_queue_when_the_route_grows() -> None:
     made = [(0, 0), (1, 1), (0, 2)]
     longer = [*made, (2, 0), (2, 1), (3, 0)]
     for places in (made, longer):

@@ -19,7 +19,7 @@ NEW_CLIENT_S_MAX = 20.0
 
 @pytest.mark.proof
 @pytest.mark.parametrize("greets", [False, True], ids=["silent", "idle"])
-def test_a_new_client_is_served_beside_connections_that_say_nothing(start: Callable[..., Rig], *, greets: bool) -> None:
+def test_new_client_is_served_beside_silent_connections(start: Callable[..., Rig], *, greets: bool) -> None:
     rig = start()
     # One connection per descriptor: the process's open files exceed the kernel's queue.
     with ExitStack() as ends:
@@ -37,7 +37,7 @@ def test_a_new_client_is_served_beside_connections_that_say_nothing(start: Calla
 
 
 @pytest.mark.proof
-def test_exports_that_nobody_reads_leave_some_to_other_hosts(start: Callable[..., Rig]) -> None:
+def test_unread_exports_leave_some_to_other_hosts(start: Callable[..., Rig]) -> None:
     rig = start({"store": {"exports_max": 10, "segment_bytes": 8 << 20}})
     with Producer(rig.address, timeout="30s") as producer:
         for _ in range(6):

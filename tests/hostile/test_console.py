@@ -89,7 +89,7 @@ def until_ended(one: socket.socket) -> None:
 
 @pytest.mark.proof
 @pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\nhost: localhost\r\n"], ids=["silent", "half a head"])
-def test_console_serves_beside_connections_that_say_nothing(said: bytes) -> None:
+def test_console_serves_beside_silent_connections(said: bytes) -> None:
     with console("127.0.0.1:1") as port, ExitStack() as ends:
         held = silent(port, DESCRIPTORS + 76, ends, said)
         same_s, other_s = answer_s(port, "127.0.0.2"), answer_s(port, "127.0.0.3")
@@ -99,7 +99,7 @@ def test_console_serves_beside_connections_that_say_nothing(said: bytes) -> None
 
 
 @pytest.mark.proof
-def test_console_with_tls_serves_beside_handshakes_that_do_not_come(tmp_path: Path) -> None:
+def test_console_with_tls_serves_beside_missing_handshakes(tmp_path: Path) -> None:
     made = CliRunner().invoke(certs, ["init", str(tmp_path / "certs")])
     assert made.exit_code == 0, made.output
     own = tmp_path / "certs" / "gateway"

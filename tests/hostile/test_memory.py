@@ -92,7 +92,7 @@ def _half(address: str) -> Raw:
 
 
 @pytest.mark.proof
-def test_answers_that_nobody_takes_take_little_memory_and_are_cut_off(start: Callable[..., Rig]) -> None:
+def test_unread_answers_take_little_memory_and_are_cut_off(start: Callable[..., Rig]) -> None:
     rig = start()
     with Producer(rig.address, timeout="30s") as producer:
         for _ in range(4):
@@ -133,7 +133,7 @@ def test_a_gateway_releases_the_memory_of_many_connections_that_read_nothing(sta
 
 
 @pytest.mark.proof
-def test_subscriptions_that_nobody_reads_take_little_memory_and_are_ended(start: Callable[..., Rig]) -> None:
+def test_unread_subscriptions_take_little_memory_and_are_ended(start: Callable[..., Rig]) -> None:
     rig = start()
     with Producer(rig.address, timeout="30s") as producer:
         for _ in range(4):

@@ -52,7 +52,7 @@ def test_stranger_at_the_inner_ports_is_refused_and_clients_are_served(start: Ca
 
 
 @pytest.mark.proof
-def test_gateway_with_another_secret_says_so_and_goes_on_once_it_is_right(start: Callable[..., Rig]) -> None:
+def test_gateway_with_a_wrong_secret_reports_it_and_recovers(start: Callable[..., Rig]) -> None:
     rig = start({kind: {"DUETIME_CLUSTER_SECRET": SECRET} for kind in ("store", "scheduler", "retry", "gateway")})
     rig.gateways[0].restart(DUETIME_CLUSTER_SECRET="the-secret-of-that-rig")
     assert "CLUSTER_SECRET" not in rig.gateways[0].tail()

@@ -81,7 +81,7 @@ async def test_everything_of_a_user_goes_with_them(database: Database) -> None:
         assert await database.run(lambda session, name=name: session.scalar(text(f"SELECT count(*) FROM {name}"))) == 0
 
 
-async def test_tokens_that_are_over_make_room_and_others_end_when_they_would(database: Database) -> None:
+async def test_expired_tokens_make_room_and_others_keep_their_expiry(database: Database) -> None:
     def make(session: object) -> None:
         table.create_user(session, "a", 1)  # type: ignore[arg-type]
         for number, ends_at_ms in enumerate((0, 100, 5_000)):

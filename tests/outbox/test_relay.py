@@ -311,9 +311,7 @@ def test_outbox_in_memory_is_moved_in_the_thread_of_its_table(cluster: LocalClus
 # --- waking -------------------------------------------------------------------------------------------------------
 
 
-async def test_relay_looks_every_so_often_where_no_commit_wakes_it(
-    cluster: LocalCluster, topic: str, sqlite_url: str
-) -> None:
+async def test_relay_polls_without_wakes(cluster: LocalCluster, topic: str, sqlite_url: str) -> None:
     engine = create_engine(sqlite_url)
     shop = Shop.of(engine)
     watched = shop.relay(cluster.address, poll="50ms")

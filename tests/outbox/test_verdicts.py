@@ -69,7 +69,7 @@ def test_rows_wait_for_nothing_once_a_server_is_back() -> None:
 
 
 @pytest.mark.parametrize("outcomes", [[], [RECEIPT], [NO_SERVER, RECEIPT], [NO_SHARD], [NO_SHARD, NO_SERVER]])
-def test_server_that_says_anything_is_not_away(outcomes: list[Receipt | DueTimeError]) -> None:
+def test_answering_server_counts_as_reachable(outcomes: list[Receipt | DueTimeError]) -> None:
     assert not is_away(outcomes)
 
 
@@ -110,7 +110,7 @@ def test_unanswered_search_is_repeated(answer: DueTimeError) -> None:
 @pytest.mark.parametrize(
     "answer", [NotFound("no shard", reason="SHARD_NOT_FOUND"), ServerError("no index here", reason="UNIMPLEMENTED")]
 )
-def test_answer_that_says_nothing_about_the_message_leaves_a_doubt(answer: DueTimeError) -> None:
+def test_answer_without_the_message_leaves_a_doubt(answer: DueTimeError) -> None:
     verdict = TRUST.of_answer(answer, NOW_MS - 300_000, NOW_MS)
     assert verdict is not None
     assert verdict.state == "doubtful"

@@ -151,7 +151,7 @@ def test_delay_counts_from_when_it_was_written_by_the_databases_clock(shop: Shop
         ({"flag": 1 << 31}, "flag"),
     ],
 )
-def test_message_that_no_server_takes_is_refused_when_it_is_written(
+def test_message_invalid_for_every_server_is_rejected_on_write(
     shop: Shop, fields: dict[str, object], field: str
 ) -> None:
     bad = Message(**({"topic": "orders", "body": b"x"} | fields))  # type: ignore[arg-type]

@@ -71,7 +71,7 @@ async def all_of(stream: AsyncIterator[consumer_pb2.DeadLetterResult]) -> list[t
 
 
 @pytest.mark.parametrize("max_count", [0, 1, 2, 3, 5, 6, 7])
-async def test_pages_go_on_where_they_ended(max_count: int) -> None:
+async def test_pages_continue_at_the_previous_end(max_count: int) -> None:
     service = Service(3, 0, 3)
     assert await service.listed(max_count) == ["id0", "id1", "id2", "id200", "id201", "id202"]
 
@@ -154,7 +154,7 @@ async def test_deleted_dead_letters_are_not_listed() -> None:
     assert await service.listed() == ["id1", "id3"]
 
 
-async def test_a_group_without_dead_letters_has_none_and_one_that_does_not_exist_is_told() -> None:
+async def test_group_without_dead_letters_has_an_empty_list_and_a_missing_one_is_not_found() -> None:
     service = Service(1)
     service.groups.add("new")
     assert await service.page(group="new") == consumer_pb2.ListDeadLettersResponse()

@@ -17,7 +17,7 @@ def kinds(history: History) -> list[tuple[int, str]]:
     return [(one.number, one.type) for one in history.attempts]
 
 
-def test_ended_leases_come_before_the_failure_that_is_told() -> None:
+def test_ended_leases_precede_the_reported_failure() -> None:
     leased = store_pb2.LeasedRecord(attempt=3, received_at_ms=30, expired=[10, 20, 20, 30])
     assert kinds(told(leased, 35, ERROR)) == [(1, "LeaseExpired"), (2, "LeaseExpired"), (3, "ValueError")]
 

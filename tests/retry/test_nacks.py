@@ -303,7 +303,7 @@ async def test_order_holds_where_bodies_are_too_large_for_one_look(group: Group)
     assert not group.stored("%DLQ%billing")
 
 
-async def test_second_death_goes_on_with_the_history_of_the_first(group: Group) -> None:
+async def test_second_death_continues_the_history(group: Group) -> None:
     await group.create("0s,max=2")
     await group.send("A")
     for _ in range(2):

@@ -220,7 +220,7 @@ async def test_large_bodies_are_looked_at_and_put_in_parts() -> None:
     assert [len(one.receipts) for one in service.stores.made("GetLeased")] == [20, 8]
 
 
-async def test_shard_that_tells_of_no_lease_is_not_asked_again_and_again() -> None:
+async def test_shard_without_leases_in_its_answer_is_asked_once() -> None:
     service = Service()
     service.stores.answer_bytes_max = 0
     results = await service.nack(names(3))
@@ -238,7 +238,7 @@ async def test_database_that_does_not_answer_is_asked_once_for_all() -> None:
     assert not service.stores.made("Settle")
 
 
-async def test_collector_goes_on_behind_faults_and_ends_when_told() -> None:
+async def test_collector_continues_after_faults_and_ends_on_stop() -> None:
     service = Service()
     taken = store_pb2.GetLeasedResponse(now_ms=NOW_MS)
     taken.leased.extend(service.stores.leased_one(name, attempt=17) for name in names(2))

@@ -255,7 +255,7 @@ IDS = [f"{what}-{number}" for number, (what, *_) in enumerate(ROWS)]
 
 
 @pytest.mark.parametrize(("what", "call", "code", "part"), ROWS, ids=IDS)
-async def test_it_is_refused_with_its_code_and_a_sentence(raw: Raw, what: str, call: Row, code: int, part: str) -> None:
+async def test_input_is_rejected_with_code_and_text(raw: Raw, what: str, call: Row, code: int, part: str) -> None:
     answer = await call(raw)
     assert pb.Code.Name(answer.status.code) == pb.Code.Name(code), answer.status
     assert part in answer.status.message

@@ -116,7 +116,7 @@ async def test_a_suspended_message_comes_back_without_an_attempt(moved: Raw) -> 
     assert again.system_properties.delivery_attempt == 1
 
 
-async def test_a_receive_that_repeats_its_attempt_is_given_the_same_anew(gateway: Gateway, raw: Raw) -> None:
+async def test_repeated_receive_leases_the_same_messages(gateway: Gateway, raw: Raw) -> None:
     ordered = consumer_pb2.Group(name="ordered", ordered=True)
     await gateway.stub.CreateGroup(consumer_pb2.CreateGroupRequest(group=ordered))
     group = pb.Resource(name="ordered")
@@ -239,7 +239,7 @@ async def test_after_the_last_attempt_a_message_is_a_dead_letter_with_its_histor
     assert [one.error.type for one in letters.letters[0].attempts] == ["LeaseExpired", "LeaseExpired"]
 
 
-async def test_a_body_of_the_most_bytes_goes_both_ways(raw: Raw) -> None:
+async def test_largest_body_goes_both_ways(raw: Raw) -> None:
     body = b"x" * (4 * 1024 * 1024)
     await raw.send_ok(message(body, 1))
     await raw.send_ok(message(b"small", 2))

@@ -70,7 +70,7 @@ async def test_a_repeated_send_is_answered_as_the_first_was(raw: Raw) -> None:
     assert [one.body for one in await raw.receive()] == [b"body"]
 
 
-async def test_entries_that_differ_are_told_one_by_one(raw: Raw) -> None:
+async def test_different_entries_are_reported_one_by_one(raw: Raw) -> None:
     answer = await raw.send(message(number=1), message(number=2, tag="a|b"), message(number=3, priority=1))
     assert answer.status.code == pb.MULTIPLE_RESULTS
     assert [one.status.code for one in answer.entries] == [pb.OK, pb.ILLEGAL_MESSAGE_TAG, pb.UNSUPPORTED]
@@ -102,7 +102,7 @@ async def test_both_protocols_receive_each_other_s_messages(gateway: Gateway, ra
     assert (ours.id, ours.tags, list(ours.keys), dict(ours.properties)) == (new_id(), "t", ["k"], {"p": "1"})
 
 
-async def test_a_delayed_message_comes_at_its_millisecond_and_not_before(whole: Raw) -> None:
+async def test_delayed_message_arrives_at_its_millisecond(whole: Raw) -> None:
     due_ms = now_ms() + 3_000
     (entry,) = await whole.send_ok(message(delivery_ms=due_ms))
     assert entry.recall_handle

@@ -192,7 +192,7 @@ async def test_next_batch_is_pulled_while_the_last_is_put(bench: Bench) -> None:
         await bench.until(lambda: len(bench.ids()) == 10)
 
 
-async def test_lane_that_is_given_up_leaves_no_long_poll_behind(bench: Bench) -> None:
+async def test_released_lane_leaves_no_long_poll(bench: Bench) -> None:
     async with running(restorer(bench)):
         await bench.until(lambda: bench.proxy.pulls_in_flight == 1)
     await bench.until(lambda: bench.proxy.pulls_in_flight == 0, skip_pauses=False)

@@ -68,7 +68,7 @@ async def test_a_member_without_a_store_that_answers_adds_no_lanes(members: Memb
     assert (await members.add("a").tick(lanes={})).held == set()
 
 
-async def test_a_newcomer_gets_its_share_and_the_owner_notices_at_its_next_tick(members: Members) -> None:
+async def test_new_scheduler_gets_its_share_at_the_owners_next_tick(members: Members) -> None:
     a, b = members.add("a"), members.add("b", clock_ms=9e9)
     await a.tick()
     assert (await b.tick()).held == {(0, 2), (0, 4)}

@@ -38,7 +38,7 @@ async def test_lane_that_waits_for_its_time_is_well(bench: Bench, liveness: Live
     assert await liveness.why(set()) == ""
 
 
-async def test_backlog_that_is_worked_off_is_well_however_old(bench: Bench, liveness: Liveness) -> None:
+async def test_shrinking_backlog_of_any_age_is_healthy(bench: Bench, liveness: Liveness) -> None:
     await bench.send("a", "b", "c")
     bench.clock.move(10 * STUCK_MS)
     for entry in range(2):

@@ -252,7 +252,7 @@ async def test_frozen_scheduler_is_replaced_and_doubles_nothing_when_it_wakes(sc
     assert bench.ids() == [*(f"M{n}" for n in range(300)), "LAST"]
 
 
-async def test_url_that_is_none_is_no_start(bench: Bench) -> None:
+async def test_invalid_url_prevents_the_start(bench: Bench) -> None:
     with pytest.raises(StartupError, match="'mysql' is neither sqlite nor postgresql"):
         SchedulerNode(Schedulers(bench, "mysql://localhost/x").settings("a"), bench.clock)
 

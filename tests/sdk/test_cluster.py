@@ -39,7 +39,7 @@ def test_a_delayed_message_arrives_when_it_is_due_and_not_before(cluster: LocalC
     assert message.queue == receipt.queue
 
 
-def test_every_way_to_say_a_delay_means_the_same_lane(producer: Producer) -> None:
+def test_all_forms_of_a_delay_use_the_same_lane(producer: Producer) -> None:
     delays = ({"delay": "30m"}, {"delay": HALF_HOUR}, {"level": 16}, {"delay": "1800s"})
     receipts = [producer.send("orders", b"x", **delay) for delay in delays]  # type: ignore[arg-type]
     assert {receipt.lane for receipt in receipts} == {16}

@@ -245,7 +245,7 @@ def test_usage_errors_are_one_line(gateway: Consumed, options: tuple[str, ...], 
 
 
 @pytest.mark.parametrize("options", [(), ("--timeout", "60s")], ids=["endless", "timeout"])
-def test_a_child_that_stays_does_not_hold_the_message(
+def test_surviving_child_process_does_not_hold_the_message(
     gateway: Consumed, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     """It keeps standard error open, as a service that a script has started."""

@@ -108,7 +108,7 @@ async def test_an_exception_fails_the_message_by_the_policy(
     assert consumer.stats.failed == 1
 
 
-async def test_retry_says_when_and_reject_says_never(
+async def test_retry_and_reject_decide_the_redelivery(
     groups: Groups, topic: str, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     await groups.fill(topic, 4)
@@ -148,7 +148,7 @@ async def test_retry_says_when_and_reject_says_never(
 
 
 @pytest.mark.parametrize("after", ["13h", "not yet", "30", "", 30, -1, True])
-def test_a_delay_that_is_none_is_an_error_in_the_handler(after: str | float) -> None:
+def test_invalid_delay_is_an_error_of_the_handler(after: str | float) -> None:
     with pytest.raises(InvalidArgument, match="after: "):
         Retry(after)
 

@@ -158,7 +158,7 @@ async def test_a_cancelled_consumer_gives_all_back_at_once(groups: Groups, topic
     assert sorted(groups.bodies("break off")) == [b"0", b"1"]
 
 
-async def test_decisions_that_reach_nobody_do_not_hold_up_the_end(
+async def test_undeliverable_decisions_do_not_delay_the_close(
     groups: Groups, topic: str, group: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(handling, "FLUSH_S", 0.05)

@@ -114,7 +114,7 @@ with Producer() as producer, Puller(topic='orders') as puller:
     assert (done.stdout.split("\n")[-2], done.stderr) == ("{0}", "")
 
 
-def test_the_loop_of_the_parent_tells_too(threaded_tap: Gateway, topic: str) -> None:
+def test_loop_of_the_parent_raises_in_a_child_too(threaded_tap: Gateway, topic: str) -> None:
     code = f"""{CHILD}
 loop = asyncio.new_event_loop()
 async def make():

@@ -117,7 +117,7 @@ async def test_pack_is_resent_with_the_same_ids_after_a_lost_answer(tap: Gateway
     assert sum(await tap.counts(topic)) == 50
 
 
-async def test_a_pack_that_stays_without_answer_is_an_error_of_each(tap: Gateway, topic: str) -> None:
+async def test_unanswered_pack_is_an_error_of_each_message(tap: Gateway, topic: str) -> None:
     await tap.stop()
     async with AsyncProducer(tap.address, timeout="1s") as producer:
         outcomes = await producer.send_many(topic, bodies=bodies(5), errors="return")

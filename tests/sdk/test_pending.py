@@ -116,7 +116,7 @@ async def test_large_bodies_are_split_too(tap: Gateway, topic: str, producer: As
     assert await producer.cancel(ids) == [CANCELLED] * 3
 
 
-async def test_lost_answers_and_shards_that_are_away_are_asked_again(
+async def test_lost_answers_and_unreachable_shards_are_asked_again(
     tap: Gateway, topic: str, producer: AsyncProducer
 ) -> None:
     ids = await wait_for(tap, topic, 3)

@@ -124,7 +124,7 @@ async def test_delays_travel_as_milliseconds_or_level(
         ({"key": 5}, "keys[0]", "5 is int, not str"),
     ],
 )
-async def test_a_malformed_message_is_refused_before_it_is_sent(
+async def test_malformed_message_is_rejected_before_the_send(
     tap: Gateway, topic: str, fields: dict[str, object], field: str, text: str
 ) -> None:
     async with AsyncProducer(tap.address) as producer:
@@ -361,7 +361,7 @@ async def test_close_waits_for_sends_in_flight_and_refuses_more(tap: Gateway, to
     assert isinstance(await sending, Receipt)
 
 
-async def test_a_cancelled_send_gives_its_room_back(tap: Gateway, topic: str) -> None:
+async def test_cancelled_send_returns_its_capacity(tap: Gateway, topic: str) -> None:
     tap.hold(*SENDS)
     async with AsyncProducer(tap.address, max_pending=1) as producer:
         sending = asyncio.create_task(producer.send(topic, b"x"))

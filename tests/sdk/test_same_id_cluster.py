@@ -94,7 +94,7 @@ def test_message_without_delay_makes_its_id_ambiguous(producer: Producer, finder
     assert due(finder, other) == [message_id]
 
 
-def test_id_alone_of_one_topic_is_cancelled_again_and_again(producer: Producer, finder: Finder, topic: str) -> None:
+def test_repeated_cancel_by_id_alone_gets_the_same_answer(producer: Producer, finder: Finder, topic: str) -> None:
     message_id = f"{ID}-{topic}"
     producer.send(topic, b"x", id=message_id, delay="1h")
     producer.send(topic, b"x", id=f"{message_id}-other", delay="1h")

@@ -233,7 +233,7 @@ async def test_a_fault_of_one_message_reaches_its_own_caller(tap: Gateway, topic
 
 
 @pytest.mark.parametrize("counts", [(3, 4), (3, 5), (9,), (3,)])
-def test_an_answer_that_tells_of_other_numbers_is_no_answer(counts: tuple[int, ...]) -> None:
+def test_answer_with_other_numbers_is_rejected(counts: tuple[int, ...]) -> None:
     """A range may continue from one pack to the next."""
     first = message_pb2.SendResult(message_id=numbered("A", 4_094), queue=1, offset=7)
     response = gateway_pb2.SendResponse(ranges=[gateway_pb2.ResultRange(first=first, count=7)])
@@ -249,7 +249,7 @@ def test_an_answer_that_tells_of_other_numbers_is_no_answer(counts: tuple[int, .
     assert ids == [numbered("A", number) for number in range(4_094, 4_101)]
 
 
-async def test_a_pack_that_nobody_waits_for_any_more_stays_here(tap: Gateway, topic: str) -> None:
+async def test_abandoned_pack_is_not_sent(tap: Gateway, topic: str) -> None:
     connection = Connection(tap.address)
     asked = Stream(connection, METHOD, gateway_pb2.SendResponse, apart)
     packs = [Pack(common_of(Message(topic, b"")), [b"x"] * 2) for _ in range(3)]

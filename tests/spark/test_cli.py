@@ -45,7 +45,7 @@ class TestBadInput:
     def test_a_directory_of_something_else(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         assert "is not a store directory" in refused(capsys, "audit", str(tmp_path))
 
-    def test_an_endpoint_that_nobody_answers_at(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_unreachable_endpoint(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert "grpc://127.0.0.1:1 does not answer" in refused(capsys, "backlog", "grpc://127.0.0.1:1")
 
     def test_no_java(self, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

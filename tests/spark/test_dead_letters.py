@@ -24,7 +24,7 @@ def letter(offset: int, *errors: tuple[str, str], group: str = "billing", **fiel
     return {**place, **rest, "properties": properties, **fields}
 
 
-def test_letters_that_failed_alike_are_one_group(spark: SparkSession) -> None:
+def test_similar_dead_letters_are_one_group(spark: SparkSession) -> None:
     letters = [letter(at, ("OSError", "first"), ("KeyError", f"no account {at} in 'table-{at}'")) for at in range(5)]
     letters += [
         letter(5, ("KeyError", "no account 7 in 'x'"), group="mail"),

@@ -206,7 +206,7 @@ def test_retries_are_the_deliveries_that_were_given(moment: Moment, job: Callabl
     assert by_attempt == account.succeeded
 
 
-def test_dead_letters_are_those_that_were_not_brought_back(moment: Moment, job: Callable[..., Found]) -> None:
+def test_dead_letters_exclude_redriven_ones(moment: Moment, job: Callable[..., Found]) -> None:
     found = job("dead_letters")
     expected = Counter(moment.account.letters.values())
     groups = {(row["topic"], row["signature"], row["attempts"]): row["count"] for row in found["groups"]}

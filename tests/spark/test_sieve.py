@@ -41,7 +41,7 @@ def test_final_output_of_idle_workers_is_left_out(told: bytes, size: int) -> Non
     assert sieved(*(text[at : at + size] for at in range(0, len(text), size))) == LINE + LINE
 
 
-def test_lines_of_several_workers_stand_between_each_other() -> None:
+def test_interleaved_lines_of_workers_are_sorted_out() -> None:
     lines = [line + b"\n" for line in BARE.splitlines()]
     assert sieved(*(line for pair in zip(lines, lines, strict=True) for line in pair)) == b""
     mixed = [*lines[:2], LINE, lines[0], *lines[2:], *lines[1:]]

@@ -216,7 +216,7 @@ def waits(shard: Shard) -> list[dict[str, object]]:
     return [row for task in tasks for batch in task.batches() for row in batch.to_pylist()]
 
 
-async def test_store_that_cleans_says_the_same(tmp_path: Path) -> None:
+async def test_snapshot_is_right_during_retention(tmp_path: Path) -> None:
     async with Cleaned(tmp_path) as store:
         root = store.settings.data_dir
         for number in range(4):

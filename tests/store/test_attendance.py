@@ -77,7 +77,7 @@ def test_the_later_stand_in_stays_and_the_earlier_one_leaves() -> None:
     assert not attendance.is_to_leave("b", 5_300, WITHIN_MS)
 
 
-def test_a_dead_stand_in_is_followed_by_the_serving_one() -> None:
+def test_dead_stand_in_is_replaced() -> None:
     attendance = Attendance()
     attendance.give("a", 0)
     assert not attendance.is_to_leave("b", 9_000, WITHIN_MS)

@@ -346,7 +346,7 @@ async def _rest(store: Running, token: bytes) -> AsyncIterator[pending_pb2.Pendi
 
 
 @pytest.mark.parametrize("token", [b"x", b"\0" * 25, b"\x01" * 25])
-async def test_token_that_is_none_is_refused(store: Running, token: bytes) -> None:
+async def test_invalid_token_is_rejected(store: Running, token: bytes) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as error:
         await page(store, page_token=token)
     assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT

@@ -243,7 +243,7 @@ def test_batch_larger_than_a_segment_is_refused(shard: Shard) -> None:
 
 
 @pytest.mark.parametrize("wrong", [(0, 3), (1, 0), (-1, 1), (0, 1, 0, 1), (0,)])
-def test_runs_that_are_none_are_refused(shard: Shard, wrong: tuple[int, ...]) -> None:
+def test_invalid_runs_are_rejected(shard: Shard, wrong: tuple[int, ...]) -> None:
     with pytest.raises(InvalidArgument):
         shard.put(sent("A"), sent("B"), batches=wrong)
 
@@ -259,7 +259,7 @@ def test_repeated_batch_is_stored_once(shard: Shard) -> None:
     assert both.statuses == [OK, OK, DUPLICATE, DUPLICATE]
 
 
-def test_batch_of_which_some_is_stored_is_refused(shard: Shard) -> None:
+def test_partly_stored_batch_is_rejected(shard: Shard) -> None:
     shard.put(sent("A"))
     outcome = shard.put(sent("A"), sent("B"), batches=(0, 2))
     assert outcome.statuses == [REFUSED] * 2

@@ -100,7 +100,7 @@ def test_file_that_never_was_is_no_fault(tmp_path: Path) -> None:
     assert configs.load(tmp_path, configs.TOPICS) == configs.Loaded()
 
 
-def test_brokers_topics_stay_as_they_are() -> None:
+def test_brokers_topics_stay_unchanged() -> None:
     known = configs.parse(BROKERS_TOPICS)
     assert configs.topic_counts(known) == {"Zoo": 6, "Apple": 1}
     assert configs.with_topics(known, {"Zoo": 6, "Apple": 1}, 5) is None

@@ -296,7 +296,7 @@ def test_table_of_many_topics_stays_within_its_limit() -> None:
     assert LATER in widths_of(counts.snapshot().columns[0].keys)
 
 
-def test_finer_grain_follows_the_coarser_one_in_one_look() -> None:
+def test_finer_grain_follows_the_coarser_one_in_one_read() -> None:
     """The clock leaps by 80 days before the lane has its first entry."""
     counts, now_ms = Counts(NOW_MS), NOW_MS + 80 * DAY_MS
     counts.change(3, np.arange(1), np.array([now_ms]), np.zeros(1, np.int64), 1)

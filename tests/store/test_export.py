@@ -216,7 +216,7 @@ def test_record_behind_the_end_gets_a_file_of_its_own_where_there_is_no_room(
     assert {path.stat().st_size for path in tmp_path.iterdir()} == {4_096}
 
 
-async def test_directory_in_which_a_broker_delivered_an_entry_twice_is_imported(shard: Shard, tmp_path: Path) -> None:
+async def test_directory_with_an_entry_delivered_twice_is_imported(shard: Shard, tmp_path: Path) -> None:
     await move_first(shard, later=3)
     made = tmp_path / "made"
     export_directory(shard.settings.data_dir, made, LEVELS, accept_damage=False)

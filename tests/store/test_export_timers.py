@@ -80,7 +80,7 @@ def test_pending_timers_stay_where_they_are(log: TimerLog, tmp_path: Path) -> No
     assert (made / "commitlog" / f"{0:020d}").read_bytes() == bytes(log.data).ljust(1 << 20, b"\0")
 
 
-def test_a_broker_begins_at_its_first_slot_before_all_that_is_pending(log: TimerLog) -> None:
+def test_broker_starts_at_a_slot_before_all_pending_timers(log: TimerLog) -> None:
     log.timer("id0", NOW_MS + DAY)
     _, made = export(log.write())
     check = read_check(made)
@@ -165,7 +165,7 @@ def test_long_overdue_timers_get_a_slot_that_a_broker_reads(log: TimerLog) -> No
     }  # fmt: skip
 
 
-def test_queues_rebuilt_from_the_log_say_the_same(log: TimerLog) -> None:
+def test_rebuilt_queues_are_equal(log: TimerLog) -> None:
     """A broker that rebuilds its queues reads the same records at the same offsets."""
     log.timer("old", NOW_MS + 400 * DAY)
     for number in range(5):

@@ -175,7 +175,7 @@ NO_PATHS = [
 ]
 
 
-async def test_path_that_is_none_of_the_known_kinds_is_refused(store: Exporting) -> None:
+async def test_path_of_an_unknown_kind_is_rejected(store: Exporting) -> None:
     (store.root / "index").mkdir(exist_ok=True)
     (store.root / "index" / "1").write_bytes(b"index")
     for path in NO_PATHS:
@@ -209,7 +209,7 @@ async def test_file_that_went_is_not_found(store: Exporting) -> None:
     assert await store.refused(f"consumequeue/none/0/{'0' * 20}") == (grpc.StatusCode.NOT_FOUND, "FILE_NOT_FOUND")
 
 
-async def test_file_that_goes_while_it_is_given_is_given_to_its_end(slow: Exporting) -> None:
+async def test_file_deleted_during_an_export_is_sent_to_its_end(slow: Exporting) -> None:
     call = slow.export("timerwheel")
     data = (await call.read()).data
     (slow.root / "timerwheel").unlink()

@@ -69,7 +69,7 @@ def test_half_of_a_transaction_and_a_birth_before_time_are_refused(shard: Shard,
     assert shard.put(odd(**fields), sent("B")).statuses == [REFUSED, OK]
 
 
-def test_body_above_the_most_is_refused(tmp_path, clock: HandClock) -> None:
+def test_body_beyond_the_limit_is_rejected(tmp_path, clock: HandClock) -> None:
     shard = Shard(tmp_path / "s", clock, segment_bytes=16 * MIB)
     try:
         outcome = shard.put(sent("A", body=bytes(BODY_BYTES_MAX + 64 * 1024)), sent("B", body=bytes(BODY_BYTES_MAX)))

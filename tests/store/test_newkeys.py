@@ -101,7 +101,7 @@ def test_publishes_without_keys_take_no_room() -> None:
     assert not keys.are_many
 
 
-def test_keys_that_take_more_room_than_their_records_are_not_kept() -> None:
+def test_keys_larger_than_their_records_are_not_kept() -> None:
     keys = NewKeys(0)
     for words, kept in ((5, True), (500, False)):
         properties = b"KEYS\x01" + b" ".join(b"k%d" % number for number in range(words))

@@ -182,7 +182,7 @@ async def test_a_queue_in_which_messages_mix_gets_no_promises_for_a_while(shard:
         assert len(shard.plans()) == count
 
 
-async def test_a_second_lane_s_message_takes_the_place_and_order_is_kept(shard: Shard) -> None:
+async def test_message_of_a_second_lane_takes_the_place_in_order(shard: Shard) -> None:
     await shard.fill("A", "B")
     await shard.put(timer("soon", HELD_MS - PROMISE_BY_MS - 1))
     put = await shard.promised(1, 2)

@@ -88,7 +88,7 @@ async def test_arrivals_in_several_queues_answer_once_with_all_of_them(store: Ru
     assert found(await call) == {0: ["0.0"], 2: ["2.1"], 3: ["3.2"]}
 
 
-async def test_wait_that_ends_and_one_that_is_given_up_leave_nothing_behind(store: Running) -> None:
+async def test_ended_and_abandoned_waits_leave_nothing_behind(store: Running) -> None:
     call = pull(store, (0, 0), (3, 0), wait_ms=5_000)
     await store.waiting("orders", 3)
     await store.clock.advance(5_000)

@@ -152,7 +152,9 @@ def test_distant_head_is_checked_before_a_wait(shard: Shard, clock: HandClock, r
     assert reading.value("units_repaired") == 1
 
 
-def test_damaged_head_that_no_delay_leads_to_is_given_up_now(shard: Shard, clock: HandClock, reading: Reading) -> None:
+def test_damaged_head_with_an_impossible_due_time_is_returned_now(
+    shard: Shard, clock: HandClock, reading: Reading
+) -> None:
     shard.put(sent("A", level=1), sent("B", level=1))
     queue = shard.store.lanes[1].queue
     flip(queue, 0, 8 * 13)

@@ -149,7 +149,7 @@ async def test_odd_entries_and_counts_do_no_harm(tmp_path: Path) -> None:
         assert content(store)["subscriptionGroupTable"]["c"] == 7
 
 
-async def test_name_that_is_none_is_refused(tmp_path: Path) -> None:
+async def test_invalid_name_is_rejected(tmp_path: Path) -> None:
     async with Running(tmp_path) as store:
         with pytest.raises(grpc.aio.AioRpcError, match="group: 'a b' is not 1 to 120 characters"):
             await put(store, "a b")

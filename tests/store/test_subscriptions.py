@@ -107,9 +107,7 @@ async def test_filtered_messages_advance_positions_in_time(store: Subscribed) ->
     assert (news.next_offset, news.records) == (2, b"")
 
 
-async def test_queue_of_which_nothing_passes_the_filter_goes_behind_the_others(
-    store: Subscribed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_queue_without_matches_goes_behind_the_others(store: Subscribed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader_module, "SCAN_UNITS_MAX", 2)
     await put(store, 0, *(b"%d" % n for n in range(6)))
     await put(store, 1, b"z")

@@ -156,7 +156,7 @@ async def test_topic_settings_of_a_broker_are_kept(root: Path) -> None:
     assert (configs.read(root / "config", configs.TOPICS) or {})["topicConfigTable"]["typed"]["readQueueNums"] == 3
 
 
-async def test_a_new_topic_costs_one_flush_however_many_there_are(root: Path) -> None:
+async def test_new_topic_costs_one_flush_at_any_count_of_topics(root: Path) -> None:
     async with Sick(root) as store:
         many = [wanted(f"topic{number}") for number in range(5_000)]
         await store.stub.PutTopics(store_pb2.PutTopicsRequest(topics=many))

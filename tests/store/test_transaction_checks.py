@@ -275,7 +275,7 @@ async def given_up(store: Running, count: int) -> list[record.Record]:
     return found
 
 
-async def test_one_that_was_asked_often_enough_is_given_up(store: Running) -> None:
+async def test_transaction_is_abandoned_after_its_last_check(store: Running) -> None:
     (one,) = await prepared(store, "m0", KEYS="k")
     await asked_to_the_end(store)
     (copy,) = await given_up(store, 1)

@@ -142,7 +142,7 @@ def _sizes(data: bytes) -> list[int]:
     return sizes
 
 
-def test_copy_without_its_op_record_is_given_up(shard: HalfShard) -> None:
+def test_copy_without_its_op_record_counts_as_abandoned(shard: HalfShard) -> None:
     shard.prepare("m0")
     give_up(shard, "m0")
     batch = shard.store.take()

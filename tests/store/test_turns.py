@@ -102,7 +102,7 @@ async def test_short_looks_are_charged_to_the_long_ones() -> None:
     assert turns.waiting_count == 0
 
 
-async def test_scan_that_is_given_up_holds_up_no_other() -> None:
+async def test_abandoned_scan_blocks_no_other() -> None:
     watch = Stopwatch(STEP_S / 10)
     turns = Turns(watch)
     turns.end(STEP_S, given=False)

@@ -113,7 +113,7 @@ def test_table_has_the_share_and_the_refusal_of_each() -> None:
             assert not has_share or rows[module].shares.strip() != "half", module
 
 
-def test_each_refusal_for_lack_of_room_is_a_share_or_said_to_be_none() -> None:
+def test_each_capacity_rejection_is_shared_or_listed_as_unshared() -> None:
     told = set(REASON.findall(section()))
     raised = set(overloads().values())
     for _, call in calls():

@@ -125,7 +125,7 @@ async def test_ordered_group_continues_in_order(cluster: Cluster) -> None:
         assert [message.id for message in await receive_all(receiver)] == [f"step-{n}" for n in range(1, 6)]
 
 
-async def test_group_that_has_received_nothing_starts_where_it_was_told(cluster: Cluster, manifest: Manifest) -> None:
+async def test_group_without_receives_starts_at_its_configured_offset(cluster: Cluster, manifest: Manifest) -> None:
     async with AsyncReceiver(cluster.address, "orders", group="newcomers") as receiver:
         assert {message.id for message in await receive_all(receiver)} == ids(manifest, "orders")
 

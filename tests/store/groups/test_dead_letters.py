@@ -205,7 +205,7 @@ async def test_dead_letters_stay_listed_after_a_failed_write(tmp_path: Path, mon
         ({"topic": "%DLQ%other", "offset": 0}, "not known to this shard"),
     ],
 )
-async def test_a_place_that_is_none_is_refused(store: Letters, letter: dict[str, Any], text: str) -> None:
+async def test_invalid_place_is_rejected(store: Letters, letter: dict[str, Any], text: str) -> None:
     await store.die("a")
     place = store_pb2.DeadLetterPlace(**letter)
     with pytest.raises(grpc.aio.AioRpcError, match=text):

@@ -155,7 +155,7 @@ async def test_a_reset_ends_due_copies_before_the_first_receive_of_retries(store
     assert told(await store.receive()) == [("a", 1)]
 
 
-async def test_a_reset_without_room_for_retries_that_stay_changes_nothing(tmp_path: Path) -> None:
+async def test_reset_without_space_for_remaining_retries_changes_nothing(tmp_path: Path) -> None:
     async with Consuming(tmp_path / "small", leases_max=20) as store:
         await store.send("a", "b")
         await store.ack(*await store.receive())

@@ -152,7 +152,7 @@ async def test_acks_of_ended_and_unknown_leases_name_their_messages(store: Consu
 @pytest.mark.parametrize(
     "given", [b"junk", ranges([3]) + ranges([3]), b"", ranges([0])[:8] + b"\xff\xff\xff\xff", b"\xff" * 12]
 )
-async def test_offsets_that_are_none_are_refused_and_harm_no_others(store: Consuming, given: bytes) -> None:
+async def test_invalid_offsets_are_rejected_and_harm_no_others(store: Consuming, given: bytes) -> None:
     await store.send("a")
     stream = Stream(store)
     (run,) = await stream.take(1)
