@@ -12,7 +12,7 @@ from duetime_gateway.settings import GatewaySettings
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from tests.gateway.conftest import Gateway, TappedStore, error_of, message, real_store, tapped_retry
+from tests.gateway.conftest import Gateway, TappedStore, error_of, message, real_store, tapped_retry, tapped_store
 from tests.tap import WAIT_S, Tap
 
 
@@ -64,6 +64,30 @@ def pull_queues(gateway: Gateway, *queues: int, **options: Any) -> grpc.aio.Unar
     positions = [gateway_pb2.QueuePosition(queue=queue) for queue in queues]
     request = gateway_pb2.PullQueuesRequest(topic="orders", queues=positions, **options)
     return gateway.stub.PullQueues(request, timeout=WAIT_S)
+
+
+async def test_message_without_capacity_stays_in_the_store(tmp_path: Path) -> None:
+    answered: list[object] = []
+    async with (
+        tapped_store(tmp_path) as tap,
+        Gateway(tmp_path, {0: tap.port}, answer_bytes_max=32 * 2**20) as gateway,
+    ):
+        tap.after["Pull"] = lambda _, answer: answered.append(answer)
+        await gateway.send(message(bytes(2**20), queue=0), message(b"small", queue=0))
+        # Half a MiB of the connection's share is left beside these.
+        tap.hold("PullQueues")
+        held = [pull_queues(gateway, 0, max_bytes=size) for size in (2**22, 2**22, 2**22, 2**21 - 2**17)]
+        await tap.until_waiting("PullQueues", 4)
+        for options in ({"max_bytes": 2**22}, {"max_bytes": 1}, {"sql": "a IS NULL"}):
+            error = await error_of(gateway.pull(**options))
+            assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert "the next message has 10" in (error.details() or "")
+        assert not answered
+        assert [one.body for one in (await gateway.pull(offset=1)).messages] == [b"small"]
+        tap.release("PullQueues")
+        for one in held:
+            await one
+        assert [len(one.body) for one in (await gateway.pull()).messages] == [2**20, 5]
 
 
 async def test_queues_of_one_shard_are_read_in_one_call(two_shards: Gateway) -> None:

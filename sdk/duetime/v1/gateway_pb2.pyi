@@ -169,7 +169,7 @@ class SendBatchResponse(_message.Message):
     def __init__(self, results: _Optional[_Iterable[_Union[_message_pb2.SendResult, _Mapping]]] = ...) -> None: ...
 
 class PullRequest(_message.Message):
-    __slots__ = ("topic", "queue", "offset", "max_count", "max_bytes", "wait_ms", "tags", "encoding", "sql")
+    __slots__ = ("topic", "queue", "offset", "max_count", "max_bytes", "wait_ms", "tags", "encoding", "sql", "first_bytes_max")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -179,6 +179,7 @@ class PullRequest(_message.Message):
     TAGS_FIELD_NUMBER: _ClassVar[int]
     ENCODING_FIELD_NUMBER: _ClassVar[int]
     SQL_FIELD_NUMBER: _ClassVar[int]
+    FIRST_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue: int
     offset: int
@@ -188,7 +189,8 @@ class PullRequest(_message.Message):
     tags: str
     encoding: PullEncoding
     sql: str
-    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., max_count: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., tags: _Optional[str] = ..., encoding: _Optional[_Union[PullEncoding, str]] = ..., sql: _Optional[str] = ...) -> None: ...
+    first_bytes_max: int
+    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., max_count: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., tags: _Optional[str] = ..., encoding: _Optional[_Union[PullEncoding, str]] = ..., sql: _Optional[str] = ..., first_bytes_max: _Optional[int] = ...) -> None: ...
 
 class PullResponse(_message.Message):
     __slots__ = ("status", "messages", "next_offset", "min_offset", "max_offset", "records")
@@ -217,7 +219,7 @@ class QueuePosition(_message.Message):
     def __init__(self, queue: _Optional[int] = ..., offset: _Optional[int] = ..., shard_queue: _Optional[int] = ...) -> None: ...
 
 class PullQueuesRequest(_message.Message):
-    __slots__ = ("topic", "queues", "max_count", "max_bytes", "wait_ms", "tags", "encoding", "sql")
+    __slots__ = ("topic", "queues", "max_count", "max_bytes", "wait_ms", "tags", "encoding", "sql", "first_bytes_max")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     MAX_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -226,6 +228,7 @@ class PullQueuesRequest(_message.Message):
     TAGS_FIELD_NUMBER: _ClassVar[int]
     ENCODING_FIELD_NUMBER: _ClassVar[int]
     SQL_FIELD_NUMBER: _ClassVar[int]
+    FIRST_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queues: _containers.RepeatedCompositeFieldContainer[QueuePosition]
     max_count: int
@@ -234,7 +237,8 @@ class PullQueuesRequest(_message.Message):
     tags: str
     encoding: PullEncoding
     sql: str
-    def __init__(self, topic: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[QueuePosition, _Mapping]]] = ..., max_count: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., tags: _Optional[str] = ..., encoding: _Optional[_Union[PullEncoding, str]] = ..., sql: _Optional[str] = ...) -> None: ...
+    first_bytes_max: int
+    def __init__(self, topic: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[QueuePosition, _Mapping]]] = ..., max_count: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., tags: _Optional[str] = ..., encoding: _Optional[_Union[PullEncoding, str]] = ..., sql: _Optional[str] = ..., first_bytes_max: _Optional[int] = ...) -> None: ...
 
 class PulledQueue(_message.Message):
     __slots__ = ("queue", "pull")

@@ -49,6 +49,8 @@ class Selection:
     sql: str = ""
     # A value of `Encoding`, once checked.
     encoding: int = Encoding.MESSAGES
+    # Capacity for the first message, which may exceed `max_bytes`. Set by faces; 0: enough for any.
+    first_bytes_max: int = 0
 
 
 class Position(NamedTuple):

@@ -288,6 +288,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
             min(request.max_count or limits.PULL_COUNT_DEFAULT, limits.PULL_COUNT_MAX),
             lambda: self._answers.left(peer, max_bytes, COUNTED_BYTES_MIN),
             min(request.wait_ms, limits.WAIT_MS_MAX),
+            request.first_bytes_max,
         )
 
     def Subscribe(

@@ -14,7 +14,8 @@ _CLOCK = SystemClock()
 
 
 async def room_for(answers: Room, peer: str, selection: Selection, remaining_ms: float | None) -> Reservation:
-    """Reserves capacity for an answer with this selection, and lowers `max_bytes` if there is less.
+    """Reserves capacity for an answer with this selection, and lowers `max_bytes` if there is less. `first_bytes_max`
+    has the capacity for a first message, unless it is enough for any.
 
     Raises:
         Overloaded: almost none was available in time.
@@ -31,6 +32,9 @@ async def room_for(answers: Room, peer: str, selection: Selection, remaining_ms:
         room = await room_in_turn(answers, peer, min(wanted, COUNTED_BYTES_MIN), remaining_ms)
     if room.size < wanted:
         selection.max_bytes = room.size
+    first = room.size + answers.shares.room(peer)
+    if first < limits.BATCH_BYTES_MAX:
+        selection.first_bytes_max = first
     if selection.wait_ms > 0:
         room.await_answer()
     return room

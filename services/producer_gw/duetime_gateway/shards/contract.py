@@ -149,6 +149,7 @@ def _selected(selection: Selection) -> dict[str, Any]:
         "tags": selection.tags,
         "sql": selection.sql,
         "encoding": selection.encoding,
+        "first_bytes_max": selection.first_bytes_max,
     }
 
 

@@ -21,6 +21,7 @@ from duetime_store.lanes.lane import Head, Lane, Place
 from duetime_store.metrics import StoreMetrics
 from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.queues.queues import unknown_topic
+from duetime_store.reading.budget import Budget
 from duetime_store.reading.filters import Filter
 from duetime_store.reading.gather import Expected, gather
 from duetime_store.reading.repair import Inspection, Repair
@@ -73,16 +74,6 @@ class Pulled:
 
 
 @dataclass(slots=True)
-class _Budget:
-    """The remaining limits of a scan, or of a pull over all its queues; the very first record may exceed them."""
-
-    count: int
-    size: int
-    units: int
-    taken: bool = False
-
-
-@dataclass(slots=True)
 class _Piece:
     """The result of one piece of a scan, over `passed` units."""
 
@@ -126,20 +117,22 @@ class Reader:
         max_count: int,
         max_bytes: Callable[[], int],
         wait_ms: float,
+        first_bytes_max: int = 0,
     ) -> list[Pulled]:
         """Messages that pass the filter, from the given offset of each queue on, queue after queue up to the limits;
         waits for the first one in any of them. One answer for each queue, in order.
 
         `max_bytes` returns the present limit of an answer; it is called whenever there may be something to answer.
+        `first_bytes_max`: the limit of the first message instead, which is rejected above it; 0: none.
 
         Raises:
-            Overloaded: no answer may be made now.
+            Overloaded: no answer may be made now, or the first message exceeds its limit.
             NotFound: the topic was deleted in the meantime.
         """
         clock = self._store.clock.clock
         give_up_ms = clock.monotonic_ms() + wait_ms
         pulled = [_begin(queue, offset) for queue, offset in positions]
-        budget = _Budget(max_count, 0, SCAN_UNITS_MAX)
+        budget = Budget(max_count, 0, SCAN_UNITS_MAX, first_max=first_bytes_max)
         while True:
             budget.size = max_bytes()
             if gone := next((one.queue for one in pulled if one.queue.is_gone), None):
@@ -167,7 +160,7 @@ class Reader:
             for one in where:
                 one.leave(future)
 
-    async def _collect_all(self, pulled: Sequence[Pulled], wanted: Filter, budget: _Budget, walk: Walk) -> None:
+    async def _collect_all(self, pulled: Sequence[Pulled], wanted: Filter, budget: Budget, walk: Walk) -> None:
         """Collects records that fit from the queues, in order. Found records are answered before a further step is
         awaited."""
         size = budget.size
@@ -196,7 +189,7 @@ class Reader:
                 return self._store.published_end - int(units["position"][0]) > MUCH_BYTES
         return False
 
-    def _collect(self, pulled: Pulled, wanted: Filter, budget: _Budget, walk: Walk) -> bool:
+    def _collect(self, pulled: Pulled, wanted: Filter, budget: Budget, walk: Walk) -> bool:
         """Scans one queue. Returns whether the step's time is up and there are more units to scan."""
         if not budget.count or pulled.sizes:
             return False
@@ -216,9 +209,9 @@ class Reader:
         Stops when the walk's step is over, or after SCAN_UNITS_MAX units: if nothing was found and `next_offset` is
         below the queue's `max_offset`, there is more to scan. Offsets before `next_offset` missing in `offsets` did not
         pass the filter, or are gone, or are damaged, which is counted and logged here."""
-        return self._scan(queue, offset, wanted, _Budget(max_count, max_bytes, SCAN_UNITS_MAX), walk)
+        return self._scan(queue, offset, wanted, Budget(max_count, max_bytes, SCAN_UNITS_MAX), walk)
 
-    def _scan(self, queue: ConsumeQueue, offset: int, wanted: Filter, budget: _Budget, walk: Walk) -> Scanned:
+    def _scan(self, queue: ConsumeQueue, offset: int, wanted: Filter, budget: Budget, walk: Walk) -> Scanned:
         """Scans piece by piece until the budget is used up, the queue ends, or the step is over. Without a filter it
         stops after the first piece that has records."""
         # Retention may have passed a waiting reader.
@@ -245,7 +238,7 @@ class Reader:
             _put_together(scanned, pieces)
         return scanned
 
-    def _piece(self, queue: ConsumeQueue, first: int, units: Units, wanted: Filter, budget: _Budget) -> _Piece:
+    def _piece(self, queue: ConsumeQueue, first: int, units: Units, wanted: Filter, budget: Budget) -> _Piece:
         """Takes the records that pass and fit, from the units at `first` and after."""
         least = 0 if budget.taken else 1
         keep = units["size"] != FILLER_SIZE
@@ -258,10 +251,14 @@ class Reader:
         passed = len(units) if fit == len(indices) else int(indices[fit]) if fit < count else int(indices[fit - 1]) + 1
         piece = _Piece(passed, full=wanted.passes_all and fit < min(len(indices), count))
         if fit:
+            if wanted.passes_all:
+                budget.check_first(int(chosen["size"][0]))
             offsets = first + indices[:fit]
             records, sizes, _, _ = self.read(queue, offsets, chosen[:fit])
             passing = np.flatnonzero(wanted.passing(records, sizes))
             sizes_passing = [sizes[index] for index in passing]
+            if sizes_passing:
+                budget.check_first(sizes_passing[0])
             taken = _fitting(sizes_passing[: budget.count], budget.size, least)
             if taken < len(passing):
                 piece.passed, piece.full = int(offsets[passing[taken]]) - first, True
@@ -440,7 +437,7 @@ class Reader:
         return found.data
 
 
-def _piece_budget(wanted: Filter, budget: _Budget) -> tuple[int, int]:
+def _piece_budget(wanted: Filter, budget: Budget) -> tuple[int, int]:
     """The number of records and bytes that one piece of a filtered scan reads."""
     if wanted.sql is None:
         # Nearly all of them pass, so no more are read than fit.
