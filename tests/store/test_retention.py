@@ -13,6 +13,7 @@ from duetime_core.testing import FakeClock
 from duetime_format import record
 from duetime_format.restore import Entry, restore
 from duetime_format.units import FILLER_SIZE, UNIT
+from duetime_store.recovery.checkpointer import Checkpointer
 from duetime_store.recovery.retention import MOVE_COUNT, MOVE_PAUSE_MS, Policy, _steps
 
 from tests.rounds import one_by_one
@@ -252,6 +253,37 @@ async def test_copies_are_found_again_where_all_store_times_are_equal(shard: Sha
     assert shard.node.store.lanes[2].pending_count == 10
     shard.clock.move(HOUR_MS)
     assert await shard.drain() == [*(f"P{n}" for n in range(5)), *(f"Q{n}" for n in range(5))]
+
+
+@pytest.mark.parametrize("lost", [False, True])
+async def test_start_beside_new_copies_reads_the_old_log_only_if_one_is_lost(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch, *, lost: bool
+) -> None:
+    await shard.put(*(sent(f"P{n}", level=2) for n in range(5)))
+    await shard.fill(1_500)
+    await shard.clean()
+    await shard.node.parts.checkpointer.write()
+    # The crash comes after the copies and before the next checkpoint.
+    monkeypatch.setattr(Checkpointer, "write", never)
+    shard.clock.move(2 * MINUTE_MS)
+    await shard.clean()
+    monkeypatch.undo()
+    lane = shard.node.store.lanes[2].queue
+    position, size, _ = lane.read(0, 5)[2].tolist()
+    checkpoint = shard.node.parts.checkpointer.position
+    assert position > checkpoint
+    if lost:
+        base = position - position % MIB
+        flip(shard.settings.data_dir / "commitlog" / f"{base:020}", position - base + size - 1)
+    await shard.restart()
+    assert (shard.node.report.from_position < checkpoint) == lost
+    assert shard.segments[0] == 0
+    shard.clock.move(HOUR_MS)
+    assert await shard.drain() == [f"P{n}" for n in range(5)]
+
+
+async def never(_: Checkpointer) -> bool:
+    return False
 
 
 async def test_offsets_of_a_lane_continue_after_all_its_records(shard: Shard) -> None:

@@ -10,10 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import structlog
+from duetime_format import record
+from duetime_format.errors import Damaged
 from duetime_format.names import SCHEDULE_TOPIC, is_name
 from duetime_format.units import UNIT, Units
 
 from duetime_store.files.directory import StoreDirectory
+from duetime_store.log.commitlog import CommitLog
 from duetime_store.queues import queuetable
 from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.queues.queues import Queues, begin_at
@@ -24,6 +27,8 @@ log = structlog.get_logger()
 
 # The last units of each queue that is read, taken before its end is rebuilt: their records may be damaged.
 _TAIL_UNITS = 128
+# Units read at once.
+_STEP_UNITS = 4_096
 
 Tail = tuple[ConsumeQueue, int, Units]
 
@@ -35,13 +40,14 @@ class QueueLoading:
         self,
         directory: StoreDirectory,
         queues: Queues,
-        log_range: tuple[int, int],
+        commit_log: CommitLog,
         points: list[tuple[int, Checkpoint]],
     ) -> None:
-        """`log_range`: the first position of the log, and its end; `points`: serials and checkpoints."""
+        """`points`: serials and checkpoints."""
         self._directory = directory
         self._queues = queues
-        self._min_position, self._max_position = log_range
+        self._log = commit_log
+        self._min_position, self._max_position = commit_log.min_position, commit_log.max_position
         self.table = self._find_table(points)
         self.tails: list[Tail] = []
         self._read: dict[ConsumeQueue, Row | None] = {}
@@ -123,10 +129,26 @@ class QueueLoading:
                 # A power cut may have torn units after them, so that these seem to be older.
                 queue.cut(wanted)
             end = queue.max_offset if queue.fault else queue.end_before(point.position)
+            if end < wanted == queue.max_offset and self._are_copies(queue, end):
+                end = wanted
             if queue.fault or end != wanted or queue.max_offset != wanted:
                 fault = queue.fault or f"it ends at {end}, it had {wanted} at the checkpoint"
                 log.warning("the table of queues is not trusted", topic=queue.topic, queue=queue.queue, fault=fault)
                 return False
+        return True
+
+    def _are_copies(self, queue: ConsumeQueue, first: int) -> bool:
+        """Whether the log has the records of all units from `first` on. It has those of units before the checkpoint
+        after it only if retention has appended them again since."""
+        while len(units := queue.read(first, _STEP_UNITS)):
+            for offset, (position, size, _) in enumerate(units.tolist(), first):
+                try:
+                    found = record.decode(self._log.read(position, size))
+                except Damaged:
+                    return False
+                if (found.topic, found.queue, found.queue_offset) != (queue.topic, queue.queue, offset):
+                    return False
+            first += len(units)
         return True
 
     # --- reading the files ------------------------------------------------------------------------------------------

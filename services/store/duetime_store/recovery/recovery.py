@@ -134,8 +134,7 @@ class _Recovery:
         self._queues = self._make_queues()
         self._sweep()
         counts = dict(self._queues.counts)
-        reach = self._log.min_position, self._log.max_position
-        self._loading = QueueLoading(directory, self._queues, reach, self._slots)
+        self._loading = QueueLoading(directory, self._queues, self._log, self._slots)
         # Queues beyond their topic's present count stay readable.
         self._queues.counts.set(counts)
         self._history = self._load_history()
