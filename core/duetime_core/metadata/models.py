@@ -105,6 +105,8 @@ class ProducerGroupModel(Base):
 
     name: Mapped[str] = mapped_column(String(GROUP_CHARS_MAX), primary_key=True)
     created_at_ms: Mapped[int] = mapped_column(BigInteger)
+    # As a topic's.
+    owner: Mapped[str] = mapped_column(String(OWNER_CHARS_MAX), default="", server_default="")
 
 
 class QuotaModel(Base):

@@ -6,6 +6,7 @@ producers that announced it or sent half messages to it. One watcher serves them
 
 import asyncio
 from collections.abc import Iterable
+from functools import partial
 
 from duetime_core.clock import Clock
 from duetime_core.defects import outcome
@@ -141,9 +142,10 @@ class Checking:
         """Waits until the topic has transactions; most have none. Asks the database, together with other questions, but
         no shard."""
         while topic.sessions and not self._watching.desk.ending:
+            caller = next(iter(topic.sessions)).caller
             if await self._pause(topic, UNKNOWN_MS):
                 return
-            is_known, _ = await outcome(lambda: self._groups.find(topic.name, UNKNOWN_MS), "find")
+            is_known, _ = await outcome(partial(self._groups.find, topic.name, caller, UNKNOWN_MS), "find")
             if is_known:
                 return
 

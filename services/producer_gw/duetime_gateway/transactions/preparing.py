@@ -39,7 +39,7 @@ class Preparer:
             group, check_immunity_s = request.transactions()
             check_prepare(group, check_immunity_s)
             caller.access.check(Right.SEND, Kind.GROUP, group)
-            await self._groups.ensure(group, wait_ms)
+            await self._groups.ensure(group, caller.sharer, wait_ms)
             return half_properties(group, check_immunity_s)
 
         return await (await self._sender.begin(request, caller, halves=halves)).outcome()

@@ -1,12 +1,13 @@
 """Groups of producers that have prepared a transaction: rows of the metadata database.
 
-The first Prepare of a group registers it, and the gateway caches it, so later ones need no database. Above the limit
-the oldest groups are deleted. Such a group is registered again by its next Prepare, or by a watcher while it has open
-transactions.
+The first Prepare of a group registers it, and the gateway caches it, so later ones need no database. A caller above its
+share loses its oldest groups; above the limit the caller with the most does. A deleted group is registered again by its
+next Prepare, or by a watcher while it has open transactions.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping
+from heapq import heapify, heapreplace
 from typing import NamedTuple
 
 import structlog
@@ -14,6 +15,7 @@ from duetime_core.clock import Clock
 from duetime_core.errors import DueTimeError, Unavailable
 from duetime_core.gathering import Gathering
 from duetime_core.metadata import Database, ProducerGroupModel
+from duetime_core.shares import Shares
 from duetime_format.limits import PRODUCER_GROUPS_MAX
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
@@ -30,6 +32,8 @@ class Question(NamedTuple):
 
     name: str
     to_be_made: bool
+    # The caller that asks, and that a new group counts for.
+    owner: str
 
 
 class ProducerGroups:
@@ -41,7 +45,12 @@ class ProducerGroups:
         self._clock = clock
         self._known: set[str] = set()
         self._questions: Gathering[Question, bool] = Gathering(
-            "groups of producers", self._answer, clock, round_max=MADE_AT_ONCE, waiting_max=WAITING_MAX
+            "groups of producers",
+            self._answer,
+            clock,
+            round_max=MADE_AT_ONCE,
+            waiting_max=WAITING_MAX,
+            sharer=lambda question: question.owner,
         )
 
     def start(self, tasks: asyncio.TaskGroup) -> None:
@@ -54,18 +63,19 @@ class ProducerGroups:
         """Whether the group is cached."""
         return name in self._known
 
-    async def ensure(self, name: str, wait_ms: float) -> None:
-        """Registers the group.
+    async def ensure(self, name: str, owner: str, wait_ms: float) -> None:
+        """Registers the group; a new one counts for `owner`.
 
         Raises:
+            Overloaded: too many questions wait, in total or of this caller.
             Unavailable: the database does not answer, and the group is not cached.
         """
         if name not in self._known:
-            await self._ask(Question(name, to_be_made=True), wait_ms)
+            await self._ask(Question(name, to_be_made=True, owner=owner), wait_ms)
 
-    async def find(self, name: str, wait_ms: float) -> bool:
-        """Whether the group is registered. Raises: Unavailable: as `ensure`."""
-        return name in self._known or await self._ask(Question(name, to_be_made=False), wait_ms)
+    async def find(self, name: str, owner: str, wait_ms: float) -> bool:
+        """Whether the group is registered; `owner` asks. Raises: as `ensure`."""
+        return name in self._known or await self._ask(Question(name, to_be_made=False, owner=owner), wait_ms)
 
     async def _ask(self, question: Question, wait_ms: float) -> bool:
         answer = (await self._questions.ask([question], wait_ms)).get(question)
@@ -78,13 +88,15 @@ class ProducerGroups:
 
     async def _answer(self, questions: list[Question]) -> dict[Question, bool | DueTimeError]:
         names = {one.name for one in questions}
-        wanted = {one.name for one in questions if one.to_be_made}
+        # The first of two different callers decides.
+        wanted = {one.name: one.owner for one in reversed(questions) if one.to_be_made}
         created_at_ms = self._clock.now_ms()
 
         def work(session: Session) -> tuple[set[str], list[str]]:
             column = ProducerGroupModel.name
             found = set(session.scalars(select(column).where(column.in_(names))))
-            return found | wanted, _make(session, sorted(wanted - found), created_at_ms, self._groups_max)
+            new = {name: wanted[name] for name in sorted(wanted.keys() - found)}
+            return found | new.keys(), _make(session, new, created_at_ms, self._groups_max)
 
         known, forgotten = await self._database.run(work)
         if forgotten:
@@ -97,15 +109,38 @@ class ProducerGroups:
         return {one: one.name in known for one in questions}
 
 
-def _make(session: Session, names: Sequence[str], created_at_ms: int, groups_max: int) -> list[str]:
-    """Registers groups. Returns the oldest groups, deleted to stay within the limit."""
-    if not names:
+def _make(session: Session, new: Mapping[str, str], created_at_ms: int, groups_max: int) -> list[str]:
+    """Registers groups, each for its owner. Returns the groups deleted for them."""
+    if not new:
         return []
-    count = session.scalar(select(func.count()).select_from(ProducerGroupModel)) or 0
+    shares: Shares[str] = Shares(groups_max)
+    for owner, count in session.execute(
+        select(ProducerGroupModel.owner, func.count()).group_by(ProducerGroupModel.owner)
+    ):
+        shares.take(owner, count)
+    for owner in new.values():
+        shares.take(owner)
     forgotten: list[str] = []
-    if (excess := count + len(names) - groups_max) > 0:
-        oldest = select(ProducerGroupModel.name).order_by(ProducerGroupModel.created_at_ms, ProducerGroupModel.name)
-        forgotten = list(session.scalars(oldest.limit(excess)))
-        session.execute(delete(ProducerGroupModel).where(ProducerGroupModel.name.in_(forgotten)))
-    session.add_all(ProducerGroupModel(name=name, created_at_ms=created_at_ms) for name in names)
+    for owner, count in _losses(shares).items():
+        own = select(ProducerGroupModel.name).where(ProducerGroupModel.owner == owner)
+        oldest = own.order_by(ProducerGroupModel.created_at_ms, ProducerGroupModel.name).limit(count)
+        forgotten += session.scalars(oldest)
+    session.execute(delete(ProducerGroupModel).where(ProducerGroupModel.name.in_(forgotten)))
+    session.add_all(
+        ProducerGroupModel(name=name, owner=owner, created_at_ms=created_at_ms) for name, owner in new.items()
+    )
     return forgotten
+
+
+def _losses(shares: Shares[str]) -> dict[str, int]:
+    """The number of groups to delete, by owner: those above its share, then one after the other of the owner with the
+    most."""
+    holders = shares.holders()
+    losses = {owner: max(shares.held(owner) - shares.share, 0) for owner in holders}
+    heap = [(losses[owner] - shares.held(owner), owner) for owner in holders]
+    heapify(heap)
+    for _ in range(shares.used - sum(losses.values()) - shares.limit):
+        left, owner = heap[0]
+        losses[owner] += 1
+        heapreplace(heap, (left + 1, owner))
+    return {owner: count for owner, count in losses.items() if count}

@@ -74,14 +74,14 @@ class Watching:
             Unavailable: the gateway is stopping.
         """
         check_watch(group)
-        if not await self._is_known(group):
+        if not await self._is_known(group, caller):
             raise NotFound(f"no producer of group {group} has prepared a transaction", reason="GROUP_NOT_FOUND")
         return self.desk.join(group, caller)
 
-    async def _is_known(self, group: str) -> bool:
+    async def _is_known(self, group: str, caller: str) -> bool:
         """Whether the database knows the group, or a shard has its half messages; True if the database fails."""
         try:
-            if await self._groups.find(group, FOUND_MS_MAX):
+            if await self._groups.find(group, caller, FOUND_MS_MAX):
                 return True
         except DueTimeError:
             return True
@@ -89,7 +89,7 @@ class Watching:
         if not any(await asyncio.gather(*asked)):
             return False
         try:
-            await self._groups.ensure(group, FOUND_MS_MAX)
+            await self._groups.ensure(group, caller, FOUND_MS_MAX)
         except DueTimeError as error:
             # The next producer triggers another attempt.
             log.warning("cannot register a producer group", group=group, why=error.text)
