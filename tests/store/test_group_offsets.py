@@ -3,6 +3,7 @@
 import asyncio
 import errno
 from collections.abc import AsyncIterator, Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -203,9 +204,12 @@ async def test_other_content_is_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", golden.params())
 async def test_groups_of_a_broker_resume_at_their_offsets(tmp_path: Path, name: str) -> None:
     directory = golden.unpack(name, tmp_path)
-    told = golden.summary(name)["consumerOffset"]
+    told = deepcopy(golden.summary(name)["consumerOffset"])
     before = configs.read(directory / "config", FILE)
     assert before is not None
+    if name == "rmq-5.3.3-killed":
+        # A message that was received by POP, and not acknowledged.
+        told["DkPop@Dk_g_pop"]["0"] = before["offsetTable"]["DkPop@Dk_g_pop"]["0"] = 0
     async with Groups(directory, delay_levels=DEFAULT_DELAY_LEVELS) as store:
         for key, offsets in told.items():
             topic, _, group = key.partition("@")

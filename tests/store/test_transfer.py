@@ -56,7 +56,14 @@ def test_imported_directory_is_the_brokers(name: str, tmp_path: Path) -> None:
     ended = command("import", root, "--data", data, "--shard", 3, "--json")
     assert (ended.returncode, ended.stderr) == (0, "")
     assert json.loads(ended.stdout)["imported"] == str(data / "store-3")
-    assert contents(data / "store-3") == contents(root)
+    made, known = contents(data / "store-3"), contents(root)
+    if "5.3.3-killed" in name:
+        # With the messages that a group had received by POP.
+        file = f"config/{configs.CONSUMER_OFFSETS}"
+        offsets, before_it = (configs.parse(found.pop(file)[0].decode()) for found in (made, known))
+        assert len(offsets.pop(configs.POPS)) == 5
+        assert offsets == before_it
+    assert made == known
     assert [path.name for path in data.iterdir()] == ["store-3"]
     assert all_bytes(root) == before
 

@@ -28,6 +28,10 @@ GROUPS = "subscriptionGroup.json"
 STORE = "duetimeStore.json"
 # DueTime's own: durable progress of the index files.
 INDEX = "duetimeIndex.json"
+# Offsets of a broker with lite topics: the form of CONSUMER_OFFSETS.
+LITE_OFFSETS = "lmqConsumerOffset.json"
+# DueTime's own key in a broker's CONSUMER_OFFSETS: messages received by POP (pops.py), until a start takes them over.
+POPS = "duetimePops"
 _I32_MAX, _I64_MAX = (1 << 31) - 1, (1 << 63) - 1
 CRC = "duetimeCrc32"
 

@@ -5,7 +5,8 @@
    begins with its offset in consumerOffset.json, or with the first remaining message.
 3. Offsets outside the queues as they are in the log are dropped.
 4. If a broker wrote consumerOffset.json last, all messages before its offsets are done: in each queue the later of the
-   two counts, and none moves back. That is journaled.
+   two counts, and none moves back. That is journaled. Messages that its groups have received by POP become theirs here
+   (pops.py).
 5. Leases and dead letters ended by a record that the log lacks are reopened. That is journaled at once, before
    everything else, since another record now takes that record's place in its queue.
 """
@@ -21,11 +22,13 @@ from duetime_format.events import Key
 from duetime_format.names import GROUPS_TOPIC
 from duetime_format.units import FILLER_SIZE
 
-from duetime_store.groups import snapshot
+from duetime_store.files import configs
+from duetime_store.groups import pops, snapshot
 from duetime_store.groups.journal import GroupJournal
 from duetime_store.groups.offsets import GroupOffsets
 from duetime_store.groups.replay import Replay
 from duetime_store.groups.state import Progress
+from duetime_store.groups.subscription_groups import most_attempts
 from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.writing.store import Store
 
@@ -70,6 +73,7 @@ def load(path: Path, store: Store, offsets: GroupOffsets) -> State:
         gone.keep(topic, number, *_ends(store, topic, number))
     if offsets.is_brokers:
         _apply_broker_offsets(store, progress, offsets)
+        pops.take_over(store, progress, offsets, most_attempts(configs.read(offsets.config, configs.GROUPS)))
     _open_again(store, progress, gone, replay)
     if replay.found.lost_range:
         log.warning("events of groups are lost: messages are redelivered", messages=replay.found.lost_range)

@@ -13,12 +13,14 @@ Source: RocketMQ 4.9.3 and 5.3 ConsumerOffsetManager.
 import asyncio
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from pathlib import Path
 from typing import Any
 
 import structlog
 from duetime.v1 import gateway_pb2
 from duetime_core.errors import DiskFull, InvalidArgument, Unavailable, Violation
 from duetime_core.logs import sparing
+from duetime_core.ondisk.pops import Pop
 from duetime_core.seats import Seats
 from duetime_format import limits
 from duetime_format.names import is_name, is_system_topic
@@ -52,6 +54,8 @@ class GroupOffsets:
             log.error("group offsets can't be read: groups start like new ones", file=configs.CONSUMER_OFFSETS)
         # Other fields are kept as they are. Inner values are never changed in place: the writer has them too.
         self._rest = dict(content or {})
+        # Messages that a broker's groups have received by POP, until `took_over`.
+        self.pops = _pops_of(self._rest.pop(configs.POPS, None))
         table = self._rest.pop(_TABLE, None)
         self._table = {
             key: configs.numbered(offsets) for key, offsets in (table if isinstance(table, dict) else {}).items()
@@ -75,6 +79,11 @@ class GroupOffsets:
                 log.warning("a group is ahead of its queue", group=group, topic=topic, queue=number, at=offset, end=end)
                 self._table[key] = self._table[key] | {number: end}
                 self._is_fitted = True
+
+    @property
+    def config(self) -> Path:
+        """The folder of the file."""
+        return self._directory.config
 
     @property
     def is_news(self) -> bool:
@@ -153,6 +162,15 @@ class GroupOffsets:
             async with self._writing:
                 await self._replace({**self._rest, _TABLE: dict(self._table)})
 
+    def took_over(self, moved: Mapping[tuple[str, str], Mapping[int, int]]) -> None:
+        """At a start: the messages received by POP are now ours, and offsets in their retry topics have moved. Durable
+        on return. Raises: OSError."""
+        for (group, topic), offsets in moved.items():
+            self._set(group, topic, self.find(group, topic) | dict(offsets))
+        self.pops = []
+        content = {**self._rest, _TABLE: dict(self._table)}
+        configs.write(self._directory.disk, self._directory.config, configs.CONSUMER_OFFSETS, content)
+
     async def delete(self, group: str, left: Mapping[str, Mapping[int, int]]) -> None:
         """Removes the group's offsets except those `left`, by topic; durable on return.
 
@@ -228,6 +246,14 @@ class GroupOffsets:
         run = asyncio.get_running_loop().run_in_executor
         await run(self._executor, configs.write, disk, config, configs.CONSUMER_OFFSETS, content)
         self.is_brokers = self._is_fitted = False
+
+
+def _pops_of(found: Any) -> list[Pop]:
+    try:
+        return [Pop.from_dict(one) for one in found or ()]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        log.error("messages received by POP can't be read", file=configs.CONSUMER_OFFSETS, error=str(error))
+        return []
 
 
 def _is_number(key: object) -> bool:

@@ -112,6 +112,11 @@ class SubscriptionGroups:
         return self._content
 
 
+def most_attempts(content: Mapping[str, Any] | None) -> dict[str, int]:
+    """Maximum attempts by group, from the content of the file."""
+    return {name: _max_attempts(entry.get("retryMaxTimes")) for name, entry in configs.groups(content).items()}
+
+
 def _max_attempts(retries: object) -> int:
     """The maximum attempts by `retryMaxTimes`: brokers accept any number, and one below 0 as RocketMQ's default."""
     if not isinstance(retries, int) or retries < 0:

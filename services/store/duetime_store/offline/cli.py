@@ -13,6 +13,7 @@ from duetime.cli.output import STYLE, Form, print_json
 from duetime_core.errors import DueTimeError, InvalidArgument
 from duetime_core.manners import giving_way_in
 from duetime_core.ondisk import state
+from duetime_core.ondisk.engines import refused
 from duetime_core.ondisk.files import LogFiles
 from duetime_core.ondisk.folder import LocalFiles
 from duetime_format.errors import Damaged
@@ -95,7 +96,8 @@ def verify_directory(directory: Directory, as_json: Json = False, levels: Levels
     That covers log, queues, index, config and checkpoint.
 
     Nothing is written and no lock taken: it may be in use. Prints a line for each damage: file, byte, fault, message.
-    Traces of a kill, such as a torn record at the end, are noted, and are not damage. Exits with 1 on damage.
+    Traces of a kill, such as a torn record at the end, are noted, and are not damage. State of a broker that DueTime
+    can't read is listed as a loss. Exits with 1 on damage or loss.
 
     \b
     Examples:
@@ -110,16 +112,17 @@ def verify_directory(directory: Directory, as_json: Json = False, levels: Levels
         print_json(report.as_json())
     else:
         _print_report(directory, report)
-    if not report.is_sound:
+    if not report.is_sound or report.losses:
         raise typer.Exit(1)
 
 
 def _print_report(directory: Path, report: Report) -> None:
-    for line in (*report.damages, *report.notes):
+    for line in (*report.damages, *report.notes, *(f"loss of {loss}" for loss in report.losses)):
         echo(str(line))
     if report.damage_count > len(report.damages):
         echo(f"and {report.damage_count - len(report.damages):,} more")
     outcome = "sound" if report.is_sound else f"{report.damage_count:,} damages"
+    outcome += f", {len(report.losses):,} losses" if report.losses else ""
     echo(
         f"{directory}: {outcome}; {report.records:,} records of {report.record_bytes:,} bytes, "
         f"{report.units:,} queue units, {report.index_entries:,} index entries"
@@ -131,6 +134,10 @@ Data = Annotated[
 ]
 Shard = Annotated[int, typer.Option(min=0, max=65_535, help="The shard's number.")]
 AcceptDamage = Annotated[bool, typer.Option("--accept-damage", help="Continue despite damage.")]
+AcceptLoss = Annotated[
+    list[str] | None,
+    typer.Option("--accept-loss", metavar="KIND", help="Continue without this state, which verify lists; repeatable."),
+]
 
 
 @app.command("import")
@@ -139,6 +146,7 @@ def import_shard(
     data: Data,
     shard: Shard = 0,
     accept_damage: AcceptDamage = False,
+    accept_loss: AcceptLoss = None,
     as_json: Json = False,
     levels: Levels = DEFAULT_DELAY_LEVELS,
 ) -> None:
@@ -146,8 +154,11 @@ def import_shard(
 
     It becomes a shard. It is verified, then copied; DIR stays as it is.
 
-    Topics, groups, offsets and pending messages are included. A directory in use is copied as if its broker had been
-    killed: stop the broker first to lose none of its further work.
+    Topics, groups, offsets, pending messages, open transactions and messages received by POP are included, wherever
+    the broker keeps them. State that can't be taken over is rejected by its kind, unless --accept-loss names that.
+
+    A directory in use is copied as if its broker had been killed: stop the broker first to lose none of its further
+    work.
 
     \b
     Examples:
@@ -163,16 +174,20 @@ def import_shard(
                 target,
                 table,
                 accept_damage=accept_damage,
+                accept_loss=frozenset(accept_loss or ()),
                 verifying=bars.of_log(directory, "verifying"),
                 copying=bars.bar("copying", used_bytes(source_files(directory))),
             )
-    refused = not report.is_sound and not accept_damage
+    lost = list(dict.fromkeys(loss.kind for loss in refused(report.losses, frozenset(accept_loss or ()))))
+    damaged = not report.is_sound and not accept_damage
     if as_json:
-        print_json({"imported": None if refused else str(target), **report.as_json()})
+        print_json({"imported": None if damaged or lost else str(target), **report.as_json()})
     else:
         _print_report(directory, report)
-        echo("nothing is imported; --accept-damage imports it as it is" if refused else f"imported as {target}")
-    if refused:
+        ways = ["--accept-damage imports it as it is"] if damaged else []
+        ways += [f"{' '.join(f'--accept-loss {kind}' for kind in lost)} imports it without that"] if lost else []
+        echo(f"nothing is imported; {', '.join(ways)}" if ways else f"imported as {target}")
+    if damaged or lost:
         raise typer.Exit(1)
 
 

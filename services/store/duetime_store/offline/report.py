@@ -3,6 +3,8 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from duetime_core.ondisk.engines import Loss
+
 # Maximum damages named one by one; all are counted.
 NAMED_MAX = 10_000
 
@@ -49,6 +51,8 @@ class Report:
     damages: list[Damage] = field(default_factory=list)
     damage_count: int = 0
     notes: list[str] = field(default_factory=list)
+    # State of a broker that an import does without.
+    losses: list[Loss] = field(default_factory=list)
     records: int = 0
     record_bytes: int = 0
     units: int = 0
@@ -69,6 +73,7 @@ class Report:
             "damageCount": self.damage_count,
             "damages": [damage.as_json() for damage in self.damages],
             "notes": self.notes,
+            "losses": [loss._asdict() for loss in self.losses],
             "records": self.records,
             "recordBytes": self.record_bytes,
             "units": self.units,

@@ -18,12 +18,16 @@ from pathlib import Path
 
 from duetime_core.errors import DueTimeError
 from duetime_core.ondisk.batches import scan_whole
+from duetime_core.ondisk.configs import LITE_OFFSETS
+from duetime_core.ondisk.engines import refused
 from duetime_core.ondisk.files import LogFiles
 from duetime_core.ondisk.folder import LocalFiles
+from duetime_core.ondisk.rocks import is_rocks
 from duetime_core.ondisk.scan import item_end
 from duetime_core.ondisk.state import Progress, no_progress
 from duetime_format.levels import DelayLevels
 
+from duetime_store.files.adopting import adopt
 from duetime_store.files.disk import Disk
 from duetime_store.files.reserve import FILE as RESERVE
 from duetime_store.offline.report import Report
@@ -48,24 +52,28 @@ def import_directory(
     levels: DelayLevels,
     *,
     accept_damage: bool,
+    accept_loss: frozenset[str] = frozenset(),
     verifying: Progress = no_progress,
     copying: Progress = no_progress,
 ) -> Report:
     """Copies a directory to `target`, once it is verified; the source stays as it is. Returns the verification.
 
+    A broker's offsets, topics and groups in RocksDB, and messages received by POP, become files of the shard. Nothing
+    is copied if the source is damaged and that is not accepted, or has losses of kinds that are not in `accept_loss`.
+
     Raises:
         InvalidArgument: the source is not a store directory.
-        DueTimeError: the target is not empty, there is no room, or the source is damaged and that is not accepted;
-            nothing is copied.
+        DueTimeError: the target is not empty, or there is no room; nothing is copied.
     """
     check_empty(target)
     report = verify(source, levels, verifying)
-    if not report.is_sound and not accept_damage:
+    if (not report.is_sound and not accept_damage) or refused(report.losses, accept_loss):
         return report
     with made_whole(target) as temporary:
         files = source_files(source)
         check_room(temporary, files)
         copy_files(Disk(), files, temporary, copying)
+        adopt(Disk(), source, temporary)
     return report
 
 
@@ -112,7 +120,16 @@ def source_files(root: Path) -> list[tuple[Path, Path]]:
     places = {name: rank for rank, name in enumerate(_FIRST, -len(_FIRST))}
     places |= {name: rank for rank, name in enumerate(_LAST, 1)}
     tops = sorted(listed(root), key=lambda path: (places.get(path.name, 0), path.name))
-    return [(path, path.relative_to(root)) for top in tops if top.name not in _NOT_COPIED for path in _files(top)]
+    found = [(path, path.relative_to(root)) for top in tops if top.name not in _NOT_COPIED for path in _files(top)]
+    return [(path, name) for path, name in found if not _is_engines(root, name)]
+
+
+def _is_engines(root: Path, name: Path) -> bool:
+    """Whether a file belongs to a broker's RocksDB or lite offsets: an import writes their content into others."""
+    if name.parts[0] == "config":
+        own = name.name.removesuffix(".bak") == LITE_OFFSETS
+        return own or (len(name.parts) > 2 and is_rocks(root / name.parent))
+    return is_rocks(root / name.parts[0]) and len(name.parts) == 2
 
 
 def _files(path: Path) -> Iterator[Path]:

@@ -13,6 +13,7 @@ import numpy as np
 from duetime_core.ondisk.brokertimers import are_brokers, known_handover
 from duetime_core.ondisk.files import QueueFiles
 from duetime_core.ondisk.levels import TagsCodes, hash_of_tags
+from duetime_core.ondisk.rocksqueues import RocksQueue
 from duetime_core.ondisk.state import KEPT_TOPICS, State, is_possible, is_queue
 from duetime_format import deletions, layout, record
 from duetime_format.columns import Ints, Run
@@ -90,7 +91,8 @@ class UnitCheck:
         # Deleted topics: their records up to there have no units.
         self._deleted = load(configs.load(state.config, FILE).value)
         for key, queue in state.queues.items():
-            queue.files.max_offset = _written_end(queue.files)
+            if not isinstance(queue.files, RocksQueue):
+                queue.files.max_offset = _written_end(queue.files)
             self._queues[key] = _Checked(queue.files, queue.files.min_offset)
 
     def see_run(self, run: Run) -> None:
@@ -247,6 +249,8 @@ class UnitCheck:
 
 def unit_place(files: QueueFiles, offset: int) -> tuple[str, int]:
     """File and byte of a unit."""
+    if isinstance(files, RocksQueue):
+        return files.place(offset)
     at = offset * UNIT.size
     base = at - at % files.file_bytes if files.file_bytes else 0
     return f"consumequeue/{files.topic}/{files.queue}/{file_name(base)}", at - base

@@ -1,7 +1,8 @@
 """Checks every byte of a store directory that the format can verify.
 
 log          structure, position, CRC of each record; BLANK marks; missing files and files of another size
-queues       each unit against its record, each record for its unit
+queues       each unit against its record, each record for its unit, in files or a broker's RocksDB
+engines      each RocksDB of a broker is read; state that no import can take is listed as a loss
 index        each entry against its record; chains, slots, headers
 config       JSON files, our checkpoint
 lanes        marks of ended entries against the records that ended them; orders and counts, as far as they are kept
@@ -13,6 +14,7 @@ that are not in their queues yet.
 
 from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from duetime_core.ondisk import topics
@@ -35,6 +37,7 @@ from duetime_format.levels import DelayLevels
 
 from duetime_store.files import configs
 from duetime_store.log.segment import file_name
+from duetime_store.offline.enginecheck import EngineCheck
 from duetime_store.offline.halfcheck import HalfCheck
 from duetime_store.offline.indexcheck import IndexCheck, message_of
 from duetime_store.offline.lanecheck import LaneCheck
@@ -63,8 +66,11 @@ def verify(root: Path, levels: DelayLevels | LevelHistory, progress: Progress = 
     """Reads the whole directory; `levels` as in `state.load`. Raises: InvalidArgument: it is not a store directory."""
     state = load(root, levels)
     report = Report()
-    verifier = _Verifier(state, report)
-    verifier.run(progress)
+    engines = EngineCheck(state, report)
+    engines.run()
+    with engines.queues() as queues:
+        verifier = _Verifier(state, report, queues)
+        verifier.run(progress)
     _check_sizes(state, report)
     _check_config(state, report)
     point = _check_checkpoint(state, report)
@@ -81,10 +87,11 @@ def verify(root: Path, levels: DelayLevels | LevelHistory, progress: Progress = 
 class _Verifier:
     """Walks the log and compares queues and index with it."""
 
-    def __init__(self, state: State, report: Report) -> None:
+    def __init__(self, state: State, report: Report, queues: list[State]) -> None:
+        """`queues`: the state with the queues of each engine that keeps them."""
         self._state = state
         self._report = report
-        self._units = UnitCheck(state, report, self._report_damage)
+        self._units = [UnitCheck(one, report, self._report_damage) for one in queues]
         self._index = IndexCheck(state, report, lambda position: self._bad_at(position) is not None)
         self.halves = HalfCheck(state, report)
         self._bad: list[_Bad] = []
@@ -112,7 +119,8 @@ class _Verifier:
         if isinstance(item, Run):
             report.records += item.count
             report.record_bytes += int(item.sizes.sum())
-            self._units.see_run(item)
+            for units in self._units:
+                units.see_run(item)
             self._index.see_run(item)
         elif isinstance(item, Skipped):
             self._bad.append(_Bad(item.position, item.size, item.damage, Message()))
@@ -128,8 +136,9 @@ class _Verifier:
         self._report.record_bytes += item.record.size
         if item.damage:
             self._bad.append(_Bad(item.position, item.record.size, item.damage, message_of(item.record)))
-        else:
-            self._units.see_record(item.record)
+            return
+        for units in self._units:
+            units.see_record(item.record)
 
     def _check_blank(self, blank: Blank) -> None:
         said = layout.blank_at(self._state.log.read(blank.position, layout.BLANK_BYTES))
@@ -146,7 +155,7 @@ class _Verifier:
     def _report_left_over(self) -> None:
         """Reports units without a record, by the cause."""
         unwritten = repeated = 0
-        for files, offsets, units in self._units.left_over():
+        for files, offsets, units in chain.from_iterable(one.left_over() for one in self._units):
             rows = zip(offsets.tolist(), units.tolist(), strict=True)
             for offset, (position, size, _) in rows:
                 bad = self._bad_at(position)
@@ -183,7 +192,7 @@ class _Verifier:
 
     def _report_missing(self) -> None:
         absent = 0
-        for files, count, offset, position in self._units.missing():
+        for files, count, offset, position in chain.from_iterable(one.missing() for one in self._units):
             if self._killed and offset >= files.max_offset:
                 absent += count
                 continue

@@ -30,6 +30,7 @@ from duetime_format.names import CANCELLED_TOPIC, HALF_TOPIC, QUARANTINE_TOPIC, 
 from duetime_format.units import FILLER_SIZE, Ints, Units, dues_of
 
 from duetime_store.files import configs
+from duetime_store.files.adopting import adopt_own
 from duetime_store.files.directory import StoreDirectory, save_handover, save_history
 from duetime_store.lanes.alarm import ShardClock
 from duetime_store.lanes.levellane import LevelLane
@@ -105,10 +106,11 @@ def open_store(directory: StoreDirectory, settings: StoreSettings, clock: ShardC
         orders: threads that write the orders of timer lanes.
 
     Raises:
-        StartupError: the level table differs, log files are missing, or the disk can't be read.
+        StartupError: the level table differs, log files are missing, the disk can't be read, or a broker's RocksDB.
     """
     started = time.perf_counter()
     try:
+        adopt_own(directory.disk, directory.root)
         recovery = _Recovery(directory, settings, clock, orders)
         opened = recovery.run()
     except OSError as error:

@@ -1,0 +1,250 @@
+"""The places where RocketMQ keeps state: those that are read here, and those whose loss has to be accepted by name.
+
+KNOWN lists the folders of a store directory, CONFIG those below `config/` and its JSON files, each with the column
+families of a RocketMQ 5.5.1 if it is a RocksDB. Anything else may be an engine of a later release: it is refused by its
+own name, with its contents as far as they can be seen.
+"""
+
+import fnmatch
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from duetime_format.errors import Damaged
+from duetime_format.names import RETRY_PREFIX
+
+from duetime_core.ondisk import configs, pops, rocks
+from duetime_core.ondisk.folder import IS_FOLDER, LocalFiles
+from duetime_core.ondisk.rocks import EngineMissing
+
+STORE_FOLDER = "rocksdbstore"
+QUEUE_FOLDERS = ("consumequeue", "consumequeue_rocksdb")
+TIMERS, TRANSACTIONS = "timer", "trans"
+# Key in duetimeStore.json.
+ENGINES_KEY = "engines"
+_DEFAULT = "default"
+
+
+class Loss(NamedTuple):
+    """State that an import does without, if the operator accepts the loss of this kind."""
+
+    kind: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A place and its contents. `families`: of a RocksDB there. `loss`: the kind and the reason if it is not read."""
+
+    holds: str
+    families: tuple[str, ...] = ()
+    loss: Loss | None = None
+
+
+_DLEDGER = Loss("dledger", "the commit log of a DLedger group: let a broker without DLedger copy it first")
+_CONTROLLER = Loss("controller", "epochs of a controller's group: the end of the log may be unconfirmed")
+_BATCHES = Loss("batches", "queues of messages that were sent as one batch of a BatchConsumeQueue")
+_COMPACTION = Loss("compaction", "compacted messages, which the log may no longer have")
+_TIERED = Loss("tiered", "messages that only the second tier of storage has")
+_MAPPING = Loss("mapping", "static topics, whose queues are on several brokers")
+
+KNOWN = {
+    "commitlog": Known("all messages"),
+    "config": Known("topics, groups, offsets"),
+    "consumequeue": Known("queues", (_DEFAULT, "offset")),
+    "consumequeue_rocksdb": Known("queues", (_DEFAULT, "offset")),
+    "consumequeue_ext": Known("bits of filters, derived from the log"),
+    "index": Known("keys, derived from the log"),
+    STORE_FOLDER: Known("index, timers, transactions", (_DEFAULT, TIMERS, TRANSACTIONS)),
+    pops.KEY_VALUES: Known("messages received by POP", (_DEFAULT, pops.FAMILY)),
+    "timerlog": Known("timers in the wheel"),
+    "timers": Known("DueTime's orders of timers"),
+    "compaction": Known("compacted topics"),
+    "batchconsumequeue": Known("queues of batches", loss=_BATCHES),
+    "dledger-*": Known("a DLedger group's log", loss=_DLEDGER),
+    "*controller*": Known("a controller's state", loss=_CONTROLLER),
+    "jraft*": Known("a controller's state", loss=_CONTROLLER),
+}
+FILES = {
+    "epochFileCheckpoint": Known("epochs", loss=_CONTROLLER),
+    "config/tieredStoreMetadata.json": Known("the second tier", loss=_TIERED),
+}
+OFFSETS_FOLDER, TOPICS_FOLDER, GROUPS_FOLDER, ALL_FOLDER = "consumerOffsets", "topics", "subscriptionGroups", "rdb"
+_VERSIONED = (_DEFAULT, "kvDataVersion", "forbidden")
+CONFIG = {
+    OFFSETS_FOLDER: Known("offsets of groups", _VERSIONED),
+    TOPICS_FOLDER: Known("topics", _VERSIONED),
+    GROUPS_FOLDER: Known("groups", _VERSIONED),
+    ALL_FOLDER: Known("offsets of groups, topics, groups", (_DEFAULT,)),
+    "users": Known("users: create DueTime's with `duetime users`"),
+    "acls": Known("rights: create DueTime's with `duetime grants`"),
+}
+_ORDERED_BY = ("orderedConsumptionLevel", "QUEUE")
+# Folders that belong to the file system or to an operator.
+_PASSED = (".*", "lost+found")
+
+
+@dataclass(slots=True)
+class Survey:
+    """The engines of a directory: the contents of each RocksDB by its folder, and losses."""
+
+    contents: dict[str, dict[str, Any]] = field(default_factory=dict)
+    losses: list[Loss] = field(default_factory=list)
+    # Faults of RocksDBs that the log replaces.
+    damages: list[tuple[str, str]] = field(default_factory=list)
+
+
+def survey(root: Path) -> Survey:
+    """Raises: EngineMissing: the library to read one is not installed."""
+    found = Survey()
+    files = LocalFiles(root)
+    for name, size in files.listed(""):
+        if size == IS_FOLDER:
+            _see_folder(root, name, _known(KNOWN, name), found)
+    for name, size in files.listed("config"):
+        if size == IS_FOLDER:
+            _see_folder(root, f"config/{name}", CONFIG.get(name), found)
+    found.losses += [known.loss for name, known in FILES.items() if known.loss and files.exists(name)]
+    found.losses += _of_files(root)
+    return found
+
+
+def _known(table: Mapping[str, Known], name: str) -> Known | None:
+    return next((known for pattern, known in table.items() if fnmatch.fnmatchcase(name, pattern)), None)
+
+
+def _see_folder(root: Path, name: str, known: Known | None, found: Survey) -> None:
+    if any(fnmatch.fnmatchcase(name, pattern) for pattern in _PASSED):
+        return
+    if known is not None and known.loss is not None:
+        if any(path.is_file() for path in (root / name).rglob("*")):
+            found.losses.append(known.loss)
+        return
+    if not rocks.is_rocks(root / name):
+        if known is None:
+            found.losses.append(Loss(name, "a folder that this release does not know"))
+        return
+    if rocks.is_empty(root / name):
+        found.contents[name] = {}
+        return
+    try:
+        with rocks.opened(root, name) as database:
+            found.contents[name] = {family: database.count(family) for family in database.families}
+    except Damaged as error:
+        found.contents[name] = {"damage": error.text}
+        _see_damage(name, known, error, found)
+        return
+    for family, count in found.contents[name].items():
+        if count and family not in (known.families if known is not None else ()):
+            what = "a column family that this release does not know" if known else "a RocksDB that it does not know"
+            found.losses.append(Loss(f"{name}/{family}", f"{what}, with {count:,} entries"))
+
+
+def _see_damage(name: str, known: Known | None, error: Damaged, found: Survey) -> None:
+    """State of the log is found there; other state is lost."""
+    kinds = {
+        f"config/{OFFSETS_FOLDER}": ("offsets",),
+        f"config/{TOPICS_FOLDER}": ("topics",),
+        f"config/{GROUPS_FOLDER}": ("groups",),
+        f"config/{ALL_FOLDER}": ("offsets", "topics", "groups"),
+        pops.KEY_VALUES: ("pop",),
+    }
+    if name in kinds:
+        found.losses += [Loss(kind, error.text) for kind in kinds[name]]
+    elif known is None:
+        found.losses.append(Loss(name, error.text))
+    else:
+        found.damages.append((name, error.text))
+
+
+def _of_files(root: Path) -> Iterator[Loss]:
+    """Losses by the content of files."""
+    folder = root / "compaction"
+    if any(path.stat().st_size for path in folder.rglob("*") if path.is_file() and path.parent != folder):
+        yield _COMPACTION
+    for name, size in LocalFiles(root).listed("consumequeue"):
+        if size == IS_FOLDER and name.startswith(RETRY_PREFIX) and "+" in name:
+            yield Loss("pop", f"{name} has retries of enableRetryTopicV2, a name that DueTime does not allow")
+    if configs.table_of(configs.read(root / "config", "topicQueueMapping.json"), "topicQueueMappingInfoMap"):
+        yield _MAPPING
+    orders = configs.read(root / "config", pops.ORDERS)
+    name, usual = _ORDERED_BY
+    if configs.table_of(orders, "table") and (orders or {}).get(name, usual) != usual:
+        yield Loss("pop", f"config/{pops.ORDERS} has receives of ordered groups by {(orders or {}).get(name)}")
+
+
+def refused(losses: Iterable[Loss], accepted: frozenset[str]) -> list[Loss]:
+    return [loss for loss in losses if loss.kind not in accepted]
+
+
+def fingerprint(root: Path) -> str:
+    """Names and sizes of all files in which a broker keeps offsets, topics, groups and received messages outside the
+    default ones: another value means that a broker has written there. Empty: there are none."""
+    config = root / "config"
+    folders = [config / name for name in CONFIG if rocks.is_rocks(config / name)]
+    folders += [root / pops.KEY_VALUES] if rocks.is_rocks(root / pops.KEY_VALUES) else []
+    files = [path for folder in folders for path in sorted(folder.iterdir()) if path.is_file()]
+    files += [path for path in (config / configs.LITE_OFFSETS,) if path.exists()]
+    if not files:
+        return ""
+    lines = [f"{path.relative_to(root)} {path.stat().st_size}" for path in files]
+    lines += [f"{zlib.crc32(path.read_bytes()):08x}" for path in files if path.name == configs.LITE_OFFSETS]
+    return f"{zlib.crc32(chr(10).join(lines).encode()):08x}"
+
+
+def known_fingerprint(root: Path) -> str:
+    """The value when this directory was taken over."""
+    found = (configs.read(root / "config", configs.STORE) or {}).get(ENGINES_KEY)
+    return found if isinstance(found, str) else ""
+
+
+def is_taken_over(root: Path) -> bool:
+    """Whether nothing there is news: this directory has it in its own files."""
+    found = fingerprint(root)
+    return bool(found) and found == known_fingerprint(root)
+
+
+# --- timers and transactions ------------------------------------------------------------------------------------------
+
+
+class TimerPoint(NamedTuple):
+    """A broker's progress with timers in RocksDB: the next entry of rmq_sys_wheel_timer to read, and the time before
+    which all are delivered."""
+
+    scan_offset: int
+    delivered_until_ms: int
+
+
+def timer_point(root: Path) -> TimerPoint | None:
+    """None: there are no timers in RocksDB. Raises: Damaged, EngineMissing."""
+    found = {
+        key: int.from_bytes(value, "big")
+        for key, value in _store_items(root, TIMERS, b"sys_")
+        if key in (b"sys_topic_scan_offset_checkpoint", b"timeline_checkpoint") and len(value) == 8
+    }
+    if b"sys_topic_scan_offset_checkpoint" not in found:
+        return None
+    return TimerPoint(found[b"sys_topic_scan_offset_checkpoint"], found.get(b"timeline_checkpoint", 0))
+
+
+def half_checks(root: Path) -> dict[int, int]:
+    """The number of checks so far of open transactions in RocksDB, by position of the half message.
+    Raises: Damaged, EngineMissing."""
+    items = _store_items(root, TRANSACTIONS)
+    halves = ((key, value) for key, value in items if len(value) == 8 and key[8:9] == b"@")
+    return {int.from_bytes(key[:8], "big"): int.from_bytes(value[:4], "big") for key, value in halves}
+
+
+def _store_items(root: Path, family: str, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+    folder = root / STORE_FOLDER
+    if rocks.is_rocks(folder) and not rocks.is_empty(folder):
+        with rocks.opened(root, STORE_FOLDER) as database:
+            yield from database.items(family, start)
+
+
+__all__ = ["EngineMissing", "Loss", "Survey", "half_checks", "refused", "survey", "timer_point"]

@@ -1,0 +1,64 @@
+"""Checks the engines in which a broker keeps state beside its files: each is read, and each loss is listed.
+
+A RocksDB whose content is also in the log is only reported as damaged; one with offsets, topics, groups or messages
+received by POP is a loss.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+
+from duetime_core.ondisk import brokerconfig, configs, engines, pops, rocks, rocksqueues
+from duetime_core.ondisk.engines import Loss
+from duetime_core.ondisk.state import Queue, State
+from duetime_format.errors import Damaged
+
+from duetime_store.offline.report import Report
+
+
+class EngineCheck:
+    """Reads the engines of a directory, unless a store has taken them over."""
+
+    def __init__(self, state: State, report: Report) -> None:
+        self._state = state
+        self._report = report
+        # DueTime's own directories have no other state than its files.
+        self._is_ours = configs.load_from(state.files, configs.STORE).value is not None
+
+    def run(self) -> None:
+        """Raises: EngineMissing."""
+        root, report = self._state.root, self._report
+        if engines.is_taken_over(root):
+            return
+        config = brokerconfig.read(root)
+        report.notes += config.notes
+        found = engines.survey(root)
+        for name, text in found.damages:
+            report.add(name, 0, text)
+        if self._is_ours:
+            return
+        known = configs.read(root / "config", configs.CONSUMER_OFFSETS)
+        losses = [*found.losses, *config.losses]
+        try:
+            pops.outstanding(root, config.offsets or known or {})
+        except Damaged as error:
+            losses.append(Loss("pop", error.text))
+        report.losses += dict.fromkeys(losses)
+
+    @contextmanager
+    def queues(self) -> Iterator[list[State]]:
+        """The state with the queues of each engine: of its files, and of each RocksDB with queues."""
+        with ExitStack() as stack:
+            found = []
+            for name in () if self._is_ours else engines.QUEUE_FOLDERS:
+                if rocks.is_rocks(self._state.root / name):
+                    try:
+                        database = stack.enter_context(rocks.opened(self._state.root, name))
+                        own = {(one.topic, one.queue): Queue(one) for one in rocksqueues.queues(database, name)}
+                    except Damaged:
+                        continue  # reported by `run`
+                    found.append(replace(self._state, queues=own))
+            has_rocks = any(rocks.is_rocks(self._state.root / name) for name in engines.QUEUE_FOLDERS)
+            if self._state.queues or self._is_ours or not has_rocks:
+                found.insert(0, self._state)
+            yield found
