@@ -1,18 +1,29 @@
 """State that a broker keeps in RocksDB or for POP: an import takes it over, and so does a store on its directory."""
 
+import json
+import os
 import shutil
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from duetime.v1 import consumer_pb2
-from duetime_core.ondisk.pops import outstanding
+from duetime_core.errors import StartupError
+from duetime_core.ondisk import configs
+from duetime_core.ondisk.engines import EngineMissing
+from duetime_core.ondisk.pops import Pop, outstanding
+from duetime_core.ondisk.state import read
 from duetime_core.testing import FakeClock
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from duetime_store.offline.summary import summary
 from duetime_store.offline.transfer import import_directory
+from duetime_store.offline.verify import verify
+from rocksdict import Options, Rdict
 
-from tests.format import golden55
+from tests.format import golden, golden55
+from tests.store.conftest import HandClock, Shard
 from tests.store.running import Running
 from tests.store.test_golden import files
 
@@ -32,8 +43,10 @@ class Broker(Running):
         await self.__aexit__()
         await self.__aenter__()
 
-    async def receive(self, group: str, topic: str, queues: int, **options: Any) -> list[consumer_pb2.LeasedMessage]:
-        numbers = [consumer_pb2.QueueNumber(queue=n, shard_queue=n) for n in range(queues)]
+    async def receive(
+        self, group: str, topic: str, queues: Iterable[int], **options: Any
+    ) -> list[consumer_pb2.LeasedMessage]:
+        numbers = [consumer_pb2.QueueNumber(queue=n, shard_queue=n) for n in queues]
         values: dict[str, Any] = {"max_count": 200, "invisible_ms": INVISIBLE_MS, "queues": numbers, **options}
         values.setdefault("retry_queues", [consumer_pb2.QueueNumber(queue=0, shard_queue=0)])
         request = consumer_pb2.ReceiveRequest(group=group, topic=topic, **values)
@@ -51,6 +64,18 @@ def imported(source: Path, target: Path) -> Path:
 def opened(source: Path, target: Path) -> Path:
     """The broker's own directory."""
     return source
+
+
+def rocks(folder: Path, **families: dict[bytes, bytes]) -> None:
+    """A RocksDB with these column families, as a broker leaves it."""
+    database = Rdict(str(folder), options=Options(raw_mode=True))
+    for name, entries in families.items():
+        is_new = name != "default"
+        family = database.create_column_family(name, Options(raw_mode=True)) if is_new else database
+        for key, value in entries.items():
+            family[key] = value
+    database.close()
+    (folder / "rocksdict-config.json").unlink()
 
 
 @pytest.fixture(params=golden55.NAMES)
@@ -88,13 +113,174 @@ async def test_groups_continue_where_the_broker_left_them(make: Make, name: str,
     # The broker made them invisible for 600 s.
     visible_at_ms = received.popped_at_ms + 600_000
     async with Broker(make(source, tmp_path / "shard"), golden55.ended_at_ms(name)) as store:
-        assert ids(await store.receive(committed[0]["id"], topic, 4)) == dict.fromkeys(rest, 1)
-        assert ids(await store.receive(group, topic, 4)) == dict.fromkeys(fresh, 1)
+        assert ids(await store.receive(committed[0]["id"], topic, range(4))) == dict.fromkeys(rest, 1)
+        assert ids(await store.receive(group, topic, range(4))) == dict.fromkeys(fresh, 1)
         await store.clock.advance(visible_at_ms - store.clock.now_ms() - 1)
-        assert not popped & ids(await store.receive(group, topic, 4)).keys()
+        assert not popped & ids(await store.receive(group, topic, range(4))).keys()
         await store.clock.advance(1)
-        assert ids(await store.receive(group, topic, 4)) == dict.fromkeys(popped, 2)
+        assert ids(await store.receive(group, topic, range(4))) == dict.fromkeys(popped, 2)
         await store.again()
-        assert not ids(await store.receive(group, topic, 4))
+        assert not ids(await store.receive(group, topic, range(4)))
         kinds = {line["topic"]: line["state"] for line in golden55.lines(name, "topic") if "error" not in line}
         assert {topic: store.node.store.queues.counts.types.get(topic) for topic in kinds} == kinds
+
+
+def sound(name: str, tmp_path: Path) -> Path:
+    """A directory without the contents that other tests are about."""
+    found = golden55.unpack(name, tmp_path)
+    shutil.rmtree(found / "index")
+    return found
+
+
+def losses(root: Path) -> dict[str, str]:
+    return {loss.kind: loss.text for loss in verify(root, LEVELS).losses}
+
+
+async def test_pops_of_a_key_value_store_are_leased(tmp_path: Path) -> None:
+    """With popConsumerKVServiceEnable: there are no other records, and an acknowledgement deletes the entry."""
+    source, now_ms = sound("a-default", tmp_path), golden55.ended_at_ms("a-default")
+    places = {line["id"]: line for line in golden55.lines("a-default", "normal")}
+    entries = {}
+    for offset, until_ms in ((1, now_ms + 5_000), (3, now_ms + 9_000)):
+        place = b"g_kv@Da_Normal@" + (2).to_bytes(4, "big") + b"@" + offset.to_bytes(8, "big")
+        value = {"popTime": now_ms - 1_000, "groupId": "g_kv", "topicId": "Da_Normal", "queueId": 2, "retryFlag": 0}
+        value |= {"invisibleTime": until_ms - now_ms + 1_000, "offset": offset, "attemptTimes": 0, "suspend": False}
+        entries[until_ms.to_bytes(8, "big") + place] = json.dumps(value).encode()
+    rocks(source / "kvStore", default={}, popState=entries)
+    root = imported(source, tmp_path / "shard")
+    assert not (root / "kvStore").exists()
+    own = {line["offset"]: one for one, line in places.items() if line["queue"] == 2}
+    async with Broker(root, now_ms) as store:
+        # Those before are acknowledged.
+        got = ids(await store.receive("g_kv", "Da_Normal", range(4)))
+        assert set(places) - got.keys() == {own[offset] for offset in range(4)}
+        await store.clock.advance(5_000)
+        assert ids(await store.receive("g_kv", "Da_Normal", range(4))) == {own[1]: 2}
+        await store.clock.advance(4_000)
+        assert ids(await store.receive("g_kv", "Da_Normal", range(4))) == {own[3]: 2}
+
+
+async def test_pops_of_an_ordered_group_stay_leased(tmp_path: Path) -> None:
+    source, now_ms = sound("a-default", tmp_path), golden55.ended_at_ms("a-default")
+    order = {"popTime": now_ms - 1_000, "i": 30_000, "o": [0, 1, 2], "oc": {"1": 2}, "l": now_ms, "cm": 1}
+    content = {"table": {"Da_Normal@g_fifo": {"2": order}}, "orderedConsumptionLevel": "QUEUE"}
+    (source / "config" / "consumerOrderInfo.json").write_text(json.dumps(content))
+    own = {line["offset"]: line["id"] for line in golden55.lines("a-default", "normal") if line["queue"] == 2}
+    async with Broker(imported(source, tmp_path / "shard"), now_ms) as store:
+        assert await store.receive("g_fifo", "Da_Normal", [2], ordered=True) == []
+        await store.clock.advance(29_000)
+        got = await store.receive("g_fifo", "Da_Normal", [2], ordered=True)
+        # The first counts as failed for the third time, the second was not reached.
+        assert [(one.message.id, one.attempt) for one in got][:2] == [(own[1], 4), (own[2], 1)]
+
+
+async def test_retries_of_pop_reach_the_group(tmp_path: Path) -> None:
+    """In %RETRY%group_topic: two messages received again, and three not yet."""
+    source, now_ms = golden.unpack("rmq-5.3.3-clean", tmp_path), 1_795_225_200_000
+    content = configs.read(source / "config", configs.CONSUMER_OFFSETS)
+    assert content is not None
+    again = Pop("Dt_g_pop", "%RETRY%Dt_g_pop_DtPop", 0, (0, 1), now_ms - 1_000, now_ms + 5_000, 0, 2)
+    content["offsetTable"]["%RETRY%Dt_g_pop_DtPop@Dt_g_pop"] = {"0": 2}
+    (source / "config" / configs.CONSUMER_OFFSETS).write_text(json.dumps(content | {configs.POPS: [again.to_dict()]}))
+    async with Broker(source, now_ms) as store:
+        got = await store.receive("Dt_g_pop", "DtPop", range(2))
+        told = sorted((one.message.body, one.attempt) for one in got)
+        assert told == [(b"pop 12", 2), (b"pop 4", 2), (b"pop 8", 2)]
+        await store.again()
+        assert await store.receive("Dt_g_pop", "DtPop", range(2)) == []
+        await store.clock.advance(5_000)
+        got = await store.receive("Dt_g_pop", "DtPop", range(2))
+        assert sorted((one.message.body, one.attempt) for one in got) == [(b"pop 0", 3), (b"pop 16", 3)]
+
+
+@pytest.mark.parametrize("cut", ["000011.sst", "MANIFEST-000005", "CURRENT"])
+@pytest.mark.parametrize("folder", ["consumerOffsets", "topics"])
+def test_cut_rocksdb_is_a_loss_by_name(cut: str, folder: str, tmp_path: Path) -> None:
+    source = sound("c-cq-rocksdb", tmp_path)
+    path = source / "config" / folder / cut
+    os.truncate(path, path.stat().st_size // 2)
+    kind = {"consumerOffsets": "offsets", "topics": "topics"}[folder]
+    assert f"config/{folder}" in losses(source)[kind]
+    assert import_directory(source, tmp_path / "shard", LEVELS, accept_damage=False).losses
+    assert not (tmp_path / "shard").exists()
+    import_directory(source, tmp_path / "shard", LEVELS, accept_damage=False, accept_loss=frozenset((kind,)))
+    assert (tmp_path / "shard" / "config").exists()
+
+
+def test_cut_writes_are_a_loss_after_a_clean_stop_only(tmp_path: Path) -> None:
+    source = sound("c-cq-rocksdb", tmp_path)
+    folder = source / "config" / "consumerOffsets"
+    shutil.rmtree(folder)
+    rocks(folder, default={b"Dc_Normal@g": b'{"offsetTable":{"0":7}}', b"Dc_Normal@h": b'{"offsetTable":{"0":7}}'})
+    writes = max(folder.glob("*.log"), key=lambda path: path.stat().st_size)
+    if writes.stat().st_size:
+        os.truncate(writes, writes.stat().st_size - 5)
+        assert "config/consumerOffsets" in losses(source)["offsets"]
+        (source / "abort").touch()
+        assert losses(source) == {}
+
+
+def test_damaged_queues_in_rocksdb_are_damage_that_the_log_mends(tmp_path: Path) -> None:
+    source = sound("c-cq-rocksdb", tmp_path)
+    path = source / "consumequeue" / "000011.sst"
+    os.truncate(path, path.stat().st_size // 2)
+    report = verify(source, LEVELS)
+    assert [damage.file for damage in report.damages] == ["consumequeue"]
+    assert report.losses == []
+
+
+def test_unit_in_rocksdb_is_compared_with_its_record(tmp_path: Path) -> None:
+    source = sound("c-cq-rocksdb", tmp_path)
+    folder = source / "consumequeue"
+    database = Rdict(str(folder), options=Options(raw_mode=True), column_families={"offset": Options(raw_mode=True)})
+    prefix = (9).to_bytes(4, "big") + b"\1Dc_Normal\1" + (2).to_bytes(4, "big") + b"\1"
+    key = prefix + (3).to_bytes(8, "big")
+    database[key] = database[key][:8] + (77).to_bytes(4, "big") + database[key][12:]
+    del database[prefix + (14).to_bytes(8, "big")]
+    database.close()
+    (folder / "rocksdict-config.json").unlink()
+    wrong, missing = verify(source, LEVELS).damages
+    assert (wrong.message.topic, wrong.message.queueId, wrong.message.queueOffset) == ("Dc_Normal", 2, 3)
+    assert wrong.what.startswith("unit says size 77")
+    assert missing.what.startswith("1 records have no unit")
+
+
+def test_unknown_engines_are_losses_by_their_names(tmp_path: Path) -> None:
+    source = sound("a-default", tmp_path)
+    rocks(source / "config" / "priorities", default={b"a": b"b"})
+    rocks(source / "lanestore", default={}, lanes={b"a": b"b"})
+    shutil.rmtree(source / "rocksdbstore")
+    rocks(source / "rocksdbstore", default={}, timer={}, trans={}, later={b"a": b"b"}, unused={})
+    (source / "dledger-n0").mkdir()
+    (source / "dledger-n0" / "data").touch()
+    (source / "epochFileCheckpoint").touch()
+    (source / "newfolder").mkdir()
+    kinds = {"config/priorities/default", "lanestore/lanes", "rocksdbstore/later", "dledger", "controller", "newfolder"}
+    assert losses(source).keys() == kinds
+    before = files(source)
+    report = import_directory(
+        source, tmp_path / "shard", LEVELS, accept_damage=False, accept_loss=frozenset(["dledger"])
+    )
+    assert {loss.kind for loss in report.losses} == kinds
+    assert not (tmp_path / "shard").exists()
+    assert files(source) == before
+    import_directory(source, tmp_path / "shard", LEVELS, accept_damage=False, accept_loss=frozenset(kinds))
+    assert (tmp_path / "shard").exists()
+
+
+def test_missing_library_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rocksdict", None)
+    verify(sound("a-default", tmp_path), LEVELS)
+    source = sound("g-config-v2", tmp_path)
+    with pytest.raises(EngineMissing, match=r"config/rdb is a RocksDB.*duetime-server\[rocketmq\]"):
+        verify(source, LEVELS)
+    with pytest.raises(StartupError, match="config/rdb is a RocksDB"):
+        Shard(source, HandClock(), delay_levels=DEFAULT_DELAY_LEVELS)
+
+
+def test_inspect_shows_each_engine(tmp_path: Path) -> None:
+    found = summary(read(sound("c-cq-rocksdb", tmp_path), LEVELS))
+    assert found["engines"]["consumequeue"] == {"default": 287, "offset": 92}
+    assert found["consumerOffset"]["Dc_Normal@Dc_g_half"] == {"0": 7, "1": 7, "2": 7, "3": 7}
+    assert found["topics"]["Dc_Prio"]["readQueueNums"] == 8
+    assert [pop["offsets"] for pop in found["pops"]] == [[2, 3, 4, 5]]

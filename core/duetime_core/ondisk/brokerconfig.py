@@ -71,7 +71,7 @@ def read(root: Path) -> BrokerConfig:
             candidates.append(file)
         if not candidates or candidates == [file]:
             continue
-        # In this order for equal times.
+        # For equal times, the first of them.
         chosen = max(candidates, key=lambda place: _written_ns(config / place))
         if len(candidates) > 1:
             found.notes.append(f"{kind} are in {' and '.join(f'config/{one}' for one in candidates)}: {chosen} counts")

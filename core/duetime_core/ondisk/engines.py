@@ -1,4 +1,4 @@
-"""The places where RocketMQ keeps state: those that are read here, and those whose loss has to be accepted by name.
+"""The places of RocketMQ's state: the ones read here, and the ones whose loss has to be accepted by name.
 
 KNOWN lists the folders of a store directory, CONFIG those below `config/` and its JSON files, each with the column
 families of a RocketMQ 5.5.1 if it is a RocksDB. Anything else may be an engine of a later release: it is refused by its
@@ -183,8 +183,8 @@ def refused(losses: Iterable[Loss], accepted: frozenset[str]) -> list[Loss]:
 
 
 def fingerprint(root: Path) -> str:
-    """Names and sizes of all files in which a broker keeps offsets, topics, groups and received messages outside the
-    default ones: another value means that a broker has written there. Empty: there are none."""
+    """Names and sizes of all files with offsets, topics, groups and received messages outside the default ones. Another
+    value means that a broker has written there. Empty: there are none."""
     config = root / "config"
     folders = [config / name for name in CONFIG if rocks.is_rocks(config / name)]
     folders += [root / pops.KEY_VALUES] if rocks.is_rocks(root / pops.KEY_VALUES) else []

@@ -104,7 +104,7 @@ def opened(root: Path, name: str) -> Iterator[Rocks]:
 
     Raises:
         EngineMissing: the library is not installed.
-        Damaged: it can't be read, or lacks a part of what was written.
+        Damaged: it can't be read, or lacks a part of its content.
     """
     is_clean = not (root / "abort").exists()
     database, families, links = _open(root / name, name, is_clean=is_clean)

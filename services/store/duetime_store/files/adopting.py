@@ -57,7 +57,7 @@ def _write(disk: Disk, config: Path, name: str, content: dict[str, object]) -> N
 
 
 def adopt_own(disk: Disk, root: Path) -> None:
-    """As `adopt`, for a directory that a store opens itself, once for each time that a broker has served it.
+    """As `adopt`, for a broker's directory opened by a store: once after each time that a broker has served it.
 
     Raises: StartupError: a broker's state can't be read.
     """

@@ -46,6 +46,7 @@ __all__ = [
     "CRC",
     "DELAY_OFFSETS",
     "GROUPS",
+    "GROUP_TABLE",
     "INDEX",
     "POPS",
     "STORE",

@@ -32,6 +32,7 @@ def print_summary(found: dict[str, Any]) -> None:
     ]
     print_table(["topic", "#queue", "#min offset", "#max offset", "#messages"], rows)
     _print_groups(found)
+    _print_engines(found)
     _print_index(found)
     for damage in found["damaged"]:
         echo(f"damaged at {damage['physicalOffset']}: {damage['damage']}")
@@ -76,6 +77,20 @@ def _print_groups(found: dict[str, Any]) -> None:
         rows += [(group, topic, queue, f"{offset:,}", f"{ends[queue] - offset:,}") for queue, offset in offsets.items()]
     if rows:
         print_table(["group", "topic", "#queue", "#offset", "#behind"], rows)
+
+
+def _print_engines(found: dict[str, Any]) -> None:
+    rows = [
+        (name, family, f"{count:,}" if isinstance(count, int) else count)
+        for name, families in found.get("engines", {}).items()
+        for family, count in (families or {"-": 0}).items()
+    ]
+    if rows:
+        print_table(["engine", "column family", "#entries"], rows)
+    if received := found.get("pops"):
+        echo(f"received by POP, and not acknowledged: {sum(len(pop['offsets']) for pop in received):,}")
+    for loss in found.get("losses", []):
+        echo(f"loss of {loss['kind']}: {loss['text']}")
 
 
 def _print_index(found: dict[str, Any]) -> None:

@@ -5,8 +5,11 @@ from pathlib import Path
 from struct import Struct
 from typing import Any
 
-from duetime_core.ondisk import halves
+from duetime_core.ondisk import brokerconfig, engines, halves, pops
+from duetime_core.ondisk.brokerconfig import BrokerConfig
+from duetime_core.ondisk.engines import EngineMissing, Loss
 from duetime_core.ondisk.pending import PendingLane, lanes
+from duetime_core.ondisk.pops import Pop
 from duetime_core.ondisk.state import State, restored
 from duetime_core.ondisk.timers import timers
 from duetime_format.errors import Damaged
@@ -33,7 +36,8 @@ def summary(state: State, *, topic: str | None = None, listed: bool = True) -> d
     root = state.root
     shown = [queue for _, queue in sorted(state.queues.items()) if topic in (None, queue.topic)]
     offsets = configs.delay_offsets(configs.read(state.config, configs.DELAY_OFFSETS))
-    groups = _group_offsets(state.config)
+    found, received = _brokers(root)
+    groups = _group_offsets(found.offsets or configs.read(state.config, configs.CONSUMER_OFFSETS))
     timer = timers(state, listed=listed)
     index_files = _index_files(root)
     return {
@@ -51,9 +55,12 @@ def summary(state: State, *, topic: str | None = None, listed: bool = True) -> d
         "delayOffsetFile": {str(level): offset for level, offset in sorted(offsets.items())},
         **_lanes(state, offsets),
         "consumerOffset": groups,
-        "topics": _table(state.config, "topics.json", "topicConfigTable", _TOPIC_NAMES),
-        "subscriptionGroups": _table(state.config, "subscriptionGroup.json", "subscriptionGroupTable", _GROUP_NAMES),
+        "topics": _table(found.topics or configs.read(state.config, configs.TOPICS), "topicConfigTable", _TOPIC_NAMES),
+        "subscriptionGroups": _table(
+            found.groups or configs.read(state.config, configs.GROUPS), configs.GROUP_TABLE, _GROUP_NAMES
+        ),
         **({"timer": timer} if timer is not None else {}),
+        **_engines(state, found, received),
         "halfMessages": halves.described(state, listed=listed),
         "damaged": [{"physicalOffset": position, "damage": words} for position, words in state.damaged],
     }
@@ -149,16 +156,46 @@ def _timer_lane(state: State, lane: PendingLane, pending: int, ended: int) -> di
     }
 
 
-def _group_offsets(config: Path) -> dict[str, dict[str, int]]:
-    table = (configs.read(config, "consumerOffset.json") or {}).get("offsetTable")
+def _brokers(root: Path) -> tuple[BrokerConfig, list[Pop]]:
+    """State of a broker outside its JSON files, and messages received by POP; unreadable ones are losses."""
+    if engines.is_taken_over(root):
+        return BrokerConfig(), []
+    try:
+        found = brokerconfig.read(root)
+        known = configs.load(root / "config", configs.CONSUMER_OFFSETS)
+        if known.is_ours and found.offsets is None:
+            return found, []
+        return found, pops.outstanding(root, found.offsets or known.value or {})
+    except (EngineMissing, Damaged) as error:
+        return BrokerConfig(losses=[Loss("pop" if isinstance(error, Damaged) else "engines", error.text)]), []
+
+
+def _engines(state: State, config: BrokerConfig, received: list[Pop]) -> dict[str, Any]:
+    """The RocksDBs of a broker, with the number of entries by column family, and messages received by POP."""
+    if (state.config / configs.STORE).exists():
+        return {}
+    try:
+        contents = engines.survey(state.root).contents
+    except EngineMissing as error:
+        contents = {"": {"fault": error.text}}
+    found: dict[str, Any] = {"engines": contents} if contents else {}
+    if config.losses:
+        found["losses"] = [loss._asdict() for loss in config.losses]
+    if received:
+        found["pops"] = [pop.to_dict() for pop in received]
+    return found
+
+
+def _group_offsets(content: dict[str, Any] | None) -> dict[str, dict[str, int]]:
+    table = (content or {}).get("offsetTable")
     if not isinstance(table, dict):
         return {}
     return {name: dict(queues) for name, queues in sorted(table.items()) if isinstance(queues, dict)}
 
 
-def _table(config: Path, name: str, table: str, names: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+def _table(content: dict[str, Any] | None, table: str, names: tuple[str, ...]) -> dict[str, dict[str, Any]]:
     """The fields `names` of each entry."""
-    entries = (configs.read(config, name) or {}).get(table)
+    entries = (content or {}).get(table)
     if not isinstance(entries, dict):
         return {}
     return {

@@ -59,7 +59,7 @@ def import_directory(
     """Copies a directory to `target`, once it is verified; the source stays as it is. Returns the verification.
 
     A broker's offsets, topics and groups in RocksDB, and messages received by POP, become files of the shard. Nothing
-    is copied if the source is damaged and that is not accepted, or has losses of kinds that are not in `accept_loss`.
+    is copied from a damaged source, unless `accept_damage`, or one with losses, unless `accept_loss` has their kinds.
 
     Raises:
         InvalidArgument: the source is not a store directory.
