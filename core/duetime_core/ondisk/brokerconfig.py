@@ -71,7 +71,7 @@ def read(root: Path) -> BrokerConfig:
             candidates.append(file)
         if not candidates or candidates == [file]:
             continue
-        # For equal times, the first of them.
+        # The first of equal times.
         chosen = max(candidates, key=lambda place: _written_ns(config / place))
         if len(candidates) > 1:
             found.notes.append(f"{kind} are in {' and '.join(f'config/{one}' for one in candidates)}: {chosen} counts")
