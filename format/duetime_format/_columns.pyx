@@ -23,8 +23,8 @@ from duetime_format._bytes cimport CRC_ENDING_BYTES, crc32, crc_init, has_crc_ma
 from duetime_format.layout cimport (
     FLAGS, ID_AT, ID_HASHES, KEY_CRCS, KEY_OF, KEYS_AT, LEVELS, OFFSETS, POSITION_AT, PROPERTIES_AT, QUEUE_ID_AT,
     QUEUE_OFFSET_AT, REAL_OF, RECORD_BYTES_MIN, MAGIC_V1, ROWS, SIZES, STARTS, STORED_AT, SYS_FLAG_AT,
-    SYS_TRANSACTION_ROLLBACK, TAGS_CODES, TIMER_AT, TIMER_OUT_DIGITS, Parts, Span, find_parts, is_record_magic,
-    matches_crc
+    SYS_TRANSACTION_ROLLBACK, TAGS_AT, TAGS_CODES, TIMER_AT, TIMER_OUT_DIGITS, Parts, Span, find_parts,
+    is_record_magic, matches_crc
 )
 
 crc_init()
@@ -315,6 +315,7 @@ cdef tuple walk(bytes records, int64_t at, int64_t position, bint is_put):
         column[ID_HASHES * count + index] = keys.id_hash(data, &named)
         column[ID_AT * count + index] = named.message_id.begin
         column[KEYS_AT * count + index] = named.keys.begin
+        column[TAGS_AT * count + index] = named.tags.begin
         column[REAL_OF * count + index] = -1
         column[KEY_CRCS * count + index] = 0
         if named.real_topic.begin >= 0:

@@ -15,13 +15,15 @@ from duetime_format._buffer cimport Buffer
 from duetime_format._bytes cimport load64
 from duetime_format.layout cimport (
     BORN_HOST_AT, FLAGS, ID_AT, KEY_OF, KEYS_AT, POSITION_AT, RECORD_BYTES_MIN, ROWS, SIZES, STARTS,
-    SYS_TRANSACTION_ROLLBACK
+    SYS_TRANSACTION_ROLLBACK, TAGS_AT
 )
 
 cdef enum:
     ROW_BYTES = 20
     # Powers of 31, for four characters a step.
     P2 = 961, P3 = 29791, P4 = 923521
+    # Hash of `T#`.
+    TAG_PREFIX = 84 * 31 + 35
 
 
 cdef class Rows:
@@ -103,7 +105,8 @@ def rows_of(records not None, columns not None, list keys not None, int64_t coun
     cdef const uint8_t *data = buffer.at
     cdef const int64_t *column = <const int64_t *>numbers.at
     cdef int64_t count = numbers.view.len // (8 * ROWS), length = buffer.view.len, topics = len(keys)
-    cdef int64_t index, start, end, id_at, keys_at
+    cdef int64_t index, start, end, id_at, keys_at, tags_at
+    cdef uint32_t tag_code
     cdef int64_t[2] place
     cdef bytes prefix
     codes = PyBytes_FromStringAndSize(NULL, 4 * topics)
@@ -111,14 +114,15 @@ def rows_of(records not None, columns not None, list keys not None, int64_t coun
     for index in range(topics):
         prefix = keys[index][0] + b"#"
         code[index] = hash_word(<const uint8_t *>PyBytes_AS_STRING(prefix), 0, PyBytes_GET_SIZE(prefix), 0)
-    cdef Rows rows = Rows(2 * count + 1)
+    cdef Rows rows = Rows(3 * count + 1)
     for index in range(count):
         start = column[STARTS * count + index]
         end = start + column[SIZES * count + index]
         id_at, keys_at = column[ID_AT * count + index], column[KEYS_AT * count + index]
+        tags_at = column[TAGS_AT * count + index]
         if not (
             0 <= start <= end - RECORD_BYTES_MIN <= length - RECORD_BYTES_MIN
-            and id_at <= end and keys_at <= end
+            and id_at <= end and keys_at <= end and tags_at <= end
             and 0 <= column[KEY_OF * count + index] < topics
         ):
             raise ValueError(f"record {index} is not within {length} bytes and {topics} keys")
@@ -130,6 +134,9 @@ def rows_of(records not None, columns not None, list keys not None, int64_t coun
             rows.add(hash_word(data, id_at, end_of(data, id_at, end, 2), code[column[KEY_OF * count + index]]), place)
         if keys_at >= 0:
             add_words(rows, data, keys_at, end, code[column[KEY_OF * count + index]], place)
+        if tags_at >= 0:
+            tag_code = P2 * code[column[KEY_OF * count + index]] + TAG_PREFIX
+            rows.add(hash_word(data, tags_at, end_of(data, tags_at, end, 2), tag_code), place)
         if rows.count > count_max:
             return None
     return PyBytes_FromStringAndSize(<const char *>rows.at, ROW_BYTES * rows.count)

@@ -36,7 +36,7 @@ _UNIQ_KEY, _TAGS, _KEYS, _DELAY, _REAL_TOPIC = (
 
 Ints = npt.NDArray[np.int64]
 Key = tuple[bytes, int]  # topic, queue id
-ROWS = 15
+ROWS = 16
 # Replaces the CRC-32 of a key: there are several, or the CRC is this number.
 SEVERAL_KEYS = 0xFFFF_FFFF
 
@@ -61,6 +61,7 @@ class Run:
                    such digits
     id_at          index of its message id in `data`, -1 without one
     keys_at        index of the value of its KEYS in `data`, -1 without one
+    tags_at        index of the value of its TAGS in `data`, -1 without one
     """
 
     data: bytes
@@ -147,6 +148,10 @@ class Run:
     @property
     def keys_at(self) -> Ints:
         return cast("Ints", self.columns[14])
+
+    @property
+    def tags_at(self) -> Ints:
+        return cast("Ints", self.columns[15])
 
     @property
     def queued(self) -> npt.NDArray[np.bool_]:
@@ -283,7 +288,7 @@ class _Rows:
         else:
             timer_at, entry = -1, record.find_lane_entry(properties)
         begin = at + found.size - len(properties)
-        id_at, keys_at = (value_at(properties, name) for name in (_UNIQ_KEY, _KEYS))
+        id_at, keys_at, tags_at = (value_at(properties, name) for name in (_UNIQ_KEY, _KEYS, _TAGS))
         row = (
             at,
             found.size,
@@ -297,7 +302,7 @@ class _Rows:
             begin,
             self._destinations.setdefault(real, len(self._destinations)) if _is_text(real) else -1,
             key_crc(value_of(properties, _KEYS)) if real else 0,
-            *(begin + place if place >= 0 else -1 for place in (timer_at, id_at, keys_at)),
+            *(begin + place if place >= 0 else -1 for place in (timer_at, id_at, keys_at, tags_at)),
         )
         self._rows.append(row)
         self._entries.append(entry or _NO_ENTRY)

@@ -21,7 +21,7 @@ cdef enum:
 # Rows of columns.Run.
 cdef enum:
     STARTS, SIZES, KEY_OF, OFFSETS, FLAGS, STORED_AT, TAGS_CODES, LEVELS, ID_HASHES, PROPERTIES_AT,
-    REAL_OF, KEY_CRCS, TIMER_AT, ID_AT, KEYS_AT, ROWS
+    REAL_OF, KEY_CRCS, TIMER_AT, ID_AT, KEYS_AT, TAGS_AT, ROWS
 
 cdef struct Span:
     int64_t begin

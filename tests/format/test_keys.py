@@ -48,13 +48,14 @@ def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 pytestmark = pytest.mark.usefixtures("either")
 
 
-def test_message_id_comes_first_and_then_each_word() -> None:
-    first = encoded(b"KEYS\x01K1  K2 ", b"TAGS\x01paid", b"UNIQ_KEY\x01ID")
-    assert hashes_of(first) == [(0, key_hash("orders", word)) for word in ("ID", "K1", "K2")]
+def test_message_id_comes_first_then_each_word_then_the_tag() -> None:
+    first = encoded(b"KEYS\x01K1  K2 ", b"TAGS\x01paid late", b"UNIQ_KEY\x01ID")
+    assert hashes_of(first) == [(0, key_hash("orders", word)) for word in ("ID", "K1", "K2", "T#paid late")]
+    assert keys.tag_word("paid late") == "T#paid late"
 
 
 def test_records_are_distinguished() -> None:
-    none, second = encoded(b"TAGS\x01paid"), encoded(b"KEYS\x01K1", topic="%RETRY%group")
+    none, second = encoded(b"TAGS\x01"), encoded(b"KEYS\x01K1", topic="%RETRY%group")
     assert hashes_of(none, second, none) == [(1, key_hash("%RETRY%group", "K1"))]
     assert hashes_of(none) == []
 
@@ -71,8 +72,10 @@ def test_rolled_back_record_is_not_indexed_and_a_half_one_is() -> None:
 
 
 def test_words_are_hashed_as_java_does() -> None:
-    odd = encoded("UNIQ_KEY\x01a\u8ba2\U0001f600".encode(), b"KEYS\x01a\xff\xfeb polygenelubricants")
-    expected = ["a\u8ba2\U0001f600", "a\ufffd\ufffdb", "polygenelubricants"]
+    odd = encoded(
+        "UNIQ_KEY\x01a\u8ba2\U0001f600".encode(), b"KEYS\x01a\xff\xfeb polygenelubricants", b"TAGS\x01\xc3\xa9t\xc3\xa9"
+    )
+    expected = ["a\u8ba2\U0001f600", "a\ufffd\ufffdb", "polygenelubricants", "T#\u00e9t\u00e9"]
     assert hashes_of(odd) == [(0, key_hash("orders", word)) for word in expected]
 
 
@@ -109,7 +112,17 @@ def test_rows_of_a_put_have_the_places_that_were_filled_in() -> None:
 
 PROPERTY = st.one_of(
     st.sampled_from(
-        [b"UNIQ_KEY\x01ID", b"KEYS\x01 a  b", b"KEYS\x01", b"KEYS", b"K", b"", b"U\x01\x01", b"XKEYS\x01c"]
+        [
+            b"UNIQ_KEY\x01ID",
+            b"KEYS\x01 a  b",
+            b"KEYS\x01",
+            b"KEYS",
+            b"K",
+            b"",
+            b"U\x01\x01",
+            b"XKEYS\x01c",
+            b"TAGS\x01d e",
+        ]
     ),
     st.binary(max_size=8).map(lambda value: b"KEYS\x01" + value),
     st.binary(max_size=12),
@@ -132,7 +145,15 @@ def test_twin_finds_the_same_in_any_bytes(rows: list[tuple[list[bytes], int]]) -
 def test_twin_does_not_trust_columns() -> None:
     twin: ModuleType = compiled("duetime_format._keys")
     run = take(log_of([encoded(b"UNIQ_KEY\x01ID", b"KEYS\x01a b")]), 0, 0)
-    for row, value in ((0, -1), (0, 50), (1, 1 << 40), (1, -5), (2, 1), (2, -1), (13, 1 << 40), (14, 1 << 40)):
+    for row, value in (
+        (0, -1),
+        (0, 50),
+        (1, 1 << 40),
+        (1, -5),
+        (2, 1),
+        (2, -1),
+        *((row, 1 << 40) for row in (13, 14, 15)),
+    ):
         wrong = run.columns.copy()
         wrong[row, 0] = value
         with pytest.raises(ValueError, match="record 0 is not within"):

@@ -4,13 +4,14 @@ import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from duetime_core.clock import SystemClock
 from duetime_core.testing import FakeClock
 from duetime_format import record
-from duetime_format.keys import key_hash
+from duetime_format.keys import key_hash, tag_word
 from duetime_format.levels import DEFAULT_DELAY_LEVELS
 from duetime_format.properties import value_of
 from duetime_store.files import configs
@@ -18,10 +19,17 @@ from duetime_store.finding.index import Header, IndexFile, Shape, file_paths
 from duetime_store.finding.indexer import BUSY_MS_MAX, Indexer, Mark, pieces, read_mark
 from duetime_store.log.newkeys import NewKeys
 
+from tests.format import golden55
 from tests.format.golden import golden_dir, params, summary, units, unpack
-from tests.store.conftest import MIB, HandClock, Shard, sent
+from tests.store import conftest
+from tests.store.conftest import MIB, HandClock, Shard
 
 SMALL = Shape(50, 400)
+
+
+def sent(message_id: str, **fields: Any) -> bytes:
+    """As conftest's, with a property of the user instead of a tag: it has one key."""
+    return conftest.sent(message_id, **fields).replace(b"TAGS\x01paid", b"paid\x01TAGS")
 
 
 @pytest.fixture
@@ -145,7 +153,7 @@ async def test_under_load_keys_are_written_after_a_while(shard: Shard, thread: T
 
 
 async def test_nothing_is_written_for_a_log_without_keys(shard: Shard, thread: ThreadPoolExecutor) -> None:
-    shard.put(record.encode(record.Record("orders", 0, b"body", b"TAGS\x01paid")))
+    shard.put(record.encode(record.Record("orders", 0, b"body", b"paid\x01TAGS")))
     async with Built(shard, thread) as indexer:
         assert indexer.files == []
     assert file_paths(shard.root / "index") == []
@@ -154,7 +162,7 @@ async def test_nothing_is_written_for_a_log_without_keys(shard: Shard, thread: T
 
 async def test_files_follow_each_other_and_no_record_is_split(shard: Shard, thread: ThreadPoolExecutor) -> None:
     words = b" ".join(b"k%d" % number for number in range(149))
-    all_sent = [sent(f"ID{number}").replace(b"TAGS\x01paid", b"KEYS\x01" + words) for number in range(7)]
+    all_sent = [sent(f"ID{number}").replace(b"paid\x01TAGS", b"KEYS\x01" + words) for number in range(7)]
     shard.put(*[record.encode(record.decode(fixed(one))) for one in all_sent])
     async with Built(shard, thread) as indexer:
         assert [len(entries) for entries in contents(indexer)] == [300, 300, 300, 150]
@@ -174,6 +182,14 @@ def fixed(encoded: bytes) -> bytes:
     head, _, properties = encoded.partition(b"orders")
     body = head[88 : 88 + int.from_bytes(head[84:88], "big")]
     return record.encode(record.Record("orders", 0, body, properties[2:]))
+
+
+async def test_tag_leads_to_all_its_messages(shard: Shard, thread: ThreadPoolExecutor) -> None:
+    shard.put(*(conftest.sent(f"{number}") for number in range(3)), sent("3"), conftest.sent("4", topic="payments"))
+    places = positions(shard)
+    async with Built(shard, thread) as indexer:
+        assert found(indexer, tag_word("paid")) == [places["2"], places["1"], places["0"]]
+        assert found(indexer, tag_word("paid"), "payments") == [places["4"]]
 
 
 async def test_more_keys_than_a_file_takes_go_into_several(shard: Shard, thread: ThreadPoolExecutor) -> None:
@@ -329,11 +345,9 @@ async def test_files_go_with_the_records_they_name(shard: Shard, thread: ThreadP
 async def test_every_key_of_a_broker_s_directory_is_found(
     name: str, tmp_path: Path, clock: HandClock, thread: ThreadPoolExecutor
 ) -> None:
-    """The index is made again from the log, to the bytes that the broker wrote."""
+    """The index is made again from the log."""
     golden_dir()
     store = unpack(name, tmp_path)
-    (broker_s,) = file_paths(store / "index")
-    written = broker_s.read_bytes()
     shard = Shard(store, clock, delay_levels=DEFAULT_DELAY_LEVELS)
     async with Built(shard, thread, Shape(2_000, 8_000)) as indexer:
         looked_up = 0
@@ -343,6 +357,19 @@ async def test_every_key_of_a_broker_s_directory_is_found(
                 assert unit["physicalOffset"] in found(indexer, word, unit["topic"])
                 looked_up += 1
         assert looked_up == summary(name)["index"]["keysLookedUp"]
+    shard.crash()
+
+
+@pytest.mark.parametrize("name", golden55.chosen("a-default", "b-timer-rocksdb", "g-config-v2"))
+async def test_index_of_a_broker_with_tags_is_made_again_to_the_byte(
+    name: str, tmp_path: Path, clock: HandClock, thread: ThreadPoolExecutor
+) -> None:
+    store = golden55.unpack(name, tmp_path)
+    (brokers,) = file_paths(store / "index")
+    written = brokers.read_bytes()
+    shard = Shard(store, clock, delay_levels=DEFAULT_DELAY_LEVELS)
+    async with Built(shard, thread, Shape(2_000, 8_000)) as indexer:
+        assert len(found(indexer, tag_word("tag"), f"D{name[0]}_Normal")) == 60
     (ours,) = file_paths(store / "index")
     assert ours.read_bytes() == written
     shard.crash()
