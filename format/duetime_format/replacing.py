@@ -21,7 +21,7 @@ _DIGITS = record.TIMER_OUT_DIGITS
 # Properties with a message's due time, or the origin of its lane record.
 DEFERRAL = (
     *(b"DELAY", b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS", b"TIMER_DELIVER_MS", b"TIMER_OUT_MS", b"TIMER_ROLL_TIMES"),
-    *(b"TIMER_ENQUEUE_MS", b"TIMER_DEQUEUE_MS", b"TIMER_DELAY_LEVEL", b"REAL_TOPIC", b"REAL_QID"),
+    *(b"TIMER_ENQUEUE_MS", b"TIMER_DEQUEUE_MS", b"TIMER_DELAY_LEVEL", b"TIMER_ROLL_LABEL", b"REAL_TOPIC", b"REAL_QID"),
     *(b"DT_ENTRY", b"DT_UPSERT", b"DT_REQUEST", b"__CRC32#"),
 )
 # Properties of tracing: they differ in each send of a message.

@@ -126,6 +126,41 @@ def test_timer_with_a_copy_in_the_log_was_delivered(wheel: Wheel) -> None:
     assert wheel.pending(read_ms=READ_MS, queue_offset=2) == [1]
 
 
+def test_timer_delivered_from_rocksdb_has_ended(wheel: Wheel) -> None:
+    """That engine leaves timercheck and timer log alone, and delivers without the wheel's marks, a little early."""
+    for number in range(3):
+        wheel.timer(f"id{number}", START_MS + 1_999)
+    wheel.deliver(0, from_rocksdb=True)
+    wheel.deliver(1, topic="%RETRY%group", from_rocksdb=True)
+    assert wheel.pending(read_ms=0, queue_offset=0) == [1, 2]
+
+
+def test_one_id_in_two_topics_is_two_timers_in_rocksdb(wheel: Wheel) -> None:
+    for topic in ("orders", "mail"):
+        wheel.timer("id0", READ_MS, topic=topic)
+    wheel.deliver(1, topic="mail", from_rocksdb=True)
+    assert wheel.pending(read_ms=0, queue_offset=0) == [0]
+
+
+def test_timer_that_rocksdb_rolled_is_its_newest_record(wheel: Wheel) -> None:
+    """One that was sent twice has one key there."""
+    for number in ("id0", "id0", "id1"):
+        wheel.timer(number, READ_MS + DAY)
+    for _ in range(70):
+        wheel.timer("id0", READ_MS + DAY, labelled=True)
+        wheel.timer("id1", READ_MS + DAY, labelled=True)
+    assert wheel.pending(read_ms=0, queue_offset=0) == [141, 142]
+
+
+def test_rolled_timer_of_rocksdb_that_was_recalled_or_delivered_has_ended(wheel: Wheel) -> None:
+    for number in range(3):
+        wheel.timer(f"id{number}", READ_MS + DAY)
+        wheel.timer(f"id{number}", READ_MS + DAY, labelled=True)
+    wheel.timer("id0", READ_MS + DAY, deletes="orders+id0")
+    wheel.deliver(2, from_rocksdb=True)
+    assert wheel.pending(read_ms=0, queue_offset=0) == [5]
+
+
 def test_unit_of_a_record_that_is_not_there_is_passed_over(wheel: Wheel) -> None:
     wheel.enter(wheel.timer("id0", READ_MS), READ_MS)
     wheel.units.append((1 << 40, 200, 0))

@@ -7,7 +7,7 @@ from duetime_core.ondisk.brokertimers import LOG_UNIT, Check, pending
 from duetime_core.ondisk.folder import LocalFiles
 from duetime_format import record
 from duetime_format.names import TIMER_TOPIC
-from duetime_format.properties import encode_properties
+from duetime_format.properties import decode_properties, encode_properties
 from duetime_format.record import Record, encode
 from duetime_format.units import UNIT_TYPE
 
@@ -30,10 +30,20 @@ class Wheel:
         self.units: list[tuple[int, int, int]] = []
         self.in_log: list[tuple[int, int, int, int]] = []
 
-    def timer(self, message_id: str, out_ms: int, *, topic: str = "orders", rolls: int = 0, deletes: str = "") -> int:
+    def timer(
+        self,
+        message_id: str,
+        out_ms: int,
+        *,
+        topic: str = "orders",
+        rolls: int = 0,
+        labelled: bool = False,
+        deletes: str = "",
+    ) -> int:
         """A record of the timers' queue. Returns its offset."""
         properties = {"UNIQ_KEY": message_id, "TIMER_OUT_MS": str(out_ms), "REAL_TOPIC": topic, "REAL_QID": "0"}
         properties |= {"TIMER_ROLL_TIMES": str(rolls), "TIMER_DEQUEUE_MS": str(START_MS)} if rolls else {}
+        properties |= {"TIMER_ROLL_LABEL": "R"} if labelled else {}
         properties |= {"TIMER_DEL_UNIQKEY": deletes} if deletes else {}
         position, size = self._append(TIMER_TOPIC, properties, len(self.units))
         self.units.append((position, size, 0))
@@ -44,13 +54,15 @@ class Wheel:
         position, size, _ = self.units[offset]
         self.in_log.append((slot_ms, 1 | magic, position, size))
 
-    def deliver(self, offset: int) -> None:
-        """A copy goes to the timer's topic."""
+    def deliver(self, offset: int, *, topic: str = "orders", from_rocksdb: bool = False) -> None:
+        """A copy goes to the timer's topic; without the wheel's marks if the timer was in RocksDB."""
         position, _, _ = self.units[offset]
-        found = record.decode(self.log, position)
-        properties = found.properties + b"\x02TIMER_DEQUEUE_MS\x01" + str(START_MS).encode()
-        data = encode(Record("orders", 0, found.body, properties, position=len(self.log), stored_at_ms=START_MS))
-        self.log += data
+        properties = decode_properties(record.decode(self.log, position).properties)
+        if from_rocksdb:
+            properties = {name: properties[name] for name in ("UNIQ_KEY", "TIMER_OUT_MS")}
+        else:
+            properties["TIMER_DEQUEUE_MS"] = str(START_MS)
+        self._append(topic, properties, 0)
 
     def pending(self, *, read_ms: int, queue_offset: int, written_ms: int = START_MS) -> list[int]:
         """Offsets of pending timers, with a timercheck of this content."""

@@ -13,15 +13,20 @@
 A mark that cancels another timer (TIMER_DEL_UNIQKEY) has ended, and so has the timer with its UNIQ_KEY, preceded by the
 topic since 5.3.2. A timer beyond the wheel's range is rolled: queued again, with TIMER_ROLL_TIMES
 increased by one. A kill may leave both, or two newer ones; the newest count, as many as were sent. A timer has also
-ended if the log has its copy after it, stored after its slot: it was delivered after timercheck was written. So an
+ended if the log has its copy after it, in its own topic: it was delivered after timercheck was written. So an
 older timercheck works too, or none: as if no slot had been read.
+
+A broker from 5.4 may keep its timers in RocksDB instead (timerRocksDBEnable). Then timercheck and the timer log do not
+change, so every entry is to be read, and the log decides. Its copies are stored up to two seconds before TIMER_OUT_MS,
+which is their only mark. It queues each timer again every hour, with TIMER_ROLL_LABEL: all of these are one timer.
 
 A broker recovers the wheel from the last two files of the timer log, drops timers due more than seven days ago, and
 delivers again those that a kill kept out of timercheck. This module reads the whole timer log, drops nothing, and finds
 deliveries in the log. It ignores the wheel's file, so its size and precision do not matter: a slot is the value of
 TIMER_OUT_MS, a multiple of the precision.
 
-Source: RocketMQ 5.3.3 TimerMessageStore (recover, enqueue, dequeue), TimerLog, TimerCheckpoint.
+Source: RocketMQ 5.3.3 TimerMessageStore (recover, enqueue, dequeue), TimerLog, TimerCheckpoint; 5.5.1
+TimerMessageRocksDBStore.
 """
 
 import re
@@ -48,6 +53,7 @@ CHECK_FILE = "config/timercheck"
 CHECK_BYTES = 56
 DELETED_KEY = "TIMER_DEL_UNIQKEY"
 ROLLS = "TIMER_ROLL_TIMES"
+ROLL_LABEL = "TIMER_ROLL_LABEL"
 # Key in duetimeStore.json.
 HANDOVER = "timers"
 LOG_UNIT = np.dtype(
@@ -68,7 +74,7 @@ _MAGIC_MAX = 15
 _ROLLED = 2
 _HEX = re.compile("([0-9a-f]{2})*")
 _I64_MAX = (1 << 63) - 1
-_DEQUEUED = b"TIMER_DEQUEUE_MS"
+_OUT = record.TIMER_OUT_MS.encode() + NAME_END
 _DELETED = DELETED_KEY.encode() + NAME_END
 _TIMERS = TIMER_TOPIC.encode()
 # Tolerance for brokers' clocks set back.
@@ -214,7 +220,9 @@ class _Timer(NamedTuple):
     offset: int
     position: int
     key: _Key
-    rolls: int
+    # Whether it was queued again, and whether by RocksDB's engine.
+    is_rolled: bool
+    is_labelled: bool
     # Pending by the wheel or timercheck, not only by its slot.
     is_to_come: bool
     # Key of the timer that it cancels, empty: none; and the possible slots of that timer.
@@ -232,16 +240,17 @@ def _record(data: bytes) -> Record | None:
 
 def _timer(offset: int, found: Record, is_to_come: bool) -> _Timer:
     properties = decode_properties(found.properties)
-    key, deleted = _key(found, properties), properties.get(DELETED_KEY, "")
+    key, deleted = _key(found, properties.get(record.REAL_TOPIC, ""), properties), properties.get(DELETED_KEY, "")
     # A recall asks for the ms after its target's slot, and gets that slot unless the precision was changed meanwhile.
     slots = (key.out_ms, _number(properties.get(record.TIMER_DELIVER_MS)) - 1)
-    return _Timer(offset, found.position, key, _number(properties.get(ROLLS)), is_to_come, deleted, slots)
+    is_rolled, is_labelled = _number(properties.get(ROLLS)) > 0, ROLL_LABEL in properties
+    return _Timer(offset, found.position, key, is_rolled, is_labelled, is_to_come, deleted, slots)
 
 
-def _key(found: Record, properties: dict[str, str]) -> _Key:
+def _key(found: Record, topic: str, properties: dict[str, str]) -> _Key:
     # Other fields shared by copies, if there is no id.
     message_id = properties.get(record.UNIQ_KEY) or f"{found.born_at_ms} {found.body_crc} {found.flag}"
-    return _Key(properties.get(record.REAL_TOPIC, ""), message_id, _number(properties.get(record.TIMER_OUT_MS)))
+    return _Key(topic, message_id, _number(properties.get(record.TIMER_OUT_MS)))
 
 
 def _number(text: str | None) -> int:
@@ -264,15 +273,15 @@ def _without_rolled(timers: list[_Timer]) -> list[_Timer]:
         groups.setdefault((timer.key, timer.deleted), []).append(timer)
     left = []
     for group in groups.values():
-        group.sort(key=lambda timer: (timer.rolls, timer.offset))
-        # The first records of rolled ones may have left the log.
-        sent = max(sum(not timer.rolls for timer in group), 1)
+        # The first records of rolled ones may have left the log. RocksDB has one key for all of them.
+        is_one = any(timer.is_labelled for timer in group)
+        sent = 1 if is_one else max(sum(not timer.is_rolled for timer in group), 1)
         left += group[-sent:]
     return sorted(left)
 
 
 def _delivered(files: Files, timers: list[_Timer], end: int) -> set[int]:
-    """Offsets of timers with a copy in the log: after the timer, and stored after its slot."""
+    """Offsets of timers with a copy in the log, after the timer."""
     if not timers:
         return set()
     log = LogFiles(files)
@@ -281,7 +290,7 @@ def _delivered(files: Files, timers: list[_Timer], end: int) -> set[int]:
     waiting = {timer.key for timer in timers}
     copies: Counter[_Key] = Counter()
     for copy in _copies(log, start, end):
-        key = _key(copy, decode_properties(copy.properties))
+        key = _key(copy, copy.topic, decode_properties(copy.properties))
         if key in waiting:
             copies[key] += 1
     log.close()
@@ -294,16 +303,16 @@ def _delivered(files: Files, timers: list[_Timer], end: int) -> set[int]:
 
 
 def _copies(log: LogFiles, position: int, end: int) -> Iterator[Record]:
-    """The records in [position, end) delivered by the wheel, without rolled ones."""
+    """The records in [position, end) that the broker delivered at their time, without rolled ones."""
     for item in scan_runs(log, position, end):
-        if isinstance(item, Run) and _DEQUEUED in item.data:
+        if isinstance(item, Run) and _OUT in item.data:
             others = np.array([topic != _TIMERS for topic, _ in item.keys])[item.key_of]
             for index in np.flatnonzero(others).tolist():
-                if _DEQUEUED in item.properties(index):
+                if _OUT in item.properties(index):
                     yield record.decode(item.data, int(item.starts[index]), check_crc=False)
         elif isinstance(item, Found) and not item.damage and _is_copy(item.record):
             yield item.record
 
 
 def _is_copy(found: Record) -> bool:
-    return found.topic != TIMER_TOPIC and _DEQUEUED in found.properties
+    return found.topic != TIMER_TOPIC and _OUT in found.properties

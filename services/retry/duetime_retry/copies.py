@@ -33,7 +33,9 @@ from duetime_retry.delays import Wait
 
 _WAIT = "WAIT"
 # Properties of messages that a broker's timer wheel has delivered.
-_OF_BROKERS_TIMERS = "TIMER_ENQUEUE_MS TIMER_DEQUEUE_MS TIMER_ROLL_TIMES TIMER_DEL_UNIQKEY TIMER_DELAY_LEVEL".split()
+_OF_BROKERS_TIMERS = (
+    "TIMER_ENQUEUE_MS TIMER_DEQUEUE_MS TIMER_ROLL_TIMES TIMER_ROLL_LABEL TIMER_DEL_UNIQKEY TIMER_DELAY_LEVEL".split()
+)
 # Properties of a message's earlier way that would be wrong on its next: a lane entry names one restore only, a CRC one
 # record.
 OF_ONE_WAY = frozenset(
