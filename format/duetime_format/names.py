@@ -21,6 +21,9 @@ DLQ_PREFIX = "%DLQ%"
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 TIMER_TOPIC = "rmq_sys_wheel_timer"
+# As the first two, of brokers from 5.4 with transactions in RocksDB.
+ROCKSDB_HALF_TOPIC = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"
+ROCKSDB_OP_TOPIC = "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC"
 # Half messages past their maximum number of checks.
 GIVEN_UP_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 # Topics in which a broker defers messages without lanes; kept as they are.
@@ -38,17 +41,23 @@ SYSTEM_TOPICS = frozenset(
         DELETED_TOPIC,
         HALF_TOPIC,
         OP_TOPIC,
+        ROCKSDB_HALF_TOPIC,
+        ROCKSDB_OP_TOPIC,
         "RMQ_SYS_TRACE_TOPIC",
         GIVEN_UP_TOPIC,
         "SELF_TEST_TOPIC",
         "TBW102",
         "BenchmarkTest",
         "OFFSET_MOVED_EVENT",
+        # Of the proxies of 5.x.
+        "DefaultHeartBeatSyncerTopic",
     }
 )
 SYSTEM_PREFIXES = (RETRY_PREFIX, DLQ_PREFIX, "rmq_sys_", "DT_")
 # Topics that no call reads by name: half messages are hidden until their commit, the others have a shard's own records.
-CLOSED_TOPICS = frozenset({HALF_TOPIC, OP_TOPIC, GROUPS_TOPIC, CHECKS_TOPIC, PLANS_TOPIC, DELETED_TOPIC})
+CLOSED_TOPICS = frozenset(
+    {HALF_TOPIC, OP_TOPIC, ROCKSDB_HALF_TOPIC, ROCKSDB_OP_TOPIC, GROUPS_TOPIC, CHECKS_TOPIC, PLANS_TOPIC, DELETED_TOPIC}
+)
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 

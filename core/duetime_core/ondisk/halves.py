@@ -32,7 +32,7 @@ from duetime_format.properties import as_text, value_of
 from duetime_format.record import Record
 from duetime_format.units import FILLER_SIZE, Mask, Units, joined
 
-from duetime_core.ondisk import configs
+from duetime_core.ondisk import configs, rocksdbhalves
 from duetime_core.ondisk.files import LogFiles
 from duetime_core.ondisk.folder import Files
 from duetime_core.ondisk.scan import Found, scan_runs
@@ -341,19 +341,27 @@ def described(state: State, *, listed: bool) -> dict[str, object]:
     """The open half messages, with names used by RocketMQ's tools; `listed`: one by one."""
     queues = sorted(queue for topic, queue in state.queues if topic == HALF_TOPIC)
     found = [(queue, half) for queue in queues for half in of_state(state, queue).open]
-    counted: dict[str, object] = {"pending": len(found)}
-    return counted | {"messages": [_described(state, *row) for row in found]} if listed else counted
+    in_rocksdb = rocksdbhalves.of_state(state)
+    counted: dict[str, object] = {"pending": len(found) + len(in_rocksdb)}
+    if not listed:
+        return counted
+    others = [_described(half.record, rocksdbhalves.KEY[1], half.offset, 0) for half in in_rocksdb]
+    return counted | {"messages": [*(_described_in(state, *row) for row in found), *others]}
 
 
-def _described(state: State, queue: int, half: OpenHalf) -> dict[str, object]:
+def _described_in(state: State, queue: int, half: OpenHalf) -> dict[str, object]:
     found = record.decode(state.log.read(half.position, half.size), check_crc=False)
+    return _described(found, queue, half.offset, half.checks)
+
+
+def _described(found: Record, queue: int, offset: int, checks: int) -> dict[str, object]:
     return {
         "queueId": queue,
-        "queueOffset": half.offset,
-        "physicalOffset": half.position,
+        "queueOffset": offset,
+        "physicalOffset": found.position,
         "topic": as_text(value_of(found.properties, _REAL_TOPIC)) or None,
         "uniqKey": halves.message_id_of(found.properties) or None,
-        "producerGroup": half.group or None,
+        "producerGroup": halves.group_of(found.properties) or None,
         "bornTimestamp": found.born_at_ms,
-        "checks": half.checks,
+        "checks": checks,
     }

@@ -23,6 +23,8 @@ from duetime_format.names import (
     GROUPS_TOPIC,
     PLANS_TOPIC,
     QUARANTINE_TOPIC,
+    ROCKSDB_HALF_TOPIC,
+    ROCKSDB_OP_TOPIC,
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
     is_name,
@@ -46,7 +48,10 @@ INSPECTED_AT_ONCE = 1_000
 # Topics that every shard has for itself (shards.route), or that a broker creates at each start and nobody uses.
 NOT_ADOPTED = {SCHEDULE_TOPIC, TIMER_TOPIC, CANCELLED_TOPIC, CHECKS_TOPIC, QUARANTINE_TOPIC, GROUPS_TOPIC, PLANS_TOPIC}
 NOT_ADOPTED |= {DELETED_TOPIC, "TBW102", "SELF_TEST_TOPIC", "BenchmarkTest", "OFFSET_MOVED_EVENT"}
+NOT_ADOPTED |= {ROCKSDB_HALF_TOPIC, ROCKSDB_OP_TOPIC, "DefaultHeartBeatSyncerTopic"}
 _READ_OR_WRITE = 4 | 2
+# Only a broker's patterns for new topics have it: TBW102, its own name, and its cluster's.
+_INHERITED = 1
 
 
 # Groups that a broker creates at each start, for its tools and itself.
@@ -168,7 +173,7 @@ async def adoptable(topics: Iterable[store_pb2.StoredTopic], shard: int) -> dict
         if number % INSPECTED_AT_ONCE == INSPECTED_AT_ONCE - 1:
             await turn()
         count = max(topic.read_queue_count, topic.write_queue_count)
-        if topic.name in NOT_ADOPTED or not topic.perm & _READ_OR_WRITE or not count:
+        if topic.name in NOT_ADOPTED or topic.perm & _INHERITED or not topic.perm & _READ_OR_WRITE or not count:
             continue
         if not is_name(topic.name) or len(topic.name) > limits.TOPIC_CHARS_MAX:
             log.warning("topic of a shard has an invalid name: not served", shard=shard, topic=topic.name)

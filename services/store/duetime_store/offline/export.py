@@ -27,7 +27,15 @@ from duetime_format.keys import rows_of, rows_of_record
 from duetime_format.lanes import LANE_TOPICS, TIMER_LANE_FIRST
 from duetime_format.levels import DelayLevels
 from duetime_format.limits import TOPIC_CHARS_MAX
-from duetime_format.names import HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, is_name
+from duetime_format.names import (
+    HALF_TOPIC,
+    OP_TOPIC,
+    ROCKSDB_HALF_TOPIC,
+    ROCKSDB_OP_TOPIC,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    is_name,
+)
 from duetime_format.texts import shown
 from duetime_format.units import UNIT, UNIT_TYPE, Units, dues_of, joined
 
@@ -62,7 +70,9 @@ _CHECKPOINT = Struct(">qqq")
 _CHECKPOINT_BYTES = 4_096
 _QUEUE_FILE_BYTES = 300_000 * UNIT.size
 # A broker creates these itself, and all that begin with `rmq_sys_`.
-_BROKERS_OWN = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC, "RMQ_SYS_TRACE_TOPIC"})
+_BROKERS_OWN = frozenset(
+    {SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC, ROCKSDB_HALF_TOPIC, ROCKSDB_OP_TOPIC, "RMQ_SYS_TRACE_TOPIC"}
+)
 _TIMERS = (TIMER_TOPIC, 0)
 _NO_UNITS = np.empty(0, UNIT_TYPE)
 
@@ -246,7 +256,7 @@ class _Export:
             self._empty.other_count,
             deferred.pending_count,
             deferred.silenced_count,
-            len(self._half_export.open),
+            self._half_export.count,
             self._half_export.delayed_count,
         )
 

@@ -12,7 +12,8 @@ A copy is the record that a broker appends when it asks: the half message again,
 TRANSACTION_CHECK_TIMES. A later reader of the directory takes the newest copy for the transaction
 (duetime_core.ondisk.halves).
 
-If only a broker has ended transactions, and the target finds the open ones by its records, all stays as it is.
+If only a broker has ended transactions, and the target finds the open ones by its records, all stays as it is. Open
+ones of a broker with transactions in RocksDB, which no store has moved yet, are appended too.
 
 A delay would lose the message: a broker that asks defers the half message itself, and discards it when it falls due. So
 a copy has none, and its message is delivered on commit.
@@ -24,7 +25,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from duetime_core.ondisk import halves
+from duetime_core.ondisk import halves, rocksdbhalves
 from duetime_core.ondisk.files import QueueFiles
 from duetime_core.ondisk.folder import LocalFiles
 from duetime_core.ondisk.halves import OpenHalf
@@ -66,8 +67,11 @@ class HalfExport:
         self.start = self.end = queue.max_offset if queue is not None else 0
         # Units of appended records.
         self.appended = np.empty(0, UNIT_TYPE)
-        self.delayed_count = sum(_has_delay(self._read(half).properties) for half in self.open)
-        self._stays = self._is_a_brokers(reads_many=reads_many)
+        self._in_rocksdb = [half.record for half in rocksdbhalves.of_state(state)]
+        self.count = len(self.open) + len(self._in_rocksdb)
+        found = [*map(self._read, self.open), *self._in_rocksdb]
+        self.delayed_count = sum(_has_delay(one.properties) for one in found)
+        self._stays = not self._in_rocksdb and self._is_a_brokers(reads_many=reads_many)
         if self._stays:
             self.start = self.open[0].offset if self.open else self.end
             return
@@ -99,13 +103,12 @@ class HalfExport:
     def append(self, log_end: LogEnd) -> None:
         """Appends those that a broker would not read at their place."""
         units: list[tuple[int, int, int]] = []
-        for half in self.open:
-            if half.offset < self.start:
-                found = self._read(half)
-                properties = _copied(found.properties, half.checks)
-                moved = replace(found, queue_offset=self.end + len(units), properties=properties)
-                data = record.encode(moved)
-                units.append((log_end.append(data, properties), len(data), hash_of_tags(found)))
+        passed = [(self._read(half), half.checks) for half in self.open if half.offset < self.start]
+        for found, checks in [*passed, *((found, 0) for found in self._in_rocksdb)]:
+            properties = _copied(found.properties, checks)
+            moved = replace(found, topic=HALF_TOPIC, queue_offset=self.end + len(units), properties=properties)
+            data = record.encode(moved)
+            units.append((log_end.append(data, properties), len(data), hash_of_tags(found)))
         self.appended = np.array(units, UNIT_TYPE)
 
     def progress(self) -> dict[str, dict[int, int]]:
@@ -115,12 +118,12 @@ class HalfExport:
             return {}
         queues = self._state.queues
         ops = queues[_OPS].max_offset if _OPS in queues else 0
-        known = {HALF_TOPIC: self.start, OP_TOPIC: ops} if KEY in queues else {}
+        known = {HALF_TOPIC: self.start, OP_TOPIC: ops} if KEY in queues or self._in_rocksdb else {}
         return {halves.progress_name(topic): {0: offset} for topic, offset in known.items()}
 
     def check(self, files: LocalFiles, report: Report) -> None:
         """Reports half messages that a broker opening the directory would ask about wrongly."""
-        if KEY not in self._state.queues:
+        if KEY not in self._state.queues and not len(self.appended):
             return
         queue = QueueFiles(files, *KEY)
         units = joined(all_units(queue))

@@ -62,7 +62,8 @@ def keep_promises(store: Store, plans: Iterable[tuple[int, Plan]]) -> int:
         for segment in store.log.write(batch.runs):
             segment.flush()
         store.publish(batch, store.clock.now_ms())
-        log.warning("messages written again in their promised places", count=count)
+        if count:
+            log.warning("messages written again in their promised places", count=count)
     return count
 
 

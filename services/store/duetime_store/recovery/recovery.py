@@ -52,6 +52,7 @@ from duetime_store.recovery import checkpoint
 from duetime_store.recovery.checkpoint import Checkpoint
 from duetime_store.recovery.counting import load_counts, make_ledger
 from duetime_store.recovery.halfloading import load_transactions
+from duetime_store.recovery.halfmoving import move_halves
 from duetime_store.recovery.promised import keep_promises
 from duetime_store.recovery.queueloading import QueueLoading
 from duetime_store.recovery.replay import Damage, Replay
@@ -181,6 +182,7 @@ class _Recovery:
             table,
             self._settings.transaction_timeout_ms,
         )
+        move_halves(store, self._directory, table, settings.transaction_timeout_ms)
         self._report.promised = keep_promises(store, self._replay.plans)
         self._queues.count_units()
         save_history(self._history, self._directory.disk, self._directory.config, self._settings.shard)

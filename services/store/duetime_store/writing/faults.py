@@ -24,6 +24,8 @@ from duetime_format.names import (
     HALF_TOPIC,
     OP_TOPIC,
     QUARANTINE_TOPIC,
+    ROCKSDB_HALF_TOPIC,
+    ROCKSDB_OP_TOPIC,
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
     is_group_topic,
@@ -42,7 +44,7 @@ QUEUE_ID_MAX_RESTORED = 65_535
 # The largest record that may be sent: the largest body and properties, and a record's other parts.
 SENT_BYTES_MAX = BODY_BYTES_MAX + PROPERTIES_BYTES_MAX + 256
 # No record may be restored to these: only a broker or the store itself fills them.
-_CLOSED = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_TOPIC})
+_CLOSED = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_TOPIC, ROCKSDB_HALF_TOPIC, ROCKSDB_OP_TOPIC})
 _OURS = "DT_"
 # Properties that only the store sets, with their separator, and the prefix common to all.
 OWN_PROPERTIES = tuple(name.encode() + b"\x01" for name in (record.LANE_ENTRY, record.UPSERT))

@@ -1,0 +1,158 @@
+"""Finds open half messages of a broker from 5.4 that keeps its transactions in RocksDB: from the log alone.
+
+    half record   RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC      as in the half topic; a check appends nothing
+    op record     RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC   TRANS_OFFSET: the log position of the half record that it ends
+
+    an op record or a committed record names its place       ended
+    its message is in TRANS_CHECK_MAX_TIME_TOPIC             given up
+    the half topic has its message                           represented there: by a broker that writes both, or because
+                                                             a store has moved it
+    all others                                               open
+
+Source: RocketMQ 5.5.1 TransactionalMessageRocksDBService (transRocksDBEnable, transWriteOriginTransHalfEnable).
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from duetime_format import halves, layout, record
+from duetime_format.columns import Ints, Run
+from duetime_format.errors import Damaged
+from duetime_format.names import GIVEN_UP_TOPIC, HALF_TOPIC, ROCKSDB_HALF_TOPIC, ROCKSDB_OP_TOPIC
+from duetime_format.properties import as_text, encode_properties, value_of
+from duetime_format.record import Record
+from duetime_format.units import FILLER_SIZE, Units, joined
+
+from duetime_core.ondisk.files import LogFiles
+from duetime_core.ondisk.folder import Files
+from duetime_core.ondisk.scan import Found, scan_runs
+from duetime_core.ondisk.state import State
+
+KEY = (ROCKSDB_HALF_TOPIC, 0)
+# Key in duetimeStore.json: all half messages before this offset have ended, or were moved into the half topic.
+MOVED = "rocksdbHalves"
+_ENDED_AT = b"TRANS_OFFSET"
+_REAL_TOPIC = record.REAL_TOPIC.encode()
+_TOPICS = {topic.encode() for topic in (HALF_TOPIC, ROCKSDB_OP_TOPIC, GIVEN_UP_TOPIC)}
+# Tolerance for a broker's clock that was set back.
+_CLOCK_STEP_MS = 600_000
+_DIGITS_MAX = 18
+# Id, topic and group.
+_Key = tuple[str, bytes, str]
+
+
+class RocksdbHalf(NamedTuple):
+    """An open half message."""
+
+    offset: int
+    record: Record
+
+
+def of_state(state: State, first: int = 0) -> list[RocksdbHalf]:
+    """The open half messages of a directory whose log has been walked, from an offset on."""
+    queue = state.queues.get(KEY)
+    if queue is None:
+        return []
+    parts = list(queue.read(first))
+    offsets = np.concatenate([np.empty(0, np.int64), *(part for part, _ in parts)])
+    return open_halves(state.files, offsets, joined(units for _, units in parts), state.end)
+
+
+def open_halves(files: Files, offsets: Ints, units: Units, end: int | None = None) -> list[RocksdbHalf]:
+    """The open ones of these half messages.
+
+    Args:
+        offsets, units: half messages of the queue, ascending.
+        end: of the log; None: that of its files.
+    """
+    log, waiting = LogFiles(files), _Waiting()
+    for offset, (position, size, _) in zip(offsets.tolist(), units.tolist(), strict=True):
+        found = _read(log, position, size) if 0 < size != FILLER_SIZE else None
+        if found is not None:
+            waiting.add(RocksdbHalf(offset, found))
+    if waiting.open:
+        stored_at_ms = min(half.record.stored_at_ms for half in waiting.open.values())
+        for item in scan_runs(log, min(min(waiting.open), log.first_by(stored_at_ms - _CLOCK_STEP_MS)), end):
+            waiting.see(item)
+    log.close()
+    return [waiting.open[position] for position in sorted(waiting.open)]
+
+
+def _read(log: LogFiles, position: int, size: int) -> Record | None:
+    try:
+        found = record.decode(log.read(position, size))
+    except Damaged:
+        return None
+    return found if (found.position, found.topic) == (position, ROCKSDB_HALF_TOPIC) else None
+
+
+class _Waiting:
+    """Half messages whose ends are looked for; `open` has the others by position."""
+
+    def __init__(self) -> None:
+        self.open: dict[int, RocksdbHalf] = {}
+        self._positions: dict[_Key, list[int]] = {}
+
+    def add(self, half: RocksdbHalf) -> None:
+        self.open[half.record.position] = half
+        self._positions.setdefault(_key(half.record), []).append(half.record.position)
+
+    def see(self, item: object) -> None:
+        """Takes an item of the log; only intact records matter."""
+        if isinstance(item, Run):
+            topics = np.array([topic in _TOPICS for topic, _ in item.keys], np.bool_)
+            chosen = topics[item.key_of] | (item.flags & layout.SYS_TRANSACTION == layout.SYS_TRANSACTION_COMMIT)
+            for index in np.flatnonzero(chosen).tolist():
+                self._end(record.decode(item.data, int(item.starts[index]), check_crc=False))
+        elif isinstance(item, Found) and not item.damage:
+            self._end(item.record)
+
+    def _end(self, found: Record) -> None:
+        if found.topic == ROCKSDB_OP_TOPIC:
+            text = value_of(found.properties, _ENDED_AT)
+            if text.isdigit() and len(text) <= _DIGITS_MAX:
+                self.open.pop(int(text), None)
+        elif found.topic in (HALF_TOPIC, GIVEN_UP_TOPIC):
+            for position in self._positions.pop(_key(found), ()):
+                self.open.pop(position, None)
+        elif found.sys_flag & layout.SYS_TRANSACTION == layout.SYS_TRANSACTION_COMMIT:
+            self.open.pop(found.prepared_transaction_offset, None)
+
+
+def _key(found: Record) -> _Key:
+    properties = found.properties
+    return halves.message_id_of(properties), value_of(properties, _REAL_TOPIC), halves.group_of(properties)
+
+
+def moved_record(found: Record) -> bytes:
+    """The record of the half topic that represents it from now on."""
+    properties = record.with_crc_mark(record.without_crc_mark(found.properties))
+    return record.encode(
+        Record(
+            HALF_TOPIC,
+            0,
+            found.body,
+            properties,
+            flag=found.flag,
+            sys_flag=found.sys_flag,
+            born_at_ms=found.born_at_ms,
+            born_host=found.born_host,
+            store_host=found.store_host,
+            reconsume_times=found.reconsume_times,
+        )
+    )
+
+
+def op_record(found: Record, now_ms: int) -> bytes:
+    """The record that ends a half message, as the broker writes it; it does not say how."""
+    named = {
+        record.REAL_TOPIC: as_text(value_of(found.properties, _REAL_TOPIC)),
+        record.TRANSACTION_ID: halves.message_id_of(found.properties),
+        _ENDED_AT.decode(): str(found.position),
+        record.TAGS: "d",
+    }
+    properties = record.with_crc_mark(encode_properties({name: value for name, value in named.items() if value}))
+    host = found.store_host
+    return record.encode(
+        Record(ROCKSDB_OP_TOPIC, 0, b"\0", properties, born_at_ms=now_ms, born_host=host, store_host=host)
+    )
