@@ -15,6 +15,12 @@ NAMES = ("a-default", "b-timer-rocksdb", "c-cq-rocksdb", "d-trans-rocksdb", "f-l
 Line = dict[str, Any]
 
 
+def chosen(*names: str) -> list[Any]:
+    """Names for a test's parameters, each once: the gate has the first, the others are proofs."""
+    found = enumerate(dict.fromkeys(names))
+    return [pytest.param(name, marks=[pytest.mark.proof] if number else []) for number, name in found]
+
+
 def golden55_dir() -> Path:
     """The directory of the archives, DUETIME_GOLDEN55_DIR; skips the test where there is none."""
     found = Path(os.environ.get("DUETIME_GOLDEN55_DIR") or PROJECT.parent / "shared" / "golden55")
@@ -43,3 +49,36 @@ def lines(name: str, *kinds: str) -> list[Line]:
 def ended_at_ms(name: str) -> int:
     """The moment at which the broker stopped: a fake clock starts there."""
     return int(lines(name, "end")[0]["at"])
+
+
+def prefix(name: str) -> str:
+    """The beginning of the directory's topics and groups."""
+    return f"D{name[0]}_"
+
+
+# State of a message at the broker's end: readable once; once, when it is due; never.
+READABLE, PENDING, NEVER = "readable", "pending", "never"
+_STATES = {
+    **dict.fromkeys(("stored", "fired", "committed", "seen"), READABLE),
+    **dict.fromkeys(("half", "rolled back", "recalled"), NEVER),
+    "pending": PENDING,
+}
+# A level's due time wins over a timer's: this one had fired.
+_READABLE_KINDS = frozenset(("both", "fail"))
+
+
+def states(name: str) -> dict[tuple[str, str], tuple[str, int]]:
+    """State and due time (0: at once) of each message, by topic and id; a later line about it counts more."""
+    found: dict[tuple[str, str], tuple[str, int]] = {}
+    for line in manifest(name):
+        state = READABLE if line["kind"] in _READABLE_KINDS else _STATES.get(line.get("state") or "", "")
+        if state and line.get("id") and line["kind"] != "offset":
+            found[line["topic"], line["id"]] = state, line["due"]
+    for line in lines(name, "fail"):
+        # Copies for its groups.
+        if line["state"].startswith("retry"):
+            found[f"%RETRY%{prefix(name)}g_retry", line["id"]] = PENDING, line["at"] + 30 * 60_000
+        elif line["state"].startswith("dead letter"):
+            for mark in ("RETRY", "DLQ"):
+                found[f"%{mark}%{prefix(name)}g_dlq", line["id"]] = READABLE, 0
+    return found
