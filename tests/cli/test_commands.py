@@ -294,6 +294,14 @@ def test_messages_are_found(server: str, topic: str, capsys: pytest.CaptureFixtu
     assert "body 0" in [one["body"] for one in lines_of(capsys)]
     assert run(["find", topic, "all", "--from", "2100-01-01"]) == 1
     assert capsys.readouterr().err == f"duetime: no message of {topic} has the key or id all\n"
+    run(["send", topic, "tagged", "--tags", "paid"])
+    capsys.readouterr()
+    assert run(["find", topic, "--tag", "paid", "--json"]) == 0
+    assert [one["body"] for one in lines_of(capsys)] == ["tagged"]
+    assert run(["find", topic, "--tag", "none"]) == 1
+    assert capsys.readouterr().err == f"duetime: no message of {topic} has the tag none\n"
+    assert run(["find", topic, "all", "--tag", "paid"]) == 2
+    assert "give TOPIC and KEY, TOPIC and --tag, or --id" in capsys.readouterr().err
     assert run(["find", "--id", "nothing"]) == 1
     assert capsys.readouterr().err == "duetime: no message nothing\n"
 

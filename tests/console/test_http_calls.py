@@ -284,10 +284,13 @@ async def test_backlog_counts_pending_messages(client: httpx.AsyncClient) -> Non
     assert sum(bucket["count"] for bucket in found["buckets"]) == 2
 
 
-async def test_message_is_found_by_key(client: httpx.AsyncClient) -> None:
-    await sent(client, id="a", keys=["42"])
-    found = (await client.get(SEND, params={"topic": "orders", "key": "42"})).json()
-    assert [(message["id"], message["state"]) for message in found["messages"]] == [("a", "stored")]
+async def test_message_is_found_by_key_or_tag(client: httpx.AsyncClient) -> None:
+    await sent(client, id="a", keys=["42"], tags="paid")
+    for wanted in ({"key": "42"}, {"tag": "paid"}):
+        found = (await client.get(SEND, params={"topic": "orders", **wanted})).json()
+        assert [(message["id"], message["state"]) for message in found["messages"]] == [("a", "stored")]
+    both = problem(await client.get(SEND, params={"topic": "orders", "key": "42", "tag": "paid"}), 400)
+    assert "give either key or tag" in str(both)
     assert problem(await client.get(f"{SEND}/nowhere"), 404)["reason"] == "MESSAGE_NOT_FOUND"
     problem(await client.post("/api/v1/receive", json={"group": "billing", "topic": "nowhere"}), 404)
 

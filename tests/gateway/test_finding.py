@@ -48,6 +48,15 @@ async def test_messages_of_all_shards_are_found_newest_first(two_shards: Gateway
     assert found.message.body == b"5"
 
 
+async def test_messages_of_all_shards_are_found_by_tag(two_shards: Gateway) -> None:
+    for number in range(4):
+        await two_shards.send(message(b"%d" % number, tags="odd" if number % 2 else "even", keys=["odd"], queue=number))
+    assert [found.message.body for found in (await query(two_shards, "", tag="odd")).messages] == [b"3", b"1"]
+    error = await error_of(query(two_shards, "odd", tag="odd"))
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert (error.details() or "").startswith("tag: is given beside a key")
+
+
 async def test_a_page_ends_where_one_shard_has_more(two_shards: Gateway) -> None:
     for number in range(12):
         await two_shards.send(message(keys=["all"], queue=number % 4))

@@ -99,6 +99,19 @@ async def test_messages_are_found_by_key_and_id_newest_first(store: Running, set
     assert found.message.keys == ["all", "key-2"]
 
 
+async def test_messages_are_found_by_tag(store: Running, settle: Any) -> None:
+    """`sent` gives the tag `paid`; a key of that text is none."""
+    await store.put(
+        sent("A"), sent("B", topic="payments"), sent("C", level=1), keyed("D", "paid"), keyed("E", "T#paid")
+    )
+    await settle(store)
+    found = await query(store, "", tag="paid")
+    assert [(one.message.id, one.state) for one in found] == [("C", PENDING), ("A", STORED)]
+    assert [one.message.id for one in await query(store, "", "payments", tag="paid")] == ["B"]
+    assert await query(store, "", tag="pai") == []
+    assert await ids(store, "paid") == ["D"]
+
+
 async def test_answer_is_limited_and_marked_as_such(store: Running, settle: Any) -> None:
     await store.put(*(keyed(f"id-{number}", "all") for number in range(5)))
     await settle(store)

@@ -18,10 +18,17 @@ class AskedMessage(Asked):
 
 class AskedMessages(Asked):
     topic: Topic
-    key: str = Field(min_length=1, description="one of its keys, or its id")
+    key: str = Field("", description="one of its keys, or its id")
+    tag: str = Field("", description="its tag, instead of a key")
     stored_from: Moment = 0
     stored_to: Moment = 0
     max: int = Field(QUERY_COUNT_DEFAULT, ge=1, le=QUERY_COUNT_MAX, description="maximum, the latest first")
+
+    @model_validator(mode="after")
+    def _key_or_tag(self) -> Self:
+        if bool(self.key) == bool(self.tag):
+            raise ValueError("give either key or tag")
+        return self
 
 
 class AskedRange(Asked):
@@ -175,7 +182,12 @@ async def get(call: Call, asked: AskedMessage, _: None) -> Answer:
 
 async def find(call: Call, asked: AskedMessages, _: None) -> Answer:
     wanted = gateway_pb2.QueryMessagesRequest(
-        topic=asked.topic, key=asked.key, from_ms=asked.stored_from, to_ms=asked.stored_to, max_count=asked.max
+        topic=asked.topic,
+        key=asked.key,
+        tag=asked.tag,
+        from_ms=asked.stored_from,
+        to_ms=asked.stored_to,
+        max_count=asked.max,
     )
     answer = await call.gateway("QueryMessages", wanted)
     return Answer(FoundMessages(messages=[_found(each) for each in answer.messages], more=answer.more))
@@ -229,7 +241,7 @@ OPERATIONS = [
         "GET",
         "/api/v1/messages",
         "find",
-        "Find messages by key",
+        "Find messages by key or tag",
         find,
         {200: FoundMessages},
         query=AskedMessages,

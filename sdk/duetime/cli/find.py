@@ -1,4 +1,4 @@
-"""`duetime find`: messages by key or id, in any state."""
+"""`duetime find`: messages by key, tag or id, in any state."""
 
 import asyncio
 from datetime import datetime
@@ -27,6 +27,9 @@ def find(
     message_id: Annotated[
         str | None, typer.Option("--id", metavar="ID", help="Only the message with this id or RocketMQ offset id.")
     ] = None,
+    tag: Annotated[
+        str | None, typer.Option("--tag", metavar="TAG", help="Instead of KEY: messages with this tag.")
+    ] = None,
     since: Annotated[
         str | None, typer.Option("--from", metavar="TIME", help="Stored then or later, such as 2026-01-01T12:00.")
     ] = None,
@@ -35,7 +38,7 @@ def find(
     server: Server = None,
     as_json: Json = False,
 ) -> None:
-    """Find messages by key or id, newest first.
+    """Find messages by key, tag or id, newest first.
 
     Finds messages in their topics, pending, cancelled or quarantined. Exit code 1 if there are none.
 
@@ -43,15 +46,16 @@ def find(
     Examples:
       duetime find orders 42
       duetime find orders 42 --from 2026-01-01T12:00 --to 2026-01-02T12:00
+      duetime find orders --tag paid
       duetime find --id 7F0000010001070D0D0D000000000000 --json
     """
-    if message_id is None and key is None:
-        raise typer.BadParameter("give TOPIC and KEY, or --id")
-    if message_id is not None and (key is not None or since is not None or until is not None):
-        raise typer.BadParameter("--id names one message: it can't be combined with KEY, --from or --to")
+    if message_id is None and (topic is None or (key is None) == (tag is None)):
+        raise typer.BadParameter("give TOPIC and KEY, TOPIC and --tag, or --id")
+    if message_id is not None and any(given is not None for given in (key, tag, since, until)):
+        raise typer.BadParameter("--id names one message: it can't be combined with KEY, --tag, --from or --to")
     times = span(("--from", since), ("--to", until))
     try:
-        found = asyncio.run(_find(server, topic or "", key or "", message_id, times, count_max))
+        found = asyncio.run(_find(server, topic or "", key or "", tag or "", message_id, times, count_max))
     except InvalidArgument as error:
         if error.reason != "ID_AMBIGUOUS":
             raise
@@ -68,7 +72,8 @@ def find(
             err=True,
         )
     if not found:
-        echo(f"duetime: no message of {topic} has the key or id {key}", err=True)
+        wanted = f"the key or id {key}" if tag is None else f"the tag {tag}"
+        echo(f"duetime: no message of {topic} has {wanted}", err=True)
         raise typer.Exit(1)
 
 
@@ -76,6 +81,7 @@ async def _find(
     server: str | None,
     topic: str,
     key: str,
+    tag: str,
     message_id: str | None,
     times: tuple[datetime | None, datetime | None],
     count_max: int,
@@ -83,7 +89,7 @@ async def _find(
     async with AsyncFinder(await reach(server), timeout=CALL_TIMEOUT) as finder:
         if message_id is not None:
             return Found([await finder.get(message_id, topic=topic)])
-        return await finder.find(topic, key, start=times[0], end=times[1], max=count_max)
+        return await finder.find(topic, key, tag=tag, start=times[0], end=times[1], max=count_max)
 
 
 def found_line(message: FoundMessage) -> str:

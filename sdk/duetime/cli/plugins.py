@@ -56,7 +56,7 @@ SECTIONS = {
         "pull": "Print the messages of a topic.",
         "pending": "List pending messages in order of due time.",
         "show": "Show a message and its state.",
-        "find": "Find messages by key or id, newest first.",
+        "find": "Find messages by key, tag or id, newest first.",
         "trace": "Show the history of a message, oldest first.",
     },
     "Consume": {

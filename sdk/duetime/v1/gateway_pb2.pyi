@@ -275,18 +275,20 @@ class SearchOffsetResponse(_message.Message):
     def __init__(self, offset: _Optional[int] = ...) -> None: ...
 
 class QueryMessagesRequest(_message.Message):
-    __slots__ = ("topic", "key", "from_ms", "to_ms", "max_count")
+    __slots__ = ("topic", "key", "from_ms", "to_ms", "max_count", "tag")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     FROM_MS_FIELD_NUMBER: _ClassVar[int]
     TO_MS_FIELD_NUMBER: _ClassVar[int]
     MAX_COUNT_FIELD_NUMBER: _ClassVar[int]
+    TAG_FIELD_NUMBER: _ClassVar[int]
     topic: str
     key: str
     from_ms: int
     to_ms: int
     max_count: int
-    def __init__(self, topic: _Optional[str] = ..., key: _Optional[str] = ..., from_ms: _Optional[int] = ..., to_ms: _Optional[int] = ..., max_count: _Optional[int] = ...) -> None: ...
+    tag: str
+    def __init__(self, topic: _Optional[str] = ..., key: _Optional[str] = ..., from_ms: _Optional[int] = ..., to_ms: _Optional[int] = ..., max_count: _Optional[int] = ..., tag: _Optional[str] = ...) -> None: ...
 
 class QueryMessagesResponse(_message.Message):
     __slots__ = ("messages", "more")

@@ -130,13 +130,14 @@ class OffsetSearch:
 
 @dataclass(slots=True)
 class KeyQuery:
-    """Messages of a topic by key. Times are Unix milliseconds of storing, both inclusive; 0: no bound."""
+    """Messages of a topic by key, or by tag. Times are Unix milliseconds of storing, both inclusive; 0: no bound."""
 
     topic: str
     key: str
     from_ms: int = 0
     to_ms: int = 0
     max_count: int = 0
+    tag: str = ""
 
 
 @dataclass(slots=True)

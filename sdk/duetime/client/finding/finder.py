@@ -164,14 +164,16 @@ class AsyncFinder(Closing):
     async def find(
         self,
         topic: str,
-        key: str,
+        key: str = "",
         *,
+        tag: str = "",
         start: datetime | None = None,
         end: datetime | None = None,
         max: int = 32,  # noqa: A002
         missing_ok: bool = False,
     ) -> Found:
-        """Returns the latest messages of a topic with a key or id, at most `max` (up to 64), including pending ones.
+        """Returns the latest messages of a topic with a key or id, or with a tag, at most `max` (up to 64), including
+        pending ones.
 
         `start` and `end` bound the time of storing, both inclusive; local time if they have no time zone.
         `missing_ok`: return nothing for a topic that does not exist.
@@ -186,6 +188,7 @@ class AsyncFinder(Closing):
         request = gateway_pb2.QueryMessagesRequest(
             topic=topic,
             key=key,
+            tag=tag,
             from_ms=from_ms,
             to_ms=to_ms,
             max_count=max,

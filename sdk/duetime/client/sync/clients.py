@@ -733,14 +733,16 @@ class Finder(Closing):
     def find(
         self,
         topic: str,
-        key: str,
+        key: str = "",
         *,
+        tag: str = "",
         start: datetime | None = None,
         end: datetime | None = None,
         max: int = 32,  # noqa: A002
         missing_ok: bool = False,
     ) -> Found:
-        """Returns the latest messages of a topic with a key or id, at most `max` (up to 64), including pending ones.
+        """Returns the latest messages of a topic with a key or id, or with a tag, at most `max` (up to 64), including
+        pending ones.
 
         `start` and `end` bound the time of storing, both inclusive; local time if they have no time zone.
         `missing_ok`: return nothing for a topic that does not exist.
@@ -749,7 +751,9 @@ class Finder(Closing):
             NotFound: the topic does not exist, without `missing_ok`.
             DueTimeError: a shard does not answer, so that messages might be missing.
         """
-        return background.run(self._client.find(topic, key, start=start, end=end, max=max, missing_ok=missing_ok))
+        return background.run(
+            self._client.find(topic, key, tag=tag, start=start, end=end, max=max, missing_ok=missing_ok)
+        )
 
     def get(self, id: str, *, topic: str = "") -> FoundMessage:  # noqa: A002  the message's own word for it
         """Returns the message with an id or offset id. Ids are unique within a topic; the search is faster if the topic

@@ -87,7 +87,7 @@ def search_of(request: gateway_pb2.SearchOffsetRequest) -> OffsetSearch:
 
 def key_query_of(request: gateway_pb2.QueryMessagesRequest) -> KeyQuery:
     """A QueryMessages."""
-    return KeyQuery(request.topic, request.key, request.from_ms, request.to_ms, request.max_count)
+    return KeyQuery(request.topic, request.key, request.from_ms, request.to_ms, request.max_count, request.tag)
 
 
 def id_query_of(request: gateway_pb2.GetMessageRequest | consumer_pb2.TraceMessageRequest) -> IdQuery:

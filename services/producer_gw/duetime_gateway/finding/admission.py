@@ -13,7 +13,9 @@ from duetime_gateway.rules import INT64_MAX, outside, read_violations, refuse
 def check_query(query: KeyQuery) -> None:
     """See the module."""
     found = list(read_violations("topic", query.topic))
-    found += _text_violations("key", query.key)
+    if query.key and query.tag:
+        found.append(Violation("tag", "is given beside a key: only one of them can be looked up"))
+    found += _text_violations("tag", query.tag) if query.tag else _text_violations("key", query.key)
     found += outside(("from_ms", query.from_ms, INT64_MAX), ("to_ms", query.to_ms, INT64_MAX))
     found += outside(("max_count", query.max_count, limits.QUERY_COUNT_MAX))
     refuse(found)

@@ -279,7 +279,12 @@ class StoreClient:
     async def query_messages(self, query: KeyQuery, timeout_ms: float) -> gateway_pb2.QueryMessagesResponse:
         """Matching messages, newest first."""
         request = gateway_pb2.QueryMessagesRequest(
-            topic=query.topic, key=query.key, from_ms=query.from_ms, to_ms=query.to_ms, max_count=query.max_count
+            topic=query.topic,
+            key=query.key,
+            from_ms=query.from_ms,
+            to_ms=query.to_ms,
+            max_count=query.max_count,
+            tag=query.tag,
         )
         return await self._call(self._stub.QueryMessages(request, timeout=timeout_ms / 1000.0))
 

@@ -1,4 +1,4 @@
-"""Finding messages by key, by id and by offset id, in the index and in the part of the log that is not indexed yet.
+"""Finding messages by key, by tag, by id and by offset id, in the index and in the part of the log that is not indexed yet.
 
     newest first:   tail of the log ──▶ newest index file ──▶ ... ──▶ oldest
 
@@ -22,7 +22,7 @@ from duetime_core.logs import sparing
 from duetime_core.ondisk.lanes import Progress
 from duetime_format import halves, layout, limits, record
 from duetime_format.columns import take
-from duetime_format.keys import hash_codes, key_hash, key_hashes
+from duetime_format.keys import hash_codes, key_hash, key_hashes, tag_word
 from duetime_format.lanes import LANE_TOPICS, lane_of, level_of
 from duetime_format.names import (
     DLQ_PREFIX,
@@ -90,6 +90,10 @@ class Seen:
         return self.properties.get(record.UNIQ_KEY, "")
 
     @property
+    def tag(self) -> str:
+        return self.properties.get(record.TAGS, "")
+
+    @property
     def words(self) -> list[str]:
         return [self.id, *self.properties.get(record.KEYS, "").split(" ")]
 
@@ -147,16 +151,17 @@ class Finder:
         return self._indexer is not None
 
     async def query(
-        self, topic: str, key: str, from_ms: int, to_ms: int, max_count: int
+        self, topic: str, key: str, from_ms: int, to_ms: int, max_count: int, *, tag: str = ""
     ) -> tuple[list[gateway_pb2.FoundMessage], bool]:
-        """Messages of a topic by key or id, newest first, and whether there are more.
+        """Messages of a topic by key or id, or by tag if one is given; newest first, and whether there are more.
 
         Raises:
             Unavailable: too much of the log is not indexed yet.
             Unsupported: this shard builds no index.
         """
         view, to_ms = await self.view(), to_ms or _TIME_MAX
-        hashes = [key_hash(name, key) for name in dict.fromkeys([topic, *_LANE_TOPICS])]
+        word = tag_word(tag) if tag else key
+        hashes = [key_hash(name, word) for name in dict.fromkeys([topic, *_LANE_TOPICS])]
         found: list[gateway_pb2.FoundMessage] = []
         ids: set[str] = set()
         size = 0
@@ -164,8 +169,10 @@ class Finder:
             await walk.begin()
             async with aclosing(self.positions(walk, view, hashes, from_ms, to_ms)) as positions:
                 async for position in positions:
-                    seen = self.read(position, key)
-                    if seen is None or key not in seen.words or topic not in (seen.record.topic, seen.real_topic):
+                    seen = self.read(position, tag or key)
+                    if seen is None or topic not in (seen.record.topic, seen.real_topic):
+                        continue
+                    if tag != seen.tag if tag else key not in seen.words:
                         continue
                     if not from_ms <= seen.record.stored_at_ms <= to_ms:
                         continue
