@@ -6,7 +6,7 @@ the background thread. Signatures and docstrings are copied as written, with the
     async def m(...) -> T                    def m(...) -> T:              return background.run(self._client.m(...))
     def m(...) -> AsyncGenerator[T, None]    def m(...) -> Iterator[T]:    return iterate(self._client.m(...))
     messages: Iterable[T]                    passed on as list(messages): iterated over in the caller's thread
-    messages: T | U | Iterable[T | U]        the same, unless it is a T or a U
+    messages: T | U | Iterable[T | U]        the same, unless it is a T or a U; references: listed(messages)
     messages: Iterable[T] | str              the same, unless it is a str
     messages: Iterable[T] | None             the same, unless it is None
     @overload async def m(...) -> T: ...     @overload def m(...) -> T: ...
@@ -177,6 +177,8 @@ class Twin:
 
     def _call(self, node: FunctionNode) -> str:
         arguments = ", ".join(_arguments(node.args))
+        if "listed(" in arguments:
+            self._import("listed")
         if node.name == "__init__":
             client = self._source.client or self._source.name
             self._imports.add(FACADE if self._source.client else self._module, client)
@@ -241,7 +243,9 @@ def _value(parameter: ast.arg) -> str:
     if re.fullmatch(r"Iterable\[[^\]]+\]", kind):
         return f"list({name})"
     if match := re.fullmatch(r"(\w+(?: \| \w+)*) \| Iterable\[\1\]", kind):
-        return f"{name} if isinstance({name}, {match[1]}) else list({name})"
+        # `listed` names the accepted kinds of reference in its error.
+        convert = "listed" if "MessageRef" in match[1] else "list"
+        return f"{name} if isinstance({name}, {match[1]}) else {convert}({name})"
     if re.fullmatch(r"Iterable\[\w+\] \| str", kind):
         return f"{name} if isinstance({name}, str) else list({name})"
     if re.fullmatch(r"Iterable\[\w+\] \| None", kind):

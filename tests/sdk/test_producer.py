@@ -122,6 +122,12 @@ async def test_delays_travel_as_milliseconds_or_level(
         ({"queue": 1.5}, "queue", "'float' object"),
         ({"properties": {"a": 1}}, "properties['a']", "1 is int, not str"),
         ({"key": 5}, "keys[0]", "5 is int, not str"),
+        ({"topic": b"orders", "body": "x"}, "topic", "b'orders' is bytes, not str"),
+        ({"tags": b"a"}, "tags", "b'a' is bytes, not str"),
+        ({"keys": [b"42"]}, "keys[0]", "b'42' is bytes, not str"),
+        ({"id": b"42"}, "id", "b'42' is bytes, not str"),
+        ({"properties": {"a": b"1"}}, "properties['a']", "b'1' is bytes, not str"),
+        ({"sharding_key": b"a"}, "sharding_key", "b'a' is bytes, not str"),
     ],
 )
 async def test_malformed_message_is_rejected_before_the_send(

@@ -242,3 +242,11 @@ def test_a_malformed_message_is_refused_in_its_thread(threaded_tap: Gateway, top
             producer.send(topic, b"x", delay="1x")
         producer.send(topic, b"y")
     assert len(threaded_tap.sends) == 1
+
+
+def test_no_message_to_cancel_is_a_type_error(threaded_tap: Gateway) -> None:
+    with (
+        Producer(threaded_tap.address) as producer,
+        pytest.raises(TypeError, match="None is not a receipt, a found message, an id"),
+    ):
+        producer.cancel(None)  # type: ignore[call-overload]

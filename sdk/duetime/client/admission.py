@@ -1,7 +1,7 @@
 """Judges messages before they are sent, by the rules of the gateways (duetime_format.admission)."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -17,12 +17,13 @@ NAMES = {"delay_level": "level", "delay_ms": "delay", "deliver_at_ms": "deliver_
 # All rules apply to messages with other fields or long texts: servers add properties of their own.
 _PLAIN = {"topic", "body", "id", "born_at_ms", "tags", "keys", "properties", "delay_ms", "deliver_at_ms", "flag"}
 _CHARS_MAX = 1_024
+_TEXTS = {"topic", "tags", "keys", "properties", "sharding_key", "id"}
 
 
 def check(fields: Mapping[str, Any], *, is_half: bool = False) -> None:
     """Checks the fields of a duetime.v1.Message, by name. `is_half`: the message belongs to a transaction.
 
-    A value of another type passes: protobuf rejects it.
+    A value of another type passes, and protobuf rejects it; except bytes in place of a text, which protobuf takes.
 
     Raises:
         InvalidMessage: fields break rules of every server; `violations` lists all of them.
@@ -30,7 +31,7 @@ def check(fields: Mapping[str, Any], *, is_half: bool = False) -> None:
     try:
         found = [] if _is_plain(fields) else _violations(fields, is_half)
     except (AttributeError, TypeError, ValueError):
-        return
+        found = [fault for name, value in fields.items() if (fault := misfit(name, value))]
     if found:
         raise InvalidMessage.of_all(Violation(NAMES.get(one.field, one.field), one.description) for one in found)
 
@@ -43,11 +44,27 @@ def _is_plain(fields: Mapping[str, Any]) -> bool:
         and _is_topic(fields["topic"])
         and _is_tag(fields.get("tags", ""))
         and len(fields["body"]) <= BODY_BYTES_MAX
-        and (not message_id or (len(message_id) <= ID_CHARS_MAX and message_id.isalnum()))
+        and (not message_id or (len(message_id) <= ID_CHARS_MAX and str.isalnum(message_id)))
         and (not deliver_at_ms or deliver_at_ms <= _now_ms() + DELAY_MS_MAX)
         and ("keys" not in fields or _are_keys(fields["keys"]))
         and ("properties" not in fields or _are_properties(fields["properties"]))
     )
+
+
+def misfit(name: str, value: Any) -> Violation | None:
+    """The first text of a field that is not a str; None: the field has none."""
+    if name not in _TEXTS:
+        return None
+    elements = [(name, value)]
+    if isinstance(value, Mapping):
+        elements = [(f"the name of {name}[{key!r}]", key) for key in value]
+        elements += [(f"{name}[{key!r}]", one) for key, one in value.items()]
+    elif isinstance(value, Sequence) and not isinstance(value, str) and name == "keys":
+        elements = [(f"{name}[{n}]", one) for n, one in enumerate(value)]
+    for place, one in elements:
+        if not isinstance(one, str):
+            return Violation(place, f"{one!r} is {type(one).__name__}, not str")
+    return None
 
 
 def _are_keys(keys: Any) -> bool:

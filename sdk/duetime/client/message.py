@@ -8,7 +8,7 @@ from typing import Any
 
 from duetime_format.levels import DELAY_MS_MAX
 
-from duetime.client.admission import NAMES, check
+from duetime.client.admission import NAMES, check, misfit
 from duetime.client.bodies import CONTENT_TYPE, encoded
 from duetime.client.errors import InvalidArgument, InvalidMessage
 from duetime.client.ids import later
@@ -143,7 +143,6 @@ def due_ms(deliver_at: datetime, field: str = "deliver_at") -> int:
     return when_ms
 
 
-_TEXTS = {"topic", "tags", "keys", "properties", "sharding_key", "id"}
 # The fields of `wire_fields` that every message has.
 _FIELDS_ALWAYS = 4
 
@@ -213,22 +212,10 @@ def encoding_error(fields: Mapping[str, Any], error: Exception) -> InvalidMessag
         try:
             message_pb2.Message(**{name: value})
         except (TypeError, ValueError) as found:
-            return InvalidMessage.of(*_misfit(name, value) or (NAMES.get(name, name), str(found)))
+            if fault := misfit(name, value):
+                return InvalidMessage.of_all([fault])
+            return InvalidMessage.of(NAMES.get(name, name), str(found))
     return InvalidMessage.of("message", str(error))
-
-
-def _misfit(name: str, value: Any) -> tuple[str, str] | None:
-    """The first field or element that must be a str and is not, and its error; None: the fault is another one."""
-    elements = [(name, value)]
-    if isinstance(value, Mapping):
-        elements = [(f"the name of {name}[{key!r}]", key) for key in value]
-        elements += [(f"{name}[{key!r}]", one) for key, one in value.items()]
-    elif isinstance(value, Sequence) and not isinstance(value, str):
-        elements = [(f"{name}[{n}]", one) for n, one in enumerate(value)] if name == "keys" else elements
-    for place, one in elements:
-        if not isinstance(one, str) and name in _TEXTS:
-            return place, f"{one!r} is {type(one).__name__}, not str"
-    return None
 
 
 class CancelResult(Enum):

@@ -18,7 +18,7 @@ from duetime.client.finding.pending import Backlog, PendingMessage
 from duetime.client.finding.trace import Trace
 from duetime.client.finding.transactions import FoundTransaction
 from duetime.client.lengths import Length
-from duetime.client.message import CancelResult, Message, MessageRef, Receipt
+from duetime.client.message import CancelResult, Message, MessageRef, Receipt, listed
 from duetime.client.record import ReceivedMessage
 from duetime.client.retry_policy import Backoff
 from duetime.client.sending.ending import CancelProgress, Rescheduled
@@ -418,7 +418,7 @@ class Producer(Sending):
         """
         return background.run(
             self._client.cancel(
-                messages if isinstance(messages, MessageRef | str) else list(messages), topic=topic, errors=errors
+                messages if isinstance(messages, MessageRef | str) else listed(messages), topic=topic, errors=errors
             )
         )
 
@@ -490,7 +490,7 @@ class Producer(Sending):
         """
         return background.run(
             self._client.reschedule(
-                messages if isinstance(messages, MessageRef | str) else list(messages),
+                messages if isinstance(messages, MessageRef | str) else listed(messages),
                 topic=topic,
                 delay=delay,
                 deliver_at=deliver_at,
