@@ -1,6 +1,8 @@
 """Settings of a process: environment and flags, read once, checked together, then frozen."""
 
+import argparse
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +14,7 @@ from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.limits import GRPC_MESSAGE_BYTES_MAX, PULL_BYTES_MAX
 from prometheus_client import CollectorRegistry
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, CliSettingsSource, SettingsConfigDict
 
 from duetime_core.callers import SPIFFE_PREFIX, ClusterSecret
 from duetime_core.certificates import Certificates, HttpCertificates
@@ -142,6 +144,13 @@ def files_of(paths: Mapping[str, str]) -> Files | None:
     if missing:
         raise ValueError(f"certificate, key and CA must be set together; missing: {', '.join(missing)}")
     return Files(ca=Path(paths["CA"]), cert=Path(paths["cert"]), key=Path(paths["key"]))
+
+
+class _HelpFormatter(argparse.HelpFormatter):
+    """Omits defaults from other variables: their functions have no useful names, and the texts name the variables."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return re.sub(r" \(default factory: [^)]*\)", "", action.help or "")
 
 
 class NodeSettings(BaseSettings):
@@ -318,7 +327,13 @@ class NodeSettings(BaseSettings):
             StartupError: one line with all faults, including unknown variables with the process's prefix.
         """
         given = sys.argv[1:] if arguments is None else arguments
-        return read_checked(cls, lambda: cls(_cli_parse_args=given))  # type: ignore[call-arg]
+        program = f"python -m {cls.__module__.partition('.')[0]}"
+
+        def make() -> Self:
+            flags: CliSettingsSource[Any] = CliSettingsSource(cls, program, formatter_class=_HelpFormatter)
+            return cls(_cli_settings_source=flags(args=given))  # type: ignore[call-arg]
+
+        return read_checked(cls, make)
 
 
 S = TypeVar("S", bound=BaseSettings)
@@ -351,7 +366,9 @@ def _sentence(prefix: str, fault: dict[str, Any]) -> str:
     name = field if field.isupper() else (prefix + field).upper()
     # The input of a rule about several settings is all of them.
     plain = isinstance(fault["input"], str | int | float | bool) and "secret" not in field
-    value = "" if fault["type"] == "missing" or not plain else f" = {masked(repr(fault['input']))}"
+    if fault["type"] == "missing":
+        return f"{name} (or --{field.lower().replace('_', '-')}): {worded(fault)}"
+    value = "" if not plain else f" = {masked(repr(fault['input']))}"
     return f"{name}{value}: {masked(worded(fault))}"
 
 

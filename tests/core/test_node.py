@@ -137,6 +137,7 @@ def test_help_lists_each_setting_with_its_meaning() -> None:
     assert code == 0
     assert "--metrics-port" in out
     assert "Prometheus port" in out
+    assert "default factory" not in out
 
 
 def test_supervised_process_ends_with_its_parent(started: list[Process]) -> None:

@@ -64,7 +64,7 @@ def test_all_faults_are_reported_together(monkeypatch: pytest.MonkeyPatch) -> No
     assert "\n" not in text
     for sentence in (
         "DUETIME_SAMPLE_FOLDR is not a setting of this process",
-        "DUETIME_SAMPLE_FOLDER: is missing",
+        "DUETIME_SAMPLE_FOLDER (or --folder): is missing",
         "DUETIME_SAMPLE_PORT = '70000': is above 65535",
         "DUETIME_SAMPLE_COUNT = 'none': is not a whole number",
         "DUETIME_SAMPLE_DELAY_LEVELS = '1s 1s': delay levels '1s 1s' hold one delay twice",

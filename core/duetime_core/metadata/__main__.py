@@ -28,15 +28,16 @@ def main(arguments: list[str] | None = None) -> int:
         command.add_argument(
             "--database-url",
             default=database_url,
-            required=not database_url,
             help=f"such as sqlite:////var/lib/duetime/meta.db; default: {DATABASE_URL_VARIABLE}",
         )
     options = parser.parse_args(arguments)
+    if not options.database_url:
+        parser.error(f"give --database-url, or set {DATABASE_URL_VARIABLE}")
     try:
         if options.command == "upgrade":
-            echo(upgrade(options.database_url))
+            echo(f"the metadata database has schema {upgrade(options.database_url)}")
         elif options.command == "wait":
-            echo(await_schema(options.database_url, WAIT_S))
+            echo(f"the metadata database has schema {await_schema(options.database_url, WAIT_S)}")
         else:
             current = current_revision(options.database_url) or "none"
             echo(f"{current} (this version of DueTime: {head_revision()})")

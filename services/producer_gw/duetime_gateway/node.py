@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import AsyncExitStack
 
+import structlog
 from duetime_core.clock import Clock
 from duetime_core.metadata import OUTAGES
 from duetime_core.probes import Health
@@ -10,6 +11,8 @@ from prometheus_client import CollectorRegistry
 
 from duetime_gateway.parts import make_parts
 from duetime_gateway.settings import GatewaySettings
+
+log = structlog.get_logger()
 
 
 class GatewayNode:
@@ -39,6 +42,8 @@ class GatewayNode:
         progress is drained; then ends puts, which carry that work; then closes their connections.
         """
         parts, settings = self.parts, self._settings
+        if not settings.retry_address:
+            log.warning("no retry service: a failed message returns only when its lease ends", setting="retry_address")
         for end in (parts.database.stop, parts.trail.finish, parts.retry.close, parts.shards.close):
             self._started.push_async_callback(end)
         await parts.database.start(despite=OUTAGES)
