@@ -20,7 +20,7 @@ PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 SPARK = "spark/duetime_spark"
 BUILDERS = ["cython", "editables", "hatchling", "setuptools"]
 # Modules are compiled to byte code at their first import: most are never imported.
-PIP: list[str] = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
+PIP: list[str] = ["-m", "pip", "install", "--disable-pip-version-check", "--no-compile"]
 CONSTRAINTS = ["-c", str(PROJECT / "constraints.txt")]
 # Packages whose extension modules contain debug symbols: 25 MB of 36. Others are unchanged: extension modules repaired
 # by auditwheel, such as numpy's, do not always survive stripping.
@@ -39,7 +39,7 @@ def new_environment() -> None:
         subprocess.run([sys.executable, "-m", "venv", "--clear", VENV], check=True)
         return
     subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", VENV], check=True)
-    subprocess.run([PYTHON, wheel / "pip", *PIP[2:], "--no-index", "--no-deps", wheel], check=True)
+    subprocess.run([PYTHON, wheel / "pip", *PIP[2:], "--quiet", "--no-index", "--no-deps", wheel], check=True)
 
 
 def _wheel_of_pip() -> Path | None:
@@ -64,6 +64,30 @@ def _install_venv() -> None:
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     for command in (["update"], ["install", "-y", "python3-venv"]):
         subprocess.run(["apt-get", "-qq", *command], env=environment, check=True, stdout=subprocess.DEVNULL)
+
+
+def run_pip(*command: str | Path, environment: dict[str, str] | None = None) -> None:
+    """Runs `PYTHON *command`; on a terminal, one line shows pip's present step.
+
+    Raises:
+        CalledProcessError
+    """
+    line = [str(PYTHON), *map(str, command)]
+    if not sys.stdout.isatty():
+        subprocess.run([*line, "--quiet"], cwd=PROJECT, env=environment, check=True)
+        return
+    columns = shutil.get_terminal_size().columns
+    with subprocess.Popen(line, cwd=PROJECT, env=environment, stdout=subprocess.PIPE, text=True) as pip:
+        for text in pip.stdout or ():
+            step = text.strip()
+            if not step.startswith(("Collecting", "Downloading", "Building", "Preparing", "Installing")):
+                continue
+            if step.startswith("Installing collected packages"):
+                step = f"Installing {step.count(',') + 1} packages"
+            print(f"\r\033[K  {step}"[: columns + 3], end="", flush=True)
+    print("\r\033[K", end="", flush=True)
+    if pip.returncode:
+        raise subprocess.CalledProcessError(pip.returncode, line)
 
 
 def slim() -> None:
@@ -98,7 +122,7 @@ def main(*requirements: str) -> None:
     with tempfile.TemporaryDirectory() as builders:
         # pip's byte code is useless afterwards: 6 MB. An option, since -E ignores the environment.
         elsewhere = ["-X", f"pycache_prefix={Path(builders) / 'bytecode'}"]
-        subprocess.run([PYTHON, *elsewhere, *PIP, *CONSTRAINTS, "--target", builders, *BUILDERS], check=True)
+        run_pip(*elsewhere, *PIP, *CONSTRAINTS, "--target", builders, *BUILDERS)
         building = os.environ | {"PYTHONPATH": builders}
         compile_loops = [str(PYTHON), str(PROJECT / "sdk" / "hatch_build.py")]
         if not any("spark" in each for each in requirements):
@@ -109,10 +133,12 @@ def main(*requirements: str) -> None:
             # The loops are compiled in place, so builds must not repeat it.
             building["DUETIME_PURE"] = "1"
             # -E: only builds see the builders; pip would count them and their requirements as installed.
-            install = [str(PYTHON), "-E", *elsewhere, *PIP, *CONSTRAINTS, "--no-build-isolation", *requirements]
+            install = ["-E", *elsewhere, *PIP, *CONSTRAINTS, "--no-build-isolation", *requirements]
             try:
-                subprocess.run(install, cwd=PROJECT, env=building, check=True)
+                run_pip(*install, environment=building)
             finally:
+                if compiling.poll() is None:
+                    print("  compiling the hot loops")
                 failed = compiling.wait()
         if failed:
             last = log.read_text(errors="replace").strip().splitlines()[-1:]
@@ -124,6 +150,7 @@ def main(*requirements: str) -> None:
             )
     # The images' packages (Dockerfile) are known to run without these; packages for tests and checks stay whole.
     if any("dev" in each for each in requirements):
+        print("  compiling to byte code")
         compile_all()
     else:
         slim()

@@ -26,7 +26,12 @@ def run(*command: str | Path, **environment: str) -> None:
 def pythons() -> list[str]:
     """The versions on the path that run."""
     names = [f"python3.{minor}" for minor in MINORS]
-    return [name for name in names if shutil.which(name) and not subprocess.run([name, "-c", ""]).returncode]
+    return [name for name in names if shutil.which(name) and _runs(name)]
+
+
+def _runs(name: str) -> bool:
+    """Whether it is a Python: a shim of pyenv only prints a hint if its version is not selected."""
+    return not subprocess.run([name, "-c", ""], stderr=subprocess.DEVNULL).returncode
 
 
 def sources() -> dict[str, Path]:
@@ -43,7 +48,10 @@ def compiled(python: str, archives: dict[str, Path]) -> None:
             run(python, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, archive)
         for wheel in sorted(Path(folder).glob("*.whl")):
             if wheel.name.endswith("-none-any.whl"):
-                raise SystemExit(f"{python}: {wheel.name} has nothing compiled: is there a C compiler?")
+                raise SystemExit(
+                    f"{python}: {wheel.name} has nothing compiled: it needs a C compiler and Python's headers, "
+                    "on Debian and Ubuntu: apt-get install gcc libc6-dev python3-dev"
+                )
             path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
             run(sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", DIST, wheel, PATH=path)
 
@@ -53,6 +61,7 @@ def main() -> None:
     archives = sources()
     run(sys.executable, "-m", "build", "--wheel", "--outdir", DIST, PLACES["duetime"], DUETIME_PURE="1")
     for python in sys.argv[1:] or pythons():
+        print(f"compiling the server's wheel for {python}", flush=True)
         compiled(python, archives)
     for path in sorted(DIST.glob("duetime*")):
         print(path.relative_to(PROJECT))
