@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from duetime.cli.app import run
+from duetime.v1 import gateway_pb2
 
 
 def lanes(capsys: pytest.CaptureFixture[str]) -> dict[int, dict[str, Any]]:
@@ -58,3 +59,12 @@ def test_invalid_lane_is_refused(
 ) -> None:
     assert run(["lanes", "pause", lane]) == code
     assert said in capsys.readouterr().err
+
+
+def test_lanes_of_an_unreachable_shard_are_not_counted_as_unused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = gateway_pb2.ListLanesResponse(unreachable_shards=[0])
+    monkeypatch.setattr("duetime.cli.lanes.call", lambda *_: answer)
+    assert run(["lanes"]) == 1
+    assert capsys.readouterr() == ("", "duetime: shard 0 does not answer; its lanes are missing\n")

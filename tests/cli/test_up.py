@@ -218,7 +218,10 @@ def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
         done = run_duetime("up", "--data", tmp_path, "--port", "0")
         assert done.returncode == 1
         assert done.stdout == b""
-        expected = f"duetime: data directory {tmp_path} is in use by another cluster (pid {up.process.pid})\n"
+        expected = (
+            f"duetime: data directory {tmp_path} is in use by another cluster (pid {up.process.pid}); "
+            "stop that one, or give another directory: --data DIR\n"
+        )
         assert done.stderr.decode() == expected
         assert up.end() == (0, "")
 
@@ -230,7 +233,8 @@ def test_a_busy_port_is_refused(tmp_path: Path) -> None:
         port = busy.getsockname()[1]
         done = run_duetime("up", "--data", tmp_path, "--port", str(port))
     assert done.returncode == 1
-    assert done.stderr.decode() == f"duetime: can't listen on 127.0.0.1:{port}: address already in use\n"
+    expected = f"can't listen on 127.0.0.1:{port}: address already in use; give another port, or 0 for any free one"
+    assert done.stderr.decode() == f"duetime: {expected}\n"
 
 
 @pytest.mark.parametrize(("name", "reason"), [("file", "it is not a directory"), ("file/below", "not a directory")])

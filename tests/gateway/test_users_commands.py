@@ -46,6 +46,15 @@ def objects(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
+def test_missing_default_database_names_the_directory_of_the_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["users", "list"]) == 1
+    expected = "no duetime-data/metadata.db here: run this in the directory in which `duetime up` runs"
+    assert capsys.readouterr().err == f"duetime: {expected}, or give --database-url\n"
+
+
 def test_token_alone_goes_to_standard_output_and_is_shown_once(typed: Run, tmp_path: Path) -> None:
     code, out, err = typed("users", "create", "shop")
     token = parse_token(out.strip())

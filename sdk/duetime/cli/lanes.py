@@ -59,7 +59,7 @@ def list_lanes(
             print_json(lane_object(lane))
     elif shown:
         print_table(_COLUMNS, [_row(lane) for lane in shown])
-    else:
+    elif listed.lanes:
         echo(f"none of the {len(listed.lanes)} lanes had a message; --all shows them")
     for shard in listed.unreachable_shards:
         echo(f"duetime: shard {shard} does not answer; its lanes are missing", err=True)

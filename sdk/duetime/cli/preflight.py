@@ -1,5 +1,6 @@
 """Checks before the cluster starts: its software, its directory, its ports."""
 
+import errno
 import os
 import socket
 from collections.abc import Iterator
@@ -56,7 +57,8 @@ def claimed(directory: Path) -> Iterator[None]:
         except BlockingIOError:
             lock.seek(0)
             raise CannotStart(
-                f"data directory {directory} is in use by another cluster (pid {lock.read().strip() or 'unknown'})"
+                f"data directory {directory} is in use by another cluster (pid {lock.read().strip() or 'unknown'}); "
+                "stop that one, or give another directory: --data DIR"
             ) from None
         lock.truncate(0)
         lock.write(f"{os.getpid()}\n")
@@ -92,7 +94,8 @@ def _bound(host: str, port: int) -> socket.socket:
 
 
 def _not_listening(host: str, port: int, error: OSError) -> CannotStart:
-    return CannotStart(f"can't listen on {host}:{port}: {(error.strerror or str(error)).lower()}")
+    hint = "; give another port, or 0 for any free one" if error.errno == errno.EADDRINUSE else ""
+    return CannotStart(f"can't listen on {host}:{port}: {(error.strerror or str(error)).lower()}{hint}")
 
 
 class Ports:

@@ -19,7 +19,7 @@ MIB = 1024 * 1024
 class GatewaySettings(StoreClientSettings):
     """Settings of one gateway; variables `DUETIME_GATEWAY_*`."""
 
-    model_config = SettingsConfigDict(env_prefix="DUETIME_GATEWAY_", cli_prog_name="duetime-gateway")
+    model_config = SettingsConfigDict(env_prefix="DUETIME_GATEWAY_")
 
     retry_address: str = Field(
         "", description="HOST:PORT of the retry service; empty: no Nack, SendBack or dead letters"

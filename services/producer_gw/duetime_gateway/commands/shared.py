@@ -69,6 +69,11 @@ def act(database_url: str, command: str, resource: str, work: Callable[[Session]
 
 
 def _with(database_url: str, work: Callable[[Database], Awaitable[T]]) -> T:
+    if not database_url and not UP_DATABASE.exists():
+        raise ClientError(
+            f"no {UP_DATABASE} here: run this in the directory in which `duetime up` runs, or give --database-url"
+        )
+
     async def run() -> T:
         database = Database(database_url or f"sqlite:///{UP_DATABASE}")
         try:
