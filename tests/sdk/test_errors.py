@@ -93,3 +93,22 @@ def test_reason_and_violations_come_from_the_details() -> None:
 def test_damaged_details_leave_the_status_its_words(details: bytes) -> None:
     error = from_status(rpc_error(grpc.StatusCode.NOT_FOUND, "no topic x", details), "here:1")
     assert (error.text, error.reason, error.violations) == ("no topic x", "NOT_FOUND", ())
+
+
+@pytest.mark.parametrize(
+    ("details", "cause"),
+    [
+        ("errors resolving a:1: [field:hostname lookup error: Domain name not found]", ": unknown host"),
+        ("last error: UNKNOWN: SSL_ERROR_SSL: WRONG_VERSION_NUMBER: OK", ": the server does not use TLS"),
+        ("last error: UNKNOWN: CERTIFICATE_VERIFY_FAILED: OK", ": its certificate is not valid for the trusted CA"),
+        ("Hostname Verification Check failed.", ": its certificate has another host name"),
+        (
+            "failed to connect to all addresses; last error: UNAVAILABLE: ipv4:127.0.0.1:1: Socket closed",
+            ": the server closed the connection; it may require TLS (DUETIME_TLS_CA_FILE)",
+        ),
+        ("last error: UNKNOWN: ipv4:127.0.0.1:1: Connection refused", ""),
+    ],
+)
+def test_failed_connection_names_a_lasting_cause(details: str, cause: str) -> None:
+    error = from_status(rpc_error(grpc.StatusCode.UNAVAILABLE, details), "here:1")
+    assert error.text == f"cannot connect to here:1{cause}"

@@ -226,6 +226,17 @@ def from_fault(fault: message_pb2.Fault, message_id: str) -> DueTimeError:
     return error
 
 
+# Parts of gRPC's details of failed connections.
+_CAUSES = {
+    "Domain name not found": "unknown host",
+    "DNS resolution failed": "unknown host",
+    "WRONG_VERSION_NUMBER": "the server does not use TLS",
+    "Hostname Verification Check failed": "its certificate has another host name",
+    "CERTIFICATE_VERIFY_FAILED": "its certificate is not valid for the trusted CA",
+    "last error: UNAVAILABLE": "the server closed the connection; it may require TLS (DUETIME_TLS_CA_FILE)",
+}
+
+
 def from_status(error: grpc.aio.AioRpcError, server: str) -> DueTimeError:
     """The error of a call that failed as a whole."""
     status = error.code()
@@ -247,7 +258,7 @@ def from_status(error: grpc.aio.AioRpcError, server: str) -> DueTimeError:
         code = status.value[0]
     elif not reason and status is grpc.StatusCode.UNAVAILABLE:
         proxy = proxy_of(server)
-        text = f"cannot connect to {server}" + (f" through the proxy of {proxy}" if proxy else "")
+        text = f"cannot connect to {server}" + (f" through the proxy of {proxy}" if proxy else "") + _cause(text)
     elif status is grpc.StatusCode.CANCELLED:
         text = f"the server at {server} ended the call"
     kind = _class_of(code, reason)
@@ -255,6 +266,11 @@ def from_status(error: grpc.aio.AioRpcError, server: str) -> DueTimeError:
     made.retry_after_s, made.metadata = retry_after_s, metadata
     made.from_server = bool(reason) or status is not grpc.StatusCode.UNAVAILABLE
     return made
+
+
+def _cause(details: str) -> str:
+    """The cause of a failed connection in gRPC's details, if it is one that waiting does not end."""
+    return next((f": {cause}" for part, cause in _CAUSES.items() if part in details), "")
 
 
 def unreadable(server: str) -> DueTimeError:
