@@ -328,12 +328,9 @@ class NodeSettings(BaseSettings):
         """
         given = sys.argv[1:] if arguments is None else arguments
         program = f"python -m {cls.__module__.partition('.')[0]}"
-
-        def make() -> Self:
-            flags: CliSettingsSource[Any] = CliSettingsSource(cls, program, formatter_class=_HelpFormatter)
-            return cls(_cli_settings_source=flags(args=given))  # type: ignore[call-arg]
-
-        return read_checked(cls, make)
+        flags: CliSettingsSource[Any] = CliSettingsSource(cls, program, formatter_class=_HelpFormatter)
+        source = flags(args=given)
+        return read_checked(cls, lambda: cls(_cli_settings_source=source))  # type: ignore[call-arg]
 
 
 S = TypeVar("S", bound=BaseSettings)

@@ -167,6 +167,8 @@ def test_wrong_usage_exits_with_2(server: str, words: list[str], capsys: pytest.
     ("words", "text"),
     [
         (["up", "--port", "70000"], "Invalid value for '--port': '70000' is above 65535"),
+        (["send"], "Missing argument 'TOPIC'; see `duetime send --help`"),
+        (["lanes", "--quickly"], "No such option: --quickly; see `duetime lanes --help`"),
         (["audit", "--limit", "0"], "Invalid value for '--limit': '0' is below 1"),
         (["audit", "--limit", "x"], "Invalid value for '--limit': 'x' is not a whole number"),
         (["dlq", "redrive", "g", "--rate", "x"], "Invalid value for '--rate': 'x' is not a number"),

@@ -38,6 +38,8 @@ def test_without_the_server_extra_one_line_says_so(
 def test_unknown_command_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["nosuch"]) == 2
     assert "No such command 'nosuch'" in capsys.readouterr().err
+    assert run(["sned", "orders"]) == 2
+    assert capsys.readouterr().err == "duetime: No such command 'sned'. Did you mean 'send'?\n"
 
 
 def test_a_command_loads_no_other_and_no_table() -> None:

@@ -157,6 +157,14 @@ async def test_function_that_fails_is_an_error_of_the_call(porter: Porter) -> No
     assert porter.shown == []
 
 
+async def test_missing_token_file_is_named(porter: Porter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "shop.token"
+    monkeypatch.setenv("DUETIME_TOKEN_FILE", str(path))
+    async with AsyncProducer(f"127.0.0.1:{porter.port}") as producer:
+        with pytest.raises(Unauthenticated, match=f"can't read the token: {path}: no such file or directory"):
+            await producer.send("orders", b"body")
+
+
 async def test_variables_give_a_token_and_an_argument_goes_first(
     porter: Porter, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -11,14 +11,11 @@ from duetime_format.printing import echo
 import duetime
 from duetime.cli.common import completed, equip
 from duetime.cli.output import error_text, print_error
-from duetime.cli.plugins import Commands
-from duetime.client.errors import DueTimeError, InvalidArgument
+from duetime.cli.plugins import Commands, UsageError
+from duetime.client.errors import DueTimeError, InvalidArgument, of_file
 from duetime.client.trust import CA_VARIABLE
 
 FAILED, WRONG_USAGE, INTERRUPTED = 1, 2, 130
-
-# Click's class; newer versions of typer contain their own copy of click.
-_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 _HELP = """DueTime: messages that arrive later.
 
@@ -62,14 +59,14 @@ def run(arguments: list[str] | None = None) -> int:
     given = completed(sys.argv[1:] if arguments is None else arguments)
     try:
         return equip(typer.main.get_command(app)).main(given, prog_name="duetime", standalone_mode=False) or 0
-    except _UsageError as error:
+    except UsageError as error:
         print_error(_usage(error))
         return WRONG_USAGE
     except InvalidArgument as error:
         print_error(error_text(error))
         return FAILED if error.from_server else WRONG_USAGE
     except OSError as error:
-        print_error(_of_file(error))
+        print_error(of_file(error))
         return FAILED
     except DueTimeError as error:
         print_error(str(error))
@@ -84,15 +81,10 @@ def run(arguments: list[str] | None = None) -> int:
 def _usage(error: Any) -> str:
     """The error's text; in our words for errors that typer takes from pydantic."""
     text: str = error.format_message()
+    if type(error).__name__ in ("MissingParameter", "NoSuchOption") and error.ctx is not None:
+        return f"{text.removesuffix('.')}; see `{error.ctx.command_path} --help`"
     if not hasattr(error.__cause__, "errors"):
         return text
     fault = error.__cause__.errors()[0]
     value = "" if fault["type"] == "value_error" else f"{fault['input']!r} "
     return f"{text.removesuffix(fault['msg'])}{value}{worded(fault)}"
-
-
-def _of_file(error: OSError) -> str:
-    """The error's text without the system's error number."""
-    if error.filename is None or error.strerror is None:
-        return str(error)
-    return f"{error.filename}: {error.strerror.lower()}"

@@ -6,6 +6,7 @@ their summaries without loading them.
 """
 
 from collections.abc import Iterator
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
@@ -90,6 +91,9 @@ SECTIONS = {
         "completion": "Print the completion script of a shell.",
     },
 }
+# Click's class; newer versions of typer contain their own copy of click.
+UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+
 _OTHERS = "Others"
 SUMMARY_CHARS_MAX = 55
 # The summaries of all sections are aligned.
@@ -104,6 +108,15 @@ class Commands(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         return equip(_own(cmd_name) if cmd_name in _OWN else _load(cmd_name))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Suggests a command for a misspelt one; typer knows only commands that are loaded."""
+        try:
+            return super().resolve_command(ctx, args)
+        except UsageError as error:
+            if close := get_close_matches(args[0], self.list_commands(ctx), n=1):
+                error.message = f"No such command {args[0]!r}. Did you mean {close[0]!r}?"  # type: ignore[attr-defined]
+            raise
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """By sections."""

@@ -268,6 +268,13 @@ def from_status(error: grpc.aio.AioRpcError, server: str) -> DueTimeError:
     return made
 
 
+def of_file(error: OSError) -> str:
+    """The text of an error of a file, without the system's error number."""
+    if error.strerror is None:
+        return str(error)
+    return (f"{error.filename}: " if error.filename else "") + error.strerror.lower()
+
+
 def _cause(details: str) -> str:
     """The cause of a failed connection in gRPC's details, if it is one that waiting does not end."""
     return next((f": {cause}" for part, cause in _CAUSES.items() if part in details), "")

@@ -12,7 +12,7 @@ from typing import Any
 
 from duetime_format.hosts import is_loopback
 
-from duetime.client.errors import DueTimeError, InvalidArgument, Unauthenticated
+from duetime.client.errors import DueTimeError, InvalidArgument, Unauthenticated, of_file
 
 TOKEN_VARIABLE = "DUETIME_TOKEN"  # noqa: S105  its name
 TOKEN_FILE_VARIABLE = "DUETIME_TOKEN_FILE"  # noqa: S105  its name
@@ -65,7 +65,8 @@ class Credentials:
         except DueTimeError:
             raise
         except Exception as error:
-            raise Unauthenticated(f"the token is unavailable: {error!r}", reason="TOKEN_UNREADABLE") from error
+            cause = of_file(error) if isinstance(error, OSError) else repr(error)
+            raise Unauthenticated(f"can't read the token: {cause}", reason="TOKEN_UNREADABLE") from error
         if text != self._text:
             self._metadata = ((METADATA_KEY, f"Bearer {_checked(text)}"),)
             self._text = text

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from duetime.client.errors import InvalidArgument
+from duetime.client.errors import InvalidArgument, of_file
 from duetime.tls import Files, Followed
 
 CA_VARIABLE = "DUETIME_TLS_CA_FILE"
@@ -53,7 +53,7 @@ def followed_for(tls: Tls | None) -> Followed | None:
     try:
         return Followed(tls.files)
     except OSError as error:
-        raise InvalidArgument.of("tls", f"{tls!r} can't be used: {error}") from error
+        raise InvalidArgument.of("tls", f"{tls!r} can't be used: {of_file(error)}") from error
 
 
 def _of_environment() -> Tls | None:

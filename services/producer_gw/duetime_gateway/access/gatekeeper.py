@@ -349,7 +349,8 @@ def _token_in(metadata: Any) -> str:
             if len(text) > CHARS_MAX or text[: len(SCHEME)].lower() != SCHEME:
                 raise Unauthenticated("the authorization header is not a Bearer token", reason="TOKEN_INVALID")
             return str(text[len(SCHEME) :])
-    raise Unauthenticated("the call has no token: send authorization: Bearer TOKEN", reason="TOKEN_MISSING")
+    text = "the call has no token: set DUETIME_TOKEN or DUETIME_TOKEN_FILE, or send authorization: Bearer TOKEN"
+    raise Unauthenticated(text, reason="TOKEN_MISSING")
 
 
 def _is_private(context: Any) -> bool:
