@@ -76,6 +76,7 @@ async def test_invalid_topic_is_rejected_at_its_field(shown: Shown, field: str, 
     answer = await shown.browser.post("/topics", fields, page="/topics/new")
     assert answer.status_code in (400, 422)
     assert told in answer.text
+    assert answer.text.count('aria-invalid="true"') == 1
     assert "<b>" not in answer.text
 
 
@@ -104,6 +105,9 @@ async def test_a_group_is_made_and_its_policy_is_changed(shown: Shown) -> None:
         assert 'aria-invalid="true"' in answer.text
     answer = await shown.browser.post("/groups", {"name": "x", "start": "time", "start_at": "soon"}, page="/groups/new")
     assert "is not a time" in answer.text
+    answer = await shown.browser.post("/groups", {"name": "a b", "start": "earliest"}, page="/groups/new")
+    assert answer.status_code == 400
+    assert 'value="a b" autocomplete="off" aria-invalid="true"' in answer.text
 
 
 async def test_reset_previews_its_effect_and_then_applies_it(shown: Shown) -> None:

@@ -190,6 +190,7 @@ async def create_group(request: Request) -> Response:
         if not isinstance(made, GatewayError):
             return RedirectResponse(path_of("groups", made.name), 303)
         error = made
+        faults = {one.field.removeprefix("group."): one.description for one in made.violations}
     status = error.status if error else 422
     return page(request, "group_new.html", form=values, faults=faults, error=error, status=status)
 

@@ -136,6 +136,10 @@ def _readers(name: str, groups: list[consumer_pb2.GroupDescription]) -> list[dic
     ]
 
 
+# Fields of the form by those of the request, if the names differ.
+_FIELDS = {"queue_count": "queues", "max_delay_ms": "max_delay"}
+
+
 async def new_topic(request: Request) -> Response:
     form = {"name": request.query_params.get("name", ""), "queues": "", "max_delay": "", "type": "any"}
     return page(request, "topic_new.html", form=form, types=TYPES, faults={}, error=None)
@@ -165,6 +169,7 @@ async def create_topic(request: Request) -> Response:
         if not isinstance(made, GatewayError):
             return RedirectResponse(path_of("topics", made.name), 303)
         error = made
+        faults = {_FIELDS.get(one.field, one.field): one.description for one in made.violations}
     return page(
         request,
         "topic_new.html",
