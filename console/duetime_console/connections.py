@@ -11,6 +11,7 @@ import errno
 import resource
 import socket
 import ssl
+from asyncio import sslproto
 from typing import Any
 
 import h11
@@ -39,6 +40,8 @@ BODY_BYTES_MAX = 2 * REQUEST_BYTES_MAX
 CHUNKS_FREE, CHUNK_BYTES_MIN = 1_024, 64
 # Bytes of a request's line and headers.
 HEAD_BYTES_MAX = 32 * 1024
+# The buffer of each TLS connection, also of a silent one. asyncio's 256 KiB are 500 MB for all connections.
+TLS_BUFFER_BYTES = sslproto.SSLProtocol.max_size = 32 * 1024
 SWEEP_MS = 1_000
 ACCEPT_PAUSE_MS = 100
 _LASTING = (errno.EBADF, errno.EINVAL, errno.ENOTSOCK)

@@ -2,8 +2,10 @@
 
 import asyncio
 import socket
+import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -11,6 +13,7 @@ from duetime_console.connections import HEAD_MS, STILL_MS, SWEEP_MS, Connection
 from duetime_core.clock import turn
 from duetime_core.testing import Cluster, FakeClock
 
+from tests.certified import Certified
 from tests.console.console import Browser, running
 
 HEAD = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
@@ -102,6 +105,21 @@ async def test_connection_that_ends_releases_its_place() -> None:
             for _, writer in pairs:
                 writer.close()
             await guests.until(lambda: not guests.held)
+
+
+async def test_silent_tls_connection_takes_little_memory(tmp_path: Path) -> None:
+    files = Certified(tmp_path).issue("console")
+    options = {"tls_cert_file": str(files.cert), "tls_key_file": str(files.key)}
+    async with running("127.0.0.1:1", FakeClock(), **options) as browser, guests_of(browser) as guests:
+        await guests.connect()
+        await guests.until(lambda: len(guests.held) == 1)
+        tracemalloc.start()
+        for _ in range(20):
+            await guests.connect()
+        await guests.until(lambda: len(guests.held) == 21)
+        size, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert size < 20 * 128 * 1024
 
 
 @pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\n", HEAD + b"GET /healthz"])

@@ -11,6 +11,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -27,6 +28,7 @@ DESCRIPTORS = 1_024
 # Memory limits of the containers in docker-compose.yml.
 STORE_MB_MAX = 2_048
 GATEWAY_MB_MAX = 1_024
+CONSOLE_MB_MAX = 512
 ENVIRONMENT = {
     "DUETIME_LOG_LEVEL": "INFO",
     "DUETIME_LOG_FORMAT": "json",
@@ -121,12 +123,12 @@ class Node:
     @property
     def rss_mb(self) -> float:
         """Resident memory that no file backs: mapped log segments do not count."""
-        return self._status("RssAnon")
+        return memory_mb(self.pid, "RssAnon")
 
     @property
     def peak_mb(self) -> float:
         """The most resident memory since the start or `reset_peak`, mapped files included."""
-        return self._status("VmHWM")
+        return memory_mb(self.pid, "VmHWM")
 
     def reset_peak(self) -> None:
         Path(f"/proc/{self.pid}/clear_refs").write_text("5")
@@ -151,11 +153,34 @@ class Node:
         """The end of its log."""
         return "\n".join(self.log.read_text().splitlines()[-lines:])
 
-    def _status(self, key: str) -> float:
-        text = Path(f"/proc/{self.pid}/status").read_text()
-        found = re.search(rf"^{key}:\s+(\d+) kB", text, re.MULTILINE)
-        assert found, f"{key} of {self.name}"
-        return int(found[1]) / 1024
+
+def memory_mb(pid: int, key: str) -> float:
+    """A line of a process's status."""
+    found = re.search(rf"^{key}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    assert found, f"{key} of process {pid}"
+    return int(found[1]) / 1024
+
+
+class Peaks:
+    """The most resident memory of processes while it is entered, without mapped files: `mb`, by pid."""
+
+    def __init__(self, *pids: int) -> None:
+        self.mb = dict.fromkeys(pids, 0.0)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def _watch(self) -> None:
+        while not self._ended.wait(0.02):
+            for pid, most in self.mb.items():
+                self.mb[pid] = max(most, memory_mb(pid, "RssAnon"))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
 
 
 class Rig:

@@ -19,7 +19,7 @@ from duetime.cli.certs import certs
 from duetime_console.connections import HEAD_MS
 from typer.testing import CliRunner
 
-from tests.hostile.rig import DESCRIPTORS, START_DEADLINE_S, STOP_DEADLINE_S, Rig, told
+from tests.hostile.rig import CONSOLE_MB_MAX, DESCRIPTORS, START_DEADLINE_S, STOP_DEADLINE_S, Peaks, Rig, told
 
 ANSWER_S_MAX = 5.0
 # Time for the sweep, and for a busy machine.
@@ -28,7 +28,7 @@ SLACK_S = 20.0
 
 @contextmanager
 def console(server: str, **settings: object) -> Iterator[int]:
-    """The port of a console in a process of its own."""
+    """The port of a console in a process of its own, whose memory has to stay within its container's limit."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("DUETIME_")}
     environment |= {"DUETIME_SUPERVISED": "1", "DUETIME_CONSOLE_SERVER": server, "DUETIME_CONSOLE_PORT": "0"}
     environment |= {"DUETIME_CONSOLE_SECRET": "a secret of the tests that is long enough"}
@@ -46,8 +46,12 @@ def console(server: str, **settings: object) -> Iterator[int]:
     try:
         readable, _, _ = select.select([process.stdout], [], [], START_DEADLINE_S)
         assert readable
-        yield json.loads(process.stdout.readline())["port"]
+        port = json.loads(process.stdout.readline())["port"]
+        with Peaks(process.pid) as peaks:
+            yield port
         assert process.poll() is None, "a stranger ended it"
+        told(console_mb=peaks.mb[process.pid])
+        assert peaks.mb[process.pid] < CONSOLE_MB_MAX
     finally:
         process.send_signal(signal.SIGTERM)
         try:

@@ -1,6 +1,5 @@
 """Clients that fill the memory of a gateway and a store: uploads that stop, answers nobody takes, large requests."""
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,7 @@ from duetime.v1 import gateway_pb2, message_pb2, subscriptions_pb2
 from bench.processes import wait_until
 from tests.hostile.bystander import Bystander, Phase
 from tests.hostile.raw import Raw, many, request
-from tests.hostile.rig import Rig, told
+from tests.hostile.rig import Peaks, Rig, told
 
 GATEWAY_MB_MAX = 512
 STORE_MB_MAX = 768
@@ -27,41 +26,18 @@ SEND, PULL = "/duetime.v1.Gateway/Send", "/duetime.v1.Gateway/Pull"
 SUBSCRIBE = "/duetime.v1.Gateway/Subscribe"
 
 
-class Peaks:
-    """The most memory of gateway and store while it is entered."""
-
-    def __init__(self, rig: Rig) -> None:
-        self._rig = rig
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-        self.gateway_mb = self.store_mb = 0.0
-
-    def _watch(self) -> None:
-        while not self._ended.wait(0.02):
-            self.gateway_mb = max(self.gateway_mb, self._rig.gateways[0].rss_mb)
-            self.store_mb = max(self.store_mb, self._rig.stores[0].rss_mb)
-
-    def __enter__(self) -> "Peaks":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-
 @contextmanager
 def measured(rig: Rig, what: str, seconds: float) -> Iterator[None]:
     """Tells memory and a bystander's latencies, before and while the body runs; the memory has to stay within goals."""
     with Bystander(rig.address) as beside:
-        before = beside.measure(seconds)
-        with Peaks(rig) as peaks:
+        before, gateway, store = beside.measure(seconds), rig.gateways[0].pid, rig.stores[0].pid
+        with Peaks(gateway, store) as peaks:
             yield
             after = beside.phase()
-        told(what=what, gateway_mb=peaks.gateway_mb, store_mb=peaks.store_mb)
+        told(what=what, gateway_mb=peaks.mb[gateway], store_mb=peaks.mb[store])
         _tell(before, after)
-        assert peaks.gateway_mb < GATEWAY_MB_MAX
-        assert peaks.store_mb < STORE_MB_MAX
+        assert peaks.mb[gateway] < GATEWAY_MB_MAX
+        assert peaks.mb[store] < STORE_MB_MAX
         assert after.errors == {}
 
 
