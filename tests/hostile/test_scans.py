@@ -51,6 +51,11 @@ class Adversary:
     def close(self) -> None:
         self._channel.close()
 
+    def glance(self) -> None:
+        """The cheapest call that a store answers, to compare with."""
+        request = gateway_pb2.PullRequest(topic=TOPIC, max_count=1)
+        assert self._gateway.Pull(request, timeout=CALL_TIMEOUT_S).messages
+
     def pull(self) -> None:
         request = gateway_pb2.PullRequest(topic=TOPIC, offset=self._offset, sql=SQL)
         answer = self._gateway.Pull(request, timeout=CALL_TIMEOUT_S)
@@ -127,16 +132,17 @@ def test_a_costly_filter_delays_no_other(start: Callable[..., Rig]) -> None:
     rig = start()
     fill(rig.address, 2_048)
     with Bystander(rig.address) as beside:
-        beside.measure(1.0)
-        alone = beside.measure(2.0)
-        tell("nobody", alone)
+        with at_it(rig.address, "glance", "glance"):
+            beside.measure(1.0)
+            cheap = beside.measure(2.0)
+        tell("2 glance", cheap)
         with at_it(rig.address, "pull", "pull") as pullers:
             during = beside.measure(2.0)
         tell("2 pull", during, passed=sum(one.passed for one in pullers))
     assert during.errors == {}
     # Loosely, for machines that do much else: it was seconds.
-    assert during.send_p50 < 5 * alone.send_p50 + 100
-    assert during.late_p50 < alone.late_p50 + 250
+    assert during.send_p50 < 5 * cheap.send_p50 + 100
+    assert during.late_p50 < 5 * cheap.late_p50 + 250
     assert all(one.passed for one in pullers)
 
 
@@ -146,9 +152,12 @@ def test_searches_of_all_kinds_keep_nobody_waiting(start: Callable[..., Rig]) ->
     rig = start()
     fill(rig.address, 16_384)
     with Bystander(rig.address) as beside:
-        beside.measure(2.0)
-        alone = beside.measure(10.0)
-        tell("nobody", alone)
+        tell("nobody", beside.measure(10.0))
+        # As many callers of cheap calls: they take as much of the machine.
+        with at_it(rig.address, *("glance",) * 8):
+            beside.measure(2.0)
+            cheap = beside.measure(10.0)
+        tell("8 glance", cheap)
         phases = {}
         for names in (
             ("pull",),
@@ -168,5 +177,5 @@ def test_searches_of_all_kinds_keep_nobody_waiting(start: Callable[..., Rig]) ->
             tell(who, phases[who], scanned_s=metrics["duetime_store_scanning_seconds"])
     for who, phase in phases.items():
         assert phase.errors == {}, who
-        assert phase.send_p50 <= 2 * alone.send_p50 + 5, who
-        assert phase.late_p50 <= alone.late_p50 + 20, who
+        assert phase.send_p50 <= 2 * cheap.send_p50 + 5, who
+        assert phase.late_p50 <= 2 * cheap.late_p50 + 20, who
