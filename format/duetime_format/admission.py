@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from duetime_format import limits, policy, record
+from duetime_format import limits, policy, priority, record
 from duetime_format.errors import Violation
 from duetime_format.levels import DELAY_MS_MAX, LEVEL_COUNT_MAX, DelayLevels
 from duetime_format.names import is_name, is_system_topic
@@ -33,6 +33,7 @@ FIELD_INSTEAD = {
     record.REAL_QID: "queue",
     record.SHARDING_KEY: "sharding_key",
     record.RETRY: "retry",
+    priority.PRIORITY: "priority",
     "TIMER_DELAY_MS": "delay_ms",
     "TIMER_DELAY_SEC": "delay_ms",
     "TIMER_DELIVER_MS": "deliver_at_ms",
@@ -69,17 +70,20 @@ class Draft:
     replace: bool = False
     # The maximum time from the first replaced message to the due time, with `replace`; 0: no limit.
     max_wait_ms: int = 0
+    # None: it has none.
+    priority: int | None = None
 
 
 class Terms(NamedTuple):
     """The topic's rules for a draft. `queue_count` None: the topic is not known; `max_delay_ms` 0: it has no limit of
-    its own. `is_half`: it is a half message of a transaction."""
+    its own. `is_half`: it is a half message of a transaction. `has_priorities`: its type is PRIORITY; None: unknown."""
 
     queue_count: int | None
     now_ms: int
     max_delay_ms: int = 0
     body_bytes_min: int = 0
     is_half: bool = False
+    has_priorities: bool | None = None
 
 
 def is_word(text: str) -> bool:
@@ -109,6 +113,7 @@ def violations(draft: Draft, levels: DelayLevels | None, terms: Terms) -> list[V
         *_keys(draft),
         *_sharding_key(draft.sharding_key),
         *_queue(draft, terms.queue_count),
+        *_priority(draft, terms),
         *_due(draft, levels, terms),
         *_id(draft.id),
     ]
@@ -169,6 +174,7 @@ def properties_bytes(draft: Draft) -> int:
     pairs += [(record.KEYS, " ".join(draft.keys))] if draft.keys else []
     pairs += [(record.SHARDING_KEY, draft.sharding_key)] if draft.sharding_key else []
     pairs += [(record.RETRY, policy.render(draft.retry))] if draft.retry is not None else []
+    pairs += [(priority.PRIORITY, str(draft.priority))] if draft.priority is not None else []
     pairs.append((record.UNIQ_KEY, draft.id or "0" * 32))
     return sum(len(name.encode()) + len(value.encode()) + 2 for name, value in pairs) - 1
 
@@ -222,6 +228,24 @@ def _queue(draft: Draft, queue_count: int | None) -> Iterator[Violation]:
         yield Violation("queue", f"{draft.queue} is not within 0 and {queue_count - 1}, the topic's last")
     elif not 0 <= draft.queue < limits.QUEUE_COUNT_MAX:
         yield Violation("queue", f"{draft.queue} is not within 0 and {limits.QUEUE_COUNT_MAX - 1}")
+
+
+def _priority(draft: Draft, terms: Terms) -> Iterator[Violation]:
+    if draft.priority is None:
+        if terms.has_priorities and draft.sharding_key:
+            text = f"is set: topic {draft.topic} has priorities, and a message's priority chooses its queue"
+            yield Violation("sharding_key", text)
+        return
+    if not 0 <= draft.priority <= priority.PRIORITY_MAX:
+        yield Violation("priority", f"{draft.priority} is not within 0 and {priority.PRIORITY_MAX}")
+    if terms.has_priorities is False:
+        text = f"is set, but topic {draft.topic} has no priorities; create one of the type `priority`"
+        yield Violation("priority", text)
+    for name in ("queue", "sharding_key"):
+        if getattr(draft, name) not in (None, ""):
+            yield Violation("priority", f"conflicts with {name}: the priority chooses the queue")
+    if draft.replace:
+        yield Violation("priority", "conflicts with replace: the key chooses the queue")
 
 
 def _due(draft: Draft, levels: DelayLevels | None, terms: Terms) -> Iterator[Violation]:

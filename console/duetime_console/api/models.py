@@ -106,6 +106,7 @@ class GivenMessage(GivenDue):
     delay_level: Int32 | None = Field(None, description="RocketMQ's level, from 1")
     queue: Int32 | None = Field(None, description="the queue; default: by sharding_key, else round robin")
     sharding_key: str = Field("", description="messages with equal keys go to the same queue")
+    priority: Int32 | None = Field(None, description="from 0, for a topic of type priority; higher ones come first")
     born_at: Moment = Field(0, description="the sender's clock")
     flag: Int32 = 0
     retry: GivenRetry | None = Field(None, description="replaces the group's policy")
@@ -128,6 +129,7 @@ class GivenMessage(GivenDue):
             tags=self.tags,
             keys=self.keys,
             sharding_key=self.sharding_key,
+            priority=self.priority,
             queue=self.queue,
             id=self.id,
             born_at_ms=self.born_at,
@@ -255,6 +257,7 @@ class Stored(ToldBody):
     stored_at: str | None
     due_at: str | None
     delay_level: int | None
+    priority: int | None = Field(description="null: it has none")
 
 
 def stored_fields(message: message_pb2.StoredMessage, *, with_body: bool = True) -> dict[str, Any]:
@@ -273,6 +276,7 @@ def stored_fields(message: message_pb2.StoredMessage, *, with_body: bool = True)
         "stored_at": iso(message.stored_at_ms),
         "due_at": iso(message.due_at_ms),
         "delay_level": message.delay_level or None,
+        "priority": message.priority if message.HasField("priority") else None,
     }
 
 

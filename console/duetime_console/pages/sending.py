@@ -22,7 +22,7 @@ DEFAULTS = {
     "topic": "", "body": "", "form": "text", "due": "now", "delay": "", "level": "", "at": "", "tags": "", "keys": "",
     "properties": "", "id": "", "sharding_key": "", "queue": "", "flag": "", "born_at": "", "max_attempts": "",
     "backoff": "group", "initial": "", "max": "", "factor": "", "jitter": "", "intervals": "", "replace": "",
-    "max_wait": "",
+    "max_wait": "", "priority": "",
 }  # fmt: skip
 _BODIES = {"text": "body", "json": "body_json", "base64": "body_base64"}
 # Form fields whose names differ from the message's.
@@ -87,7 +87,7 @@ def _values(form: dict[str, str], faults: dict[str, str]) -> dict[str, Any]:
     values: dict[str, Any] = {name: form[name].strip() for name in ("topic", "tags", "id", "sharding_key")}
     values["keys"] = [key.strip() for key in re.split(r"[,\n]", form["keys"]) if key.strip()]
     values["properties"] = _properties(form["properties"], faults)
-    values |= {name: form[name].strip() for name in ("queue", "flag") if form[name].strip()}
+    values |= {name: form[name].strip() for name in ("queue", "flag", "priority") if form[name].strip()}
     values |= _body(form, faults) | _due(form, faults) | _retry(form)
     if form["born_at"].strip():
         values["born_at"] = _moment(form, "born_at", faults)

@@ -22,6 +22,8 @@ def message_line(message: ReceivedMessage | FoundMessage) -> str:
         parts.append(f"tags={printable(message.tags)}")
     if message.keys:
         parts.append(f"keys={printable(','.join(message.keys))}")
+    if message.priority is not None:
+        parts.append(f"priority={message.priority}")
     if message.late_ms is not None:
         parts.append(f"late={message.late_ms}ms")
     try:
@@ -35,6 +37,7 @@ def content_lines(message: MessageView) -> list[str]:
     """Tags, keys, properties and body for people."""
     lines = [f"tags        {printable(message.tags)}"] if message.tags else []
     lines += [f"keys        {printable(', '.join(message.keys))}"] if message.keys else []
+    lines += [f"priority    {message.priority}"] if message.priority is not None else []
     lines += [f"property    {printable(f'{name}={value}')}" for name, value in message.properties.items()]
     try:
         return [*lines, "", "body", textwrap.indent(message.body.decode("utf-8", "backslashreplace"), "  ")]
@@ -53,6 +56,7 @@ def message_object(message: ReceivedMessage | FoundMessage) -> dict[str, Any]:
         "tags": message.tags,
         "keys": message.keys,
         "properties": message.properties,
+        "priority": message.priority,
         "born_at": iso(message.born_at),
         "stored_at": iso(message.stored_at),
         "due_at": iso(message.due_at),

@@ -199,6 +199,7 @@ def _object(retry: WaitingRetry) -> dict[str, Any]:
         "tags": retry.tags,
         "keys": retry.keys,
         "properties": retry.properties,
+        "priority": retry.priority,
         "born_at": iso(retry.born_at),
         "shard": shard,
         "lane": lane,

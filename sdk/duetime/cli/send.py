@@ -57,6 +57,9 @@ def send(
     prop: Annotated[list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="May be repeated.")] = None,
     queue: Annotated[int | None, typer.Option(help="The queue. Default: by sharding key, otherwise in turn.")] = None,
     sharding_key: Annotated[str, typer.Option(help="Messages with equal keys go to the same queue.")] = "",
+    priority: Annotated[
+        int | None, typer.Option(help="The priority, from 0, for a topic of the type priority.")
+    ] = None,
     server: Server = None,
     as_json: Json = False,
 ) -> None:
@@ -68,10 +71,13 @@ def send(
       duetime send orders "wake up" --deliver-at 2026-12-24T18:00:00Z
       duetime send carts @cart.json --delay 30m --replace --key cart-42 --max-wait 2h
       seq 100000 | duetime send orders --lines --delay 1m
+      duetime send alerts "the pump is off" --priority 7
       duetime send orders @items.txt --batch --sharding-key order-42
     """
     if batch and replace:
         raise typer.BadParameter("give either --batch or --replace: a batch replaces no messages")
+    if batch and priority is not None:
+        raise typer.BadParameter("give either --batch or --priority: a batch has one queue")
     if (delay is not None) + (level is not None) + (deliver_at is not None) > 1:
         raise typer.BadParameter("give one of --delay, --deliver-at and --level")
     for option, text in (("--delay", delay), ("--max-wait", max_wait)):
@@ -90,6 +96,7 @@ def send(
         queue=queue,
         replace=replace,
         max_wait=max_wait,
+        priority=priority,
     )
     with ExitStack() as opened:
         if body == "-" and sys.stdin.isatty():

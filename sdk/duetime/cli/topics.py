@@ -79,7 +79,7 @@ def create(
     ] = None,
     message_type: Annotated[
         str,
-        typer.Option("--type", help="Message type for RocketMQ clients: normal, fifo, delay, transaction or any."),
+        typer.Option("--type", help="Type of its messages: normal, fifo, delay, transaction, priority or any."),
     ] = "any",
     server: Server = None,
     as_json: Json = False,
@@ -93,6 +93,7 @@ def create(
       duetime topics create orders --queues 8
       duetime topics create reminders --max-delay 30d
       duetime topics create events --type fifo
+      duetime topics create alerts --type priority --queues 8
     """
     if message_type not in _TYPES:
         raise typer.BadParameter(f"{message_type!r} is not one of {', '.join(_TYPES)}", param_hint="--type")

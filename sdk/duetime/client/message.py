@@ -95,6 +95,9 @@ class Message:
     max_wait: Length | None = None
     """With `replace`: the latest due time, counted from the store time of the first message in the chain of
     replacements."""
+    priority: int | None = None
+    """From 0; higher ones are received first. Only for topics of the type `priority`, whose queues are the priorities:
+    all above the highest queue share it. Without one, a message there has the lowest."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.body, bytes):
@@ -185,6 +188,8 @@ def wire_fields(message: Message, message_id: str, born_at_ms: int) -> dict[str,
         fields["sharding_key"] = message.sharding_key
     if message.queue is not None:
         fields["queue"] = message.queue
+    if message.priority is not None:
+        fields["priority"] = message.priority
     if message.flag:
         fields["flag"] = message.flag
     if message.retry is not None:

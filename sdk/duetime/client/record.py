@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from duetime_format import errors
+from duetime_format import errors, priority
 from duetime_format.bodies import NotUnpacked, unpacked
 from duetime_format.lanes import is_timer_lane
 from duetime_format.record import RESERVED_PROPERTIES
@@ -17,6 +17,7 @@ __all__ = ["RESERVED_PROPERTIES", "ReceivedMessage", "decompressed", "slices", "
 # The limit of a decompressed body: 4 MiB of zeros, compressed a thousand times, would be 4 GiB.
 DECOMPRESSED_BYTES_MAX = 64 * 1024 * 1024
 _CONTENT_TYPE = CONTENT_TYPE.encode()
+_PRIORITY = priority.PRIORITY.encode()
 
 
 class ReceivedMessage(View, JsonBody):
@@ -33,6 +34,11 @@ class ReceivedMessage(View, JsonBody):
     def properties(self) -> dict[str, str]:
         """The sender's properties, as a new dict each time."""
         return {name: value for name, value in self.all_properties.items() if name not in RESERVED_PROPERTIES}
+
+    @property
+    def priority(self) -> int | None:
+        """The priority as sent; None: it has none."""
+        return priority.parse(self.text_of(_PRIORITY))
 
     @property
     def born_at(self) -> datetime:

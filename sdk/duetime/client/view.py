@@ -40,6 +40,11 @@ class MessageView(JsonBody):
         return dict(self._message.properties)
 
     @property
+    def priority(self) -> int | None:
+        """The priority as sent; None: it has none."""
+        return self._message.priority if self._message.HasField("priority") else None
+
+    @property
     def born_at(self) -> datetime:
         """The producer's clock."""
         return moment(self._message.born_at_ms)

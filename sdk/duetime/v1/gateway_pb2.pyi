@@ -50,6 +50,8 @@ class TopicType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TOPIC_TYPE_FIFO: _ClassVar[TopicType]
     TOPIC_TYPE_DELAY: _ClassVar[TopicType]
     TOPIC_TYPE_TRANSACTION: _ClassVar[TopicType]
+    TOPIC_TYPE_LITE: _ClassVar[TopicType]
+    TOPIC_TYPE_PRIORITY: _ClassVar[TopicType]
 PULL_STATUS_UNSPECIFIED: PullStatus
 PULL_STATUS_FOUND: PullStatus
 PULL_STATUS_NO_NEW: PullStatus
@@ -71,6 +73,8 @@ TOPIC_TYPE_NORMAL: TopicType
 TOPIC_TYPE_FIFO: TopicType
 TOPIC_TYPE_DELAY: TopicType
 TOPIC_TYPE_TRANSACTION: TopicType
+TOPIC_TYPE_LITE: TopicType
+TOPIC_TYPE_PRIORITY: TopicType
 
 class WhoAmIRequest(_message.Message):
     __slots__ = ()

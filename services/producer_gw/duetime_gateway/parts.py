@@ -68,6 +68,7 @@ from duetime_gateway.rocketmq.permissions import ROCKETMQ_RULES, SERVICE_NAME
 from duetime_gateway.rocketmq.renewing import Renewals
 from duetime_gateway.rocketmq.sending import Producers
 from duetime_gateway.rocketmq.telemetry import Telemetry
+from duetime_gateway.rocketmq.transactions import TransactionIds
 from duetime_gateway.rocketmq.wire.pool import with_others
 from duetime_gateway.routing.adoption import Adoption, MissingTopics
 from duetime_gateway.routing.catalog import TopicCatalog
@@ -309,10 +310,11 @@ def _make_rocketmq(
     metrics, clients = RocketMQMetrics(registry), Clients(clock)
     metrics.clients.set_function(clients.__len__)
     renewals, acks = Renewals(leases, clients, clock, metrics), Acks(leases, clock, tasks)
-    checking = Checking(transactions.watching, transactions.groups, clock, tasks)
     endpoint, levels, places = settings.rocketmq_endpoint, settings.levels, routing.places
+    ids = TransactionIds(TransactionList(routing.shards, places, timeout_ms=settings.store_timeout_ms))
+    checking = Checking(transactions.watching, transactions.groups, ids, clock, tasks)
     preparer, ender = transactions.preparer, transactions.ender
-    producers = Producers(sender, preparer, ender, ending, places, checking, endpoint=endpoint)
+    producers = Producers(sender, preparer, ender, ending, places, checking, ids, endpoint=endpoint)
     consumers = Consumers(
         *(leases, groups, places, retry, renewals, acks, traffic.answers, levels, clock, metrics, tasks),
         endpoint=endpoint,

@@ -12,7 +12,7 @@ from functools import cached_property
 from duetime.v1 import consumer_pb2, message_pb2
 from duetime_core.attempts import failed_attempts
 from duetime_core.errors import DueTimeError, InvalidArgument, Violation
-from duetime_format import record
+from duetime_format import priority, record
 from duetime_format.attempts import History
 from duetime_format.limits import PROPERTIES_BYTES_MAX
 from duetime_format.names import DLQ_PREFIX, retry_topic
@@ -181,6 +181,7 @@ def dead_letter_of(letter: Letter) -> consumer_pb2.DeadLetter:
             attempt=found.reconsume_times,
             born_host=record.host_text(found.born_host),
             sys_flag=found.sys_flag,
+            priority=priority.of(names),
         ),
         group=group_of(letter),
         shard=letter.place.shard,

@@ -120,6 +120,13 @@ class StoreSettings(NodeSettings):
         description="maximum messages of all groups leased or waiting for redelivery, half of them of one caller and "
         "a quarter of one group; each takes 110 bytes of memory if a Receive leases 32, 640 if it leases one",
     )
+    priority_wait_ms: int = Field(
+        10_000,
+        ge=0,
+        le=86_400_000,
+        description="time for which higher priorities may pass over a queue; then one of each eight messages comes "
+        "from it until it is empty",
+    )
     queue_files_max: int = Field(
         0,
         ge=0,

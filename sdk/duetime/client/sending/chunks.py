@@ -23,6 +23,12 @@ from duetime.v1 import gateway_pb2
 T = TypeVar("T")
 
 
+def _has_place(message: Message) -> bool:
+    """Whether a field of the message chooses its queue: such messages of one queue keep their order."""
+    has_queue = message.queue is not None or message.priority is not None
+    return has_queue or bool(message.sharding_key) or message.replace
+
+
 class Chunks(Generic[T]):
     """Splits many messages into batches, lazily; each comes with the indices of its messages.
 
@@ -80,7 +86,7 @@ class Chunks(Generic[T]):
             indices, messages, ids, encoded = self._sort_out(indices, messages, ids, born_at_ms)
         if indices:
             topics = [message.topic for message in messages]
-            ordered = any(message.queue is not None or message.sharding_key or message.replace for message in messages)
+            ordered = any(map(_has_place, messages))
             yield indices, SendBatch(encoded, ids, topics, sum(map(len, encoded)), ordered, self._request)
 
     def _sort_out(

@@ -97,6 +97,7 @@ class AsyncProducer(Closing):
         retry: str | None = None,
         replace: bool = False,
         max_wait: Length | None = None,
+        priority: int | None = None,
     ) -> Receipt:
         """Sends one message; concurrent calls share requests. The arguments are those of `Message`.
 
@@ -108,6 +109,7 @@ class AsyncProducer(Closing):
         """
         message = Message(topic, body, delay, level, tags, keys, properties or {}, sharding_key, queue, id, flag, retry)
         message.deliver_at, message.key, message.replace, message.max_wait = deliver_at, key, replace, max_wait
+        message.priority = priority
         return await self.send_message(message)
 
     async def send_message(self, message: Message) -> Receipt:
@@ -222,6 +224,7 @@ class AsyncProducer(Closing):
         flag: int = 0,
         retry: str | None = None,
         check_after: Length | None = None,
+        priority: int | None = None,
     ) -> AsyncTransaction:
         """A message as a with block: stored at the beginning and invisible, committed at the end, rolled back if an
         exception leaves the block. A delay counts from the commit.
@@ -234,7 +237,7 @@ class AsyncProducer(Closing):
         The other arguments are those of `Message`. The beginning of the block raises the errors of `send`.
         """
         message = Message(topic, body, delay, level, tags, keys, properties or {}, sharding_key, queue, id, flag, retry)
-        message.deliver_at, message.key = deliver_at, key
+        message.deliver_at, message.key, message.priority = deliver_at, key, priority
         return AsyncTransaction(self._transacting, message, group, check_after)
 
     @overload

@@ -138,6 +138,7 @@ class Producer(Sending):
         retry: str | None = None,
         replace: bool = False,
         max_wait: Length | None = None,
+        priority: int | None = None,
     ) -> Receipt:
         """Sends one message; concurrent calls share requests. The arguments are those of `Message`.
 
@@ -149,6 +150,7 @@ class Producer(Sending):
         """
         message = Message(topic, body, delay, level, tags, keys, properties or {}, sharding_key, queue, id, flag, retry)
         message.deliver_at, message.key, message.replace, message.max_wait = deliver_at, key, replace, max_wait
+        message.priority = priority
         return self.send_message(message)
 
     @overload
@@ -248,6 +250,7 @@ class Producer(Sending):
         flag: int = 0,
         retry: str | None = None,
         check_after: Length | None = None,
+        priority: int | None = None,
     ) -> Transaction:
         """A message as a with block: stored at the beginning and invisible, committed at the end, rolled back if an
         exception leaves the block. A delay counts from the commit.
@@ -277,6 +280,7 @@ class Producer(Sending):
                 flag=flag,
                 retry=retry,
                 check_after=check_after,
+                priority=priority,
             )
         )
 

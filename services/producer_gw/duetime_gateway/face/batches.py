@@ -76,7 +76,7 @@ class BatchDrafts:
         draft.topic, draft.sharding_key = request.topic, request.sharding_key
         draft.queue = request.queue if request.HasField("queue") else None
         # These fields cause a violation below.
-        draft.replace, draft.max_wait_ms = False, 0
+        draft.replace, draft.max_wait_ms, draft.priority = False, 0, None
         return draft
 
     def topics(self) -> Collection[str]:
@@ -94,6 +94,8 @@ class BatchDrafts:
                 yield Violation(f"{place}.queue", "cannot be set per message in a batch; set it on the batch")
             if message.sharding_key:
                 yield Violation(f"{place}.sharding_key", "cannot be set per message in a batch; set it on the batch")
+            if message.HasField("priority"):
+                yield Violation(f"{place}.priority", "cannot be set in a batch, which has one queue; use Send")
             yield from _replacing(place, message)
             first = firsts.setdefault(message.id, index) if message.id else index
             if first != index:

@@ -99,6 +99,7 @@ def draft_of(message: message_pb2.Message) -> Draft:
         message.retry if message.HasField("retry") else None,
         message.replace,
         message.max_wait_ms,
+        message.priority if message.HasField("priority") else None,
     )
 
 

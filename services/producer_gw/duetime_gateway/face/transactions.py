@@ -3,7 +3,7 @@
 from duetime.v1 import message_pb2
 from duetime.v1 import transactions_pb2 as pb
 from duetime_core.decoding import decode
-from duetime_format import record
+from duetime_format import priority, record
 from duetime_format.properties import decode_properties
 from duetime_format.record import Record, host_text
 
@@ -74,4 +74,5 @@ def half_message(found: Record, queue: int | None) -> message_pb2.StoredMessage:
         attempt=found.reconsume_times,
         born_host=host_text(found.born_host),
         sys_flag=found.sys_flag,
+        priority=priority.of(properties),
     )

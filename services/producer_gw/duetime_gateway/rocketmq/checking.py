@@ -16,9 +16,9 @@ from duetime_gateway.rocketmq.clients import Client
 from duetime_gateway.rocketmq.names import shown
 from duetime_gateway.rocketmq.outbound import half
 from duetime_gateway.rocketmq.sessions import Session
+from duetime_gateway.rocketmq.transactions import TransactionIds
 from duetime_gateway.rocketmq.wire import messaging_pb2 as pb
 from duetime_gateway.transactions.checks import Check, Watcher
-from duetime_gateway.transactions.names import text_of
 from duetime_gateway.transactions.producers import ProducerGroups
 from duetime_gateway.transactions.watching import Watching
 
@@ -53,8 +53,11 @@ class _Topic:
 class Checking:
     """All watched topics."""
 
-    def __init__(self, watching: Watching, groups: ProducerGroups, clock: Clock, tasks: asyncio.TaskGroup) -> None:
+    def __init__(
+        self, watching: Watching, groups: ProducerGroups, ids: TransactionIds, clock: Clock, tasks: asyncio.TaskGroup
+    ) -> None:
         self._watching = watching
+        self._ids = ids
         self._groups = groups
         self._clock = clock
         self._tasks = tasks
@@ -172,13 +175,14 @@ class Checking:
 
     async def _hand(self, topic: _Topic, check: Check) -> None:
         """Raises: _Unheard."""
+        self._ids.note(topic.name, check.name)
         for session in list(topic.sessions):
             if session not in topic.sessions:
                 continue
             del topic.sessions[session]
             topic.sessions[session] = None
             message = half(check.found, shown(topic.name, session.namespace))
-            command = pb.RecoverOrphanedTransactionCommand(message=message, transaction_id=text_of(check.name))
+            command = pb.RecoverOrphanedTransactionCommand(message=message, transaction_id=check.name.message_id)
             if await session.tell(pb.TelemetryCommand(recover_orphaned_transaction_command=command), TOLD_MS):
                 return
         raise _Unheard

@@ -18,7 +18,7 @@ assert RECOVERY_S_MAX <= CHECK_IMMUNITY_S_MAX
 
 
 def type_of(message: pb.Message) -> "pb.MessageType":
-    """The type of a message, by its fields.
+    """The type of a message, by its fields. A priority gives way to the other types.
 
     Raises:
         Refused: the fields of two types are set.
@@ -33,11 +33,11 @@ def type_of(message: pb.Message) -> "pb.MessageType":
     if len(found) > 1:
         text = f"{found[1][1]}: cannot be combined with {found[0][1]}"
         raise Refused(pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, text)
-    return found[0][0] if found else pb.NORMAL
+    return found[0][0] if found else pb.PRIORITY if system.HasField("priority") else pb.NORMAL
 
 
-def message_of(message: pb.Message) -> message_pb2.Message:
-    """The message to send; the sender checks the other rules.
+def message_of(message: pb.Message, *, keeps_priority: bool = False) -> message_pb2.Message:
+    """The message to send; the sender checks the other rules. `keeps_priority`: its topic has priorities.
 
     Raises:
         Refused: a rule specific to RocketMQ is broken.
@@ -54,6 +54,8 @@ def message_of(message: pb.Message) -> message_pb2.Message:
         id=system.message_id,
         born_at_ms=max(within_int64(timestamp_ms(system.born_timestamp)), 0),
     )
+    if keeps_priority and system.HasField("priority"):
+        found.priority = system.priority
     if system.HasField("delivery_timestamp"):
         found.deliver_at_ms = within_int64(timestamp_ms(system.delivery_timestamp))
     return found
@@ -77,8 +79,9 @@ def _check(message: pb.Message, system: pb.SystemProperties) -> None:
         raise Refused(pb.MESSAGE_PROPERTIES_TOO_LARGE, text)
     if system.HasField("lite_topic"):
         raise Refused(pb.UNSUPPORTED, "lite_topic: lite topics are not supported")
-    if system.priority > 0:
-        raise Refused(pb.UNSUPPORTED, f"priority: {system.priority} is above 0; priorities are not supported")
+    if system.priority < 0:
+        # The code of RocketMQ's proxy.
+        raise Refused(pb.INTERNAL_SERVER_ERROR, f"priority: {system.priority} is below 0")
 
 
 def recovery_s(system: pb.SystemProperties) -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from duetime_format import layout, record
+from duetime_format import layout, priority, record
 from duetime_format.properties import decode_properties
 from duetime_format.record import Record, host_text
 from duetime_format.view import View
@@ -91,6 +91,9 @@ def _message(properties: Mapping[str, str], body: bytes, topic: pb.Resource) -> 
         system.dead_letter_queue.topic = dead_of
         # Use the sender's id; RocketMQ puts its own id of the log position there.
         system.dead_letter_queue.message_id = properties.get(record.UNIQ_KEY, "")
+    urgency = priority.of(properties)
+    if urgency is not None:
+        system.priority = urgency
     system.message_type = _type_of(properties)
     system.body_encoding = pb.IDENTITY
     system.body_digest.type = pb.MD5
@@ -101,4 +104,6 @@ def _message(properties: Mapping[str, str], body: bytes, topic: pb.Resource) -> 
 def _type_of(properties: Mapping[str, str]) -> "pb.MessageType":
     if record.TRANSACTION_ID in properties:
         return pb.TRANSACTION
-    return pb.FIFO if record.SHARDING_KEY in properties else pb.NORMAL
+    if record.SHARDING_KEY in properties:
+        return pb.FIFO
+    return pb.NORMAL if priority.of(properties) is None else pb.PRIORITY

@@ -14,6 +14,8 @@ ANY_QUEUE = -1
 _PORT_MAX = 65_535
 # Types known to old clients. A topic takes all unless it was created for one of them; numbers are those of topic types.
 _ALL_TYPES = (pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION)
+# Types of which a topic takes no other, and old clients know nothing.
+_OWN_TYPES = (pb.LITE, pb.PRIORITY)
 
 
 def endpoints_of(typed: pb.Endpoints, advertised: str) -> pb.Endpoints:
@@ -43,7 +45,7 @@ def scheme_of(host: str) -> "pb.AddressScheme":
 @cache
 def types_of(message_type: int) -> "tuple[pb.MessageType, ...]":
     """The message types of a topic of this type; 0: all."""
-    return tuple(one for one in _ALL_TYPES if message_type in (0, one))
+    return tuple(one for one in (*_ALL_TYPES, *_OWN_TYPES) if one == message_type) or _ALL_TYPES
 
 
 def queues_of(

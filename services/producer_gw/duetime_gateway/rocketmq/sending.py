@@ -21,6 +21,7 @@ from duetime_gateway.rocketmq.handles import Recall, parse_recall, recall_of
 from duetime_gateway.rocketmq.inbound import message_of, recovery_s, type_of
 from duetime_gateway.rocketmq.names import stored
 from duetime_gateway.rocketmq.routes import endpoints_of, queues_of, types_of
+from duetime_gateway.rocketmq.transactions import TransactionIds
 from duetime_gateway.rocketmq.wire import messaging_pb2 as pb
 from duetime_gateway.routing.places import Places
 from duetime_gateway.rules import check_group_reads, check_topic, refuse
@@ -50,6 +51,7 @@ class Producers:
         ending: Ending,
         places: Places,
         checking: Checking,
+        ids: TransactionIds,
         *,
         endpoint: str,
     ) -> None:
@@ -59,6 +61,7 @@ class Producers:
         self._ending = ending
         self._places = places
         self._checking = checking
+        self._ids = ids
         self._endpoint = endpoint
 
     async def query_route(self, request: pb.QueryRouteRequest, call: Call) -> pb.QueryRouteResponse:
@@ -80,7 +83,7 @@ class Producers:
         for index, message in enumerate(request.messages):
             try:
                 types.add(_checked_type(topic, message, taken))
-                right.append((index, message_of(message)))
+                right.append((index, message_of(message, keeps_priority=pb.PRIORITY in taken)))
             except DueTimeError as error:
                 faults[index] = error
         if pb.TRANSACTION in types and len(request.messages) > 1:
@@ -117,15 +120,21 @@ class Producers:
         outcome = await self._preparer.prepare(request, caller(call.context))
         if access.may(Right.SEND, Kind.GROUP, topic):
             self._checking.prepared(call.client, topic)
-        return transactions_pb2.PrepareResponse.FromString(prepare_response(outcome)).results
+        results = transactions_pb2.PrepareResponse.FromString(prepare_response(outcome)).results
+        for one in results:
+            if (name := parse(one.transaction_id)) is not None:
+                self._ids.note(topic, name)
+        return results
 
     async def end_transaction(self, request: pb.EndTransactionRequest, call: Call) -> pb.EndTransactionResponse:
-        name = parse(request.transaction_id)
-        if name is None or request.message_id not in ("", name.message_id):
-            text = f"transaction_id: was not returned by SendMessage for message {request.message_id[:255]!r}"
+        topic, name = stored(request.topic), None
+        if request.message_id in ("", request.transaction_id):
+            name = await self._ids.find(topic, request.transaction_id, call.remaining_ms)
+        if name is None:
+            text = f"transaction_id: {request.transaction_id[:255]!r} was not returned by SendMessage for topic {topic}"
             raise codes.Refused(pb.INVALID_TRANSACTION_ID, text)
         decision = _DECISIONS.get(request.resolution, Decision.UNKNOWN)
-        ended = await self._ender.end(stored(request.topic), Ends.of([(name, decision)]), call.remaining_ms)
+        ended = await self._ender.end(topic, Ends.of([(name, decision)]), call.remaining_ms)
         other = ended.others.get(0)
         if other is not None and other.HasField("fault"):
             raise refused(other.fault)
@@ -167,6 +176,9 @@ def _topic_of(messages: Sequence[pb.Message]) -> str:
 def _checked_type(topic: str, message: pb.Message, taken: "Sequence[pb.MessageType]") -> "pb.MessageType":
     """Raises: Refused: the topic does not take this type, or two types are set."""
     found = type_of(message)
+    if found == pb.DELAY and pb.PRIORITY in taken and message.system_properties.HasField("priority"):
+        # A broker rejects it, and drops the priority in a topic for delays. Here it keeps both.
+        return found
     if found not in taken:
         names = " or ".join(pb.MessageType.Name(one) for one in taken)
         text = f"message_type: the message is {pb.MessageType.Name(found)}; topic {topic} takes {names}"
@@ -183,10 +195,10 @@ def _fill(entry: pb.SendResultEntry, topic: str, fault: DueTimeError | None, res
         entry.status.CopyFrom(codes.status_of(fault))
         return
     entry.status.CopyFrom(codes.ok())
-    if isinstance(result, transactions_pb2.PrepareResult):
-        entry.transaction_id = result.transaction_id
-        return
+    # Of a transaction too, as the committed message's __transactionId__ is.
     entry.transaction_id = entry.message_id
+    if isinstance(result, transactions_pb2.PrepareResult):
+        return
     entry.offset = result.offset
     if result.lane and not result.was_past:
         recall = Recall(result.shard, result.lane, result.offset, entry.message_id)

@@ -20,6 +20,8 @@ SEND_BACKOFF_MS, SEND_BACKOFF_MS_MAX, SEND_BACKOFF_FACTOR = 10, 1_000, 2.0
 _BACKOFF_S = (1, 5, 10, 30, *(60 * minutes for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)))
 BACKOFF_MS = tuple(1_000 * seconds for seconds in _BACKOFF_S)
 DELIVERIES = 17
+# Lite topics of one client, and characters of a lite topic's name, as a 5.5 proxy tells each consumer.
+LITE_SUBSCRIPTIONS_MAX, LITE_TOPIC_CHARS_MAX = 2_000, 64
 
 
 def policy() -> message_pb2.RetryPolicy:
@@ -52,6 +54,8 @@ def answer(
     merged.subscription.fifo = ordered
     merged.subscription.receive_batch_size = RECEIVE_BATCH_SIZE
     put_ms(merged.subscription.long_polling_timeout, POLLING_MS)
+    merged.subscription.lite_subscription_quota = LITE_SUBSCRIPTIONS_MAX
+    merged.subscription.max_lite_topic_size = LITE_TOPIC_CHARS_MAX
     merged.backoff_policy.CopyFrom(backoff(retry, levels, always_exponential=asked.user_agent.language == pb.NODE_JS))
     return merged
 

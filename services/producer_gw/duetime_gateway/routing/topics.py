@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from duetime_core.clock import Clock, turn
-from duetime_core.errors import AlreadyExists, DueTimeError, InvalidArgument, Unavailable
+from duetime_core.errors import AlreadyExists, DueTimeError, InvalidArgument, Unavailable, Violation
 from duetime_core.gathering import Gathering
 from duetime_core.metadata import Stored
 from duetime_format.admission import topic_violations
@@ -37,7 +37,9 @@ WAITING_MAX = 65_536
 # A value of `TopicQuestion.queues`: find the topic, but do not create it.
 FIND_ONLY = -1
 # Names by the numbers of duetime.v1.TopicType.
-TYPES = ("any", "normal", "fifo", "delay", "transaction")
+TYPES = ("any", "normal", "fifo", "delay", "transaction", "lite", "priority")
+# Topics of these types are only adopted from brokers' directories.
+ADOPTED_TYPES = (TYPES.index("lite"),)
 
 
 class TopicQuestion(NamedTuple):
@@ -184,15 +186,16 @@ class Topics:
         }
         refused: Mapping[str, DueTimeError] = {}
         if wanted:
-            new = {
-                name: NewTopic(place(name, one.queues, self._shards), one.max_delay_ms, one.message_type, one.owner)
-                for name, one in wanted.items()
-            }
+            new = {name: self._new(name, one) for name, one in wanted.items()}
             made, refused = await self._catalog.make(new, topics_max=self._topics_max, queues_max=self._queues_max)
             stored |= made
         found = await self._remember_all(stored)
         gone = {name for name, one in stored.items() if one.is_deleting}
         return {one: found.get(one.name) or _why_not(one, gone, refused) for one in questions}
+
+    def _new(self, name: str, asked: TopicQuestion) -> NewTopic:
+        shards = place(name, asked.queues, self._shards, asked.message_type)
+        return NewTopic(shards, asked.max_delay_ms, asked.message_type, asked.owner)
 
     def drop(self, name: str, generation: int) -> None:
         """Drops the deleted topic of this generation."""
@@ -281,7 +284,10 @@ def check_new_topic(name: str, queue_count: int, max_delay_ms: int = 0, message_
     """Raises: InvalidArgument: lists all violations."""
     bounds = ("queue_count", queue_count, QUEUE_COUNT_MAX), ("max_delay_ms", max_delay_ms, DELAY_MS_MAX)
     types = ("message_type", message_type, len(TYPES) - 1)
-    refuse([*topic_violations("name", name), *outside(*bounds, types)])
+    found = [*topic_violations("name", name), *outside(*bounds, types)]
+    if message_type in ADOPTED_TYPES:
+        found.append(Violation("message_type", f"topics of type {TYPES[message_type]} are not created here"))
+    refuse(found)
 
 
 def _why_not(question: TopicQuestion, gone: Set[str], refused: Mapping[str, DueTimeError]) -> DueTimeError:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from duetime_core import retry_policy
 from duetime_core.errors import DueTimeError, IdReused, InvalidArgument, Unsupported, Violation
-from duetime_format import lanes, limits, record
+from duetime_format import lanes, limits, priority, record
 from duetime_format.admission import CLOCKS_APART_MS, Draft, Terms, are_plain, is_word, violations
 from duetime_format.lanes import TIMER_LANE_FIRST
 from duetime_format.levels import DELAY_MS_MAX
@@ -150,7 +150,7 @@ class Encoder:
 
     def _encode(self, batch: Batch, index: int, draft: Draft, route: Route) -> None:
         message_id, tags, keys, queue, retry = draft.id, draft.tags, draft.keys, draft.queue, draft.retry
-        sharding_key, properties = draft.sharding_key, draft.properties
+        sharding_key, properties, urgency = draft.sharding_key, draft.properties, draft.priority
         level = self._level(batch, index, draft, route)
         text = self._tags.get(tags)
         if (
@@ -161,7 +161,8 @@ class Encoder:
             or (message_id and not (message_id.isalnum() and len(message_id) <= limits.ID_CHARS_MAX))
             or (queue is not None and not 0 <= queue < route.queue_count)
             or (keys and not all(map(is_word, keys)))
-            or (sharding_key and not sharding_key.isprintable())
+            or (sharding_key and (route.has_priorities or not sharding_key.isprintable()))
+            or (urgency is not None and not _is_plain(draft, route))
             or (properties and not are_plain(properties))
             or (retry is not None and retry_policy.violations("retry", retry))
         ):
@@ -180,6 +181,9 @@ class Encoder:
             text += "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
         if retry is not None:
             text += f"{record.RETRY}\x01{retry_policy.render(retry)}\x02"
+        if urgency is not None:
+            text += f"{priority.PRIORITY}\x01{urgency}\x02"
+            queue = route.choose_for_priority(urgency)
         named = message_id
         if not message_id:
             message_id = batch.ids[index] or self._ids.make()
@@ -298,7 +302,8 @@ class Encoder:
         """All violations of the draft; None: it is valid. `route`: the route or its error."""
         now_ms, least = batch.arrived_at_ms, self._body_bytes_min
         if isinstance(route, Route):
-            terms = Terms(route.queue_count, now_ms, route.max_delay_ms, least, batch.half is not None)
+            is_half = batch.half is not None
+            terms = Terms(route.queue_count, now_ms, route.max_delay_ms, least, is_half, route.has_priorities)
             found = violations(draft, self._levels, terms)
         else:
             terms = Terms(None, now_ms, body_bytes_min=least, is_half=batch.half is not None)
@@ -311,6 +316,13 @@ class Encoder:
         fault = self._fault(batch, draft, route)
         assert fault is not None, "the encoder refuses what admission accepts"
         return fault
+
+
+def _is_plain(draft: Draft, route: Route) -> bool:
+    """Whether the draft's priority is right beyond doubt."""
+    assert draft.priority is not None, "it has one"
+    is_right = route.has_priorities and 0 <= draft.priority <= priority.PRIORITY_MAX
+    return is_right and draft.queue is None and not draft.sharding_key and not draft.replace
 
 
 def _content(draft: Draft) -> tuple[object, ...]:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from zlib import crc32
 
-from duetime_format import record
+from duetime_format import priority, record
 from duetime_format.lanes import TIMER_LANES_MAX
 from duetime_format.making import topic_field
 from duetime_format.names import CANCELLED_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
@@ -19,12 +19,15 @@ BLOCK_DIGITS = 2
 _SHAPES_MAX = 4_096
 
 
-def place(topic: str, queue_count: int, shards: Sequence[int]) -> tuple[int, ...]:
+def place(topic: str, queue_count: int, shards: Sequence[int], message_type: int = 0) -> tuple[int, ...]:
     """The shard of each queue of a new topic: spread evenly, from a first shard that depends on the name.
 
-    Otherwise topics with fewer queues than shards would all be on the first shards.
+    Otherwise topics with fewer queues than shards would all be on the first shards. The queues of a topic with
+    priorities are on one shard: only that shard knows the highest one with messages.
     """
     first = crc32(topic.encode())
+    if message_type == priority.PRIORITY_TYPE:
+        return (shards[first % len(shards)],) * queue_count
     return tuple(shards[(first + queue) % len(shards)] for queue in range(queue_count))
 
 
@@ -61,6 +64,7 @@ class Route:
         "_deferrals",
         "_returns",
         "generation",
+        "has_priorities",
         "holder_columns",
         "holders",
         "max_delay_ms",
@@ -104,7 +108,9 @@ class Route:
         self.renumbered = shape.renumbered
         self.own_count = shape.own_count
         self.places = shape.places
-        self.holders = shape.holders
+        self.has_priorities = message_type == priority.PRIORITY_TYPE
+        # Messages without a priority go to the lowest queue. Such topics are not packed.
+        self.holders = ((0,),) if self.has_priorities else shape.holders
         self.shard_column = shape.shard_column
         self.holder_columns = shape.holder_columns
         # Round-robin counters of each distinct shard, shared with the packer.
@@ -123,7 +129,11 @@ class Route:
 
     def choose_for_key(self, key: str) -> int:
         """The queue for messages with a key: stable, even if the route grows."""
-        return crc32(key.encode()) % self.own_count
+        return 0 if self.has_priorities else crc32(key.encode()) % self.own_count
+
+    def choose_for_priority(self, value: int) -> int:
+        """The queue of a priority, among the queues from the topic's creation."""
+        return priority.queue_of(value, self.own_count)
 
     def choose(self, sharding_key: str, message_id: str) -> int:
         """The queue for a message that names none and replaces none.

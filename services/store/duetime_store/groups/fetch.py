@@ -6,6 +6,9 @@
 A call begins with `again`. If that alone fills it, the next call begins with `fresh`, so that neither starves. Both
 rotate over the queues, each call starting with the next one. A fetch awaits nothing: it ends when its step of the event
 loop's time is over (turns.py), and another one continues.
+
+Topics with priorities have another order (precedence.py): after the retries, the queues from the highest to the lowest,
+each with its returned messages before its new ones.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,6 +23,7 @@ from duetime_format.units import FILLER_SIZE
 
 from duetime_store.groups.groups import Groups
 from duetime_store.groups.holds import Hold, Lease, Place
+from duetime_store.groups.precedence import Precedence
 from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.reading.filters import Filter
 from duetime_store.reading.reader import Reader, Scanned
@@ -128,13 +132,7 @@ class Fetcher:
         self, asked: Asked, own: list[Place], retries: list[Place], walk: Walk, *, fresh_first: bool, peek: bool
     ) -> Fetched:
         """Takes messages of the places, up to the limits, within a step of the walk."""
-        groups = self._groups
-        groups.expire()
-        fetched = Fetched(
-            asked, asked.max_count, asked.max_bytes, groups.progress.room(asked.group, asked.caller), peek, walk
-        )
-        for place in (*own, *retries):
-            groups.drop_before(place, self.queue(place).min_offset)
+        fetched = self._begun(asked, (*own, *retries), walk, peek=peek)
         if fresh_first:
             self._fresh(fetched, own)
         for place in (*retries, *own):
@@ -145,6 +143,81 @@ class Fetcher:
             fetched.only_again = fetched.is_over
             self._fresh(fetched, own)
         return fetched
+
+    def _begun(self, asked: Asked, places: Iterable[Place], walk: Walk, *, peek: bool) -> Fetched:
+        groups = self._groups
+        groups.expire()
+        room = groups.progress.room(asked.group, asked.caller)
+        for place in places:
+            groups.drop_before(place, self.queue(place).min_offset)
+        return Fetched(asked, asked.max_count, asked.max_bytes, room, peek, walk)
+
+    def fetch_by_priority(
+        self,
+        asked: Asked,
+        own: list[Place],
+        retries: list[Place],
+        walk: Walk,
+        precedence: Precedence,
+        wait_ms: int,
+        *,
+        fresh_first: bool,
+    ) -> Fetched:
+        """As `fetch`, for a topic with priorities. `wait_ms`: time for which a queue may be passed over."""
+        fetched = self._begun(asked, (*own, *retries), walk, peek=False)
+        own = sorted(own, key=lambda place: -place.key.queue)
+        if not fresh_first:
+            self._all_retries(fetched, retries)
+            fetched.only_again = fetched.is_over
+        now_ms = self._store.clock.clock.monotonic_ms()
+        count = fetched.count
+        by_claims = self._by_claims(fetched, own, precedence, now_ms - wait_ms)
+        for place in own:
+            if fetched.is_over or fetched.unfinished or fetched.refused:
+                break
+            self._again(fetched, place)
+            self._fresh(fetched, [place])
+        having = [place.key.queue for place in own if self.may_have_more([place])]
+        empty = {place.key.queue for place in own} - set(having)
+        keys = [one.lease.place.key for one in fetched.given]
+        served = max((key.queue for key in keys if key.queue_topic == asked.topic), default=-1)
+        precedence.note(count - fetched.count, by_claims, [one for one in having if one < served], empty, now_ms)
+        if fresh_first:
+            self._all_retries(fetched, retries)
+        return fetched
+
+    def _all_retries(self, fetched: Fetched, retries: Iterable[Place]) -> None:
+        for place in retries:
+            self._again(fetched, place)
+            self._retried(fetched, place)
+
+    def _by_claims(
+        self, fetched: Fetched, own: Sequence[Place], precedence: Precedence, passed_before_ms: float
+    ) -> int:
+        """Takes messages of queues that were passed over for too long; returns their number."""
+        claims = precedence.claims(passed_before_ms)
+        if not claims:
+            return 0
+        room = min(precedence.room(fetched.count), fetched.count)
+        highest = next((place.key.queue for place in own if self.may_have_more([place])), -1)
+        places = {place.key.queue: place for place in own}
+        taken = 0
+        for queue in claims:
+            place = places.get(queue)
+            if place is None or queue == highest or taken == room or fetched.is_over or fetched.unfinished:
+                continue
+            left = fetched.count
+            # Each takes its part of the room; what one leaves is for the next.
+            fetched.count = -(-(room - taken) // len(claims))
+            asked = fetched.count
+            self._again(fetched, place)
+            self._fresh(fetched, [place])
+            given = asked - fetched.count
+            fetched.count = left - given
+            taken += given
+            if given:
+                precedence.gave(queue)
+        return taken
 
     def _again(self, fetched: Fetched, place: Place) -> None:
         """Takes returned messages."""

@@ -8,6 +8,7 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass, field
 
+from duetime_store.groups.precedence import Precedence
 from duetime_store.queues.consumequeue import ConsumeQueue
 
 
@@ -31,6 +32,8 @@ class Line:
     filter_text: str = ""
     filter_used_ms: int | None = None
     queues: set[ConsumeQueue] = field(default_factory=set)
+    # For topics with priorities.
+    precedence: Precedence = field(default_factory=Precedence)
     # The group or the topic was deleted.
     is_over: bool = False
 

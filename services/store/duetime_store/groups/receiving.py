@@ -10,6 +10,7 @@ from duetime_core.errors import FailedPrecondition, Overloaded
 from duetime_core.logs import sparing
 from duetime_format.events import Key
 from duetime_format.names import retry_topic
+from duetime_format.priority import PRIORITY_TYPE
 from duetime_format.texts import shown
 
 from duetime_store.groups.fetch import Asked, Fetched, Fetcher, Given
@@ -60,8 +61,11 @@ class Receiver:
         flusher: Flusher,
         alarm: Alarm,
         turns: Turns,
+        *,
+        priority_wait_ms: int,
     ) -> None:
         self._store = store
+        self._priority_wait_ms = priority_wait_ms
         self._turns = turns
         self._groups = groups
         self._fetcher = Fetcher(store, reader, groups)
@@ -146,6 +150,11 @@ class Receiver:
     async def _until_found(self, asked: Asked, take: Callable[[Line, Walk], Fetched]) -> bool:
         """Fetches at each turn of this call, until it finds something or its time is over."""
         self._store.gate.check_write()
+        if asked.ordered and self._has_priorities(asked.topic):
+            raise FailedPrecondition(
+                f"group {asked.group} is ordered, and topic {asked.topic} has priorities: use a group without order",
+                reason="PRIORITY_ORDERED",
+            )
         line = self._line(asked)
         await self._make_places(asked, line)
         clock = self._store.clock.clock
@@ -266,6 +275,9 @@ class Receiver:
         retries = [get(Key(group, topic, back, queue_id)) for queue_id in asked.retry_queues]
         return [place for place in own if place], [place for place in retries if place]
 
+    def _has_priorities(self, topic: str) -> bool:
+        return self._store.queues.counts.type_of(topic) == PRIORITY_TYPE
+
     def _may_have_more(self, asked: Asked) -> bool:
         own, retries = self._places(asked)
         return self._fetcher.may_have_more((*own, *retries))
@@ -274,7 +286,12 @@ class Receiver:
         own, retries = self._places(asked)
         line.turn += 1
         own, retries = _from(own, line.turn), _from(retries, line.turn)
-        fetched = self._fetcher.fetch(asked, own, retries, walk, fresh_first=line.fresh_first, peek=peek)
+        if not peek and self._has_priorities(asked.topic):
+            fetched = self._fetcher.fetch_by_priority(
+                *(asked, own, retries, walk, line.precedence, self._priority_wait_ms), fresh_first=line.fresh_first
+            )
+        else:
+            fetched = self._fetcher.fetch(asked, own, retries, walk, fresh_first=line.fresh_first, peek=peek)
         line.fresh_first = fetched.only_again
         if fetched.refused and not fetched.found:
             progress, group, caller = self._groups.progress, asked.group, asked.caller

@@ -33,7 +33,7 @@ _FOLD_SHARE = 8
 # to end.
 _GROUPS_SHARE = 10
 # RocketMQ's names of message types, by the numbers of duetime.v1.TopicType.
-_TYPES = ("MIXED", "NORMAL", "FIFO", "DELAY", "TRANSACTION")
+_TYPES = ("MIXED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "LITE", "PRIORITY")
 _NUMBERS = {name: number for number, name in enumerate(_TYPES)}
 
 

@@ -5,7 +5,7 @@
 A record becomes a message here if its producer's host is IPv4, its parts fill it exactly, its topic is ASCII and its
 properties are UTF-8. The first other record ends the run, and Python makes its message. Default values are left out, as
 in protobuf. Of equal property names the later one with a value wins: protobuf's readers apply that to a map's entries,
-and the loop over the properties to TAGS, KEYS and UNIQ_KEY.
+and the loop over the properties to those that have fields of their own.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -26,6 +26,8 @@ cdef enum:
     VALUE_END = 2
     ENTRY_BYTES = 9  # DT_ENTRY and the end of the name
     DIGITS_MAX = 18  # a longer number might not fit an int64
+    PRIORITY_DIGITS_MAX = 10
+    PRIORITY_MAX = 0x7FFFFFFF
     # All fields except body, topic and properties: tags, numbers of 10 bytes, a host of 26, lengths.
     FIELDS_BYTES_MAX = 256
     LENGTH_BYTES = 6  # a message's tag and length
@@ -94,7 +96,7 @@ cdef int64_t _message(const uint8_t *at, const Parts *parts, uint8_t *start):
     cdef Span body = Span(at + parts.body.begin, parts.body.end - parts.body.begin)
     cdef Span topic = Span(at + parts.topic.begin, parts.topic.end - parts.topic.begin)
     cdef Span properties = Span(at + parts.properties.begin, parts.properties.end - parts.properties.begin)
-    cdef Span tag = Span(at, 0), keys = Span(at, 0), message_id = Span(at, 0)
+    cdef Span tag = Span(at, 0), keys = Span(at, 0), message_id = Span(at, 0), priority = Span(at, 0)
     cdef int64_t due_at_ms = 0, level = 0
     if has_crc_mark(properties.at, properties.size):
         properties.size -= CRC_ENDING_BYTES
@@ -105,7 +107,7 @@ cdef int64_t _message(const uint8_t *at, const Parts *parts, uint8_t *start):
     to = _integer(to, 2, load32(at + QUEUE_ID_AT))
     to = _integer(to, 3, load64(at + QUEUE_OFFSET_AT))
     to = _text(to, 4, body)
-    to = _map(to, properties, &tag, &keys, &message_id)
+    to = _map(to, properties, &tag, &keys, &message_id, &priority)
     if not _is_ascii(keys) or not _lane_entry(properties, &level, &due_at_ms):
         return 0
     to = _text(to, 6, tag)
@@ -119,6 +121,7 @@ cdef int64_t _message(const uint8_t *at, const Parts *parts, uint8_t *start):
     to = _integer(to, 14, load32(at + parts.tail + ATTEMPTS_FROM_TAIL))
     to = _host(to, at + BORN_HOST_AT)
     to = _integer(to, 16, sys_flag)
+    to = _priority(to, priority)
     # The length precedes the message and is known now.
     cdef int64_t length = to - start - LENGTH_BYTES
     start[0] = 2 << 3 | 2
@@ -127,8 +130,10 @@ cdef int64_t _message(const uint8_t *at, const Parts *parts, uint8_t *start):
     return content - start + length
 
 
-cdef uint8_t *_map(uint8_t *to, Span properties, Span *tag, Span *keys, Span *message_id) noexcept nogil:
-    """Writes the user's properties and finds the three that have fields of their own."""
+cdef uint8_t *_map(
+    uint8_t *to, Span properties, Span *tag, Span *keys, Span *message_id, Span *priority
+) noexcept nogil:
+    """Writes the user's properties and finds the four that have fields of their own."""
     cdef const uint8_t *at = properties.at
     cdef const uint8_t *end = at + properties.size
     cdef const uint8_t *value_end
@@ -147,6 +152,8 @@ cdef uint8_t *_map(uint8_t *to, Span properties, Span *tag, Span *keys, Span *me
                 keys[0] = value
             elif _is(name, b"UNIQ_KEY", 8):
                 message_id[0] = value
+            elif _is(name, b"_SYS_MSG_PRIORITY_", 18):
+                priority[0] = value
             elif not _is_hidden(name):
                 to[0] = 5 << 3 | 2
                 to = put_varint(to + 1, _text_bytes(name.size) + _text_bytes(value.size))
@@ -246,6 +253,18 @@ cdef uint8_t *_host(uint8_t *to, const uint8_t *host) noexcept nogil:
     text = put_decimal(text, port if port >= 0 else -port)
     to[0], to[1] = 15 << 3 | 2, <uint8_t>(text - to - 2)
     return text
+
+
+cdef uint8_t *_priority(uint8_t *to, Span digits) noexcept nogil:
+    """Field 17, also if it is 0; left out as by priority.parse."""
+    cdef int64_t value = 0, number
+    if digits.size == 0 or digits.size > PRIORITY_DIGITS_MAX:
+        return to
+    for number in range(digits.size):
+        if not c'0' <= digits.at[number] <= c'9':
+            return to
+        value = 10 * value + (digits.at[number] - c'0')
+    return put_varint(put_varint(to, 17 << 3), <uint64_t>value) if value <= PRIORITY_MAX else to
 
 
 cdef uint8_t *_integer(uint8_t *to, int field, int64_t value) noexcept nogil:

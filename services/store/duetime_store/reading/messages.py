@@ -4,7 +4,7 @@ from contextlib import suppress
 from functools import lru_cache
 
 from duetime.v1 import gateway_pb2, message_pb2
-from duetime_format import record
+from duetime_format import priority, record
 from duetime_format.compiled import twin
 from duetime_format.errors import Damaged
 from duetime_format.properties import decode_properties
@@ -65,4 +65,5 @@ def stored_message(found: record.Record) -> message_pb2.StoredMessage:
         attempt=found.reconsume_times,
         born_host=_host_text(found.born_host),
         sys_flag=found.sys_flag,
+        priority=priority.of(properties),
     )

@@ -36,6 +36,8 @@ class MessageType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FIFO: _ClassVar[MessageType]
     DELAY: _ClassVar[MessageType]
     TRANSACTION: _ClassVar[MessageType]
+    LITE: _ClassVar[MessageType]
+    PRIORITY: _ClassVar[MessageType]
 
 class DigestType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -144,6 +146,8 @@ NORMAL: MessageType
 FIFO: MessageType
 DELAY: MessageType
 TRANSACTION: MessageType
+LITE: MessageType
+PRIORITY: MessageType
 DIGEST_TYPE_UNSPECIFIED: DigestType
 CRC32: DigestType
 MD5: DigestType
@@ -425,18 +429,22 @@ class SubscriptionEntry(_message.Message):
     def __init__(self, topic: _Optional[_Union[Resource, _Mapping]] = ..., expression: _Optional[_Union[FilterExpression, _Mapping]] = ...) -> None: ...
 
 class Subscription(_message.Message):
-    __slots__ = ("group", "subscriptions", "fifo", "receive_batch_size", "long_polling_timeout")
+    __slots__ = ("group", "subscriptions", "fifo", "receive_batch_size", "long_polling_timeout", "lite_subscription_quota", "max_lite_topic_size")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
     FIFO_FIELD_NUMBER: _ClassVar[int]
     RECEIVE_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     LONG_POLLING_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    LITE_SUBSCRIPTION_QUOTA_FIELD_NUMBER: _ClassVar[int]
+    MAX_LITE_TOPIC_SIZE_FIELD_NUMBER: _ClassVar[int]
     group: Resource
     subscriptions: _containers.RepeatedCompositeFieldContainer[SubscriptionEntry]
     fifo: bool
     receive_batch_size: int
     long_polling_timeout: _duration_pb2.Duration
-    def __init__(self, group: _Optional[_Union[Resource, _Mapping]] = ..., subscriptions: _Optional[_Iterable[_Union[SubscriptionEntry, _Mapping]]] = ..., fifo: bool = ..., receive_batch_size: _Optional[int] = ..., long_polling_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    lite_subscription_quota: int
+    max_lite_topic_size: int
+    def __init__(self, group: _Optional[_Union[Resource, _Mapping]] = ..., subscriptions: _Optional[_Iterable[_Union[SubscriptionEntry, _Mapping]]] = ..., fifo: bool = ..., receive_batch_size: _Optional[int] = ..., long_polling_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., lite_subscription_quota: _Optional[int] = ..., max_lite_topic_size: _Optional[int] = ...) -> None: ...
 
 class Metric(_message.Message):
     __slots__ = ("on", "endpoints")
