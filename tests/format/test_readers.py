@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 from duetime.client.record import ReceivedMessage
 from duetime.v1 import gateway_pb2
-from duetime_format import columns, keys, record
+from duetime_format import columns, keys, priority, record
 from duetime_format.names import SCHEDULE_TOPIC
 from duetime_format.properties import as_text, decode_properties, value_of
 from duetime_format.record import RESERVED_PROPERTIES
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.twins import compiled
 
-NAMES = ("TAGS", "KEYS", "UNIQ_KEY", "REAL_TOPIC", "DELAY", "color", "", "TAG", "XTAGS")
+NAMES = ("TAGS", "KEYS", "UNIQ_KEY", "REAL_TOPIC", "DELAY", "color", "", "TAG", "XTAGS", priority.PRIORITY)
 VALUES = (
     b"",
     b"paid",
@@ -26,6 +26,8 @@ VALUES = (
     b"\xed\xa0\x80",
     b"x\x01y",
     b"3",
+    b"2147483647",
+    b"2147483648",
     b"0" * 30,
 )
 parts = st.one_of(
@@ -93,10 +95,12 @@ def test_all_readers_agree(topic: str, encoded: bytes, host: bytes) -> None:
     own = {name: value for name, value in told.items() if name not in RESERVED_PROPERTIES}
     for response in in_both(lambda: stored(data), (messages, "_compiled", "duetime_store.reading._messages")):
         (message,) = response.messages  # type: ignore[attr-defined]
+        assert (message.priority if message.HasField("priority") else None) == priority.of(told)
         assert (message.tags, message.id, dict(message.properties)) == (tags, message_id, own)
         assert list(message.keys) == told.get("KEYS", "").split()
     received = ReceivedMessage(data)
     assert (received.tags, received.properties, received.topic) == (tags, own, topic)
+    assert received.priority == priority.of(told)
     assert received.id == (message_id or record.offset_message_id(host, 0))
     batch, _, _ = decode.decode(data, 0, len(data), len(data) + 8)
     (row,) = pa.Table.from_batches([batch]).to_pylist()

@@ -285,6 +285,7 @@ def test_message_fields_are_all_looked_at() -> None:
         "retry",
         "replace",
         "max_wait_ms",
+        "priority",
     }
 
 

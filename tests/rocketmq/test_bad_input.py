@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from duetime_gateway.rocketmq.wire import messaging_pb2 as pb
 
-from tests.rocketmq.raw import BILLING, ORDERS, Raw, message, new_id, now_ms
+from tests.rocketmq.raw import BILLING, ORDERS, Raw, message, now_ms
 from tests.tidy.sources import PROJECT
 
 MIB = 1024 * 1024
@@ -83,8 +83,9 @@ sends("two types at once", pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "cannot be co
 # Milliseconds in the field of seconds, as users of one client have them.
 sends("delivery time, out of range", pb.ILLEGAL_DELIVERY_TIME, "ten years", delivery_ms=now_ms() * 1_000)
 sends("delivery time, out of range", pb.ILLEGAL_DELIVERY_TIME, "below 0", delivery_ms=-1_000)
-sends("priority, lite topic", pb.UNSUPPORTED, "priority", priority=1)
-sends("priority, lite topic", pb.UNSUPPORTED, "lite", lite_topic="x")
+sends("another type than the topic's", pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "PRIORITY", priority=1)
+sends("priority", pb.INTERNAL_SERVER_ERROR, "-1 is below 0", priority=-1)
+sends("lite topic", pb.UNSUPPORTED, "lite", lite_topic="x")
 receives("topic, missing", pb.ILLEGAL_TOPIC, "topic", topic=named(""))
 receives("topic, unknown", pb.TOPIC_NOT_FOUND, "nowhere", topic=named("nowhere"))
 receives("group, name", pb.ILLEGAL_CONSUMER_GROUP, "group", group=named(""))
@@ -211,9 +212,15 @@ async def _(raw: Raw) -> Any:
     return await raw.call("EndTransaction", topic=ORDERS, transaction_id="nonsense", resolution=pb.COMMIT)
 
 
-@row("transaction id", pb.INVALID_TRANSACTION_ID, "not known")
+@row("transaction id", pb.INVALID_TRANSACTION_ID, "was not returned by SendMessage for topic orders")
 async def _(raw: Raw) -> Any:
-    return await raw.call("EndTransaction", topic=ORDERS, transaction_id=f"0.9.9.{new_id()}", resolution=pb.COMMIT)
+    (entry,) = await raw.send_ok(message())
+    return await raw.call("EndTransaction", topic=ORDERS, transaction_id=entry.message_id, resolution=pb.COMMIT)
+
+
+@row("transaction id", pb.INVALID_TRANSACTION_ID, "transaction_id: ''")
+async def _(raw: Raw) -> Any:
+    return await raw.call("EndTransaction", topic=ORDERS, resolution=pb.COMMIT)
 
 
 @row("transaction that was ended otherwise", pb.BAD_REQUEST, "ROLLED_BACK")

@@ -73,7 +73,11 @@ async def test_a_repeated_send_is_answered_as_the_first_was(raw: Raw) -> None:
 async def test_different_entries_are_reported_one_by_one(raw: Raw) -> None:
     answer = await raw.send(message(number=1), message(number=2, tag="a|b"), message(number=3, priority=1))
     assert answer.status.code == pb.MULTIPLE_RESULTS
-    assert [one.status.code for one in answer.entries] == [pb.OK, pb.ILLEGAL_MESSAGE_TAG, pb.UNSUPPORTED]
+    assert [one.status.code for one in answer.entries] == [
+        pb.OK,
+        pb.ILLEGAL_MESSAGE_TAG,
+        pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+    ]
     assert [one.message_id for one in answer.entries] == [new_id(1), new_id(2), new_id(3)]
     alike = await raw.send(message(number=4, tag="a|b"), message(number=5, tag="c|d"))
     assert alike.status.code == pb.ILLEGAL_MESSAGE_TAG

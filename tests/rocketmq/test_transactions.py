@@ -11,7 +11,7 @@ from tests.rocketmq.raw import ORDERS, Raw, Stream, message, new_id
 async def begin(raw: Raw, number: int = 1, **system: Any) -> str:
     """A half message's transaction."""
     (entry,) = await raw.send_ok(message(b"half", number, message_type=pb.TRANSACTION, **system))
-    assert entry.transaction_id
+    assert entry.transaction_id == entry.message_id == new_id(number)
     return str(entry.transaction_id)
 
 

@@ -21,9 +21,12 @@ def type_of(message: pb.Message) -> "pb.MessageType":
     """The type of a message, by its fields. A priority gives way to the other types.
 
     Raises:
-        Refused: the fields of two types are set.
+        Refused: the fields of two types are set, or the priority is negative.
     """
     system = message.system_properties
+    if system.priority < 0:
+        # The code of RocketMQ's proxy.
+        raise Refused(pb.INTERNAL_SERVER_ERROR, f"priority: {system.priority} is below 0")
     asked = [
         (pb.FIFO, "message_group", system.HasField("message_group")),
         (pb.DELAY, "delivery_timestamp", system.HasField("delivery_timestamp")),
@@ -79,9 +82,6 @@ def _check(message: pb.Message, system: pb.SystemProperties) -> None:
         raise Refused(pb.MESSAGE_PROPERTIES_TOO_LARGE, text)
     if system.HasField("lite_topic"):
         raise Refused(pb.UNSUPPORTED, "lite_topic: lite topics are not supported")
-    if system.priority < 0:
-        # The code of RocketMQ's proxy.
-        raise Refused(pb.INTERNAL_SERVER_ERROR, f"priority: {system.priority} is below 0")
 
 
 def recovery_s(system: pb.SystemProperties) -> int:

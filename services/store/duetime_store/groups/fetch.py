@@ -177,7 +177,7 @@ class Fetcher:
                 break
             self._again(fetched, place)
             self._fresh(fetched, [place])
-        having = [place.key.queue for place in own if self.may_have_more([place])]
+        having = [place.key.queue for place in reversed(own) if self.may_have_more([place])]
         empty = {place.key.queue for place in own} - set(having)
         keys = [one.lease.place.key for one in fetched.given]
         served = max((key.queue for key in keys if key.queue_topic == asked.topic), default=-1)
@@ -198,25 +198,24 @@ class Fetcher:
         claims = precedence.claims(passed_before_ms)
         if not claims:
             return 0
-        room = min(precedence.room(fetched.count), fetched.count)
         highest = next((place.key.queue for place in own if self.may_have_more([place])), -1)
-        places = {place.key.queue: place for place in own}
+        places = {place.key.queue: place for place in own if place.key.queue != highest}
+        due = [places[queue] for queue in claims if queue in places]
+        room = min(precedence.room(fetched.count), fetched.count)
         taken = 0
-        for queue in claims:
-            place = places.get(queue)
-            if place is None or queue == highest or taken == room or fetched.is_over or fetched.unfinished:
-                continue
-            left = fetched.count
-            # Each takes its part of the room; what one leaves is for the next.
-            fetched.count = -(-(room - taken) // len(claims))
-            asked = fetched.count
+        for number, place in enumerate(due):
+            if taken == room or fetched.size <= 0 or fetched.unfinished:
+                break
+            # Each takes its part of the room; the rest of a part is for the next.
+            before, part = fetched.count, -(-(room - taken) // (len(due) - number))
+            fetched.count = part
             self._again(fetched, place)
             self._fresh(fetched, [place])
-            given = asked - fetched.count
-            fetched.count = left - given
+            given = part - fetched.count
+            fetched.count = before - given
             taken += given
             if given:
-                precedence.gave(queue)
+                precedence.gave(place.key.queue)
         return taken
 
     def _again(self, fetched: Fetched, place: Place) -> None:
