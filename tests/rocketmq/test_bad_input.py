@@ -223,7 +223,7 @@ async def _(raw: Raw) -> Any:
     return await raw.call("EndTransaction", topic=ORDERS, resolution=pb.COMMIT)
 
 
-@row("transaction that was ended otherwise", pb.BAD_REQUEST, "ROLLED_BACK")
+@row("transaction that ended with the other outcome", pb.BAD_REQUEST, "ROLLED_BACK")
 async def _(raw: Raw) -> Any:
     (entry,) = await raw.send_ok(message(message_type=pb.TRANSACTION))
     end = {"topic": ORDERS, "transaction_id": entry.transaction_id}

@@ -57,9 +57,7 @@ def send(
     prop: Annotated[list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="May be repeated.")] = None,
     queue: Annotated[int | None, typer.Option(help="The queue. Default: by sharding key, otherwise in turn.")] = None,
     sharding_key: Annotated[str, typer.Option(help="Messages with equal keys go to the same queue.")] = "",
-    priority: Annotated[
-        int | None, typer.Option(help="The priority, from 0, for a topic of the type priority.")
-    ] = None,
+    priority: Annotated[int | None, typer.Option(help="From 0, for a topic of the type priority.")] = None,
     server: Server = None,
     as_json: Json = False,
 ) -> None:
@@ -76,8 +74,6 @@ def send(
     """
     if batch and replace:
         raise typer.BadParameter("give either --batch or --replace: a batch replaces no messages")
-    if batch and priority is not None:
-        raise typer.BadParameter("give either --batch or --priority: a batch has one queue")
     if (delay is not None) + (level is not None) + (deliver_at is not None) > 1:
         raise typer.BadParameter("give one of --delay, --deliver-at and --level")
     for option, text in (("--delay", delay), ("--max-wait", max_wait)):

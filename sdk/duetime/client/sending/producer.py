@@ -74,7 +74,6 @@ class AsyncProducer(Closing):
         self._ending = Ending(self._connection, timeout_s)
         self._calls = Calls(self._connection.check)
         self._many = Many(timeout_s, self._capacity, self._calls, self._sends, whole)
-        # Used by `Producer`.
         self._handing = Handing(timeout_s, self._capacity, self._calls, self._letters, self._gatherer)
         self._transacting = Transacting(self._connection, timeout_s, self._capacity, self._calls)
 
@@ -178,7 +177,7 @@ class AsyncProducer(Closing):
         row without an id, keys, properties or any other fields of their own.
 
         Up to four requests are in flight at once, each of up to 512 messages or 2,048 bodies. Requests with messages
-        that name a queue or a sharding key, or replace others, are sent one after the other: their messages keep their
+        that name a queue, a sharding key or a priority, or replace others, are sent one after the other: their messages keep their
         order, except when retried after an error. Each request has the whole timeout.
 
         `errors`: with "return" the error of a message takes the place of its receipt, and is not raised.
@@ -187,8 +186,7 @@ class AsyncProducer(Closing):
             SomeFailed: messages were rejected, or not acknowledged within the timeout; `outcomes` has the receipt or
                 the error of each. The others are stored: do not send all of them again.
             InvalidMessage: the topic, delay, due time or tags of bodies are malformed; none is sent.
-            TypeError: a body is not bytes; those before it may have been sent. Both bodies and messages are given, or
-                neither.
+            TypeError: a body is not bytes; some may have been sent. Both bodies and messages are given, or neither.
         """
         check_errors(errors)
         outcomes: Sequence[Outcome]
@@ -476,8 +474,7 @@ class AsyncProducer(Closing):
         return self._ending.cancel_matching(topic, key, after, before, dry_run)
 
     async def close(self) -> None:
-        """Waits for pending sends, each up to its timeout, and for check handlers, then disconnects. Later sends raise
-        Closed."""
+        """Waits for pending sends, each up to its timeout, and for check handlers. Later sends raise Closed."""
         if not self._connection.can_be_closed():
             return
         await self._calls.drain()

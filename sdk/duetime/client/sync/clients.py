@@ -207,7 +207,7 @@ class Producer(Sending):
         row without an id, keys, properties or any other fields of their own.
 
         Up to four requests are in flight at once, each of up to 512 messages or 2,048 bodies. Requests with messages
-        that name a queue or a sharding key, or replace others, are sent one after the other: their messages keep their
+        that name a queue, a sharding key or a priority, or replace others, are sent one after the other: their messages keep their
         order, except when retried after an error. Each request has the whole timeout.
 
         `errors`: with "return" the error of a message takes the place of its receipt, and is not raised.
@@ -216,8 +216,7 @@ class Producer(Sending):
             SomeFailed: messages were rejected, or not acknowledged within the timeout; `outcomes` has the receipt or
                 the error of each. The others are stored: do not send all of them again.
             InvalidMessage: the topic, delay, due time or tags of bodies are malformed; none is sent.
-            TypeError: a body is not bytes; those before it may have been sent. Both bodies and messages are given, or
-                neither.
+            TypeError: a body is not bytes; some may have been sent. Both bodies and messages are given, or neither.
         """
         return background.run(
             self._client.send_many(
@@ -524,8 +523,7 @@ class Producer(Sending):
         return iterate(self._client.cancel_matching(topic, key=key, after=after, before=before, dry_run=dry_run))
 
     def close(self) -> None:
-        """Waits for pending sends, each up to its timeout, and for check handlers, then disconnects. Later sends raise
-        Closed."""
+        """Waits for pending sends, each up to its timeout, and for check handlers. Later sends raise Closed."""
         background.run(self._client.close())
 
 

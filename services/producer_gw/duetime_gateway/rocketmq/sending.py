@@ -195,7 +195,7 @@ def _fill(entry: pb.SendResultEntry, topic: str, fault: DueTimeError | None, res
         entry.status.CopyFrom(codes.status_of(fault))
         return
     entry.status.CopyFrom(codes.ok())
-    # Of a transaction too, as the committed message's __transactionId__ is.
+    # The committed message of a transaction has it as __transactionId__.
     entry.transaction_id = entry.message_id
     if isinstance(result, transactions_pb2.PrepareResult):
         return

@@ -32,7 +32,7 @@ class Line:
     filter_text: str = ""
     filter_used_ms: int | None = None
     queues: set[ConsumeQueue] = field(default_factory=set)
-    # For topics with priorities.
+    # Used for topics with priorities.
     precedence: Precedence = field(default_factory=Precedence)
     # The group or the topic was deleted.
     is_over: bool = False
