@@ -172,9 +172,7 @@ def make_parts(base: Base, opened: Opened) -> StoreParts:
     offsets.fit(store.queues)
     lines = Lines()
     groups, keeper = _make_groups(base, store, offsets, flusher, lines)
-    receiver = Receiver(
-        *(store, reader, groups, lines, offsets, flusher, alarm, turns), priority_wait_ms=settings.priority_wait_ms
-    )
+    receiver = Receiver(store, reader, groups, lines, offsets, flusher, alarm, turns, settings.priority_wait_ms)
     checkpointer, indexer = _make_checkpointer(base, opened, flusher, topics, keeper), _make_indexer(base, store)
     surveyor, finder = Surveyor(store, turns, clock), Finder(store, indexer, metrics, turns, shard=shard)
     retries = _make_retries(base, store, groups)

@@ -61,7 +61,6 @@ class Receiver:
         flusher: Flusher,
         alarm: Alarm,
         turns: Turns,
-        *,
         priority_wait_ms: int,
     ) -> None:
         self._store = store
