@@ -13,7 +13,7 @@ from duetime_format.levels import DELAY_MS_MAX
 from duetime_gateway.rocketmq.wire import messaging_pb2 as pb
 from duetime_store.files import configs
 
-from tests.format import golden
+from tests.format import golden, golden55
 from tests.gateway.conftest import MIB, Gateway, real_store
 from tests.rocketmq.raw import Raw, message, now_ms
 
@@ -74,6 +74,25 @@ async def test_types_of_a_broker_s_directory_are_adopted(tmp_path: Path) -> None
     assert found["DtLogs"] == {"message.type": "FIFO"}
     assert found["DtReadMore"] == {"message.type": "OF_LATER"}
     assert found["DtWide"] == {}
+
+
+async def test_priorities_of_a_broker_are_received_as_its_consumers_would(tmp_path: Path) -> None:
+    async with serving(tmp_path, golden55.unpack("a-default", tmp_path)) as gateway:
+        raw, topic = Raw(gateway.channel, gateway.node.port), pb.Resource(name="Da_Prio")
+        assert (await taken(raw, "Da_Prio"), await taken(raw, "Da_Lite")) == ((pb.PRIORITY,), (pb.LITE,))
+        lines = [line for line in golden55.lines("a-default", "priority") if line["state"] == "stored"]
+        got = await raw.receive(topic=topic, group=pb.Resource(name="new"), batch_size=32)
+        first = [one for one in got if one.system_properties.message_id in {line["id"] for line in lines}]
+        assert [one.system_properties.message_id for one in first] == [
+            line["id"] for line in sorted(lines, key=lambda line: (-line["queue"], line["offset"]))
+        ]
+        assert [one.system_properties.queue_id for one in got] == sorted(
+            (one.system_properties.queue_id for one in got), reverse=True
+        )
+        for one in got:
+            assert not {name for name in one.user_properties if "PRIORITY" in name}
+        assert await refused(raw, "Da_Prio")
+        assert not await refused(raw, "Da_Prio", number=2, priority=4)
 
 
 async def test_topics_of_an_older_broker_take_all(tmp_path: Path) -> None:

@@ -177,8 +177,8 @@ class AsyncProducer(Closing):
         row without an id, keys, properties or any other fields of their own.
 
         Up to four requests are in flight at once, each of up to 512 messages or 2,048 bodies. Requests with messages
-        that name a queue, a sharding key or a priority, or replace others, are sent one after the other: their messages keep their
-        order, except when retried after an error. Each request has the whole timeout.
+        that name a queue, sharding key or priority, or replace others, are sent one after the other: their messages
+        keep their order, except when retried after an error. Each request has the whole timeout.
 
         `errors`: with "return" the error of a message takes the place of its receipt, and is not raised.
 
