@@ -70,6 +70,7 @@ def test_all_readers_agree(topic: str, encoded: bytes, host: bytes) -> None:
     told = decode_properties(data[-len(encoded) :] if encoded else b"")
     tags, message_id = told.get("TAGS", ""), told.get("UNIQ_KEY", "")
     words = [word for word in [message_id, *told.get("KEYS", "").split(" ")] if word]
+    words += [keys.tag_word(tags)] if tags else []
 
     # One value, and one name among others.
     for name in NAMES[:6]:
