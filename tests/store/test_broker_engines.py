@@ -88,8 +88,6 @@ def source(name: str, tmp_path: Path) -> Path:
     found = golden55.unpack(name, tmp_path)
     # Entries of tags are checked elsewhere.
     shutil.rmtree(found / "index")
-    for queue in (found / "consumequeue").glob("%LMQ*"):
-        shutil.rmtree(queue)
     return found
 
 
@@ -284,3 +282,26 @@ def test_inspect_shows_each_engine(tmp_path: Path) -> None:
     assert found["consumerOffset"]["Dc_Normal@Dc_g_half"] == {"0": 7, "1": 7, "2": 7, "3": 7}
     assert found["topics"]["Dc_Prio"]["readQueueNums"] == 8
     assert [pop["offsets"] for pop in found["pops"]] == [[2, 3, 4, 5]]
+
+
+def test_units_of_lite_topics_are_compared_with_records_of_the_parent(tmp_path: Path) -> None:
+    source = sound("f-lite", tmp_path)
+    path = source / "consumequeue" / "%LMQ%$Df_Lite$lite1" / "0" / ("0" * 20)
+    with path.open("r+b") as file:
+        file.seek(20)
+        file.write((67681).to_bytes(8, "big"))
+    (wrong,) = verify(source, LEVELS).damages
+    assert (wrong.file, wrong.message.queueOffset) == (f"consumequeue/%LMQ%$Df_Lite$lite1/0/{'0' * 20}", 1)
+
+
+def test_offsets_of_lite_topics_are_kept_beside_the_others(tmp_path: Path) -> None:
+    source = sound("f-lite", tmp_path)
+    path = source / "config" / configs.LITE_OFFSETS
+    content = configs.parse(path.read_text())
+    content["lmqOffsetTable"] = {"%LMQ%$Df_Lite$lite0@g": 1}
+    path.write_text(json.dumps(content))
+    config = imported(source, tmp_path / "shard") / "config"
+    assert configs.read(config, configs.LITE_OFFSETS) == {"lmqOffsetTable": {"%LMQ%$Df_Lite$lite0@g": 1}}
+    offsets = configs.read(config, configs.CONSUMER_OFFSETS)
+    assert offsets is not None
+    assert offsets["offsetTable"]["Df_Normal@Df_g_half"] == {"0": 7, "1": 7, "2": 7, "3": 7}

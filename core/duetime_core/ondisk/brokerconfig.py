@@ -23,9 +23,9 @@ from duetime_format.names import SYSTEM_PREFIXES
 
 from duetime_core.ondisk import configs, rocks
 from duetime_core.ondisk.engines import ALL_FOLDER, GROUPS_FOLDER, OFFSETS_FOLDER, TOPICS_FOLDER, Loss
+from duetime_core.ondisk.state import LITE_PREFIX
 
 OFFSET_TABLE, TOPIC_TABLE, LITE_TABLE = "offsetTable", "topicConfigTable", "lmqOffsetTable"
-LITE_PREFIX = "%LMQ%"
 _DEFAULT = "default"
 # Tables and kinds of records in `rdb`.
 _OFFSETS, _PULL_OFFSETS, _TOPICS, _GROUPS = 1, 2, 3, 4
@@ -53,7 +53,14 @@ def engines(root: Path) -> list[str]:
     config = root / "config"
     folders = [OFFSETS_FOLDER, TOPICS_FOLDER, GROUPS_FOLDER, ALL_FOLDER]
     found = [name for name in folders if rocks.is_rocks(config / name)]
-    return [*found, configs.LITE_OFFSETS] if (config / configs.LITE_OFFSETS).exists() else found
+    return [*found, configs.LITE_OFFSETS] if has_lite_offsets(root) else found
+
+
+def has_lite_offsets(root: Path) -> bool:
+    """Whether the file of a broker with lite topics has the offsets of all groups. After an import it has only those
+    of lite topics."""
+    path = root / "config" / configs.LITE_OFFSETS
+    return path.exists() and OFFSET_TABLE in (configs.read(path.parent, path.name) or {OFFSET_TABLE: None})
 
 
 def read(root: Path) -> BrokerConfig:

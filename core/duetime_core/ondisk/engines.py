@@ -189,7 +189,8 @@ def fingerprint(root: Path) -> str:
     folders = [config / name for name in CONFIG if rocks.is_rocks(config / name)]
     folders += [root / pops.KEY_VALUES] if rocks.is_rocks(root / pops.KEY_VALUES) else []
     files = [path for folder in folders for path in sorted(folder.iterdir()) if path.is_file()]
-    files += [path for path in (config / configs.LITE_OFFSETS,) if path.exists()]
+    lite = config / configs.LITE_OFFSETS
+    files += [lite] if "offsetTable" in (configs.read(config, lite.name) or {}) else []
     if not files:
         return ""
     lines = [f"{path.relative_to(root)} {path.stat().st_size}" for path in files]

@@ -32,6 +32,8 @@ from duetime_core.ondisk.levels import TagsCodes
 from duetime_core.ondisk.scan import Blank, Found, Item, Skipped, intact_at, item_end
 
 _UNITS_AT_ONCE = 8_192
+# Begins a broker's names of lite topics.
+LITE_PREFIX = "%LMQ%"
 _DELETED_KEY = (DELETED_TOPIC.encode(), 0)
 # Topics whose records retention appends again, with their queue offset.
 KEPT_TOPICS = LANE_TOPICS | FOREIGN_TOPICS
@@ -185,11 +187,11 @@ def load(source: Path | Files, levels: DelayLevels | LevelHistory, *, probe: boo
 
 
 def queue_directories(files: Files) -> list[tuple[str, int]]:
-    """Topic and queue of every queue."""
+    """Topic and queue of every queue. A broker's queues of lite topics have units of other topics' records."""
     return [
         (topic, int(name))
         for topic, kind in files.listed("consumequeue")
-        if kind == IS_FOLDER
+        if kind == IS_FOLDER and not topic.startswith(LITE_PREFIX)
         for name, inner in files.listed(f"consumequeue/{topic}")
         if inner == IS_FOLDER and name.isascii() and name.isdigit()
     ]

@@ -29,6 +29,11 @@ def adopt(disk: Disk, source: Path, target: Path) -> list[Loss]:
         if content is not None:
             _write(disk, target / "config", name, content)
     losses, offsets = list(found.losses), found.offsets
+    if offsets is not None and source != target:
+        lite = configs.table_of(offsets, brokerconfig.LITE_TABLE)
+        offsets = {name: value for name, value in offsets.items() if name != brokerconfig.LITE_TABLE}
+        if lite:
+            _write(disk, target / "config", configs.LITE_OFFSETS, {brokerconfig.LITE_TABLE: lite})
     if offsets is None:
         loaded = configs.load(source / "config", configs.CONSUMER_OFFSETS)
         is_shard = loaded.value is None and (source / "config" / configs.STORE).exists()

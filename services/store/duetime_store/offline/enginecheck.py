@@ -10,7 +10,8 @@ from dataclasses import replace
 
 from duetime_core.ondisk import brokerconfig, configs, engines, pops, rocks, rocksqueues
 from duetime_core.ondisk.engines import Loss
-from duetime_core.ondisk.state import Queue, State
+from duetime_core.ondisk.rocksqueues import RocksQueue
+from duetime_core.ondisk.state import LITE_PREFIX, Queue, State
 from duetime_format.errors import Damaged
 
 from duetime_store.offline.report import Report
@@ -22,6 +23,8 @@ class EngineCheck:
     def __init__(self, state: State, report: Report) -> None:
         self._state = state
         self._report = report
+        # Queues of lite topics in RocksDB, while `queues` is open.
+        self.lite_queues: list[RocksQueue] = []
         # DueTime's own directories have no other state than its files.
         self._is_ours = configs.load_from(state.files, configs.STORE).value is not None
 
@@ -54,9 +57,11 @@ class EngineCheck:
                 if rocks.is_rocks(self._state.root / name):
                     try:
                         database = stack.enter_context(rocks.opened(self._state.root, name))
-                        own = {(one.topic, one.queue): Queue(one) for one in rocksqueues.queues(database, name)}
+                        all_ = list(rocksqueues.queues(database, name))
                     except Damaged:
                         continue  # reported by `run`
+                    self.lite_queues += [one for one in all_ if one.topic.startswith(LITE_PREFIX)]
+                    own = {(one.topic, one.queue): Queue(one) for one in all_ if one not in self.lite_queues}
                     found.append(replace(self._state, queues=own))
             has_rocks = any(rocks.is_rocks(self._state.root / name) for name in engines.QUEUE_FOLDERS)
             if self._state.queues or self._is_ours or not has_rocks:

@@ -18,13 +18,14 @@ from pathlib import Path
 
 from duetime_core.errors import DueTimeError
 from duetime_core.ondisk.batches import scan_whole
+from duetime_core.ondisk.brokerconfig import has_lite_offsets
 from duetime_core.ondisk.configs import LITE_OFFSETS
 from duetime_core.ondisk.engines import refused
 from duetime_core.ondisk.files import LogFiles
 from duetime_core.ondisk.folder import LocalFiles
 from duetime_core.ondisk.rocks import is_rocks
 from duetime_core.ondisk.scan import item_end
-from duetime_core.ondisk.state import Progress, no_progress
+from duetime_core.ondisk.state import LITE_PREFIX, Progress, no_progress
 from duetime_format.levels import DelayLevels
 
 from duetime_store.files.adopting import adopt
@@ -125,10 +126,12 @@ def source_files(root: Path) -> list[tuple[Path, Path]]:
 
 
 def _is_engines(root: Path, name: Path) -> bool:
-    """Whether a file belongs to a broker's RocksDB or lite offsets: an import writes their content into others."""
+    """Whether a file belongs to a broker's RocksDB or lite topics: an import has their content in others."""
     if name.parts[0] == "config":
-        own = name.name.removesuffix(".bak") == LITE_OFFSETS
+        own = name.name.removesuffix(".bak") == LITE_OFFSETS and has_lite_offsets(root)
         return own or (len(name.parts) > 2 and is_rocks(root / name.parent))
+    if name.parts[0] == "consumequeue" and name.parts[1].startswith(LITE_PREFIX):
+        return True
     return is_rocks(root / name.parts[0]) and len(name.parts) == 2
 
 

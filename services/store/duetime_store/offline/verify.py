@@ -37,6 +37,7 @@ from duetime_format.levels import DelayLevels
 
 from duetime_store.files import configs
 from duetime_store.log.segment import file_name
+from duetime_store.offline import litecheck
 from duetime_store.offline.enginecheck import EngineCheck
 from duetime_store.offline.halfcheck import HalfCheck
 from duetime_store.offline.indexcheck import IndexCheck, message_of
@@ -71,6 +72,7 @@ def verify(root: Path, levels: DelayLevels | LevelHistory, progress: Progress = 
     with engines.queues() as queues:
         verifier = _Verifier(state, report, queues)
         verifier.run(progress)
+        litecheck.check(state, report, [*litecheck.in_files(state), *engines.lite_queues])
     _check_sizes(state, report)
     _check_config(state, report)
     point = _check_checkpoint(state, report)
