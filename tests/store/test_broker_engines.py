@@ -13,10 +13,14 @@ from duetime.v1 import consumer_pb2
 from duetime_core.errors import StartupError
 from duetime_core.ondisk import configs
 from duetime_core.ondisk.engines import EngineMissing
+from duetime_core.ondisk.pending import lanes
 from duetime_core.ondisk.pops import Pop, outstanding
+from duetime_core.ondisk.records import message
 from duetime_core.ondisk.state import read
 from duetime_core.testing import FakeClock
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from duetime_format.properties import decode_properties
+from duetime_store.offline.export import export_directory
 from duetime_store.offline.summary import summary
 from duetime_store.offline.transfer import import_directory
 from duetime_store.offline.verify import verify
@@ -305,3 +309,32 @@ def test_offsets_of_lite_topics_are_kept_beside_the_others(tmp_path: Path) -> No
     offsets = configs.read(config, configs.CONSUMER_OFFSETS)
     assert offsets is not None
     assert offsets["offsetTable"]["Df_Normal@Df_g_half"] == {"0": 7, "1": 7, "2": 7, "3": 7}
+
+
+async def test_export_has_no_receive_of_a_broker(tmp_path: Path) -> None:
+    """A broker would make the messages visible again, though they are acknowledged here."""
+    now_ms = golden55.ended_at_ms("a-default")
+    root = imported(sound("a-default", tmp_path), tmp_path / "shard")
+    async with Broker(root, now_ms) as store:
+        await store.clock.advance(600_000)
+        got = await store.receive("Da_g_pop", "Da_Normal", range(4))
+        receipts = [one.receipt for one in got]
+        await store.stub.Ack(consumer_pb2.AckRequest(group="Da_g_pop", receipts=receipts), timeout=60)
+    made = tmp_path / "made"
+    exported = export_directory(root, made, LEVELS, accept_damage=False, now_ms=now_ms + 600_000)
+    assert exported.timers
+    state = read(made, LEVELS)
+    waiting = [
+        unit
+        for lane in lanes(state).values()
+        if lane.number >= 1_000
+        for _, units in lane.pending()
+        for unit in units.tolist()
+    ]
+    topics = {
+        decode_properties(found.properties)["REAL_TOPIC"] for at, _, _ in waiting if (found := message(state, at))
+    }
+    assert topics == {"Da_Delay"}
+    offsets = configs.read(made / "config", configs.CONSUMER_OFFSETS)
+    assert offsets is not None
+    assert offsets["offsetTable"]["Da_Normal@Da_g_pop"] == {str(queue): 15 for queue in range(4)}

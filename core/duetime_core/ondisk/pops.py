@@ -40,7 +40,7 @@ KEY_VALUES, FAMILY = "kvStore", "popState"
 ORDERS = "consumerOrderInfo.json"
 REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"
 _REVIVE = REVIVE_PREFIX.encode()
-_REVIVERS = "CID_RMQ_SYS_REVIVE_GROUP"
+REVIVERS = "CID_RMQ_SYS_REVIVE_GROUP"
 _DEFERRED = frozenset((TIMER_TOPIC.encode(), SCHEDULE_TOPIC.encode()))
 _TIME = Struct(">q")
 _CHUNK_BYTES = 8 << 20
@@ -188,7 +188,7 @@ def _revived(offsets: Mapping[str, Any]) -> dict[tuple[str, int], int]:
     found: dict[tuple[str, int], int] = {}
     for name, queues in configs.table_of(offsets, "offsetTable").items():
         topic, _, group = name.rpartition("@")
-        if topic.startswith(REVIVE_PREFIX) and group == _REVIVERS and isinstance(queues, dict):
+        if topic.startswith(REVIVE_PREFIX) and group == REVIVERS and isinstance(queues, dict):
             found |= {(topic, int(queue)): offset for queue, offset in queues.items() if isinstance(offset, int)}
     return found
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import structlog
-from duetime_core.ondisk.pops import Pop, by_place, origin_of
+from duetime_core.ondisk.pops import REVIVE_PREFIX, REVIVERS, Pop, by_place, origin_of
 from duetime_format import layout, limits, record
 from duetime_format.errors import Damaged
 from duetime_format.events import Key
@@ -46,6 +46,10 @@ def take_over(store: Store, progress: Progress, offsets: GroupOffsets, attempts:
     moved = taking.copy_retries(offsets.pops)
     if not moved and not offsets.pops:
         return
+    for queue in store.queues.all():
+        if queue.topic.startswith(REVIVE_PREFIX) and queue.max_offset:
+            # A broker that gets the directory back has handled all of it; its offset names the last one.
+            moved.setdefault((REVIVERS, queue.topic), {})[queue.queue] = queue.max_offset - 1
     store.stage_events()
     batch = store.take()
     if batch is not None:

@@ -25,14 +25,16 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
 
 import numpy as np
-from duetime_core.ondisk.brokertimers import Check
+from duetime_core.ondisk.brokertimers import Check, known_handover
 from duetime_core.ondisk.pending import PendingLane
+from duetime_core.ondisk.pops import REVIVE_PREFIX
 from duetime_core.ondisk.state import State
 from duetime_format import record
 from duetime_format.columns import Ints
 from duetime_format.errors import Damaged
 from duetime_format.lanes import TIMER_LANE_FIRST, is_timer_lane
 from duetime_format.names import TIMER_TOPIC
+from duetime_format.properties import NAME_END
 from duetime_format.record import Record
 from duetime_format.units import UNIT_TYPE, Mask, Units, dues_of, joined
 
@@ -44,6 +46,8 @@ _OVERDUE_MS = 3_600_000
 _FIRST = TIMER_LANE_FIRST
 _NONE = np.empty(0, np.int64)
 _I64_MAX = (1 << 63) - 1
+
+_REVIVED = record.REAL_TOPIC.encode() + NAME_END + REVIVE_PREFIX.encode()
 
 Change = Callable[[Record], bytes]
 
@@ -82,6 +86,7 @@ class LaneExport:
         self._state = state
         self._levels = [lane for number, lane in lanes.items() if not is_timer_lane(number)]
         self._timers = [_Entries.of(lane) for number, lane in lanes.items() if is_timer_lane(number)]
+        self._end_receives()
         self.pending_count = sum(int((~own.gone).sum()) for own in self._timers)
         self._now_ms = now_ms
         self._read_ms = self._first_slot()
@@ -90,6 +95,19 @@ class LaneExport:
         queue = state.queues.get((TIMER_TOPIC, 0))
         self.start = self.end = queue.max_offset if queue is not None else 0
         self.appended = np.empty(0, UNIT_TYPE)
+
+    def _end_receives(self) -> None:
+        """Ends a broker's own timers for messages received by POP: these were taken over, and a broker would make the
+        messages visible again."""
+        handover = known_handover(self._state.files)
+        if handover is None:
+            return
+        for own in self._timers:
+            for index in np.flatnonzero(~own.gone & (own.units["position"] < handover.position)).tolist():
+                position, size, _ = own.units[index].tolist()
+                found = self._read(position, size)
+                if found is not None and _REVIVED in found[1].properties:
+                    own.gone[index] = True
 
     def _first_slot(self) -> int:
         """The first slot that a broker reads: before all pending timers, or an hour ago."""
