@@ -18,6 +18,7 @@ from duetime_core.ondisk.pops import Pop, outstanding
 from duetime_core.ondisk.records import message
 from duetime_core.ondisk.state import read
 from duetime_core.testing import FakeClock
+from duetime_format.lanes import is_timer_lane
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.properties import decode_properties
 from duetime_store.offline.export import export_directory
@@ -324,16 +325,10 @@ async def test_export_has_no_receive_of_a_broker(tmp_path: Path) -> None:
     exported = export_directory(root, made, LEVELS, accept_damage=False, now_ms=now_ms + 600_000)
     assert exported.timers
     state = read(made, LEVELS)
-    waiting = [
-        unit
-        for lane in lanes(state).values()
-        if lane.number >= 1_000
-        for _, units in lane.pending()
-        for unit in units.tolist()
-    ]
-    topics = {
-        decode_properties(found.properties)["REAL_TOPIC"] for at, _, _ in waiting if (found := message(state, at))
-    }
+    timers = [lane for number, lane in lanes(state).items() if is_timer_lane(number)]
+    positions = [unit[0] for lane in timers for _, units in lane.pending() for unit in units.tolist()]
+    records = [found for position in positions if (found := message(state, position))]
+    topics = {decode_properties(found.properties)["REAL_TOPIC"] for found in records}
     assert topics == {"Da_Delay"}
     offsets = configs.read(made / "config", configs.CONSUMER_OFFSETS)
     assert offsets is not None
