@@ -56,9 +56,9 @@ async def test_a_topic_is_made_by_a_form(shown: Shown) -> None:
     made = await shown.traffic.call("DescribeTopic", gateway_pb2.DescribeTopicRequest(name="made-here"))
     assert (made.topic.queue_count, made.topic.max_delay_ms) == (3, 30 * 86_400_000)
     assert made.topic.message_type == gateway_pb2.TOPIC_TYPE_FIFO
-    again = await shown.browser.post("/topics", fields | {"queues": "4"}, page="/topics/new")
-    assert again.status_code == 409
-    assert "Nothing was changed." in again.text
+    again = await shown.browser.post("/topics", fields, page="/topics/new")
+    assert again.status_code == 422
+    assert "topic made-here exists" in again.text
 
 
 @pytest.mark.parametrize(
@@ -92,6 +92,8 @@ async def test_a_group_is_made_and_its_policy_is_changed(shown: Shown) -> None:
     fields = {"name": "ledger", "start": "time", "start_at": "2026-01-31T12:00", "ordered": "1", "backoff": "1s,5s"}
     answer = await shown.browser.post("/groups", fields, page="/groups/new")
     assert (answer.status_code, answer.headers["location"]) == (303, "/groups/ledger")
+    again = await shown.browser.post("/groups", fields, page="/groups/new")
+    assert (again.status_code, "group ledger exists" in again.text) == (422, True)
     assert "the message's policy, the handler's, then this one" in (await shown.browser.get("/groups/ledger")).text
     policy = {"backoff": "exponential:1s..10m", "max_attempts": "5"}
     answer = await shown.browser.post("/groups/ledger/policy", policy, page="/groups/ledger")

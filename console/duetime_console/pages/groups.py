@@ -185,6 +185,10 @@ async def create_group(request: Request) -> Response:
             faults["start_at"] = str(fault)
     _take_policy(values, wanted.retry, faults)
     error = None
+    # The call itself returns an existing group with the same settings.
+    known = consumer_pb2.DescribeGroupRequest(name=values["name"])
+    if not faults and not isinstance(await asked(request, "DescribeGroup", known), GatewayError):
+        faults["name"] = f"group {values['name']} exists"
     if not faults:
         made = await asked(request, "CreateGroup", consumer_pb2.CreateGroupRequest(group=wanted))
         if not isinstance(made, GatewayError):

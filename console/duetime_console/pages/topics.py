@@ -164,6 +164,10 @@ async def create_topic(request: Request) -> Response:
             faults["max_delay"] = f"{values['max_delay']!r} is not a length such as 2h or 30d"
     wanted.message_type = TYPES.get(values["type"], 0)  # type: ignore[assignment]
     error = None
+    # The call itself returns an existing topic with the same settings.
+    known = gateway_pb2.DescribeTopicRequest(name=values["name"])
+    if not faults and not isinstance(await asked(request, "DescribeTopic", known), GatewayError):
+        faults["name"] = f"topic {values['name']} exists"
     if not faults:
         made = await asked(request, "CreateTopic", wanted)
         if not isinstance(made, GatewayError):
