@@ -86,7 +86,10 @@ class Tab:
 
     async def wider_than_its_window(self) -> int:
         """By how many pixels the page can be moved sideways."""
-        return int(await self.page.evaluate("document.documentElement.scrollWidth - window.innerWidth"))
+        window = self.page.viewport_size
+        assert window is not None
+        # A phone's innerWidth grows with a wide page.
+        return int(await self.page.evaluate("document.documentElement.scrollWidth")) - window["width"]
 
 
 @asynccontextmanager

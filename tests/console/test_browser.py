@@ -57,6 +57,7 @@ PAGES = (
     "/transactions",
     "/reports",
     "/errors",
+    "/runbooks",
     "/api/v1",
 )
 FAILED = ("/topics/no-such-topic", "/no-such-page")
