@@ -281,3 +281,9 @@ def test_empty_bodies_in_brokers_directories_are_reported(name: str, tmp_path: P
     assert exported.report.is_sound
     lengths = [unit["bodyLength"] for unit in units(name)]
     assert (exported.empty_pending, exported.empty_others) == (0, lengths.count(0))
+
+
+def test_missing_shard_of_an_export_is_a_fault_of_its_option(tmp_path: Path) -> None:
+    ended = command("export", tmp_path / "made", "--data", tmp_path / "nowhere")
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(f"duetime: Invalid value for --data: {tmp_path}/nowhere/store-0 is not a store")

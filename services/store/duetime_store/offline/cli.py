@@ -235,7 +235,7 @@ def export_shard(
     if timers_to is not None and (broker is Broker.V5 or timers_to.exists()):
         why = "already exists" if timers_to.exists() else "is for --for 4.9: a 5.x broker delivers them itself"
         raise typer.BadParameter(why, param_hint="--timers-to")
-    with errors_printed(), giving_way_in(source):
+    with errors_printed("--data"), giving_way_in(source):
         table = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
         with Bars() as bars:
             made = export_directory(
@@ -295,12 +295,15 @@ def parse_levels(text: str) -> DelayLevels:
 
 
 @contextmanager
-def errors_printed() -> Iterator[None]:
-    """Prints errors as the command does: wrong arguments as wrong usage (exit code 2), others as one line (1)."""
+def errors_printed(argument: str = "DIR") -> Iterator[None]:
+    """Prints errors as the command does: wrong arguments as wrong usage (exit code 2), others as one line (1).
+
+    `argument`: the one that names the store directory.
+    """
     try:
         yield
     except InvalidArgument as error:
-        raise typer.BadParameter(error.violations[0].description, param_hint="DIR") from None
+        raise typer.BadParameter(error.violations[0].description, param_hint=argument) from None
     except (DueTimeError, Damaged) as error:
         echo(f"duetime: {error.text}", err=True)
         raise typer.Exit(1) from None
