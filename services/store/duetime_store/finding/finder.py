@@ -1,4 +1,4 @@
-"""Finding messages by key, by tag, by id and by offset id, in the index and in the part of the log that is not indexed yet.
+"""Finding messages by key, tag, id and offset id, in the index and in the part of the log that is not indexed yet.
 
     newest first:   tail of the log ──▶ newest index file ──▶ ... ──▶ oldest
 

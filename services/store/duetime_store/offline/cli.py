@@ -195,6 +195,7 @@ class Broker(StrEnum):
     """Versions of RocketMQ with different timer support."""
 
     V5 = "5"
+    V5_ROCKSDB = "5-rocksdb"
     V4_9 = "4.9"
 
 
@@ -220,8 +221,9 @@ def export_shard(
 
     Prints the settings that the broker needs for it. The directory is verified before it gets its name.
 
-    RocketMQ 5.x delivers pending messages for any time itself. 4.9 does not: if there are any, the export is rejected,
-    unless --timers-to names a file for them.
+    RocketMQ 5.x delivers pending messages for any time itself. With its timers in RocksDB (timerRocksDBEnable) it reads
+    all of them from the beginning: name it 5-rocksdb. 4.9 does not: if there are any, the export is rejected, unless
+    --timers-to names a file for them.
 
     The broker asks the producers of open transactions, but keeps no delay for them. If one has a delay, the export is
     rejected, unless --lose-delays allows delivery on commit.
@@ -232,7 +234,8 @@ def export_shard(
       duetime store export /var/lib/rocketmq/store --data duetime-data --for 4.9 --timers-to timers.jsonl
     """
     source = shard_directory(data, shard)
-    if timers_to is not None and (broker is Broker.V5 or timers_to.exists()):
+    has_timers = broker is not Broker.V4_9
+    if timers_to is not None and (has_timers or timers_to.exists()):
         why = "already exists" if timers_to.exists() else "is for --for 4.9: a 5.x broker delivers them itself"
         raise typer.BadParameter(why, param_hint="--timers-to")
     with errors_printed("--data"), giving_way_in(source):
@@ -243,7 +246,12 @@ def export_shard(
                 directory,
                 table,
                 accept_damage=accept_damage,
-                broker=Target(broker is Broker.V5, timers_to, may_lose_delays=lose_delays),
+                broker=Target(
+                    has_timers,
+                    timers_to,
+                    may_lose_delays=lose_delays,
+                    reads_all_timers=broker is Broker.V5_ROCKSDB,
+                ),
                 progress=bars.of_log(source, "reading"),
             )
     if as_json:

@@ -123,6 +123,8 @@ class Target:
     timers_to: Path | None = None
     # Whether open transactions may lose their delay, which a broker does not keep.
     may_lose_delays: bool = False
+    # Whether it reads the timers' queue from its beginning, as a broker with its timers in RocksDB.
+    reads_all_timers: bool = False
 
 
 def export_directory(
@@ -207,7 +209,7 @@ class _Export:
         self._state = state
         self._broker = broker
         self.lanes = lanes(state)
-        self._lane_export = LaneExport(state, self.lanes, now_ms)
+        self._lane_export = LaneExport(state, self.lanes, now_ms, reads_all_timers=broker.reads_all_timers)
         self._half_export = HalfExport(state, reads_many=broker.has_timers)
         self._target = target
         self._disk = Disk()

@@ -9,7 +9,8 @@
 
 Timers of other queues, which brokers do not read, are appended to queue 0 as well. An appended timer counts as rolled
 (TIMER_ROLL_TIMES): a reader of the whole queue takes it for the earlier one. `start` is the offset at which the fewest
-entries have to be appended or silenced. There are no timerwheel and no timerlog: a broker creates them.
+entries have to be appended or silenced. There are no timerwheel and no timerlog: a broker creates them. A broker with
+its timers in RocksDB does not read timercheck, and its new RocksDB has no offset: for it `start` is the first entry.
 
 Cancelled and replaced entries are silenced everywhere, because a broker may lose its offsets. So are pending timers of
 other queues, which are also in queue 0. For a broker without timers all of them are silenced, and written to a file.
@@ -82,8 +83,12 @@ class _Entries:
 class LaneExport:
     """Writes the lanes' records into a copy of the log: first `append`, then `silence`; `check` is for timercheck."""
 
-    def __init__(self, state: State, lanes: dict[int, PendingLane], now_ms: int) -> None:
+    def __init__(
+        self, state: State, lanes: dict[int, PendingLane], now_ms: int, *, reads_all_timers: bool = False
+    ) -> None:
+        """`reads_all_timers`: the broker reads queue 0 from its first entry."""
         self._state = state
+        self._reads_all = reads_all_timers
         self._levels = [lane for number, lane in lanes.items() if not is_timer_lane(number)]
         self._timers = [_Entries.of(lane) for number, lane in lanes.items() if is_timer_lane(number)]
         self._end_receives()
@@ -126,7 +131,7 @@ class LaneExport:
         for own in self._timers:
             chosen = ~own.gone
             if own.lane == _FIRST:
-                self.start = _start(own, self.end)
+                self.start = _first(own, self.end) if self._reads_all else _start(own, self.end)
                 chosen &= own.entries < self.start
             for unit, due_at_ms in zip(own.units[chosen].tolist(), own.dues[chosen].tolist(), strict=True):
                 found = self._read(unit[0], unit[1])
@@ -197,6 +202,10 @@ class LaneExport:
         """Entries of queue 0 that a broker has to find pending."""
         kept = [own.entries[~own.gone & (own.entries >= self.start)] for own in self._timers if own.lane == _FIRST]
         return np.concatenate([_NONE, *kept, np.arange(self.end, self.end + len(self.appended))])
+
+
+def _first(own: _Entries, end: int) -> int:
+    return int(own.entries[0]) if len(own.entries) else end
 
 
 def _start(own: _Entries, end: int) -> int:
