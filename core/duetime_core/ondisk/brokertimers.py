@@ -30,19 +30,19 @@ TimerMessageRocksDBStore.
 """
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import Any, NamedTuple
 
 import numpy as np
-from duetime_format import record
+import numpy.typing as npt
+from duetime_format import columns, layout, record
 from duetime_format.columns import Ints, Run
 from duetime_format.errors import Damaged
 from duetime_format.names import TIMER_TOPIC
-from duetime_format.properties import NAME_END, decode_properties
+from duetime_format.properties import NAME_END, value_of
 from duetime_format.record import Record
-from duetime_format.units import FILLER_SIZE, Units
+from duetime_format.units import FILLER_SIZE, Mask, Units
 
 from duetime_core.ondisk import configs
 from duetime_core.ondisk.files import LogFiles
@@ -74,7 +74,18 @@ _MAGIC_MAX = 15
 _ROLLED = 2
 _HEX = re.compile("([0-9a-f]{2})*")
 _I64_MAX = (1 << 63) - 1
-_OUT = record.TIMER_OUT_MS.encode() + NAME_END
+_UNIQ_KEY, _OUT_NAME = record.UNIQ_KEY.encode(), record.TIMER_OUT_MS.encode()
+_OUT = _OUT_NAME + NAME_END
+_NAMES = tuple(
+    name.encode()
+    for name in (
+        *(record.REAL_TOPIC, record.UNIQ_KEY, record.TIMER_OUT_MS, record.TIMER_DELIVER_MS),
+        *(DELETED_KEY, ROLLS, ROLL_LABEL),
+    )
+)
+# Records of one piece, and bytes of the log that are read for it in one go.
+_ROWS_AT_ONCE = 4_096
+_SPAN_BYTES_MAX = 4 << 20
 _DELETED = DELETED_KEY.encode() + NAME_END
 _TIMERS = TIMER_TOPIC.encode()
 # Tolerance for brokers' clocks set back.
@@ -196,122 +207,194 @@ def _pending(files: Files, check: Check, offsets: Ints, units: Units, read: Read
     to_come = np.isin(units["position"], positions[is_unread]) | (offsets >= check.queue_offset)
     put_back = np.isin(units["position"], positions[~is_unread & (in_log["magic"] & _ROLLED > 0)])
     looked_at = to_come | put_back | ~np.isin(units["position"], positions)
-    rows = zip(offsets[looked_at].tolist(), units[looked_at].tolist(), to_come[looked_at].tolist(), strict=True)
-    timers = []
-    for offset, (position, size, _), is_to_come in rows:
-        found = _record(read(position, size))
-        if found is not None:
-            timers.append(_timer(offset, found, is_to_come))
-    known = [timer for timer in timers if timer.is_to_come or timer.key.out_ms >= check.read_at_ms]
-    left = _without_deleted(_without_rolled(known))
-    delivered = _delivered(files, left, end)
-    return np.array([timer.offset for timer in left if timer.offset not in delivered], np.int64)
+    rows = _read_rows(offsets[looked_at], units[looked_at], to_come[looked_at], read)
+    left = _without_deleted(_without_rolled(rows[rows["is_to_come"] | (rows["out_ms"] >= check.read_at_ms)]))
+    found: Ints = left["offset"][~_are_delivered(files, left, end)]
+    return found.astype(np.int64)
 
 
-class _Key(NamedTuple):
-    """The key shared by a timer and its copies."""
+# `key`: the hash of topic, id and TIMER_OUT_MS, shared by a timer and its copies; `id`: that of the last two. A mark
+# has those of the timer that it cancels instead, in both possible slots.
+_ROW = np.dtype(
+    [
+        ("offset", "i8"),
+        ("position", "i8"),
+        ("out_ms", "i8"),
+        ("key", "i8"),
+        ("id", "i8"),
+        ("other_key", "i8"),
+        ("other_id", "i8"),
+        # Queued again, and by RocksDB's engine.
+        ("is_rolled", "?"),
+        ("is_labelled", "?"),
+        ("is_mark", "?"),
+        # Pending by the wheel or timercheck, not only by its slot.
+        ("is_to_come", "?"),
+    ]
+)
+_Rows = npt.NDArray[np.void]
 
-    topic: str
-    id: str
-    out_ms: int
+
+def _read_rows(offsets: Ints, units: Units, to_come: Mask, read: ReadRecord) -> _Rows:
+    """A row for each record that is there, ascending; brokers skip the others."""
+    parts = [np.empty(0, _ROW)]
+    for first in range(0, len(offsets), _ROWS_AT_ONCE):
+        part = slice(first, first + _ROWS_AT_ONCE)
+        there, records = _intact(_records(units[part], read))
+        found = (offsets[part][there], units["position"][part][there], to_come[part][there])
+        rows = zip(*(column.tolist() for column in found), records, *_values(records, _NAMES), strict=True)
+        parts.append(np.array([_row(*row) for row in rows], _ROW))
+    return np.concatenate(parts)
 
 
-class _Timer(NamedTuple):
-    offset: int
-    position: int
-    key: _Key
-    # Whether it was queued again, and whether by RocksDB's engine.
-    is_rolled: bool
-    is_labelled: bool
-    # Pending by the wheel or timercheck, not only by its slot.
-    is_to_come: bool
-    # Key of the timer that it cancels, empty: none; and the possible slots of that timer.
-    deleted: str
-    deleted_ms: tuple[int, ...]
+def _records(units: Units, read: ReadRecord) -> list[bytes]:
+    """The bytes at these units; records that are near each other are read together."""
+    rows = units[["position", "size"]].tolist()
+    begin, stop = min(at for at, _ in rows), max(at + size for at, size in rows)
+    data = read(begin, stop - begin) if stop - begin <= _SPAN_BYTES_MAX else b""
+    if len(data) == stop - begin:
+        return [data[at - begin : at - begin + size] for at, size in rows]
+    return [read(at, size) for at, size in rows]
+
+
+def _intact(found: list[bytes]) -> tuple[list[int], list[bytes]]:
+    """Indices of whole records, and these."""
+    there = [index for index, data in enumerate(found) if len(data) > layout.PREFIX_BYTES and _is_whole(data)]
+    records = [found[index] for index in there]
+    try:
+        _values(records, ())
+    except Damaged:
+        there = [index for index in there if _record(found[index]) is not None]
+        records = [found[index] for index in there]
+    return there, records
+
+
+def _is_whole(data: bytes) -> bool:
+    return layout.size_at(data) == len(data)
+
+
+def _values(records: list[bytes], names: tuple[bytes, ...]) -> list[list[bytes | None]]:
+    return columns.values(b"".join(records), [len(data) for data in records], names)
+
+
+def _row(
+    offset: int,
+    position: int,
+    is_to_come: bool,
+    data: bytes,
+    topic: bytes | None,
+    message_id: bytes | None,
+    out: bytes | None,
+    deliver: bytes | None,
+    deleted: bytes | None,
+    rolls: bytes | None,
+    label: bytes | None,
+) -> tuple[int | bool, ...]:
+    out_ms = _number(out)
+    flags = _number(rolls) > 0, label is not None, deleted is not None, is_to_come
+    if deleted is None:
+        name = message_id or _other_id(data)
+        return offset, position, out_ms, _hash(topic or b"", name, out_ms), hash((name, out_ms)), 0, 0, *flags
+    # The topic is named since 5.3.2; none has a plus.
+    of, _, name = deleted.partition(b"+")
+    # A recall asks for the ms after its target's slot, and gets that slot unless the precision was changed meanwhile.
+    slots = out_ms, _number(deliver) - 1
+    keys, ids = ([_hash(of, name, slot) for slot in slots], [hash((deleted, slot)) for slot in slots])
+    return offset, position, out_ms, keys[0], ids[0], keys[1], ids[1], *flags
+
+
+def _hash(topic: bytes, message_id: bytes, out_ms: int) -> int:
+    return hash((topic, message_id, out_ms))
+
+
+def _other_id(data: bytes) -> bytes:
+    """Other fields shared by copies, if there is no id."""
+    found = record.decode(data, check_crc=False)
+    return f"{found.born_at_ms} {found.body_crc} {found.flag}".encode()
 
 
 def _record(data: bytes) -> Record | None:
-    """Decodes a record; None: there is none, and a broker skips it."""
     try:
         return record.decode(data, check_crc=False)
     except Damaged:
         return None
 
 
-def _timer(offset: int, found: Record, is_to_come: bool) -> _Timer:
-    properties = decode_properties(found.properties)
-    key, deleted = _key(found, properties.get(record.REAL_TOPIC, ""), properties), properties.get(DELETED_KEY, "")
-    # A recall asks for the ms after its target's slot, and gets that slot unless the precision was changed meanwhile.
-    slots = (key.out_ms, _number(properties.get(record.TIMER_DELIVER_MS)) - 1)
-    is_rolled, is_labelled = _number(properties.get(ROLLS)) > 0, ROLL_LABEL in properties
-    return _Timer(offset, found.position, key, is_rolled, is_labelled, is_to_come, deleted, slots)
+def _number(text: bytes | None) -> int:
+    return int(text) if text and text.isdigit() and len(text) <= 18 else 0
 
 
-def _key(found: Record, topic: str, properties: dict[str, str]) -> _Key:
-    # Other fields shared by copies, if there is no id.
-    message_id = properties.get(record.UNIQ_KEY) or f"{found.born_at_ms} {found.body_crc} {found.flag}"
-    return _Key(topic, message_id, _number(properties.get(record.TIMER_OUT_MS)))
+def _without_deleted(rows: _Rows) -> _Rows:
+    """Timers without marks, and without those that marks cancel."""
+    marks, timers = rows[rows["is_mark"]], rows[~rows["is_mark"]]
+    gone = np.isin(timers["key"], np.concatenate([marks["key"], marks["other_key"]]))
+    gone |= np.isin(timers["id"], np.concatenate([marks["id"], marks["other_id"]]))
+    left: _Rows = timers[~gone]
+    return left
 
 
-def _number(text: str | None) -> int:
-    return int(text) if text and text.isascii() and text.isdigit() and len(text) <= 18 else 0
-
-
-def _without_deleted(timers: list[_Timer]) -> list[_Timer]:
-    deleted = {(out_ms, timer.deleted) for timer in timers if timer.deleted for out_ms in timer.deleted_ms}
-
-    def is_deleted(key: _Key) -> bool:
-        return (key.out_ms, key.id) in deleted or (key.out_ms, f"{key.topic}+{key.id}") in deleted
-
-    return [timer for timer in timers if not timer.deleted and not is_deleted(timer.key)]
-
-
-def _without_rolled(timers: list[_Timer]) -> list[_Timer]:
+def _without_rolled(rows: _Rows) -> _Rows:
     """Drops re-queued timers: keeps the newest of each key, as many as were sent."""
-    groups: dict[tuple[_Key, str], list[_Timer]] = {}
-    for timer in timers:
-        groups.setdefault((timer.key, timer.deleted), []).append(timer)
-    left = []
-    for group in groups.values():
-        # The first records of rolled ones may have left the log. RocksDB has one key for all of them.
-        is_one = any(timer.is_labelled for timer in group)
-        sent = 1 if is_one else max(sum(not timer.is_rolled for timer in group), 1)
-        left += group[-sent:]
-    return sorted(left)
+    order = np.lexsort((rows["offset"], rows["key"], rows["is_mark"]))
+    firsts, group_of = _groups(rows["key"][order], rows["is_mark"][order])
+    if not len(firsts):
+        return rows
+    # The first records of rolled ones may have left the log. RocksDB has one key for all of them.
+    sent = np.maximum(np.add.reduceat((~rows["is_rolled"][order]).astype(np.int64), firsts), 1)
+    sent[np.logical_or.reduceat(rows["is_labelled"][order], firsts)] = 1
+    stops = np.append(firsts[1:], len(order))
+    newest = stops[group_of] - np.arange(len(order)) <= sent[group_of]
+    return rows[np.sort(order[newest])]
 
 
-def _delivered(files: Files, timers: list[_Timer], end: int) -> set[int]:
-    """Offsets of timers with a copy in the log, after the timer."""
-    if not timers:
-        return set()
+def _groups(keys: Ints, others: Mask) -> tuple[Ints, Ints]:
+    """The first index of each group of equal values, and the group of each."""
+    opens = np.ones(len(keys), np.bool_)
+    opens[1:] = (keys[1:] != keys[:-1]) | (others[1:] != others[:-1])
+    return np.flatnonzero(opens), np.cumsum(opens) - 1
+
+
+def _are_delivered(files: Files, timers: _Rows, end: int) -> Mask:
+    """Whether the log has a copy of each, after the first of these timers; the first of equal ones come first."""
+    delivered = np.zeros(len(timers), np.bool_)
+    if not len(timers):
+        return delivered
     log = LogFiles(files)
-    since_ms = min(timer.key.out_ms for timer in timers) - _CLOCK_STEP_MS
-    start = max(log.first_by(since_ms), min(timer.position for timer in timers))
-    waiting = {timer.key for timer in timers}
-    copies: Counter[_Key] = Counter()
-    for copy in _copies(log, start, end):
-        key = _key(copy, copy.topic, decode_properties(copy.properties))
-        if key in waiting:
-            copies[key] += 1
+    start = max(log.first_by(int(timers["out_ms"].min()) - _CLOCK_STEP_MS), int(timers["position"].min()))
+    copies = np.concatenate([np.empty(0, np.int64), *_copies(log, start, end)])
     log.close()
-    found = set()
-    for timer in timers:
-        if copies[timer.key]:
-            copies[timer.key] -= 1
-            found.add(timer.offset)
-    return found
+    keys, counts = np.unique(copies[np.isin(copies, timers["key"])], return_counts=True)
+    if not len(keys):
+        return delivered
+    order = np.lexsort((timers["offset"], timers["key"]))
+    firsts, group_of = _groups(timers["key"][order], delivered)
+    known = timers["key"][order][firsts]
+    places = np.minimum(np.searchsorted(keys, known), len(keys) - 1)
+    copied = np.where(keys[places] == known, counts[places], 0)
+    delivered[order] = np.arange(len(order)) - firsts[group_of] < copied[group_of]
+    return delivered
 
 
-def _copies(log: LogFiles, position: int, end: int) -> Iterator[Record]:
-    """The records in [position, end) that the broker delivered at their time, without rolled ones."""
+def _copies(log: LogFiles, position: int, end: int) -> Iterator[Ints]:
+    """Keys of the records in [position, end) that the broker delivered at their time, without rolled ones."""
     for item in scan_runs(log, position, end):
         if isinstance(item, Run) and _OUT in item.data:
-            others = np.array([topic != _TIMERS for topic, _ in item.keys])[item.key_of]
-            for index in np.flatnonzero(others).tolist():
-                if _OUT in item.properties(index):
-                    yield record.decode(item.data, int(item.starts[index]), check_crc=False)
+            topics = [topic for topic, _ in item.keys]
+            data = item.data[int(item.starts[0]) : item.end]
+            ids, outs = columns.values(data, item.sizes.tolist(), (_UNIQ_KEY, _OUT_NAME))
+            found = [
+                _hash(topics[key], name or _other_id(item.data[start : start + size]), _number(out))
+                for key, name, out, start, size in zip(
+                    item.key_of.tolist(), ids, outs, item.starts.tolist(), item.sizes.tolist(), strict=True
+                )
+                if out is not None and topics[key] != _TIMERS
+            ]
+            yield np.array(found, np.int64)
         elif isinstance(item, Found) and not item.damage and _is_copy(item.record):
-            yield item.record
+            one = item.record
+            name = value_of(one.properties, _UNIQ_KEY) or f"{one.born_at_ms} {one.body_crc} {one.flag}".encode()
+            out_ms = _number(value_of(one.properties, _OUT_NAME))
+            yield np.array([_hash(one.topic.encode(), name, out_ms)], np.int64)
 
 
 def _is_copy(found: Record) -> bool:
