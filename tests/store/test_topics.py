@@ -134,14 +134,20 @@ async def test_topic_settings_of_a_broker_are_kept(root: Path) -> None:
     entry = {"perm": 6, "readQueueNums": 1, "writeQueueNums": 1}
     table = {
         "typed": {**entry, "attributes": {"message.type": "DELAY", "cleanup.policy": "DELETE"}},
-        "newer": {**entry, "attributes": {"message.type": "LITE"}},
+        "urgent": {**entry, "attributes": {"message.type": "PRIORITY"}},
+        "few": {**entry, "attributes": {"message.type": "LITE"}},
+        "newer": {**entry, "attributes": {"message.type": "OF_LATER"}},
         "plain": {**entry, "attributes": {}},
         "odd": {**entry, "attributes": 5},
     }
     (root / "config").mkdir(parents=True)
     (root / "config" / configs.TOPICS).write_text(configs.render({"topicConfigTable": table}))
     async with Sick(root) as store:
-        assert await types(store) == {"typed": gateway_pb2.TOPIC_TYPE_DELAY}
+        assert await types(store) == {
+            "typed": gateway_pb2.TOPIC_TYPE_DELAY,
+            "urgent": gateway_pb2.TOPIC_TYPE_PRIORITY,
+            "few": gateway_pb2.TOPIC_TYPE_LITE,
+        }
         await store.stub.PutTopics(store_pb2.PutTopicsRequest(topics=[wanted(name) for name in table]))
         await store.stub.PutTopic(wanted("typed", 3))
     found = attributes(root)
