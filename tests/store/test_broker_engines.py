@@ -90,10 +90,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def source(name: str, tmp_path: Path) -> Path:
-    found = golden55.unpack(name, tmp_path)
-    # Entries of tags are checked elsewhere.
-    shutil.rmtree(found / "index")
-    return found
+    return golden55.unpack(name, tmp_path)
 
 
 def ids(messages: list[consumer_pb2.LeasedMessage]) -> dict[str, int]:
@@ -128,20 +125,13 @@ async def test_groups_continue_where_the_broker_left_them(make: Make, name: str,
         assert {topic: store.node.store.queues.counts.types.get(topic) for topic in kinds} == kinds
 
 
-def sound(name: str, tmp_path: Path) -> Path:
-    """A directory without the contents that other tests are about."""
-    found = golden55.unpack(name, tmp_path)
-    shutil.rmtree(found / "index")
-    return found
-
-
 def losses(root: Path) -> dict[str, str]:
     return {loss.kind: loss.text for loss in verify(root, LEVELS).losses}
 
 
 async def test_pops_of_a_key_value_store_are_leased(tmp_path: Path) -> None:
     """With popConsumerKVServiceEnable: there are no other records, and an acknowledgement deletes the entry."""
-    source, now_ms = sound("a-default", tmp_path), golden55.ended_at_ms("a-default")
+    source, now_ms = golden55.unpack("a-default", tmp_path), golden55.ended_at_ms("a-default")
     places = {line["id"]: line for line in golden55.lines("a-default", "normal")}
     entries = {}
     for offset, until_ms in ((1, now_ms + 5_000), (3, now_ms + 9_000)):
@@ -164,7 +154,7 @@ async def test_pops_of_a_key_value_store_are_leased(tmp_path: Path) -> None:
 
 
 async def test_pops_of_an_ordered_group_stay_leased(tmp_path: Path) -> None:
-    source, now_ms = sound("a-default", tmp_path), golden55.ended_at_ms("a-default")
+    source, now_ms = golden55.unpack("a-default", tmp_path), golden55.ended_at_ms("a-default")
     order = {"popTime": now_ms - 1_000, "i": 30_000, "o": [0, 1, 2], "oc": {"1": 2}, "l": now_ms, "cm": 1}
     content = {"table": {"Da_Normal@g_fifo": {"2": order}}, "orderedConsumptionLevel": "QUEUE"}
     (source / "config" / "consumerOrderInfo.json").write_text(json.dumps(content))
@@ -199,7 +189,7 @@ async def test_retries_of_pop_reach_the_group(tmp_path: Path) -> None:
 @pytest.mark.parametrize("cut", ["000011.sst", "MANIFEST-000005", "CURRENT"])
 @pytest.mark.parametrize("folder", ["consumerOffsets", "topics"])
 def test_cut_rocksdb_is_a_loss_by_name(cut: str, folder: str, tmp_path: Path) -> None:
-    source = sound("c-cq-rocksdb", tmp_path)
+    source = golden55.unpack("c-cq-rocksdb", tmp_path)
     path = source / "config" / folder / cut
     os.truncate(path, path.stat().st_size // 2)
     kind = {"consumerOffsets": "offsets", "topics": "topics"}[folder]
@@ -211,7 +201,7 @@ def test_cut_rocksdb_is_a_loss_by_name(cut: str, folder: str, tmp_path: Path) ->
 
 
 def test_cut_writes_are_a_loss_after_a_clean_stop_only(tmp_path: Path) -> None:
-    source = sound("c-cq-rocksdb", tmp_path)
+    source = golden55.unpack("c-cq-rocksdb", tmp_path)
     folder = source / "config" / "consumerOffsets"
     shutil.rmtree(folder)
     rocks(folder, default={b"Dc_Normal@g": b'{"offsetTable":{"0":7}}', b"Dc_Normal@h": b'{"offsetTable":{"0":7}}'})
@@ -224,7 +214,7 @@ def test_cut_writes_are_a_loss_after_a_clean_stop_only(tmp_path: Path) -> None:
 
 
 def test_damaged_queues_in_rocksdb_are_damage_that_the_log_mends(tmp_path: Path) -> None:
-    source = sound("c-cq-rocksdb", tmp_path)
+    source = golden55.unpack("c-cq-rocksdb", tmp_path)
     path = source / "consumequeue" / "000011.sst"
     os.truncate(path, path.stat().st_size // 2)
     report = verify(source, LEVELS)
@@ -233,7 +223,7 @@ def test_damaged_queues_in_rocksdb_are_damage_that_the_log_mends(tmp_path: Path)
 
 
 def test_unit_in_rocksdb_is_compared_with_its_record(tmp_path: Path) -> None:
-    source = sound("c-cq-rocksdb", tmp_path)
+    source = golden55.unpack("c-cq-rocksdb", tmp_path)
     folder = source / "consumequeue"
     database = Rdict(str(folder), options=Options(raw_mode=True), column_families={"offset": Options(raw_mode=True)})
     prefix = (9).to_bytes(4, "big") + b"\1Dc_Normal\1" + (2).to_bytes(4, "big") + b"\1"
@@ -249,7 +239,7 @@ def test_unit_in_rocksdb_is_compared_with_its_record(tmp_path: Path) -> None:
 
 
 def test_unknown_engines_are_losses_by_their_names(tmp_path: Path) -> None:
-    source = sound("a-default", tmp_path)
+    source = golden55.unpack("a-default", tmp_path)
     rocks(source / "config" / "priorities", default={b"a": b"b"})
     rocks(source / "lanestore", default={}, lanes={b"a": b"b"})
     shutil.rmtree(source / "rocksdbstore")
@@ -273,8 +263,8 @@ def test_unknown_engines_are_losses_by_their_names(tmp_path: Path) -> None:
 
 def test_missing_library_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rocksdict", None)
-    verify(sound("a-default", tmp_path), LEVELS)
-    source = sound("g-config-v2", tmp_path)
+    verify(golden55.unpack("a-default", tmp_path), LEVELS)
+    source = golden55.unpack("g-config-v2", tmp_path)
     with pytest.raises(EngineMissing, match=r"config/rdb is a RocksDB.*duetime-server\[rocketmq\]"):
         verify(source, LEVELS)
     with pytest.raises(StartupError, match="config/rdb is a RocksDB"):
@@ -282,7 +272,7 @@ def test_missing_library_is_named_with_its_extra(tmp_path: Path, monkeypatch: py
 
 
 def test_inspect_shows_each_engine(tmp_path: Path) -> None:
-    found = summary(read(sound("c-cq-rocksdb", tmp_path), LEVELS))
+    found = summary(read(golden55.unpack("c-cq-rocksdb", tmp_path), LEVELS))
     assert found["engines"]["consumequeue"] == {"default": 287, "offset": 92}
     assert found["consumerOffset"]["Dc_Normal@Dc_g_half"] == {"0": 7, "1": 7, "2": 7, "3": 7}
     assert found["topics"]["Dc_Prio"]["readQueueNums"] == 8
@@ -290,7 +280,7 @@ def test_inspect_shows_each_engine(tmp_path: Path) -> None:
 
 
 def test_units_of_lite_topics_are_compared_with_records_of_the_parent(tmp_path: Path) -> None:
-    source = sound("f-lite", tmp_path)
+    source = golden55.unpack("f-lite", tmp_path)
     path = source / "consumequeue" / "%LMQ%$Df_Lite$lite1" / "0" / ("0" * 20)
     with path.open("r+b") as file:
         file.seek(20)
@@ -300,7 +290,7 @@ def test_units_of_lite_topics_are_compared_with_records_of_the_parent(tmp_path: 
 
 
 def test_offsets_of_lite_topics_are_kept_beside_the_others(tmp_path: Path) -> None:
-    source = sound("f-lite", tmp_path)
+    source = golden55.unpack("f-lite", tmp_path)
     path = source / "config" / configs.LITE_OFFSETS
     content = configs.parse(path.read_text())
     content["lmqOffsetTable"] = {"%LMQ%$Df_Lite$lite0@g": 1}
@@ -315,7 +305,7 @@ def test_offsets_of_lite_topics_are_kept_beside_the_others(tmp_path: Path) -> No
 async def test_export_has_no_receive_of_a_broker(tmp_path: Path) -> None:
     """A broker would make the messages visible again, though they are acknowledged here."""
     now_ms = golden55.ended_at_ms("a-default")
-    root = imported(sound("a-default", tmp_path), tmp_path / "shard")
+    root = imported(golden55.unpack("a-default", tmp_path), tmp_path / "shard")
     async with Broker(root, now_ms) as store:
         await store.clock.advance(600_000)
         got = await store.receive("Da_g_pop", "Da_Normal", range(4))
