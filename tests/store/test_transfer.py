@@ -20,6 +20,7 @@ from duetime_store.offline.transfer import import_directory, shard_directory
 from duetime_store.offline.units import lines
 from duetime_store.offline.verify import verify
 
+from tests.format import golden55
 from tests.format.golden import params, unpack
 from tests.store.conftest import HandClock, Shard, ids, sent
 from tests.store.test_inspect import all_bytes, command
@@ -187,9 +188,9 @@ def test_exported_directory_agrees_with_the_brokers(name: str, tmp_path: Path) -
     assert {path.stat().st_size for path in (made / "consumequeue").rglob("0*0")} == {20_000}
 
 
-@pytest.mark.parametrize("name", params(count=1))
-def test_exported_index_is_the_brokers_byte_for_byte(name: str, tmp_path: Path) -> None:
-    root, made = unpack(name, tmp_path), tmp_path / "made"
+def test_exported_index_is_the_brokers_byte_for_byte(tmp_path: Path) -> None:
+    """Brokers before 5.4 have no entries of tags."""
+    root, made = golden55.unpack("a-default", tmp_path), tmp_path / "made"
     export_directory(root, made, LEVELS, accept_damage=False)
     files = [list((path / "index").iterdir()) for path in (root, made)]
     assert [len(found) for found in files] == [1, 1]
