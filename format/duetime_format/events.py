@@ -38,6 +38,7 @@ from struct import Struct
 from typing import NamedTuple, Protocol
 
 from duetime_format.errors import Damaged
+from duetime_format.names import LITE_PREFIX
 from duetime_format.ranges import RANGE
 
 GIVE, END, CHANGE, BACK, DEFER, SETTLE, SCAN, HIDE, RESET, DELETE, TAKEN, LETTER, LEFT = range(1, 14)
@@ -75,12 +76,23 @@ Pairs = tuple[tuple[int, int], ...]
 
 
 class Key(NamedTuple):
-    """Names a place. `queue_topic` is `topic`, or the group's retry topic for messages that return to `topic`."""
+    """Names a place. `queue_topic` is `topic`, or the group's retry topic for messages that return to `topic`. The
+    place of a lite topic in a queue of its parent: `topic` is the lite topic's key, `queue_topic` the parent."""
 
     group: str
     topic: str
     queue_topic: str
     queue: int
+
+    @property
+    def is_lite(self) -> bool:
+        """Whether it is the place of a lite topic."""
+        return self.topic.startswith(LITE_PREFIX)
+
+    @property
+    def is_retry(self) -> bool:
+        """Whether it is a place in the group's retry topic."""
+        return self.topic != self.queue_topic and not self.is_lite
 
 
 class Event(Protocol):

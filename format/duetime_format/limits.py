@@ -5,6 +5,9 @@ PROPERTIES_BYTES_MAX = 32_767
 TOPIC_CHARS_MAX = 127
 GROUP_CHARS_MAX = 120
 GROUPS_MAX = 10_000
+# Characters of a lite topic, and lite topics that one client may subscribe to: as RocketMQ's proxy allows.
+LITE_CHARS_MAX = 64
+LITE_SUBSCRIPTIONS_MAX = 2_000
 ID_CHARS_MAX = 255
 QUEUE_COUNT_MAX = 1_024
 # Topics of the cluster, and of a shard.

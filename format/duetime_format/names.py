@@ -2,6 +2,8 @@
 
 import re
 
+from duetime_format.limits import LITE_CHARS_MAX
+
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 QUARANTINE_TOPIC = "DT_QUARANTINE"
 # The journal of consumer groups: one queue on each shard.
@@ -16,6 +18,8 @@ PLANS_TOPIC = "DT_PLANS"
 DELETED_TOPIC = "DT_DELETED"
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
+# Begins RocketMQ's name of a lite topic: `%LMQ%$parent$lite`. No topic has it: `$` is not allowed in names.
+LITE_PREFIX = "%LMQ%$"
 
 # Topics of brokers: half messages, their outcomes, and timers for any time.
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -88,3 +92,23 @@ def retry_topic(group: str) -> str:
 
 def dlq_topic(group: str) -> str:
     return DLQ_PREFIX + group
+
+
+def lite_key(topic: str, lite_topic: str) -> str:
+    """RocketMQ's name of a lite topic of `topic`."""
+    return f"{LITE_PREFIX}{topic}${lite_topic}"
+
+
+def lite_topic_of(key: str) -> str:
+    """The lite topic in its `lite_key`."""
+    return key.rpartition("$")[2]
+
+
+def lite_parent_of(key: str) -> str:
+    """The parent topic in its `lite_key`."""
+    return key[len(LITE_PREFIX) :].rpartition("$")[0]
+
+
+def is_lite_topic(text: str) -> bool:
+    """Whether the text may name a lite topic."""
+    return 1 <= len(text) <= LITE_CHARS_MAX and is_name(text)

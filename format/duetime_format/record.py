@@ -79,6 +79,10 @@ RESERVED_PROPERTIES = frozenset(
     "_SYS_MSG_PRIORITY_".split()
 )
 SHARDING_KEY = "__SHARDINGKEY"
+# The lite topic within the topic. A broker's record also names its lite topics' queues and the offset in each.
+LITE_TOPIC = "__LITE_TOPIC"
+MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
+MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
 FAULT = "DT_FAULT"
 
 CRC = "__CRC32#"

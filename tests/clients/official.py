@@ -4,9 +4,10 @@ Runs in a separate process, since that client's messages and ours have the same 
 once it has passed; several addresses are of several gateways, over which clients are spread.
 
 This program, and those of the other clients, need: topics `orders` and `shop%orders`, of the others one for each
-scenario, with `second` and `shop%normal`; groups `ordered` (ordered) and `failing` (two deliveries, 1 s between them).
-They read these variables: `CLIENTS_TLS`: with TLS. `CLIENTS_CA`: the file of the CA to trust, where the program
-configures the client's CA. `CLIENTS_ACCESS_KEY`, `CLIENTS_SECRET`: to sign with. `CLIENTS_ONLY`: one scenario.
+scenario, with `second` and `shop%normal`, and `rooms` of lite topics; groups `ordered` (ordered) and `failing` (two
+deliveries, 1 s between them). They read these variables: `CLIENTS_TLS`: with TLS. `CLIENTS_CA`: the file of the CA to
+trust, where the program configures the client's CA. `CLIENTS_ACCESS_KEY`, `CLIENTS_SECRET`: to sign with.
+`CLIENTS_ONLY`: one scenario.
 """
 
 import os
@@ -24,6 +25,8 @@ from rocketmq import (
     ConsumeResult,
     Credentials,
     FilterExpression,
+    LitePushConsumer,
+    LiteSimpleConsumer,
     Message,
     MessageListener,
     Producer,
@@ -134,6 +137,19 @@ def receive(consumer: Any, count: int, *, ack: bool = True, invisible_s: int = 3
         for one in found:
             consumer.ack(one)
     return found
+
+
+def subscribe(consumer: Any, lite: str) -> None:
+    """Subscribes once the client has its settings: until then its quota is 0."""
+    give_up_s = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            consumer.subscribe_lite(lite)
+            return
+        except Exception as error:
+            if "quota: 0" not in str(error) or time.monotonic() > give_up_s:
+                raise
+            threading.Event().wait(0.1)
 
 
 def drain(group: str) -> None:
@@ -277,9 +293,33 @@ def large(producer: Producer) -> None:
         assert receive(consumer, 1)[0].body == body
 
 
+def lites(producer: Producer) -> None:
+    listener = Listener()
+    names, wanted = "ab", {lite: [f"{lite}{number}".encode() for number in range(3)] for lite in "ab"}
+    pushed = LitePushConsumer(configuration(), "lite-push", "rooms", listener, tls_enable=TLS)
+    pulled = LiteSimpleConsumer("rooms", configuration(), "lite-simple", 5, TLS)
+    with running(pushed), running(pulled):
+        subscribe(pushed, "a")
+        for lite in names:
+            subscribe(pulled, lite)
+        for number in range(3):
+            for lite in names:
+                made = message(wanted[lite][number])
+                made.topic, made.lite_topic = "rooms", lite
+                producer.send(made)
+        listener.wait_for(3)
+        assert [body for body, _ in listener.seen] == wanted["a"]
+        found = receive(pulled, 6)
+        for lite in names:
+            assert [one.body for one in found if one.lite_topic == lite] == wanted[lite]
+        subscribe(pushed, "b")
+        listener.wait_for(6)
+        pushed.unsubscribe_lite("a")
+
+
 SCENARIOS = (
     *(normal, delayed, recalls, transactions, leases, pushes),
-    *(ordered_pushes, groups, filters, namespaces, large),
+    *(ordered_pushes, groups, filters, namespaces, large, lites),
 )
 
 

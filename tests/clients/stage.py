@@ -53,8 +53,8 @@ class Stage:
 
     async def prepare(self) -> None:
         """Creates the topics and groups that the programs need."""
-        for topic in TOPICS:
-            create = gateway_pb2.CreateTopicRequest(name=topic)
+        rooms = gateway_pb2.CreateTopicRequest(name="rooms", message_type=gateway_pb2.TOPIC_TYPE_LITE)
+        for create in (rooms, *(gateway_pb2.CreateTopicRequest(name=topic) for topic in TOPICS)):
             await self._stub.CreateTopic(create, metadata=self._metadata, timeout=DEADLINE_S, wait_for_ready=True)
         failing = consumer_pb2.Group(name="failing")
         failing.retry.max_attempts = 2

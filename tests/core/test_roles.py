@@ -27,7 +27,9 @@ INNER = ("duetime.v1.Store", "duetime.v1.Scheduler", "duetime.v1.Retry")
 GATEWAY, SCHEDULER, RETRY, SPARK, OPERATOR = "gateway", "scheduler", "retry", "spark", "operator"
 # Roles by method of the inner services, written down independently of the core's own table.
 EXPECTED: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("PutStream", "Replace", "Cancel", "ListPending", "Backlog", "Prepare"), (GATEWAY,)),
+    **dict.fromkeys(
+        ("PutStream", "Replace", "Cancel", "ListPending", "Backlog", "Prepare", "OpenLiteTopics"), (GATEWAY,)
+    ),
     **dict.fromkeys(
         ("EndTransactions", "TakeChecks", "ReportChecks", "ListTransactions", "GetTransaction"), (GATEWAY,)
     ),

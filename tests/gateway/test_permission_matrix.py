@@ -78,10 +78,10 @@ EXPECTED = {
     **dict.fromkeys(("ListFiles", "Export", "SetQuota", "ListQuotas", "RemoveQuota", "ListAuditEvents"), ()),
     **dict.fromkeys(("PauseLane", "ResumeLane"), ()),
     **dict.fromkeys(("SendMessage", "RecallMessage"), (SEND,)),
-    **dict.fromkeys(("QueryAssignment", "ReceiveMessage", "AckMessage"), (RECEIVE,)),
+    **dict.fromkeys(("QueryAssignment", "ReceiveMessage", "AckMessage", "SyncLiteSubscription"), (RECEIVE,)),
     **dict.fromkeys(("ChangeInvisibleDuration", "ForwardMessageToDeadLetterQueue"), (RECEIVE,)),
     "QueryRoute": (SEND, RECEIVE, MANAGE),
-    **dict.fromkeys(("Heartbeat", "Telemetry", "NotifyClientTermination", "SyncLiteSubscription"), USERS),
+    **dict.fromkeys(("Heartbeat", "Telemetry", "NotifyClientTermination"), USERS),
     **dict.fromkeys(("IsActive", "StreamIsActive", "GetMetricSpec", "StreamMetricSpec", "GetMetrics"), ALL),
     **dict.fromkeys(("Check", "List", "Watch", "ServerReflectionInfo"), ALL),
 }

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from duetime.v1 import consumer_pb2, gateway_pb2
-from duetime.v1.gateway_pb2 import TOPIC_TYPE_LITE, TOPIC_TYPE_PRIORITY
+from duetime.v1.gateway_pb2 import TOPIC_TYPE_PRIORITY
 from duetime_format import record
 from duetime_format.priority import PRIORITY
 from duetime_format.properties import decode_properties
@@ -165,9 +165,3 @@ async def test_all_priorities_of_a_topic_are_on_one_shard(two_shards: Gateway) -
     assert [one.queue for one in results] == list(range(8))
     assert len({one.shard for one in results}) == 1
     assert await bodies(two_shards, 4) == [b"7", b"6", b"5", b"4"]
-
-
-async def test_lite_topics_are_not_created(gateway: Gateway) -> None:
-    request = gateway_pb2.CreateTopicRequest(name="few", message_type=TOPIC_TYPE_LITE)
-    refused = await error_of(gateway.stub.CreateTopic(request, timeout=WAIT_S))
-    assert "topics of type lite are not created here" in (refused.details() or "")

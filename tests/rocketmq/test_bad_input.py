@@ -5,6 +5,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from duetime.v1 import gateway_pb2
+from duetime_format.limits import LITE_SUBSCRIPTIONS_MAX
 from duetime_gateway.rocketmq.wire import messaging_pb2 as pb
 
 from tests.rocketmq.raw import BILLING, ORDERS, Raw, message, now_ms
@@ -85,7 +87,6 @@ sends("delivery time, out of range", pb.ILLEGAL_DELIVERY_TIME, "ten years", deli
 sends("delivery time, out of range", pb.ILLEGAL_DELIVERY_TIME, "below 0", delivery_ms=-1_000)
 sends("another type than the topic's", pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "PRIORITY", priority=1)
 sends("priority", pb.INTERNAL_SERVER_ERROR, "-1 is below 0", priority=-1)
-sends("lite topic", pb.UNSUPPORTED, "lite", lite_topic="x")
 receives("topic, missing", pb.ILLEGAL_TOPIC, "topic", topic=named(""))
 receives("topic, unknown", pb.TOPIC_NOT_FOUND, "nowhere", topic=named("nowhere"))
 receives("group, name", pb.ILLEGAL_CONSUMER_GROUP, "group", group=named(""))
@@ -245,7 +246,28 @@ async def _(raw: Raw) -> Any:
 
 @row("settings: client type", pb.UNRECOGNIZED_CLIENT_TYPE, "client_type")
 async def _(raw: Raw) -> Any:
-    return await raw.telemetry().say(raw.consumer_settings(kind=pb.LITE_PUSH_CONSUMER))
+    return await raw.telemetry().say(raw.consumer_settings(kind=pb.PULL_CONSUMER))
+
+
+def lites(what: str, code: int, part: str, topic: str = "rooms", **fields: Any) -> None:
+    async def sync(raw: Raw) -> Any:
+        await raw.make_topic("rooms", message_type=gateway_pb2.TOPIC_TYPE_LITE)
+        return await raw.call("SyncLiteSubscription", topic=named(topic), group=named("billing"), **fields)
+
+    ROWS.append((what, sync, code, part))
+
+
+@row("lite topic, name", pb.ILLEGAL_LITE_TOPIC, "lite_topic")
+async def _(raw: Raw) -> Any:
+    await raw.make_topic("rooms", message_type=gateway_pb2.TOPIC_TYPE_LITE)
+    return await raw.send(message(topic=named("rooms"), lite_topic="a b"))
+
+
+TOO_MANY = [f"room-{number}" for number in range(LITE_SUBSCRIPTIONS_MAX + 1)]
+lites("lite topic, name", pb.ILLEGAL_LITE_TOPIC, "lite_topic", lite_topic_set=["x" * 65])
+lites("lite subscription, of another topic", pb.ILLEGAL_TOPIC, "orders", topic="orders", lite_topic_set=["a"])
+lites("lite subscriptions, too many", pb.LITE_SUBSCRIPTION_QUOTA_EXCEEDED, "2001", lite_topic_set=TOO_MANY)
+lites("lite subscription, offset option", pb.UNSUPPORTED, "offset_option", offset_option=pb.OffsetOption(tail_n=1))
 
 
 @row("settings: neither publishing nor subscription", pb.BAD_REQUEST, "pub_sub")

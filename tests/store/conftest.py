@@ -157,9 +157,10 @@ def sent(
     level: int = 0,
     body: bytes = b"body",
     sys_flag: int = 0,
+    **own: str,
 ) -> bytes:
-    """A record as a gateway sends it."""
-    properties = {"TAGS": "paid", "UNIQ_KEY": message_id}
+    """A record as a gateway sends it. `own`: further properties."""
+    properties = {"TAGS": "paid", "UNIQ_KEY": message_id} | own
     if level:
         properties |= record.deferral(level, topic, queue)
         topic, queue = "SCHEDULE_TOPIC_XXXX", level - 1

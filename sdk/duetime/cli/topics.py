@@ -79,7 +79,7 @@ def create(
     ] = None,
     message_type: Annotated[
         str,
-        typer.Option("--type", help="Type of its messages: normal, fifo, delay, transaction, priority or any."),
+        typer.Option("--type", help="Type of its messages: normal, fifo, delay, transaction, lite, priority or any."),
     ] = "any",
     server: Server = None,
     as_json: Json = False,

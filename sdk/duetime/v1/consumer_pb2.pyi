@@ -99,7 +99,7 @@ class QueueNumber(_message.Message):
     def __init__(self, queue: _Optional[int] = ..., shard_queue: _Optional[int] = ...) -> None: ...
 
 class ReceiveRequest(_message.Message):
-    __slots__ = ("group", "topic", "max_count", "max_bytes", "invisible_ms", "wait_ms", "tags", "sql", "encoding", "max_attempts", "member", "queues", "retry_queues", "ordered", "start_at_ms")
+    __slots__ = ("group", "topic", "max_count", "max_bytes", "invisible_ms", "wait_ms", "tags", "sql", "encoding", "max_attempts", "member", "queues", "retry_queues", "ordered", "start_at_ms", "lite_topics")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     MAX_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -115,6 +115,7 @@ class ReceiveRequest(_message.Message):
     RETRY_QUEUES_FIELD_NUMBER: _ClassVar[int]
     ORDERED_FIELD_NUMBER: _ClassVar[int]
     START_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    LITE_TOPICS_FIELD_NUMBER: _ClassVar[int]
     group: str
     topic: str
     max_count: int
@@ -130,7 +131,8 @@ class ReceiveRequest(_message.Message):
     retry_queues: _containers.RepeatedCompositeFieldContainer[QueueNumber]
     ordered: bool
     start_at_ms: int
-    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., max_count: _Optional[int] = ..., max_bytes: _Optional[int] = ..., invisible_ms: _Optional[int] = ..., wait_ms: _Optional[int] = ..., tags: _Optional[str] = ..., sql: _Optional[str] = ..., encoding: _Optional[_Union[ReceiveEncoding, str]] = ..., max_attempts: _Optional[int] = ..., member: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[QueueNumber, _Mapping]]] = ..., retry_queues: _Optional[_Iterable[_Union[QueueNumber, _Mapping]]] = ..., ordered: bool = ..., start_at_ms: _Optional[int] = ...) -> None: ...
+    lite_topics: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., max_count: _Optional[int] = ..., max_bytes: _Optional[int] = ..., invisible_ms: _Optional[int] = ..., wait_ms: _Optional[int] = ..., tags: _Optional[str] = ..., sql: _Optional[str] = ..., encoding: _Optional[_Union[ReceiveEncoding, str]] = ..., max_attempts: _Optional[int] = ..., member: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[QueueNumber, _Mapping]]] = ..., retry_queues: _Optional[_Iterable[_Union[QueueNumber, _Mapping]]] = ..., ordered: bool = ..., start_at_ms: _Optional[int] = ..., lite_topics: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LeasedMessage(_message.Message):
     __slots__ = ("message", "receipt", "attempt", "lease_ends_at_ms")

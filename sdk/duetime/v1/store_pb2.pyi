@@ -572,6 +572,27 @@ class PutTopicsResponse(_message.Message):
     faults: _containers.MessageMap[int, _message_pb2.Fault]
     def __init__(self, faults: _Optional[_Mapping[int, _message_pb2.Fault]] = ...) -> None: ...
 
+class OpenLiteTopicsRequest(_message.Message):
+    __slots__ = ("topic", "lite_topics")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    LITE_TOPICS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    lite_topics: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, topic: _Optional[str] = ..., lite_topics: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class OpenLiteTopicsResponse(_message.Message):
+    __slots__ = ("faults",)
+    class FaultsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: _message_pb2.Fault
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[_Union[_message_pb2.Fault, _Mapping]] = ...) -> None: ...
+    FAULTS_FIELD_NUMBER: _ClassVar[int]
+    faults: _containers.MessageMap[int, _message_pb2.Fault]
+    def __init__(self, faults: _Optional[_Mapping[int, _message_pb2.Fault]] = ...) -> None: ...
+
 class DeleteStoredTopicRequest(_message.Message):
     __slots__ = ("name", "generation", "stage")
     NAME_FIELD_NUMBER: _ClassVar[int]

@@ -252,6 +252,11 @@ class StoreStub(object):
                 request_serializer=duetime_dot_v1_dot_store__pb2.PutTopicsRequest.SerializeToString,
                 response_deserializer=duetime_dot_v1_dot_store__pb2.PutTopicsResponse.FromString,
                 )
+        self.OpenLiteTopics = channel.unary_unary(
+                '/duetime.v1.Store/OpenLiteTopics',
+                request_serializer=duetime_dot_v1_dot_store__pb2.OpenLiteTopicsRequest.SerializeToString,
+                response_deserializer=duetime_dot_v1_dot_store__pb2.OpenLiteTopicsResponse.FromString,
+                )
         self.DeleteTopic = channel.unary_unary(
                 '/duetime.v1.Store/DeleteTopic',
                 request_serializer=duetime_dot_v1_dot_store__pb2.DeleteStoredTopicRequest.SerializeToString,
@@ -634,6 +639,15 @@ class StoreServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def OpenLiteTopics(self, request, context):
+        """Makes room for lite topics before their first message; those already there only count as used. A rejected one is
+        named in `faults`, and harms no other: RESOURCE_EXHAUSTED (LITE_TOPICS_EXHAUSTED): the shard has
+        `lite_topics_max`, or the caller half of them. Not durable: messages make a lite topic.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DeleteTopic(self, request, context):
         """One stage of a topic's deletion on the shard. Durable when answered, idempotent. FAILED_PRECONDITION
         (TOPIC_NOT_EMPTY): DELETE never drops messages that are pending in lanes.
@@ -915,6 +929,11 @@ def add_StoreServicer_to_server(servicer, server):
                     servicer.PutTopics,
                     request_deserializer=duetime_dot_v1_dot_store__pb2.PutTopicsRequest.FromString,
                     response_serializer=duetime_dot_v1_dot_store__pb2.PutTopicsResponse.SerializeToString,
+            ),
+            'OpenLiteTopics': grpc.unary_unary_rpc_method_handler(
+                    servicer.OpenLiteTopics,
+                    request_deserializer=duetime_dot_v1_dot_store__pb2.OpenLiteTopicsRequest.FromString,
+                    response_serializer=duetime_dot_v1_dot_store__pb2.OpenLiteTopicsResponse.SerializeToString,
             ),
             'DeleteTopic': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteTopic,
@@ -1729,6 +1748,23 @@ class Store(object):
         return grpc.experimental.unary_unary(request, target, '/duetime.v1.Store/PutTopics',
             duetime_dot_v1_dot_store__pb2.PutTopicsRequest.SerializeToString,
             duetime_dot_v1_dot_store__pb2.PutTopicsResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def OpenLiteTopics(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/duetime.v1.Store/OpenLiteTopics',
+            duetime_dot_v1_dot_store__pb2.OpenLiteTopicsRequest.SerializeToString,
+            duetime_dot_v1_dot_store__pb2.OpenLiteTopicsResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

@@ -63,6 +63,7 @@ from duetime_gateway.rocketmq.checking import Checking
 from duetime_gateway.rocketmq.clients import Clients
 from duetime_gateway.rocketmq.consuming import Consumers
 from duetime_gateway.rocketmq.face import RocketMQFace, RocketMQParts
+from duetime_gateway.rocketmq.lites import LiteSubscriptions, LiteTopics
 from duetime_gateway.rocketmq.metrics import RocketMQMetrics
 from duetime_gateway.rocketmq.permissions import ROCKETMQ_RULES, SERVICE_NAME
 from duetime_gateway.rocketmq.renewing import Renewals
@@ -314,18 +315,25 @@ def _make_rocketmq(
     ids = TransactionIds(TransactionList(routing.shards, places, timeout_ms=settings.store_timeout_ms))
     checking = Checking(transactions.watching, transactions.groups, ids, clock, tasks)
     preparer, ender = transactions.preparer, transactions.ender
-    producers = Producers(sender, preparer, ender, ending, places, checking, ids, endpoint=endpoint)
+    lites = LiteSubscriptions(
+        *(leases, places, clock, metrics, tasks), subscriptions_max=settings.rocketmq_lite_subscriptions_max
+    )
+    clients.forgot = lites.gone
+    names = LiteTopics(places, routing.shards)
+    producers = Producers(sender, preparer, ender, ending, places, checking, ids, names, endpoint=endpoint)
     consumers = Consumers(
-        *(leases, groups, places, retry, renewals, acks, traffic.answers, levels, clock, metrics, tasks),
+        *(leases, groups, places, retry, renewals, acks, lites, traffic.answers, levels, clock, metrics, tasks),
         endpoint=endpoint,
         polls_max=settings.rocketmq_polls_max,
     )
     telemetry = Telemetry(
-        *(groups, checking, levels, clock, metrics, tasks),
+        *(groups, checking, levels, clock, metrics, tasks, lites),
         endpoint=endpoint,
         streams_max=settings.rocketmq_streams_max,
     )
-    parts = RocketMQParts(clients, producers, consumers, renewals, telemetry, checking, limited.quotas, metrics, clock)
+    parts = RocketMQParts(
+        clients, producers, consumers, lites, renewals, telemetry, checking, limited.quotas, metrics, clock
+    )
     return RocketMQ(RocketMQFace(parts), renewals)
 
 

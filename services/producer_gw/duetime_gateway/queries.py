@@ -106,6 +106,8 @@ class Receive:
     max_attempts: int = 0
     # Name of the receiver; empty: the connection's address.
     member: str = ""
+    # Lite topics of the topic whose messages are received alone; none: all messages.
+    lite_topics: Sequence[str] = ()
 
 
 @dataclass(slots=True)

@@ -107,6 +107,13 @@ class GatewaySettings(StoreClientSettings):
     rocketmq_streams_max: int = Field(
         2_048, ge=1, le=1_000_000, description="maximum concurrent Telemetry streams of RocketMQ's clients"
     )
+    rocketmq_lite_subscriptions_max: int = Field(
+        200_000,
+        ge=1,
+        le=10_000_000,
+        description="maximum lite topics that RocketMQ's clients subscribe to, each of each client; half of them for "
+        "one user or host",
+    )
     rocketmq_polls_max: int = Field(
         2_048, ge=1, le=1_000_000, description="maximum waiting receives of RocketMQ's clients"
     )

@@ -90,6 +90,13 @@ class StoreMetrics:
             "Event loop time taken by filters, searches, traces and lists",
             registry=registry,
         )
+        self.lites = Gauge("duetime_store_lite_topics", "Lite topics", registry=registry)
+        self.lites_max = Gauge("duetime_store_lite_topics_max", "Maximum lite topics", registry=registry)
+        self.lites_left_out = Counter(
+            "duetime_store_lite_messages_left_out_total",
+            "Messages of lite topics beyond the maximum: they are only in their topics",
+            registry=registry,
+        )
         self.scans_waiting = Gauge("duetime_store_scans_waiting", "Scans waiting for their turn", registry=registry)
 
     def _count_retention(self, registry: CollectorRegistry) -> None:

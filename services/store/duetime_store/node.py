@@ -212,6 +212,8 @@ class StoreNode:
                 group.create_task(parts.indexer.run())
             group.create_task(parts.cleaner.run())
             group.create_task(parts.receiver.run())
+            group.create_task(parts.lites.run())
+            group.create_task(parts.lites.sweep())
             group.create_task(parts.surveyor.run())
             group.create_task(parts.checks.run())
             group.create_task(parts.giving_up.run())

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 
 from duetime_core.clock import Clock
 from duetime_core.traffic import Traffic
@@ -25,6 +26,7 @@ from duetime_store.groups.calls import GroupCalls
 from duetime_store.groups.dead_letters import DeadLetterCollector
 from duetime_store.groups.groups import Groups
 from duetime_store.groups.lines import Lines
+from duetime_store.groups.lites import LiteFetcher, LiteReceiver, brokers_offsets, forget_places
 from duetime_store.groups.metrics import GroupCollector
 from duetime_store.groups.offsets import GroupOffsets
 from duetime_store.groups.persistence import GroupKeeper
@@ -48,8 +50,10 @@ from duetime_store.pending.surveyor import Surveyor
 from duetime_store.pending.targets import Targets
 from duetime_store.queues import queuetable
 from duetime_store.queues.deletions import DeletionKeeper
+from duetime_store.queues.lites import Lites
 from duetime_store.queues.queuetable import TableFile
 from duetime_store.queues.topics import TopicFile
+from duetime_store.reading.lites import LiteFiller
 from duetime_store.reading.reader import Reader
 from duetime_store.reading.subscriptions import Subscriptions
 from duetime_store.reading.turns import Turns
@@ -131,6 +135,7 @@ class StoreParts:
     # None: the setting is off.
     indexer: Indexer | None
     reader: Reader
+    lites: LiteFiller
     finder: Finder
     by_id: FindingById
     holding: Holding
@@ -172,16 +177,24 @@ def make_parts(base: Base, opened: Opened) -> StoreParts:
     offsets.fit(store.queues)
     lines = Lines()
     groups, keeper = _make_groups(base, store, offsets, flusher, lines)
-    receiver = Receiver(store, reader, groups, lines, offsets, flusher, alarm, turns, settings.priority_wait_ms)
+    lites = Lites(settings.lite_topics_max, metrics.lites, metrics.lites_max)
+    filler = _make_filler(base, store, reader, groups, lines, lites)
+    brokers = brokers_offsets(directory.config)
+    lite_receiver = LiteReceiver(
+        store, LiteFetcher(store, reader, groups, lites, filler, brokers), lines, filler, turns
+    )
+    receiver = Receiver(
+        store, reader, groups, lines, offsets, flusher, alarm, turns, lite_receiver, settings.priority_wait_ms
+    )
     checkpointer, indexer = _make_checkpointer(base, opened, flusher, topics, keeper), _make_indexer(base, store)
     surveyor, finder = Surveyor(store, turns, clock), Finder(store, indexer, metrics, turns, shard=shard)
     retries = _make_retries(base, store, groups)
     pending_list, end_names = PendingList(store, reader, turns), EndNames(store, reader, finder, turns)
     cancelling, replacing, retry_ending = _make_pending(base, store, finder, flusher, retries, end_names)
-    admin = GroupAdmin(store, groups, offsets, retries, flusher, turns, shard=shard)
+    admin = GroupAdmin(store, groups, offsets, retries, flusher, turns, lites, shard=shard)
     transactions, results = opened.transactions, Results(store, shard=shard)
     giving_up, checks = _make_checks(base, opened, alarm, flusher)
-    readers, backlog = TopicReaders(store, groups, offsets, turns), Backlog(store, surveyor, turns)
+    readers, backlog = TopicReaders(store, groups, offsets, turns, lites), Backlog(store, surveyor, turns)
     used = topics, readers, backlog, retries, flusher, checkpointer, directory
     return StoreParts(
         store=store,
@@ -200,6 +213,7 @@ def make_parts(base: Base, opened: Opened) -> StoreParts:
         checkpointer=checkpointer,
         indexer=indexer,
         reader=reader,
+        lites=filler,
         finder=finder,
         by_id=FindingById(store, finder, MessageTraces(store, reader, finder, turns, shard=shard)),
         holding=Holding(store, flusher, alarm, bytes_max=settings.waiting_bytes_max),
@@ -217,7 +231,7 @@ def make_parts(base: Base, opened: Opened) -> StoreParts:
         checks=checks,
         giving_up=giving_up,
         stand_ins=StandIns(store, metrics),
-        cleaner=_make_cleaner(base, opened, reader, flusher, checkpointer, groups, offsets, indexer),
+        cleaner=_make_cleaner(base, opened, reader, flusher, checkpointer, groups, offsets, indexer, lites),
         exporter=_make_exporter(base, store),
         subscriptions=Subscriptions(
             store, reader, turns, traffic.answers, metrics, subscriptions_max=settings.subscriptions_max
@@ -334,11 +348,22 @@ def _make_groups(
         leases_max=settings.leases_max,
         groups_max=settings.groups_max,
         places_max=settings.group_queues_max,
+        lites_max=settings.lite_places_max,
     )
     received = {(key.group, key.queue_topic, key.queue) for key in state.progress.places}
     offsets.share(state.progress.queue_seats, received)
     base.registry.register(DeadLetterCollector(store, state.gone))
     return groups, GroupKeeper(store, groups, offsets, flusher, base.disk, path, base.threads.checkpoint)
+
+
+def _make_filler(base: Base, store: Store, reader: Reader, groups: Groups, lines: Lines, lites: Lites) -> LiteFiller:
+    return LiteFiller(
+        *(store, reader, lites, base.turns, base.metrics),
+        keep_ms=base.settings.lite_keep_ms,
+        arrived=lines.lites.wake,
+        placed=frozenset(key.topic for key in groups.progress.places if key.is_lite),
+        forget=partial(forget_places, groups),
+    )
 
 
 def _make_indexer(base: Base, store: Store) -> Indexer | None:
@@ -360,6 +385,7 @@ def _make_cleaner(
     groups: Groups,
     offsets: GroupOffsets,
     indexer: Indexer | None,
+    lites: Lites,
 ) -> Cleaner:
     settings, store = base.settings, opened.store
 
@@ -387,6 +413,6 @@ def _make_cleaner(
             settings.disk_force,
         ),
         interval_ms=settings.retention_check_ms,
-        unread=unread(store.queues, groups.progress, offsets),
+        unread=unread(store.queues, groups.progress, offsets, lites),
         dropped=dropped,
     )

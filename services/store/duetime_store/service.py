@@ -92,6 +92,7 @@ class StoreService(store_pb2_grpc.StoreServicer):
         self._metrics = parts.metrics
         self._turns = parts.turns
         self._end_names = parts.end_names
+        self._lites = parts.lites
         self._shard = shard
         self._put_streams = PutStreams(parts.store, parts.flusher)
         self._receive_streams = parts.receive_streams
@@ -454,6 +455,19 @@ class StoreService(store_pb2_grpc.StoreServicer):
     async def PutTopics(self, request: store_pb2.PutTopicsRequest, context: Any) -> store_pb2.PutTopicsResponse:
         response = store_pb2.PutTopicsResponse()
         for index, fault in faults_of(await self._topics.put_all(request.topics)).items():
+            response.faults[index].CopyFrom(fault)
+        return response
+
+    async def OpenLiteTopics(
+        self, request: store_pb2.OpenLiteTopicsRequest, context: Any
+    ) -> store_pb2.OpenLiteTopicsResponse:
+        self._store.queues.find(request.topic, 0)
+        if len(request.lite_topics) > limits.SEND_COUNT_MAX:
+            text = f"{len(request.lite_topics)} lite topics exceed the limit of {limits.SEND_COUNT_MAX}"
+            raise InvalidArgument([Violation("lite_topics", text)])
+        response = store_pb2.OpenLiteTopicsResponse()
+        refused = self._lites.open(request.topic, request.lite_topics, caller_of(context))
+        for index, fault in faults_of(refused).items():
             response.faults[index].CopyFrom(fault)
         return response
 

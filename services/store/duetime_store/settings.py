@@ -146,6 +146,18 @@ class StoreSettings(NodeSettings):
     group_queues_max: int = Field(
         100_000, ge=1, description="maximum queues in which groups keep offsets, over all groups"
     )
+    lite_topics_max: int = Field(
+        100_000, ge=1, description="maximum lite topics, of some 300 bytes of memory each, and 8 for each message"
+    )
+    lite_places_max: int = Field(
+        200_000, ge=1, description="maximum lite topics in which groups keep offsets, over all groups"
+    )
+    lite_keep_ms: int = Field(
+        72 * 3_600_000,
+        ge=1_000,
+        description="time after the last message and the last receive of a lite topic until it is forgotten, with the "
+        "groups' offsets in it",
+    )
     transaction_timeout_ms: int = Field(  # type: ignore[assignment] # the text is read as all defaults are
         default_factory=transaction_timeout_of_all,
         ge=1,

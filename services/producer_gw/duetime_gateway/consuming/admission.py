@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from duetime_core.errors import InvalidArgument, Violation
 from duetime_format import limits
 from duetime_format.errors import Damaged
-from duetime_format.names import retry_topic
+from duetime_format.names import is_lite_topic, retry_topic
 from duetime_format.texts import shown
 
 from duetime_gateway.queries import Encoding, Extension, Position, Pull, PullQueues, Receive, Selection, Subscribe
@@ -68,10 +68,24 @@ def check_receive(receive: Receive) -> None:
     )
     found += _lease_violations(receive.invisible_ms, "0 is the default")
     found += filter_violations(receive.selection.tags, receive.selection.sql)
+    found += _lite_violations(receive)
     if len(receive.member) > limits.MEMBER_CHARS_MAX:
         text = f"{shown(receive.member)} has {len(receive.member)} characters; the limit is {limits.MEMBER_CHARS_MAX}"
         found.append(Violation("member", text))
     refuse(found)
+
+
+def _lite_violations(receive: Receive) -> Iterator[Violation]:
+    if not receive.lite_topics:
+        return
+    if len(receive.lite_topics) > limits.LITE_SUBSCRIPTIONS_MAX:
+        text = f"{len(receive.lite_topics)} lite topics exceed the limit of {limits.LITE_SUBSCRIPTIONS_MAX}"
+        yield Violation("lite_topics", text)
+    if (wrong := next((one for one in receive.lite_topics if not is_lite_topic(one)), None)) is not None:
+        text = f"{shown(wrong)} is not 1 to {limits.LITE_CHARS_MAX} characters of [%|a-zA-Z0-9_-]"
+        yield Violation("lite_topics", text)
+    if receive.selection.tags not in ("", "*") or receive.selection.sql:
+        yield Violation("tags", "a filter cannot be combined with lite topics")
 
 
 def check_take(selection: Selection) -> None:

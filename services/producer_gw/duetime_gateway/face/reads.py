@@ -46,6 +46,7 @@ def receive_of(request: consumer_pb2.ReceiveRequest) -> Receive:
         request.invisible_ms,
         request.max_attempts,
         request.member,
+        request.lite_topics,
     )
 
 

@@ -5,7 +5,7 @@ proves nothing, since it stays open when an application hangs.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from duetime_core.clock import Clock
 
@@ -46,8 +46,10 @@ class Client:
 class Clients:
     """All known clients."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, forgot: Callable[[Client], None] = lambda client: None) -> None:
+        """`forgot`: called with each client that is forgotten."""
         self._clock = clock
+        self.forgot = forgot
         # Clients by user and name, in order of their last calls.
         self._clients: OrderedDict[tuple[str, str], Client] = OrderedDict()
 
@@ -61,7 +63,7 @@ class Clients:
         if found is None:
             found = self._clients[key] = Client(client_id)
             if len(self._clients) > CLIENTS_MAX:
-                self._clients.popitem(last=False)
+                self.forgot(self._clients.popitem(last=False)[1])
         else:
             self._clients.move_to_end(key)
         found.seen_ms = self._clock.monotonic_ms()
@@ -74,12 +76,13 @@ class Clients:
             if now_ms - client.seen_ms <= FORGOTTEN_MS:
                 break
             if not client.stream_count:
-                del self._clients[key]
+                self.forgot(self._clients.pop(key))
 
     def is_alive(self, client: Client) -> bool:
         return self._clock.monotonic_ms() - client.seen_ms <= ALIVE_MS
 
     def gone(self, user: str, client: Client) -> None:
         """Forgets a client that has announced its end."""
-        self._clients.pop((user, client.id), None)
+        if self._clients.pop((user, client.id), None) is not None:
+            self.forgot(client)
         client.seen_ms = float("-inf")

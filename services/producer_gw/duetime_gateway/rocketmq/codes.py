@@ -33,6 +33,7 @@ _BY_FIELD: Mapping[str, int] = {
     "receipts": pb.INVALID_RECEIPT_HANDLE,
     "transaction_id": pb.INVALID_TRANSACTION_ID,
     "sql": pb.ILLEGAL_FILTER_EXPRESSION,
+    "lite_topics": pb.ILLEGAL_LITE_TOPIC,
 }
 # Field names in RocketMQ's terms.
 _FIELD_NAMES = {
@@ -50,6 +51,9 @@ _BY_REASON: Mapping[str, int] = {
     "FILTER_INVALID": pb.ILLEGAL_FILTER_EXPRESSION,
     "FILTER_CONFLICT": pb.ILLEGAL_FILTER_EXPRESSION,
     "DISK_FULL": pb.INTERNAL_SERVER_ERROR,
+    "LITE_TOPICS_EXHAUSTED": pb.LITE_TOPIC_QUOTA_EXCEEDED,
+    "LITE_PLACES_EXHAUSTED": pb.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
+    "LITE_SUBSCRIPTIONS_EXHAUSTED": pb.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
 }
 # Codes by gRPC status name.
 _BY_STATUS: Mapping[str, int] = {

@@ -9,7 +9,7 @@ from duetime_core.callers import sharer
 from duetime_core.calls import refused
 from duetime_core.clock import Clock
 from duetime_core.defects import outcome
-from duetime_core.errors import AlreadyExists
+from duetime_core.errors import AlreadyExists, NotFound
 from duetime_core.logs import sparing
 from duetime_core.metadata import Groups
 from duetime_core.room import Room
@@ -28,6 +28,7 @@ from duetime_gateway.rocketmq.acking import Acks
 from duetime_gateway.rocketmq.callers import Call
 from duetime_gateway.rocketmq.clients import Client
 from duetime_gateway.rocketmq.handles import Handle, handle_of, parse_handle
+from duetime_gateway.rocketmq.lites import LiteSubscriptions
 from duetime_gateway.rocketmq.metrics import RocketMQMetrics
 from duetime_gateway.rocketmq.moments import duration_ms
 from duetime_gateway.rocketmq.names import stored
@@ -79,6 +80,7 @@ class Consumers:
         retry: RetryClient,
         renewals: Renewals,
         acks: Acks,
+        lites: LiteSubscriptions,
         answers: Room,
         levels: DelayLevels,
         clock: Clock,
@@ -95,6 +97,7 @@ class Consumers:
         self._retry = retry
         self._renewals = renewals
         self._acks = acks
+        self._lites = lites
         self._answers = answers
         self._levels = levels
         self._clock = clock
@@ -109,7 +112,8 @@ class Consumers:
         check_group("group", group)
         endpoints = endpoints_of(request.endpoints, self._endpoint)
         places, known = await self._places.of(topic), await self._groups.find(group)
-        numbers = assigned(len(places), ordered=known is not None and known.ordered)
+        ordered = known is not None and known.ordered and not self._places.is_lite(topic)
+        numbers = assigned(len(places), ordered=ordered)
         queues = queues_of(request.topic, numbers, endpoints, ())
         return pb.QueryAssignmentResponse(
             status=codes.ok(), assignments=[pb.Assignment(message_queue=queue) for queue in queues]
@@ -120,12 +124,22 @@ class Consumers:
     async def receive(self, request: pb.ReceiveMessageRequest, call: Call) -> Given:
         """Messages for a consumer, as soon as there are any. Raises: DueTimeError."""
         receive = self._receive_of(request, call)
+        try:
+            answer = await self._leased(request, receive, call)
+        except NotFound:
+            self._lites.topic_gone(call.client, receive.group, receive.topic)
+            raise
+        return self._given(request, receive, call.client, answer)
+
+    async def _leased(self, request: pb.ReceiveMessageRequest, receive: Receive, call: Call) -> bytes:
+        """The stores' encoded answer. Raises: DueTimeError."""
         await self._ensure(receive, call.peer)
         await self._take_back(call.client, request, receive.group, call.remaining_ms)
         selection, peer = receive.selection, call.peer
         with self._poll(selection.wait_ms, peer), await room_for(self._answers, peer, selection, call.remaining_ms):
-            answer = await self._leases.receive(receive, call.remaining_ms, peer)
-        return self._given(request, receive, call.client, answer)
+            if self._places.is_lite(receive.topic):
+                return await self._lites.receive(receive, call)
+            return await self._leases.receive(receive, call.remaining_ms, peer)
 
     def _receive_of(self, request: pb.ReceiveMessageRequest, call: Call) -> Receive:
         """Raises: DueTimeError: an invalid field."""

@@ -29,6 +29,7 @@ from duetime_gateway.rocketmq.charges import CHARGES
 from duetime_gateway.rocketmq.checking import Checking
 from duetime_gateway.rocketmq.clients import Clients
 from duetime_gateway.rocketmq.consuming import Consumers
+from duetime_gateway.rocketmq.lites import LiteSubscriptions
 from duetime_gateway.rocketmq.metrics import RocketMQMetrics
 from duetime_gateway.rocketmq.moments import put_ms
 from duetime_gateway.rocketmq.permissions import ROCKETMQ_RULES, SERVICE_NAME
@@ -47,6 +48,7 @@ class RocketMQParts:
     clients: Clients
     producers: Producers
     consumers: Consumers
+    lites: LiteSubscriptions
     renewals: Renewals
     telemetry: Telemetry
     checking: Checking
@@ -85,7 +87,7 @@ class RocketMQFace:
             "EndTransaction": producers.end_transaction,
             "NotifyClientTermination": self._terminate,
             "RecallMessage": producers.recall,
-            "SyncLiteSubscription": _sync_lite_subscription,
+            "SyncLiteSubscription": self._parts.lites.sync,
         }
         found: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             name: grpc.unary_unary_rpc_method_handler(
@@ -218,10 +220,6 @@ class RocketMQFace:
         parts.checking.goes(client)
         await parts.renewals.give_back(client, call.remaining_ms)
         return pb.NotifyClientTerminationResponse(status=codes.ok())
-
-
-async def _sync_lite_subscription(request: Any, call: Call) -> pb.SyncLiteSubscriptionResponse:
-    return pb.SyncLiteSubscriptionResponse(status=codes.status(pb.NOT_IMPLEMENTED, "lite topics are not served"))
 
 
 def _encoded(message: Any) -> bytes:

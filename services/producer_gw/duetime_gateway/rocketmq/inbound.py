@@ -1,12 +1,13 @@
 """Converts messages sent by clients into the gateway's own. Pure."""
 
 from duetime.v1 import message_pb2
+from duetime_format import record
 from duetime_format.limits import CHECK_IMMUNITY_S_MAX
 
 from duetime_gateway.rocketmq.bodies import checked
 from duetime_gateway.rocketmq.codes import Refused
 from duetime_gateway.rocketmq.moments import duration_ms, timestamp_ms, within_int64
-from duetime_gateway.rocketmq.names import stored
+from duetime_gateway.rocketmq.names import LITE_PROPERTIES, check_lite_topic, stored
 from duetime_gateway.rocketmq.wire import messaging_pb2 as pb
 
 # RocketMQ's own limits, lower than DueTime's.
@@ -31,6 +32,7 @@ def type_of(message: pb.Message) -> "pb.MessageType":
         (pb.FIFO, "message_group", system.HasField("message_group")),
         (pb.DELAY, "delivery_timestamp", system.HasField("delivery_timestamp")),
         (pb.TRANSACTION, "type TRANSACTION", system.message_type == pb.TRANSACTION),
+        (pb.LITE, "lite_topic", system.HasField("lite_topic")),
     ]
     found = [(kind, name) for kind, name, is_asked in asked if is_asked]
     if len(found) > 1:
@@ -59,6 +61,8 @@ def message_of(message: pb.Message, *, keeps_priority: bool = False) -> message_
     )
     if keeps_priority and system.HasField("priority"):
         found.priority = system.priority
+    if system.HasField("lite_topic"):
+        found.properties[record.LITE_TOPIC] = system.lite_topic
     if system.HasField("delivery_timestamp"):
         found.deliver_at_ms = within_int64(timestamp_ms(system.delivery_timestamp))
     return found
@@ -81,7 +85,10 @@ def _check(message: pb.Message, system: pb.SystemProperties) -> None:
         text = f"user_properties: {count} properties; the limit is {USER_PROPERTIES_MAX}"
         raise Refused(pb.MESSAGE_PROPERTIES_TOO_LARGE, text)
     if system.HasField("lite_topic"):
-        raise Refused(pb.UNSUPPORTED, "lite_topic: lite topics are not supported")
+        check_lite_topic(system.lite_topic)
+    if own := LITE_PROPERTIES & message.user_properties.keys():
+        text = f"user_properties: {min(own)} is a name of RocketMQ's; use lite_topic"
+        raise Refused(pb.ILLEGAL_MESSAGE_PROPERTY_KEY, text)
 
 
 def recovery_s(system: pb.SystemProperties) -> int:

@@ -25,6 +25,12 @@ class RocketMQMetrics:
         self.renewed = Gauge(
             "duetime_gateway_rocketmq_renewed_leases", "Leases renewed for push consumers.", registry=registry
         )
+        self.lites = Gauge(
+            "duetime_gateway_rocketmq_lite_subscriptions", "Lite topics that clients subscribe to.", registry=registry
+        )
+        self.lites_max = Gauge(
+            "duetime_gateway_rocketmq_lite_subscriptions_max", "Limit of the lite subscriptions.", registry=registry
+        )
         # Cached counters: a look-up by label for each answer would cost more than the count.
         self._known: dict[tuple[str, int], Counter] = {}
 

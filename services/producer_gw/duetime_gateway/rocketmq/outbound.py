@@ -10,6 +10,7 @@ from duetime_format.view import View
 
 from duetime_gateway.rocketmq.bodies import digest_of, given
 from duetime_gateway.rocketmq.moments import put_ms
+from duetime_gateway.rocketmq.names import LITE_PROPERTIES
 from duetime_gateway.rocketmq.wire import messaging_pb2 as pb
 
 # Reserved properties that RocketMQ's clients look for among a message's own.
@@ -79,8 +80,10 @@ def _message(properties: Mapping[str, str], body: bytes, topic: pb.Resource) -> 
     own, system = message.user_properties, message.system_properties
     reserved = record.RESERVED_PROPERTIES
     for name, value in properties.items():
-        if name not in reserved or name in _SHOWN:
+        if (name not in reserved and name not in LITE_PROPERTIES) or name in _SHOWN:
             own[name] = value
+    if lite_topic := properties.get(record.LITE_TOPIC):
+        system.lite_topic = lite_topic
     if tag := properties.get(record.TAGS):
         system.tag = tag
     if keys := properties.get(record.KEYS):
@@ -104,6 +107,8 @@ def _message(properties: Mapping[str, str], body: bytes, topic: pb.Resource) -> 
 def _type_of(properties: Mapping[str, str]) -> "pb.MessageType":
     if record.TRANSACTION_ID in properties:
         return pb.TRANSACTION
+    if record.LITE_TOPIC in properties:
+        return pb.LITE
     if record.SHARDING_KEY in properties:
         return pb.FIFO
     return pb.NORMAL if priority.of(properties) is None else pb.PRIORITY

@@ -53,6 +53,8 @@ _CALLS = {
     "Telemetry": _ANY_USER,
     "NotifyClientTermination": _ANY_USER,
     "RecallMessage": _rule(needs=(Need(Right.SEND, Kind.TOPIC, _its_topic),)),
-    "SyncLiteSubscription": _ANY_USER,
+    "SyncLiteSubscription": _rule(
+        needs=(Need(Right.RECEIVE, Kind.TOPIC, _its_topic), Need(Right.RECEIVE, Kind.GROUP, _its_group))
+    ),
 }
 ROCKETMQ_RULES: Rules = {f"/{SERVICE_NAME}/{name}": rule for name, rule in _CALLS.items()}

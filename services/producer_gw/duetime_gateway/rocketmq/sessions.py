@@ -43,6 +43,10 @@ class Session:
             self._again.cancel()
         self._again = self._clock.call_later(after_ms, lambda: self._put_if_room(_Command(command, None)))
 
+    def put_if_room(self, command: pb.TelemetryCommand) -> None:
+        """Drops the command if there is no capacity."""
+        self._put_if_room(_Command(command, None))
+
     def _put_if_room(self, command: _Command) -> bool:
         if self.ended or self._waiting.qsize() >= WAITING_MAX:
             return False

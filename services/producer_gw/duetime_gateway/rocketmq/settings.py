@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from duetime.v1 import message_pb2
 from duetime_core.retry_policy import LEVELS_BEFORE_FIRST, backoff_ms, completed
 from duetime_format.levels import DelayLevels
-from duetime_format.limits import BODY_BYTES_MAX
+from duetime_format.limits import BODY_BYTES_MAX, LITE_CHARS_MAX, LITE_SUBSCRIPTIONS_MAX
 
 from duetime_gateway.rocketmq.moments import put_ms
 from duetime_gateway.rocketmq.wire import messaging_pb2 as pb
 
-CLIENT_TYPES = (pb.PRODUCER, pb.PUSH_CONSUMER, pb.SIMPLE_CONSUMER)
+LITE_TYPES = (pb.LITE_PUSH_CONSUMER, pb.LITE_SIMPLE_CONSUMER)
+CLIENT_TYPES = (pb.PRODUCER, pb.PUSH_CONSUMER, pb.SIMPLE_CONSUMER, *LITE_TYPES)
 RECEIVE_BATCH_SIZE = 32
 # Clients read whole seconds.
 POLLING_MS = 20_000
@@ -20,8 +21,6 @@ SEND_BACKOFF_MS, SEND_BACKOFF_MS_MAX, SEND_BACKOFF_FACTOR = 10, 1_000, 2.0
 _BACKOFF_S = (1, 5, 10, 30, *(60 * minutes for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)))
 BACKOFF_MS = tuple(1_000 * seconds for seconds in _BACKOFF_S)
 DELIVERIES = 17
-# Lite topics of one client, and characters of a lite topic's name, as a 5.5 proxy tells each consumer.
-LITE_SUBSCRIPTIONS_MAX, LITE_TOPIC_CHARS_MAX = 2_000, 64
 
 
 def policy() -> message_pb2.RetryPolicy:
@@ -51,11 +50,12 @@ def answer(
         merged.backoff_policy.max_attempts = SEND_ATTEMPTS
         _put_exponential(merged.backoff_policy, SEND_BACKOFF_MS, SEND_BACKOFF_MS_MAX, SEND_BACKOFF_FACTOR)
         return merged
-    merged.subscription.fifo = ordered
+    # A lite topic is received in order by any group.
+    merged.subscription.fifo = ordered or asked.client_type == pb.LITE_PUSH_CONSUMER
     merged.subscription.receive_batch_size = RECEIVE_BATCH_SIZE
     put_ms(merged.subscription.long_polling_timeout, POLLING_MS)
     merged.subscription.lite_subscription_quota = LITE_SUBSCRIPTIONS_MAX
-    merged.subscription.max_lite_topic_size = LITE_TOPIC_CHARS_MAX
+    merged.subscription.max_lite_topic_size = LITE_CHARS_MAX
     merged.backoff_policy.CopyFrom(backoff(retry, levels, always_exponential=asked.user_agent.language == pb.NODE_JS))
     return merged
 

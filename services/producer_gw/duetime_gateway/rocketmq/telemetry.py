@@ -18,6 +18,7 @@ from duetime_gateway.errors import stopping
 from duetime_gateway.rocketmq import codes, settings
 from duetime_gateway.rocketmq.callers import Call
 from duetime_gateway.rocketmq.checking import Checking
+from duetime_gateway.rocketmq.lites import LiteSubscriptions
 from duetime_gateway.rocketmq.metrics import RocketMQMetrics
 from duetime_gateway.rocketmq.names import stored
 from duetime_gateway.rocketmq.routes import endpoints_of
@@ -40,12 +41,14 @@ class Telemetry:
         clock: Clock,
         metrics: RocketMQMetrics,
         tasks: asyncio.TaskGroup,
+        lites: LiteSubscriptions,
         *,
         endpoint: str,
         streams_max: int,
     ) -> None:
         """`endpoint`: HOST:PORT sent to clients; empty: each client's own. `tasks`: runs the readers of streams."""
         self._groups = groups
+        self._lites = lites
         self._checking = checking
         self._levels = levels
         self._clock = clock
@@ -87,6 +90,7 @@ class Telemetry:
             reader.cancel()
             session.end()
             self._checking.leave(session)
+            self._lites.leave(session)
             self._sessions.discard(session)
             self._seats.give(caller)
 
@@ -117,7 +121,7 @@ class Telemetry:
     async def _answer(self, asked: pb.Settings, session: Session) -> pb.Settings:
         """Raises: DueTimeError."""
         if asked.client_type not in settings.CLIENT_TYPES:
-            text = f"client_type: {asked.client_type} is not supported; use a producer, a push or a simple consumer"
+            text = f"client_type: {asked.client_type} is not supported; use a producer, or a push or simple consumer"
             raise codes.Refused(pb.UNRECOGNIZED_CLIENT_TYPE, text)
         if asked.WhichOneof("pub_sub") is None:
             raise codes.Refused(pb.BAD_REQUEST, "pub_sub: neither publishing nor subscription is set")
@@ -127,6 +131,8 @@ class Telemetry:
             self._announce(asked.publishing, session)
         else:
             group = await self._group(asked.subscription, session)
+            if asked.client_type in settings.LITE_TYPES:
+                self._lites.enter(session)
         retry = settings.policy() if group is None else group.retry
         return settings.answer(asked, endpoints, retry, self._levels, ordered=group is not None and group.ordered)
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from duetime_core.clock import Clock, turn
-from duetime_core.errors import AlreadyExists, DueTimeError, InvalidArgument, Unavailable, Violation
+from duetime_core.errors import AlreadyExists, DueTimeError, InvalidArgument, Unavailable
 from duetime_core.gathering import Gathering
 from duetime_core.metadata import Stored
 from duetime_format.admission import topic_violations
@@ -38,8 +38,7 @@ WAITING_MAX = 65_536
 FIND_ONLY = -1
 # Names by the numbers of duetime.v1.TopicType.
 TYPES = ("any", "normal", "fifo", "delay", "transaction", "lite", "priority")
-# Topics of these types are only adopted from brokers' directories.
-ADOPTED_TYPES = (TYPES.index("lite"),)
+LITE_TYPE = TYPES.index("lite")
 
 
 class TopicQuestion(NamedTuple):
@@ -284,10 +283,7 @@ def check_new_topic(name: str, queue_count: int, max_delay_ms: int = 0, message_
     """Raises: InvalidArgument: lists all violations."""
     bounds = ("queue_count", queue_count, QUEUE_COUNT_MAX), ("max_delay_ms", max_delay_ms, DELAY_MS_MAX)
     types = ("message_type", message_type, len(TYPES) - 1)
-    found = [*topic_violations("name", name), *outside(*bounds, types)]
-    if message_type in ADOPTED_TYPES:
-        found.append(Violation("message_type", f"topics of type {TYPES[message_type]} are not created here"))
-    refuse(found)
+    refuse([*topic_violations("name", name), *outside(*bounds, types)])
 
 
 def _why_not(question: TopicQuestion, gone: Set[str], refused: Mapping[str, DueTimeError]) -> DueTimeError:

@@ -121,6 +121,13 @@ class StoreClient:
         answer = await self._call(self._stub.PutTopics(request, timeout=self._timeout_ms / 1000.0))
         return {topics[index].name: refused(fault) for index, fault in answer.faults.items()}
 
+    async def open_lite_topics(self, topic: str, names: Sequence[str], caller: str) -> Mapping[int, DueTimeError]:
+        """Makes room for lite topics. Returns the errors of rejected ones, by index."""
+        request = store_pb2.OpenLiteTopicsRequest(topic=topic, lite_topics=names)
+        call = self._stub.OpenLiteTopics(request, timeout=self._timeout_ms / 1000.0, metadata=made_for(caller))
+        answer = await self._call(call)
+        return {index: refused(fault) for index, fault in answer.faults.items()}
+
     async def list_topics(self, timeout_ms: float, names: Iterable[str] = ()) -> Sequence[store_pb2.StoredTopic]:
         """All topics of the store, or those of `names` that it has."""
         request = store_pb2.ListStoredTopicsRequest(names=names)

@@ -134,6 +134,7 @@ def receive_request(part: ReceivePart, max_count: int, max_bytes: int, wait_ms: 
         member=part.member,
         ordered=part.ordered,
         start_at_ms=part.start_at_ms,
+        lite_topics=receive.lite_topics,
     )
     for queues, numbers in ((request.queues, part.queues), (request.retry_queues, part.retry_queues)):
         for queue, shard_queue in numbers:

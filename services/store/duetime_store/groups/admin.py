@@ -13,6 +13,7 @@ from duetime_store.groups.offsets import GroupOffsets, check_group
 from duetime_store.groups.retries import WaitingRetries
 from duetime_store.groups.superseding import Superseded, Superseding
 from duetime_store.queues.consumequeue import ConsumeQueue
+from duetime_store.queues.lites import Lites
 from duetime_store.reading.offsets import first_stored_at, first_with_time
 from duetime_store.reading.turns import Turns, Walk
 from duetime_store.writing.flusher import Flusher
@@ -34,9 +35,11 @@ class GroupAdmin:
         retries: WaitingRetries,
         flusher: Flusher,
         turns: Turns,
+        lites: Lites,
         *,
         shard: int,
     ) -> None:
+        self._lites = lites
         self._store = store
         self._wake = flusher.wake
         self._retries = retries
@@ -50,14 +53,22 @@ class GroupAdmin:
         check_group(group)
         found = consumer_pb2.GroupDescription(group=consumer_pb2.Group(name=group))
         places: dict[tuple[bool, str, int], list[Place]] = {}
+        lites: dict[tuple[str, int], list[Place]] = {}
         for place in self._groups.progress.of_group(group):
             key = place.key
-            places.setdefault((key.topic != key.queue_topic, key.queue_topic, key.queue), []).append(place)
+            if key.is_lite:
+                lites.setdefault((key.queue_topic, key.queue), []).append(place)
+            else:
+                places.setdefault((key.is_retry, key.queue_topic, key.queue), []).append(place)
         with self._turns.walk() as walk:
             walk.start()
             for (_, topic, number), own in sorted(places.items()):
                 queue = self._store.queues.get_bytes(topic.encode(), number)
                 found.queues.append(await self._queue(walk, queue, own))
+                await walk.turn_if_over()
+            for (topic, number), own in sorted(lites.items()):
+                queue = self._store.queues.get_bytes(topic.encode(), number)
+                found.queues.append(self._lite_queue(queue, own))
                 await walk.turn_if_over()
         now_ms, active = self._store.clock.now_ms(), self._groups.activity.get(group)
         if active is not None:
@@ -100,6 +111,28 @@ class GroupAdmin:
             _, stored_at_ms = await first_with_time(walk, self._store.log, queue, committed, max_offset)
             row.oldest_unacked_at_ms = stored_at_ms or 0
         return row
+
+    def _lite_queue(self, queue: ConsumeQueue, places: list[Place]) -> consumer_pb2.GroupQueue:
+        """The group's lite topics in a queue of their parent, added up: an offset of them all is that of the one that
+        is furthest."""
+        unread = 0
+        for place in places:
+            lite = self._lites.get(place.key.topic)
+            unread += 0 if lite is None else lite.unread(queue.queue, place.frontier)
+        outstanding, leased = sum(len(place.entries) for place in places), sum(place.leased for place in places)
+        reached = max(place.frontier for place in places)
+        return consumer_pb2.GroupQueue(
+            topic=queue.topic,
+            queue=queue.queue,
+            shard=self._shard,
+            min_offset=queue.min_offset,
+            max_offset=queue.max_offset,
+            next_offset=reached,
+            committed_offset=reached,
+            lag=unread + outstanding,
+            in_flight=leased,
+            waiting=outstanding - leased,
+        )
 
     def _dead_letters(self, group: str) -> int:
         topic, count = dlq_topic(group), 0

@@ -8,6 +8,8 @@ from duetime_core.errors import DataLoss, FailedPrecondition, InvalidArgument, N
 from duetime_core.logs import sparing
 from duetime_format import limits, receipts
 from duetime_format.events import Letter
+from duetime_format.names import is_lite_topic, lite_key
+from duetime_format.texts import shown
 
 from duetime_store.groups import dead_letters
 from duetime_store.groups.admin import GroupAdmin
@@ -87,7 +89,7 @@ class GroupCalls:
         request: consumer_pb2.ReceiveRequest,
     ) -> None:
         key = given.lease.place.key
-        queue = numbers[key.queue_topic != key.topic, key.queue]
+        queue = numbers[key.is_retry, key.queue]
         names = receipts.pack(self._shard, given.lease.id, given.offsets)
         if request.encoding == RECORDS:
             response.runs.add(
@@ -102,7 +104,7 @@ class GroupCalls:
         for message, name, attempt in zip(
             stored_messages(given.records, given.sizes), names, given.attempts, strict=True
         ):
-            message.topic, message.queue = key.topic, queue
+            message.topic, message.queue = key.queue_topic if key.is_lite else key.topic, queue
             response.messages.add(message=message, receipt=name, attempt=attempt, lease_ends_at_ms=given.until_ms)
 
     async def await_messages(
@@ -305,6 +307,7 @@ def asked_of(request: consumer_pb2.ReceiveRequest, peer: str, caller: str, wante
         faults.append(Violation("max_attempts", f"{request.max_attempts} is not within 0 and {limits.ATTEMPTS_MAX}"))
     if not request.queues and not request.retry_queues:
         faults.append(Violation("queues", "is empty"))
+    faults += _lite_faults(request)
     if faults:
         raise InvalidArgument(faults)
     if request.invisible_ms:
@@ -320,11 +323,27 @@ def asked_of(request: consumer_pb2.ReceiveRequest, peer: str, caller: str, wante
         request.wait_ms,
         wanted,
         request.max_attempts or limits.DELIVERIES_DEFAULT,
-        request.ordered,
+        request.ordered or bool(request.lite_topics),
         request.start_at_ms,
         request.member[: limits.MEMBER_CHARS_MAX] or peer,
         caller,
+        tuple(dict.fromkeys(lite_key(request.topic, one) for one in request.lite_topics)),
     )
+
+
+def _lite_faults(request: consumer_pb2.ReceiveRequest) -> list[Violation]:
+    if not request.lite_topics:
+        return []
+    faults = []
+    if len(request.lite_topics) > limits.LITE_SUBSCRIPTIONS_MAX:
+        text = f"{len(request.lite_topics)} lite topics exceed the limit of {limits.LITE_SUBSCRIPTIONS_MAX}"
+        faults.append(Violation("lite_topics", text))
+    if (wrong := next((one for one in request.lite_topics if not is_lite_topic(one)), None)) is not None:
+        text = f"{shown(wrong)} is not 1 to {limits.LITE_CHARS_MAX} characters of [%|a-zA-Z0-9_-]"
+        faults.append(Violation("lite_topics", text))
+    if request.tags not in ("", "*") or request.sql:
+        faults.append(Violation("tags", "a filter cannot be combined with lite_topics"))
+    return faults
 
 
 def numbers_of(request: consumer_pb2.ReceiveRequest) -> dict[tuple[bool, int], int]:

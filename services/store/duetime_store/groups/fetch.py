@@ -57,6 +57,8 @@ class Asked:
     member: str
     # The caller that its messages count for.
     caller: str
+    # The lite topics of `topic` that it is for, by key; none: it is for the topic itself.
+    lites: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -91,6 +93,8 @@ class Fetched:
     refused: bool = False
     # Returned messages and retries filled the call.
     only_again: bool = False
+    # Lite topics left for another fetch.
+    unvisited: Sequence[str] = ()
 
     @property
     def is_over(self) -> bool:
@@ -228,7 +232,7 @@ class Fetcher:
                 return
             offsets = place.take_again(fetched.count)
             kept, records, sizes = self._read(place, offsets)
-            fit = _fitting(sizes, fetched.size, least=0 if fetched.given else 1)
+            fit = fitting(sizes, fetched.size, least=0 if fetched.given else 1)
             place.put_again(kept[fit:])
             if fit < len(kept):
                 kept, sizes = kept[:fit], sizes[:fit]
@@ -305,7 +309,7 @@ class Fetcher:
                 return
             attempts = [count + 1 for count in retries(scanned.records, scanned.sizes)]
             held = Columns(scanned.records, scanned.sizes, offsets, attempts)
-            self._lease(fetched, place, _by_attempt(offsets, attempts), scanned.next_offset, held)
+            self._lease(fetched, place, by_attempt(offsets, attempts), scanned.next_offset, held)
             if not fetched.asked.wanted.passes_all and fetched.pause():
                 return
 
@@ -373,7 +377,7 @@ class Fetcher:
             records = _picked(scanned.records, scanned.sizes, taken)
             sizes, own = [scanned.sizes[index] for index in taken], [offsets[index] for index in taken]
             of_own = [attempts[index] for index in taken]
-            self._lease(fetched, place, _by_attempt(own, of_own), stop, Columns(records, sizes, own, of_own))
+            self._lease(fetched, place, by_attempt(own, of_own), stop, Columns(records, sizes, own, of_own))
         elif not hidden:
             self._pass(place, stop)
         self._groups.armed()
@@ -403,7 +407,8 @@ class Fetcher:
         fetched.size -= len(held.records)
 
 
-def _by_attempt(offsets: list[int], attempts: list[int]) -> list[tuple[list[int], int, Hold | None]]:
+def by_attempt(offsets: list[int], attempts: list[int]) -> list[tuple[list[int], int, Hold | None]]:
+    """The parts of a lease over new messages (see `Fetcher._lease`)."""
     first = attempts[0]
     if attempts.count(first) == len(attempts):
         return [(offsets, first, None)]
@@ -417,7 +422,7 @@ def _number(value: bytes | None) -> int:
     return int(value) if value and value.isascii() and value.isdigit() and len(value) <= _I64_DIGITS_MAX else 0
 
 
-def _fitting(sizes: list[int], size: int, least: int) -> int:
+def fitting(sizes: list[int], size: int, least: int) -> int:
     """The number of leading messages that take at most `size` bytes together; at least `least`."""
     if sum(sizes) <= size:
         return len(sizes)

@@ -92,6 +92,7 @@ class Groups:
         leases_max: int,
         groups_max: int,
         places_max: int,
+        lites_max: int = 1 << 62,
     ) -> None:
         self.store = store
         self.journal = GroupJournal(store.journal)
@@ -100,7 +101,7 @@ class Groups:
         self.gone = gone
         self.shard = shard
         self.leases_max = leases_max
-        progress.bound(leases_max, groups_max, places_max)
+        progress.bound(leases_max, groups_max, places_max, lites_max)
         # Waiters for returned messages.
         self._lines = lines
         self.activity: dict[str, Activity] = {}
@@ -239,7 +240,7 @@ class Groups:
         """Ends the lease with a record that is being staged. Call the result with whether the record became durable."""
         place, lease_id, offset = one.place, one.lease.id, one.offset
         self.journal.settle(place, lease_id, offset, copy)
-        place.settling.add(offset)
+        place.settling = place.settling | {offset}
 
         def finish(stored: bool) -> None:
             if stored:
@@ -341,6 +342,11 @@ class Groups:
         self.journal.end(place, 0, offsets)
         self.lost_count += self.progress.end(place, 0, offsets)
 
+    def skip(self, place: Place, offsets: list[int]) -> None:
+        """Ends returned messages that are not for the place."""
+        self.journal.end(place, 0, offsets)
+        self.progress.end(place, 0, offsets)
+
     def drop_before(self, place: Place, offset: int) -> None:
         """Drops messages before `offset`, which retention has deleted."""
         if place.least < offset:
@@ -366,7 +372,7 @@ class Groups:
 
     def new_place(self, key: Key, frontier: int, caller: str = OPERATORS) -> Place:
         """Makes a place. Raises: Overloaded: the shard or the caller has the maximum of places or groups."""
-        self.progress.check_place(key.group, caller)
+        self.progress.check_place(key.group, caller, is_lite=key.is_lite)
         place = self.progress.place(key, frontier, caller)
         self.journal.reset(place, frontier)
         return place
@@ -392,7 +398,7 @@ class Groups:
     def delete_topic(self, topic: str) -> None:
         """Removes the groups' places in a deleted topic. Those in retry topics stay, after all existing retries: a new
         topic with this name gets no retries of the old one."""
-        for place in [place for place in self.progress.places.values() if place.key.topic == topic]:
+        for place in [place for place in self.progress.places.values() if is_in(place.key, topic)]:
             if place.key.queue_topic == topic:
                 # Recovery learns it from the deletion.
                 self.progress.reset(place, 0)
@@ -466,3 +472,8 @@ class Groups:
         members[member, topic] = now_ms
         if len(members) > MEMBERS_MAX:
             del members[next(iter(members))]
+
+
+def is_in(key: Key, topic: str) -> bool:
+    """Whether the place is for messages of the topic, or of a lite topic of it."""
+    return key.topic == topic or (key.is_lite and key.queue_topic == topic)

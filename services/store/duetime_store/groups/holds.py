@@ -6,6 +6,9 @@ from collections.abc import Iterable
 from duetime_format.events import Key, Pairs
 
 LEASED, WAITING, RETURNED, EXHAUSTED = range(4)
+# Shared by places without any: most of many lite topics have none. They are never changed.
+NO_ENTRIES: "dict[int, Hold]" = {}
+NO_OFFSETS: frozenset[int] = frozenset()
 
 
 class Lease:
@@ -124,17 +127,17 @@ class Place:
         # Whether only one lease is allowed at a time.
         self.ordered = False
         # Outstanding offsets.
-        self.entries: dict[int, Hold] = {}
+        self.entries = NO_ENTRIES
         # Number of returned ones.
         self.available = 0
         # Number of leased ones.
         self.leased = 0
         # The first offset that retention has left, as last seen.
         self.least = 0
-        # A heap of returned offsets; some may no longer be returned.
-        self.again: list[int] = []
+        # A heap of returned offsets; some may no longer be returned. None: no offset.
+        self.again: list[int] | None = None
         # Leased offsets with a record that ends the lease on its way to the disk.
-        self.settling: set[int] = set()
+        self.settling = NO_OFFSETS
 
     @property
     def committed(self) -> int:
@@ -149,9 +152,9 @@ class Place:
     def take_again(self, count: int) -> list[int]:
         """The first returned offsets, ascending; the caller leases them, or puts them back with `put_again`."""
         found: list[int] = []
-        again, get = self.again, self.entries.get
         if not self.available:
-            again.clear()
+            self.again = None
+        again, get = self.again, self.entries.get
         while again and len(found) < count:
             offset = heapq.heappop(again)
             hold = get(offset)
@@ -160,5 +163,7 @@ class Place:
         return found
 
     def put_again(self, offsets: Iterable[int]) -> None:
+        if self.again is None:
+            self.again = []
         for offset in offsets:
             heapq.heappush(self.again, offset)

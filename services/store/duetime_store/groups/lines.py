@@ -6,7 +6,10 @@ the next. So one message costs one wake-up, regardless of the number of waiters.
 
 import asyncio
 from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+
+from duetime_format.names import lite_key
 
 from duetime_store.groups.precedence import Precedence
 from duetime_store.queues.consumequeue import ConsumeQueue
@@ -54,11 +57,61 @@ class Line:
             queue.listen(self.wake)
 
 
+@dataclass(eq=False, slots=True)
+class LiteWaiter(Waiter):
+    """A waiter of a group for messages of some lite topics."""
+
+    group: str
+    # Lite topics, by key, that have something for it since its last fetch.
+    ready: set[str] = field(default_factory=set)
+    # The group or the topic was deleted.
+    is_over: bool = False
+
+
+class LiteLines:
+    """Waiters by lite topic. Something for a lite topic wakes one waiter of each group, and names the lite topic."""
+
+    def __init__(self) -> None:
+        self._waiters: dict[str, list[LiteWaiter]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._waiters)
+
+    def join(self, waiter: LiteWaiter, keys: Iterable[str]) -> None:
+        for key in keys:
+            self._waiters.setdefault(key, []).append(waiter)
+
+    def leave(self, waiter: LiteWaiter, keys: Iterable[str]) -> None:
+        for key in keys:
+            waiters = self._waiters[key]
+            waiters.remove(waiter)
+            if not waiters:
+                del self._waiters[key]
+
+    def wake(self, key: str, group: str = "") -> None:
+        """Wakes the first waiter of the group for the lite topic; without a group, the first of each."""
+        woken = set()
+        for waiter in self._waiters.get(key, ()):
+            if waiter.group not in woken and group in ("", waiter.group):
+                woken.add(waiter.group)
+                waiter.ready.add(key)
+                waiter.wake()
+
+    def end(self, chosen: Callable[[str, LiteWaiter], bool]) -> None:
+        """Ends the waiters chosen by lite topic and waiter."""
+        for key, waiters in self._waiters.items():
+            for waiter in waiters:
+                if chosen(key, waiter):
+                    waiter.is_over = True
+                    waiter.wake()
+
+
 class Lines:
     """The lines of a shard."""
 
     def __init__(self) -> None:
         self._lines: dict[tuple[str, str], Line] = {}
+        self.lites = LiteLines()
 
     def of(self, group: str, topic: str) -> Line:
         return self._lines.setdefault((group, topic), Line())
@@ -68,15 +121,19 @@ class Lines:
         line = self._lines.get((group, topic))
         if line is not None:
             line.wake()
+        elif self.lites:
+            self.lites.wake(topic, group)
 
     def end(self, group: str) -> None:
         """Ends the lines of a deleted group: they stop listening, and waiters get an empty answer. The next call
         recreates the group."""
         self._end([key for key in self._lines if key[0] == group])
+        self.lites.end(lambda key, waiter: waiter.group == group)
 
     def end_topic(self, topic: str) -> None:
         """As `end`, for a deleted topic; its waiters get an error."""
         self._end([key for key in self._lines if key[1] == topic])
+        self.lites.end(lambda key, waiter: key.startswith(lite_key(topic, "")))
 
     def _end(self, keys: list[tuple[str, str]]) -> None:
         for key in keys:

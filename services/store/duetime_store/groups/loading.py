@@ -86,7 +86,7 @@ def _ends(store: Store, topic: str, number: int) -> tuple[int, int]:
 
 
 def _start(offsets: GroupOffsets, key: Key) -> int:
-    return offsets.find(key.group, key.queue_topic).get(key.queue, -1)
+    return -1 if key.is_lite else offsets.find(key.group, key.queue_topic).get(key.queue, -1)
 
 
 def _replay(store: Store, queue: ConsumeQueue, first: int, replay: Replay) -> int:
@@ -129,6 +129,9 @@ def _apply_broker_offsets(store: Store, progress: Progress, offsets: GroupOffset
     """Marks messages as done that a broker has given to groups since."""
     journal = GroupJournal(store.journal)
     for key, place in progress.places.items():
+        if key.is_lite:
+            # The file's offset is the group's own in the parent topic.
+            continue
         known = offsets.find(key.group, key.queue_topic).get(key.queue, 0)
         offset = min(known, _ends(store, key.queue_topic, key.queue)[1])
         if offset <= place.committed:

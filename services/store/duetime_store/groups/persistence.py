@@ -74,7 +74,8 @@ class GroupKeeper:
         found: dict[tuple[str, str], dict[int, int]] = {}
         for (place, _, _), first in zip(captured.places, firsts, strict=True):
             key = place.key
-            if self._groups.progress.places.get(key) is place:
+            # A broker keeps offsets of lite topics by lite topic.
+            if not key.is_lite and self._groups.progress.places.get(key) is place:
                 queues = found.setdefault((key.group, key.queue_topic), {})
                 # A retry queue has a place for each topic that the group receives.
                 queues[key.queue] = min(queues.get(key.queue, first), first)

@@ -1,7 +1,7 @@
 """Receive, AwaitMessages and TakeExhausted: waiting for messages, leasing them, and callers that leave."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -17,6 +17,7 @@ from duetime_store.groups.fetch import Asked, Fetched, Fetcher, Given
 from duetime_store.groups.groups import Groups, Open
 from duetime_store.groups.holds import Place
 from duetime_store.groups.lines import Line, Lines, Waiter
+from duetime_store.groups.lites import LiteReceiver, Take
 from duetime_store.groups.offsets import GroupOffsets
 from duetime_store.lanes.alarm import Alarm
 from duetime_store.queues.consumequeue import ConsumeQueue
@@ -61,8 +62,10 @@ class Receiver:
         flusher: Flusher,
         alarm: Alarm,
         turns: Turns,
+        lites: LiteReceiver,
         priority_wait_ms: int,
     ) -> None:
+        self._lites = lites
         self._store = store
         self._priority_wait_ms = priority_wait_ms
         self._turns = turns
@@ -97,16 +100,25 @@ class Receiver:
         """
         given: list[Given] = []
 
-        def take(line: Line, walk: Walk) -> Fetched:
+        def taken(fetch: Callable[[Asked], Fetched]) -> Fetched:
             fitting = asked if room is None else replace(asked, max_bytes=room.left(asked.max_bytes))
-            fetched = self._fetch(fitting, line, walk, peek=False)
+            fetched = fetch(fitting)
             given.extend(fetched.given)
             if room is not None:
                 room.take(sum(len(one.records) for one in fetched.given))
             return fetched
 
+        def take(line: Line, walk: Walk) -> Fetched:
+            return taken(lambda fitting: self._fetch(fitting, line, walk, peek=False))
+
+        def take_lites(keys: Sequence[str], walk: Walk) -> Fetched:
+            return taken(lambda fitting: self._fetch_lites(fitting, keys, walk, peek=False))
+
         try:
-            await self._until_found(asked, take)
+            if asked.lites:
+                await self._until_lites(asked, take_lites)
+            else:
+                await self._until_found(asked, take)
             if given:
                 await self.durable()
         except BaseException:
@@ -118,6 +130,8 @@ class Receiver:
 
     async def ready(self, asked: Asked) -> bool:
         """Whether there is something, after waiting for it."""
+        if asked.lites:
+            return await self._until_lites(asked, lambda keys, walk: self._fetch_lites(asked, keys, walk, peek=True))
         return await self._until_found(asked, lambda line, walk: self._fetch(asked, line, walk, peek=True))
 
     async def take_exhausted(self, count: int, invisible_ms: int, wait_ms: float) -> list[Open]:
@@ -181,6 +195,12 @@ class Receiver:
                 line.waiters.remove(waiter)
             if line.waiters and self._may_have_more(asked):
                 line.wake()
+
+    async def _until_lites(self, asked: Asked, take: Take) -> bool:
+        self._store.gate.check_write()
+        found = await self._lites.until_found(asked, take)
+        self._check_there(asked)
+        return found
 
     async def _found(
         self, asked: Asked, line: Line, take: Callable[[Line, Walk], Fetched], give_up_ms: float
@@ -292,6 +312,16 @@ class Receiver:
         else:
             fetched = self._fetcher.fetch(asked, own, retries, walk, fresh_first=line.fresh_first, peek=peek)
         line.fresh_first = fetched.only_again
+        self._check_refused(asked, fetched)
+        return fetched
+
+    def _fetch_lites(self, asked: Asked, keys: Sequence[str], walk: Walk, *, peek: bool) -> Fetched:
+        fetched = self._lites.fetch(asked, keys, walk, peek=peek)
+        self._check_refused(asked, fetched)
+        return fetched
+
+    def _check_refused(self, asked: Asked, fetched: Fetched) -> None:
+        """Raises: Overloaded: there are messages, but no more may be outstanding."""
         if fetched.refused and not fetched.found:
             progress, group, caller = self._groups.progress, asked.group, asked.caller
             shares, callers = progress.shares, progress.callers
@@ -301,7 +331,6 @@ class Receiver:
                 f"{shares.held(group)} belong to group {group}; its limit is {shares.share}",
                 reason="LEASES_EXHAUSTED",
             )
-        return fetched
 
 
 def _from(places: list[Place], number: int) -> list[Place]:

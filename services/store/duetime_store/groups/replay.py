@@ -145,7 +145,8 @@ class Replay:
         """Moves the frontier to its value in the event. The fate of the messages in between is unknown: they are
         redelivered. For an unknown place, that is everything from its start on."""
         if place.frontier < 0:
-            place.frontier = self._ends(place.key.queue_topic, place.key.queue)[0]
+            # A message of a lite topic that was given has its event after it in the log, so it is not one of these.
+            place.frontier = before if place.key.is_lite else self._ends(place.key.queue_topic, place.key.queue)[0]
         if place.frontier < before:
             self.found.lost_range += before - place.frontier
             lost = [one for one in range(place.frontier, before) if one not in place.entries]

@@ -25,7 +25,7 @@ from duetime_core.seats import Seats
 from duetime_core.shares import Shares
 from duetime_format.events import Key, Pairs
 
-from duetime_store.groups.holds import EXHAUSTED, LEASED, RETURNED, WAITING, Hold, Lease, Place
+from duetime_store.groups.holds import EXHAUSTED, LEASED, NO_ENTRIES, NO_OFFSETS, RETURNED, WAITING, Hold, Lease, Place
 from duetime_store.groups.memory import Ended, Memory
 
 # Maximum expired deliveries remembered for one message: the latest.
@@ -50,6 +50,7 @@ class Progress:
         # Queues in which groups have places or committed offsets, and groups with places. Each counts for its creator,
         # or since a start for a nameless caller.
         self.queue_seats = Seats(1 << 62, "queues have group offsets", reason="GROUP_QUEUES_EXHAUSTED")
+        self.lite_seats = Seats(1 << 62, "lite topics have group offsets", reason="LITE_PLACES_EXHAUSTED")
         self.group_seats = Seats(1 << 62, "groups receive", reason="GROUPS_EXHAUSTED")
         # The caller and the number of places of each group.
         self._groups: dict[str, tuple[str, int]] = {}
@@ -65,10 +66,11 @@ class Progress:
     def outstanding(self) -> int:
         return self.shares.used
 
-    def bound(self, leases_max: int, groups_max: int, places_max: int) -> None:
+    def bound(self, leases_max: int, groups_max: int, places_max: int, lites_max: int = 1 << 62) -> None:
         """Sets the limits; half of the entries for one caller, half of these for one group."""
         self.group_seats.bound(groups_max)
         self.queue_seats.bound(places_max)
+        self.lite_seats.bound(lites_max)
         self.callers.bound(leases_max)
         self.shares.bound(leases_max, max(leases_max // 4, 1))
 
@@ -79,9 +81,9 @@ class Progress:
 
     # --- places -----------------------------------------------------------------------------------------------------
 
-    def check_place(self, group: str, caller: str) -> None:
+    def check_place(self, group: str, caller: str, *, is_lite: bool = False) -> None:
         """Raises: Overloaded: the caller may create no place for the group."""
-        self.queue_seats.check(caller)
+        (self.lite_seats if is_lite else self.queue_seats).check(caller)
         if group not in self._groups:
             self.group_seats.check(caller)
 
@@ -91,12 +93,12 @@ class Progress:
         if found is None:
             self._numbers += 1
             found = self.places[key] = Place(key, self._numbers, frontier, caller)
-            self.queue_seats.hold(caller)
+            (self.lite_seats if key.is_lite else self.queue_seats).hold(caller)
             maker, count = self._groups.get(key.group, (caller, 0))
             self._groups[key.group] = maker, count + 1
             if not count:
                 self.group_seats.hold(maker)
-            if key.topic != key.queue_topic:
+            if key.is_retry:
                 self.retries.setdefault((key.queue_topic, key.queue), []).append(found)
         return found
 
@@ -104,13 +106,13 @@ class Progress:
         """Removes the place."""
         key = place.key
         del self.places[key]
-        self.queue_seats.give(place.caller)
+        (self.lite_seats if key.is_lite else self.queue_seats).give(place.caller)
         maker, count = self._groups.pop(key.group)
         if count > 1:
             self._groups[key.group] = maker, count - 1
         else:
             self.group_seats.give(maker)
-        if key.topic != key.queue_topic:
+        if key.is_retry:
             of_queue = self.retries[key.queue_topic, key.queue]
             of_queue.remove(place)
             if not of_queue:
@@ -176,7 +178,7 @@ class Progress:
 
     def end(self, place: Place, lease_id: int, offsets: Sequence[int]) -> int:
         """Ends messages under this lease (0: without one); `offsets` has each once. Returns their number."""
-        entries, settling = place.entries, place.settling
+        entries = place.entries
         holds = [entries.get(offset) for offset in offsets]
         ended = {
             hold: count
@@ -186,7 +188,11 @@ class Progress:
         for offset, hold in zip(offsets, holds, strict=True):
             if hold in ended:
                 del entries[offset]
-                settling.discard(offset)
+        if place.settling:
+            place.settling = place.settling.difference(offset for offset in offsets if offset not in entries)
+        if not entries:
+            # A dict that had entries is larger.
+            place.entries = NO_ENTRIES
         for hold, count in ended.items():
             self._leave(hold, count)
         self.shares.give(place.key.group, sum(ended.values()))
@@ -240,9 +246,7 @@ class Progress:
             self.callers.give(hold.caller, hold.open)
             hold.open = 0
         self.shares.give(place.key.group, len(place.entries))
-        place.entries.clear()
-        place.again.clear()
-        place.settling.clear()
+        place.entries, place.again, place.settling = NO_ENTRIES, None, NO_OFFSETS
         place.available = place.leased = 0
         place.frontier = offset
 
@@ -262,7 +266,8 @@ class Progress:
             if hold.lease is not None:
                 hold.lease.came_back((one,))
             self._leave(hold, 1)
-            place.settling.discard(one)
+        if place.settling:
+            place.settling = place.settling.difference(gone)
         self.shares.give(place.key.group, len(gone))
         return len(gone)
 
@@ -330,7 +335,7 @@ class Progress:
     def undo_settling(self, place: Place, offset: int) -> None:
         """Undoes a settling whose record was not stored."""
         if offset in place.settling:
-            place.settling.discard(offset)
+            place.settling = place.settling.difference((offset,))
             hold = place.entries.get(offset)
             if hold is not None:
                 self._set_deadline(hold)
@@ -386,6 +391,8 @@ class Progress:
                 lease.holds.append(hold)
         before = len(place.entries)
         self._leave_all(place, offsets, lease)
+        if place.entries is NO_ENTRIES:
+            place.entries = {}
         place.entries.update(dict.fromkeys(offsets, hold))
         self.callers.take(hold.caller, len(offsets))
         if len(place.entries) > before:

@@ -153,7 +153,7 @@ class _Stream(LeaseStream):
             name = receipts.lease_name(self._parts.shard, one.lease.id)
             taken.runs.add(
                 topic=key.queue_topic,
-                queue=numbers[key.queue_topic != key.topic, key.queue],
+                queue=numbers[key.is_retry, key.queue],
                 records=one.records,
                 lease=leases_pb2.LeaseOffsets(lease=name, offsets=ranges(one.offsets)),
                 attempts=one.attempts[:1] if same else one.attempts,

@@ -8,9 +8,10 @@ from duetime_format.columns import values
 from duetime_format.errors import Damaged
 from duetime_format.units import FILLER_SIZE
 
-from duetime_store.groups.groups import Groups
+from duetime_store.groups.groups import Groups, is_in
 from duetime_store.groups.holds import Place
 from duetime_store.groups.offsets import GroupOffsets
+from duetime_store.queues.lites import Lites
 from duetime_store.reading.turns import Turns, Walk
 from duetime_store.writing.store import Store
 
@@ -31,24 +32,28 @@ class Left:
 class TopicReaders:
     """The groups that read a topic. Belongs to the event loop's thread."""
 
-    def __init__(self, store: Store, groups: Groups, offsets: GroupOffsets, turns: Turns) -> None:
+    def __init__(self, store: Store, groups: Groups, offsets: GroupOffsets, turns: Turns, lites: Lites) -> None:
         self._store = store
         self._groups = groups
         self._offsets = offsets
         self._turns = turns
+        self._lites = lites
 
     async def left(self, topic: str) -> dict[str, Left]:
         """Remaining messages by group: for groups that receive the topic, and for those that only commit offsets in
         it."""
         found: dict[str, Left] = {}
-        places = [place for place in self._groups.progress.places.values() if place.key.topic == topic]
+        places = [place for place in self._groups.progress.places.values() if is_in(place.key, topic)]
         with self._turns.walk() as walk:
             walk.start()
             for place in places:
                 left = found.setdefault(place.key.group, Left())
                 left.in_flight += place.leased
                 left.retries += len(place.entries) - place.leased
-                if place.key.queue_topic == topic:
+                if place.key.is_lite:
+                    lite = self._lites.get(place.key.topic)
+                    left.unread += 0 if lite is None else lite.unread(place.key.queue, place.frontier)
+                elif place.key.queue_topic == topic:
                     left.unread += self._ahead(place.key.queue_topic, place.key.queue, place.frontier)
                 else:
                     left.retries += await self._unread_retries(place, topic, walk)

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from duetime_store.groups.offsets import GroupOffsets
 from duetime_store.groups.state import Progress
+from duetime_store.queues.lites import Lites
 from duetime_store.queues.queues import Queues
 
 
@@ -21,12 +22,12 @@ class Unread(NamedTuple):
 FindUnread = Callable[[int], Iterator[Unread | None]]
 
 
-def unread(queues: Queues, progress: Progress, offsets: GroupOffsets) -> FindUnread:
+def unread(queues: Queues, progress: Progress, offsets: GroupOffsets, lites: Lites) -> FindUnread:
     """The function that finds unread messages of groups that receive, and of those that only commit offsets. Groups
     without a place in a queue are unknown here: they have no messages in it to lose."""
 
     def find(end: int) -> Iterator[Unread | None]:
-        for group, topic, queue, offset in _places(progress, offsets):
+        for group, topic, queue, offset in _places(progress, offsets, lites):
             found = queues.known(topic.encode(), queue)
             before = False
             if found is not None:
@@ -37,9 +38,14 @@ def unread(queues: Queues, progress: Progress, offsets: GroupOffsets) -> FindUnr
     return find
 
 
-def _places(progress: Progress, offsets: GroupOffsets) -> Iterator[Unread]:
+def _places(progress: Progress, offsets: GroupOffsets, lites: Lites) -> Iterator[Unread]:
     receiving = set()
     for key, place in list(progress.places.items()):
+        if key.is_lite:
+            lite = lites.get(key.topic)
+            for first in lite.after(key.queue, place.committed, 1) if lite is not None else ():
+                yield Unread(key.group, key.queue_topic, key.queue, first)
+            continue
         receiving.add((key.group, key.queue_topic, key.queue))
         yield Unread(key.group, key.queue_topic, key.queue, place.committed)
     # The file has only the state of the last checkpoint for groups that receive.

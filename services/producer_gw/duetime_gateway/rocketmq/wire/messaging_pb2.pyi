@@ -76,6 +76,7 @@ class Code(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     MESSAGE_CORRUPTED: _ClassVar[Code]
     CLIENT_ID_REQUIRED: _ClassVar[Code]
     ILLEGAL_POLLING_TIME: _ClassVar[Code]
+    ILLEGAL_LITE_TOPIC: _ClassVar[Code]
     UNAUTHORIZED: _ClassVar[Code]
     FORBIDDEN: _ClassVar[Code]
     NOT_FOUND: _ClassVar[Code]
@@ -85,6 +86,8 @@ class Code(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     MESSAGE_BODY_TOO_LARGE: _ClassVar[Code]
     MESSAGE_BODY_EMPTY: _ClassVar[Code]
     TOO_MANY_REQUESTS: _ClassVar[Code]
+    LITE_TOPIC_QUOTA_EXCEEDED: _ClassVar[Code]
+    LITE_SUBSCRIPTION_QUOTA_EXCEEDED: _ClassVar[Code]
     MESSAGE_PROPERTIES_TOO_LARGE: _ClassVar[Code]
     INTERNAL_ERROR: _ClassVar[Code]
     INTERNAL_SERVER_ERROR: _ClassVar[Code]
@@ -129,6 +132,13 @@ class TransactionSource(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SOURCE_UNSPECIFIED: _ClassVar[TransactionSource]
     SOURCE_CLIENT: _ClassVar[TransactionSource]
     SOURCE_SERVER_CHECK: _ClassVar[TransactionSource]
+
+class LiteSubscriptionAction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PARTIAL_ADD: _ClassVar[LiteSubscriptionAction]
+    PARTIAL_REMOVE: _ClassVar[LiteSubscriptionAction]
+    COMPLETE_ADD: _ClassVar[LiteSubscriptionAction]
+    COMPLETE_REMOVE: _ClassVar[LiteSubscriptionAction]
 ADDRESS_SCHEME_UNSPECIFIED: AddressScheme
 IPv4: AddressScheme
 IPv6: AddressScheme
@@ -177,6 +187,7 @@ UNRECOGNIZED_CLIENT_TYPE: Code
 MESSAGE_CORRUPTED: Code
 CLIENT_ID_REQUIRED: Code
 ILLEGAL_POLLING_TIME: Code
+ILLEGAL_LITE_TOPIC: Code
 UNAUTHORIZED: Code
 FORBIDDEN: Code
 NOT_FOUND: Code
@@ -186,6 +197,8 @@ CONSUMER_GROUP_NOT_FOUND: Code
 MESSAGE_BODY_TOO_LARGE: Code
 MESSAGE_BODY_EMPTY: Code
 TOO_MANY_REQUESTS: Code
+LITE_TOPIC_QUOTA_EXCEEDED: Code
+LITE_SUBSCRIPTION_QUOTA_EXCEEDED: Code
 MESSAGE_PROPERTIES_TOO_LARGE: Code
 INTERNAL_ERROR: Code
 INTERNAL_SERVER_ERROR: Code
@@ -218,6 +231,10 @@ ROLLBACK: TransactionResolution
 SOURCE_UNSPECIFIED: TransactionSource
 SOURCE_CLIENT: TransactionSource
 SOURCE_SERVER_CHECK: TransactionSource
+PARTIAL_ADD: LiteSubscriptionAction
+PARTIAL_REMOVE: LiteSubscriptionAction
+COMPLETE_ADD: LiteSubscriptionAction
+COMPLETE_REMOVE: LiteSubscriptionAction
 
 class Resource(_message.Message):
     __slots__ = ("resource_namespace", "name")
@@ -482,15 +499,23 @@ class RecoverOrphanedTransactionCommand(_message.Message):
     transaction_id: str
     def __init__(self, message: _Optional[_Union[Message, _Mapping]] = ..., transaction_id: _Optional[str] = ...) -> None: ...
 
+class NotifyUnsubscribeLiteCommand(_message.Message):
+    __slots__ = ("lite_topic",)
+    LITE_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    lite_topic: str
+    def __init__(self, lite_topic: _Optional[str] = ...) -> None: ...
+
 class TelemetryCommand(_message.Message):
-    __slots__ = ("status", "settings", "recover_orphaned_transaction_command")
+    __slots__ = ("status", "settings", "recover_orphaned_transaction_command", "notify_unsubscribe_lite_command")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     RECOVER_ORPHANED_TRANSACTION_COMMAND_FIELD_NUMBER: _ClassVar[int]
+    NOTIFY_UNSUBSCRIBE_LITE_COMMAND_FIELD_NUMBER: _ClassVar[int]
     status: Status
     settings: Settings
     recover_orphaned_transaction_command: RecoverOrphanedTransactionCommand
-    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., settings: _Optional[_Union[Settings, _Mapping]] = ..., recover_orphaned_transaction_command: _Optional[_Union[RecoverOrphanedTransactionCommand, _Mapping]] = ...) -> None: ...
+    notify_unsubscribe_lite_command: NotifyUnsubscribeLiteCommand
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., settings: _Optional[_Union[Settings, _Mapping]] = ..., recover_orphaned_transaction_command: _Optional[_Union[RecoverOrphanedTransactionCommand, _Mapping]] = ..., notify_unsubscribe_lite_command: _Optional[_Union[NotifyUnsubscribeLiteCommand, _Mapping]] = ...) -> None: ...
 
 class QueryRouteRequest(_message.Message):
     __slots__ = ("topic", "endpoints")
@@ -736,13 +761,41 @@ class RecallMessageResponse(_message.Message):
     message_id: str
     def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., message_id: _Optional[str] = ...) -> None: ...
 
+class OffsetOption(_message.Message):
+    __slots__ = ("policy", "offset", "tail_n", "timestamp")
+    class Policy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        LAST: _ClassVar[OffsetOption.Policy]
+        MIN: _ClassVar[OffsetOption.Policy]
+        MAX: _ClassVar[OffsetOption.Policy]
+    LAST: OffsetOption.Policy
+    MIN: OffsetOption.Policy
+    MAX: OffsetOption.Policy
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TAIL_N_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    policy: OffsetOption.Policy
+    offset: int
+    tail_n: int
+    timestamp: int
+    def __init__(self, policy: _Optional[_Union[OffsetOption.Policy, str]] = ..., offset: _Optional[int] = ..., tail_n: _Optional[int] = ..., timestamp: _Optional[int] = ...) -> None: ...
+
 class SyncLiteSubscriptionRequest(_message.Message):
-    __slots__ = ("topic", "group")
+    __slots__ = ("action", "topic", "group", "lite_topic_set", "version", "offset_option")
+    ACTION_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
+    LITE_TOPIC_SET_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_OPTION_FIELD_NUMBER: _ClassVar[int]
+    action: LiteSubscriptionAction
     topic: Resource
     group: Resource
-    def __init__(self, topic: _Optional[_Union[Resource, _Mapping]] = ..., group: _Optional[_Union[Resource, _Mapping]] = ...) -> None: ...
+    lite_topic_set: _containers.RepeatedScalarFieldContainer[str]
+    version: int
+    offset_option: OffsetOption
+    def __init__(self, action: _Optional[_Union[LiteSubscriptionAction, str]] = ..., topic: _Optional[_Union[Resource, _Mapping]] = ..., group: _Optional[_Union[Resource, _Mapping]] = ..., lite_topic_set: _Optional[_Iterable[str]] = ..., version: _Optional[int] = ..., offset_option: _Optional[_Union[OffsetOption, _Mapping]] = ...) -> None: ...
 
 class SyncLiteSubscriptionResponse(_message.Message):
     __slots__ = ("status",)

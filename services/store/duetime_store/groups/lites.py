@@ -1,0 +1,280 @@
+"""Receives of lite topics: each in order, with one lease at a time, for the members that subscribe to it.
+
+A receive names its lite topics, so the store keeps no subscription. The place of a group in a lite topic is one in the
+parent's queue (`Key.is_lite`), made with the group's first message: an offset, whose changes are journaled as all are.
+
+    receive ──▶ waits under the name of each of its lite topics ──▶ a message comes, or returns: its lite topic is ready
+            ◀── a fetch looks at those that are ready, at first at all
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from pathlib import Path
+
+import numpy as np
+from duetime_format import record
+from duetime_format.columns import retries, values
+from duetime_format.events import Key
+from duetime_format.names import LITE_PREFIX
+
+from duetime_store.files import configs
+from duetime_store.groups.fetch import Asked, Columns, Fetched, Fetcher, by_attempt, fitting
+from duetime_store.groups.groups import Groups
+from duetime_store.groups.holds import RETURNED, Place
+from duetime_store.groups.lines import Lines, LiteWaiter
+from duetime_store.queues.consumequeue import ConsumeQueue
+from duetime_store.queues.lites import Lites, LiteTopic
+from duetime_store.reading.lites import LiteFiller
+from duetime_store.reading.offsets import first_stored_at
+from duetime_store.reading.reader import Reader
+from duetime_store.reading.turns import Turns, Walk
+from duetime_store.writing.store import Store
+
+_QUEUE_OFFSET = record.MULTI_QUEUE_OFFSET.encode()
+# The table of a broker's offsets in lite topics.
+_LITE_TABLE = "lmqOffsetTable"
+# Records read at a time to find a broker's offset.
+_PIECE = 256
+# Cached starts of groups.
+_STARTS_MAX = 1_024
+# Fetches messages of these lite topics within a step of the walk.
+Take = Callable[[Sequence[str], Walk], Fetched]
+
+
+class LiteFetcher(Fetcher):
+    """Fetches available messages of lite topics for a group."""
+
+    def __init__(
+        self,
+        store: Store,
+        reader: Reader,
+        groups: Groups,
+        lites: Lites,
+        filler: LiteFiller,
+        brokers: Mapping[str, int],
+    ) -> None:
+        """`brokers`: offsets of groups in lite topics of a broker, see `brokers_offsets`."""
+        super().__init__(store, reader, groups)
+        self._brokers = brokers
+        self._lites = lites
+        self._filler = filler
+        # The first offset in each queue of a parent topic, by topic and time, for groups that start at a time.
+        self.starts: dict[tuple[str, int], dict[int, int]] = {}
+
+    def fetch_lites(self, asked: Asked, keys: Sequence[str], walk: Walk, *, peek: bool) -> Fetched:
+        """Takes messages of these lite topics, up to the limits. `unvisited` of the answer are those it did not get
+        to."""
+        groups = self._groups
+        groups.expire()
+        room = groups.progress.room(asked.group, asked.caller)
+        fetched = Fetched(asked, asked.max_count, asked.max_bytes, room, peek, walk)
+        for index, key in enumerate(keys):
+            if fetched.is_over or fetched.pause():
+                fetched.unvisited = list(keys[index:])
+                break
+            lite = self._lites.use(key)
+            if lite is not None:
+                self._take(fetched, key, lite)
+        return fetched
+
+    def may_have(self, asked: Asked, key: str) -> bool:
+        """Whether another fetch may find a message of the lite topic."""
+        lite = self._lites.get(key)
+        if lite is None:
+            return False
+        places = [self._known(asked, key, number) for number in lite.queues]
+        if any(place is not None and place.is_blocked for place in places):
+            return False
+        return any(
+            place is None or place.available or lite.unread(number, place.frontier)
+            for place, number in zip(places, lite.queues, strict=True)
+        )
+
+    def _known(self, asked: Asked, key: str, number: int) -> Place | None:
+        return self._groups.progress.places.get(Key(asked.group, key, asked.topic, number))
+
+    def _take(self, fetched: Fetched, key: str, lite: LiteTopic) -> None:
+        places = [self._place(fetched.asked, key, number) for number in lite.queues if number in fetched.asked.queues]
+        for place in places:
+            self._groups.drop_before(place, self.queue(place).min_offset)
+        if any(place.is_blocked for place in places):
+            return
+        for place in places:
+            if place.entries:
+                self._drop_foreign(place, lite)
+                self._again(fetched, place)
+        if any(place.entries for place in places):
+            # In order: returned messages come first, alone.
+            return
+        if len(places) == 1:
+            self._next(fetched, places[0], lite, fetched.count)
+        elif oldest := self._oldest(places, lite):
+            # The next one may be in another queue.
+            self._next(fetched, oldest, lite, 1)
+
+    def _place(self, asked: Asked, key: str, number: int) -> Place:
+        """Raises: Overloaded: the shard or the caller has the maximum of places."""
+        found = self._known(asked, key, number)
+        if found is None:
+            queue = self._store.queues.find(asked.topic, number)
+            start = self.starts.get((asked.topic, asked.start_at_ms), {}).get(number, 0)
+            start = max(start, queue.min_offset, self._brokers_start(asked.group, key, queue))
+            found = self._groups.new_place(Key(asked.group, key, asked.topic, number), start, asked.caller)
+        return found
+
+    def _brokers_start(self, group: str, key: str, queue: ConsumeQueue) -> int:
+        """The offset of the first message in the queue that the group has not read at a broker; 0: it was not there."""
+        read, lite = self._brokers.get(f"{key}@{group}", 0), self._lites.get(key)
+        if not read or lite is None:
+            return 0
+        offsets = lite.after(queue.queue, 0, lite.unread(queue.queue, 0))
+        for at in range(0, len(offsets), _PIECE):
+            piece = np.array(offsets[at : at + _PIECE], np.int64)
+            records, sizes, _, _ = self._reader.read(queue, piece, queue.read_at(piece))
+            # DueTime's own messages have no such property, and no broker has read them.
+            (numbers,) = values(records, sizes, (_QUEUE_OFFSET,))
+            for offset, number in zip(piece.tolist(), numbers, strict=True):
+                if number is None or not number.isdigit() or int(number) >= read:
+                    return int(offset)
+        return offsets[-1] + 1 if offsets else 0
+
+    def _drop_foreign(self, place: Place, lite: LiteTopic) -> None:
+        """Ends returned messages of other lite topics: after a loss of events, a place has all of its queue."""
+        key = place.key
+        returned = [offset for offset, hold in place.entries.items() if hold.state == RETURNED]
+        if returned and self._filler.is_indexed(key.queue_topic, key.queue, max(returned)):
+            foreign = [offset for offset in returned if not lite.has(key.queue, offset)]
+            if foreign:
+                self._groups.skip(place, sorted(foreign))
+
+    def _oldest(self, places: Iterable[Place], lite: LiteTopic) -> Place | None:
+        """The place with the first unread message in the log."""
+        found: list[tuple[int, int, Place]] = []
+        for place in places:
+            for offset in lite.after(place.key.queue, place.frontier, 1):
+                units = self.queue(place).read(offset, 1)
+                found.append((int(units["position"][0]) if len(units) else 0, place.key.queue, place))
+        return min(found, default=(0, 0, None))[2]
+
+    def _next(self, fetched: Fetched, place: Place, lite: LiteTopic, count: int) -> None:
+        """Takes unread messages of the place."""
+        while not fetched.is_over:
+            offsets = lite.after(place.key.queue, place.frontier, 1 if fetched.peek else max(count, 1))
+            if not offsets:
+                return
+            if fetched.fresh <= 0:
+                fetched.refused = True
+                return
+            if fetched.peek:
+                fetched.found = True
+                return
+            if self._lease_some(fetched, place, offsets[: fetched.fresh]) or fetched.unfinished:
+                return
+
+    def _lease_some(self, fetched: Fetched, place: Place, offsets: list[int]) -> bool:
+        """Leases the first messages that fit. Returns False if none is left of them: they are gone or damaged."""
+        queue = self.queue(place)
+        units = queue.read_at(np.array(offsets, np.int64))
+        fit = fitting(units["size"].tolist(), fetched.size, least=0 if fetched.given else 1)
+        if not fit:
+            fetched.count = 0
+            return True
+        there = np.array(offsets[:fit], np.int64)
+        records, sizes, _, _ = self._reader.read(queue, there, units[:fit])
+        kept = [offset for offset, size in zip(offsets, sizes, strict=False) if size]
+        after = offsets[fit - 1] + 1
+        if not kept:
+            self._pass(place, after)
+            return False
+        sizes = [size for size in sizes if size]
+        attempts = [count + 1 for count in retries(records, sizes)]
+        self._lease(fetched, place, by_attempt(kept, attempts), after, Columns(records, sizes, kept, attempts))
+        return True
+
+
+class LiteReceiver:
+    """Waits for messages of lite topics."""
+
+    def __init__(self, store: Store, fetcher: LiteFetcher, lines: Lines, filler: LiteFiller, turns: Turns) -> None:
+        self._store = store
+        self._fetcher = fetcher
+        self._waiters = lines.lites
+        self._filler = filler
+        self._turns = turns
+
+    def fetch(self, asked: Asked, keys: Sequence[str], walk: Walk, *, peek: bool) -> Fetched:
+        return self._fetcher.fetch_lites(asked, keys, walk, peek=peek)
+
+    async def until_found(self, asked: Asked, take: Take) -> bool:
+        """Fetches, and waits for new messages, until one is found or the time is over. False: none is found, or the
+        group or its topic has been deleted."""
+        self._filler.watch(asked.topic)
+        if asked.start_at_ms:
+            await self._find_starts(asked)
+        clock = self._store.clock.clock
+        give_up_ms = clock.monotonic_ms() + asked.wait_ms
+        new_future = asyncio.get_running_loop().create_future
+        waiter = LiteWaiter(new_future(), asked.group)
+        self._waiters.join(waiter, asked.lites)
+        left: Sequence[str] = asked.lites
+        try:
+            while not waiter.is_over:
+                with self._turns.walk() as walk:
+                    walk.start_freely()
+                    while left:
+                        fetched = take(left, walk)
+                        left = fetched.unvisited
+                        if fetched.found:
+                            return True
+                        await walk.turn_if_over()
+                left_ms = give_up_ms - clock.monotonic_ms()
+                if left_ms <= 0:
+                    break
+                if not waiter.ready:
+                    if waiter.future.done():
+                        waiter.future = new_future()
+                    await clock.wait_for(waiter.future, left_ms)
+                left, waiter.ready = [*waiter.ready], set()
+            return False
+        finally:
+            self._waiters.leave(waiter, asked.lites)
+            for key in {*left, *waiter.ready}:
+                if self._fetcher.may_have(asked, key):
+                    self._waiters.wake(key, asked.group)
+
+    async def _find_starts(self, asked: Asked) -> None:
+        """Looks up where a new group starts in each queue."""
+        starts, name = self._fetcher.starts, (asked.topic, asked.start_at_ms)
+        if name in starts:
+            return
+        if len(starts) >= _STARTS_MAX:
+            starts.clear()
+        found: dict[int, int] = {}
+        with self._turns.walk() as walk:
+            walk.start()
+            for number in asked.queues:
+                queue = self._store.queues.find(asked.topic, number)
+                found[number] = await first_stored_at(walk, self._store.log, queue, asked.start_at_ms)
+        starts[name] = found
+
+
+def brokers_offsets(config: Path) -> dict[str, int]:
+    """Offsets of groups in lite topics, as a broker counts them: by `key@group`. An import puts them into the file of
+    all offsets."""
+    found: dict[str, int] = {}
+    for name in (configs.LITE_OFFSETS, configs.CONSUMER_OFFSETS):
+        table = (configs.load(config, name).value or {}).get(_LITE_TABLE)
+        for key, offset in table.items() if isinstance(table, dict) else ():
+            if isinstance(offset, int) and key.startswith(LITE_PREFIX):
+                found[key] = max(offset, found.get(key, 0))
+    return found
+
+
+def forget_places(groups: Groups, unused: Set[str]) -> set[str]:
+    """Forgets the groups' places in unused lite topics. Returns those with outstanding messages, which stay."""
+    places = [place for place in groups.progress.places.values() if place.key.topic in unused]
+    kept = {place.key.topic for place in places if place.entries}
+    for place in places:
+        if place.key.topic not in kept:
+            groups.progress.forget(place)
+    return kept
