@@ -179,12 +179,11 @@ def make_parts(base: Base, opened: Opened) -> StoreParts:
     groups, keeper = _make_groups(base, store, offsets, flusher, lines)
     lites = Lites(settings.lite_topics_max, metrics.lites, metrics.lites_max)
     filler = _make_filler(base, store, reader, groups, lines, lites)
-    brokers = brokers_offsets(directory.config)
-    lite_receiver = LiteReceiver(
-        store, LiteFetcher(store, reader, groups, lites, filler, brokers), lines, filler, turns
-    )
+    fetcher = LiteFetcher(store, reader, groups, lites, filler, brokers_offsets(directory.config))
     receiver = Receiver(
-        store, reader, groups, lines, offsets, flusher, alarm, turns, lite_receiver, settings.priority_wait_ms
+        *(store, reader, groups, lines, offsets, flusher, alarm, turns),
+        LiteReceiver(store, fetcher, lines, filler, turns),
+        settings.priority_wait_ms,
     )
     checkpointer, indexer = _make_checkpointer(base, opened, flusher, topics, keeper), _make_indexer(base, store)
     surveyor, finder = Surveyor(store, turns, clock), Finder(store, indexer, metrics, turns, shard=shard)
