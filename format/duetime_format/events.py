@@ -76,8 +76,7 @@ Pairs = tuple[tuple[int, int], ...]
 
 
 class Key(NamedTuple):
-    """Names a place. `queue_topic` is `topic`, or the group's retry topic for messages that return to `topic`. The
-    place of a lite topic in a queue of its parent: `topic` is the lite topic's key, `queue_topic` the parent."""
+    """Names a place. `queue_topic` is `topic`, or its retry topic, or, if `topic` is a lite topic's key, the parent."""
 
     group: str
     topic: str
@@ -86,12 +85,10 @@ class Key(NamedTuple):
 
     @property
     def is_lite(self) -> bool:
-        """Whether it is the place of a lite topic."""
         return self.topic.startswith(LITE_PREFIX)
 
     @property
     def is_retry(self) -> bool:
-        """Whether it is a place in the group's retry topic."""
         return self.topic != self.queue_topic and not self.is_lite
 
 

@@ -177,14 +177,9 @@ def make_parts(base: Base, opened: Opened) -> StoreParts:
     offsets.fit(store.queues)
     lines = Lines()
     groups, keeper = _make_groups(base, store, offsets, flusher, lines)
-    lites = Lites(settings.lite_topics_max, metrics.lites, metrics.lites_max)
-    filler = _make_filler(base, store, reader, groups, lines, lites)
-    fetcher = LiteFetcher(store, reader, groups, lites, filler, brokers_offsets(directory.config))
-    receiver = Receiver(
-        *(store, reader, groups, lines, offsets, flusher, alarm, turns),
-        LiteReceiver(store, fetcher, lines, filler, turns),
-        settings.priority_wait_ms,
-    )
+    lites, filler, waiting = _make_lites(base, store, reader, groups, lines)
+    used_by_receiver = offsets, flusher, alarm, turns, waiting, settings.priority_wait_ms
+    receiver = Receiver(store, reader, groups, lines, *used_by_receiver)
     checkpointer, indexer = _make_checkpointer(base, opened, flusher, topics, keeper), _make_indexer(base, store)
     surveyor, finder = Surveyor(store, turns, clock), Finder(store, indexer, metrics, turns, shard=shard)
     retries = _make_retries(base, store, groups)
@@ -355,14 +350,20 @@ def _make_groups(
     return groups, GroupKeeper(store, groups, offsets, flusher, base.disk, path, base.threads.checkpoint)
 
 
-def _make_filler(base: Base, store: Store, reader: Reader, groups: Groups, lines: Lines, lites: Lites) -> LiteFiller:
-    return LiteFiller(
-        *(store, reader, lites, base.turns, base.metrics),
-        keep_ms=base.settings.lite_keep_ms,
+def _make_lites(
+    base: Base, store: Store, reader: Reader, groups: Groups, lines: Lines
+) -> tuple[Lites, LiteFiller, LiteReceiver]:
+    settings, turns, metrics = base.settings, base.turns, base.metrics
+    lites = Lites(settings.lite_topics_max, metrics.lites, metrics.lites_max)
+    filler = LiteFiller(
+        *(store, reader, lites, turns, metrics),
+        keep_ms=settings.lite_keep_ms,
         arrived=lines.lites.wake,
         placed=frozenset(key.topic for key in groups.progress.places if key.is_lite),
         forget=partial(forget_places, groups),
     )
+    fetcher = LiteFetcher(store, reader, groups, lites, filler, brokers_offsets(base.directory.config))
+    return lites, filler, LiteReceiver(store, fetcher, lines, filler, turns)
 
 
 def _make_indexer(base: Base, store: Store) -> Indexer | None:

@@ -18,7 +18,7 @@ from duetime_core.errors import DueTimeError, InvalidArgument, Violation
 from duetime_core.logs import sparing
 from duetime_format import layout, record
 from duetime_format.columns import values
-from duetime_format.limits import LITE_CHARS_MAX
+from duetime_format.limits import LITE_CHARS_MAX, SEND_COUNT_MAX
 from duetime_format.names import is_lite_topic, lite_key, lite_parent_of
 from duetime_format.properties import as_text
 from duetime_format.texts import shown
@@ -110,7 +110,15 @@ class LiteFiller:
             self._lites.forget(lite)
 
     def open(self, topic: str, names: Sequence[str], caller: str) -> dict[int, DueTimeError]:
-        """Makes room for new lite topics of the caller. Returns the errors of rejected ones, by index."""
+        """Makes room for new lite topics of the caller. Returns the errors of rejected ones, by index.
+
+        Raises:
+            NotFound, InvalidArgument: no such topic, or too many.
+        """
+        self._store.queues.find(topic, 0)
+        if len(names) > SEND_COUNT_MAX:
+            text = f"{len(names)} lite topics exceed the limit of {SEND_COUNT_MAX}"
+            raise InvalidArgument([Violation("lite_topics", text)])
         self.watch(topic)
         refused: dict[int, DueTimeError] = {}
         for index, name in enumerate(names):
