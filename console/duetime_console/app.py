@@ -233,7 +233,7 @@ async def _show_gateway_error(request: Request, error: Exception) -> Response:
 async def _show_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException), "registered for it"
     title = "Page not found" if error.status_code == 404 else str(error.detail)
-    return _error(request, error.status_code, title, "", "The navigation lists all pages.")
+    return _error(request, error.status_code, title, "", "Check the address, or start at Now and next.")
 
 
 async def _show_forbidden(request: Request, error: Exception) -> Response:

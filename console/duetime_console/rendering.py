@@ -175,9 +175,13 @@ def duration(length_ms: float) -> str:
     return ("-" if length_ms < 0 else "") + " ".join(parts[:2])
 
 
-def number(count: float) -> str:
-    """`12,345`; fractions have one digit after the point."""
-    return f"{count:,}" if isinstance(count, int) else f"{count:,.1f}"
+def number(count: float) -> str | Markup:
+    """`12,345`; fractions have one digit after the point. A script writes it as the reader does: for texts, not for
+    attributes."""
+    if isinstance(count, int) and abs(count) < 1_000:
+        return str(count)
+    text = f"{count:,}" if isinstance(count, int) else f"{count:,.1f}"
+    return Markup('<data value="{}">{}</data>').format(count, text)
 
 
 def body(data: bytes) -> str:

@@ -207,3 +207,40 @@ async def test_times_of_a_reschedule_and_of_a_send_are_the_readers(
         await expect(page.get_by_role("status")).to_contain_text("The message is stored")
     for name in (f"moved-in-{topic}", f"sent-in-{topic}"):
         assert (await found(shown, name)).message.due_at_ms == due_ms
+
+
+async def test_forms_show_the_applicable_fields(shown: Shown, desk: Chromium) -> None:
+    types = gateway_pb2.CreateTopicRequest(
+        name="in-order", queue_count=4, message_type=gateway_pb2.TOPIC_TYPE_FIFO, max_delay_ms=3_600_000
+    )
+    await shown.traffic.call("CreateTopic", types)
+    async with tab(desk, locale="de-DE") as opened:
+        page = opened.page
+        await opened.goto(f"{shown.address}/send")
+        delay, level = page.get_by_label("Delay", exact=True), page.get_by_label("Level", exact=True)
+        await expect(delay).to_be_hidden()
+        await page.get_by_label("after a delay").check()
+        await expect(delay).to_be_visible()
+        await expect(level).to_be_hidden()
+        await page.get_by_text("More", exact=True).click()
+        queue, key = page.get_by_label("Queue", exact=True), page.get_by_label("Sharding key")
+        await expect(queue).to_be_visible()
+        await page.get_by_label("Topic", exact=True).fill("in-order")
+        await expect(page.get_by_text("For fifo messages. Longest delay: 1 h.")).to_be_visible()
+        await expect(queue).to_be_hidden()
+        await expect(key).to_be_visible()
+        factor, latest = page.get_by_label("Factor"), page.get_by_label("Latest due time")
+        await expect(factor).to_be_hidden()
+        await page.get_by_label("exponential delays").check()
+        await expect(factor).to_be_visible()
+        await expect(latest).to_be_hidden()
+        await page.get_by_label("Replace the pending message").check()
+        await expect(latest).to_be_visible()
+        assert await opened.violations() == []
+        # A field with a fault is shown, and numbers are the reader's.
+        await opened.goto(f"{shown.address}/messages?where=any&from=yesterday")
+        await expect(page.get_by_label("Due from")).to_be_visible()
+        await expect(page.get_by_label("Due before")).to_be_hidden()
+        await opened.goto(f"{shown.address}/groups/new")
+        await page.get_by_label("Starts with").select_option("time")
+        await expect(page.get_by_label("Time (")).to_be_visible()

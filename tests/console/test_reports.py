@@ -28,8 +28,8 @@ async def lanes_of(desk: Desk) -> list[dict[str, Any]]:
 
 def tile(text: str, words: str) -> tuple[str, str]:
     """Text and mood of a tile."""
-    (found,) = re.findall(rf"<dt>{words}</dt><dd(?: class=\"(\w+)\")?>([^<]*)</dd>", text)
-    return found[1], found[0]
+    (found,) = re.findall(rf"<dt>{words}</dt><dd(?: class=\"(\w+)\")?>(.*?)</dd>", text)
+    return re.sub(r"<[^>]+>", "", found[1]), found[0]
 
 
 async def test_page_says_how_to_make_reports_where_there_are_none(desk: Desk) -> None:

@@ -36,7 +36,7 @@ def columns() -> list[Column[Any]]:
         Column("due", "Next due", lambda lane: lane.next_due_at_ms or _NEVER),
         Column("oldest", "Oldest due", lambda lane: lane.oldest_due_at_ms or _NEVER),
         Column("late", "Durable late p99", lambda lane: lane.late_p99_ms, is_number=True),
-        Column("restored", "Restored", lambda lane: lane.restored_count, is_number=True),
+        Column("restored", "Delivered", lambda lane: lane.restored_count, is_number=True),
         Column("state", "State", state_of),
     ]
 

@@ -2,7 +2,7 @@
 
 import json
 import re
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from duetime.v1 import gateway_pb2
@@ -13,9 +13,11 @@ from starlette.routing import Route
 
 from duetime_console.api.models import GivenMessage
 from duetime_console.api.reading import violations_of
+from duetime_console.asking import asked
 from duetime_console.gateway import GatewayError
 from duetime_console.moments import InvalidMoment, moment_ms
-from duetime_console.rendering import page
+from duetime_console.pages.topics import is_system, type_of
+from duetime_console.rendering import duration, page
 from duetime_console.session import call
 
 DEFAULTS = {
@@ -24,6 +26,8 @@ DEFAULTS = {
     "backoff": "group", "initial": "", "max": "", "factor": "", "jitter": "", "intervals": "", "replace": "",
     "max_wait": "", "priority": "",
 }  # fmt: skip
+# Topics to choose from.
+LISTED_MAX = 1_000
 _BODIES = {"text": "body", "json": "body_json", "base64": "body_base64"}
 # Form fields whose names differ from the message's.
 _FIELDS = {
@@ -37,13 +41,39 @@ _FIELDS = {
 }
 
 
+class Choice(NamedTuple):
+    """A topic of the form's list."""
+
+    name: str
+    type: str
+    about: str
+
+
+async def _topics(request: Request) -> list[Choice]:
+    """Topics to choose from; without an answer none: the field takes any name."""
+    listed = await asked(request, "ListTopics", gateway_pb2.ListTopicsRequest())
+    if isinstance(listed, GatewayError):
+        return []
+    named = [topic for topic in listed.topics if not is_system(topic.name)]
+    return [Choice(topic.name, type_of(topic), _about(topic)) for topic in named[:LISTED_MAX]]
+
+
+def _about(topic: gateway_pb2.Topic) -> str:
+    """Rules of a topic for its messages."""
+    kind = type_of(topic)
+    parts = [] if kind == "any" else [f"For {kind} messages."]
+    parts += [f"Longest delay: {duration(topic.max_delay_ms)}."] if topic.max_delay_ms else []
+    return " ".join(parts)
+
+
 async def show(request: Request) -> Response:
     """The form, filled from the address."""
     form = DEFAULTS | {name: value for name, value in request.query_params.items() if name in DEFAULTS}
     sent = {name: request.query_params.get(name, "") for name in ("sent", "to", "due_ms", "was")}
     due_text = sent["due_ms"]
     due_ms = int(due_text) if due_text.isascii() and due_text.isdecimal() and len(due_text) < 16 else 0
-    return page(request, "send.html", form=form, faults={}, error=None, sent=sent, due_ms=due_ms)
+    topics = await _topics(request)
+    return page(request, "send.html", form=form, topics=topics, faults={}, error=None, sent=sent, due_ms=due_ms)
 
 
 async def send(request: Request) -> Response:
@@ -69,8 +99,17 @@ async def send(request: Request) -> Response:
         except GatewayError as refused:
             error = refused
     sent = dict.fromkeys(("sent", "to", "due_ms", "was"), "")
-    status = error.status if error else 422
-    return page(request, "send.html", form=form, faults=faults, error=error, sent=sent, due_ms=0, status=status)
+    return page(
+        request,
+        "send.html",
+        form=form,
+        topics=await _topics(request),
+        faults=faults,
+        error=error,
+        sent=sent,
+        due_ms=0,
+        status=error.status if error else 422,
+    )
 
 
 def _field(path: str) -> str:

@@ -16,9 +16,35 @@
       one.textContent = (at % 1000 ? exact : moment).format(new Date(at));
       one.dataset.local = "";
     }
+    for (const one of root.querySelectorAll("data:not([data-local])")) {
+      const digits = one.textContent.includes(".") ? 1 : 0;
+      one.textContent = Number(one.value).toLocaleString(undefined, { minimumFractionDigits: digits, maximumFractionDigits: digits });
+      one.dataset.local = "";
+    }
     for (const field of root.querySelectorAll("input[data-moment]:not([data-local])")) toLocal(field);
     label(root);
     count();
+    for (const form of document.forms) choose(form);
+  }
+
+  // The type of the topic in a form, from the list of topics; "any" for others.
+  function typeOf(form) {
+    const topic = form.elements.topic, option = topic && topic.list
+      && [...topic.list.options].find((one) => one.value === topic.value.trim());
+    const about = document.getElementById("topic-about");
+    if (about) about.textContent = option ? option.dataset.about : "";
+    return option ? option.dataset.type : "any";
+  }
+
+  // Hides fields without effect: data-when="due=delay" applies while `due` is `delay`, "type=any fifo" by the topic's
+  // type. A field with a fault is shown, and by type one with a value.
+  function choose(form) {
+    for (const field of form.querySelectorAll("[data-when]")) {
+      const [name, wanted] = field.dataset.when.split("="), control = form.elements[name], isType = name === "type";
+      const value = isType ? typeOf(form) : control.type === "checkbox" ? (control.checked ? "1" : "") : control.value;
+      const isKept = field.querySelector("[aria-invalid]") || (isType && field.querySelector("input").value);
+      field.hidden = !wanted.split(" ").includes(value) && !isKept;
+    }
   }
 
   // "in 3 sec.", in the reader's language; `data-skew` of the document is the server's clock minus this one.
@@ -122,6 +148,7 @@
     }
   }
 
+  document.addEventListener("input", (event) => { if (event.target.form) choose(event.target.form); });
   document.addEventListener("submit", confirmed);
   document.addEventListener("keydown", pressed);
   document.addEventListener("formdata", sendInstants);

@@ -164,6 +164,7 @@
     context.lineTo(x, box.top + box.height);
     context.stroke();
     context.font = 12 * devicePixelRatio + "px system-ui, sans-serif";
+    context.textAlign = "left";
     context.textBaseline = "top";
     context.fillText("now", x + 5 * devicePixelRatio, box.top);
     context.restore();
