@@ -59,7 +59,7 @@ def test_imported_directory_is_the_brokers(name: str, tmp_path: Path) -> None:
     assert json.loads(ended.stdout)["imported"] == str(data / "store-3")
     made, known = contents(data / "store-3"), contents(root)
     if "5.3.3-killed" in name:
-        # With the messages that a group had received by POP.
+        # The messages that a group had received by POP are added.
         file = f"config/{configs.CONSUMER_OFFSETS}"
         offsets, before_it = (configs.parse(found.pop(file)[0].decode()) for found in (made, known))
         assert len(offsets.pop(configs.POPS)) == 5

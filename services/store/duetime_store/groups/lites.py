@@ -104,7 +104,7 @@ class LiteFetcher(Fetcher):
                 self._drop_foreign(place, lite)
                 self._again(fetched, place)
         if any(place.entries for place in places):
-            # In order: returned messages come first, alone.
+            # Returned messages come first, alone, which keeps the order.
             return
         if len(places) == 1:
             self._next(fetched, places[0], lite, fetched.count)
