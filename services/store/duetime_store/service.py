@@ -331,9 +331,8 @@ class StoreService(store_pb2_grpc.StoreServicer):
     async def QueryMessages(
         self, request: gateway_pb2.QueryMessagesRequest, context: Any
     ) -> gateway_pb2.QueryMessagesResponse:
-        max_count = min(request.max_count or limits.QUERY_COUNT_DEFAULT, limits.QUERY_COUNT_MAX)
-        range_ms = request.from_ms, request.to_ms
-        found, more = await self._finder.query(request.topic, request.key, *range_ms, max_count, tag=request.tag)
+        most, asked = min(request.max_count or limits.QUERY_COUNT_DEFAULT, limits.QUERY_COUNT_MAX), request
+        found, more = await self._finder.query(asked.topic, asked.key, asked.from_ms, asked.to_ms, most, asked.tag)
         return gateway_pb2.QueryMessagesResponse(messages=found, more=more)
 
     async def GetMessage(self, request: gateway_pb2.GetMessageRequest, context: Any) -> gateway_pb2.FoundMessage:

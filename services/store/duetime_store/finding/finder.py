@@ -64,16 +64,14 @@ TAIL_STEP_BYTES = 64 * 1024
 # Entries inspected before others have their turn.
 STEPS_MAX = 64
 # Walks begun, and hashes of ids made, before others have their turn.
-_WALKS_MAX = 64
-_HASHES_MAX = 512
+_WALKS_MAX, _HASHES_MAX = 64, 512
 # Positions remembered by one look-up so that it returns none twice.
 _GIVEN_MAX = 65_536
 OPEN_WAIT_MS = 2_000
 # Maximum topics under which an id without a topic is searched for.
 TOPICS_MAX = 16_384
 _OFFSET_ID = re.compile(r"(?:[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56})")
-_TIME_MAX = (1 << 63) - 1
-_ENTRY_CHARS_MAX = 64
+_TIME_MAX, _ENTRY_CHARS_MAX = (1 << 63) - 1, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +86,6 @@ class Seen:
     @property
     def id(self) -> str:
         return self.properties.get(record.UNIQ_KEY, "")
-
-    @property
-    def tag(self) -> str:
-        return self.properties.get(record.TAGS, "")
 
     @property
     def words(self) -> list[str]:
@@ -151,7 +145,7 @@ class Finder:
         return self._indexer is not None
 
     async def query(
-        self, topic: str, key: str, from_ms: int, to_ms: int, max_count: int, *, tag: str = ""
+        self, topic: str, key: str, from_ms: int, to_ms: int, max_count: int, tag: str = ""
     ) -> tuple[list[gateway_pb2.FoundMessage], bool]:
         """Messages of a topic by key or id, or by tag if one is given; newest first, and whether there are more.
 
@@ -159,8 +153,7 @@ class Finder:
             Unavailable: too much of the log is not indexed yet.
             Unsupported: this shard builds no index.
         """
-        view, to_ms = await self.view(), to_ms or _TIME_MAX
-        word = tag_word(tag) if tag else key
+        view, to_ms, word = await self.view(), to_ms or _TIME_MAX, tag_word(tag) if tag else key
         hashes = [key_hash(name, word) for name in dict.fromkeys([topic, *_LANE_TOPICS])]
         found: list[gateway_pb2.FoundMessage] = []
         ids: set[str] = set()
@@ -172,7 +165,7 @@ class Finder:
                     seen = self.read(position, tag or key)
                     if seen is None or topic not in (seen.record.topic, seen.real_topic):
                         continue
-                    if tag != seen.tag if tag else key not in seen.words:
+                    if seen.properties.get(record.TAGS) != tag if tag else key not in seen.words:
                         continue
                     if not from_ms <= seen.record.stored_at_ms <= to_ms:
                         continue

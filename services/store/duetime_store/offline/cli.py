@@ -238,6 +238,8 @@ def export_shard(
     if timers_to is not None and (has_timers or timers_to.exists()):
         why = "already exists" if timers_to.exists() else "is for --for 4.9: a 5.x broker delivers them itself"
         raise typer.BadParameter(why, param_hint="--timers-to")
+    reads_all = broker is Broker.V5_ROCKSDB
+    target = Target(has_timers, timers_to, may_lose_delays=lose_delays, reads_all_timers=reads_all)
     with errors_printed("--data"), giving_way_in(source):
         table = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
         with Bars() as bars:
@@ -246,12 +248,7 @@ def export_shard(
                 directory,
                 table,
                 accept_damage=accept_damage,
-                broker=Target(
-                    has_timers,
-                    timers_to,
-                    may_lose_delays=lose_delays,
-                    reads_all_timers=broker is Broker.V5_ROCKSDB,
-                ),
+                broker=target,
                 progress=bars.of_log(source, "reading"),
             )
     if as_json:
