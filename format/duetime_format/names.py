@@ -99,11 +99,6 @@ def lite_key(topic: str, lite_topic: str) -> str:
     return f"{LITE_PREFIX}{topic}${lite_topic}"
 
 
-def lite_topic_of(key: str) -> str:
-    """The lite topic in its `lite_key`."""
-    return key.rpartition("$")[2]
-
-
 def lite_parent_of(key: str) -> str:
     """The parent topic in its `lite_key`."""
     return key[len(LITE_PREFIX) :].rpartition("$")[0]

@@ -175,11 +175,8 @@ def make_parts(base: Base, opened: Opened) -> StoreParts:
     topics = TopicFile(store.queues.counts, directory, threads.topics, clock)
     offsets = GroupOffsets(directory, watch, threads.checkpoint)
     offsets.fit(store.queues)
-    lines = Lines()
-    groups, keeper = _make_groups(base, store, offsets, flusher, lines)
-    lites, filler, waiting = _make_lites(base, store, reader, groups, lines)
-    used_by_receiver = offsets, flusher, alarm, turns, waiting, settings.priority_wait_ms
-    receiver = Receiver(store, reader, groups, lines, *used_by_receiver)
+    groups, keeper = _make_groups(base, store, offsets, flusher, lines := Lines())
+    lites, filler, receiver = _make_receiver(base, (store, reader, groups, lines, offsets, flusher, alarm, turns))
     checkpointer, indexer = _make_checkpointer(base, opened, flusher, topics, keeper), _make_indexer(base, store)
     surveyor, finder = Surveyor(store, turns, clock), Finder(store, indexer, metrics, turns, shard=shard)
     retries = _make_retries(base, store, groups)
@@ -348,6 +345,14 @@ def _make_groups(
     offsets.share(state.progress.queue_seats, received)
     base.registry.register(DeadLetterCollector(store, state.gone))
     return groups, GroupKeeper(store, groups, offsets, flusher, base.disk, path, base.threads.checkpoint)
+
+
+def _make_receiver(
+    base: Base, parts: tuple[Store, Reader, Groups, Lines, GroupOffsets, Flusher, Alarm, Turns]
+) -> tuple[Lites, LiteFiller, Receiver]:
+    store, reader, groups, lines, *_ = parts
+    lites, filler, waiting = _make_lites(base, store, reader, groups, lines)
+    return lites, filler, Receiver(*parts, waiting, base.settings.priority_wait_ms)
 
 
 def _make_lites(
