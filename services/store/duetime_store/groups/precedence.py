@@ -2,7 +2,7 @@
 
 A queue is passed over while it has messages and the group gets those of a higher one. After a while (the setting
 priority_wait_ms) it has a claim until it is empty: of each SHARE messages, one comes from the queues with a claim, in
-turn. So high priorities keep most of the receivers' work in an overload of any length (docs/adr/0071). Kept in memory
+turn. So high priorities keep most of the receivers' work in an overload of any length (docs/adr/0072). Kept in memory
 only: after a start the time begins again.
 """
 
