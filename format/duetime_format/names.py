@@ -53,7 +53,7 @@ SYSTEM_TOPICS = frozenset(
         "TBW102",
         "BenchmarkTest",
         "OFFSET_MOVED_EVENT",
-        # Of the proxies of 5.x.
+        # Topic of proxies since 5.0.
         "DefaultHeartBeatSyncerTopic",
     }
 )

@@ -42,7 +42,7 @@ class Liting(Consuming):
         return await self.stub.OpenLiteTopics(store_pb2.OpenLiteTopicsRequest(topic=TOPIC, lite_topics=lites))
 
     async def waits(self, count: int) -> None:
-        """Returns once receives wait for so many lite topics."""
+        """Returns once receives wait for this number of lite topics."""
         async with asyncio.timeout(60):
             while len(self.node.parts.groups._lines.lites._waiters) != count:
                 await self.stub.Describe(store_pb2.DescribeRequest())
@@ -52,7 +52,7 @@ class Liting(Consuming):
         return len(self.node.parts.lites._lites)
 
     async def forgotten(self, count: int) -> None:
-        """Returns once so many lite topics are left; time passes meanwhile."""
+        """Returns once this number of lite topics is left; time passes meanwhile."""
         async with asyncio.timeout(60):
             while self.count != count:
                 await self.clock.advance(self.settings.lite_keep_ms // 8)
