@@ -240,7 +240,7 @@ class Groups:
         """Ends the lease with a record that is being staged. Call the result with whether the record became durable."""
         place, lease_id, offset = one.place, one.lease.id, one.offset
         self.journal.settle(place, lease_id, offset, copy)
-        place.settling = place.settling | {offset}
+        place.settle(offset)
 
         def finish(stored: bool) -> None:
             if stored:

@@ -8,7 +8,7 @@ from duetime_format.events import Key, Pairs
 LEASED, WAITING, RETURNED, EXHAUSTED = range(4)
 # Shared by places without any: most of many lite topics have none. They are never changed.
 NO_ENTRIES: "dict[int, Hold]" = {}
-NO_OFFSETS: frozenset[int] = frozenset()
+NO_OFFSETS: set[int] = set()
 
 
 class Lease:
@@ -138,6 +138,17 @@ class Place:
         self.again: list[int] | None = None
         # Leased offsets with a record that ends the lease on its way to the disk.
         self.settling = NO_OFFSETS
+
+    def settle(self, offset: int) -> None:
+        if not self.settling:
+            self.settling = set()
+        self.settling.add(offset)
+
+    def end_settling(self, offsets: Iterable[int]) -> None:
+        if self.settling:
+            self.settling.difference_update(offsets)
+            if not self.settling:
+                self.settling = NO_OFFSETS
 
     @property
     def committed(self) -> int:

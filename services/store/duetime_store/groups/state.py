@@ -188,8 +188,7 @@ class Progress:
         for offset, hold in zip(offsets, holds, strict=True):
             if hold in ended:
                 del entries[offset]
-        if place.settling:
-            place.settling = place.settling.difference(offset for offset in offsets if offset not in entries)
+        place.end_settling(offset for offset in offsets if offset not in entries)
         if not entries:
             # A dict that had entries is larger.
             place.entries = NO_ENTRIES
@@ -266,8 +265,7 @@ class Progress:
             if hold.lease is not None:
                 hold.lease.came_back((one,))
             self._leave(hold, 1)
-        if place.settling:
-            place.settling = place.settling.difference(gone)
+        place.end_settling(gone)
         self.shares.give(place.key.group, len(gone))
         return len(gone)
 
@@ -335,7 +333,7 @@ class Progress:
     def undo_settling(self, place: Place, offset: int) -> None:
         """Undoes a settling whose record was not stored."""
         if offset in place.settling:
-            place.settling = place.settling.difference((offset,))
+            place.end_settling((offset,))
             hold = place.entries.get(offset)
             if hold is not None:
                 self._set_deadline(hold)
