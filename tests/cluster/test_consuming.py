@@ -150,7 +150,7 @@ async def test_groups_resume_at_the_broker_s_offsets(name: str, tmp_path: Path) 
         await channel.close()
     after = offsets_in(directory)
     for key in before.keys() - {f"{prefix}Orders@{group}", f"{prefix}Fail@{failing}"}:
-        assert after[key] == before[key], key
+        assert after[key] == golden.POP_OFFSETS.get(key, before[key]), key
     own = after[f"{prefix}Orders@{group}"]
     assert own == {queue: ends[f"{prefix}Orders", int(queue)] for queue in own}
 

@@ -146,7 +146,7 @@ def test_operator_sends_or_drops_a_failed_row(shop: Shop, cluster: LocalCluster,
 @pytest.mark.parametrize(
     ("column", "value", "why"),
     [
-        ("options", '{"priority": 3}', "unexpected keyword argument 'priority'"),
+        ("options", '{"urgency": 3}', "unexpected keyword argument 'urgency'"),
         ("options", '{"keys": 5}', "keys"),
         ("options", '[["delay", "1s"]]', "TypeError"),
         ("options", '{"retry": 5}', "AttributeError"),

@@ -188,7 +188,7 @@ class LiteFiller:
     async def run(self) -> None:
         """Indexes the topics of type LITE, and from then on the messages that come faster than `_index` takes them."""
         with self._turns.walk() as walk:
-            walk.start()
+            walk.start_freely()
             for topic, kind in list(self._store.queues.counts.types.items()):
                 if kind == LITE:
                     self.watch(topic)
@@ -196,7 +196,7 @@ class LiteFiller:
         while True:
             self._late.clear()
             with self._turns.walk() as walk:
-                walk.start()
+                walk.start_freely()
                 while self._behind:
                     reached = next(iter(self._behind))
                     if not self._piece(reached):
