@@ -16,7 +16,7 @@ from tests.seeds import seed
 PROJECT = Path(__file__).resolve().parents[2]
 NAMES = ("rmq-4.9.8-clean", "rmq-4.9.8-killed", "rmq-5.3.3-clean", "rmq-5.3.3-killed")
 
-# Offsets of groups that hold messages received by POP: the first one not acknowledged. The broker's are those after them.
+# Offsets of groups that hold messages received by POP: the first one not acknowledged. The broker has the next new one.
 POP_OFFSETS = {"DkPop@Dk_g_pop": {"0": 0, "1": 10}}
 
 
