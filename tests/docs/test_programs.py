@@ -88,7 +88,7 @@ CASES = {
             "report: run 3",
             "report: cancelled",
         ],
-        ["report: planned", "report: run 1", "report: run 2"],
+        ["report: already planned", "report: run 1", "report: run 2"],
         ("{minute} * * * *",),
     ),
     "jobs": Case(
