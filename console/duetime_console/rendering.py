@@ -126,7 +126,7 @@ def when(at_ms: int) -> Markup:
     """A time (Unix ms; 0: none) in UTC; a script converts it to the reader's zone; the exact time is in the title."""
     exact = iso(at_ms)
     if not at_ms or not exact:
-        return Markup('<span class="none">–</span>')
+        return Markup('<span class="none">&ndash;</span>')
     text = f"{exact[:10]} {exact[11 : 23 if at_ms % 1000 else 19]} UTC"
     return Markup('<time datetime="{0}" title="{0}" data-ms="{1}">{2}</time>').format(exact, at_ms, text)
 
