@@ -143,8 +143,9 @@ class _Taking:
         """Copies the messages of retry topics. Returns the new offsets by group and topic."""
         moved: dict[tuple[str, str], dict[int, int]] = {}
         places = by_place(pops)
+        groups = {pop.group for pop in pops} | self.attempts.keys() | {group for group, _, _, _ in self.offsets.all()}
         for queue in self.store.queues.all():
-            found = self._group_of(queue.topic, {pop.group for pop in pops})
+            found = self._group_of(queue.topic, groups)
             if found is None or not queue.max_offset:
                 continue
             group, topic = found
@@ -163,10 +164,12 @@ class _Taking:
         """The group and the topic of a retry topic of POP."""
         if not name.startswith(RETRY_PREFIX):
             return None
-        known = groups | self.attempts.keys() | {group for group, _, _, _ in self.offsets.all()}
-        found = [group for group in known if origin_of(group, name) != name]
-        fitting = [group for group in found if origin_of(group, name) in self.store.queues.counts]
-        return max(((group, origin_of(group, name)) for group in fitting), key=lambda one: len(one[0]), default=None)
+        # The longest group counts: a shorter one may have a topic with the rest of the name.
+        for at in range(len(name) - 1, len(RETRY_PREFIX), -1):
+            group, topic = name[len(RETRY_PREFIX) : at], name[at + 1 :]
+            if name[at] in "_+" and group in groups and topic in self.store.queues.counts:
+                return group, topic
+        return None
 
     def _copy(self, queue: ConsumeQueue, group: str, topic: str, offsets: list[int], times: dict[int, int]) -> None:
         target = retry_topic(group)
