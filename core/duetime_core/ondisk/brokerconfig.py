@@ -23,7 +23,7 @@ from duetime_format.names import SYSTEM_PREFIXES
 
 from duetime_core.ondisk import configs, rocks
 from duetime_core.ondisk.engines import ALL_FOLDER, GROUPS_FOLDER, OFFSETS_FOLDER, TOPICS_FOLDER, Loss
-from duetime_core.ondisk.state import LITE_PREFIX
+from duetime_core.ondisk.state import LMQ_PREFIX
 
 OFFSET_TABLE, TOPIC_TABLE, LITE_TABLE = "offsetTable", "topicConfigTable", "lmqOffsetTable"
 _DEFAULT = "default"
@@ -140,7 +140,7 @@ def _offsets(items: list[tuple[bytes, bytes]]) -> dict[str, Any]:
         queues = content.get(OFFSET_TABLE, {0: content["offset"]} if "offset" in content else None)
         if not isinstance(queues, dict):
             raise ValueError(f"{name}: {json.dumps(content)[:80]}")
-        if name.startswith(LITE_PREFIX):
+        if name.startswith(LMQ_PREFIX):
             found.setdefault(LITE_TABLE, {})[name] = next(iter(queues.values()), 0)
         else:
             found[OFFSET_TABLE][name] = queues

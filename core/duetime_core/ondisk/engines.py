@@ -210,42 +210,4 @@ def is_taken_over(root: Path) -> bool:
     return bool(found) and found == known_fingerprint(root)
 
 
-# --- timers and transactions ------------------------------------------------------------------------------------------
-
-
-class TimerPoint(NamedTuple):
-    """A broker's progress with timers in RocksDB: the next entry of rmq_sys_wheel_timer to read, and the time before
-    which all are delivered."""
-
-    scan_offset: int
-    delivered_until_ms: int
-
-
-def timer_point(root: Path) -> TimerPoint | None:
-    """None: there are no timers in RocksDB. Raises: Damaged, EngineMissing."""
-    found = {
-        key: int.from_bytes(value, "big")
-        for key, value in _store_items(root, TIMERS, b"sys_")
-        if key in (b"sys_topic_scan_offset_checkpoint", b"timeline_checkpoint") and len(value) == 8
-    }
-    if b"sys_topic_scan_offset_checkpoint" not in found:
-        return None
-    return TimerPoint(found[b"sys_topic_scan_offset_checkpoint"], found.get(b"timeline_checkpoint", 0))
-
-
-def half_checks(root: Path) -> dict[int, int]:
-    """The number of checks so far of open transactions in RocksDB, by position of the half message.
-    Raises: Damaged, EngineMissing."""
-    items = _store_items(root, TRANSACTIONS)
-    halves = ((key, value) for key, value in items if len(value) == 8 and key[8:9] == b"@")
-    return {int.from_bytes(key[:8], "big"): int.from_bytes(value[:4], "big") for key, value in halves}
-
-
-def _store_items(root: Path, family: str, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-    folder = root / STORE_FOLDER
-    if rocks.is_rocks(folder) and not rocks.is_empty(folder):
-        with rocks.opened(root, STORE_FOLDER) as database:
-            yield from database.items(family, start)
-
-
-__all__ = ["EngineMissing", "Loss", "Survey", "half_checks", "refused", "survey", "timer_point"]
+__all__ = ["EngineMissing", "Loss", "Survey", "refused", "survey"]

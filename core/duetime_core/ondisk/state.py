@@ -33,7 +33,7 @@ from duetime_core.ondisk.scan import Blank, Found, Item, Skipped, intact_at, ite
 
 _UNITS_AT_ONCE = 8_192
 # Begins a broker's names of lite topics.
-LITE_PREFIX = "%LMQ%"
+LMQ_PREFIX = "%LMQ%"
 _DELETED_KEY = (DELETED_TOPIC.encode(), 0)
 # Topics whose records retention appends again, with their queue offset.
 KEPT_TOPICS = LANE_TOPICS | FOREIGN_TOPICS
@@ -191,7 +191,7 @@ def queue_directories(files: Files) -> list[tuple[str, int]]:
     return [
         (topic, int(name))
         for topic, kind in files.listed("consumequeue")
-        if kind == IS_FOLDER and not topic.startswith(LITE_PREFIX)
+        if kind == IS_FOLDER and not topic.startswith(LMQ_PREFIX)
         for name, inner in files.listed(f"consumequeue/{topic}")
         if inner == IS_FOLDER and name.isascii() and name.isdigit()
     ]

@@ -22,8 +22,6 @@ log = structlog.get_logger()
 def adopt(disk: Disk, source: Path, target: Path) -> list[Loss]:
     """Writes the state of the broker's directory `source` into the files of `target`. Returns the losses; the rest is
     durable on return. Raises: EngineMissing, OSError."""
-    if engines.is_taken_over(source):
-        return []
     found = brokerconfig.read(source)
     for name, content in ((configs.TOPICS, found.topics), (configs.GROUPS, found.groups)):
         if content is not None:

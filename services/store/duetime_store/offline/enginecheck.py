@@ -11,7 +11,7 @@ from dataclasses import replace
 from duetime_core.ondisk import brokerconfig, configs, engines, pops, rocks, rocksqueues
 from duetime_core.ondisk.engines import Loss
 from duetime_core.ondisk.rocksqueues import RocksQueue
-from duetime_core.ondisk.state import LITE_PREFIX, Queue, State
+from duetime_core.ondisk.state import LMQ_PREFIX, Queue, State
 from duetime_format.errors import Damaged
 
 from duetime_store.offline.report import Report
@@ -60,7 +60,7 @@ class EngineCheck:
                         all_ = list(rocksqueues.queues(database, name))
                     except Damaged:
                         continue  # reported by `run`
-                    self.lite_queues += [one for one in all_ if one.topic.startswith(LITE_PREFIX)]
+                    self.lite_queues += [one for one in all_ if one.topic.startswith(LMQ_PREFIX)]
                     own = {(one.topic, one.queue): Queue(one) for one in all_ if one not in self.lite_queues}
                     found.append(replace(self._state, queues=own))
             has_rocks = any(rocks.is_rocks(self._state.root / name) for name in engines.QUEUE_FOLDERS)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from duetime_core.ondisk.files import QueueFiles
 from duetime_core.ondisk.folder import IS_FOLDER
 from duetime_core.ondisk.records import message
-from duetime_core.ondisk.state import LITE_PREFIX, State
+from duetime_core.ondisk.state import LMQ_PREFIX, State
 from duetime_format.properties import decode_properties
 
 from duetime_store.offline.report import Message, Report
@@ -23,7 +23,7 @@ def in_files(state: State) -> list[QueueFiles]:
     return [
         QueueFiles(state.files, topic, int(name))
         for topic, kind in state.files.listed("consumequeue")
-        if kind == IS_FOLDER and topic.startswith(LITE_PREFIX)
+        if kind == IS_FOLDER and topic.startswith(LMQ_PREFIX)
         for name, inner in state.files.listed(f"consumequeue/{topic}")
         if inner == IS_FOLDER and name.isascii() and name.isdigit()
     ]

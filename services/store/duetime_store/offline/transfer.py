@@ -20,12 +20,12 @@ from duetime_core.errors import DueTimeError
 from duetime_core.ondisk.batches import scan_whole
 from duetime_core.ondisk.brokerconfig import has_lite_offsets
 from duetime_core.ondisk.configs import LITE_OFFSETS
-from duetime_core.ondisk.engines import refused
+from duetime_core.ondisk.engines import is_taken_over, refused
 from duetime_core.ondisk.files import LogFiles
 from duetime_core.ondisk.folder import LocalFiles
 from duetime_core.ondisk.rocks import is_rocks
 from duetime_core.ondisk.scan import item_end
-from duetime_core.ondisk.state import LITE_PREFIX, Progress, no_progress
+from duetime_core.ondisk.state import LMQ_PREFIX, Progress, no_progress
 from duetime_format.levels import DelayLevels
 
 from duetime_store.files.adopting import adopt
@@ -74,7 +74,8 @@ def import_directory(
         files = source_files(source)
         check_room(temporary, files)
         copy_files(Disk(), files, temporary, copying)
-        adopt(Disk(), source, temporary)
+        if not is_taken_over(source):
+            adopt(Disk(), source, temporary)
     return report
 
 
@@ -130,7 +131,7 @@ def _is_engines(root: Path, name: Path) -> bool:
     if name.parts[0] == "config":
         own = name.name.removesuffix(".bak") == LITE_OFFSETS and has_lite_offsets(root)
         return own or (len(name.parts) > 2 and is_rocks(root / name.parent))
-    if name.parts[0] == "consumequeue" and name.parts[1].startswith(LITE_PREFIX):
+    if name.parts[0] == "consumequeue" and name.parts[1].startswith(LMQ_PREFIX):
         return True
     return is_rocks(root / name.parts[0]) and len(name.parts) == 2
 
