@@ -8,7 +8,7 @@ from duetime_core.errors import InvalidArgument, Violation
 from duetime_core.ondisk.gone import GoneLetters
 from duetime_format.names import DLQ_PREFIX
 from duetime_format.texts import shown
-from duetime_format.units import FILLER_SIZE, Units
+from duetime_format.units import FILLER_SIZE
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -63,8 +63,8 @@ def pull_back(
     while pulled.next_offset > stop and not pulled.offsets:
         end = pulled.next_offset
         first = max(end - SCAN_UNITS, stop)
-        units = _units(queue, first, end)
-        offsets = np.arange(first, first + len(units))
+        offsets = np.arange(first, end)
+        units = queue.read_at(offsets)
         indices = np.flatnonzero((units["size"] != FILLER_SIZE) & ~gone.among(queue.topic, queue.queue, offsets))
         fit = int(np.searchsorted(units["size"][indices[::-1]].cumsum(), max_bytes, "right"))
         fit = min(max(fit, 1), max_count, len(indices))
@@ -76,15 +76,6 @@ def pull_back(
     if pulled.next_offset <= lowest:
         pulled.next_offset = offset
     return pulled
-
-
-def _units(queue: ConsumeQueue, first: int, end: int) -> Units:
-    """The units of a range, across files."""
-    parts: list[Units] = []
-    while first < end and len(part := queue.read(first, end - first)):
-        parts.append(part)
-        first += len(part)
-    return np.concatenate(parts) if parts else queue.read(first, 0)
 
 
 def live_counts(store: Store, gone: GoneLetters) -> dict[str, int]:

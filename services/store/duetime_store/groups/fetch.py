@@ -26,7 +26,7 @@ from duetime_store.groups.holds import Hold, Lease, Place
 from duetime_store.groups.precedence import Precedence
 from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.reading.filters import Filter
-from duetime_store.reading.reader import Reader, Scanned
+from duetime_store.reading.reader import Reader, Scanned, fitting
 from duetime_store.reading.turns import Walk
 from duetime_store.writing.store import Store
 
@@ -420,18 +420,6 @@ def by_attempt(offsets: list[int], attempts: list[int]) -> list[tuple[list[int],
 
 def _number(value: bytes | None) -> int:
     return int(value) if value and value.isascii() and value.isdigit() and len(value) <= _I64_DIGITS_MAX else 0
-
-
-def fitting(sizes: list[int], size: int, least: int) -> int:
-    """The number of leading messages that take at most `size` bytes together; at least `least`."""
-    if sum(sizes) <= size:
-        return len(sizes)
-    total = 0
-    for index, one in enumerate(sizes):
-        total += one
-        if total > size:
-            return max(index, least)
-    return len(sizes)
 
 
 def _picked(records: bytes, sizes: list[int], indices: list[int]) -> bytes:

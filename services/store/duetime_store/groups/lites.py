@@ -18,7 +18,7 @@ from duetime_format.events import Key
 from duetime_format.names import LITE_PREFIX
 
 from duetime_store.files import configs
-from duetime_store.groups.fetch import Asked, Columns, Fetched, Fetcher, by_attempt, fitting
+from duetime_store.groups.fetch import Asked, Columns, Fetched, Fetcher, by_attempt
 from duetime_store.groups.groups import Groups
 from duetime_store.groups.holds import RETURNED, Place
 from duetime_store.groups.lines import Lines, LiteWaiter
@@ -26,7 +26,7 @@ from duetime_store.queues.consumequeue import ConsumeQueue
 from duetime_store.queues.lites import Lites, LiteTopic
 from duetime_store.reading.lites import LiteFiller
 from duetime_store.reading.offsets import first_stored_at
-from duetime_store.reading.reader import Reader
+from duetime_store.reading.reader import Reader, fitting
 from duetime_store.reading.turns import Turns, Walk
 from duetime_store.writing.store import Store
 

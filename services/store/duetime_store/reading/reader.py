@@ -247,7 +247,7 @@ class Reader:
         indices = np.flatnonzero(keep)
         count, size = (budget.count, budget.size) if wanted.passes_all else _piece_budget(wanted, budget)
         chosen = units[indices[:count]]
-        fit = _fitting(chosen["size"].tolist(), size, least if wanted.passes_all else 1)
+        fit = fitting(chosen["size"].tolist(), size, least if wanted.passes_all else 1)
         passed = len(units) if fit == len(indices) else int(indices[fit]) if fit < count else int(indices[fit - 1]) + 1
         piece = _Piece(passed, full=wanted.passes_all and fit < min(len(indices), count))
         if fit:
@@ -259,7 +259,7 @@ class Reader:
             sizes_passing = [sizes[index] for index in passing]
             if sizes_passing:
                 budget.check_first(sizes_passing[0])
-            taken = _fitting(sizes_passing[: budget.count], budget.size, least)
+            taken = fitting(sizes_passing[: budget.count], budget.size, least)
             if taken < len(passing):
                 piece.passed, piece.full = int(offsets[passing[taken]]) - first, True
             piece.judged = 0 if wanted.sql is None else fit
@@ -407,7 +407,7 @@ class Reader:
         one."""
         units = head.units[: _due_count(head.units, until_ms)]
         lengths = np.where(units["size"] == FILLER_SIZE, 0, units["size"])
-        units = units[: _fitting(lengths.tolist(), max_bytes)]
+        units = units[: fitting(lengths.tolist(), max_bytes)]
         records, sizes, damages, units = self.read(lane.queue, head.entries[: len(units)], units)
         count, due_at_ms = _due_count(units, until_ms), int(units["tags"][0])
         if count < len(units):
@@ -483,7 +483,7 @@ def _due_count(units: Units, until_ms: int) -> int:
     return int(later[0]) if len(later) else len(units)
 
 
-def _fitting(sizes: list[int], max_bytes: int, least: int = 1) -> int:
+def fitting(sizes: list[int], max_bytes: int, least: int = 1) -> int:
     """The number of leading sizes that sum up to at most `max_bytes`; at least `least`."""
     if sum(sizes) <= max_bytes:
         return len(sizes)
