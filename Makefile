@@ -104,7 +104,7 @@ check: setup ## lint, types, import rules, spelling, links, prose, commits, gene
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
-	$(BIN)/mypy examples/*.py deploy/site/*.py
+	$(BIN)/mypy examples/*.py deploy/site/*.py tests/crash/*.py tests/soak/*.py tests/fuzz/{__main__,guided,sanitize}.py tests/proofs.py
 	$(BIN)/lint-imports
 	$(BIN)/python -m deploy.site.check
 	$(BIN)/python -m tests.tidy.prose

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 
 from duetime.cli.child import Child, Node, run
@@ -17,7 +18,7 @@ _LOGS = {"log_level": "WARNING"}
 class Fleet:
     """Starts and stops with `async with`."""
 
-    def __init__(self, root: Path, store_settings: dict[str, object]) -> None:
+    def __init__(self, root: Path, store_settings: Mapping[str, object]) -> None:
         root.mkdir(parents=True, exist_ok=True)
         self._root = root
         self._ports = Ports()
@@ -40,7 +41,7 @@ class Fleet:
             )
         }
 
-    def _node(self, name: str, settings: dict[str, object]) -> Node:
+    def _node(self, name: str, settings: Mapping[str, object]) -> Node:
         return Node(name, self._ports.take(), self._ports.take(), {**_LOGS, **settings})
 
     @property

@@ -48,7 +48,7 @@ async def kill_store(folder: Path, kills: int, dice: random.Random) -> None:
     """Real processes on one directory."""
     ledger = Ledger()
     for _ in range(kills):
-        await kill_round(folder, "sync", ledger, dice)
+        await kill_round(folder, "sync", ledger, dice, restored_min=0)
     ledger.forget_compared()
     async with store_process(folder, "sync") as (_, stub):
         await check_process(stub, ledger)

@@ -21,6 +21,7 @@ from duetime_format import record
 from duetime_format.errors import Damaged
 from duetime_format.properties import decode_properties
 from duetime_store.deleting import CLOSE, DELETE, TopicCalls
+from duetime_store.groups.retries import WaitingRetries
 from duetime_store.pending.backlog import Backlog
 from duetime_store.pending.surveyor import Surveyor
 from duetime_store.queues.deletions import DeletionKeeper
@@ -74,9 +75,10 @@ class DeletionLife(PendingLife):
     def _begin(self) -> None:
         super()._begin()
         turns = Turns(lambda: 1.0)
+        retries = WaitingRetries(self.store, turns)
         backlog = Backlog(self.store, Surveyor(self.store, turns, self.clock), turns)
         readers: Any = NoReaders()
-        used = self.topics, readers, backlog, self.listing, self.flusher, self.checkpointer, self._folder
+        used = self.topics, readers, backlog, retries, self.flusher, self.checkpointer, self._folder
         self.calls_of_topics = TopicCalls(self.store, *used, self.here)
 
     # --- steps --------------------------------------------------------------------------------------------------------
