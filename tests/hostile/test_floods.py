@@ -53,7 +53,12 @@ def _described(raw: Raw) -> None:
     raw.send(b"".join(frame(HEADERS, 4, 2 * number + 1, begun + field) for number in range(100)))
 
 
-FLOODS = [_opened, _watched, _reset, _pinged, _set, _continued, _described]
+def _connected(raw: Raw) -> None:
+    """Connections that end once they have begun."""
+    raise ConnectionAbortedError
+
+
+FLOODS = [_opened, _watched, _reset, _pinged, _set, _continued, _described, _connected]
 
 
 @contextmanager
