@@ -142,8 +142,8 @@ proto: setup $(PROTO_STAMP) ## generate duetime.v1, and RocketMQ's messages, fro
 sync: setup ## generate the synchronous clients from the asynchronous ones
 	$(BIN)/python sdk/make_sync.py
 
-torture: setup ## proof: 1,000 crashes, most of them power cuts, and after each: is all there; batches cut at every byte; POINTS=1000 MINUTES=10 SEED=
-	$(PROVE) $@ 'POINTS=$(or $(POINTS),1000) MINUTES=$(or $(MINUTES),10) $(BIN)/python -m tests.crash.torture && \
+torture: setup ## proof: 1,000 crashes, most of them power cuts, and after each: is all there; batches cut at every byte; POINTS=1000 MINUTES=40 SEED=
+	$(PROVE) $@ 'POINTS=$(or $(POINTS),1000) MINUTES=$(or $(MINUTES),40) $(BIN)/python -m tests.crash.torture && \
 	  CUT_STEP=1 $(BIN)/pytest -q -n 2 $(WHOLE) tests/store/test_batches.py -k any_byte'
 
 explore: setup ## proof: tests by examples, with new ones each time; RUNS=2000 of each test

@@ -55,7 +55,7 @@ async def kill_store(folder: Path, kills: int, dice: random.Random) -> None:
 
 
 def main() -> None:
-    points, minutes = int(os.environ.get("POINTS", "1000")), float(os.environ.get("MINUTES", "10"))
+    points, minutes = int(os.environ.get("POINTS", "1000")), float(os.environ.get("MINUTES", "40"))
     seed = int(os.environ.get("SEED", "") or time.time_ns() % 1_000_000_000)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     print(f"seed {seed}: {points} crash points, {minutes:g} minutes at most", flush=True)
