@@ -5,8 +5,8 @@ Each run of a proof target appends one line to proofs.json:
     {"target": "races", "commit": "d05c48c…", "changed": false, "at": "2026-11-28T05:10:00+00:00", "seconds": 412,
      "passed": true, "seed": 3021, "figures": ["100000 pairs in 371 s, 0 kills: …"]}
 
-`changed`: whether tracked files differed from the commit. `figures`: the summary of pytest, and the last lines of
-programs that are no tests.
+`changed`: whether tracked files other than the record differed from the commit. `figures`: the summary of pytest, and
+the last lines of programs that are no tests.
 """
 
 import argparse
@@ -88,7 +88,10 @@ def run(target: str, command: str) -> int:
     seed = int(os.environ.get("SEED") or os.environ.get("DUETIME_TEST_SEED") or random.SystemRandom().getrandbits(31))
     environment = os.environ | {"SEED": str(seed), "DUETIME_TEST_SEED": str(seed), "PYTHONUNBUFFERED": "1"}
     print(f"{target}: seed {seed}", flush=True)
-    commit, changed = git("rev-parse", "HEAD").strip(), bool(git("status", "--porcelain", "--untracked-files=no"))
+    commit, changed = (
+        git("rev-parse", "HEAD").strip(),
+        bool(git("diff", "HEAD", "--name-only", "--", f":!{RECORD.name}")),
+    )
     began_at, began_s = datetime.now(UTC), time.monotonic()
     with subprocess.Popen(
         ["bash", "-o", "pipefail", "-c", command],

@@ -1,17 +1,16 @@
 """How often to kill, and with which dice."""
 
-import os
 import random
 
 import pytest
 
+from tests.crash.killing import KILLS
 from tests.seeds import seed
 
 
 @pytest.fixture
 def kills() -> int:
-    """DUETIME_TEST_KILLS: the number of kills in one run; `make kills` has 200."""
-    return int(os.environ.get("DUETIME_TEST_KILLS", "6"))
+    return KILLS
 
 
 @pytest.fixture

@@ -1,10 +1,15 @@
 """kill -9 of services at random times, no faster than the workload can bear."""
 
 import asyncio
+import os
 from collections.abc import Callable
 
 from bench.processes import Processes
 
+# DUETIME_TEST_KILLS: the number of kills in one run; `make kills` has 200.
+KILLS = int(os.environ.get("DUETIME_TEST_KILLS", "6"))
+# The time limit of a test with as many kills: a safety net alone, on a machine where a start takes 10 s.
+KILLS_TIMEOUT_S = 540 + 10 * KILLS
 RESTART_DEADLINE_S = 60.0
 PROGRESS_DEADLINE_S = 60.0
 # A slow machine takes seconds for a start. Where kills come faster than that, nothing would ever be served.

@@ -17,7 +17,7 @@ import pytest
 
 from bench.processes import NAMES, TOGETHER, Processes
 from tests.crash.contents import check, drain, read_all
-from tests.crash.killing import RESTART_DEADLINE_S, Breath, kill_one
+from tests.crash.killing import KILLS_TIMEOUT_S, RESTART_DEADLINE_S, Breath, kill_one
 from tests.crash.workload import Workload
 
 DELAYS_MS = [1_000, 2_000, 3_000]
@@ -34,7 +34,6 @@ ENVIRONMENT = {
 }
 DEFAULT_LEASES = {"DUETIME_DELAY_LEVELS": "1s 2s 3s", "DUETIME_LOG_LEVEL": "WARNING"}
 TAKE_OVER_MS_MAX = 5_000
-BUDGET_S = 330.0
 DRAIN_DEADLINE_S = 300.0
 
 
@@ -51,12 +50,10 @@ def cluster(tmp_path: Path) -> Iterator[Processes]:
 async def kill_many(
     cluster: Processes, workload: Workload, kills: int, dice: random.Random, names: Sequence[str] = NAMES
 ) -> Counter[str]:
-    """`kills` kills of random processes at random moments, within the budget."""
+    """`kills` kills of random processes at random moments."""
     killed: Counter[str] = Counter()
     breath = Breath(lambda: (len(workload.acknowledged), len(workload.seen)))
-    end = asyncio.get_running_loop().time() + BUDGET_S
     while killed.total() < kills:
-        assert asyncio.get_running_loop().time() < end, f"only {killed.total()} kills in {BUDGET_S:g} s"
         # Now and then right after the last one: services are killed while they start, too.
         await asyncio.sleep(dice.choice([0.0, dice.uniform(0.0, 1.0), dice.uniform(1.0, 3.0)]))
         name = dice.choice(names)
@@ -82,7 +79,7 @@ async def finish(cluster: Processes, workload: Workload, running: "asyncio.Task[
     )
 
 
-@pytest.mark.timeout(540)
+@pytest.mark.timeout(KILLS_TIMEOUT_S)
 async def test_killing_any_process_at_any_time_loses_and_doubles_nothing(
     cluster: Processes, kills: int, dice: random.Random
 ) -> None:
@@ -98,7 +95,7 @@ async def test_killing_any_process_at_any_time_loses_and_doubles_nothing(
 
 
 @pytest.mark.proof
-@pytest.mark.timeout(540)
+@pytest.mark.timeout(KILLS_TIMEOUT_S)
 async def test_killing_the_one_process_of_all_services_loses_and_doubles_nothing(
     tmp_path: Path, kills: int, dice: random.Random
 ) -> None:

@@ -44,7 +44,7 @@ DRAIN_DEADLINE_S = 120.0
 
 
 def message_count() -> int:
-    """DUETIME_TEST_MESSAGES: how many messages are sent; `make kills` has 50,000."""
+    """DUETIME_TEST_MESSAGES: how many messages are sent; `make kills` has 20,000."""
     return int(os.environ.get("DUETIME_TEST_MESSAGES", "10000"))
 
 

@@ -59,6 +59,22 @@ def test_a_run_is_recorded_with_its_seed_and_outcome(
     assert re.search(r"^kills +never run$", shown, re.M)
 
 
+def test_the_results_of_other_proofs_are_no_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proofs, "ROOT", tmp_path)
+    monkeypatch.setattr(proofs, "RECORD", tmp_path / "proofs.json")
+    source = tmp_path / "source"
+    for path in (proofs.RECORD, source):
+        path.touch()
+    proofs.git("init", "--quiet")
+    proofs.git("add", ".")
+    proofs.git(*("-c", "user.name=A", "-c", "user.email=a@example.com"), "commit", "--quiet", "-m", "all")
+    proofs.run("races", "echo 1 pair")
+    proofs.run("lives", "echo 1 life")
+    source.write_text("other")
+    proofs.run("races", "echo 1 pair")
+    assert [json.loads(line)["changed"] for line in proofs.RECORD.read_text().splitlines()] == [False, False, True]
+
+
 def test_the_kept_record_can_be_read() -> None:
     results = proofs.last_results(content(proofs.RECORD)) if proofs.RECORD.exists() else {}
     assert set(results) <= set(proofs.PROOFS), name(proofs.RECORD)
