@@ -17,7 +17,6 @@ import numpy.typing as npt
 from duetime_format import layout
 from duetime_format.columns import Ints, Run
 from duetime_format.limits import BATCH_BYTES_MAX
-from duetime_format.record import Record
 
 _TAG = 0x44
 _TAG_SHIFT, _SIZE_SHIFT = 56, 32
@@ -36,18 +35,8 @@ def is_mark(value: int) -> bool:
     return value >> _TAG_SHIFT == _TAG
 
 
-def span_of(found: Record, position: int) -> tuple[int, int] | None:
-    """[start, end) of the batch that a record at a position is part of; None: of none."""
-    value = found.prepared_transaction_offset
-    if not is_mark(value) or found.sys_flag & layout.SYS_TRANSACTION:
-        return None
-    start = position - ((position - value) & _START_MASK)
-    end = start + (value >> _SIZE_SHIFT & _SIZE_MASK)
-    return (start, end) if start >= 0 and position + found.size <= end else None
-
-
 def spans_of(run: Run) -> tuple[Ints, Ints, Ints]:
-    """(rows, starts, ends) of the records that are part of batches; see `span_of`."""
+    """(rows, starts, ends) of the records that are part of batches, and of their batches."""
     data = np.frombuffer(run.data, np.uint8)
     fields = _fields(run)
     rows = np.flatnonzero((data[fields] == _TAG) & (run.flags & layout.SYS_TRANSACTION == 0))

@@ -11,6 +11,7 @@ The compiled twin does the same in one pass over the bytes. A record costs it ab
 """
 
 import zlib
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -157,6 +158,18 @@ class Run:
     def queued(self) -> npt.NDArray[np.bool_]:
         """Whether each has a unit in a queue: uncommitted half messages and roll-backs have none."""
         return cast("npt.NDArray[np.bool_]", (self.flags & layout.SYS_TRANSACTION_PREPARED) == 0)
+
+    def within(self, topics: Collection[bytes]) -> npt.NDArray[np.bool_]:
+        """Mask of the records in any of these topics."""
+        return np.array([topic in topics for topic, _ in self.keys], np.bool_)[self.key_of]
+
+    def rows(self, key: Key) -> list[int]:
+        """Indices of the records of one queue."""
+        found: list[int] = np.flatnonzero(self.key_of == self.keys.index(key)).tolist() if key in self.keys else []
+        return found
+
+    def record(self, index: int) -> Record:
+        return record.decode(self.data, int(self.starts[index]), check_crc=False)
 
     def properties(self, index: int) -> bytes:
         start, size = int(self.starts[index]), int(self.sizes[index])

@@ -75,12 +75,6 @@ def rows_placed(run: Run, placed: bytes | bytearray, count_max: int = _I32_MAX) 
     return rows
 
 
-def rows_of_record(topic: str, properties: bytes, position: int, stored_at_ms: int) -> Rows:
-    """The rows of one record."""
-    words = [as_text(word) for word in words_of(properties)]
-    return np.array([(key_hash(topic, word), position, stored_at_ms) for word in words], ROW)
-
-
 def _texts(run: Run) -> Iterator[tuple[int, str]]:
     """(record, key) of all keys."""
     topics = [topic.decode() for topic, _ in run.keys]

@@ -1,14 +1,17 @@
-"""Records of the log as columns: the compiled twin, the Python, and the walk record by record tell the same."""
+"""Records of the log as columns: the compiled twin and the Python tell the same, and the walk tells all."""
 
 import random
 import zlib
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
-from duetime_core.ondisk.scan import Blank, Found, Skipped, scan, scan_runs
+from duetime_core.ondisk.scan import Blank, Item, item_end, scan_runs
 from duetime_format import columns, layout, record
 from duetime_format.columns import Run, take
+from duetime_format.errors import Damaged
 from duetime_format.layout import MAGIC_V1, MAGIC_V2
 from duetime_format.properties import value_of
 from duetime_format.record import Record
@@ -147,8 +150,7 @@ def test_columns_of_a_lane_for_any_time_have_its_due_time() -> None:
     assert run.entries is not None
     assert run.entries.T.tolist() == [[1_000, 5, 1_699]] + [[-1] * 3] * 6
     assert run.id_hashes.tolist() == [record.id_hash(b"orders", b"k")] * 7
-    records = [record.decode(data, at) for at in run.starts.tolist()]
-    assert [columns.entry_of(found) for found in records] == [(1_000, 5, 1_699), *[None] * 6]
+    assert [columns.entry_of(run.record(index)) for index in range(7)] == [(1_000, 5, 1_699), *[None] * 6]
 
 
 def test_last_of_equal_properties_counts() -> None:
@@ -157,19 +159,20 @@ def test_last_of_equal_properties_counts() -> None:
     assert value_of(text, b"KEYS") == b""
 
 
-def filled(folder: Path, seed: int) -> CommitLog:
-    """A log of several segments, with BLANK marks and some bytes damaged."""
+def filled(folder: Path, seed: int) -> tuple[CommitLog, list[tuple[int, bytes]]]:
+    """A log of several segments, with BLANK marks and some bytes damaged; and the records as they were written."""
     chance = random.Random(seed)
     print(f"seed {seed}")
     log = CommitLog(Disk(), folder, SEGMENT_BYTES)
-    position = 0
+    position, written = 0, []
     for number in range(400):
         made = Record(
             f"t{number % 5}", 0, chance.randbytes(chance.choice([3, 500, 3000])), b"n\x01v", queue_offset=number
         )
         size = len(record.encode(made))
         position = log.place(position, size)
-        log.write([(position, [encoded(made, position, False)])])
+        written.append((position, encoded(made, position, False)))
+        log.write([(position, [written[-1][1]])])
         position += size
     log.close()
     for _ in range(chance.randrange(6)):
@@ -179,23 +182,48 @@ def filled(folder: Path, seed: int) -> CommitLog:
         for index in range(at % SEGMENT_BYTES, min(at % SEGMENT_BYTES + chance.choice([1, 50, 5000]), len(data))):
             data[index] ^= 0x55
         path.write_bytes(data)
-    return CommitLog(Disk(), folder, SEGMENT_BYTES)
+    return CommitLog(Disk(), folder, SEGMENT_BYTES), written
 
 
-def told(item: Run | Found | Skipped | Blank) -> list[tuple[object, ...]]:
-    if isinstance(item, Run):
-        return [(at, size, "") for at, size in zip(item.positions.tolist(), item.sizes.tolist(), strict=True)]
-    if isinstance(item, Found):
-        return [(item.position, item.record.size, item.damage)]
-    return [(item.position, item.size, item.damage)] if isinstance(item, Skipped) else []
+def told(item: Item) -> list[int]:
+    """The positions of intact records."""
+    return item.positions.tolist() if isinstance(item, Run) else []
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_runs_and_records_one_by_one_are_the_same(tmp_path: Path, seed: int) -> None:
-    log = filled(tmp_path, seed)
-    runs = [line for item in scan_runs(log, 0) for line in told(item)]
-    assert runs == [line for item in scan(log, 0) for line in told(item)]
-    assert len(runs) > 100
+def test_walk_tells_exactly_the_records_that_are_intact(tmp_path: Path, seed: int) -> None:
+    log, written = filled(tmp_path, seed)
+    intact = []
+    for position, data in written:
+        segment = log.segment_at(position)
+        assert segment is not None
+        with suppress(Damaged):
+            if record.decode(segment.read_file(position, len(data))).position == position:
+                intact.append(position)
+    items = list(scan_runs(log, 0))
+    assert [position for item in items for position in told(item)] == intact
+    assert len(intact) > 100
+    # Nothing is left out between the first record and the last.
+    assert all(item_end(item) == start_of(after) for item, after in pairwise(items))
+    log.close()
+
+
+def start_of(item: Item) -> int:
+    return int(item.positions[0]) if isinstance(item, Run) else item.position
+
+
+@pytest.mark.parametrize("magic", [MAGIC_V1, MAGIC_V2])
+def test_record_larger_than_the_walk_reads_at_once_is_a_run(tmp_path: Path, magic: int) -> None:
+    log = CommitLog(Disk(), tmp_path, 64 * 1024 * 1024)
+    parts, position = [], 0
+    for number, size in enumerate([10, 9_000_000, 20, 5_000_000, 30]):
+        made = Record("t", 0, bytes(size), b"n\x01v", queue_offset=number, magic=magic)
+        parts.append((position, encoded(made, position, False)))
+        position += len(parts[-1][1])
+    log.write([(at, [data]) for at, data in parts])
+    items = list(scan_runs(log, 0))
+    assert all(isinstance(item, Run) for item in items)
+    assert [position for item in items for position in told(item)] == [at for at, _ in parts]
     log.close()
 
 

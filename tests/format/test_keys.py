@@ -98,7 +98,6 @@ def test_rows_have_position_and_store_time_of_a_record() -> None:
     rows = keys.rows_of(run)
     assert rows["position"].tolist() == run.positions.tolist()
     assert rows["stored_at_ms"].tolist() == run.stored_at_ms.tolist() == [1_700_000_000_000 + n for n in range(3)]
-    assert keys.rows_of_record("orders", b"UNIQ_KEY\x01ID", 0, 1_700_000_000_000) == rows[:1]
 
 
 def test_rows_of_a_put_have_the_places_that_were_filled_in() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from duetime_core.ondisk.scan import Blank, Found, Skipped, scan_runs
+from duetime_core.ondisk.scan import Blank, DamagedRecord, Skipped, scan_runs
 from duetime_format import layout, record
 from duetime_format.batches import mark as batch_mark
 from duetime_format.record import Record
@@ -110,8 +110,8 @@ def test_a_segment_is_judged_as_a_walk_of_the_store_judges_it(
     table, decoder = in_pieces(data, piece, TwinRows)
     rows, skipped = [], []
     for item in scan_runs(Segment(data), BASE):  # type: ignore[arg-type]
-        if isinstance(item, Found):
-            rows.append((item.position, item.record.size, item.damage or None))
+        if isinstance(item, DamagedRecord):
+            rows.append((item.position, item.record.size, item.damage))
         elif isinstance(item, Skipped):
             skipped.append((item.position, item.size))
         elif not isinstance(item, Blank):

@@ -8,10 +8,13 @@ import random
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 from duetime_core.errors import InvalidArgument
+from duetime_core.ondisk.scan import scan_runs
 from duetime_core.ondisk.state import read
 from duetime_format import batches, layout, record
+from duetime_format.columns import Run
 from duetime_format.errors import Damaged
 from duetime_format.levels import DelayLevels
 from duetime_store.writing.batches import PARTLY_STORED
@@ -88,9 +91,10 @@ def test_batch_has_consecutive_offsets_and_names_itself(shard: Shard) -> None:
     assert outcome.statuses == [OK] * 7
     assert outcome.queue_offsets[:4] == [1, 2, 3, 4]
     first, end = len(sent("A")) * 2, len(sent("A")) * 2 + sum(map(len, records))
-    found = shard.pulled()
-    spans = [batches.span_of(one, one.position) for one in found]
-    assert spans == [None, None, *[(first, end)] * 3, None]
+    (run,) = scan_runs(shard.store.log, 0)
+    assert isinstance(run, Run)
+    rows, *spans = batches.spans_of(run)
+    assert (rows.tolist(), *map(np.unique, spans)) == ([2, 3, 4, 5, 6], first, end)
     shard.reopen()
     assert seen(shard) == names_of(*records) | {"A", "C", "D"}
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from duetime_core.ondisk.files import LogFiles
 from duetime_core.ondisk.folder import LocalFiles
-from duetime_core.ondisk.scan import Found, scan
+from duetime_core.ondisk.scan import scan_runs
+from duetime_format.columns import Run
 from duetime_format.properties import value_of
 
 from tests.format import golden55
@@ -23,9 +24,8 @@ def root(name: str, tmp_path: Path) -> Path:
 
 def test_log_has_every_message_of_the_manifest(name: str, root: Path) -> None:
     log = LogFiles(LocalFiles(root))
-    items = list(scan(log, log.min_position))
+    runs = [item for item in scan_runs(log, log.min_position) if isinstance(item, Run)]
     log.close()
-    assert all(isinstance(item, Found) and not item.damage for item in items)
-    ids = {value_of(item.record.properties, b"UNIQ_KEY").decode() for item in items if isinstance(item, Found)}
+    ids = {value_of(run.properties(index), b"UNIQ_KEY").decode() for run in runs for index in range(run.count)}
     lines = [line for line in golden55.manifest(name) if line["kind"] not in ("topic", "offset", "end")]
     assert {line["id"] for line in lines if line["id"]} <= ids

@@ -3,19 +3,21 @@
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from duetime_core.ondisk import pending
 from duetime_core.ondisk.records import message
-from duetime_core.ondisk.scan import Found, scan
+from duetime_core.ondisk.scan import Log, scan_runs
 from duetime_core.ondisk.state import read
 from duetime_format import record
+from duetime_format.columns import Run
 from duetime_format.lanes import is_timer_lane
 from duetime_format.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from duetime_format.names import TIMER_TOPIC
 from duetime_format.properties import decode_properties, encode_properties
+from duetime_format.record import Record
 from duetime_store.offline.export import Target, export_directory
 from duetime_store.offline.verify import verify
 
@@ -54,6 +56,13 @@ def waiting(root: Path) -> Waiting:
                 if not properties["REAL_TOPIC"].startswith("rmq_sys_"):
                     found[properties["REAL_TOPIC"], properties["UNIQ_KEY"]] += 1
     return found
+
+
+def records(log: Log, first: int) -> Iterator[Record]:
+    """The intact records of a log from a position on."""
+    for item in scan_runs(log, first):
+        if isinstance(item, Run):
+            yield from map(item.record, range(item.count))
 
 
 def opened(root: Path, clock: HandClock) -> Shard:
@@ -143,9 +152,9 @@ def test_each_rolled_one_is_delivered_once(root: Path, clock: HandClock) -> None
     shard.crash()
     log = read(root, LEVELS).log
     found = Waiting()
-    for item in scan(log, since):
-        if isinstance(item, Found) and item.record.topic.endswith("_Delay"):
-            found[item.record.topic, decode_properties(item.record.properties)["UNIQ_KEY"]] += 1
+    for one in records(log, since):
+        if one.topic.endswith("_Delay"):
+            found[one.topic, decode_properties(one.properties)["UNIQ_KEY"]] += 1
     assert found == expected()
 
 
@@ -154,10 +163,8 @@ def test_torn_log_repeats_and_invents_nothing(root: Path, lost: int) -> None:
     """Records after the cut are gone; the timers whose copies are gone with them are pending again."""
     state = read(root, LEVELS)
     whole = waiting(root)
-    end, known = state.end - lost, {}
-    for item in scan(state.log, state.log.min_position):
-        if isinstance(item, Found):
-            known[item.position] = item.record
+    end = state.end - lost
+    known = {one.position: one for one in records(state.log, state.log.min_position)}
     copies, timers = Waiting(), Waiting()
     for position, one in known.items():
         properties = decode_properties(one.properties)

@@ -15,7 +15,7 @@ import numpy as np
 from duetime_format import batches
 from duetime_format.columns import Run
 
-from duetime_core.ondisk.scan import Found, Item, Log, Skipped, intact_at, item_end, scan_runs
+from duetime_core.ondisk.scan import DamagedRecord, Item, Log, Skipped, intact_at, item_end, scan_runs
 
 SECTOR_BYTES = 512
 # Shorter runs of zeros at the edge of a damaged place may belong to a record.
@@ -76,8 +76,6 @@ class _Walk:
             self._held.append(item)
         elif isinstance(item, Run):
             yield from self._take_run(item)
-        elif isinstance(item, Found):
-            yield from self._take_found(item)
         else:
             yield from self._pass(item)
 
@@ -88,14 +86,6 @@ class _Walk:
             yield item
         else:
             self._held.append(item)
-
-    def _take_found(self, item: Found) -> Iterator[Item]:
-        span = batches.span_of(item.record, item.position)
-        if span is not None and self._open is None and self._may_open(span, item.position):
-            yield from self._begin(span)
-        yield from self._pass(item)
-        if self._open is not None and item_end(item) == self._open[1]:
-            yield from self._settle()
 
     def _take_run(self, run: Run) -> Iterator[Item]:
         rows, starts, ends = batches.spans_of(run)
@@ -188,7 +178,7 @@ def _start_of(item: Item) -> int:
 
 
 def _is_damaged(item: Item) -> bool:
-    return isinstance(item, Skipped) or (isinstance(item, Found) and bool(item.damage))
+    return isinstance(item, Skipped | DamagedRecord)
 
 
 def _part(run: Run, first: int, stop: int) -> Run:

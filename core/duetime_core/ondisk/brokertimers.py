@@ -40,14 +40,14 @@ from duetime_format import columns, layout, record
 from duetime_format.columns import Ints, Run
 from duetime_format.errors import Damaged
 from duetime_format.names import TIMER_TOPIC
-from duetime_format.properties import NAME_END, value_of
+from duetime_format.properties import NAME_END
 from duetime_format.record import Record
 from duetime_format.units import FILLER_SIZE, Mask, Units
 
 from duetime_core.ondisk import configs
 from duetime_core.ondisk.files import LogFiles
 from duetime_core.ondisk.folder import Files
-from duetime_core.ondisk.scan import Found, scan_runs
+from duetime_core.ondisk.scan import scan_runs
 
 CHECK_FILE = "config/timercheck"
 CHECK_BYTES = 56
@@ -390,12 +390,3 @@ def _copies(log: LogFiles, position: int, end: int) -> Iterator[Ints]:
                 if out is not None and topics[key] != _TIMERS
             ]
             yield np.array(found, np.int64)
-        elif isinstance(item, Found) and not item.damage and _is_copy(item.record):
-            one = item.record
-            name = value_of(one.properties, _UNIQ_KEY) or f"{one.born_at_ms} {one.body_crc} {one.flag}".encode()
-            out_ms = _number(value_of(one.properties, _OUT_NAME))
-            yield np.array([_hash(one.topic.encode(), name, out_ms)], np.int64)
-
-
-def _is_copy(found: Record) -> bool:
-    return found.topic != TIMER_TOPIC and _OUT in found.properties

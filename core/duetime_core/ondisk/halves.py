@@ -35,7 +35,7 @@ from duetime_format.units import FILLER_SIZE, Mask, Units, joined
 from duetime_core.ondisk import configs, rocksdbhalves
 from duetime_core.ondisk.files import LogFiles
 from duetime_core.ondisk.folder import Files
-from duetime_core.ondisk.scan import Found, scan_runs
+from duetime_core.ondisk.scan import scan_runs
 from duetime_core.ondisk.state import State
 
 # Group of the brokers' own progress in the half queue and in that of op records.
@@ -225,9 +225,7 @@ class _Walk:
         """Takes an item; ignores items other than intact records."""
         if isinstance(item, Run):
             for index in np.flatnonzero(_chosen(item)).tolist():
-                self._see(record.decode(item.data, int(item.starts[index]), check_crc=False))
-        elif isinstance(item, Found) and not item.damage:
-            self._see(item.record)
+                self._see(item.record(index))
 
     def _see(self, found: Record) -> None:
         if found.topic == HALF_TOPIC:
@@ -326,15 +324,13 @@ def said_by(found: Record) -> Iterator[tuple[int, int]]:
 
 def may_say(run: Run) -> Mask:
     """Mask of the records for which `said_by` may return anything."""
-    topics = np.array([topic in (_OP, _GIVEN_UP) for topic, _ in run.keys], np.bool_)
-    chosen: Mask = topics[run.key_of] | (run.flags & layout.SYS_TRANSACTION == layout.SYS_TRANSACTION_COMMIT)
+    chosen: Mask = run.within((_OP, _GIVEN_UP)) | (run.flags & layout.SYS_TRANSACTION == layout.SYS_TRANSACTION_COMMIT)
     return chosen
 
 
 def _chosen(run: Run) -> Mask:
     """Mask of the records that may concern half messages."""
-    topics = np.array([topic == _HALF for topic, _ in run.keys], np.bool_)
-    return topics[run.key_of] | may_say(run)
+    return run.within((_HALF,)) | may_say(run)
 
 
 def described(state: State, *, listed: bool) -> dict[str, object]:

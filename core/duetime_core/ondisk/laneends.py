@@ -9,15 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from duetime_format import ends, record
-from duetime_format.columns import Ints, Run, entry_of
+from duetime_format import ends
+from duetime_format.columns import Ints, Run
 from duetime_format.errors import Damaged
 from duetime_format.lanes import Place
 from duetime_format.names import CANCELLED_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 
-from duetime_core.ondisk.scan import Found
-
-_LEVELS, _TIMERS, _CANCELLED = (name.encode() for name in (SCHEDULE_TOPIC, TIMER_TOPIC, CANCELLED_TOPIC))
+_LEVELS, _TIMERS = SCHEDULE_TOPIC.encode(), TIMER_TOPIC.encode()
+_CANCELLED = CANCELLED_TOPIC.encode(), 0
 NONE = np.empty((3, 0), np.int64)
 
 
@@ -57,24 +56,13 @@ class EndsReader:
         """Takes an item; ignores items other than intact records."""
         if isinstance(item, Run):
             self._see_run(item)
-        elif isinstance(item, Found) and not item.damage:
-            found = item.record
-            if found.topic == CANCELLED_TOPIC:
-                self._see_rows(item.position, found.body)
-            elif found.topic != SCHEDULE_TOPIC and (entry := entry_of(found)) is not None:
-                kind = "replaced" if found.topic == TIMER_TOPIC else "restored"
-                self._add(entry[0], kind, np.array([[entry[1]], [entry[2]], [item.position]]))
 
     def _see_run(self, run: Run) -> None:
-        names = [topic for topic, _ in run.keys]
-        if _CANCELLED in names:
-            own = np.array([topic == _CANCELLED for topic in names])[run.key_of]
-            for index in np.flatnonzero(own).tolist():
-                found = record.decode(run.data, int(run.starts[index]), check_crc=False)
-                self._see_rows(int(run.positions[index]), found.body)
+        for index in run.rows(_CANCELLED):
+            self._see_rows(int(run.positions[index]), run.record(index).body)
         if run.entries is None:
             return
-        in_levels, in_timers = (np.array([topic == own for topic in names])[run.key_of] for own in (_LEVELS, _TIMERS))
+        in_levels, in_timers = run.within((_LEVELS,)), run.within((_TIMERS,))
         there = (run.entries[0] >= 0) & ~in_levels
         for kind, own in (("restored", there & ~in_timers), ("replaced", there & in_timers)):
             if own.any():

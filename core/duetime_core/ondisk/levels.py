@@ -31,12 +31,10 @@ class TagsCodes:
 
     def of(self, run: Run) -> Ints:
         """The tagsCode of every record of a run."""
-        topics = [topic for topic, _ in run.keys]
-        if _LANES not in topics and _TIMERS not in topics:
+        in_lane, in_timers = run.within((_LANES,)), np.flatnonzero(run.within((_TIMERS,)))
+        if not in_lane.any() and not len(in_timers):
             return run.tags_codes
         codes = run.tags_codes.copy()
-        in_lane = np.array([topic == _LANES for topic in topics])[run.key_of]
-        in_timers = np.flatnonzero(np.array([topic == _TIMERS for topic in topics])[run.key_of])
         codes[in_timers] = timers.dues(run, in_timers)
         odd = np.flatnonzero(in_lane & (run.levels < 0))
         in_lane &= run.levels > 0

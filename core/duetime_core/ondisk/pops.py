@@ -34,7 +34,6 @@ from duetime_core.ondisk import configs, rocks
 from duetime_core.ondisk.batches import scan_whole
 from duetime_core.ondisk.files import LogFiles
 from duetime_core.ondisk.folder import LocalFiles
-from duetime_core.ondisk.scan import Found
 
 KEY_VALUES, FAMILY = "kvStore", "popState"
 ORDERS = "consumerOrderInfo.json"
@@ -178,9 +177,7 @@ def _records(log: LogFiles) -> Iterator[Record]:
             starts, numbers = item.starts, item.key_of
             for index in range(item.count):
                 if wanted[numbers[index]] and _REVIVE in item.data[starts[index] : starts[index] + item.sizes[index]]:
-                    yield record.decode(item.data, int(starts[index]), check_crc=False)
-        elif isinstance(item, Found) and not item.damage:
-            yield item.record
+                    yield item.record(index)
 
 
 def _revived(offsets: Mapping[str, Any]) -> dict[tuple[str, int], int]:

@@ -25,7 +25,7 @@ from duetime_format.units import FILLER_SIZE, Units, joined
 
 from duetime_core.ondisk.files import LogFiles
 from duetime_core.ondisk.folder import Files
-from duetime_core.ondisk.scan import Found, scan_runs
+from duetime_core.ondisk.scan import scan_runs
 from duetime_core.ondisk.state import State
 
 KEY = (ROCKSDB_HALF_TOPIC, 0)
@@ -100,12 +100,9 @@ class _Waiting:
     def see(self, item: object) -> None:
         """Takes an item of the log; only intact records matter."""
         if isinstance(item, Run):
-            topics = np.array([topic in _TOPICS for topic, _ in item.keys], np.bool_)
-            chosen = topics[item.key_of] | (item.flags & layout.SYS_TRANSACTION == layout.SYS_TRANSACTION_COMMIT)
+            chosen = item.within(_TOPICS) | (item.flags & layout.SYS_TRANSACTION == layout.SYS_TRANSACTION_COMMIT)
             for index in np.flatnonzero(chosen).tolist():
-                self._end(record.decode(item.data, int(item.starts[index]), check_crc=False))
-        elif isinstance(item, Found) and not item.damage:
-            self._end(item.record)
+                self._end(item.record(index))
 
     def _end(self, found: Record) -> None:
         if found.topic == ROCKSDB_OP_TOPIC:

@@ -5,8 +5,7 @@ damaged    the structure is valid, the CRC does not match: the record keeps its 
 skipped    bytes without a record, with an intact record after them
 end        only zeros or garbage follow
 
-`scan` yields records one by one; `scan_runs` yields intact ones as columns, which makes a whole log readable in
-seconds: only records that columns.py does not handle are walked one by one.
+Intact records come as columns, in runs of those that are back to back in one segment and in memory at once.
 """
 
 from collections.abc import Iterator
@@ -22,12 +21,12 @@ _CHUNK_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A record at its position; `damage` describes its damage, if any."""
+class DamagedRecord:
+    """A record at its position whose CRC does not match; `damage` describes that."""
 
     position: int
     record: Record
-    damage: str = ""
+    damage: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +46,14 @@ class Blank:
     size: int
 
 
-# An item of a walk that yields intact records in runs.
-Item = Run | Found | Skipped | Blank
+Item = Run | DamagedRecord | Skipped | Blank
 
 
 def item_end(item: Item) -> int:
     """The log position after the item."""
     if isinstance(item, Run):
         return item.end_position
-    return item.position + (item.record.size if isinstance(item, Found) else item.size)
+    return item.position + (item.record.size if isinstance(item, DamagedRecord) else item.size)
 
 
 class LogFile(Protocol):
@@ -103,31 +101,11 @@ class _Window:
         return self.data, index
 
 
-def scan(log: Log, position: int) -> Iterator[Found | Skipped]:
+def scan_runs(log: Log, position: int, end: int | None = None) -> Iterator[Item]:
     """Everything from `position` (a record's start) to the end of the log, in order.
 
-    The end is after the last Found; a torn tail is not reported.
-    """
-    pending: Skipped | None = None
-    while (segment := log.segment_from(position)) is not None:
-        if segment.base > position:
-            pending = pending or _missing(position, segment.base)
-            position = segment.base
-        for item in _scan_segment(segment, position):
-            if isinstance(item, Skipped):
-                pending = item
-                continue
-            if pending is not None:
-                yield pending
-                pending = None
-            yield item
-        position = segment.end
-
-
-def scan_runs(log: Log, position: int, end: int | None = None) -> Iterator[Item]:
-    """As `scan`, with intact records in runs, and with BLANK marks. A Found is damaged, or too large for a run.
-
-    Stops after the record that starts at `end`, if given.
+    The end is after the last record, with the BLANK marks that follow it; a torn tail is not reported. Stops before the
+    first record that is not whole at `end`, if given.
     """
     pending: list[Skipped | Blank] = []
     while (end is None or position < end) and (segment := log.segment_from(position)) is not None:
@@ -153,7 +131,7 @@ def _missing(position: int, after: int) -> Skipped:
     return Skipped(position, after - position, f"the log's files from position {position} to {after} are missing")
 
 
-def _runs_of(segment: LogFile, position: int, end: int | None) -> Iterator[Run | Found | Skipped | Blank]:
+def _runs_of(segment: LogFile, position: int, end: int | None) -> Iterator[Item]:
     window = _Window(segment, end)
     while window.end - position >= layout.BLANK_BYTES:
         data, index = window.at(position, _CHUNK_BYTES // 2)
@@ -168,54 +146,47 @@ def _runs_of(segment: LogFile, position: int, end: int | None) -> Iterator[Run |
         if layout.blank_at(data, index) is not None:
             yield Blank(position, segment.end - position)
             return
-        item, position = _item_at(window, segment, position)
+        item = _item_at(window, segment, position)
         if item is not None:
             yield item
+            position = item_end(item)
 
 
-def _scan_segment(segment: LogFile, position: int) -> Iterator[Found | Skipped]:
-    window = _Window(segment)
-    while segment.end - position >= layout.BLANK_BYTES:
-        if layout.blank_at(*window.at(position, layout.PREFIX_BYTES)) is not None:
-            return
-        item, position = _item_at(window, segment, position)
-        if item is not None:
-            yield item
-
-
-def _item_at(window: _Window, segment: LogFile, position: int) -> tuple[Found | Skipped | None, int]:
-    """The record at the position, or the bytes skipped to the next one; and the position after it. None: a running
-    store is writing the record, and it must be read again: records are written in order, so none follows an incomplete
-    one."""
-    item: Found | Skipped
+def _item_at(window: _Window, segment: LogFile, position: int) -> Item | None:
+    """A record larger than a run, a damaged one, or the bytes skipped to the next one. None: a running store is writing
+    the record, and it must be read again: records are written in order, so none follows an incomplete one."""
+    item: DamagedRecord | Skipped
     found, damage = _record_at(window, segment, position)
+    if found is not None and not damage:
+        return take(*window.at(position, found.size), window.start)
     if found is not None:
-        item, after, may_be_whole = found, position + found.record.size, bool(found.damage)
+        item, may_be_whole = DamagedRecord(position, found, damage), True
     else:
         resumed = _resume(window, segment, position)
-        after, may_be_whole = segment.end if resumed is None else resumed, resumed is not None
-        item = Skipped(position, after - position, damage)
+        item = Skipped(position, (segment.end if resumed is None else resumed) - position, damage)
+        may_be_whole = resumed is not None
     if may_be_whole and intact_at(segment, position) is not None:
         window.forget()
-        return None, position
-    return item, after
+        return None
+    return item
 
 
-def intact_at(segment: LogFile, position: int) -> Record | None:
+def intact_at(segment: LogFile, position: int) -> Run | None:
     """The record at the position; None: incomplete."""
     size = layout.size_at(segment.read_file(position, layout.PREFIX_BYTES))
-    found, _ = _record_at(_Window(segment, position + size), segment, position) if size else (None, "")
-    return None if found is None or found.damage else found.record
+    if not 0 < size <= segment.end - position:
+        return None
+    run = take(segment.read_file(position, size), 0, position)
+    return run if run.count else None
 
 
-def _record_at(window: _Window, segment: LogFile, position: int) -> tuple[Found | None, str]:
-    """The record at the position, or None and the fault."""
+def _record_at(window: _Window, segment: LogFile, position: int) -> tuple[Record | None, str]:
+    """The record at the position, and its damage; or None, and the fault."""
     size = layout.size_at(*window.at(position, layout.PREFIX_BYTES))
     if not 0 < size <= segment.end - position:
         return None, f"no record at position {position}"
     data, index = window.at(position, size)
-    found, damage = judge(data, index, position)
-    return (None, damage) if found is None else (Found(position, found, damage), "")
+    return judge(data, index, position)
 
 
 def judge(data: bytes | memoryview, index: int, position: int) -> tuple[Record | None, str]:

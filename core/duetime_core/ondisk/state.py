@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from duetime_format import deletions, layout, record
+from duetime_format import deletions, layout
 from duetime_format.columns import Ints, Run
 from duetime_format.errors import Damaged
 from duetime_format.lanes import LANE_TOPICS, TIMER_LANE_FIRST, Place, level_of
@@ -29,7 +29,7 @@ from duetime_core.ondisk.history import LevelHistory
 from duetime_core.ondisk.laneends import EndsReader
 from duetime_core.ondisk.lanes import Restored
 from duetime_core.ondisk.levels import TagsCodes
-from duetime_core.ondisk.scan import Blank, Found, Item, Skipped, intact_at, item_end
+from duetime_core.ondisk.scan import Blank, DamagedRecord, Item, Skipped, intact_at, item_end
 
 _UNITS_AT_ONCE = 8_192
 # Begins a broker's names of lite topics.
@@ -216,9 +216,9 @@ def walk(log: LogFiles, first: int | None = None, settled: int = 0) -> Iterator[
 def walk_whole(state: State, first: int | None = None) -> Iterator[Item]:
     """As `walk`, without incomplete records at the end, torn by a kill or still being written by a running store: their
     CRC does not match, and they have no unit yet."""
-    held: list[Found] = []
+    held: list[DamagedRecord] = []
     for item in walk(state.log, first, _settled(state.files)):
-        if isinstance(item, Found) and item.damage and _may_be_torn(state, item.record):
+        if isinstance(item, DamagedRecord) and _may_be_torn(state, item.record):
             held.append(item)
             continue
         yield from (_again(state, one) for one in held)
@@ -226,11 +226,11 @@ def walk_whole(state: State, first: int | None = None) -> Iterator[Item]:
         yield item
 
 
-def _again(state: State, found: Found) -> Found:
+def _again(state: State, damaged: DamagedRecord) -> Item:
     """Reads the record again: it is complete by now, since another one follows it."""
-    segment = state.log.segment_at(found.position)
-    now = None if segment is None else intact_at(segment, found.position)
-    return found if now is None else Found(found.position, now)
+    segment = state.log.segment_at(damaged.position)
+    now = None if segment is None else intact_at(segment, damaged.position)
+    return now or damaged
 
 
 def _may_be_torn(state: State, found: Record) -> bool:
@@ -257,7 +257,7 @@ class StateReader:
         elif isinstance(item, Skipped):
             state.damaged.append((item.position, item.damage))
         else:
-            self._see_run(item) if isinstance(item, Run) else self._see_record(item)
+            self._see_run(item) if isinstance(item, Run) else self._see_damaged(item)
             state.ends.see(item)
         end = item_end(item)
         # A mark at the very end means that the next file was started, if it exists.
@@ -278,10 +278,8 @@ class StateReader:
         state.record_bytes += int(run.sizes.sum())
         state.stored_at_ms = max(state.stored_at_ms, int(run.stored_at_ms.max()))
         queued = run.queued
-        if _DELETED_KEY in run.keys:
-            for index in np.flatnonzero(run.key_of == run.keys.index(_DELETED_KEY)).tolist():
-                found = record.decode(run.data, int(run.starts[index]), check_crc=False)
-                self._delete(found.body, int(run.positions[index]))
+        for index in run.rows(_DELETED_KEY):
+            self._delete(run.record(index).body, int(run.positions[index]))
         names = [(topic.decode(), queue) for topic, queue in run.keys]
         self._see_kept(run, names)
         known = np.array([state.queues[key].files.max_offset if key in state.queues else -1 for key in names])
@@ -303,24 +301,17 @@ class StateReader:
                 if len(own):
                     self._state.newest[key] = int(run.positions[own[-1]])
 
-    def _see_record(self, item: Found) -> None:
+    def _see_damaged(self, item: DamagedRecord) -> None:
         found, state = item.record, self._state
         state.records += 1
         state.record_bytes += found.size
-        if item.damage:
-            state.damaged.append((item.position, item.damage))
-        else:
-            state.stored_at_ms = max(state.stored_at_ms, found.stored_at_ms)
+        state.damaged.append((item.position, item.damage))
         if found.sys_flag & layout.SYS_TRANSACTION_PREPARED:
             self._leave(item.position, found.size, found.topic, found.queue, found.queue_offset, found.sys_flag)
             return
         key = (found.topic, found.queue)
-        if found.topic in KEPT_TOPICS and not item.damage:
-            state.newest[key] = item.position
         if not (is_queue(*key) and is_possible(np.array([found.queue_offset]), np.array([item.position]))[0]):
             return
-        if key == (DELETED_TOPIC, 0) and not item.damage:
-            self._delete(found.body, item.position)
         if key not in state.queues or found.queue_offset >= state.queues[key].files.max_offset:
             unit = np.array([(item.position, found.size, self._codes.of_record(found))], UNIT_TYPE)
             self._queue(key).made.append((np.array([found.queue_offset]), unit))

@@ -8,7 +8,6 @@ copies have equal (topic, queue, offset).
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 import pyarrow as pa
 from duetime_core.ondisk.folder import Files
 from duetime_core.ondisk.state import KEPT_TOPICS
@@ -146,7 +145,7 @@ class _Times:
         run = take(data, 0, position)
         if not run.count:
             return
-        is_kept = np.array([topic in _KEPT for topic, _ in run.keys])[run.key_of]
+        is_kept = run.within(_KEPT)
         own = run.stored_at_ms[~is_kept]
         at_ms = int(own.min()) if len(own) else int(run.stored_at_ms.min())
         if len(own) or at_ms > self.latest_ms:

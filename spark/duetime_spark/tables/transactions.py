@@ -13,7 +13,7 @@ import pyarrow as pa
 from duetime_core.ondisk import halves as halves_on_disk
 from duetime_core.ondisk.files import LogFiles
 from duetime_core.ondisk.folder import Files
-from duetime_core.ondisk.scan import Found, scan_runs
+from duetime_core.ondisk.scan import scan_runs
 from duetime_format import halves, record
 from duetime_format.columns import Run
 from duetime_format.errors import Damaged
@@ -137,9 +137,7 @@ class EndsTask:
     def _rows(self, item: object, stop: int) -> Iterator[tuple[Any, ...]]:
         if isinstance(item, Run):
             for index in np.flatnonzero(halves_on_disk.may_say(item) & (item.positions < stop)).tolist():
-                yield from self._said_by(record.decode(item.data, int(item.starts[index]), check_crc=False))
-        elif isinstance(item, Found) and not item.damage and item.position < stop:
-            yield from self._said_by(item.record)
+                yield from self._said_by(item.record(index))
 
     def _said_by(self, found: Record) -> Iterator[tuple[Any, ...]]:
         try:

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import structlog
 from duetime_core.clock import Clock
-from duetime_core.ondisk.scan import Found, scan
+from duetime_core.ondisk.scan import item_end, scan_runs
 from duetime_format import layout
 from duetime_format.columns import Run, take
 from duetime_format.errors import Damaged
@@ -110,10 +110,8 @@ def _unusual(commit_log: CommitLog, segment: Segment, position: int, data: bytes
         if run.count:
             return run, run.end_position
     # A damaged record is not indexed, because it could not be returned.
-    item = next(scan(commit_log, position), None)
-    if item is None:
-        return None, end
-    return None, position + (item.record.size if isinstance(item, Found) else item.size)
+    item = next(scan_runs(commit_log, position), None)
+    return None, end if item is None else item_end(item)
 
 
 def keys_between(store: Store, start: int, end: int, step_bytes: int) -> Iterator[Rows]:

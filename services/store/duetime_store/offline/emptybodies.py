@@ -2,8 +2,7 @@
 
 import numpy as np
 from duetime_core.ondisk.pending import PendingLane
-from duetime_core.ondisk.scan import Found, Item
-from duetime_format import record
+from duetime_core.ondisk.scan import Item
 from duetime_format.columns import Ints, Run
 from duetime_format.lanes import lane_of
 from duetime_format.record import Record
@@ -31,9 +30,7 @@ class EmptyBodies:
     def see(self, item: Item) -> None:
         if isinstance(item, Run):
             for index in np.flatnonzero(_body_crcs(item) == 0).tolist():
-                self._count(record.decode(item.data, int(item.starts[index])))
-        elif isinstance(item, Found) and not item.damage:
-            self._count(item.record)
+                self._count(item.record(index))
 
     def _count(self, found: Record) -> None:
         # A CRC may be 0 by chance.

@@ -20,10 +20,10 @@ from duetime_core.ondisk.brokertimers import CHECK_FILE, pending
 from duetime_core.ondisk.files import LogFiles, QueueFiles
 from duetime_core.ondisk.folder import LocalFiles
 from duetime_core.ondisk.pending import lanes
-from duetime_core.ondisk.scan import Found, scan_runs
+from duetime_core.ondisk.scan import scan_runs
 from duetime_core.ondisk.state import Progress, Queue, State, no_progress, read, restored
 from duetime_format.columns import Ints, Run
-from duetime_format.keys import rows_of, rows_of_record
+from duetime_format.keys import rows_of
 from duetime_format.lanes import LANE_TOPICS, TIMER_LANE_FIRST
 from duetime_format.levels import DelayLevels
 from duetime_format.limits import TOPIC_CHARS_MAX
@@ -356,11 +356,6 @@ class _Export:
                 stored_at_ms = int(item.stored_at_ms[-1])
                 if index is not None:
                     index.add(rows_of(item))
-            elif isinstance(item, Found) and not item.damage:
-                stored_at_ms = item.record.stored_at_ms
-                if index is not None:
-                    found = item.record
-                    index.add(rows_of_record(found.topic, found.properties, item.position, stored_at_ms))
         indexed_at_ms = index.close() if index is not None else 0
         return indexed_at_ms, stored_at_ms, index.shape if index is not None else BROKERS
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import numpy as np
 from duetime_core.ondisk.halves import may_say, said_by
-from duetime_core.ondisk.scan import Found, scan_runs
+from duetime_core.ondisk.scan import scan_runs
 from duetime_core.ondisk.state import State
 from duetime_format import halves, layout, record
 from duetime_format.columns import Ints, Run
@@ -49,9 +49,7 @@ class HalfCheck:
         rows: list[tuple[int, int, int]] = []
         if isinstance(item, Run):
             for index in np.flatnonzero(may_say(item)).tolist():
-                rows += self._said_by(record.decode(item.data, int(item.starts[index]), check_crc=False))
-        elif isinstance(item, Found) and not item.damage:
-            rows += self._said_by(item.record)
+                rows += self._said_by(item.record(index))
         if rows:
             self._found.append(np.array(rows, np.int64).T)
 

@@ -1,8 +1,7 @@
 """Hashes of tags by offset: a broker's tagsCodes for records where DueTime has due times or ends."""
 
 import numpy as np
-from duetime_core.ondisk.levels import hash_of_tags
-from duetime_core.ondisk.scan import Found, Item
+from duetime_core.ondisk.scan import Item
 from duetime_format.columns import Ints, Run
 from duetime_format.names import HALF_TOPIC, TIMER_TOPIC
 
@@ -26,10 +25,6 @@ class TagHashes:
                     self._found.setdefault((_TOPICS[topic], queue), []).append(
                         (item.offsets[own], item.tags_codes[own])
                     )
-        elif isinstance(item, Found) and not item.damage and item.record.topic in self.TOPICS:
-            found = item.record
-            row = np.array([found.queue_offset]), np.array([hash_of_tags(found)])
-            self._found.setdefault((found.topic, found.queue), []).append(row)
 
     def of(self, topic: str, queue: int, offsets: Ints) -> Ints:
         """The hash of each record's tag; 0 without a tag or record."""

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from duetime_core.ondisk.brokertimers import are_brokers, known_handover
 from duetime_core.ondisk.files import QueueFiles
-from duetime_core.ondisk.levels import TagsCodes, hash_of_tags
+from duetime_core.ondisk.levels import TagsCodes
 from duetime_core.ondisk.rocksqueues import RocksQueue
 from duetime_core.ondisk.state import KEPT_TOPICS, State, is_possible, is_queue
-from duetime_format import deletions, layout, record
+from duetime_format import deletions, record
 from duetime_format.columns import Ints, Run
 from duetime_format.errors import Damaged
 from duetime_format.halves import are_ended
@@ -41,7 +41,7 @@ _HASH_MIN = -(1 << 31)
 
 @dataclass(slots=True)
 class Rows:
-    """Records of one queue, in the order of the log, with the sources of their ids."""
+    """Records of one queue, in the order of the log."""
 
     offsets: Ints
     positions: Ints
@@ -49,14 +49,12 @@ class Rows:
     codes: Ints
     # Hashes of their tags: a broker's tagsCodes in the timers' queue.
     hashes: Ints
-    properties: list[bytes] | Run
-    # Their rows in the run.
+    run: Run
+    # Their rows in it.
     index: Ints
 
     def id_of(self, row: int) -> str | None:
-        source = self.properties
-        found = source.properties(int(self.index[row])) if isinstance(source, Run) else source[row]
-        return as_text(value_of(found, _UNIQ_KEY)) or None
+        return as_text(value_of(self.run.properties(int(self.index[row])), _UNIQ_KEY)) or None
 
 
 @dataclass(slots=True)
@@ -106,20 +104,8 @@ class UnitCheck:
                 hashes = run.tags_codes[rows]
                 columns = Rows(run.offsets[rows], positions[rows], run.sizes[rows], codes[rows], hashes, run, rows)
                 self._compare((topic.decode(), queue), columns)
-        if _DELETED_KEY in run.keys:
-            for index in np.flatnonzero(run.key_of == run.keys.index(_DELETED_KEY)).tolist():
-                self._delete(record.decode(run.data, int(run.starts[index]), check_crc=False))
-
-    def see_record(self, found: Record) -> None:
-        """Takes an intact record that is in no run."""
-        if found.sys_flag & layout.SYS_TRANSACTION_PREPARED:
-            return
-        fields = (found.queue_offset, found.position, found.size, self._codes.of_record(found), hash_of_tags(found))
-        offsets, positions, sizes, codes, hashes = (np.array([value]) for value in fields)
-        rows = Rows(offsets, positions, sizes, codes, hashes, [found.properties], np.zeros(1, np.int64))
-        self._compare((found.topic, found.queue), rows)
-        if (found.topic, found.queue) == (DELETED_TOPIC, 0):
-            self._delete(found)
+        for index in run.rows(_DELETED_KEY):
+            self._delete(run.record(index))
 
     def _delete(self, found: Record) -> None:
         """Notes a deletion: records of the topic have no units, because its queues were deleted too."""
@@ -138,7 +124,6 @@ class UnitCheck:
             self._compare_live(key, rows)
         elif behind.any():
             index = np.flatnonzero(behind)
-            parts = rows.properties
             self._compare_live(
                 key,
                 Rows(
@@ -147,7 +132,7 @@ class UnitCheck:
                     rows.sizes[index],
                     rows.codes[index],
                     rows.hashes[index],
-                    parts if isinstance(parts, Run) else [parts[row] for row in index],
+                    rows.run,
                     rows.index[index],
                 ),
             )

@@ -21,7 +21,7 @@ from duetime_core.ondisk import topics
 from duetime_core.ondisk.files import QueueFiles, numbered
 from duetime_core.ondisk.history import LevelHistory
 from duetime_core.ondisk.records import message
-from duetime_core.ondisk.scan import Blank, Found, Item, Skipped, item_end
+from duetime_core.ondisk.scan import Blank, DamagedRecord, Item, Skipped, item_end
 from duetime_core.ondisk.state import (
     KEPT_TOPICS,
     Progress,
@@ -129,18 +129,14 @@ class _Verifier:
         elif isinstance(item, Blank):
             self._check_blank(item)
         else:
-            self._see_found(item)
+            self._see_damaged(item)
         if not isinstance(item, Blank):
             state.end = item_end(item)
 
-    def _see_found(self, item: Found) -> None:
+    def _see_damaged(self, item: DamagedRecord) -> None:
         self._report.records += 1
         self._report.record_bytes += item.record.size
-        if item.damage:
-            self._bad.append(_Bad(item.position, item.record.size, item.damage, message_of(item.record)))
-            return
-        for units in self._units:
-            units.see_record(item.record)
+        self._bad.append(_Bad(item.position, item.record.size, item.damage, message_of(item.record)))
 
     def _check_blank(self, blank: Blank) -> None:
         said = layout.blank_at(self._state.log.read(blank.position, layout.BLANK_BYTES))

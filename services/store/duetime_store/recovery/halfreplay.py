@@ -8,8 +8,7 @@ left by a power cut, has not decided: the message was not stored.
 from collections.abc import Iterator
 
 import numpy as np
-from duetime_core.ondisk.scan import Found
-from duetime_format import halves, layout, record
+from duetime_format import halves, layout
 from duetime_format.columns import Run
 from duetime_format.errors import Damaged
 from duetime_format.halves import COMMITTED, GIVEN_UP
@@ -30,17 +29,12 @@ class HalfReplay:
         # Decisions and the positions of their op records, by offset of a half message.
         self._ops: dict[int, list[End]] = {}
 
-    def see(self, item: Run | Found) -> None:
-        """Takes intact records."""
-        if isinstance(item, Found):
-            self._see(item.record)
-            return
+    def see(self, item: Run) -> None:
         chosen = item.flags & layout.SYS_TRANSACTION == layout.SYS_TRANSACTION_COMMIT
         for key in (_OP_KEY, _GIVEN_UP_KEY):
-            if key in item.keys:
-                chosen |= item.key_of == item.keys.index(key)
+            chosen[item.rows(key)] = True
         for index in np.flatnonzero(chosen).tolist():
-            self._see(record.decode(item.data, int(item.starts[index]), check_crc=False))
+            self._see(item.record(index))
 
     def _see(self, found: Record) -> None:
         key = found.topic.encode(), found.queue

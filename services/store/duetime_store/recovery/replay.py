@@ -8,16 +8,15 @@ claims it; otherwise a filler takes its place when the queue continues.
 """
 
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 import structlog
 from duetime_core.ondisk.history import LevelHistory
 from duetime_core.ondisk.levels import TagsCodes
-from duetime_core.ondisk.scan import Blank, Found, Skipped
+from duetime_core.ondisk.scan import DamagedRecord, Item, Skipped, item_end
 from duetime_format import deletions, ends, layout, plans, record
-from duetime_format.columns import Ints, Key, Run, entry_of, id_hash_of
+from duetime_format.columns import Ints, Key, Run
 from duetime_format.errors import Damaged
 from duetime_format.halves import are_ended
 from duetime_format.lanes import LANE_TOPIC_NAMES, LANE_TOPICS, lane_of, level_of
@@ -121,13 +120,15 @@ class Replay:
     def _see(self, stored_at_ms: Ints) -> None:
         self._latest_ms = np.sort(np.concatenate((self._latest_ms, stored_at_ms)))[-2:].tolist()
 
-    def remember(self, item: Run | Found | Skipped | Blank) -> None:
+    def remember(self, item: Item) -> None:
         """Takes an item before the checkpoint: it is in its queue already, and only its id is needed."""
         if isinstance(item, Skipped):
             self.damage.skipped_bytes += item.size
             self.damage.add(item.position, item.damage)
-        elif isinstance(item, Found):
-            self._remember_found(item)
+        elif isinstance(item, DamagedRecord):
+            self.end = item_end(item)
+            self.record_count += 1
+            self.damage.add(item.position, item.damage)
         elif isinstance(item, Run):
             self.end = item.end_position
             self.record_count += item.count
@@ -135,33 +136,18 @@ class Replay:
             # Restored records are not sends; those that name the entry they replace are.
             sent = item.id_hashes >= 0
             if item.entries is not None:
-                in_lanes = np.array([topic in LANE_TOPIC_NAMES for topic, _ in item.keys])
-                sent &= (item.entries[0] < 0) | in_lanes[item.key_of]
+                sent &= (item.entries[0] < 0) | item.within(LANE_TOPIC_NAMES)
             self._recent.add_all(item.id_hashes[sent], item.positions[sent], self.stored_at_ms)
 
-    def _remember_found(self, item: Found) -> None:
-        self.end = item.position + item.record.size
-        self.record_count += 1
-        if item.damage:
-            self.damage.add(item.position, item.damage)
-            return
-        self._see(np.array([item.record.stored_at_ms]))
-        if item.record.topic in LANE_TOPICS or record.find_lane_entry(item.record.properties) is None:
-            hashed = id_hash_of(item.record)
-            if hashed >= 0:
-                self._recent.add_all(np.array([hashed]), np.array([item.position]), self.stored_at_ms)
-
-    def replay(self, item: Run | Found | Skipped | Blank) -> None:
+    def replay(self, item: Item) -> None:
         """Takes an item after the checkpoint and rebuilds its units."""
         before_ms = self._now_ms
         self.remember(item)
         if isinstance(item, Run):
             self.halves.see(item)
             self._replay_run(item, before_ms)
-        elif isinstance(item, Found) and item.damage:
+        elif isinstance(item, DamagedRecord):
             self._replay_damaged(item)
-        elif isinstance(item, Found) and not item.record.sys_flag & layout.SYS_TRANSACTION_PREPARED:
-            self._replay_found(item, before_ms)
 
     def _replay_run(self, run: Run, before_ms: int) -> None:
         positions, tags = run.positions, self._codes.of(run)
@@ -175,21 +161,18 @@ class Replay:
         copies, restored = older[order], _name_entries(run)[order]
         bounds = np.searchsorted(run.key_of[order], np.arange(len(run.keys) + 1)).tolist()
         # Deletions come before the units: only records after its deletion have units in a topic.
-        for found, position in _records_of(run, _DELETED_KEY):
-            self._delete(found, position)
+        for index in run.rows(_DELETED_KEY):
+            self._delete(run.record(index), int(positions[index]))
         for key, first, stop in zip(run.keys, bounds, bounds[1:], strict=False):
             if stop > first:
                 part = slice(first, stop)
                 self._rebuild(key, offsets[part], units[part], copies[part], restored[part])
-        for found, position in _records_of(run, _CANCELLED_KEY):
-            self._end_rows(position, found.body)
-        for found, position in _records_of(run, _PLANS_KEY):
-            self._plan(found, position)
+        for index in run.rows(_CANCELLED_KEY):
+            self._end_rows(int(positions[index]), run.record(index).body)
+        for index in run.rows(_PLANS_KEY):
+            self._plan(run.record(index), int(positions[index]))
         if run.entries is not None:
-            lanes, timers = (
-                np.array([topic in names for topic, _ in run.keys])[run.key_of]
-                for names in (LANE_TOPIC_NAMES, (_TIMER_TOPIC,))
-            )
+            lanes, timers = run.within(LANE_TOPIC_NAMES), run.within((_TIMER_TOPIC,))
             numbers, entries, dues = run.entries[:, ~lanes]
             for number in np.unique(numbers[numbers >= 0]).tolist():
                 self._restore(number, entries[numbers == number], dues[numbers == number])
@@ -199,26 +182,7 @@ class Replay:
                 position = 0 if older[index] else int(positions[index])
                 self._end(number, Ended(position, np.array([entry]), np.array([due_at_ms])))
 
-    def _replay_found(self, item: Found, before_ms: int) -> None:
-        self.halves.see(item)
-        found = item.record
-        unit = np.array([(item.position, found.size, self._codes.of_record(found))], UNIT_TYPE)
-        copy, entry = np.array([found.stored_at_ms < before_ms]), entry_of(found)
-        restored = np.array([entry is not None])
-        if (found.topic.encode(), found.queue) == _DELETED_KEY:
-            self._delete(found, item.position)
-        self._rebuild((found.topic.encode(), found.queue), np.array([found.queue_offset]), unit, copy, restored)
-        if (found.topic.encode(), found.queue) == _CANCELLED_KEY:
-            self._end_rows(item.position, found.body)
-        if (found.topic.encode(), found.queue) == _PLANS_KEY:
-            self._plan(found, item.position)
-        if entry is not None and found.topic == TIMER_TOPIC:
-            place = np.array([entry[1]]), np.array([entry[2]])
-            self._end(entry[0], Ended(0 if copy[0] else item.position, *place))
-        elif entry is not None and found.topic not in LANE_TOPICS:
-            self._restore(entry[0], np.array([entry[1]]), np.array([entry[2]]))
-
-    def _replay_damaged(self, item: Found) -> None:
+    def _replay_damaged(self, item: DamagedRecord) -> None:
         found = item.record
         key = found.topic.encode(), found.queue
         queue = self._queues.known(*key)
@@ -339,14 +303,6 @@ class Replay:
         else:
             self.repeated_count += 1
             self.unit_count -= 1
-
-
-def _records_of(run: Run, key: Key) -> Iterator[tuple[record.Record, int]]:
-    """The run's records of one queue, and their positions."""
-    if key in run.keys:
-        positions = run.positions
-        for index in np.flatnonzero(run.key_of == run.keys.index(key)).tolist():
-            yield record.decode(run.data, int(run.starts[index]), check_crc=False), int(positions[index])
 
 
 def _name_entries(run: Run) -> Mask:
